@@ -1,0 +1,156 @@
+//! The block device seam: everything that Evenkeel stores goes through [`BlockDevice`].
+//!
+//! The contract is deliberately weak, because SD cards and eMMC are: a write is neither atomic nor ordered
+//! against other writes until [`BlockDevice::flush`] has returned. Whoever needs more builds it from
+//! checksums and barriers.
+
+mod buffer;
+mod file;
+
+pub use buffer::BlockBuffer;
+pub use file::{FileDevice, FileDeviceOptions};
+
+use crate::error::Code;
+
+/// Bytes in one block. Every offset and length on a device is a multiple of it.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// Bytes in one sector, the unit at which an interrupted write may tear.
+pub const SECTOR_BYTES: usize = 512;
+
+/// Shape of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Whole blocks of [`BLOCK_BYTES`] that the device holds.
+    pub block_count: u64,
+}
+
+/// Operations done and bytes moved since the device was opened. Counts are exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Read requests.
+    pub reads: u64,
+    /// Blocks read, in all requests together.
+    pub blocks_read: u64,
+    /// Write requests; one request is one contiguous range.
+    pub writes: u64,
+    /// Blocks written, in all requests together.
+    pub blocks_written: u64,
+    /// Flush requests (barriers).
+    pub flushes: u64,
+    /// Discard requests.
+    pub discards: u64,
+    /// The largest number of blocks in one write request since [`BlockDevice::reset_write_blocks_max`].
+    pub write_blocks_max: u64,
+}
+
+/// Why a device call failed. Nothing is known about the affected blocks after a failed write or flush.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The range does not lie on the device or is not a whole number of blocks.
+    #[error("device range is invalid: block {first_block}, {bytes} bytes, device has {block_count} blocks")]
+    Range {
+        /// First block of the refused request.
+        first_block: u64,
+        /// Length of the refused request in bytes.
+        bytes: u64,
+        /// Blocks on the device.
+        block_count: u64,
+    },
+    /// The operating system refused or failed the call.
+    #[error("device {operation} at block {first_block} failed: {source}")]
+    Io {
+        /// `read`, `write`, `flush`, `discard` or `open`.
+        operation: &'static str,
+        /// First block of the request (0 for a flush).
+        first_block: u64,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The simulated power is off: the machine has stopped.
+    #[error("device has lost power")]
+    PowerLost,
+    /// The device refuses writes (opened read-only, or full underneath).
+    #[error("device does not take writes: {reason}")]
+    NotWritable {
+        /// Why, for the operator.
+        reason: &'static str,
+    },
+}
+
+impl DeviceError {
+    /// The one code this error maps to; see [`crate::error`].
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Range { .. } => Code::Invalid,
+            Self::Io { source, .. } if source.raw_os_error() == Some(libc::ENOSPC) => Code::Full,
+            Self::Io { .. } | Self::PowerLost => Code::Io,
+            Self::NotWritable { .. } => Code::Denied,
+        }
+    }
+}
+
+/// A device of fixed-size blocks: a file, a raw device, or the simulated one.
+///
+/// Buffers are best taken from [`BlockBuffer`], whose alignment lets a file opened with `O_DIRECT` use them
+/// without a copy; any other slice is accepted and copied where the device demands it.
+pub trait BlockDevice: Send {
+    /// The device's shape; constant while it is open.
+    fn geometry(&self) -> Geometry;
+
+    /// Reads `buffer.len() / BLOCK_BYTES` contiguous blocks starting at `first_block`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`] for a range off the device, [`DeviceError::Io`] if the device cannot read.
+    fn read(&mut self, first_block: u64, buffer: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Writes contiguous blocks in one request. Durable only after a following [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); after an error the blocks hold their old, their new, or mixed content.
+    fn write(&mut self, first_block: u64, data: &[u8]) -> Result<(), DeviceError>;
+
+    /// The barrier: when it returns, every earlier write is durable. One flush request to the device.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`]; earlier writes are then in an unknown state.
+    fn flush(&mut self) -> Result<(), DeviceError>;
+
+    /// Tells the device that the blocks' content is no longer needed. Their content is undefined afterwards.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write). A device that knows no discard ignores it.
+    fn discard(&mut self, first_block: u64, block_count: u64) -> Result<(), DeviceError>;
+
+    /// Operations since the device was opened.
+    fn counters(&self) -> Counters;
+
+    /// Starts a new measurement of [`Counters::write_blocks_max`].
+    fn reset_write_blocks_max(&mut self);
+}
+
+impl<D: BlockDevice + ?Sized> BlockDevice for Box<D> {
+    fn geometry(&self) -> Geometry {
+        (**self).geometry()
+    }
+    fn read(&mut self, first_block: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        (**self).read(first_block, buffer)
+    }
+    fn write(&mut self, first_block: u64, data: &[u8]) -> Result<(), DeviceError> {
+        (**self).write(first_block, data)
+    }
+    fn flush(&mut self) -> Result<(), DeviceError> {
+        (**self).flush()
+    }
+    fn discard(&mut self, first_block: u64, block_count: u64) -> Result<(), DeviceError> {
+        (**self).discard(first_block, block_count)
+    }
+    fn counters(&self) -> Counters {
+        (**self).counters()
+    }
+    fn reset_write_blocks_max(&mut self) {
+        (**self).reset_write_blocks_max();
+    }
+}

@@ -1,0 +1,21 @@
+//! What every room of Evenkeel stands on: devices, time, latency figures, error codes, the wire codec.
+//!
+//! **Holds:** the [`block::BlockDevice`] seam with its file and raw-device implementation, the
+//! [`clock::Clock`] seam, the allocation-free [`histogram::Histogram`], the [`error::Code`] table, the
+//! checksummed [`wire`] codec, and the simulated twins of device and clock in [`sim`].
+//!
+//! **Must not know:** any other room, an async runtime, configuration.
+//!
+//! **Invariants:** a device call that returns `Ok` has done what it says and nothing else; the simulated
+//! device is a pure function of its seed and of the calls made; nothing here allocates after construction
+//! on a path that a real-time caller uses.
+//!
+//! **Files:** `block/` the device seam and the file device, `clock.rs`, `histogram.rs`, `error.rs`,
+//! `wire.rs`, `sim/` the simulated device and clock.
+
+pub mod block;
+pub mod clock;
+pub mod error;
+pub mod histogram;
+pub mod sim;
+pub mod wire;
