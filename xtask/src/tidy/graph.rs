@@ -1,0 +1,368 @@
+//! The crate graph: which room may depend on which, and which outside crates are reserved to a few rooms.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::Finding;
+
+/// Rooms and the rooms each may use, `base` apart: every crate may use that. Rooms that do not exist yet are
+/// named already, so that the drawing is complete and a new crate starts inside it.
+const EDGES: &[(&str, &[&str])] = &[
+    ("base", &[]),
+    ("flash", &[]),
+    ("mem", &[]),
+    ("stream", &[]),
+    ("db", &["mem", "flash"]),
+    ("ingest", &["db"]),
+    ("egress", &["db", "flash"]),
+    ("cluster", &["db"]),
+    (
+        "keel",
+        &[
+            "flash", "mem", "db", "stream", "cluster", "ingest", "egress",
+        ],
+    ),
+    ("mem-preload", &["mem"]),
+    ("keel-mpi", &["cluster"]),
+    ("libkeel", &["db", "mem"]),
+    ("python", &["libkeel"]),
+];
+
+/// Further edges for tests alone: a room's tests may build the store that its production code is handed.
+const TEST_EDGES: &[(&str, &[&str])] = &[("ingest", &["flash"]), ("cluster", &["flash"])];
+
+/// Tools, which may use anything and which nothing may use.
+const TOOLS: &[&str] = &["bench", "sim", "xtask"];
+
+/// Outside crates that only some rooms may use, and what they are.
+struct Reserved {
+    what: &'static str,
+    crates: &'static [&'static str],
+    rooms: &'static [&'static str],
+}
+
+const RESERVED: &[Reserved] = &[
+    Reserved {
+        what: "async runtime",
+        crates: &[
+            "tokio",
+            "async-std",
+            "async-executor",
+            "smol",
+            "futures-executor",
+            "glommio",
+            "monoio",
+            "compio",
+        ],
+        rooms: &["ingest", "egress", "stream", "keel", "sim"],
+    },
+    Reserved {
+        what: "peer to measure against",
+        crates: &[
+            "heed",
+            "lmdb",
+            "rocksdb",
+            "littlefs2",
+            "redb",
+            "fjall",
+            "sled",
+            "rusqlite",
+            "sequential-storage",
+        ],
+        rooms: &["bench"],
+    },
+    Reserved {
+        what: "MPI",
+        crates: &["mpi", "mpi-sys"],
+        rooms: &["keel-mpi"],
+    },
+];
+
+/// The part of `cargo metadata` that the rules need.
+pub(crate) struct Workspace {
+    pub(crate) crates: Vec<Crate>,
+    /// Library roots, relative to the workspace.
+    pub(crate) libraries: Vec<String>,
+}
+
+/// One workspace crate and the crates its manifest names.
+pub(crate) struct Crate {
+    pub(crate) name: String,
+    /// Relative path of its `Cargo.toml`.
+    pub(crate) manifest: String,
+    /// Names of dependencies of every kind, with whether the edge is for tests alone.
+    pub(crate) dependencies: Vec<(String, bool)>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    manifest_path: String,
+    dependencies: Vec<Dependency>,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    kind: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
+    src_path: String,
+}
+
+impl Workspace {
+    /// Reads the JSON of `cargo metadata --no-deps --format-version 1`.
+    ///
+    /// # Errors
+    /// A message when the JSON has another shape.
+    pub(crate) fn parse(json: &str, root: &Path) -> Result<Self, String> {
+        let metadata: Metadata = serde_json::from_str(json)
+            .map_err(|error| format!("cargo metadata has an unknown shape: {error}"))?;
+        let relative = |path: &str| {
+            Path::new(path)
+                .strip_prefix(root)
+                .unwrap_or(Path::new(path))
+                .display()
+                .to_string()
+        };
+        let mut crates = Vec::new();
+        let mut libraries = Vec::new();
+        for package in metadata.packages {
+            let is_library = |target: &&Target| target.kind.iter().any(|kind| kind.contains("lib"));
+            libraries.extend(
+                package
+                    .targets
+                    .iter()
+                    .filter(is_library)
+                    .map(|target| relative(&target.src_path)),
+            );
+            let edge = |edge: Dependency| (edge.name, edge.kind.as_deref() == Some("dev"));
+            crates.push(Crate {
+                name: package.name,
+                manifest: relative(&package.manifest_path),
+                dependencies: package.dependencies.into_iter().map(edge).collect(),
+            });
+        }
+        Ok(Self { crates, libraries })
+    }
+
+    /// Names of all workspace crates.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.crates.iter().map(|one| one.name.clone()).collect()
+    }
+}
+
+/// Every edge between workspace crates that the drawing does not have.
+pub(crate) fn check_edges(workspace: &Workspace) -> Vec<Finding> {
+    let names: BTreeSet<&str> = workspace
+        .crates
+        .iter()
+        .map(|one| one.name.as_str())
+        .collect();
+    let mut findings = Vec::new();
+    for one in &workspace.crates {
+        let Some(room_edges) = edges_of(EDGES, &one.name) else {
+            if !TOOLS.contains(&one.name.as_str()) {
+                let text = format!(
+                    "crate {} is not in the drawing of rooms: add it to the edges with its issue",
+                    one.name
+                );
+                findings.push(Finding::new(&one.manifest, 0, "edges", text));
+            }
+            continue;
+        };
+        let test_edges = edges_of(TEST_EDGES, &one.name).unwrap_or(&[]);
+        for (to, for_tests) in one
+            .dependencies
+            .iter()
+            .filter(|(to, _)| names.contains(to.as_str()))
+        {
+            let to = to.as_str();
+            let permitted = to == "base" && one.name != "base"
+                || room_edges.contains(&to)
+                || *for_tests && test_edges.contains(&to);
+            if !permitted {
+                let kind = if *for_tests { " (for tests)" } else { "" };
+                let text = format!("{} must not depend on {to}{kind}", one.name);
+                findings.push(Finding::new(&one.manifest, 0, "edges", text));
+            }
+        }
+    }
+    findings
+}
+
+fn edges_of(table: &'static [(&str, &[&str])], name: &str) -> Option<&'static [&'static str]> {
+    table
+        .iter()
+        .find(|(room, _)| *room == name)
+        .map(|(_, edges)| *edges)
+}
+
+/// Reserved outside crates that a room reaches, directly or through the lock file's closure.
+pub(crate) fn check_reserved(workspace: &Workspace, lock: &str) -> Vec<Finding> {
+    let graph = parse_lock(lock);
+    let workspace_names: BTreeSet<&str> = workspace
+        .crates
+        .iter()
+        .map(|one| one.name.as_str())
+        .collect();
+    let mut findings = Vec::new();
+    for one in &workspace.crates {
+        // Workspace crates are stops on the way: each answers for itself.
+        let outside = one
+            .dependencies
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .filter(|name| !workspace_names.contains(name));
+        let reached = closure(&graph, outside.collect());
+        for reserved in RESERVED
+            .iter()
+            .filter(|reserved| !reserved.rooms.contains(&one.name.as_str()))
+        {
+            for name in reserved
+                .crates
+                .iter()
+                .filter(|name| reached.contains(**name))
+            {
+                let text = format!(
+                    "{} reaches {name} ({}), which is only for {}",
+                    one.name,
+                    reserved.what,
+                    reserved.rooms.join(", ")
+                );
+                findings.push(Finding::new(&one.manifest, 0, "reserved", text));
+            }
+        }
+    }
+    findings
+}
+
+fn closure<'a>(
+    graph: &BTreeMap<&'a str, BTreeSet<&'a str>>,
+    start: Vec<&'a str>,
+) -> BTreeSet<&'a str> {
+    let mut reached = BTreeSet::new();
+    let mut pending = start;
+    while let Some(name) = pending.pop() {
+        if reached.insert(name) {
+            pending.extend(graph.get(name).into_iter().flatten());
+        }
+    }
+    reached
+}
+
+/// Package names and the names they depend on; versions of one name are merged, which can only add edges.
+fn parse_lock(lock: &str) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut graph: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut package = "";
+    let mut in_dependencies = false;
+    for line in lock.lines() {
+        if let Some(name) = line.strip_prefix("name = ") {
+            package = name.trim_matches('"');
+        } else if line.starts_with("dependencies = [") {
+            in_dependencies = true;
+        } else if line == "]" {
+            in_dependencies = false;
+        } else if in_dependencies
+            && let Some(name) = line.trim().trim_matches([',', '"']).split(' ').next()
+        {
+            graph.entry(package).or_default().insert(name);
+        }
+    }
+    graph
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workspace(crates: &[(&str, &[(&str, bool)])]) -> Workspace {
+        let crates = crates.iter().map(|(name, dependencies)| Crate {
+            name: (*name).to_owned(),
+            manifest: format!("crates/{name}/Cargo.toml"),
+            dependencies: dependencies
+                .iter()
+                .map(|(to, for_tests)| ((*to).to_owned(), *for_tests))
+                .collect(),
+        });
+        Workspace {
+            crates: crates.collect(),
+            libraries: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn an_edge_outside_the_drawing_is_found() {
+        let findings = check_edges(&workspace(&[
+            ("base", &[]),
+            ("db", &[]),
+            ("flash", &[("base", false), ("db", false)]),
+        ]));
+        assert_eq!(findings.len(), 1);
+        assert_eq!(findings[0].text, "flash must not depend on db");
+    }
+
+    #[test]
+    fn test_edges_serve_tests_alone() {
+        let crates: &[(&str, &[(&str, bool)])] = &[("flash", &[]), ("ingest", &[("flash", true)])];
+        assert!(check_edges(&workspace(crates)).is_empty());
+        let crates: &[(&str, &[(&str, bool)])] = &[("flash", &[]), ("ingest", &[("flash", false)])];
+        assert_eq!(check_edges(&workspace(crates)).len(), 1);
+    }
+
+    #[test]
+    fn an_unknown_crate_and_a_used_tool_are_found() {
+        let findings = check_edges(&workspace(&[
+            ("utils", &[]),
+            ("bench", &[]),
+            ("db", &[("bench", true)]),
+        ]));
+        assert_eq!(findings.len(), 2);
+    }
+
+    #[test]
+    fn a_runtime_is_found_directly_and_through_the_lock() {
+        let lock = "[[package]]\nname = \"helper\"\ndependencies = [\n \"tokio\",\n]\n";
+        for dependency in ["tokio", "helper"] {
+            let findings = check_reserved(&workspace(&[("flash", &[(dependency, false)])]), lock);
+            assert_eq!(findings.len(), 1, "{dependency}");
+            assert!(findings[0].text.contains("async runtime"));
+        }
+        assert!(check_reserved(&workspace(&[("egress", &[("tokio", false)])]), lock).is_empty());
+    }
+
+    #[test]
+    fn a_peer_outside_bench_is_found() {
+        let findings = check_reserved(
+            &workspace(&[("bench", &[("redb", false)]), ("db", &[("redb", true)])]),
+            "",
+        );
+        assert_eq!(findings.len(), 1);
+        assert!(findings[0].text.starts_with("db reaches redb"));
+    }
+
+    #[test]
+    fn metadata_is_read() {
+        let json = r#"{"packages": [{"name": "db", "manifest_path": "/w/crates/db/Cargo.toml",
+            "dependencies": [{"name": "base", "kind": null}, {"name": "proptest", "kind": "dev"}],
+            "targets": [{"kind": ["lib"], "src_path": "/w/crates/db/src/lib.rs"}]}]}"#;
+        let parsed = Workspace::parse(json, Path::new("/w")).expect("known shape");
+        assert_eq!(parsed.libraries, ["crates/db/src/lib.rs"]);
+        assert_eq!(
+            parsed.crates[0].dependencies[1],
+            ("proptest".to_owned(), true)
+        );
+        assert!(Workspace::parse("{}", Path::new("/w")).is_err());
+    }
+}
