@@ -1,0 +1,27 @@
+# The commands of the project. Each does its own set-up; nothing else needs to be typed first.
+# Arguments for a command: make demo ARGS="--seconds 60 --json"
+
+ARGS ?=
+
+# Rustup's folder, for shells that have not been restarted since it was installed.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+.PHONY: help demo test bench lint soak
+
+help: ## List the commands
+	@sed -n 's/^\([a-z]*\):.*## /  make \1 - /p' Makefile
+
+demo: ## Build, then run 1,024 sensors of a burning building from reading to flash (about half a minute)
+	@scripts/demo.sh $(ARGS)
+
+test: ## Build and run every check and test; the last line is the total
+	@scripts/test.sh
+
+bench: ## Measure the store beside the device's floor and the kernel's file system
+	@scripts/bench.sh $(ARGS)
+
+lint: ## Formatting, clippy, structure, licences and advisories of dependencies
+	@scripts/lint.sh
+
+soak: ## Long runs with random seeds (SOAK_SECONDS, default 3600)
+	@scripts/soak.sh

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Every check that looks at the sources without running them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh --test
+cargo fmt --all --check
+cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
+cargo xtask tidy
+if ! command -v cargo-deny >/dev/null 2>&1; then
+    printf 'skipped: licences and advisories of dependencies (remedy: cargo install --locked cargo-deny)\n'
+    exit 0
+fi
+cargo deny --log-level error check licenses bans sources
+if cargo deny --log-level off fetch db; then
+    cargo deny --log-level error check --disable-fetch advisories
+else
+    printf 'skipped: advisories (the advisory database cannot be fetched; remedy: run again with a network)\n'
+fi
+printf 'lint: ok\n'

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Runs the README's commands: every ```sh block but the first two (make demo, make test), in their order, in one
+# temporary folder, with `keel` in PATH. A document whose commands do not work is a failed test.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# A block that takes longer than this hangs.
+block_seconds_max=300
+
+cargo build --locked --quiet --workspace --bins
+binaries=$(cd "${CARGO_TARGET_DIR:-target}/debug" && pwd)
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/blocks" "$work/here"
+awk -v folder="$work/blocks" '
+    !open && /^```sh$/ { open = 1; count++; next }
+    open && /^```$/ { open = 0; next }
+    open && count > 2 { printf "%s\n", $0 > sprintf("%s/%03d", folder, count) }' README.md
+
+passed=0
+failed=0
+for block in "$work"/blocks/*; do
+    [ -e "$block" ] || continue
+    sed 's/^/README $ /' "$block"
+    if (cd "$work/here" && PATH="$binaries:$PATH" timeout "$block_seconds_max" bash -euo pipefail "$block") 2>&1; then
+        passed=$((passed + 1))
+    else
+        printf 'README: this block failed (status %d)\n' "$?"
+        failed=$((failed + 1))
+    fi
+done
+printf 'readme: %d passed, %d failed, 0 skipped\n' "$passed" "$failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

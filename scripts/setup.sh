@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Makes sure that the machine can build Evenkeel. Says what it does, changes nothing that is there already.
+#   scripts/setup.sh          what the build needs
+#   scripts/setup.sh --test   also what the checks need (rustfmt, clippy)
+set -euo pipefail
+
+rust_version_min=1.88
+
+say() { printf 'set-up: %s\n' "$*"; }
+fail() {
+    printf 'set-up: %s\n' "$*" >&2
+    exit 1
+}
+
+# Installs Debian packages, or says what is to be done where that is not possible.
+install_packages() {
+    local sudo=()
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null 2>&1 || fail "missing: $*. Install them as root: apt-get install $*"
+        sudo=(sudo)
+    fi
+    command -v apt-get >/dev/null 2>&1 || fail "missing: $*. Install what provides them on this system, then run again"
+    say "installing $* (apt-get)"
+    local log
+    log=$(mktemp)
+    if ! { "${sudo[@]}" apt-get update -qq &&
+        "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"; } \
+        >"$log" 2>&1 </dev/null; then
+        cat "$log" >&2
+        rm -f "$log"
+        fail "apt-get could not install $*"
+    fi
+    rm -f "$log"
+}
+
+add_component() {
+    command -v rustup >/dev/null 2>&1 || fail "$1 is missing: install it beside $(rustc --version)"
+    say "adding $1 (rustup)"
+    rustup component add "$1" >/dev/null 2>&1 || fail "rustup could not add $1"
+}
+
+# A C compiler that links is what rustc needs to link, and all it needs.
+can_link() {
+    command -v cc >/dev/null 2>&1 && printf 'int main(void) { return 0; }\n' | cc -x c -o /dev/null - 2>/dev/null
+}
+
+command -v cargo >/dev/null 2>&1 ||
+    fail "Rust is missing. Install it with: curl --proto '=https' -sSf https://sh.rustup.rs | sh (see https://rustup.rs)"
+
+rust_version=$(rustc --version | cut -d ' ' -f 2)
+if [ "$(printf '%s\n%s\n' "$rust_version_min" "$rust_version" | sort -V | head -n 1)" != "$rust_version_min" ]; then
+    fail "Rust $rust_version is too old, $rust_version_min or later is needed: rustup update stable"
+fi
+
+can_link || install_packages gcc libc6-dev
+can_link || fail "cc is there but cannot link a program: check the C compiler's installation"
+
+if [ "${1:-}" = --test ]; then
+    cargo fmt --version >/dev/null 2>&1 || add_component rustfmt
+    cargo clippy --version >/dev/null 2>&1 || add_component clippy
+fi
+
+say "ready: rustc $rust_version, $(cc --version | head -n 1)"
