@@ -8,7 +8,9 @@ mod buffer;
 mod file;
 
 pub use buffer::BlockBuffer;
-pub use file::{FileDevice, FileDeviceOptions};
+pub use file::{BOUNCE_BLOCKS_MAX, FileDevice, FileDeviceOptions};
+
+use std::path::PathBuf;
 
 use crate::error::Code;
 
@@ -25,7 +27,8 @@ pub struct Geometry {
     pub block_count: u64,
 }
 
-/// Operations done and bytes moved since the device was opened. Counts are exact.
+/// Operations done and bytes moved since the device was opened. Counts are exact: a request counts when it
+/// reaches the device, whether or not the device then fails it; a request refused for its range does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Read requests.
@@ -49,7 +52,9 @@ pub struct Counters {
 #[non_exhaustive]
 pub enum DeviceError {
     /// The range does not lie on the device or is not a whole number of blocks.
-    #[error("device range is invalid: block {first_block}, {bytes} bytes, device has {block_count} blocks")]
+    #[error(
+        "device range is invalid: block {first_block}, {bytes} bytes, device has {block_count} blocks"
+    )]
     Range {
         /// First block of the refused request.
         first_block: u64,
@@ -77,6 +82,20 @@ pub enum DeviceError {
         /// Why, for the operator.
         reason: &'static str,
     },
+    /// The file or device could not be opened, created or measured.
+    #[error("cannot open {}: {source}", path.display())]
+    Open {
+        /// What was to be opened.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// Somebody else has the file or device: a process that locked it, or the kernel, which has it mounted.
+    #[error("{} is in use by another process or mounted: stop that, or name another device", path.display())]
+    InUse {
+        /// What was to be opened.
+        path: PathBuf,
+    },
 }
 
 impl DeviceError {
@@ -88,6 +107,57 @@ impl DeviceError {
             Self::Io { source, .. } if source.raw_os_error() == Some(libc::ENOSPC) => Code::Full,
             Self::Io { .. } | Self::PowerLost => Code::Io,
             Self::NotWritable { .. } => Code::Denied,
+            Self::Open { source, .. } => Code::from_io(source),
+            Self::InUse { .. } => Code::Busy,
+        }
+    }
+}
+
+impl Counters {
+    /// Counts one read request.
+    pub(crate) fn count_read(&mut self, block_count: u64) {
+        self.reads += 1;
+        self.blocks_read += block_count;
+    }
+
+    /// Counts one write request.
+    pub(crate) fn count_write(&mut self, block_count: u64) {
+        self.writes += 1;
+        self.blocks_written += block_count;
+        self.write_blocks_max = self.write_blocks_max.max(block_count);
+    }
+}
+
+impl Geometry {
+    /// Blocks in a request of `bytes` at `first_block`; refuses what is off the device, empty or uneven.
+    pub(crate) fn check(self, first_block: u64, bytes: usize) -> Result<u64, DeviceError> {
+        let block_count = (bytes / BLOCK_BYTES) as u64;
+        let inside = first_block
+            .checked_add(block_count)
+            .is_some_and(|end| end <= self.block_count);
+        if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) || !inside {
+            return Err(DeviceError::Range {
+                first_block,
+                bytes: bytes as u64,
+                block_count: self.block_count,
+            });
+        }
+        Ok(block_count)
+    }
+
+    /// As [`check`](Self::check), for a request given in blocks.
+    pub(crate) fn check_blocks(
+        self,
+        first_block: u64,
+        block_count: u64,
+    ) -> Result<(), DeviceError> {
+        match first_block.checked_add(block_count) {
+            Some(end) if end <= self.block_count && block_count > 0 => Ok(()),
+            _ => Err(DeviceError::Range {
+                first_block,
+                bytes: block_count.saturating_mul(BLOCK_BYTES as u64),
+                block_count: self.block_count,
+            }),
         }
     }
 }

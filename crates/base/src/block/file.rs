@@ -1,0 +1,412 @@
+//! A block device that is a regular file, a raw device or a loop device.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Error, ErrorKind};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::{BLOCK_BYTES, BlockBuffer, BlockDevice, Counters, DeviceError, Geometry};
+
+/// The longest request, in blocks, that stays one request when its buffer is not aligned to a block and the
+/// device is opened for direct transfer: 256 KiB. Aligned buffers have no such limit.
+pub const BOUNCE_BLOCKS_MAX: usize = 64;
+
+/// `_IOR(0x12, 114, size_t)`: the size of a block device in bytes.
+const BLKGETSIZE64: libc::Ioctl = libc::_IOR::<usize>(0x12, 114);
+/// `_IO(0x12, 119)`: discard a byte range.
+const BLKDISCARD: libc::Ioctl = libc::_IO(0x12, 119);
+
+/// How to open a [`FileDevice`]. The default opens an existing one for reading and writing, buffered, shared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileDeviceOptions {
+    /// Make sure that there is a regular file of at least so many bytes: a missing one is created sparse, a
+    /// shorter one is extended (sparse), a longer one stays as it is, content included, in every case.
+    /// Ignored for block devices, whose size is what it is, and when opened read-only.
+    pub create_bytes: Option<u64>,
+    /// Refuse writes and discards; the file is opened for reading only.
+    pub read_only: bool,
+    /// Transfer directly between buffers and the device (`O_DIRECT`), past the page cache. Where the file
+    /// system refuses that, transfers are buffered, with the same durability; see [`FileDevice::is_direct`].
+    pub direct: bool,
+    /// Hold the file alone: an advisory lock on the file (`flock`), which every opening with this option
+    /// respects, and for a block device the kernel's own exclusive claim, which also refuses a mounted one.
+    pub exclusive: bool,
+}
+
+/// A block device in a file: requests are one `pwrite` or `pread` each, a flush is one `fdatasync`.
+///
+/// Never `O_DSYNC`: on a device without forced unit access the kernel would send two flushes for every write.
+/// Bytes beyond the last whole block are not part of the device.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    geometry: Geometry,
+    counters: Counters,
+    /// Copies of unaligned buffers, allocated at open; only for direct transfers.
+    bounce: Option<BlockBuffer>,
+    is_block_device: bool,
+    read_only: bool,
+}
+
+impl FileDevice {
+    /// Opens, and where asked creates, the device at `path`.
+    ///
+    /// A file that this call has created or extended is durable, name and length, when it returns.
+    ///
+    /// # Errors
+    /// [`DeviceError::InUse`] when exclusive holding is refused, [`DeviceError::Open`] with the path for
+    /// everything else.
+    pub fn open(path: impl AsRef<Path>, options: &FileDeviceOptions) -> Result<Self, DeviceError> {
+        Self::open_path(path.as_ref(), options)
+    }
+
+    fn open_path(path: &Path, options: &FileDeviceOptions) -> Result<Self, DeviceError> {
+        let failed = |source| DeviceError::Open {
+            path: path.to_path_buf(),
+            source,
+        };
+        // Asked before opening, because O_EXCL without O_CREAT has a meaning only for block devices.
+        let is_block_device =
+            std::fs::metadata(path).is_ok_and(|data| data.file_type().is_block_device());
+        let creates = options
+            .create_bytes
+            .filter(|_| !is_block_device && !options.read_only);
+        let mut flags = 0;
+        if is_block_device && options.exclusive {
+            flags |= libc::O_EXCL;
+        }
+        let (file, is_new) =
+            open_file(path, options.read_only, creates.is_some(), flags).map_err(|source| {
+                if flags & libc::O_EXCL != 0 && source.raw_os_error() == Some(libc::EBUSY) {
+                    DeviceError::InUse {
+                        path: path.to_path_buf(),
+                    }
+                } else {
+                    failed(source)
+                }
+            })?;
+        if options.exclusive {
+            lock(&file).map_err(|source| match source.kind() {
+                ErrorKind::WouldBlock => DeviceError::InUse {
+                    path: path.to_path_buf(),
+                },
+                _ => failed(source),
+            })?;
+        }
+        let kind = file.metadata().map_err(failed)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(failed(Error::new(
+                ErrorKind::InvalidInput,
+                "neither a regular file nor a block device",
+            )));
+        }
+        // Only now, with the lock held: nobody else can be deciding about the length.
+        let bytes = if is_block_device {
+            block_device_bytes(&file)
+        } else {
+            ensure_length(&file, creates)
+        }
+        .map_err(failed)?;
+        if is_new {
+            sync_parent(path).map_err(failed)?;
+        }
+        let is_direct = options.direct && set_direct(&file, bytes);
+        Ok(Self {
+            file,
+            geometry: Geometry {
+                block_count: bytes / BLOCK_BYTES as u64,
+            },
+            counters: Counters::default(),
+            bounce: is_direct.then(|| BlockBuffer::zeroed(BOUNCE_BLOCKS_MAX)),
+            is_block_device,
+            read_only: options.read_only,
+        })
+    }
+
+    /// Whether transfers bypass the page cache: what was asked for, unless the file system refused it.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.bounce.is_some()
+    }
+
+    /// Whether this is a raw or loop device rather than a regular file.
+    #[must_use]
+    pub fn is_block_device(&self) -> bool {
+        self.is_block_device
+    }
+
+    fn require_writable(&self) -> Result<(), DeviceError> {
+        if self.read_only {
+            Err(DeviceError::NotWritable {
+                reason: "opened read-only",
+            })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&mut self, first_block: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        self.geometry.check(first_block, buffer.len())?;
+        let failed = |source| DeviceError::Io {
+            operation: "read",
+            first_block,
+            source,
+        };
+        let fd = self.file.as_raw_fd();
+        let counters = &mut self.counters;
+        match &mut self.bounce {
+            Some(bounce) if !is_aligned(buffer) => {
+                for (index, part) in buffer
+                    .chunks_mut(BOUNCE_BLOCKS_MAX * BLOCK_BYTES)
+                    .enumerate()
+                {
+                    let aligned = &mut bounce[..part.len()];
+                    let block = first_block + (index * BOUNCE_BLOCKS_MAX) as u64;
+                    read_all(fd, block, aligned, counters).map_err(failed)?;
+                    part.copy_from_slice(aligned);
+                }
+                Ok(())
+            }
+            _ => read_all(fd, first_block, buffer, counters).map_err(failed),
+        }
+    }
+
+    fn write(&mut self, first_block: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.require_writable()?;
+        self.geometry.check(first_block, data.len())?;
+        let failed = |source| DeviceError::Io {
+            operation: "write",
+            first_block,
+            source,
+        };
+        let fd = self.file.as_raw_fd();
+        let counters = &mut self.counters;
+        match &mut self.bounce {
+            Some(bounce) if !is_aligned(data) => {
+                for (index, part) in data.chunks(BOUNCE_BLOCKS_MAX * BLOCK_BYTES).enumerate() {
+                    let aligned = &mut bounce[..part.len()];
+                    let block = first_block + (index * BOUNCE_BLOCKS_MAX) as u64;
+                    aligned.copy_from_slice(part);
+                    write_all(fd, block, aligned, counters).map_err(failed)?;
+                }
+                Ok(())
+            }
+            _ => write_all(fd, first_block, data, counters).map_err(failed),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), DeviceError> {
+        self.counters.flushes += 1;
+        let failed = |source| DeviceError::Io {
+            operation: "flush",
+            first_block: 0,
+            source,
+        };
+        // SAFETY: the descriptor is open for as long as `self.file` lives; no memory is passed.
+        retry(|| unsafe { libc::fdatasync(self.file.as_raw_fd()) } as isize).map_err(failed)?;
+        Ok(())
+    }
+
+    fn discard(&mut self, first_block: u64, block_count: u64) -> Result<(), DeviceError> {
+        self.require_writable()?;
+        self.geometry.check_blocks(first_block, block_count)?;
+        self.counters.discards += 1;
+        let start = first_block * BLOCK_BYTES as u64;
+        let length = block_count * BLOCK_BYTES as u64;
+        let fd = self.file.as_raw_fd();
+        let done = if self.is_block_device {
+            let range = [start, length];
+            // SAFETY: BLKDISCARD reads two 64-bit integers through the pointer, which `range` provides.
+            retry(|| unsafe { libc::ioctl(fd, BLKDISCARD, range.as_ptr()) } as isize)
+        } else {
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: plain integers; both fit `off_t`, because the device's length in bytes does.
+            retry(|| unsafe {
+                libc::fallocate(fd, mode, start as libc::off_t, length as libc::off_t)
+            } as isize)
+        };
+        match done {
+            Ok(_) => Ok(()),
+            // A device that knows no discard ignores it.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY)
+                ) =>
+            {
+                Ok(())
+            }
+            Err(source) => Err(DeviceError::Io {
+                operation: "discard",
+                first_block,
+                source,
+            }),
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn reset_write_blocks_max(&mut self) {
+        self.counters.write_blocks_max = 0;
+    }
+}
+
+/// Opens the file; the second value says whether this call created it.
+fn open_file(
+    path: &Path,
+    read_only: bool,
+    creates: bool,
+    flags: i32,
+) -> Result<(File, bool), Error> {
+    let mut how = OpenOptions::new();
+    how.read(true).write(!read_only).custom_flags(flags);
+    match how.open(path) {
+        Err(error) if creates && error.kind() == ErrorKind::NotFound => {
+            match how.clone().create_new(true).open(path) {
+                Ok(file) => Ok((file, true)),
+                // Somebody else created it in between: theirs will do.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    Ok((how.open(path)?, false))
+                }
+                Err(error) => Err(error),
+            }
+        }
+        opened => Ok((opened?, false)),
+    }
+}
+
+fn lock(file: &File) -> Result<(), Error> {
+    // SAFETY: the descriptor is open; no memory is passed.
+    retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } as isize)
+        .map(|_| ())
+}
+
+/// Extends the file to `bytes` where it is shorter, durably; returns its length.
+fn ensure_length(file: &File, bytes: Option<u64>) -> Result<u64, Error> {
+    let length = file.metadata()?.len();
+    match bytes {
+        Some(bytes) if bytes > length => {
+            file.set_len(bytes)?;
+            file.sync_all()?;
+            Ok(bytes)
+        }
+        _ => Ok(length),
+    }
+}
+
+/// Makes a newly created name durable.
+fn sync_parent(path: &Path) -> Result<(), Error> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    };
+    match File::open(parent)?.sync_all() {
+        // Some file systems have directories that cannot be synchronised; they then need no such thing.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        done => done,
+    }
+}
+
+fn block_device_bytes(file: &File) -> Result<u64, Error> {
+    let mut bytes = 0_u64;
+    // SAFETY: BLKGETSIZE64 writes one 64-bit integer through the pointer, whatever `size_t` is.
+    retry(|| unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) } as isize)?;
+    Ok(bytes)
+}
+
+/// Switches the descriptor to direct transfers and tries one, since some file systems take the flag and then
+/// refuse the transfer. Returns whether transfers are direct now.
+fn set_direct(file: &File, bytes: u64) -> bool {
+    let fd = file.as_raw_fd();
+    // SAFETY: the descriptor is open; F_GETFL and F_SETFL take and return plain integers.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    // SAFETY: as above.
+    if flags == -1 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_DIRECT) } == -1 {
+        return false;
+    }
+    let mut block = BlockBuffer::zeroed(1);
+    if bytes < BLOCK_BYTES as u64 || read_all(fd, 0, &mut block, &mut Counters::default()).is_ok() {
+        return true;
+    }
+    // SAFETY: as above.
+    unsafe { libc::fcntl(fd, libc::F_SETFL, flags) };
+    false
+}
+
+fn is_aligned(bytes: &[u8]) -> bool {
+    bytes.as_ptr().addr().is_multiple_of(BLOCK_BYTES)
+}
+
+/// Calls until the call is not interrupted by a signal.
+fn retry(mut call: impl FnMut() -> isize) -> Result<usize, Error> {
+    loop {
+        match usize::try_from(call()) {
+            Ok(done) => return Ok(done),
+            Err(_) => {
+                let error = Error::last_os_error();
+                if error.kind() != ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// Reads the whole buffer. One request unless the kernel returns short, which it does for a signal in the
+/// middle of a large transfer; what is then asked for again is a request of its own and counts as one.
+fn read_all(
+    fd: RawFd,
+    first_block: u64,
+    buffer: &mut [u8],
+    counters: &mut Counters,
+) -> Result<(), Error> {
+    let start = first_block * BLOCK_BYTES as u64;
+    let mut done = 0;
+    while done < buffer.len() {
+        let rest = &mut buffer[done..];
+        counters.count_read((rest.len() / BLOCK_BYTES) as u64);
+        let at = (start + done as u64) as libc::off_t;
+        // SAFETY: pointer and length describe `rest`, exclusively borrowed for the length of the call.
+        let got = retry(|| unsafe { libc::pread(fd, rest.as_mut_ptr().cast(), rest.len(), at) })?;
+        done += whole_blocks(got, ErrorKind::UnexpectedEof)?;
+    }
+    Ok(())
+}
+
+/// Writes all of `data`; requests and counting as in [`read_all`].
+fn write_all(
+    fd: RawFd,
+    first_block: u64,
+    data: &[u8],
+    counters: &mut Counters,
+) -> Result<(), Error> {
+    let start = first_block * BLOCK_BYTES as u64;
+    let mut done = 0;
+    while done < data.len() {
+        let rest = &data[done..];
+        counters.count_write((rest.len() / BLOCK_BYTES) as u64);
+        let at = (start + done as u64) as libc::off_t;
+        // SAFETY: pointer and length describe `rest`, borrowed for the length of the call.
+        let got = retry(|| unsafe { libc::pwrite(fd, rest.as_ptr().cast(), rest.len(), at) })?;
+        done += whole_blocks(got, ErrorKind::WriteZero)?;
+    }
+    Ok(())
+}
+
+/// Progress in whole blocks, so that the next part of a direct transfer is aligned again. A call that moved
+/// less than a block has met the end of the file or of the space, and trying again would not end.
+fn whole_blocks(bytes: usize, otherwise: ErrorKind) -> Result<usize, Error> {
+    match bytes - bytes % BLOCK_BYTES {
+        0 => Err(Error::from(otherwise)),
+        whole => Ok(whole),
+    }
+}

@@ -1,0 +1,240 @@
+//! The content of a simulated device: a sparse, persistent map from block number to block.
+//!
+//! A tree of fan-out 64 whose nodes are shared between clones and copied when one of them changes: a clone
+//! costs one reference count, a block written afterwards copies at most one node per level. The hash of the
+//! whole content is a sum over blocks and is therefore kept up to date by each change.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::random::mix;
+use crate::block::{BLOCK_BYTES, SECTOR_BYTES};
+
+const FAN_OUT_BITS: u32 = 6;
+const FAN_OUT: usize = 1 << FAN_OUT_BITS;
+
+/// One block with the hash of its content (0 if and only if all bytes are zero).
+#[derive(Clone)]
+pub(super) struct Block {
+    hash: u64,
+    bytes: [u8; BLOCK_BYTES],
+}
+
+impl Block {
+    pub(super) fn new(bytes: &[u8; BLOCK_BYTES]) -> Arc<Self> {
+        Arc::new(Self {
+            hash: content_hash(bytes),
+            bytes: *bytes,
+        })
+    }
+
+    pub(super) fn bytes(&self) -> &[u8; BLOCK_BYTES] {
+        &self.bytes
+    }
+
+    /// This block with bit `bit` (0 to 32,767, modulo that) flipped.
+    pub(super) fn with_flipped_bit(&self, bit: u32) -> Arc<Self> {
+        let mut bytes = self.bytes;
+        let bit = bit as usize % (BLOCK_BYTES * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        Self::new(&bytes)
+    }
+}
+
+#[derive(Clone)]
+enum Node {
+    Inner([Option<Arc<Node>>; FAN_OUT]),
+    Leaf([Option<Arc<Block>>; FAN_OUT]),
+}
+
+impl Node {
+    fn empty(level: u32) -> Arc<Self> {
+        Arc::new(if level == 0 {
+            Self::Leaf([const { None }; FAN_OUT])
+        } else {
+            Self::Inner([const { None }; FAN_OUT])
+        })
+    }
+}
+
+/// The content; blocks never written read as zero.
+#[derive(Clone)]
+pub(super) struct Image {
+    root: Arc<Node>,
+    /// Levels of inner nodes above the leaves.
+    levels: u32,
+    held: u64,
+    hash: u64,
+}
+
+impl Image {
+    /// All zero, large enough for `block_count` blocks.
+    pub(super) fn new(block_count: u64) -> Self {
+        let mut levels = 0;
+        while block_count.saturating_sub(1) >> (FAN_OUT_BITS * (levels + 1)) != 0 {
+            levels += 1;
+        }
+        Self {
+            root: Node::empty(levels),
+            levels,
+            held: 0,
+            hash: 0,
+        }
+    }
+
+    /// Blocks held in memory: those written and not cleared since.
+    pub(super) fn held_count(&self) -> u64 {
+        self.held
+    }
+
+    /// Hash of the whole content: equal contents have equal hashes, however they came about.
+    pub(super) fn hash(&self) -> u64 {
+        mix(self.hash)
+    }
+
+    pub(super) fn get(&self, block: u64) -> Option<&Arc<Block>> {
+        let mut node = &self.root;
+        let mut level = self.levels;
+        loop {
+            match &**node {
+                Node::Inner(children) => node = children[slot(block, level)].as_ref()?,
+                Node::Leaf(blocks) => return blocks[slot(block, 0)].as_ref(),
+            }
+            level -= 1;
+        }
+    }
+
+    /// Copies block `block` to `buffer`.
+    pub(super) fn read(&self, block: u64, buffer: &mut [u8]) {
+        match self.get(block) {
+            Some(held) => buffer.copy_from_slice(&held.bytes),
+            None => buffer.fill(0),
+        }
+    }
+
+    pub(super) fn set(&mut self, block: u64, content: Arc<Block>) {
+        let mut node = &mut self.root;
+        let mut level = self.levels;
+        loop {
+            match Arc::make_mut(node) {
+                Node::Inner(children) => {
+                    level -= 1;
+                    node =
+                        children[slot(block, level + 1)].get_or_insert_with(|| Node::empty(level));
+                }
+                Node::Leaf(blocks) => {
+                    self.hash = self.hash.wrapping_add(share(block, content.hash));
+                    match blocks[slot(block, 0)].replace(content) {
+                        Some(old) => self.hash = self.hash.wrapping_sub(share(block, old.hash)),
+                        None => self.held += 1,
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Replaces the sectors of `block` for which `reached` says so by those of `content`.
+    pub(super) fn set_sectors(
+        &mut self,
+        block: u64,
+        content: &Block,
+        mut reached: impl FnMut(usize) -> bool,
+    ) {
+        let mut bytes = [0; BLOCK_BYTES];
+        self.read(block, &mut bytes);
+        let mut any = false;
+        for sector in 0..BLOCK_BYTES / SECTOR_BYTES {
+            if reached(sector) {
+                let range = sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES;
+                bytes[range.clone()].copy_from_slice(&content.bytes[range]);
+                any = true;
+            }
+        }
+        if any {
+            self.set(block, Block::new(&bytes));
+        }
+    }
+
+    /// Makes the blocks of a range zero and forgets them, in time proportional to what is held there.
+    pub(super) fn clear(&mut self, range: &Range<u64>) {
+        let (held, hash) = clear_node(&mut self.root, self.levels, 0, range);
+        self.held -= held;
+        self.hash = self.hash.wrapping_sub(hash);
+    }
+}
+
+/// Clears what lies in `range` below `node`, which starts at block `start`; returns blocks and hash removed.
+fn clear_node(node: &mut Arc<Node>, level: u32, start: u64, range: &Range<u64>) -> (u64, u64) {
+    let mut removed = (0_u64, 0_u64);
+    let child_bits = FAN_OUT_BITS * level;
+    match Arc::make_mut(node) {
+        Node::Inner(children) => {
+            for (index, child) in children.iter_mut().enumerate() {
+                let child_start = start + ((index as u64) << child_bits);
+                let child_last = child_start + ((1 << child_bits) - 1);
+                if child_last < range.start || child_start >= range.end {
+                    continue;
+                }
+                if let Some(child) = child {
+                    let (held, hash) = clear_node(child, level - 1, child_start, range);
+                    removed = (removed.0 + held, removed.1.wrapping_add(hash));
+                }
+            }
+        }
+        Node::Leaf(blocks) => {
+            for (index, slot) in blocks.iter_mut().enumerate() {
+                let block = start + index as u64;
+                if range.contains(&block)
+                    && let Some(old) = slot.take()
+                {
+                    removed = (
+                        removed.0 + 1,
+                        removed.1.wrapping_add(share(block, old.hash)),
+                    );
+                }
+            }
+        }
+    }
+    removed
+}
+
+fn slot(block: u64, level: u32) -> usize {
+    (block >> (FAN_OUT_BITS * level)) as usize & (FAN_OUT - 1)
+}
+
+/// What one block adds to the image's hash; nothing when its content is all zero, so that a block of zeros
+/// counts like one never written.
+fn share(block: u64, content_hash: u64) -> u64 {
+    if content_hash == 0 {
+        0
+    } else {
+        mix(content_hash ^ mix(block.wrapping_add(0x9e37_79b9_7f4a_7c15)))
+    }
+}
+
+/// A fast 64-bit hash of one block, 0 if and only if all bytes are zero. Four independent lanes, because one
+/// chain of multiplications would wait for itself.
+fn content_hash(bytes: &[u8; BLOCK_BYTES]) -> u64 {
+    let mut lanes = [
+        0x243f_6a88_85a3_08d3_u64,
+        0x1319_8a2e_0370_7344,
+        0xa409_3822_299f_31d0,
+        0x082e_fa98_ec4e_6c89,
+    ];
+    let mut any = 0;
+    for chunk in bytes.as_chunks::<32>().0 {
+        for (lane, word) in lanes.iter_mut().zip(chunk.as_chunks::<8>().0) {
+            let word = u64::from_le_bytes(*word);
+            any |= word;
+            *lane = (*lane ^ word)
+                .wrapping_mul(0x9fb2_1c65_1e98_df25)
+                .rotate_left(31);
+        }
+    }
+    if any == 0 {
+        return 0;
+    }
+    let hash = lanes.iter().fold(0, |hash, lane| mix(hash ^ lane));
+    hash.max(1)
+}
