@@ -190,24 +190,85 @@ fn checksum(header: &[u8; HEADER_BYTES], payload: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// The test vector of `WIRE.md`.
-    const GOLDEN: [u8; 20] = [
-        0x08, 0x00, 0x00, 0x00, 0x02, 0x01, 0x03, 0x00, 0x3e, 0x6b, 0xc7, 0x1c, b'e', b'v', b'e',
-        b'n', b'k', b'e', b'e', b'l',
-    ];
+    #[test]
+    fn an_empty_payload_is_a_frame() {
+        let mut buffer = [0; HEADER_BYTES];
+        assert_eq!(encode(1, 2, &[], &mut buffer), Ok(HEADER_BYTES));
+        let frame = Frame {
+            kind: 1,
+            version: 2,
+            payload: &[],
+            consumed: HEADER_BYTES,
+        };
+        assert_eq!(decode(&buffer, 0), Ok(Decoded::Frame(frame)));
+    }
 
     #[test]
-    fn golden_vector() {
-        let mut buffer = [0xaa; 24];
-        assert_eq!(encode(0x0102, 3, b"evenkeel", &mut buffer), Ok(20));
-        assert_eq!(buffer[..20], GOLDEN);
-        assert_eq!(buffer[20..], [0xaa; 4]);
-        let expected = Frame {
-            kind: 0x0102,
-            version: 3,
-            payload: b"evenkeel",
-            consumed: 20,
+    fn zeros_and_ones_are_no_frames() {
+        assert_eq!(
+            decode(&[0; 64], 64),
+            Err(WireError::Checksum {
+                found: 0,
+                computed: 0x8c28_b28a
+            })
+        );
+        assert!(matches!(
+            decode(&[0xff; 64], usize::MAX),
+            Err(WireError::Oversized { .. })
+        ));
+    }
+
+    #[test]
+    fn says_how_much_is_missing_at_least() {
+        let mut buffer = [0; 17];
+        encode(1, 2, b"abcde", &mut buffer).unwrap();
+        for length in 0..buffer.len() {
+            let expected = if length < HEADER_BYTES {
+                HEADER_BYTES - length
+            } else {
+                buffer.len() - length
+            };
+            assert_eq!(
+                decode(&buffer[..length], 5),
+                Ok(Decoded::NeedMore(expected))
+            );
+        }
+    }
+
+    #[test]
+    fn a_length_above_the_limit_is_refused_at_once() {
+        let mut buffer = [0; 17];
+        encode(1, 2, b"abcde", &mut buffer).unwrap();
+        let error = WireError::Oversized {
+            payload_bytes: 5,
+            payload_bytes_max: 4,
         };
-        assert_eq!(decode(&buffer, 8), Ok(Decoded::Frame(expected)));
+        assert_eq!(decode(&buffer[..4], 4), Err(error));
+        assert_eq!(error.code(), Code::Invalid);
+    }
+
+    #[test]
+    fn a_short_buffer_is_refused_and_left_alone() {
+        for length in 0..17 {
+            let mut buffer = vec![0xaa; length];
+            let error = WireError::BufferTooSmall {
+                needed_bytes: 17,
+                buffer_bytes: length,
+            };
+            assert_eq!(encode(1, 2, b"abcde", &mut buffer), Err(error));
+            assert!(buffer.iter().all(|byte| *byte == 0xaa));
+        }
+    }
+
+    #[test]
+    fn header_and_payload_apart_make_the_same_frame() {
+        let mut buffer = [0; 17];
+        encode(9, 8, b"abcde", &mut buffer).unwrap();
+        assert_eq!(
+            encode_header(9, 8, b"abcde").unwrap(),
+            buffer[..HEADER_BYTES]
+        );
+        assert_eq!(frame_bytes(5), 17);
+        assert_eq!(frame_bytes(usize::MAX), usize::MAX);
     }
 }

@@ -46,7 +46,19 @@ pub struct FileDevice {
     /// Copies of unaligned buffers, allocated at open; only for direct transfers.
     bounce: Option<BlockBuffer>,
     is_block_device: bool,
+    is_locked: bool,
     read_only: bool,
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        if self.is_locked {
+            // Closing is not enough: a child that another thread has forked and that has not yet executed its
+            // program still holds the descriptor, and with it the lock.
+            // SAFETY: the descriptor is open; no memory is passed.
+            unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+        }
+    }
 }
 
 impl FileDevice {
@@ -120,6 +132,7 @@ impl FileDevice {
             counters: Counters::default(),
             bounce: is_direct.then(|| BlockBuffer::zeroed(BOUNCE_BLOCKS_MAX)),
             is_block_device,
+            is_locked: options.exclusive,
             read_only: options.read_only,
         })
     }
@@ -408,5 +421,81 @@ fn whole_blocks(bytes: usize, otherwise: ErrorKind) -> Result<usize, Error> {
     match bytes - bytes % BLOCK_BYTES {
         0 => Err(Error::from(otherwise)),
         whole => Ok(whole),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_direct_transfer_falls_back() {
+        // A kernel-made file has no device behind it to transfer from directly.
+        let file = File::open("/proc/self/stat").unwrap();
+        assert!(!set_direct(&file, BLOCK_BYTES as u64));
+        // SAFETY: the descriptor is open; F_GETFL takes and returns plain integers.
+        let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+        assert_eq!(flags & libc::O_DIRECT, 0);
+    }
+
+    #[test]
+    fn interrupted_calls_are_repeated_and_others_fail() {
+        let mut calls = 0;
+        let done = retry(|| {
+            calls += 1;
+            if calls < 3 {
+                // SAFETY: the location of this thread's errno is always valid.
+                unsafe { *libc::__errno_location() = libc::EINTR };
+                return -1;
+            }
+            7
+        });
+        assert_eq!((done.unwrap(), calls), (7, 3));
+        let failed = retry(|| {
+            // SAFETY: as above.
+            unsafe { *libc::__errno_location() = libc::EIO };
+            -1
+        });
+        assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+
+    #[test]
+    fn short_transfers_go_on_at_a_whole_block_and_none_is_an_error() {
+        assert_eq!(
+            whole_blocks(3 * BLOCK_BYTES + 512, ErrorKind::WriteZero).unwrap(),
+            3 * BLOCK_BYTES
+        );
+        assert_eq!(
+            whole_blocks(512, ErrorKind::WriteZero).unwrap_err().kind(),
+            ErrorKind::WriteZero
+        );
+        assert_eq!(
+            whole_blocks(0, ErrorKind::UnexpectedEof)
+                .unwrap_err()
+                .kind(),
+            ErrorKind::UnexpectedEof
+        );
+    }
+
+    #[test]
+    fn a_file_cut_short_underneath_is_an_error() {
+        let path =
+            std::env::temp_dir().join(format!("evenkeel-base-cut-short-{}", std::process::id()));
+        let options = FileDeviceOptions {
+            create_bytes: Some(3 * BLOCK_BYTES as u64),
+            ..Default::default()
+        };
+        let mut device = FileDevice::open(&path, &options).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        device.file.set_len(BLOCK_BYTES as u64 + 100).unwrap();
+        let mut buffer = [0; 3 * BLOCK_BYTES];
+        let error = device.read(0, &mut buffer).unwrap_err();
+        assert_eq!(error.code(), crate::error::Code::Io, "{error}");
+        assert_eq!(
+            device.counters().reads,
+            2,
+            "the rest was asked for once more"
+        );
+        device.read(0, &mut buffer[..BLOCK_BYTES]).unwrap();
     }
 }

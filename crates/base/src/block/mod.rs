@@ -201,26 +201,121 @@ pub trait BlockDevice: Send {
     fn reset_write_blocks_max(&mut self);
 }
 
-impl<D: BlockDevice + ?Sized> BlockDevice for Box<D> {
-    fn geometry(&self) -> Geometry {
-        (**self).geometry()
+/// A device behind a pointer is a device.
+macro_rules! forward_block_device {
+    ($pointer:ty) => {
+        impl<D: BlockDevice + ?Sized> BlockDevice for $pointer {
+            fn geometry(&self) -> Geometry {
+                (**self).geometry()
+            }
+            fn read(&mut self, first_block: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+                (**self).read(first_block, buffer)
+            }
+            fn write(&mut self, first_block: u64, data: &[u8]) -> Result<(), DeviceError> {
+                (**self).write(first_block, data)
+            }
+            fn flush(&mut self) -> Result<(), DeviceError> {
+                (**self).flush()
+            }
+            fn discard(&mut self, first_block: u64, block_count: u64) -> Result<(), DeviceError> {
+                (**self).discard(first_block, block_count)
+            }
+            fn counters(&self) -> Counters {
+                (**self).counters()
+            }
+            fn reset_write_blocks_max(&mut self) {
+                (**self).reset_write_blocks_max();
+            }
+        }
+    };
+}
+
+forward_block_device!(Box<D>);
+forward_block_device!(&mut D);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_checked_without_overflow() {
+        let geometry = Geometry { block_count: 4 };
+        assert_eq!(geometry.check(0, 4 * BLOCK_BYTES).unwrap(), 4);
+        assert_eq!(geometry.check(3, BLOCK_BYTES).unwrap(), 1);
+        for (first_block, bytes) in [
+            (0, 0),
+            (0, 1),
+            (0, BLOCK_BYTES + 512),
+            (0, 5 * BLOCK_BYTES),
+            (4, BLOCK_BYTES),
+            (u64::MAX, BLOCK_BYTES),
+        ] {
+            let error = geometry.check(first_block, bytes).unwrap_err();
+            assert_eq!(error.code(), Code::Invalid, "{error}");
+        }
+        assert!(geometry.check_blocks(1, 3).is_ok());
+        for (first_block, block_count) in [(0, 0), (0, 5), (4, 1), (1, u64::MAX), (u64::MAX, 1)] {
+            assert!(geometry.check_blocks(first_block, block_count).is_err());
+        }
     }
-    fn read(&mut self, first_block: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
-        (**self).read(first_block, buffer)
+
+    #[test]
+    fn errors_map_to_codes_and_name_their_path() {
+        let os = std::io::Error::from_raw_os_error;
+        let io = |errno| DeviceError::Io {
+            operation: "write",
+            first_block: 7,
+            source: os(errno),
+        };
+        assert_eq!(io(libc::ENOSPC).code(), Code::Full);
+        assert_eq!(io(libc::EIO).code(), Code::Io);
+        assert_eq!(DeviceError::PowerLost.code(), Code::Io);
+        assert_eq!(
+            DeviceError::NotWritable {
+                reason: "opened read-only"
+            }
+            .code(),
+            Code::Denied
+        );
+        let open = DeviceError::Open {
+            path: "/some/where".into(),
+            source: os(libc::ENOENT),
+        };
+        assert_eq!(open.code(), Code::NotFound);
+        assert!(open.to_string().contains("/some/where"));
+        let in_use = DeviceError::InUse {
+            path: "/some/where".into(),
+        };
+        assert_eq!(in_use.code(), Code::Busy);
+        assert!(in_use.to_string().contains("/some/where"));
     }
-    fn write(&mut self, first_block: u64, data: &[u8]) -> Result<(), DeviceError> {
-        (**self).write(first_block, data)
-    }
-    fn flush(&mut self) -> Result<(), DeviceError> {
-        (**self).flush()
-    }
-    fn discard(&mut self, first_block: u64, block_count: u64) -> Result<(), DeviceError> {
-        (**self).discard(first_block, block_count)
-    }
-    fn counters(&self) -> Counters {
-        (**self).counters()
-    }
-    fn reset_write_blocks_max(&mut self) {
-        (**self).reset_write_blocks_max();
+
+    #[test]
+    fn a_device_behind_a_pointer_is_a_device() {
+        fn exercise(mut device: impl BlockDevice) -> Counters {
+            let mut buffer = BlockBuffer::zeroed(2);
+            device.write(1, &buffer).unwrap();
+            device.flush().unwrap();
+            device.read(1, &mut buffer).unwrap();
+            device.discard(1, 1).unwrap();
+            device.reset_write_blocks_max();
+            assert_eq!(device.geometry().block_count, 4);
+            device.counters()
+        }
+        let mut device = crate::sim::SimDevice::new(4, 1);
+        let by_value = exercise(device.clone());
+        assert_eq!(exercise(&mut device), by_value);
+        let boxed: Box<dyn BlockDevice> = Box::new(crate::sim::SimDevice::new(4, 1));
+        assert_eq!(exercise(boxed), by_value);
+        let expected = Counters {
+            reads: 1,
+            blocks_read: 2,
+            writes: 1,
+            blocks_written: 2,
+            flushes: 1,
+            discards: 1,
+            write_blocks_max: 0,
+        };
+        assert_eq!(by_value, expected);
     }
 }
