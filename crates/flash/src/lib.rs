@@ -1,1 +1,41 @@
-//! Placeholder while the workspace is being laid out.
+//! The predictable, power-loss-safe file store for flash.
+//!
+//! After MPFS (Reif, Gerhorst, Bender, Hönig: "Towards Low-Jitter and Energy-Efficient Data Processing in
+//! Cyber-Physical Information Systems"): one flat namespace in a hash table of fixed size, free space in a
+//! list, blocks linked per file, no journal, barriers for order, and a small, constant number of device
+//! operations in every call. `DESIGN.md` says why it is built as it is, `SPEC.md` says every byte.
+//!
+//! **Holds:** the on-disk format, allocation, recovery, checking, and the bounds of every call.
+//!
+//! **Must not know:** readings, topics, deadlines, who reads.
+//!
+//! **Invariants:** what has returned is on the device; any subset of the writes between two barriers, in any
+//! order and torn at any sector, is a consistent store; no block has two owners or none; a byte that is
+//! returned was written to that file at that place; no call exceeds [`Store::bounds`].
+//!
+//! **Files:** `store.rs` records and barriers, `layout.rs` superblock and regions, `root.rs` the root block,
+//! `table.rs` the name table, `block.rs` data blocks, `space.rs` free space, `append.rs`, `read.rs`,
+//! `names.rs` the operations, `recovery.rs`, `check.rs`, `bounds.rs`, `error.rs`, `bytes.rs`.
+
+mod append;
+mod block;
+mod bounds;
+mod bytes;
+mod check;
+mod error;
+mod layout;
+mod names;
+mod read;
+mod recovery;
+mod root;
+mod space;
+mod store;
+mod table;
+
+pub use append::APPEND_ATOMIC_BYTES_MAX;
+pub use block::PAYLOAD_BYTES;
+pub use bounds::{Bound, Bounds};
+pub use check::{CheckReport, Problem};
+pub use error::{Error, Part, Result};
+pub use layout::{FORMAT_VERSION, FormatOptions, Layout};
+pub use store::{FileHandle, OpenOptions, Recovery, Stat, Statistics, Store};

@@ -1,0 +1,480 @@
+//! Checking a store: every structure is read, every block is accounted for, all damage is named.
+
+use base::block::{BlockBuffer, BlockDevice};
+
+use crate::block::{Header, PAYLOAD_BYTES, SKIP_LEVELS};
+use crate::error::{Error, Result};
+use crate::layout::{CLUSTER_BLOCKS, Layout, SUPERBLOCK_FIRST, SUPERBLOCK_SECOND, TABLE_COPIES};
+use crate::root::{FileState, SlotKind};
+use crate::space::{open_trunk, trunk_piece};
+use crate::store::Store;
+use crate::table::{Bucket, buckets_of};
+
+/// Problems listed one by one; beyond them only the count grows.
+const PROBLEMS_LISTED_MAX: usize = 1000;
+
+/// One thing that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file it concerns, when it is known.
+    pub file: Option<String>,
+    /// The block it was found in, when there is one.
+    pub block: Option<u64>,
+    /// What is wrong and what it means.
+    pub text: String,
+    /// Whether bytes of a file are lost by it.
+    pub data_lost: bool,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(file) = &self.file {
+            write!(formatter, "file {file:?}: ")?;
+        }
+        if let Some(block) = self.block {
+            write!(formatter, "block {block}: ")?;
+        }
+        formatter.write_str(&self.text)
+    }
+}
+
+/// Result of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Files found in the name table.
+    pub files: u64,
+    /// Data blocks of files read and verified.
+    pub blocks_verified: u64,
+    /// Blocks that files own, including those reserved for appends.
+    pub blocks_owned: u64,
+    /// Blocks found in free space.
+    pub blocks_free: u64,
+    /// The first problems found.
+    pub problems: Vec<Problem>,
+    /// All problems found.
+    pub problems_total: u64,
+}
+
+impl CheckReport {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.problems_total == 0
+    }
+
+    fn add(&mut self, file: Option<&str>, block: Option<u64>, data_lost: bool, text: String) {
+        self.problems_total += 1;
+        if self.problems.len() < PROBLEMS_LISTED_MAX {
+            self.problems.push(Problem {
+                file: file.map(str::to_owned),
+                block,
+                text,
+                data_lost,
+            });
+        }
+    }
+}
+
+/// Who owns each cluster of the data region.
+struct Owners {
+    /// 0: nobody, 1: free space, n + 2: the n-th file visited.
+    clusters: Vec<u32>,
+    names: Vec<String>,
+    first: u32,
+}
+
+impl Owners {
+    fn new(layout: &Layout) -> Self {
+        let clusters = (layout.data_end - layout.data_first) / CLUSTER_BLOCKS;
+        Self {
+            clusters: vec![0; clusters as usize],
+            names: Vec::new(),
+            first: layout.data_first,
+        }
+    }
+
+    fn describe(&self, owner: u32) -> String {
+        match owner {
+            0 => "nobody".to_owned(),
+            1 => "free space".to_owned(),
+            file => format!(
+                "file {:?}",
+                self.names.get(file as usize - 2).map_or("", String::as_str)
+            ),
+        }
+    }
+
+    /// Claims a run that has been found to lie in the data region.
+    fn claim(&mut self, start: u32, blocks: u32, owner: u32, report: &mut CheckReport) {
+        for block in (start..start + blocks).step_by(CLUSTER_BLOCKS as usize) {
+            let place = ((block - self.first) / CLUSTER_BLOCKS) as usize;
+            let Some(cluster) = self.clusters.get_mut(place) else {
+                continue;
+            };
+            if *cluster == 0 {
+                *cluster = owner;
+            } else {
+                let other = *cluster;
+                let text = format!(
+                    "owned by {} and by {}",
+                    self.describe(other),
+                    self.describe(owner)
+                );
+                report.add(None, Some(u64::from(block)), false, text);
+            }
+        }
+    }
+
+    fn owns(&self, block: u32, owner: u32) -> bool {
+        let place = ((block - self.first) / CLUSTER_BLOCKS) as usize;
+        self.clusters.get(place) == Some(&owner)
+    }
+}
+
+impl<D: BlockDevice> Store<D> {
+    /// Reads everything and reports what is not as it should be. Changes nothing.
+    ///
+    /// Memory grows with the device (one byte for each block) and with the longest file.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the device cannot be read at all; damage is reported, not returned.
+    pub fn check(&mut self) -> Result<CheckReport> {
+        self.check_with_progress(&mut |_, _| {})
+    }
+
+    /// As [`check`](Self::check), calling `progress` with the table blocks done and in all.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn check_with_progress(
+        &mut self,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<CheckReport> {
+        let mut report = CheckReport::default();
+        let mut owners = Owners::new(&self.layout);
+        self.check_superblocks(&mut report)?;
+        self.check_free_space(&mut report, &mut owners)?;
+        let mut slots_seen = 0;
+        for bucket in 0..self.layout.bucket_count {
+            progress(u64::from(bucket), u64::from(self.layout.bucket_count));
+            for (name, state) in self.check_bucket(bucket, &mut report)? {
+                if self.root.slot_of(state.file_id).is_some() {
+                    slots_seen += 1;
+                }
+                let state = self.current(&state);
+                self.check_file(&name, &state, &mut report, &mut owners)?;
+            }
+        }
+        self.check_totals(slots_seen, &mut report, &owners);
+        Ok(report)
+    }
+
+    fn check_superblocks(&mut self, report: &mut CheckReport) -> Result<()> {
+        let geometry = self.device.geometry();
+        let mut block = BlockBuffer::zeroed(1);
+        for place in [SUPERBLOCK_FIRST, SUPERBLOCK_SECOND] {
+            self.device.read(place, &mut block)?;
+            if Layout::decode(&block, geometry).ok().as_ref() != Some(&self.layout) {
+                let text =
+                    "one of the two copies of the superblock is damaged; the other stands in"
+                        .to_owned();
+                report.add(None, Some(place), false, text);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_free_space(&mut self, report: &mut CheckReport, owners: &mut Owners) -> Result<()> {
+        let frontier = self.root.frontier;
+        let mut pieces: Vec<_> = self
+            .root
+            .pieces
+            .as_slice()
+            .iter()
+            .chain(self.quarantined())
+            .copied()
+            .collect();
+        let mut trunk = self.root.trunk_head;
+        let mut trunks = 0;
+        while trunk != 0 {
+            if trunks > self.layout.data_blocks() || !self.layout.is_data_run(trunk, CLUSTER_BLOCKS)
+            {
+                report.add(
+                    None,
+                    Some(u64::from(trunk)),
+                    false,
+                    "the free list runs in a circle".to_owned(),
+                );
+                break;
+            }
+            self.device
+                .read(u64::from(trunk), self.scratch.block_mut(0))?;
+            let Some((next, count)) = open_trunk(self.scratch.block(0), trunk, self.seed) else {
+                let text =
+                    "a block of the free list is damaged; what it lists cannot be used".to_owned();
+                report.add(None, Some(u64::from(trunk)), false, text);
+                break;
+            };
+            for index in 0..count {
+                match trunk_piece(self.scratch.block(0), index, &self.layout) {
+                    Some(piece) => pieces.push(piece),
+                    None => {
+                        let text = "the free list names blocks that no file may own".to_owned();
+                        report.add(None, Some(u64::from(trunk)), false, text);
+                    }
+                }
+            }
+            owners.claim(trunk, CLUSTER_BLOCKS, 1, report);
+            report.blocks_free += u64::from(CLUSTER_BLOCKS);
+            trunks += 1;
+            trunk = next;
+        }
+        if trunks != u64::from(self.root.trunk_count) {
+            let text = format!(
+                "the free list has {trunks} spilled blocks, the root counts {}",
+                self.root.trunk_count
+            );
+            report.add(None, None, false, text);
+        }
+        for piece in pieces {
+            owners.claim(piece.start, piece.blocks, 1, report);
+            report.blocks_free += u64::from(piece.blocks);
+            if piece.file_id != 0 {
+                let state = FileState {
+                    file_id: piece.file_id,
+                    closed_start: piece.start,
+                    closed_blocks: piece.blocks,
+                    ..FileState::default()
+                };
+                let rest = self.closed_runs(&state, report, None)?;
+                for (start, blocks) in rest.into_iter().skip(1) {
+                    owners.claim(start, blocks, 1, report);
+                    report.blocks_free += u64::from(blocks);
+                }
+            }
+        }
+        let beyond = self.layout.data_end - frontier;
+        owners.claim(frontier, beyond, 1, report);
+        report.blocks_free += u64::from(beyond);
+        Ok(())
+    }
+
+    /// The full runs of a file, most recent first, as far as the links can be followed.
+    fn closed_runs(
+        &mut self,
+        state: &FileState,
+        report: &mut CheckReport,
+        file: Option<&str>,
+    ) -> Result<Vec<(u32, u32)>> {
+        let mut runs = Vec::new();
+        let (mut start, mut blocks) = (state.closed_start, state.closed_blocks);
+        while blocks > 0 {
+            if !self.layout.is_data_run(start, blocks)
+                || runs.len() as u64 > self.layout.data_blocks()
+            {
+                let text =
+                    "the list of its runs leads outside the data region or in a circle".to_owned();
+                report.add(file, Some(u64::from(start)), false, text);
+                break;
+            }
+            runs.push((start, blocks));
+            let last = start + blocks - 1;
+            match self.read_data_block(last)? {
+                Some(header) if header.file_id == state.file_id => {
+                    (start, blocks) = (header.closed_start, header.closed_blocks);
+                }
+                _ => {
+                    let text = "the link to the file's earlier runs is damaged; their blocks would not be freed";
+                    report.add(file, Some(u64::from(last)), false, text.to_owned());
+                    break;
+                }
+            }
+        }
+        Ok(runs)
+    }
+
+    fn check_bucket(
+        &mut self,
+        bucket: u32,
+        report: &mut CheckReport,
+    ) -> Result<Vec<(String, FileState)>> {
+        let address = self.layout.bucket_block(bucket);
+        if !self.is_overlaid(bucket) {
+            let mut intact = 0;
+            for copy in 0..TABLE_COPIES {
+                self.device
+                    .read(address + copy, self.scratch.block_mut(1 + copy as usize))?;
+                intact += u32::from(self.bucket_at(bucket, 1 + copy as usize).is_ok());
+            }
+            if intact == 0 {
+                let text =
+                    "both copies of this part of the name table are damaged; its names are lost"
+                        .to_owned();
+                report.add(None, Some(address), true, text);
+                return Ok(Vec::new());
+            }
+            if intact == 1 || self.scratch.block(1) != self.scratch.block(2) {
+                let text =
+                    "one copy of this part of the name table is damaged; the other stands in"
+                        .to_owned();
+                report.add(None, Some(address), false, text);
+            }
+        }
+        self.read_bucket(bucket, 1)?;
+        let Some(opened) = Bucket::open(self.scratch.block(1), bucket, &self.layout) else {
+            return Ok(Vec::new());
+        };
+        let mut files = Vec::new();
+        for (_, name, state) in opened.entries() {
+            if !buckets_of(name, &self.layout).contains(&bucket) {
+                report.add(
+                    Some(name),
+                    Some(address),
+                    false,
+                    "its name is in the wrong place".to_owned(),
+                );
+            }
+            files.push((name.to_owned(), state));
+        }
+        if usize::from(opened.used()) != files.len() {
+            let text = "an entry of the name table makes no sense".to_owned();
+            report.add(None, Some(address), true, text);
+        }
+        Ok(files)
+    }
+
+    fn check_file(
+        &mut self,
+        name: &str,
+        state: &FileState,
+        report: &mut CheckReport,
+        owners: &mut Owners,
+    ) -> Result<()> {
+        report.files += 1;
+        let owner = owners.names.len() as u32 + 2;
+        owners.names.push(name.to_owned());
+        let mut total = 0;
+        for (start, blocks) in self.closed_runs(state, report, Some(name))? {
+            owners.claim(start, blocks, owner, report);
+            total += blocks;
+        }
+        if total != state.closed_total {
+            let text = format!(
+                "its full runs hold {total} blocks instead of {}",
+                state.closed_total
+            );
+            report.add(Some(name), None, false, text);
+        }
+        for run in [state.lanes[0], state.lanes[1], state.reserve] {
+            if !run.is_none() {
+                owners.claim(run.start, u32::from(run.blocks), owner, report);
+            }
+        }
+        report.blocks_owned += state.owned_blocks();
+        self.check_blocks(name, state, owner, report, owners)
+    }
+
+    /// Verifies every block of a file and every backward pointer in it.
+    fn check_blocks(
+        &mut self,
+        name: &str,
+        state: &FileState,
+        owner: u32,
+        report: &mut CheckReport,
+        owners: &Owners,
+    ) -> Result<()> {
+        let count = state.block_count();
+        let mut addresses = vec![0_u32; count as usize];
+        if let Some(last) = addresses.last_mut() {
+            *last = state.tail.address;
+        }
+        for index in (0..count).rev() {
+            let address = addresses[index as usize];
+            let offset = u64::from(index) * PAYLOAD_BYTES as u64;
+            if address == 0 {
+                let text = format!("the block at file offset {offset} cannot be reached");
+                report.add(Some(name), None, true, text);
+                continue;
+            }
+            match self.read_file_block(state, address, index) {
+                Ok(header) => {
+                    report.blocks_verified += 1;
+                    if !owners.owns(address, owner) {
+                        let text = format!(
+                            "the block at file offset {offset} is not in a run of the file"
+                        );
+                        report.add(Some(name), Some(u64::from(address)), false, text);
+                    }
+                    if index + 1 == count && !header.belongs_at_tail(state) {
+                        let text = "the last block is not the one that was recorded".to_owned();
+                        report.add(Some(name), Some(u64::from(address)), true, text);
+                    }
+                    note_pointers(&header, &mut addresses, name, report);
+                }
+                Err(Error::Damaged { .. }) => {
+                    let text = format!("the block at file offset {offset} is damaged");
+                    report.add(Some(name), Some(u64::from(address)), true, text);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_totals(&mut self, slots_seen: usize, report: &mut CheckReport, owners: &Owners) {
+        let slots = self
+            .root
+            .slots
+            .iter()
+            .filter(|slot| slot.kind == SlotKind::Named)
+            .count();
+        if slots_seen != slots {
+            let text = format!(
+                "{slots} files are recorded as open for appending, the table holds {slots_seen} of them"
+            );
+            report.add(None, None, false, text);
+        }
+        if report.files != self.root.files {
+            let text = format!(
+                "the table holds {} files, the root counts {}",
+                report.files, self.root.files
+            );
+            report.add(None, None, false, text);
+        }
+        if report.blocks_free != self.root.free_blocks {
+            let text = format!(
+                "{} blocks are free, the root counts {}",
+                report.blocks_free, self.root.free_blocks
+            );
+            report.add(None, None, false, text);
+        }
+        let lost = owners.clusters.iter().filter(|owner| **owner == 0).count() as u64
+            * u64::from(CLUSTER_BLOCKS);
+        if lost > 0 {
+            let text = format!("{lost} blocks are neither free nor owned by a file");
+            report.add(None, None, false, text);
+        }
+    }
+}
+
+/// Compares the block's backward pointers with those of later blocks and remembers new ones.
+fn note_pointers(header: &Header, addresses: &mut [u32], name: &str, report: &mut CheckReport) {
+    if header.index == 0 {
+        return;
+    }
+    for level in 0..SKIP_LEVELS {
+        let target = ((header.index - 1) >> level) << level;
+        let known = &mut addresses[target as usize];
+        if *known == 0 {
+            *known = header.skips[level];
+        } else if *known != header.skips[level] {
+            let text =
+                format!("its pointer to block {target} of the file differs from another block's");
+            report.add(Some(name), Some(u64::from(header.address)), false, text);
+            return;
+        }
+        if target == 0 {
+            return;
+        }
+    }
+}

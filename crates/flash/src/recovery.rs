@@ -1,0 +1,298 @@
+//! Opening a store after anything: a clean close, a killed process, a power cut at any point.
+//!
+//! Recovery reads the two commit records, puts the table blocks they carry in place, and looks for appends
+//! beyond the recorded tails in the lanes of the files that were being appended to. All it writes is those
+//! table blocks and one new record; so it may itself be interrupted anywhere and run again.
+
+use base::block::{BlockBuffer, BlockDevice};
+
+use crate::block::{Header, PAYLOAD_BYTES};
+use crate::bytes::get_u32;
+use crate::error::{Error, Part, Result};
+use crate::layout::{Layout, RECORD_BLOCKS, RECORD_FIRST};
+use crate::root::{FileState, ImageReference, Root, Slot, SlotKind, Tail};
+use crate::space::PIECES_PER_FILE;
+use crate::store::Store;
+use crate::table::Bucket;
+
+/// Added to group numbers at each opening, more than one record's life can use: a run of 64 blocks takes at
+/// most 64 * 3904 appends of a byte each before a record is written, and 32 files may be open.
+const SEQUENCE_STEP: u64 = 1 << 24;
+
+/// A record that was found, with its table block.
+struct Record {
+    root: Root,
+    image: Option<(ImageReference, Option<Vec<u8>>)>,
+}
+
+impl<D: BlockDevice> Store<D> {
+    pub(crate) fn recover(&mut self) -> Result<()> {
+        let mut records = [self.read_record(0)?, self.read_record(1)?];
+        // Newest first.
+        records.sort_by_key(|record| {
+            std::cmp::Reverse(
+                record
+                    .as_ref()
+                    .map(|record| record.root.record_sequence + 1),
+            )
+        });
+        let [newest, other] = records;
+        let newest = match newest {
+            Some(record) if self.is_complete(&record)? => record,
+            // A record whose table block is torn was never acknowledged; the one before it counts.
+            Some(_) => match other {
+                Some(record) => return self.recover_from(record, None),
+                None => return Err(no_record()),
+            },
+            None => return Err(no_record()),
+        };
+        self.recover_from(newest, other)
+    }
+
+    fn recover_from(&mut self, newest: Record, other: Option<Record>) -> Result<()> {
+        // The table block of the record before is in place unless the cut came before the next barrier;
+        // putting it there again is harmless, and the newest record's goes last.
+        let before =
+            other.filter(|other| other.root.record_sequence + 1 == newest.root.record_sequence);
+        for record in before.iter().chain([&newest]) {
+            if let Some((reference, Some(bytes))) = &record.image {
+                self.replay(*reference, bytes)?;
+            }
+        }
+        self.root = newest.root;
+        self.sequence = self.root.next_sequence + SEQUENCE_STEP;
+        self.recover_slots()?;
+        if !self.read_only {
+            self.root.mounts += 1;
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    fn replay(&mut self, reference: ImageReference, bytes: &[u8]) -> Result<()> {
+        let address = self.layout.bucket_block(reference.bucket);
+        let mut same = true;
+        for copy in 0..2 {
+            self.device
+                .read(address + copy, self.scratch.block_mut(1))?;
+            same &= self.scratch.block(1) == bytes;
+        }
+        if !same {
+            self.recovery.table_blocks_replayed += 1;
+            self.replay_image(reference.bucket, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// The record in place `place`, from whichever copy of its root is intact.
+    fn read_record(&mut self, place: u64) -> Result<Option<Record>> {
+        let mut blocks = BlockBuffer::zeroed(RECORD_BLOCKS as usize);
+        self.device
+            .read(RECORD_FIRST + place * RECORD_BLOCKS, &mut blocks)?;
+        let mut best: Option<Record> = None;
+        for copy in 0..3 {
+            let Some((root, image)) = Root::decode(blocks.block(copy), &self.layout) else {
+                continue;
+            };
+            // With a table block the record is root, block, root; without one root, root.
+            if (copy == 1 && image.is_some()) || (copy == 2 && image.is_none()) {
+                continue;
+            }
+            if root.record_sequence & 1 != place {
+                continue;
+            }
+            let newer = best
+                .as_ref()
+                .is_none_or(|best| best.root.record_sequence < root.record_sequence);
+            if newer {
+                let image = image.map(|reference| {
+                    let bytes = blocks.block(1);
+                    (
+                        reference,
+                        is_image(bytes, reference, &self.layout).then(|| bytes.to_vec()),
+                    )
+                });
+                best = Some(Record { root, image });
+            }
+        }
+        Ok(best)
+    }
+
+    /// Whether the record is whole: its table block is intact in the record, or in its place already.
+    fn is_complete(&mut self, record: &Record) -> Result<bool> {
+        let Some((reference, None)) = &record.image else {
+            return Ok(true);
+        };
+        let address = self.layout.bucket_block(reference.bucket);
+        for copy in 0..2 {
+            self.device
+                .read(address + copy, self.scratch.block_mut(1))?;
+            if is_image(self.scratch.block(1), *reference, &self.layout) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Finds the tails of the files that were being appended to, and frees unfinished replacements.
+    fn recover_slots(&mut self) -> Result<()> {
+        for slot in 0..self.root.slots.len() {
+            match self.root.slots[slot].kind {
+                SlotKind::Free => {}
+                SlotKind::Named => {
+                    let state = self.root.slots[slot].state;
+                    self.root.slots[slot].state = self.recover_tail(state)?;
+                }
+                SlotKind::Temporary => {
+                    if !self.read_only {
+                        self.make_piece_room(PIECES_PER_FILE)?;
+                    }
+                    let state = self.root.slots[slot].state;
+                    self.free_file(&state);
+                    self.root.slots[slot] = Slot::default();
+                    self.recovery.replacements_undone += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows the groups that were appended after `state` was recorded.
+    ///
+    /// Every group but the last was made durable before the next one was begun, or is linked from it; so the
+    /// longest chain of whole groups is what was acknowledged, and at most one group more.
+    fn recover_tail(&mut self, mut state: FileState) -> Result<FileState> {
+        let found = self.scan_lanes(&state)?;
+        if found.is_empty() {
+            return Ok(state);
+        }
+        loop {
+            let tail = state.tail;
+            let partial = tail.address != 0 && usize::from(tail.fill) < PAYLOAD_BYTES;
+            let index = if tail.address == 0 {
+                0
+            } else {
+                tail.index + u32::from(!partial)
+            };
+            let previous = if partial { tail.previous } else { tail.address };
+            let continues = |header: &&Header| {
+                header.group_position == 0
+                    && header.index == index
+                    && header.sequence > state.tail.sequence
+                    && (index == 0 || header.skips[0] == previous)
+                    && header.closed_start == state.closed_start
+                    && is_whole(header, &found)
+            };
+            let Some(first) = found
+                .iter()
+                .filter(continues)
+                .max_by_key(|header| header.sequence)
+            else {
+                return Ok(state);
+            };
+            let Some(next) = accept_group(state, first, &found) else {
+                return Ok(state);
+            };
+            self.sequence = self.sequence.max(first.sequence + SEQUENCE_STEP);
+            self.recovery.groups_found += 1;
+            state = next;
+        }
+    }
+
+    /// Blocks of the file in its lanes that are newer than its recorded tail.
+    fn scan_lanes(&mut self, state: &FileState) -> Result<Vec<Header>> {
+        let mut found = Vec::new();
+        for run in [state.lanes[0], state.lanes[1], state.reserve] {
+            for offset in run.next..run.blocks {
+                let header = self.read_data_block(run.start + u32::from(offset))?;
+                let newer = header.filter(|header| {
+                    header.file_id == state.file_id && header.sequence > state.tail.sequence
+                });
+                match newer {
+                    Some(header) => found.push(header),
+                    // Lanes are filled in order: what follows was not written since, or belongs to a group
+                    // that is not whole.
+                    None => break,
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn is_image(bytes: &[u8], reference: ImageReference, layout: &Layout) -> bool {
+    Bucket::open(bytes, reference.bucket, layout).is_some()
+        && get_u32(bytes, 4) == reference.checksum
+}
+
+fn no_record() -> Error {
+    Error::Damaged {
+        part: Part::Record,
+        block: RECORD_FIRST,
+        offset: None,
+    }
+}
+
+/// Block `position` of the group that `first` begins.
+fn member<'a>(first: &Header, position: u8, found: &'a [Header]) -> Option<&'a Header> {
+    found.iter().find(|header| {
+        header.sequence == first.sequence
+            && header.group_position == position
+            && header.group_blocks == first.group_blocks
+            && header.index == first.index + u32::from(position)
+    })
+}
+
+/// Whether every block of the group is there, each linked to the one before.
+fn is_whole(first: &Header, found: &[Header]) -> bool {
+    let mut before = first;
+    for position in 1..first.group_blocks {
+        match member(first, position, found) {
+            Some(header)
+                if header.skips[0] == before.address
+                    && usize::from(before.fill) == PAYLOAD_BYTES =>
+            {
+                before = header;
+            }
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// The state after the group, or `None` if its blocks do not lie where an append puts them.
+fn accept_group(mut state: FileState, first: &Header, found: &[Header]) -> Option<FileState> {
+    let lane = if state.lanes[0].contains(first.address) {
+        0
+    } else if state.lanes[1].contains(first.address) {
+        1
+    } else if state.reserve.contains(first.address) {
+        // The reserve takes an empty lane.
+        state.lanes.iter().position(|lane| lane.is_none())?
+    } else {
+        return None;
+    };
+    for position in 0..first.group_blocks {
+        let header = member(first, position, found)?;
+        let run = if state.lanes[lane].is_none() {
+            state.reserve
+        } else {
+            state.lanes[lane]
+        };
+        if run.is_none()
+            || run.start + u32::from(run.next) != header.address
+            || run.next == run.blocks
+        {
+            return None;
+        }
+        let tail = Tail {
+            address: header.address,
+            index: header.index,
+            sequence: header.sequence,
+            fill: header.fill,
+            previous: header.skips[0],
+        };
+        state.accept(lane, tail);
+    }
+    Some(state)
+}

@@ -1,0 +1,538 @@
+//! The store in memory, and the two steps that every change is made of: write a record, pass a barrier.
+//!
+//! Invariants:
+//! - Between two barriers at most one record is written, and it describes nothing that the same epoch
+//!   writes; so any subset of the epoch's writes, in any order and torn anywhere, is a consistent store.
+//! - A table block is written in place only after the record that carries it is durable.
+//! - Blocks that become free are handed out only after the record that frees them is durable.
+//! - After a failed write or flush nothing is written any more: what the device holds is then unknown.
+
+use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, Counters};
+
+use crate::append::TailCache;
+use crate::block::{GROUP_BLOCKS_MAX, Header};
+use crate::error::{Error, Part, Result};
+use crate::layout::{
+    FormatOptions, Layout, RECORD_BLOCKS, RECORD_FIRST, SUPERBLOCK_FIRST, SUPERBLOCK_SECOND,
+    TABLE_COPIES,
+};
+use crate::root::{FileState, ImageReference, PIECES_MAX, Piece, Root, SLOTS_MAX};
+use crate::table::{Bucket, format_bucket, seal_bucket};
+
+/// Free pieces that may wait for a barrier at one time.
+pub(crate) const QUARANTINE_MAX: usize = 8;
+
+/// How to open a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Files that may be open at one time; their memory is taken when the store is opened.
+    pub open_files_max: usize,
+    /// Write nothing, not even what recovery would mend: recovery then happens in memory only.
+    pub read_only: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            open_files_max: 64,
+            read_only: false,
+        }
+    }
+}
+
+/// An open file. Valid until it is closed, or the file is deleted or replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileHandle {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// What is known of a file without reading its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Bytes in the file.
+    pub length_bytes: u64,
+    /// Blocks that hold them.
+    pub blocks: u64,
+    /// Blocks that the file owns, including those reserved for appends.
+    pub blocks_owned: u64,
+    /// Identity of the content: a replaced file has a new one.
+    pub file_id: u64,
+}
+
+impl Stat {
+    pub(crate) fn of(state: &FileState) -> Self {
+        Self {
+            length_bytes: state.length(),
+            blocks: u64::from(state.block_count()),
+            blocks_owned: state.owned_blocks(),
+            file_id: state.file_id,
+        }
+    }
+}
+
+/// Figures of an open store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statistics {
+    /// Blocks that files may own.
+    pub blocks_total: u64,
+    /// Of these, blocks that no file owns.
+    pub blocks_free: u64,
+    /// Files in the store.
+    pub files: u64,
+    /// Files that the name table was sized for.
+    pub files_max: u64,
+    /// How often the store has been opened for writing.
+    pub mounts: u64,
+    /// Device operations since the store was opened.
+    pub device: Counters,
+    /// Damaged first copies of table blocks that the second copy stood in for since the store was opened.
+    pub table_blocks_healed: u64,
+    /// Free chains that could not be followed since the store was opened; `check` finds their blocks.
+    pub free_chains_broken: u64,
+}
+
+/// What recovery found and did when the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Table blocks written again from a commit record.
+    pub table_blocks_replayed: u64,
+    /// Appends found beyond the last recorded tails.
+    pub groups_found: u64,
+    /// Unfinished replacements whose blocks were freed.
+    pub replacements_undone: u64,
+}
+
+pub(crate) struct OpenFile {
+    pub(crate) generation: u32,
+    /// Handles on this file; 0 when the place is free.
+    pub(crate) references: u32,
+    pub(crate) bucket: u32,
+    pub(crate) entry: u16,
+    /// State of the file while no slot of the root knows it.
+    pub(crate) state: FileState,
+}
+
+/// A store on a device. See the crate's documentation for what it promises.
+pub struct Store<D: BlockDevice> {
+    pub(crate) device: D,
+    pub(crate) layout: Layout,
+    pub(crate) seed: u32,
+    pub(crate) root: Root,
+    /// Number of the next group; grows with every append.
+    pub(crate) sequence: u64,
+    /// Free pieces that the coming barrier releases.
+    quarantine: [Piece; QUARANTINE_MAX],
+    quarantine_count: usize,
+    /// Data or a record has been written since the last barrier.
+    pub(crate) unflushed: bool,
+    /// The root in memory differs from the last record in a way that the next data write depends on.
+    pub(crate) root_changed: bool,
+    /// Bucket in `image` that the next record must carry.
+    pub(crate) image_pending: Option<u32>,
+    /// Bucket in `image` that the next barrier allows to be written in its place.
+    image_in_place: Option<u32>,
+    pub(crate) read_only: bool,
+    failed: bool,
+    pub(crate) tails: Vec<TailCache>,
+    /// When each slot was last used.
+    pub(crate) slot_used: [u64; SLOTS_MAX],
+    pub(crate) slot_clock: u64,
+    pub(crate) files: Vec<OpenFile>,
+    /// A changed table block, twice.
+    pub(crate) image: BlockBuffer,
+    record: BlockBuffer,
+    pub(crate) group: BlockBuffer,
+    /// For single block reads; block 0 data, blocks 1 and 2 buckets.
+    pub(crate) scratch: BlockBuffer,
+    /// Table blocks that a read-only store may not write in place.
+    overlay: Vec<(u32, Vec<u8>)>,
+    pub(crate) recovery: Recovery,
+    pub(crate) table_blocks_healed: u64,
+    pub(crate) free_chains_broken: u64,
+}
+
+impl<D: BlockDevice> Store<D> {
+    /// Makes an empty store on `device` and opens it. Everything on the device is lost.
+    ///
+    /// # Errors
+    /// [`Error::Format`] when the device is too small, [`Error::Device`] when it fails.
+    pub fn format(mut device: D, options: &FormatOptions) -> Result<Self> {
+        let layout = Layout::plan(device.geometry(), options)?;
+        // The superblock is invalid while the rest is written, so an interrupted format is no store.
+        let zero = BlockBuffer::zeroed(1);
+        device.write(SUPERBLOCK_FIRST, &zero)?;
+        device.write(SUPERBLOCK_SECOND, &zero)?;
+        device.flush()?;
+        let mut request = BlockBuffer::zeroed(GROUP_BLOCKS_MAX);
+        for slot in 0..2 {
+            device.write(RECORD_FIRST + slot * RECORD_BLOCKS, &request)?;
+        }
+        let buckets_in_request = GROUP_BLOCKS_MAX as u32 / TABLE_COPIES as u32;
+        for first in (0..layout.bucket_count).step_by(buckets_in_request as usize) {
+            let count = buckets_in_request.min(layout.bucket_count - first);
+            for bucket in 0..count {
+                for copy in 0..TABLE_COPIES as usize {
+                    let block = bucket as usize * TABLE_COPIES as usize + copy;
+                    format_bucket(request.block_mut(block), first + bucket, &layout);
+                }
+            }
+            let bytes = count as usize * TABLE_COPIES as usize * BLOCK_BYTES;
+            device.write(layout.bucket_block(first), &request[..bytes])?;
+        }
+        let root = Root::new(&layout);
+        for copy in 0..2 {
+            root.encode(request.block_mut(copy), &[], None, layout.checksum_seed());
+        }
+        device.write(RECORD_FIRST, &request[..2 * BLOCK_BYTES])?;
+        device.flush()?;
+        let mut superblock = BlockBuffer::zeroed(1);
+        layout.encode(&mut superblock);
+        device.write(SUPERBLOCK_SECOND, &superblock)?;
+        device.write(SUPERBLOCK_FIRST, &superblock)?;
+        device.flush()?;
+        Self::open(device, &OpenOptions::default())
+    }
+
+    /// Opens the store on `device`, running recovery.
+    ///
+    /// # Errors
+    /// [`Error::NotAStore`], [`Error::Version`], [`Error::Damaged`] when what every file depends on is
+    /// damaged, [`Error::Device`].
+    pub fn open(mut device: D, options: &OpenOptions) -> Result<Self> {
+        let layout = read_superblock(&mut device)?;
+        let seed = layout.checksum_seed();
+        let root = Root::new(&layout);
+        let mut store = Self {
+            device,
+            seed,
+            root,
+            layout,
+            sequence: 0,
+            quarantine: [Piece::default(); QUARANTINE_MAX],
+            quarantine_count: 0,
+            unflushed: false,
+            root_changed: false,
+            image_pending: None,
+            image_in_place: None,
+            read_only: options.read_only,
+            failed: false,
+            tails: (0..SLOTS_MAX).map(|_| TailCache::new()).collect(),
+            slot_used: [0; SLOTS_MAX],
+            slot_clock: 0,
+            files: (0..options.open_files_max.max(1))
+                .map(|_| OpenFile {
+                    generation: 0,
+                    references: 0,
+                    bucket: 0,
+                    entry: 0,
+                    state: FileState::default(),
+                })
+                .collect(),
+            image: BlockBuffer::zeroed(TABLE_COPIES as usize),
+            record: BlockBuffer::zeroed(RECORD_BLOCKS as usize),
+            group: BlockBuffer::zeroed(GROUP_BLOCKS_MAX),
+            scratch: BlockBuffer::zeroed(3),
+            overlay: Vec::new(),
+            recovery: Recovery::default(),
+            table_blocks_healed: 0,
+            free_chains_broken: 0,
+        };
+        store.recover()?;
+        Ok(store)
+    }
+
+    /// Makes everything known on the device, so that the next opening has nothing to recover, and gives the
+    /// device back. Dropping the store instead is safe: it is then as after a power cut.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the device fails; nothing that was acknowledged is lost by that.
+    pub fn close(mut self) -> Result<D> {
+        if !self.read_only && !self.failed {
+            self.write_record()?;
+            self.barrier()?;
+            // The barrier may have allowed a table block to be written in its place.
+            self.flush_device()?;
+        }
+        Ok(self.device)
+    }
+
+    /// Figures of the store.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        Statistics {
+            blocks_total: self.layout.data_blocks(),
+            blocks_free: self.root.free_blocks,
+            files: self.root.files,
+            files_max: self.layout.files_max,
+            mounts: self.root.mounts,
+            device: self.device.counters(),
+            table_blocks_healed: self.table_blocks_healed,
+            free_chains_broken: self.free_chains_broken,
+        }
+    }
+
+    /// What recovery did when this store was opened.
+    #[must_use]
+    pub fn recovery(&self) -> Recovery {
+        self.recovery
+    }
+
+    /// The regions of the device.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Whether the store has stopped taking writes because the device failed one.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// The device, to read its counters.
+    #[must_use]
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The device, for tests and measurements. Writing through it breaks the store.
+    pub fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    pub(crate) fn writable(&self) -> Result<()> {
+        if self.read_only {
+            Err(Error::ReadOnly)
+        } else if self.failed {
+            Err(Error::Failed)
+        } else {
+            Ok(())
+        }
+    }
+
+    // ---- the device, with failures remembered ----
+
+    fn flush_device(&mut self) -> Result<()> {
+        self.device.flush().map_err(|error| self.fail(error))
+    }
+
+    pub(crate) fn fail(&mut self, error: base::block::DeviceError) -> Error {
+        self.failed = true;
+        Error::Device(error)
+    }
+
+    /// Writes the first `blocks` blocks of the group buffer from block `first` of it on.
+    pub(crate) fn write_group(&mut self, address: u32, first: usize, blocks: usize) -> Result<()> {
+        self.unflushed = true;
+        let bytes = &self.group[first * BLOCK_BYTES..(first + blocks) * BLOCK_BYTES];
+        match self.device.write(u64::from(address), bytes) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// Reads data block `address` into the scratch buffer; `None` when it is not an intact block of a file.
+    pub(crate) fn read_data_block(&mut self, address: u32) -> Result<Option<Header>> {
+        self.device
+            .read(u64::from(address), self.scratch.block_mut(0))?;
+        Ok(Header::open(self.scratch.block(0), address, self.seed))
+    }
+
+    // ---- records and barriers ----
+
+    /// Pieces that may still be added to the root before some must be spilled.
+    pub(crate) fn piece_room(&self) -> usize {
+        PIECES_MAX.saturating_sub(self.root.pieces.len() + self.quarantine_count)
+    }
+
+    /// Frees a piece that the coming record drops from wherever it was, once that record is durable.
+    pub(crate) fn quarantine(&mut self, piece: Piece) {
+        debug_assert!(
+            self.quarantine_count < QUARANTINE_MAX,
+            "a call frees a bounded number of pieces"
+        );
+        self.quarantine[self.quarantine_count] = piece;
+        self.quarantine_count += 1;
+    }
+
+    pub(crate) fn quarantine_room(&self) -> usize {
+        QUARANTINE_MAX - self.quarantine_count
+    }
+
+    pub(crate) fn quarantined(&self) -> &[Piece] {
+        &self.quarantine[..self.quarantine_count]
+    }
+
+    /// Writes the root, with the pending table block if there is one, over the older of the two records.
+    pub(crate) fn write_record(&mut self) -> Result<()> {
+        if self.unflushed {
+            // The record would describe what this epoch wrote; and a second record in one epoch would
+            // overwrite the only one that is known to be durable.
+            self.barrier()?;
+        }
+        self.root.record_sequence += 1;
+        self.root.next_sequence = self.sequence;
+        let image = self.image_pending.map(|bucket| {
+            seal_bucket(
+                self.image.block_mut(0),
+                bucket,
+                self.root.record_sequence,
+                &self.layout,
+            );
+            let (first, second) = self.image.split_at_mut(BLOCK_BYTES);
+            second.copy_from_slice(first);
+            ImageReference {
+                bucket,
+                checksum: crate::bytes::get_u32(first, 4),
+            }
+        });
+        let blocks = if image.is_some() { 3 } else { 2 };
+        let extra = &self.quarantine[..self.quarantine_count];
+        self.root
+            .encode(self.record.block_mut(0), extra, image, self.seed);
+        let (first, rest) = self.record.split_at_mut(BLOCK_BYTES);
+        if image.is_some() {
+            rest[..BLOCK_BYTES].copy_from_slice(self.image.block(0));
+        }
+        rest[(blocks - 2) * BLOCK_BYTES..(blocks - 1) * BLOCK_BYTES].copy_from_slice(first);
+        let address = RECORD_FIRST + (self.root.record_sequence & 1) * RECORD_BLOCKS;
+        self.unflushed = true;
+        if let Err(error) = self
+            .device
+            .write(address, &self.record[..blocks * BLOCK_BYTES])
+        {
+            return Err(self.fail(error));
+        }
+        self.root_changed = false;
+        self.image_in_place = self.image_pending.take();
+        #[cfg(feature = "seeded-bug-swapped-barrier")]
+        if let Some(bucket) = self.image_in_place.take() {
+            // The bug that the crash suite must find: the table block is written before the barrier that
+            // makes its record durable.
+            self.write_image_in_place(bucket)?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything written so far durable; then writes the table block that waited for that.
+    pub(crate) fn barrier(&mut self) -> Result<()> {
+        self.flush_device()?;
+        self.unflushed = false;
+        for index in 0..self.quarantine_count {
+            let pushed = self.root.pieces.push(self.quarantine[index]);
+            debug_assert!(pushed, "room for quarantined pieces is kept");
+        }
+        self.quarantine_count = 0;
+        if let Some(bucket) = self.image_in_place.take() {
+            self.write_image_in_place(bucket)?;
+        }
+        Ok(())
+    }
+
+    fn write_image_in_place(&mut self, bucket: u32) -> Result<()> {
+        // Not flushed here: the record stays valid until the next barrier has made this durable.
+        let address = self.layout.bucket_block(bucket);
+        match self.device.write(address, &self.image) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// One record and one barrier.
+    pub(crate) fn commit(&mut self) -> Result<()> {
+        self.write_record()?;
+        self.barrier()
+    }
+
+    // ---- table blocks ----
+
+    /// Reads bucket `bucket` into block `place` of the scratch buffer, from its second copy if need be.
+    pub(crate) fn read_bucket(&mut self, bucket: u32, place: usize) -> Result<()> {
+        if let Some((_, bytes)) = self
+            .overlay
+            .iter()
+            .rev()
+            .find(|(other, _)| *other == bucket)
+        {
+            self.scratch.block_mut(place).copy_from_slice(bytes);
+            return Ok(());
+        }
+        let address = self.layout.bucket_block(bucket);
+        for copy in 0..TABLE_COPIES {
+            self.device
+                .read(address + copy, self.scratch.block_mut(place))?;
+            if Bucket::open(self.scratch.block(place), bucket, &self.layout).is_some() {
+                self.table_blocks_healed += copy;
+                return Ok(());
+            }
+        }
+        Err(Error::Damaged {
+            part: Part::Table,
+            block: address,
+            offset: None,
+        })
+    }
+
+    /// Whether recovery of a read-only store holds this bucket in memory.
+    pub(crate) fn is_overlaid(&self, bucket: u32) -> bool {
+        self.overlay.iter().any(|(other, _)| *other == bucket)
+    }
+
+    /// The bucket that [`read_bucket`](Self::read_bucket) put at `place`.
+    pub(crate) fn bucket_at(&self, bucket: u32, place: usize) -> Result<Bucket<'_>> {
+        Bucket::open(self.scratch.block(place), bucket, &self.layout).ok_or(Error::Damaged {
+            part: Part::Table,
+            block: self.layout.bucket_block(bucket),
+            offset: None,
+        })
+    }
+
+    /// Takes the bucket at `place` of the scratch buffer as the one that the next record changes.
+    pub(crate) fn begin_image(&mut self, bucket: u32, place: usize) {
+        debug_assert!(self.image_pending.is_none() && self.image_in_place.is_none());
+        self.image
+            .block_mut(0)
+            .copy_from_slice(self.scratch.block(place));
+        self.image_pending = Some(bucket);
+    }
+
+    /// Puts a table block from a record in its place during recovery; in memory only when read-only.
+    pub(crate) fn replay_image(&mut self, bucket: u32, bytes: &[u8]) -> Result<()> {
+        if self.read_only {
+            self.overlay.push((bucket, bytes.to_vec()));
+            return Ok(());
+        }
+        self.image.block_mut(0).copy_from_slice(bytes);
+        self.image.block_mut(1).copy_from_slice(bytes);
+        self.write_image_in_place(bucket)?;
+        self.flush_device()
+    }
+}
+
+/// Reads the superblock from whichever copy is intact.
+pub(crate) fn read_superblock<D: BlockDevice>(device: &mut D) -> Result<Layout> {
+    let geometry = device.geometry();
+    if geometry.block_count <= SUPERBLOCK_SECOND {
+        return Err(Error::NotAStore);
+    }
+    let mut block = BlockBuffer::zeroed(1);
+    let mut errors = [None, None];
+    for (place, error) in [SUPERBLOCK_FIRST, SUPERBLOCK_SECOND]
+        .into_iter()
+        .zip(&mut errors)
+    {
+        let result = device.read(place, &mut block).map_err(Error::from);
+        match result.and_then(|()| Layout::decode(&block, geometry)) {
+            Ok(layout) => return Ok(layout),
+            Err(found) => *error = Some(found),
+        }
+    }
+    let [first, second] = errors;
+    // `NotAStore` from one copy says less than what the other copy has to say.
+    match (first, second) {
+        (Some(Error::NotAStore) | None, Some(other)) => Err(other),
+        (Some(other), _) => Err(other),
+        (None, None) => Err(Error::NotAStore),
+    }
+}

@@ -1,0 +1,122 @@
+//! Random calls against the reference model, without faults: results, content and structure agree.
+
+mod common;
+
+use base::sim::{Random, SimDevice};
+use common::{Model, Operation, options, outcome_is_right, read_all, reopen};
+use flash::{Error, Store};
+
+/// Runs `calls` random calls; checks each result, and now and then everything.
+fn run(seed: u64, device_blocks: u64, files: usize, calls: usize, long_max: usize) {
+    let mut random = Random::new(seed);
+    let mut store =
+        Store::format(SimDevice::new(device_blocks, seed), &options(files as u64)).unwrap();
+    let mut model = Model::new();
+    for number in 0..calls {
+        let operation = common::operation(&mut random, files, long_max);
+        if operation == Operation::Reopen {
+            store = reopen(store);
+        }
+        let before = store.statistics().blocks_free;
+        let result = operation.run(&mut store);
+        let context = format!(
+            "seed {seed} call {number} {operation:?}",
+            operation = brief(&operation)
+        );
+        assert!(
+            outcome_is_right(&operation, &model, &result),
+            "{context}: {result:?}"
+        );
+        if result.is_ok() {
+            operation.apply(&mut model);
+        } else if let (Operation::Append(name, data), Err(Error::Full)) = (&operation, &result) {
+            // A long append may have added a prefix; an atomic one nothing.
+            let length = store.stat(name).unwrap().length_bytes as usize;
+            let content = model.get_mut(name).unwrap();
+            let added = length - content.len();
+            assert!(
+                added == 0 || data.len() > flash::APPEND_ATOMIC_BYTES_MAX,
+                "{context}"
+            );
+            content.extend_from_slice(&data[..added]);
+        } else {
+            assert_eq!(
+                store.statistics().blocks_free,
+                before,
+                "{context}: a refused call took blocks"
+            );
+        }
+        if number % 64 == 0 || number + 1 == calls {
+            assert!(
+                read_all(&mut store).unwrap() == model,
+                "{context}: content differs"
+            );
+            let report = store.check().unwrap();
+            assert!(report.is_clean(), "{context}: {:?}", report.problems);
+        }
+    }
+}
+
+fn brief(operation: &Operation) -> String {
+    match operation {
+        Operation::Append(name, data) => format!("append {name} {}", data.len()),
+        Operation::Replace(name, data) => format!("replace {name} {}", data.len()),
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn few_files_on_a_roomy_store() {
+    for seed in 0..12 {
+        run(seed, 8192, 6, 600, 200_000);
+    }
+}
+
+#[test]
+fn more_files_than_slots() {
+    for seed in 100..106 {
+        run(seed, 16384, 90, 1500, 30_000);
+    }
+}
+
+#[test]
+fn a_store_that_is_full_most_of_the_time() {
+    for seed in 200..212 {
+        run(seed, 320, 24, 1500, 120_000);
+    }
+}
+
+#[test]
+fn many_deletions_spill_the_free_list() {
+    for seed in 300..304 {
+        let mut random = Random::new(seed);
+        let mut store = Store::format(SimDevice::new(32768, seed), &options(2000)).unwrap();
+        let mut model = Model::new();
+        for round in 0..6 {
+            for number in 0..400 {
+                let name = format!("file-{number}");
+                if random.coin() {
+                    let length = common::length(&mut random, 20_000);
+                    let operation = Operation::Replace(name, common::content(&mut random, length));
+                    operation.run(&mut store).unwrap();
+                    operation.apply(&mut model);
+                }
+            }
+            for number in 0..400 {
+                let name = format!("file-{number}");
+                if model.contains_key(&name) && random.below(10) < 8 {
+                    store.delete(&name).unwrap();
+                    model.remove(&name);
+                }
+            }
+            let report = store.check().unwrap();
+            assert!(
+                report.is_clean(),
+                "seed {seed} round {round}: {:?}",
+                report.problems
+            );
+            store = reopen(store);
+        }
+        assert!(read_all(&mut store).unwrap() == model);
+    }
+}
