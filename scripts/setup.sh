@@ -45,7 +45,7 @@ can_link() {
 }
 
 command -v cargo >/dev/null 2>&1 ||
-    fail "Rust is missing. Install it with: curl --proto '=https' -sSf https://sh.rustup.rs | sh (see https://rustup.rs)"
+    fail "Rust is missing. Install it as https://rustup.rs says: curl --proto '=https' -sSf https://sh.rustup.rs | sh"
 
 rust_version=$(rustc --version | cut -d ' ' -f 2)
 if [ "$(printf '%s\n%s\n' "$rust_version_min" "$rust_version" | sort -V | head -n 1)" != "$rust_version_min" ]; then

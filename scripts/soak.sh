@@ -20,7 +20,8 @@ cargo build --release --locked --quiet -p keel -p bench
 FLASH_CRASH_SEED=${FLASH_CRASH_SEED:-$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')}
 FLASH_CRASH_SECONDS=$((seconds / 2))
 export FLASH_CRASH_SEED FLASH_CRASH_SECONDS
-printf 'soak: power cuts on the simulated device, %d s, FLASH_CRASH_SEED=%s\n' "$FLASH_CRASH_SECONDS" "$FLASH_CRASH_SEED"
+printf 'soak: power cuts on the simulated device, %d s, FLASH_CRASH_SEED=%s\n' \
+    "$FLASH_CRASH_SECONDS" "$FLASH_CRASH_SEED"
 cargo test --release --locked --quiet -p flash --test soak -- --nocapture ||
     { printf 'soak: FAILED; repeat with FLASH_CRASH_SEED=%s make soak\n' "$FLASH_CRASH_SEED"; exit 1; }
 

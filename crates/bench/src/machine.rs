@@ -1,0 +1,201 @@
+//! What a measurement ran on: processor, kernel, file system, and the disk's own counters.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::store::DeviceCounts;
+
+/// The machine, as the report names it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) cpu: String,
+    pub(crate) kernel: String,
+    pub(crate) cores: usize,
+}
+
+impl Machine {
+    /// Asks the kernel; what it does not tell is `unknown`.
+    pub(crate) fn detect() -> Self {
+        let read = |path: &str| fs::read_to_string(path).ok();
+        let cpu = read("/proc/cpuinfo")
+            .and_then(|text| cpu_name(&text))
+            .or_else(|| read("/proc/device-tree/model"))
+            .unwrap_or_else(|| "unknown".to_owned());
+        let kernel = read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned());
+        Self {
+            cpu: cpu.trim_matches(['\0', '\n', ' ']).to_owned(),
+            kernel: kernel.trim().to_owned(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+/// The model in `/proc/cpuinfo`, where the architecture puts one there.
+fn cpu_name(cpuinfo: &str) -> Option<String> {
+    let value = |key: &str| {
+        let line = cpuinfo
+            .lines()
+            .find(|line| line.split(':').next().map(str::trim) == Some(key))?;
+        line.split_once(':')
+            .map(|(_, value)| value.trim().to_owned())
+    };
+    value("model name")
+        .or_else(|| value("Model"))
+        .filter(|name| !name.is_empty())
+}
+
+/// Type of the file system that holds the folder `path`, as `/proc` names it (`ext4`, `xfs`, …).
+pub(crate) fn file_system_type(path: &Path) -> Result<String, String> {
+    let path = path
+        .canonicalize()
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo")
+        .map_err(|error| format!("mountinfo: {error}"))?;
+    type_in_mounts(&mounts, &path).ok_or_else(|| format!("{}: no mount holds it", path.display()))
+}
+
+/// Whether the ext4 that holds `path` runs without its journal, as far as the kernel shows.
+pub(crate) fn is_ext4_without_journal(path: &Path) -> bool {
+    let device = fs::metadata(path).map_or(0, |data| data.dev());
+    let link = format!(
+        "/sys/dev/block/{}:{}",
+        libc::major(device),
+        libc::minor(device)
+    );
+    let Ok(disk) = fs::canonicalize(link) else {
+        return false;
+    };
+    let Some(name) = disk.file_name().and_then(|name| name.to_str()) else {
+        return false;
+    };
+    // The kernel lists the mounted file system here, and its journal there only if it has one.
+    let is_listed = Path::new("/proc/fs/ext4").join(name).exists();
+    let journal = fs::read_dir("/proc/fs/jbd2")
+        .into_iter()
+        .flatten()
+        .flatten();
+    is_listed
+        && !journal
+            .map(|entry| entry.file_name())
+            .any(|entry| is_journal_of(&entry.to_string_lossy(), name))
+}
+
+/// Journals are listed as `disk-inode`.
+fn is_journal_of(entry: &str, disk: &str) -> bool {
+    entry.rsplit_once('-').is_some_and(|(of, _)| of == disk)
+}
+
+/// The last of the longest mount points that `path` lies below: later mounts cover earlier ones.
+fn type_in_mounts(mounts: &str, path: &Path) -> Option<String> {
+    let mut best: Option<(usize, String)> = None;
+    for line in mounts.lines() {
+        let (front, back) = line.split_once(" - ")?;
+        let point = front.split(' ').nth(4)?.replace("\\040", " ");
+        let length = Path::new(&point).components().count();
+        if path.starts_with(&point) && best.as_ref().is_none_or(|(longest, _)| length >= *longest) {
+            best = Some((length, back.split(' ').next()?.to_owned()));
+        }
+    }
+    best.map(|(_, kind)| kind)
+}
+
+/// The disk below a folder, with counters that include every program's work on it.
+pub(crate) struct Disk {
+    stat: PathBuf,
+}
+
+impl Disk {
+    /// The disk that holds `path`, when the kernel shows its counters.
+    pub(crate) fn below(path: &Path) -> Option<Self> {
+        let device = fs::metadata(path).ok()?.dev();
+        let stat = PathBuf::from(format!(
+            "/sys/dev/block/{}:{}/stat",
+            libc::major(device),
+            libc::minor(device)
+        ));
+        let disk = Self { stat };
+        disk.counts().map(|_| disk)
+    }
+
+    /// Requests completed since boot.
+    pub(crate) fn counts(&self) -> Option<DeviceCounts> {
+        counts_in_stat(&fs::read_to_string(&self.stat).ok()?)
+    }
+}
+
+/// Fields of a block device's `stat`: reads first, writes fifth, sectors written seventh, flushes sixteenth.
+fn counts_in_stat(stat: &str) -> Option<DeviceCounts> {
+    let fields: Vec<u64> = stat
+        .split_whitespace()
+        .map_while(|field| field.parse().ok())
+        .collect();
+    Some(DeviceCounts {
+        reads: *fields.first()?,
+        writes: *fields.get(4)?,
+        // A partition does not count them, nor does a kernel before 5.5.
+        flushes: fields.get(15).copied(),
+        bytes_written: fields.get(6)? * 512,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_named_on_both_architectures() {
+        assert_eq!(
+            cpu_name("processor\t: 0\nmodel name\t: Fast 1\n").as_deref(),
+            Some("Fast 1")
+        );
+        assert_eq!(
+            cpu_name("processor\t: 0\nModel\t\t: Board 4 B\n").as_deref(),
+            Some("Board 4 B")
+        );
+        assert_eq!(cpu_name("processor\t: 0\n"), None);
+    }
+
+    #[test]
+    fn the_innermost_and_latest_mount_counts() {
+        let mounts = "1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 0:5 / /mnt/a\\040b rw shared:1 - xfs /dev/b rw\n\
+                      3 1 0:6 / /mnt/a\\040b rw - tmpfs none rw\n";
+        assert_eq!(
+            type_in_mounts(mounts, Path::new("/mnt/a b/c")).as_deref(),
+            Some("tmpfs")
+        );
+        assert_eq!(
+            type_in_mounts(mounts, Path::new("/mnt/a")).as_deref(),
+            Some("ext4")
+        );
+        assert_eq!(type_in_mounts("", Path::new("/")), None);
+    }
+
+    #[test]
+    fn a_journal_belongs_to_its_disk_alone() {
+        assert!(is_journal_of("vda1-8", "vda1"));
+        assert!(!is_journal_of("vda1-8", "vda"));
+        assert!(!is_journal_of("options", "vda"));
+    }
+
+    #[test]
+    fn stat_fields_are_taken_from_their_places() {
+        let counts = counts_in_stat("1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17").unwrap();
+        assert_eq!(
+            (
+                counts.reads,
+                counts.writes,
+                counts.bytes_written,
+                counts.flushes
+            ),
+            (1, 5, 7 * 512, Some(16))
+        );
+        assert_eq!(
+            counts_in_stat("1 2 3 4 5 6 7 8 9 10 11").unwrap().flushes,
+            None
+        );
+        assert!(counts_in_stat("").is_none());
+    }
+}
