@@ -9,7 +9,7 @@ use base::sim::SimDevice;
 use proptest::prelude::*;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -404,6 +404,19 @@ fn a_loop_device_is_measured_held_alone_and_counted() {
     device.read(95, &mut read).unwrap();
     assert_eq!(*read, *data);
     device.discard(0, 1024).unwrap();
+    drop(device);
+
+    // A mounted device is claimed by the kernel in this way, without a lock.
+    let claim = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_EXCL)
+        .open(&looped.path)
+        .unwrap();
+    assert_eq!(
+        FileDevice::open(&looped.path, &options).unwrap_err().code(),
+        Code::Busy
+    );
+    drop(claim);
 }
 
 #[derive(Clone, Debug)]
