@@ -157,46 +157,34 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Follows the groups that were appended after `state` was recorded.
+    /// Finds the last append after `state` was recorded.
     ///
-    /// Every group but the last was made durable before the next one was begun, or is linked from it; so the
-    /// longest chain of whole groups is what was acknowledged, and at most one group more.
-    fn recover_tail(&mut self, mut state: FileState) -> Result<FileState> {
+    /// It is the whole group with the highest number from which the links lead back, block by block, to the
+    /// recorded tail. Whatever was acknowledged is such a group or behind one: a group is begun only when
+    /// the one before it is durable, except within one long append, of which a prefix may remain. The last
+    /// block of an earlier group may be gone, because the group after the next is written over it; only
+    /// full blocks are on the way back.
+    fn recover_tail(&mut self, state: FileState) -> Result<FileState> {
         let found = self.scan_lanes(&state)?;
-        if found.is_empty() {
-            return Ok(state);
+        let mut firsts: Vec<&Header> = found
+            .iter()
+            .filter(|header| header.group_position == 0)
+            .collect();
+        firsts.sort_by_key(|header| std::cmp::Reverse(header.sequence));
+        for first in firsts {
+            let Some(mut chain) = whole_group(first, &found) else {
+                continue;
+            };
+            if !link_back(&state, &mut chain, &found) {
+                continue;
+            }
+            if let Some(next) = accept_chain(state, &chain) {
+                self.sequence = self.sequence.max(first.sequence + SEQUENCE_STEP);
+                self.recovery.tails_advanced += 1;
+                return Ok(next);
+            }
         }
-        loop {
-            let tail = state.tail;
-            let partial = tail.address != 0 && usize::from(tail.fill) < PAYLOAD_BYTES;
-            let index = if tail.address == 0 {
-                0
-            } else {
-                tail.index + u32::from(!partial)
-            };
-            let previous = if partial { tail.previous } else { tail.address };
-            let continues = |header: &&Header| {
-                header.group_position == 0
-                    && header.index == index
-                    && header.sequence > state.tail.sequence
-                    && (index == 0 || header.skips[0] == previous)
-                    && header.closed_start == state.closed_start
-                    && is_whole(header, &found)
-            };
-            let Some(first) = found
-                .iter()
-                .filter(continues)
-                .max_by_key(|header| header.sequence)
-            else {
-                return Ok(state);
-            };
-            let Some(next) = accept_group(state, first, &found) else {
-                return Ok(state);
-            };
-            self.sequence = self.sequence.max(first.sequence + SEQUENCE_STEP);
-            self.recovery.groups_found += 1;
-            state = next;
-        }
+        Ok(state)
     }
 
     /// Blocks of the file in its lanes that are newer than its recorded tail.
@@ -233,47 +221,67 @@ fn no_record() -> Error {
     }
 }
 
-/// Block `position` of the group that `first` begins.
-fn member<'a>(first: &Header, position: u8, found: &'a [Header]) -> Option<&'a Header> {
-    found.iter().find(|header| {
-        header.sequence == first.sequence
-            && header.group_position == position
-            && header.group_blocks == first.group_blocks
-            && header.index == first.index + u32::from(position)
-    })
+/// The blocks of the group that `first` begins, last one first, if all are there and linked.
+fn whole_group<'a>(first: &'a Header, found: &'a [Header]) -> Option<Vec<&'a Header>> {
+    let mut blocks = vec![first];
+    for position in 1..first.group_blocks {
+        let before = blocks[blocks.len() - 1];
+        let next = found.iter().find(|header| {
+            header.sequence == first.sequence
+                && header.group_position == position
+                && header.group_blocks == first.group_blocks
+                && header.index == before.index + 1
+                && header.skips[0] == before.address
+        })?;
+        if usize::from(before.fill) < PAYLOAD_BYTES {
+            return None;
+        }
+        blocks.push(next);
+    }
+    blocks.reverse();
+    Some(blocks)
 }
 
-/// Whether every block of the group is there, each linked to the one before.
-fn is_whole(first: &Header, found: &[Header]) -> bool {
-    let mut before = first;
-    for position in 1..first.group_blocks {
-        match member(first, position, found) {
-            Some(header)
-                if header.skips[0] == before.address
-                    && usize::from(before.fill) == PAYLOAD_BYTES =>
-            {
-                before = header;
-            }
+/// Extends `chain`, whose last element is a group's first block, back to the recorded tail.
+fn link_back<'a>(state: &FileState, chain: &mut Vec<&'a Header>, found: &'a [Header]) -> bool {
+    let tail = state.tail;
+    let partial = tail.address != 0 && usize::from(tail.fill) < PAYLOAD_BYTES;
+    // Index of the first block that is not durable for good, and the address of the one before it.
+    let (start, previous) = match (tail.address, partial) {
+        (0, _) => (0, 0),
+        (_, true) => (tail.index, tail.previous),
+        (address, false) => (tail.index + 1, address),
+    };
+    while let Some(block) = chain.last().copied() {
+        if block.index == start {
+            return start == 0 || block.skips[0] == previous;
+        }
+        let before = found.iter().find(|header| {
+            header.address == block.skips[0]
+                && header.index + 1 == block.index
+                && header.sequence <= block.sequence
+                && usize::from(header.fill) == PAYLOAD_BYTES
+        });
+        match before {
+            Some(header) if header.index >= start => chain.push(header),
             _ => return false,
         }
     }
-    true
+    false
 }
 
-/// The state after the group, or `None` if its blocks do not lie where an append puts them.
-fn accept_group(mut state: FileState, first: &Header, found: &[Header]) -> Option<FileState> {
-    let lane = if state.lanes[0].contains(first.address) {
-        0
-    } else if state.lanes[1].contains(first.address) {
-        1
-    } else if state.reserve.contains(first.address) {
-        // The reserve takes an empty lane.
-        state.lanes.iter().position(|lane| lane.is_none())?
-    } else {
-        return None;
-    };
-    for position in 0..first.group_blocks {
-        let header = member(first, position, found)?;
+/// The state after all blocks of the chain, last one first in it; `None` if they do not lie where appends
+/// put them.
+fn accept_chain(mut state: FileState, chain: &[&Header]) -> Option<FileState> {
+    for header in chain.iter().rev() {
+        let lane = if state.lanes[0].contains(header.address) {
+            0
+        } else if state.lanes[1].contains(header.address) {
+            1
+        } else {
+            // The reserve takes an empty lane.
+            state.lanes.iter().position(|lane| lane.is_none())?
+        };
         let run = if state.lanes[lane].is_none() {
             state.reserve
         } else {

@@ -97,8 +97,8 @@ pub struct Statistics {
 pub struct Recovery {
     /// Table blocks written again from a commit record.
     pub table_blocks_replayed: u64,
-    /// Appends found beyond the last recorded tails.
-    pub groups_found: u64,
+    /// Files whose last append was found beyond the recorded tail.
+    pub tails_advanced: u64,
     /// Unfinished replacements whose blocks were freed.
     pub replacements_undone: u64,
 }
