@@ -458,7 +458,13 @@ impl Root {
                 return None;
             }
         }
-        Some((root, image))
+        // Replacing is one call, and calls do not overlap.
+        let temporary = root
+            .slots
+            .iter()
+            .filter(|slot| slot.kind == SlotKind::Temporary)
+            .count();
+        (temporary <= 1).then_some((root, image))
     }
 
     /// Slot of the named file with this identity.

@@ -8,7 +8,7 @@ use base::block::BLOCK_BYTES;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 
-use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+use crate::bytes::{get_u32, put_u16, put_u32, put_u64};
 use crate::error::{Error, Result};
 use crate::layout::{BUCKET_HEADER_BYTES, ENTRY_FIXED_BYTES, FORMAT_VERSION, Layout};
 use crate::root::{FILE_STATE_BYTES, FileState};
@@ -111,8 +111,9 @@ impl<'a> Bucket<'a> {
     }
 
     /// Number of the commit that wrote this block.
+    #[cfg(test)]
     pub(crate) fn record_sequence(&self) -> u64 {
-        get_u64(self.bytes, 16)
+        crate::bytes::get_u64(self.bytes, 16)
     }
 }
 
@@ -129,7 +130,6 @@ pub(crate) fn seal_bucket(block: &mut [u8], bucket: u32, record_sequence: u64, l
     put_u32(block, 12, bucket);
     put_u64(block, 16, record_sequence);
     put_u16(block, 24, layout.entries_per_bucket);
-    debug_assert_eq!(get_u16(block, 24), layout.entries_per_bucket);
     let checksum = crc32c::crc32c_append(layout.checksum_seed(), &block[8..BLOCK_BYTES]);
     put_u32(block, 4, checksum);
 }

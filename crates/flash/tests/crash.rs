@@ -397,7 +397,11 @@ fn every_scenario_survives_a_cut_at_every_write() {
         explore(scenario, number, 7, 80, &mut tally);
     }
     report("hand-made scenarios", &tally);
-    assert!(tally.states.len() >= 10_000, "the suite explores too little: {}", tally.states.len());
+    assert!(
+        tally.states.len() >= 10_000,
+        "the suite explores too little: {}",
+        tally.states.len()
+    );
 }
 
 /// Explores the random scenarios of a range of seeds.
@@ -406,8 +410,15 @@ fn random_scenarios(seeds: std::ops::Range<u64>) {
     for seed in seeds.clone() {
         explore(&random_scenario(seed), seed as usize, seed, 24, &mut tally);
     }
-    report(&format!("random scenarios {} to {}", seeds.start, seeds.end - 1), &tally);
-    assert!(tally.states.len() >= 20_000, "the suite explores too little: {}", tally.states.len());
+    report(
+        &format!("random scenarios {} to {}", seeds.start, seeds.end - 1),
+        &tally,
+    );
+    assert!(
+        tally.states.len() >= 20_000,
+        "the suite explores too little: {}",
+        tally.states.len()
+    );
 }
 
 #[test]
