@@ -37,7 +37,7 @@ for bug in "${bugs[@]}"; do
     command=(cargo test --locked --quiet -p "$crate" --features "$feature" --test "$test")
     if ! "${command[@]}" --no-run >"$log" 2>&1; then
         tail -n 30 "$log"
-        report green "$crate with $feature does not compile"
+        report green "$crate with $feature cannot be built"
     elif "${command[@]}" >"$log" 2>&1; then
         report green "$crate with $feature: its tests still pass, so they do not see the bug"
     elif grep -q '^test result: FAILED' "$log"; then
