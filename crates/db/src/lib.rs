@@ -1,1 +1,42 @@
-//! Placeholder while the workspace is being laid out.
+//! The real-time database: latest values that are read in time, and a log that loses nothing acknowledged.
+//!
+//! **Holds:** objects and their slot table, the durable log and its checkpoints, group commit, periodic tasks and
+//! their monitor. `DESIGN.md` says why, `SPEC.md` says every byte.
+//!
+//! **Must not know:** sockets, protocols, the file format on flash, asynchronous run-times.
+//!
+//! **Invariants:** a ticket that completed stands for a reading on flash; a reader takes no lock and allocates
+//! nothing; a producer never waits for the store; every queue and buffer has a limit; damage costs the records
+//! it hits, is counted by reason and never prevents a start; a log that failed refuses every put.
+//!
+//! **Files:** `database.rs` the interface, `options.rs`, `error.rs`, `stats.rs`, `table.rs` the slot table,
+//! `queue.rs` and `ticket.rs` between producers and the commit thread, `commit.rs` that thread, `log/` records,
+//! writer, reader, checkpoint and scan, `recovery.rs`, `task.rs` periodic tasks, `store/` the seam to flash.
+
+mod commit;
+mod database;
+mod error;
+pub mod log;
+mod options;
+mod queue;
+mod recovery;
+mod stats;
+pub mod store;
+pub mod table;
+mod task;
+mod ticket;
+
+pub use database::{Database, Got};
+pub use error::{Error, LogFailure};
+pub use log::reader::Damage;
+pub use log::scan::{LogEntry, ScanReport, scan_log};
+pub use options::{
+    CommitDriver, DbOptions, Durability, KEY_BYTES_MAX, OBJECTS_LIMIT, ObjectId, ObjectSpec,
+    VALUE_BYTES_LIMIT,
+};
+pub use recovery::RecoveryReport;
+pub use stats::{Health, Stats};
+pub use store::{MemoryStore, PowerCut, SegmentStore, StoreError};
+pub use table::{FreshCount, Key};
+pub use task::{Monitor, ReleaseTimer, TaskContext, TaskHandle, TaskSpec, spawn_task};
+pub use ticket::Ticket;

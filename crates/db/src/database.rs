@@ -1,0 +1,447 @@
+//! The database as its callers see it.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use base::clock::Clock;
+
+use crate::commit::{Core, Shared, lock};
+use crate::error::{Error, LogFailure};
+use crate::log::segment_name;
+use crate::log::writer::LogWriter;
+use crate::options::{CommitDriver, DbOptions, Durability, ObjectId, ObjectSpec};
+use crate::queue::{Entry, EntryKind, Queue};
+use crate::recovery::{self, RecoveryReport};
+use crate::stats::{Health, LogCounters, Stats};
+use crate::store::SegmentStore;
+use crate::table::{FreshCount, Key, SlotValue, Table, is_fresh};
+use crate::ticket::{Progress, Ticket};
+
+/// Longest sleep of a caller that waits for the queue; a wake-up usually ends it sooner.
+const QUEUE_WAIT: Duration = Duration::from_millis(5);
+
+/// What `get` returns besides the value's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Got {
+    /// Bytes of the value, at the front of the caller's buffer.
+    pub value_bytes: usize,
+    /// The sensor's time, ms.
+    pub timestamp_ms: i64,
+    /// `now - timestamp`, ms; negative for a reading from the future.
+    pub age_ms: i64,
+    /// Whether the age is within the object's validity interval.
+    pub fresh: bool,
+    /// Arrival on the monotonic clock; comparable with now only if `this_boot`.
+    pub arrival_ns: u64,
+    /// Whether the reading arrived since this machine booted.
+    pub this_boot: bool,
+    /// Whether the wall clock was trusted at arrival.
+    pub wall_trusted: bool,
+}
+
+/// A real-time database over the store `S`. Share it behind an [`Arc`]; every method takes `&self`.
+///
+/// Dropping it without [`close`](Self::close) is a crash: what was not durable is lost, its tickets fail.
+pub struct Database<S: SegmentStore> {
+    shared: Arc<Shared<S>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    recovery: RecoveryReport,
+}
+
+impl<S: SegmentStore> std::fmt::Debug for Database<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Database")
+            .field("objects", &self.shared.table.objects())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: SegmentStore> Database<S> {
+    /// Recovers what the store holds and starts the commit thread. All memory is allocated here.
+    ///
+    /// # Errors
+    /// [`Error::OptionInvalid`], [`Error::TableTooSmall`], [`Error::Version`], [`Error::Thread`];
+    /// [`Error::Store`] when the device is gone. Damage is no error, see [`Self::recovery`].
+    pub fn open(mut store: S, clock: Arc<dyn Clock>, options: DbOptions) -> Result<Self, Error> {
+        options.check()?;
+        // Keys may come from the network: nobody outside shall choose which of them collide.
+        let seed = RandomState::new().hash_one(clock.monotonic_ns());
+        let table = Table::new(options.objects_max, options.value_bytes_max, seed)?;
+        let recovered = recovery::recover(&mut store, &table)?;
+        let mut writer = LogWriter::new(&options, recovered.next_segment, recovered.next_lsn);
+        if let Some((segment, length)) = recovered.resume {
+            writer.resume(store.open(&segment_name(segment))?, segment, length);
+        }
+        let boot_id = clock.boot_id();
+        let shared = Arc::new(Shared {
+            table,
+            boot_tag: recovery::boot_tag(&boot_id),
+            boot_id,
+            queue: Mutex::new(Queue::new(options.queue_bytes_max, recovered.next_lsn)),
+            progress: Arc::new(Progress::new(recovered.next_lsn)),
+            core: Mutex::new(Core {
+                store: Some(store),
+                writer,
+                drained: Vec::with_capacity(options.queue_bytes_max),
+                checkpoint: None,
+                next_checkpoint: recovered.next_checkpoint,
+                current_checkpoint: recovered.report.checkpoint,
+                stale_checkpoints: recovered.stale_checkpoints,
+                log_bytes: recovered.log_bytes,
+            }),
+            counters: Mutex::new(LogCounters::default()),
+            wall_trusted: AtomicBool::new(clock.wall_is_trusted()),
+            in_flight_since_ns: AtomicU64::new(0),
+            in_flight: AtomicBool::new(false),
+            store_waiters: AtomicU32::new(0),
+            thread: OnceLock::new(),
+            clock,
+            options,
+        });
+        let mut thread = None;
+        if options.commit_driver == CommitDriver::Thread {
+            let name = "db-commit";
+            let runner = Arc::clone(&shared);
+            let spawned = std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(move || runner.run());
+            let handle = spawned.map_err(|_| Error::Thread { name })?;
+            let _ = shared.thread.set(handle.thread().clone());
+            thread = Some(handle);
+        }
+        Ok(Self {
+            shared,
+            thread: Mutex::new(thread),
+            recovery: recovered.report,
+        })
+    }
+
+    /// What the start found on flash.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.recovery
+    }
+
+    /// Makes an object, or changes the validity of one that exists. Not for real-time callers: it may wait while
+    /// the queue is full. The declaration is on flash no later than the object's first reading.
+    ///
+    /// # Errors
+    /// [`Error::KeyInvalid`], [`Error::TableFull`], [`Error::Closed`], [`Error::LogFailed`], [`Error::Full`].
+    pub fn declare(&self, spec: &ObjectSpec<'_>) -> Result<ObjectId, Error> {
+        let (id, changed) = self
+            .shared
+            .table
+            .insert(spec.key, spec.avi_ms, spec.temporal)?;
+        if !changed {
+            return Ok(id);
+        }
+        let entry = Entry {
+            kind: EntryKind::Declared,
+            id: id.0,
+            timestamp_ms: 0,
+            arrival_ns: self.shared.clock.monotonic_ns(),
+            wall_trusted: false,
+            value: &[],
+        };
+        loop {
+            {
+                let mut queue = lock(&self.shared.queue);
+                Self::check_open(&queue)?;
+                if queue.has_room(&entry) {
+                    queue.push(&entry);
+                    let wake = std::mem::take(&mut queue.sleeping);
+                    drop(queue);
+                    if wake {
+                        self.shared.wake();
+                    }
+                    return Ok(id);
+                }
+                queue.urgent = true;
+            }
+            self.push_on(QUEUE_WAIT)?;
+        }
+    }
+
+    /// Lets the commit side work: wakes the thread and waits for progress, or does a round here.
+    fn push_on(&self, wait: Duration) -> Result<(), Error> {
+        match self.shared.options.commit_driver {
+            CommitDriver::Manual => self.shared.round().map(|_| ()).map_err(Error::from),
+            CommitDriver::Thread => {
+                self.shared.wake();
+                self.shared.progress.wait_change(wait);
+                Ok(())
+            }
+        }
+    }
+
+    fn check_open(queue: &Queue) -> Result<(), Error> {
+        match queue.failure {
+            Some(failure) => Err(failure.into()),
+            None if queue.closed => Err(Error::Closed),
+            None => Ok(()),
+        }
+    }
+
+    /// The object with this key. No allocation, no lock.
+    pub fn lookup(&self, key: &str) -> Option<ObjectId> {
+        self.shared.table.lookup(key)
+    }
+
+    /// The key of an object; empty for an unknown one.
+    pub fn key(&self, id: ObjectId) -> Key {
+        self.shared.table.key(id)
+    }
+
+    /// Objects declared; their ids are `0..objects()`.
+    pub fn objects(&self) -> u32 {
+        self.shared.table.objects()
+    }
+
+    /// Validity interval in ms of an object, and whether it is temporal.
+    pub fn validity(&self, id: ObjectId) -> (u32, bool) {
+        self.shared.table.validity(id)
+    }
+
+    /// Reads the latest value with its age at the wall clock's now. No lock, allocation or system call.
+    ///
+    /// # Errors
+    /// [`Error::UnknownObject`], [`Error::NoValue`], [`Error::BufferTooSmall`].
+    pub fn get(&self, id: ObjectId, value: &mut [u8]) -> Result<Got, Error> {
+        self.get_at(id, self.shared.clock.wall_ms(), value)
+    }
+
+    /// Reads the latest value with its age at `now_ms`, a time of the sensors' clock.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_at(&self, id: ObjectId, now_ms: i64, value: &mut [u8]) -> Result<Got, Error> {
+        let read = self.shared.table.read(id, value)?;
+        Ok(Got {
+            value_bytes: read.value_bytes,
+            timestamp_ms: read.timestamp_ms,
+            age_ms: now_ms.saturating_sub(read.timestamp_ms),
+            fresh: is_fresh(now_ms, read.timestamp_ms, read.avi_ms),
+            arrival_ns: read.arrival_ns,
+            this_boot: read.boot_tag == self.shared.boot_tag,
+            wall_trusted: read.wall_trusted,
+        })
+    }
+
+    /// Stores a reading in the table and queues it for the log. Never blocks on the store and never allocates;
+    /// it calls the system only to wake a commit thread that sleeps.
+    ///
+    /// A reading whose timestamp is older than the slot's is logged but does not replace the newer value; of equal
+    /// timestamps the later put wins. `get` shows a value at once, before it is durable.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when the queue is full; [`Error::LogFailed`], [`Error::Full`], [`Error::Closed`];
+    /// [`Error::UnknownObject`], [`Error::ValueTooLong`], [`Error::TimestampInvalid`]. Then nothing has changed.
+    pub fn put(
+        &self,
+        id: ObjectId,
+        value: &[u8],
+        timestamp_ms: i64,
+        durability: Durability,
+    ) -> Result<Ticket, Error> {
+        let shared = &*self.shared;
+        shared.table.check(id, timestamp_ms, value.len())?;
+        let entry = Entry {
+            kind: EntryKind::Reading,
+            id: id.0,
+            timestamp_ms,
+            arrival_ns: shared.clock.monotonic_ns(),
+            wall_trusted: shared.wall_trusted.load(Ordering::Relaxed),
+            value,
+        };
+        let slot = SlotValue {
+            timestamp_ms,
+            arrival_ns: entry.arrival_ns,
+            boot_tag: shared.boot_tag,
+            wall_trusted: entry.wall_trusted,
+            value,
+        };
+        let (lsn, wake) = {
+            let mut queue = lock(&shared.queue);
+            if let Err(error) = Self::check_open(&queue) {
+                queue.refused += 1;
+                return Err(error);
+            }
+            if !queue.has_room(&entry) {
+                queue.busy += 1;
+                return Err(Error::Busy);
+            }
+            // Slot and log under one lock: their orders agree.
+            let newer = shared.table.write(id, &slot)?;
+            queue.outdated += u64::from(!newer);
+            queue.push(&entry);
+            let lsn = queue.next_lsn;
+            queue.next_lsn += 1;
+            queue.puts += 1;
+            let hurry = durability == Durability::Now || queue.is_pressed();
+            let wake = queue.sleeping || (hurry && !queue.urgent);
+            queue.sleeping = false;
+            queue.urgent |= hurry;
+            (lsn, wake)
+        };
+        if wake {
+            shared.wake();
+        }
+        Ok(Ticket::new(lsn, Arc::clone(&shared.progress)))
+    }
+
+    /// Temporal objects that are fresh at `now_ms`, and all of them. One pass over the table.
+    pub fn fresh_count(&self, now_ms: i64) -> FreshCount {
+        self.shared.table.fresh_count(now_ms)
+    }
+
+    /// Commits what waits and writes one checkpoint piece if one is due; for [`CommitDriver::Manual`].
+    /// `true` while a checkpoint is unfinished.
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`], [`Error::Full`].
+    pub fn pump(&self) -> Result<bool, Error> {
+        self.shared.round().map_err(Error::from)
+    }
+
+    /// Waits until everything that was put or declared before is on flash.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::LogFailed`], [`Error::Full`].
+    pub fn flush(&self, timeout: Duration) -> Result<(), Error> {
+        let begin = Instant::now();
+        loop {
+            {
+                let mut queue = lock(&self.shared.queue);
+                if let Some(failure) = queue.failure {
+                    return Err(failure.into());
+                }
+                if queue.is_empty() && !self.shared.in_flight.load(Ordering::Acquire) {
+                    return Ok(());
+                }
+                queue.urgent = true;
+            }
+            let left = timeout.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Err(Error::Timeout);
+            }
+            self.push_on(left.min(QUEUE_WAIT))?;
+        }
+    }
+
+    /// Lends the store, between two rounds of the commit thread, which waits meanwhile. `None` once closed.
+    pub fn with_store<R>(&self, use_store: impl FnOnce(&mut S) -> R) -> Option<R> {
+        self.shared.store_waiters.fetch_add(1, Ordering::Relaxed);
+        let mut core = lock(&self.shared.core);
+        self.shared.store_waiters.fetch_sub(1, Ordering::Relaxed);
+        core.store.as_mut().map(use_store)
+    }
+
+    /// Whether readings become durable.
+    pub fn health(&self) -> Health {
+        let (failure, busy) = {
+            let queue = lock(&self.shared.queue);
+            (
+                queue.failure.or(queue.closed.then_some(LogFailure::Closed)),
+                queue.busy,
+            )
+        };
+        match failure {
+            Some(failure) => Health::LogFailed(failure),
+            None if lock(&self.shared.counters).checkpoint_failing => Health::CheckpointFailing,
+            None if busy > 0 => Health::Dropping,
+            None => Health::Ok,
+        }
+    }
+
+    /// Every figure, copied. Takes the producers' lock for a few loads; allocates.
+    pub fn stats(&self) -> Stats {
+        let shared = &*self.shared;
+        let health = self.health();
+        let now_ns = shared.clock.monotonic_ns();
+        let counters = lock(&shared.counters);
+        let queue = lock(&shared.queue);
+        let oldest_ns = if shared.in_flight.load(Ordering::Acquire) {
+            Some(shared.in_flight_since_ns.load(Ordering::Relaxed))
+        } else {
+            queue.first.map(|(_, arrival_ns)| arrival_ns)
+        };
+        Stats {
+            puts: queue.puts,
+            busy: queue.busy,
+            refused: queue.refused,
+            outdated: queue.outdated,
+            outstanding: queue.next_lsn.saturating_sub(shared.progress.durable_end()),
+            queue_bytes: queue.bytes() as u64,
+            durable_lag_ms: oldest_ns
+                .map_or(0.0, |oldest| now_ns.saturating_sub(oldest) as f64 / 1e6),
+            batches: counters.batches,
+            appends: counters.appends,
+            log_bytes: counters.log_bytes,
+            readings: counters.readings,
+            checkpoints: counters.checkpoints,
+            checkpoint_bytes: counters.checkpoint_bytes,
+            checkpoints_failed: counters.checkpoints_failed,
+            objects: shared.table.objects(),
+            table_bytes: shared.table.bytes() as u64,
+            health,
+            append_ns: counters.append_ns.clone(),
+            put_durable_ns: counters.put_durable_ns.clone(),
+        }
+    }
+
+    /// Makes everything durable, writes a checkpoint and returns the store. Later puts answer [`Error::Closed`].
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`], [`Error::Full`]; the store can then still be had from [`abandon`](Self::abandon).
+    pub fn close(&self) -> Result<S, Error> {
+        lock(&self.shared.queue).closed = true;
+        self.stop_thread();
+        self.shared.round()?;
+        let mut core = lock(&self.shared.core);
+        // One that runs already may lack the last values; they are in the log behind its position.
+        while core.checkpoint.is_some() {
+            self.shared.checkpoint_piece(&mut core)?;
+        }
+        if core.log_bytes > 0 || core.current_checkpoint.is_none() {
+            self.shared.checkpoint_piece(&mut core)?;
+            while core.checkpoint.is_some() {
+                self.shared.checkpoint_piece(&mut core)?;
+            }
+        }
+        let store = core.store.take().ok_or(Error::Closed)?;
+        drop(core);
+        self.shared.fail(LogFailure::Closed);
+        Ok(store)
+    }
+
+    /// Stops at once, as a crash would, and returns the store: what is not durable is lost, its tickets fail.
+    /// `None` when it was closed before.
+    pub fn abandon(&self) -> Option<S> {
+        lock(&self.shared.queue).closed = true;
+        self.stop_thread();
+        self.shared.fail(LogFailure::Closed);
+        lock(&self.shared.core).store.take()
+    }
+
+    fn stop_thread(&self) {
+        lock(&self.shared.queue).stop = true;
+        self.shared.wake();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
+            // A panic of the thread has been reported as a failed log already.
+            let _ = thread.join();
+        }
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared.clock
+    }
+}
+
+impl<S: SegmentStore> Drop for Database<S> {
+    fn drop(&mut self) {
+        drop(self.abandon());
+    }
+}

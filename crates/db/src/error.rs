@@ -1,0 +1,180 @@
+//! The one error type of this crate, and why a log stopped.
+
+use base::error::Code;
+
+/// Why the durable log takes no more records. Sticky: it ends only with the next successful open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LogFailure {
+    /// The store or its device failed a call.
+    Device,
+    /// The store has no room for another append.
+    Full,
+    /// The database was closed or dropped before the record was on flash.
+    Closed,
+}
+
+impl LogFailure {
+    /// A short word for status output: `device`, `full` or `closed`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Full => "full",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+/// What can go wrong in the real-time database.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The queue between producers and the commit thread is full. Nothing was changed; try again later.
+    #[error("the log queue is full (queue_bytes_max): the store does not keep up")]
+    Busy,
+    /// The log failed; the record is not on flash and no later one will be.
+    #[error("the log stopped ({}): no reading is durable until the database is opened again", .0.name())]
+    LogFailed(LogFailure),
+    /// The store is full; the record is not on flash and no later one will be.
+    #[error("the store is full: delete or retain less, then open the database again")]
+    Full,
+    /// The database was closed.
+    #[error("the database is closed")]
+    Closed,
+    /// A wait ended before the record was durable. It may still become durable.
+    #[error("the reading was not durable within the given time")]
+    Timeout,
+    /// No object has this key or id.
+    #[error("no such object")]
+    UnknownObject,
+    /// The object is declared but no reading has arrived.
+    #[error("the object has no value yet")]
+    NoValue,
+    /// The caller's buffer is shorter than the value.
+    #[error("the value has {needed_bytes} bytes, the buffer {buffer_bytes}")]
+    BufferTooSmall {
+        /// Bytes of the value.
+        needed_bytes: usize,
+        /// Bytes of the caller's buffer.
+        buffer_bytes: usize,
+    },
+    /// The key is empty or longer than [`crate::KEY_BYTES_MAX`].
+    #[error("a key has 1 to 64 bytes, this one {bytes}")]
+    KeyInvalid {
+        /// Bytes of the refused key.
+        bytes: usize,
+    },
+    /// The value is longer than the table's `value_bytes_max`.
+    #[error("the value has {bytes} bytes, value_bytes_max is {value_bytes_max}")]
+    ValueTooLong {
+        /// Bytes of the refused value.
+        bytes: usize,
+        /// The configured limit.
+        value_bytes_max: usize,
+    },
+    /// A timestamp that no clock can show (`i64::MIN` marks an object without a value).
+    #[error("the timestamp is out of range")]
+    TimestampInvalid,
+    /// Every slot of the table is taken.
+    #[error("the table holds objects_max = {objects_max} objects already")]
+    TableFull {
+        /// The configured limit.
+        objects_max: u32,
+    },
+    /// The log or checkpoint holds an object that the configured table cannot hold.
+    #[error(
+        "the stored data needs {what} of at least {needed}, configured is {configured}: raise it"
+    )]
+    TableTooSmall {
+        /// Name of the option to raise.
+        what: &'static str,
+        /// The least value that would do.
+        needed: u64,
+        /// The configured value.
+        configured: u64,
+    },
+    /// An option lies outside its range.
+    #[error("option {name} must lie between {low} and {high}, it is {value}")]
+    OptionInvalid {
+        /// Name of the option.
+        name: &'static str,
+        /// The refused value.
+        value: u64,
+        /// Least value allowed.
+        low: u64,
+        /// Greatest value allowed.
+        high: u64,
+    },
+    /// A slot table in a given region does not have the expected shape.
+    #[error("the region holds no slot table of this version: {reason}")]
+    RegionInvalid {
+        /// What does not fit.
+        reason: &'static str,
+    },
+    /// A later version wrote the log. Nothing was changed.
+    #[error("the log has format version {found}, this program knows up to 0: use a newer program")]
+    Version {
+        /// Version in the file.
+        found: u32,
+    },
+    /// The store failed outside the log (opening, listing, scanning).
+    #[error("the store failed: {0}")]
+    Store(#[from] crate::store::StoreError),
+    /// The operating system refused a thread.
+    #[error("the thread {name} could not be started")]
+    Thread {
+        /// Name of the thread.
+        name: &'static str,
+    },
+}
+
+impl Error {
+    /// The one code this error maps to; see [`base::error`].
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Busy => Code::Busy,
+            Self::LogFailed(LogFailure::Full) | Self::Full | Self::TableFull { .. } => Code::Full,
+            Self::LogFailed(LogFailure::Closed) | Self::Closed => Code::Gone,
+            Self::LogFailed(LogFailure::Device) | Self::Thread { .. } => Code::Io,
+            Self::Timeout => Code::Late,
+            Self::UnknownObject | Self::NoValue => Code::NotFound,
+            Self::BufferTooSmall { .. }
+            | Self::KeyInvalid { .. }
+            | Self::ValueTooLong { .. }
+            | Self::TimestampInvalid
+            | Self::TableTooSmall { .. }
+            | Self::OptionInvalid { .. } => Code::Invalid,
+            Self::RegionInvalid { .. } => Code::Corrupt,
+            Self::Version { .. } => Code::Unsupported,
+            Self::Store(error) => error.code(),
+        }
+    }
+}
+
+impl From<LogFailure> for Error {
+    /// A full store has its own variant, so that a caller can tell "make room" from "replace the card".
+    fn from(failure: LogFailure) -> Self {
+        match failure {
+            LogFailure::Full => Self::Full,
+            other => Self::LogFailed(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_is_told_apart_from_a_broken_device() {
+        assert_eq!(Error::from(LogFailure::Full), Error::Full);
+        assert_eq!(
+            Error::from(LogFailure::Device),
+            Error::LogFailed(LogFailure::Device)
+        );
+        assert_eq!(Error::from(LogFailure::Full).code(), Code::Full);
+        assert_eq!(Error::from(LogFailure::Closed).code(), Code::Gone);
+    }
+}

@@ -1,0 +1,196 @@
+//! Checkpoints: the dictionary and the latest values, with the log position from which the log continues them.
+//!
+//! **Invariants:** a checkpoint counts only when its trailer is there and every record before it fits, so a file
+//! that power cut short is none; the one before is deleted only after that. Writing goes in pieces of bounded
+//! size, between which commits run; memory is one piece and one value.
+//!
+//! The values are those of the moment when their piece is written, after the log position was taken. Replaying
+//! the log from that position ends in the same table, because a slot takes a reading only if its sensor time is
+//! not older, and the last of equal ones wins, as it did before.
+
+use std::ops::ControlFlow;
+
+use crate::error::{Error, LogFailure};
+use crate::options::{DbOptions, ObjectId};
+use crate::store::{SegmentStore, StoreError};
+use crate::table::{SlotValue, Table};
+
+use super::codec::{self, CheckpointHead, Dictionary, Object, RECORD_BYTES_MAX, Record};
+use super::reader::{Reader, Tail};
+use super::writer::{Position, failure_of};
+use super::{checkpoint_name, number_in};
+
+/// A checkpoint being written.
+pub(crate) struct CheckpointWriter<F> {
+    file: F,
+    number: u32,
+    next_id: u32,
+    objects: u32,
+    piece: Vec<u8>,
+    value: Vec<u8>,
+    piece_bytes_max: usize,
+    bytes: u64,
+}
+
+/// What a piece did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// More pieces follow.
+    More,
+    /// The checkpoint is complete; this many bytes in all.
+    Done(u64),
+}
+
+impl<F: Copy> CheckpointWriter<F> {
+    /// Makes the file. Call with the log position at which nothing is staged.
+    pub(crate) fn begin<S: SegmentStore<File = F>>(
+        store: &mut S,
+        number: u32,
+        at: Position,
+        table: &Table,
+        options: &DbOptions,
+    ) -> Result<Self, LogFailure> {
+        let file = store
+            .create(&checkpoint_name(number))
+            .map_err(|error| failure_of(&error))?;
+        let piece_bytes_max = options.checkpoint_piece_bytes_max;
+        let mut piece = Vec::with_capacity(piece_bytes_max + RECORD_BYTES_MAX);
+        let objects = table.objects();
+        let head = CheckpointHead {
+            segment: at.segment,
+            offset: at.offset,
+            lsn: at.lsn,
+            objects,
+        };
+        codec::put_checkpoint(&mut piece, &head);
+        let value = vec![0; table.value_bytes_max()];
+        Ok(Self {
+            file,
+            number,
+            next_id: 0,
+            objects,
+            piece,
+            value,
+            piece_bytes_max,
+            bytes: 0,
+        })
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Writes one piece.
+    pub(crate) fn step<S: SegmentStore<File = F>>(
+        &mut self,
+        store: &mut S,
+        table: &Table,
+    ) -> Result<Step, LogFailure> {
+        let room = |piece: &Vec<u8>, record: usize| piece.len() + record <= self.piece_bytes_max;
+        let record_bytes_max = 160 + self.value.len();
+        while self.next_id < self.objects && room(&self.piece, record_bytes_max) {
+            let id = ObjectId(self.next_id);
+            let key = table.key(id);
+            let (avi_ms, temporal) = table.validity(id);
+            let entry = Dictionary {
+                id: id.0,
+                key: key.as_str(),
+                avi_ms,
+                temporal,
+            };
+            let latest = table.read(id, &mut self.value).ok().map(|read| SlotValue {
+                timestamp_ms: read.timestamp_ms,
+                arrival_ns: read.arrival_ns,
+                boot_tag: read.boot_tag,
+                wall_trusted: read.wall_trusted,
+                value: &self.value[..read.value_bytes],
+            });
+            codec::put_object(&mut self.piece, &Object { entry, latest });
+            self.next_id += 1;
+        }
+        let done = self.next_id >= self.objects && room(&self.piece, 16);
+        if done {
+            codec::put_trailer(&mut self.piece, self.objects);
+        }
+        store
+            .append(self.file, &self.piece)
+            .map_err(|error| failure_of(&error))?;
+        self.bytes += self.piece.len() as u64;
+        self.piece.clear();
+        Ok(if done {
+            Step::Done(self.bytes)
+        } else {
+            Step::More
+        })
+    }
+
+    /// Gives the file back, kept or not.
+    pub(crate) fn end<S: SegmentStore<File = F>>(self, store: &mut S, keep: bool) {
+        store.close(self.file);
+        if !keep {
+            // A leftover is not a checkpoint and is removed by the next one.
+            let _ = store.delete(&checkpoint_name(self.number));
+        }
+    }
+}
+
+/// The head of a checkpoint if it is complete and undamaged. Reads the whole file.
+///
+/// # Errors
+/// [`Error::Version`] for a later version's; [`Error::Store`] when the device is gone.
+pub fn verify<S: SegmentStore>(
+    store: &mut S,
+    number: u32,
+) -> Result<Option<CheckpointHead>, Error> {
+    let mut head = None;
+    let mut objects = 0u32;
+    let mut trailer = None;
+    let visited = visit(store, number, &mut |record| {
+        match record {
+            Record::Checkpoint { head: found, .. } if head.is_none() && objects == 0 => {
+                head = Some(*found)
+            }
+            Record::Object(_) if trailer.is_none() => objects += 1,
+            Record::Trailer { objects } if trailer.is_none() => trailer = Some(*objects),
+            _ => return Ok(ControlFlow::Break(())),
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let whole = visited == Some(Tail::Clean) && trailer == Some(objects);
+    Ok(head.filter(|head| whole && head.objects == objects))
+}
+
+/// Passes every record of a checkpoint to `each`. `None` when the file cannot be read or is damaged.
+///
+/// # Errors
+/// As [`verify`], and what `each` returns.
+pub fn visit<S: SegmentStore>(
+    store: &mut S,
+    number: u32,
+    each: &mut dyn FnMut(&Record<'_>) -> Result<ControlFlow<()>, Error>,
+) -> Result<Option<Tail>, Error> {
+    let file = match store.open(&checkpoint_name(number)) {
+        Ok(file) => file,
+        Err(StoreError::NotFound | StoreError::Damaged { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let mut reader = Reader::new();
+    let tail = reader.read(store, file, 0, &mut |found| each(&found.record));
+    store.close(file);
+    let tail = tail?;
+    Ok((!reader.damage.any()).then_some(tail))
+}
+
+/// Numbers of every checkpoint file, complete or not, ascending.
+///
+/// # Errors
+/// [`Error::Store`] when the store cannot be listed at all.
+pub fn numbers<S: SegmentStore>(store: &mut S) -> Result<Vec<u32>, Error> {
+    let mut numbers = Vec::new();
+    let listed = store.list(&mut |name| numbers.extend(number_in(name, super::CHECKPOINT_PREFIX)));
+    numbers.sort_unstable();
+    match listed {
+        Ok(()) | Err(StoreError::Damaged { .. }) => Ok(numbers),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,305 @@
+//! Reading records back, past whatever is damaged.
+//!
+//! **Holds:** the fixed buffer, resynchronisation, the count of what was lost.
+//!
+//! **Invariants:** memory is one buffer whatever the file's length; every byte is decoded, skipped and
+//! counted, or part of a torn tail; a damaged record costs the records around it nothing.
+//!
+//! **Resynchronisation.** Where no record begins, the length in front of us is tried first: when a record
+//! begins right behind it, only this one is skipped (its body was hit). Otherwise every following byte is
+//! tried until a record's checksum fits. So a value that happens to contain a record's bytes is not mistaken
+//! for one when its own body is damaged.
+
+use std::ops::ControlFlow;
+
+use crate::error::Error;
+use crate::store::{SegmentStore, StoreError};
+
+use super::codec::{self, Context, FORMAT_VERSION, NoRecord, RECORD_BYTES_MAX, Record};
+
+/// Bytes of the reading buffer: a few records of the longest kind.
+pub const READ_BYTES: usize = 64 << 10;
+
+/// Unreadable pieces in a row after which the device is taken for dead.
+const FAILURES_MAX: u32 = 8;
+
+/// What reading found broken, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Damage {
+    /// Places where a record's checksum did not fit, each at least one record.
+    pub records_damaged: u64,
+    /// Pieces of files that the store could not read.
+    pub pieces_unreadable: u64,
+    /// Bytes skipped for either reason.
+    pub bytes_skipped: u64,
+    /// Readings that the log's own numbering shows to be missing, for whatever reason.
+    pub readings_missing: u64,
+    /// Files that ended inside a record: an append cut by power. Nothing acknowledged is in such a tail.
+    pub tails_torn: u64,
+    /// Files that could not be opened at all.
+    pub files_unreadable: u64,
+}
+
+impl Damage {
+    /// Whether anything but a torn tail was found.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        let counts = [
+            self.records_damaged,
+            self.pieces_unreadable,
+            self.readings_missing,
+            self.files_unreadable,
+        ];
+        counts.iter().any(|count| *count > 0)
+    }
+}
+
+/// A record with its place.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// The record.
+    pub record: Record<'a>,
+    /// Its first byte in the file.
+    pub offset: u64,
+    /// For a reading: its number in the log. After damage it may be low until the next anchor.
+    pub lsn: u64,
+    /// For a reading: the boot in which it arrived.
+    pub boot_id: [u8; 16],
+}
+
+/// How a file ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// With a whole record, or empty.
+    Clean,
+    /// Inside a record, or with damage: nothing should be appended here.
+    Torn,
+    /// The visitor stopped.
+    Stopped,
+}
+
+/// Reads files record by record; keeps the context from file to file.
+#[derive(Debug)]
+pub struct Reader {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// File offset of `buffer[end]`.
+    read_at: u64,
+    length: u64,
+    /// An unreadable piece begins at `read_at` and ends here.
+    hole_end: Option<u64>,
+    failures: u32,
+    context: Option<Context>,
+    next_lsn: Option<u64>,
+    /// What was found broken so far, in all files.
+    pub damage: Damage,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Reader {
+    /// A reader with its buffer.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            buffer: vec![0; READ_BYTES],
+            start: 0,
+            end: 0,
+            read_at: 0,
+            length: 0,
+            hole_end: None,
+            failures: 0,
+            context: None,
+            next_lsn: None,
+            damage: Damage::default(),
+        }
+    }
+
+    /// Number of the reading that follows the last one found, if any anchor was seen.
+    #[must_use]
+    pub fn next_lsn(&self) -> Option<u64> {
+        self.next_lsn
+    }
+
+    /// Says which number the next reading has, when a checkpoint knows.
+    pub fn expect_lsn(&mut self, lsn: u64) {
+        self.next_lsn = Some(lsn);
+    }
+
+    /// Reads one file from `offset` to its end.
+    ///
+    /// # Errors
+    /// What the visitor returns; [`Error::Store`] when the device is gone; [`Error::Version`] for a file that a
+    /// later version wrote.
+    pub fn read<S: SegmentStore>(
+        &mut self,
+        store: &mut S,
+        file: S::File,
+        offset: u64,
+        visit: &mut dyn FnMut(&Found<'_>) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<Tail, Error> {
+        self.length = store.length(file)?;
+        (self.start, self.end, self.read_at, self.hole_end) = (0, 0, offset.min(self.length), None);
+        // Set while the bytes ahead belong to damage that has been counted already.
+        let mut counted = false;
+        let mut tail = Tail::Clean;
+        loop {
+            if self.end - self.start < 2 * RECORD_BYTES_MAX {
+                self.fill(store, file)?;
+            }
+            let last = self.hole_end.is_some() || self.read_at >= self.length;
+            if self.start == self.end {
+                let Some(hole_end) = self.hole_end.take() else {
+                    return Ok(tail);
+                };
+                self.damage.pieces_unreadable += 1;
+                self.damage.bytes_skipped += hole_end.min(self.length) - self.read_at;
+                self.read_at = hole_end.min(self.length);
+                (counted, tail) = (true, Tail::Torn);
+                continue;
+            }
+            let window = &self.buffer[self.start..self.end];
+            match codec::decode(window, self.context.as_ref()) {
+                Ok((record, bytes)) => {
+                    let offset = self.read_at - window.len() as u64;
+                    let mut found = Found {
+                        record,
+                        offset,
+                        lsn: 0,
+                        boot_id: [0; 16],
+                    };
+                    match &record {
+                        Record::Segment { version, .. } | Record::Checkpoint { version, .. }
+                            if *version > FORMAT_VERSION =>
+                        {
+                            return Err(Error::Version { found: *version });
+                        }
+                        Record::Anchor(anchor) => {
+                            let expected = self.next_lsn.unwrap_or(anchor.lsn);
+                            self.damage.readings_missing += anchor.lsn.saturating_sub(expected);
+                            self.next_lsn = Some(anchor.lsn);
+                            self.context = Some(Context::of(anchor));
+                        }
+                        Record::Reading(_) => {
+                            found.lsn = self.next_lsn.unwrap_or(0);
+                            found.boot_id = self.context.map_or([0; 16], |context| context.boot_id);
+                            self.next_lsn = Some(found.lsn.saturating_add(1));
+                        }
+                        _ => {}
+                    }
+                    let flow = visit(&found)?;
+                    self.start += bytes;
+                    (counted, tail) = (false, Tail::Clean);
+                    if flow.is_break() {
+                        return Ok(Tail::Stopped);
+                    }
+                }
+                Err(why) => {
+                    let at_end = last && self.hole_end.is_none();
+                    match resynchronise(window, self.context.as_ref(), last, at_end) {
+                        Some(skip) => {
+                            self.damage.records_damaged += u64::from(!counted);
+                            self.damage.bytes_skipped += skip as u64;
+                            self.start += skip;
+                            (counted, tail) = (true, Tail::Torn);
+                        }
+                        None if last => {
+                            if at_end && why == NoRecord::Short && !counted {
+                                self.damage.tails_torn += 1;
+                            } else {
+                                self.damage.records_damaged += u64::from(!counted);
+                                self.damage.bytes_skipped += window.len() as u64;
+                            }
+                            self.start = self.end;
+                            (counted, tail) = (true, Tail::Torn);
+                        }
+                        None => {
+                            let skip = window.len() - RECORD_BYTES_MAX;
+                            self.damage.records_damaged += u64::from(!counted);
+                            self.damage.bytes_skipped += skip as u64;
+                            self.start += skip;
+                            counted = true;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Moves what is left to the front and reads until the buffer is full, the file ends or a piece cannot be read.
+    fn fill<S: SegmentStore>(&mut self, store: &mut S, file: S::File) -> Result<(), StoreError> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let piece = store.payload_bytes().max(1);
+        let mut good_until = self.length;
+        while self.end < self.buffer.len() && self.hole_end.is_none() && self.read_at < self.length
+        {
+            let room = (self.buffer.len() - self.end) as u64;
+            let want = room.min(good_until - self.read_at) as usize;
+            let piece_end = (self.read_at / piece + 1) * piece;
+            match store.read(
+                file,
+                self.read_at,
+                &mut self.buffer[self.end..self.end + want],
+            ) {
+                Ok(0) => {
+                    // Shorter than it said: what is missing is lost.
+                    self.hole_end = Some(self.length);
+                }
+                Ok(count) => {
+                    self.end += count;
+                    self.read_at += count as u64;
+                    self.failures = 0;
+                }
+                Err(StoreError::Damaged { offset })
+                    if offset >= piece_end && good_until > piece_end =>
+                {
+                    good_until = (offset / piece * piece).min(good_until - 1).max(piece_end);
+                }
+                Err(StoreError::Failed { .. }) if want as u64 > piece_end - self.read_at => {
+                    good_until = piece_end
+                }
+                Err(StoreError::Damaged { .. }) => self.hole_end = Some(piece_end),
+                Err(error) => {
+                    self.failures += 1;
+                    if self.failures >= FAILURES_MAX {
+                        return Err(error);
+                    }
+                    self.hole_end = Some(piece_end);
+                }
+            }
+            if self.read_at >= good_until {
+                good_until = self.length;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes to skip until a record begins; `None` when none does in this window.
+fn resynchronise(
+    window: &[u8],
+    context: Option<&Context>,
+    last: bool,
+    at_end: bool,
+) -> Option<usize> {
+    if let Some(claimed) = codec::claimed_bytes(window)
+        && claimed <= window.len()
+        && ((at_end && claimed == window.len())
+            || codec::decode(&window[claimed..], context).is_ok())
+    {
+        return Some(claimed);
+    }
+    // A record that may reach beyond the window is left for the next one.
+    let end = if last {
+        window.len()
+    } else {
+        window.len() - RECORD_BYTES_MAX
+    };
+    (1..end).find(|at| codec::decode(&window[*at..], context).is_ok())
+}

@@ -1,0 +1,188 @@
+//! What a caller chooses at start: sizes, limits and intervals, each with its range.
+
+use crate::error::Error;
+
+/// Bytes of the longest key.
+pub const KEY_BYTES_MAX: usize = 64;
+
+/// The greatest `value_bytes_max` that a table can be given; one record must fit the recovery buffer.
+pub const VALUE_BYTES_LIMIT: usize = 8192;
+
+/// The greatest `objects_max` that a table can be given.
+pub const OBJECTS_LIMIT: u32 = 1 << 24;
+
+/// An object's number: its slot in the table and its name in the log. Stable across restarts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectId(pub u32);
+
+/// What is declared about an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectSpec<'a> {
+    /// UTF-8 name, 1 to [`KEY_BYTES_MAX`] bytes.
+    pub key: &'a str,
+    /// Absolute validity interval: the value is fresh while `now - timestamp <= avi_ms`.
+    pub avi_ms: u32,
+    /// Whether sensor readings update the object, so that freshness is counted for it.
+    pub temporal: bool,
+}
+
+/// When a reading must reach flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Flush at once when the log is idle; while a flush runs, join the next one.
+    Now,
+    /// Flush at most `commit_interval_ms` after the first waiting reading.
+    Batched,
+}
+
+/// Who runs group commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitDriver {
+    /// A thread of the database.
+    Thread,
+    /// Whoever calls [`crate::Database::pump`]: simulations and tests that must be repeatable.
+    Manual,
+}
+
+/// Sizes and intervals of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DbOptions {
+    /// Slots in the table.
+    pub objects_max: u32,
+    /// Bytes of the longest value.
+    pub value_bytes_max: usize,
+    /// Bytes that may wait in memory for the commit thread; twice as much is allocated (two buffers).
+    /// A waiting reading takes 24 bytes and its value rounded up to 8.
+    pub queue_bytes_max: usize,
+    /// Longest time from the first waiting reading to its flush, for [`Durability::Batched`].
+    pub commit_interval_ms: u32,
+    /// Bytes handed to the store in one append.
+    pub append_bytes_max: usize,
+    /// Bytes of one log segment file.
+    pub segment_bytes_max: u64,
+    /// Bytes of log after which a checkpoint begins: what a restart has to read.
+    pub checkpoint_bytes: u64,
+    /// Bytes of one checkpoint piece: how long a commit can be held up by a checkpoint.
+    pub checkpoint_piece_bytes_max: usize,
+    /// Who commits.
+    pub commit_driver: CommitDriver,
+}
+
+impl Default for DbOptions {
+    fn default() -> Self {
+        Self {
+            objects_max: 4096,
+            value_bytes_max: 64,
+            queue_bytes_max: 1 << 20,
+            commit_interval_ms: 250,
+            append_bytes_max: 64 << 10,
+            segment_bytes_max: 4 << 20,
+            checkpoint_bytes: 2 << 20,
+            checkpoint_piece_bytes_max: 16 << 10,
+            commit_driver: CommitDriver::Thread,
+        }
+    }
+}
+
+impl DbOptions {
+    /// Checks every option against its range.
+    ///
+    /// # Errors
+    /// [`Error::OptionInvalid`] names the first option that does not fit.
+    pub fn check(&self) -> Result<(), Error> {
+        // One reading with its object's name, two anchors and a segment head.
+        let record = self.value_bytes_max as u64 + 320;
+        let ranges = [
+            (
+                "objects_max",
+                u64::from(self.objects_max),
+                1,
+                u64::from(OBJECTS_LIMIT),
+            ),
+            (
+                "value_bytes_max",
+                self.value_bytes_max as u64,
+                1,
+                VALUE_BYTES_LIMIT as u64,
+            ),
+            (
+                "queue_bytes_max",
+                self.queue_bytes_max as u64,
+                2 * self.value_bytes_max as u64 + 64,
+                1 << 30,
+            ),
+            (
+                "commit_interval_ms",
+                u64::from(self.commit_interval_ms),
+                1,
+                60_000,
+            ),
+            (
+                "append_bytes_max",
+                self.append_bytes_max as u64,
+                2 * record,
+                16 << 20,
+            ),
+            (
+                "segment_bytes_max",
+                self.segment_bytes_max,
+                4 * record,
+                1 << 40,
+            ),
+            ("checkpoint_bytes", self.checkpoint_bytes, 1024, 1 << 40),
+            (
+                "checkpoint_piece_bytes_max",
+                self.checkpoint_piece_bytes_max as u64,
+                record,
+                16 << 20,
+            ),
+        ];
+        for (name, value, low, high) in ranges {
+            if value < low || value > high {
+                return Err(Error::OptionInvalid {
+                    name,
+                    value,
+                    low,
+                    high,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_lie_in_their_ranges() {
+        assert_eq!(DbOptions::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn the_option_out_of_range_is_named() {
+        let options = DbOptions {
+            commit_interval_ms: 0,
+            ..DbOptions::default()
+        };
+        assert!(matches!(
+            options.check(),
+            Err(Error::OptionInvalid {
+                name: "commit_interval_ms",
+                ..
+            })
+        ));
+        let options = DbOptions {
+            value_bytes_max: VALUE_BYTES_LIMIT + 1,
+            ..DbOptions::default()
+        };
+        assert!(matches!(
+            options.check(),
+            Err(Error::OptionInvalid {
+                name: "value_bytes_max",
+                ..
+            })
+        ));
+    }
+}

@@ -1,0 +1,194 @@
+//! What producers and the commit thread share: one bounded buffer of waiting readings behind one short lock.
+//!
+//! **Invariants:** the buffer never grows; under the lock a producer copies one entry and stores one slot, the
+//! commit thread swaps two buffers, and nobody allocates, waits or calls the system. The order of entries is the
+//! order in which slots were stored, so the log's last word on an object is the table's.
+
+use std::time::Instant;
+
+use crate::error::LogFailure;
+
+const HEADER_BYTES: usize = 24;
+
+/// What an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryKind {
+    Reading,
+    /// The object's key or validity changed: its dictionary record is due.
+    Declared,
+}
+
+/// One waiting entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry<'a> {
+    pub(crate) kind: EntryKind,
+    pub(crate) id: u32,
+    pub(crate) timestamp_ms: i64,
+    pub(crate) arrival_ns: u64,
+    pub(crate) wall_trusted: bool,
+    pub(crate) value: &'a [u8],
+}
+
+impl Entry<'_> {
+    /// Bytes that the entry takes in the queue.
+    pub(crate) fn bytes(&self) -> usize {
+        HEADER_BYTES + self.value.len().next_multiple_of(8)
+    }
+}
+
+/// The shared state. Everything in it is cheap to read under the lock.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    buffer: Vec<u8>,
+    bytes_max: usize,
+    /// Number of the next reading.
+    pub(crate) next_lsn: u64,
+    /// When the first waiting entry came, on two clocks: the thread's timer and the database's clock.
+    pub(crate) first: Option<(Instant, u64)>,
+    /// Somebody wants the next flush at once.
+    pub(crate) urgent: bool,
+    /// The commit thread sleeps without a timer and must be woken.
+    pub(crate) sleeping: bool,
+    /// The commit thread shall end.
+    pub(crate) stop: bool,
+    /// No more entries are taken.
+    pub(crate) closed: bool,
+    /// The log has failed.
+    pub(crate) failure: Option<LogFailure>,
+    /// Readings taken.
+    pub(crate) puts: u64,
+    /// Readings refused because the queue was full.
+    pub(crate) busy: u64,
+    /// Readings refused because the log had failed.
+    pub(crate) refused: u64,
+    /// Readings taken for the log whose slot held a newer one.
+    pub(crate) outdated: u64,
+}
+
+impl Queue {
+    pub(crate) fn new(bytes_max: usize, next_lsn: u64) -> Self {
+        Self {
+            buffer: Vec::with_capacity(bytes_max),
+            bytes_max,
+            next_lsn,
+            first: None,
+            urgent: false,
+            sleeping: false,
+            stop: false,
+            closed: false,
+            failure: None,
+            puts: 0,
+            busy: 0,
+            refused: 0,
+            outdated: 0,
+        }
+    }
+
+    pub(crate) fn has_room(&self, entry: &Entry<'_>) -> bool {
+        self.buffer.len() + entry.bytes() <= self.bytes_max
+    }
+
+    /// Half full: waiting for the timer would risk `Busy`.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.buffer.len() * 2 >= self.bytes_max
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.buffer.is_empty()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Appends an entry for which there is room.
+    pub(crate) fn push(&mut self, entry: &Entry<'_>) {
+        debug_assert!(self.has_room(entry));
+        let mut header = [0; HEADER_BYTES];
+        header[..4].copy_from_slice(&entry.id.to_le_bytes());
+        header[4..6].copy_from_slice(&(entry.value.len() as u16).to_le_bytes());
+        header[6] = u8::from(entry.kind == EntryKind::Declared);
+        header[7] = u8::from(entry.wall_trusted);
+        header[8..16].copy_from_slice(&entry.timestamp_ms.to_le_bytes());
+        header[16..].copy_from_slice(&entry.arrival_ns.to_le_bytes());
+        self.buffer.extend_from_slice(&header);
+        self.buffer.extend_from_slice(entry.value);
+        self.buffer.resize(self.buffer.len().next_multiple_of(8), 0);
+        if self.first.is_none() {
+            self.first = Some((Instant::now(), entry.arrival_ns));
+        }
+    }
+
+    /// Takes everything that waits; `empty` becomes the new buffer.
+    pub(crate) fn swap(&mut self, empty: &mut Vec<u8>) {
+        debug_assert!(empty.is_empty() && empty.capacity() >= self.bytes_max);
+        std::mem::swap(&mut self.buffer, empty);
+        self.first = None;
+        self.urgent = false;
+    }
+}
+
+/// Walks over the entries of a swapped-out buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Entries<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Entry<'a>;
+
+    fn next(&mut self) -> Option<Entry<'a>> {
+        let (header, rest) = self.0.split_first_chunk::<HEADER_BYTES>()?;
+        let [i0, i1, i2, i3, l0, l1, kind, trusted, times @ ..] = *header;
+        let value_bytes = usize::from(u16::from_le_bytes([l0, l1]));
+        let (timestamp, arrival) = times.split_first_chunk::<8>()?;
+        let value = rest.get(..value_bytes)?;
+        self.0 = rest.get(value_bytes.next_multiple_of(8)..)?;
+        Some(Entry {
+            kind: if kind == 0 {
+                EntryKind::Reading
+            } else {
+                EntryKind::Declared
+            },
+            id: u32::from_le_bytes([i0, i1, i2, i3]),
+            timestamp_ms: i64::from_le_bytes(*timestamp),
+            arrival_ns: u64::from_le_bytes(*arrival.first_chunk::<8>()?),
+            wall_trusted: trusted != 0,
+            value,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_come_out_as_they_went_in_and_the_buffer_never_grows() {
+        let mut queue = Queue::new(100, 0);
+        let entry = |id, value| Entry {
+            kind: EntryKind::Reading,
+            id,
+            timestamp_ms: -5,
+            arrival_ns: 7,
+            wall_trusted: id % 2 == 0,
+            value,
+        };
+        let first = entry(1, b"12345678".as_slice());
+        let second = Entry {
+            kind: EntryKind::Declared,
+            ..entry(2, b"123456789".as_slice())
+        };
+        let third = entry(3, b"".as_slice());
+        assert_eq!((first.bytes(), second.bytes(), third.bytes()), (32, 40, 24));
+        for entry in [&first, &second, &third] {
+            assert!(queue.has_room(entry));
+            queue.push(entry);
+        }
+        assert!(!queue.has_room(&third));
+        assert!(queue.is_pressed());
+        let mut taken = Vec::with_capacity(100);
+        queue.swap(&mut taken);
+        assert_eq!(Entries(&taken).collect::<Vec<_>>(), [first, second, third]);
+        assert!(queue.is_empty() && queue.first.is_none());
+        assert!(queue.buffer.capacity() >= 100);
+    }
+}

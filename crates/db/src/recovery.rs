@@ -1,0 +1,197 @@
+//! From what is on flash to a table: the newest whole checkpoint, then the log behind it.
+//!
+//! **Invariants:** nothing is written; memory is the table and one reading buffer; damage is counted by reason and
+//! never prevents the start. What prevents it: a device that answers nothing, a later format, a table that was
+//! configured smaller than what it must hold.
+
+use std::ops::ControlFlow;
+
+use crate::error::Error;
+use crate::log::codec::Record;
+use crate::log::reader::{Damage, Reader, Tail};
+use crate::log::{checkpoint, scan, segment_name};
+use crate::options::ObjectId;
+use crate::store::SegmentStore;
+use crate::table::{SlotValue, Table};
+
+/// What a start found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// The checkpoint used.
+    pub checkpoint: Option<u32>,
+    /// Checkpoint files that were incomplete (a cut while writing) or damaged.
+    pub checkpoints_unusable: u64,
+    /// Objects taken from the checkpoint.
+    pub objects_from_checkpoint: u64,
+    /// Segments read.
+    pub segments_read: u64,
+    /// Log bytes read.
+    pub log_bytes_read: u64,
+    /// Readings replayed.
+    pub readings_replayed: u64,
+    /// Readings of objects whose every naming record was lost.
+    pub readings_unnamed: u64,
+    /// Naming records that contradict an earlier one.
+    pub dictionary_conflicts: u64,
+    /// Whether part of the store's directory could not be read: segments may be missing.
+    pub directory_damaged: bool,
+    /// What was broken.
+    pub damage: Damage,
+}
+
+/// What the log writer needs in order to go on.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    pub(crate) report: RecoveryReport,
+    /// Segment to go on in and its length, when it ends cleanly.
+    pub(crate) resume: Option<(u32, u64)>,
+    pub(crate) next_segment: u32,
+    pub(crate) next_lsn: u64,
+    pub(crate) next_checkpoint: u32,
+    /// Checkpoint files that are not the one in use.
+    pub(crate) stale_checkpoints: Vec<u32>,
+    /// Log bytes after the checkpoint.
+    pub(crate) log_bytes: u64,
+}
+
+/// First eight bytes of a boot id: tells boots apart in a slot.
+#[must_use]
+pub(crate) fn boot_tag(boot_id: &[u8; 16]) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = *boot_id;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
+pub(crate) fn recover<S: SegmentStore>(store: &mut S, table: &Table) -> Result<Recovered, Error> {
+    let mut report = RecoveryReport::default();
+    let mut numbers = checkpoint::numbers(store)?;
+    let next_checkpoint = numbers.last().map_or(1, |last| last.saturating_add(1));
+    let mut head = None;
+    for at in (0..numbers.len()).rev() {
+        head = checkpoint::verify(store, numbers[at])?;
+        if head.is_some() {
+            report.checkpoint = Some(numbers.remove(at));
+            break;
+        }
+        report.checkpoints_unusable += 1;
+    }
+    let mut reader = Reader::new();
+    if let (Some(head), Some(number)) = (&head, report.checkpoint) {
+        load_checkpoint(store, number, table, &mut report)?;
+        reader.expect_lsn(head.lsn);
+    }
+    let (segments, listed_whole) = scan::segments(store)?;
+    report.directory_damaged = !listed_whole;
+    let (from, offset) = head.map_or((0, 0), |head| (head.segment, head.offset));
+    let mut resume = None;
+    for number in segments.iter().copied().filter(|number| *number >= from) {
+        report.segments_read += 1;
+        let start = if number == from { offset } else { 0 };
+        let tail = replay(store, &mut reader, number, start, table, &mut report)?;
+        let file_bytes = length_of(store, number);
+        report.log_bytes_read += file_bytes.unwrap_or(0).saturating_sub(start);
+        resume = file_bytes
+            .filter(|_| tail == Tail::Clean)
+            .map(|bytes| (number, bytes));
+    }
+    report.damage = reader.damage;
+    let next_segment = segments
+        .last()
+        .map_or(0, |last| last.saturating_add(1))
+        .max(from);
+    Ok(Recovered {
+        // Only the last segment may grow.
+        resume: resume.filter(|(number, _)| segments.last() == Some(number)),
+        next_segment,
+        next_lsn: reader.next_lsn().unwrap_or(0),
+        next_checkpoint,
+        stale_checkpoints: numbers,
+        log_bytes: report.log_bytes_read,
+        report,
+    })
+}
+
+fn length_of<S: SegmentStore>(store: &mut S, number: u32) -> Option<u64> {
+    let file = store.open(&segment_name(number)).ok()?;
+    let bytes = store.length(file).ok();
+    store.close(file);
+    bytes
+}
+
+fn load_checkpoint<S: SegmentStore>(
+    store: &mut S,
+    number: u32,
+    table: &Table,
+    report: &mut RecoveryReport,
+) -> Result<(), Error> {
+    checkpoint::visit(store, number, &mut |record| {
+        if let Record::Object(object) = record {
+            let (entry, id) = (&object.entry, ObjectId(object.entry.id));
+            table.reserve(id)?;
+            if !entry.key.is_empty()
+                && !table.restore(id, entry.key, entry.avi_ms, entry.temporal)?
+            {
+                report.dictionary_conflicts += 1;
+            }
+            if let Some(latest) = &object.latest {
+                store_value(table, id, latest)?;
+            }
+            report.objects_from_checkpoint += 1;
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(())
+}
+
+fn replay<S: SegmentStore>(
+    store: &mut S,
+    reader: &mut Reader,
+    number: u32,
+    start: u64,
+    table: &Table,
+    report: &mut RecoveryReport,
+) -> Result<Tail, Error> {
+    scan::read_segment(store, reader, number, start, &mut |found| {
+        match found.record {
+            Record::Dictionary(entry) => {
+                if !table.restore(ObjectId(entry.id), entry.key, entry.avi_ms, entry.temporal)? {
+                    report.dictionary_conflicts += 1;
+                }
+            }
+            Record::Reading(reading) => {
+                let id = ObjectId(reading.id);
+                // The number stays taken even when its name is lost.
+                table.reserve(id)?;
+                if table.key(id).as_str().is_empty() {
+                    report.readings_unnamed += 1;
+                }
+                let value = SlotValue {
+                    timestamp_ms: reading.timestamp_ms,
+                    arrival_ns: reading.arrival_us.saturating_mul(1000),
+                    boot_tag: boot_tag(&found.boot_id),
+                    wall_trusted: reading.wall_trusted,
+                    value: reading.value,
+                };
+                store_value(table, id, &value)?;
+                report.readings_replayed += 1;
+            }
+            _ => {}
+        }
+        Ok(ControlFlow::Continue(()))
+    })
+}
+
+fn store_value(table: &Table, id: ObjectId, value: &SlotValue<'_>) -> Result<(), Error> {
+    match table.write(id, value) {
+        // A time that `put` refuses cannot come from it; the reading stays in the log.
+        Ok(_) | Err(Error::TimestampInvalid) => Ok(()),
+        Err(Error::ValueTooLong {
+            bytes,
+            value_bytes_max,
+        }) => Err(Error::TableTooSmall {
+            what: "value_bytes_max",
+            needed: bytes as u64,
+            configured: value_bytes_max as u64,
+        }),
+        Err(error) => Err(error),
+    }
+}

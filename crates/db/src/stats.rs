@@ -1,0 +1,77 @@
+//! The figures that the database shows: counters, latencies, health.
+
+use base::histogram::Histogram;
+
+use crate::error::LogFailure;
+
+/// What the commit side counts; behind a lock that no producer takes.
+#[derive(Debug, Default)]
+pub(crate) struct LogCounters {
+    pub(crate) batches: u64,
+    pub(crate) appends: u64,
+    pub(crate) log_bytes: u64,
+    pub(crate) readings: u64,
+    pub(crate) checkpoints: u64,
+    pub(crate) checkpoint_bytes: u64,
+    pub(crate) checkpoints_failed: u64,
+    pub(crate) checkpoint_failing: bool,
+    pub(crate) append_ns: Histogram,
+    pub(crate) put_durable_ns: Histogram,
+}
+
+/// Whether readings become durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Health {
+    /// They do.
+    Ok,
+    /// They do, but at least one reading was refused with `Busy` since start.
+    Dropping,
+    /// They do, but a checkpoint could not be written: the next start takes longer.
+    CheckpointFailing,
+    /// They do not; every put is refused.
+    LogFailed(LogFailure),
+}
+
+/// A copy of every figure at one moment. Counts run from the start of this database object.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// Readings taken.
+    pub puts: u64,
+    /// Readings refused because the queue was full.
+    pub busy: u64,
+    /// Readings refused because the log had failed.
+    pub refused: u64,
+    /// Readings logged whose slot already held a newer one.
+    pub outdated: u64,
+    /// Readings taken and not yet durable.
+    pub outstanding: u64,
+    /// Bytes that wait in the queue.
+    pub queue_bytes: u64,
+    /// Age of the oldest reading that is not durable yet, 0 when there is none.
+    pub durable_lag_ms: f64,
+    /// Group commits.
+    pub batches: u64,
+    /// Log appends, each one durable write to the store (its flushes are the store's to count).
+    pub appends: u64,
+    /// Bytes of log appended.
+    pub log_bytes: u64,
+    /// Readings made durable.
+    pub readings: u64,
+    /// Checkpoints completed.
+    pub checkpoints: u64,
+    /// Bytes of checkpoints appended.
+    pub checkpoint_bytes: u64,
+    /// Checkpoints given up because the store was full.
+    pub checkpoints_failed: u64,
+    /// Objects declared.
+    pub objects: u32,
+    /// Bytes of the slot table.
+    pub table_bytes: u64,
+    /// Whether readings become durable.
+    pub health: Health,
+    /// From the call of a log append to its durable return, ns.
+    pub append_ns: Histogram,
+    /// From put to durable, per reading, ns.
+    pub put_durable_ns: Histogram,
+}

@@ -1,0 +1,662 @@
+//! The slot table: every object's latest value in one piece of memory, read without locks.
+//!
+//! **Holds:** the memory layout (SPEC.md, "Slot table"), the key index, the sequence locks.
+//!
+//! **Invariants:** everything is an atomic word found by its offset, so the memory may lie in a region that
+//! several processes map; an id, once given, keeps its slot and key; a slot's timestamp never goes back.
+//!
+//! **Sequence lock** (after Boehm, "Can seqlocks get along with programming language memory models?", 2012):
+//! a writer makes the sequence odd, passes a release fence, stores the words relaxed and makes the sequence
+//! even with release; a reader loads the sequence with acquire, the words relaxed, passes an acquire fence
+//! and loads the sequence again. A reader that saw any word of a write also sees its odd sequence, and retries.
+//! No access is a plain one, so a torn read is a value that is thrown away, never undefined behaviour.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::options::{KEY_BYTES_MAX, OBJECTS_LIMIT, ObjectId, VALUE_BYTES_LIMIT};
+
+/// One cache line of atomic words.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Line([AtomicU64; WORDS_PER_LINE]);
+
+const WORDS_PER_LINE: usize = 8;
+const MAGIC: u64 = u64::from_le_bytes(*b"EVKTABLE");
+const VERSION: u64 = 0;
+const HEADER_LINES: usize = 2;
+/// Word of the second header line: ids given so far.
+const OBJECTS_NEXT: usize = WORDS_PER_LINE;
+
+// Words of a slot, before its value.
+const SEQUENCE: usize = 0;
+const TIMESTAMP: usize = 1;
+const META: usize = 2;
+const ARRIVAL: usize = 3;
+const BOOT_TAG: usize = 4;
+const VALIDITY: usize = 5;
+const VALUE: usize = 6;
+
+const META_LENGTH: u64 = 0xffff;
+const META_TRUSTED: u64 = 1 << 16;
+const VALIDITY_TEMPORAL: u64 = 1 << 63;
+/// Timestamp of a slot without a value.
+const NO_TIMESTAMP: i64 = i64::MIN;
+/// A key is padded with a byte that UTF-8 never uses, so its length needs no word.
+const KEY_PAD: u8 = 0xff;
+
+/// Retries of a read before it sleeps. A reader of higher priority could otherwise starve, on one core, the
+/// very writer it waits for.
+const SPINS_MAX: u32 = 20_000;
+const READ_BACKOFF: Duration = Duration::from_micros(20);
+
+/// One value with its times, as a slot takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotValue<'a> {
+    /// The sensor's time in ms.
+    pub timestamp_ms: i64,
+    /// Arrival on the monotonic clock of the boot that `boot_tag` names.
+    pub arrival_ns: u64,
+    /// First eight bytes of the boot id.
+    pub boot_tag: u64,
+    /// Whether the wall clock was trusted at arrival.
+    pub wall_trusted: bool,
+    /// The value.
+    pub value: &'a [u8],
+}
+
+/// What a read of a slot tells besides the value bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotRead {
+    /// Bytes of the value.
+    pub value_bytes: usize,
+    /// The sensor's time in ms.
+    pub timestamp_ms: i64,
+    /// Arrival on the monotonic clock of the boot that `boot_tag` names.
+    pub arrival_ns: u64,
+    /// First eight bytes of the boot id of the arrival.
+    pub boot_tag: u64,
+    /// Whether the wall clock was trusted at arrival.
+    pub wall_trusted: bool,
+    /// Absolute validity interval in ms.
+    pub avi_ms: u32,
+}
+
+/// A key copied out of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    bytes: [u8; KEY_BYTES_MAX],
+    length: usize,
+}
+
+impl Key {
+    /// The key's text; empty for a slot whose key was lost to damage.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or("")
+    }
+}
+
+/// Objects counted by freshness.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FreshCount {
+    /// Temporal objects whose value is fresh.
+    pub fresh: u32,
+    /// Temporal objects declared, with or without a value.
+    pub temporal: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    objects_max: usize,
+    value_bytes_max: usize,
+    index_entries: usize,
+    slot_lines: usize,
+    keys_at: usize,
+    slots_at: usize,
+    lines: usize,
+}
+
+impl Shape {
+    fn new(objects_max: u32, value_bytes_max: usize) -> Result<Self, Error> {
+        let invalid = |name, value, high| Error::OptionInvalid {
+            name,
+            value,
+            low: 1,
+            high,
+        };
+        if objects_max == 0 || objects_max > OBJECTS_LIMIT {
+            return Err(invalid(
+                "objects_max",
+                u64::from(objects_max),
+                u64::from(OBJECTS_LIMIT),
+            ));
+        }
+        if value_bytes_max == 0 || value_bytes_max > VALUE_BYTES_LIMIT {
+            return Err(invalid(
+                "value_bytes_max",
+                value_bytes_max as u64,
+                VALUE_BYTES_LIMIT as u64,
+            ));
+        }
+        let objects_max = objects_max as usize;
+        // At most half full: a probe always meets an empty entry, and soon.
+        let index_entries = (objects_max * 2).next_power_of_two().max(WORDS_PER_LINE);
+        let slot_lines = (VALUE + value_bytes_max.div_ceil(8)).div_ceil(WORDS_PER_LINE);
+        let keys_at = HEADER_LINES + index_entries / WORDS_PER_LINE;
+        let slots_at = keys_at + objects_max;
+        let lines = slots_at + objects_max * slot_lines;
+        Ok(Self {
+            objects_max,
+            value_bytes_max,
+            index_entries,
+            slot_lines,
+            keys_at,
+            slots_at,
+            lines,
+        })
+    }
+}
+
+/// The slot table over memory `M`.
+#[derive(Debug)]
+pub struct Table<M: AsRef<[Line]> = Box<[Line]>> {
+    memory: M,
+    shape: Shape,
+    hash_seed: u64,
+    insert_lock: Mutex<()>,
+}
+
+impl Table {
+    /// A table in memory of its own, allocated here and never again.
+    ///
+    /// # Errors
+    /// [`Error::OptionInvalid`].
+    pub fn new(objects_max: u32, value_bytes_max: usize, hash_seed: u64) -> Result<Self, Error> {
+        let lines = Self::lines_needed(objects_max, value_bytes_max)?;
+        let memory: Box<[Line]> = (0..lines)
+            .map(|_| Line([const { AtomicU64::new(0) }; WORDS_PER_LINE]))
+            .collect();
+        Self::create_in(memory, objects_max, value_bytes_max, hash_seed)
+    }
+
+    /// Cache lines that a table of this size takes.
+    ///
+    /// # Errors
+    /// [`Error::OptionInvalid`].
+    pub fn lines_needed(objects_max: u32, value_bytes_max: usize) -> Result<usize, Error> {
+        Ok(Shape::new(objects_max, value_bytes_max)?.lines)
+    }
+}
+
+impl<M: AsRef<[Line]>> Table<M> {
+    /// Lays a table out in zeroed memory.
+    ///
+    /// # Errors
+    /// [`Error::OptionInvalid`]; [`Error::RegionInvalid`] when the memory is too short.
+    pub fn create_in(
+        memory: M,
+        objects_max: u32,
+        value_bytes_max: usize,
+        hash_seed: u64,
+    ) -> Result<Self, Error> {
+        let shape = Shape::new(objects_max, value_bytes_max)?;
+        if memory.as_ref().len() < shape.lines {
+            return Err(Error::RegionInvalid {
+                reason: "too short",
+            });
+        }
+        let table = Self {
+            memory,
+            shape,
+            hash_seed,
+            insert_lock: Mutex::new(()),
+        };
+        let header = [
+            MAGIC,
+            VERSION,
+            shape.objects_max as u64,
+            shape.value_bytes_max as u64,
+            shape.index_entries as u64,
+            shape.slot_lines as u64,
+            hash_seed,
+            shape.lines as u64,
+        ];
+        // The magic last: whoever attaches sees a whole header or none.
+        for (at, word) in header.iter().enumerate().rev() {
+            table.word(0, at).store(*word, Ordering::Release);
+        }
+        Ok(table)
+    }
+
+    /// Uses a table that [`create_in`](Self::create_in) laid out earlier, perhaps in another process.
+    ///
+    /// # Errors
+    /// [`Error::RegionInvalid`].
+    pub fn attach(memory: M) -> Result<Self, Error> {
+        let invalid = |reason| Error::RegionInvalid { reason };
+        let mut header = [0u64; WORDS_PER_LINE];
+        {
+            let lines = memory.as_ref();
+            let first = lines.first().ok_or(invalid("too short"))?;
+            for (word, atomic) in header.iter_mut().zip(&first.0) {
+                *word = atomic.load(Ordering::Acquire);
+            }
+        }
+        if header[0] != MAGIC {
+            return Err(invalid("magic"));
+        }
+        if header[1] != VERSION {
+            return Err(invalid("version"));
+        }
+        let objects_max = u32::try_from(header[2]).map_err(|_| invalid("objects_max"))?;
+        let value_bytes_max = usize::try_from(header[3]).map_err(|_| invalid("value_bytes_max"))?;
+        let shape = Shape::new(objects_max, value_bytes_max).map_err(|_| invalid("shape"))?;
+        if header[4] != shape.index_entries as u64 || header[5] != shape.slot_lines as u64 {
+            return Err(invalid("shape"));
+        }
+        if header[7] != shape.lines as u64 || memory.as_ref().len() < shape.lines {
+            return Err(invalid("too short"));
+        }
+        Ok(Self {
+            memory,
+            shape,
+            hash_seed: header[6],
+            insert_lock: Mutex::new(()),
+        })
+    }
+
+    /// Objects the table can hold.
+    pub fn objects_max(&self) -> u32 {
+        self.shape.objects_max as u32
+    }
+
+    /// Bytes of the longest value.
+    pub fn value_bytes_max(&self) -> usize {
+        self.shape.value_bytes_max
+    }
+
+    /// Ids given so far; ids are `0..objects()`.
+    pub fn objects(&self) -> u32 {
+        (self.word(0, OBJECTS_NEXT).load(Ordering::Acquire) as u32).min(self.objects_max())
+    }
+
+    /// Memory of the table in bytes.
+    pub fn bytes(&self) -> usize {
+        self.shape.lines * size_of::<Line>()
+    }
+
+    /// The object with this key.
+    pub fn lookup(&self, key: &str) -> Option<ObjectId> {
+        let words = pack_key(key)?;
+        self.probe(&words).ok()
+    }
+
+    /// Finds or makes the object with this key and sets its validity. `true` when anything changed.
+    ///
+    /// # Errors
+    /// [`Error::KeyInvalid`], [`Error::TableFull`].
+    pub fn insert(
+        &self,
+        key: &str,
+        avi_ms: u32,
+        temporal: bool,
+    ) -> Result<(ObjectId, bool), Error> {
+        let words = pack_key(key).ok_or(Error::KeyInvalid { bytes: key.len() })?;
+        let _guard = self
+            .insert_lock
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        let (id, new) = match self.probe(&words) {
+            Ok(id) => (id, false),
+            Err(entry) => (self.name_slot(self.objects(), &words, entry)?, true),
+        };
+        let validity = validity(avi_ms, temporal);
+        let changed = self
+            .slot_word(id, VALIDITY)
+            .swap(validity, Ordering::Relaxed)
+            != validity;
+        Ok((id, changed || new))
+    }
+
+    /// Gives a key the id that it had before a restart. `false` when the id has another key.
+    ///
+    /// # Errors
+    /// [`Error::KeyInvalid`]; [`Error::TableTooSmall`] for an id beyond the table.
+    pub fn restore(
+        &self,
+        id: ObjectId,
+        key: &str,
+        avi_ms: u32,
+        temporal: bool,
+    ) -> Result<bool, Error> {
+        let words = pack_key(key).ok_or(Error::KeyInvalid { bytes: key.len() })?;
+        self.reserve(id)?;
+        let _guard = self
+            .insert_lock
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        match self.probe(&words) {
+            Ok(known) if known == id => {}
+            Ok(_) => return Ok(false),
+            Err(_) if self.key(id).length > 0 => return Ok(false),
+            Err(entry) => {
+                self.name_slot(id.0, &words, entry)?;
+            }
+        }
+        self.slot_word(id, VALIDITY)
+            .store(validity(avi_ms, temporal), Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Makes sure that ids up to this one are given, so that none is given twice; slots gain no key by this.
+    ///
+    /// # Errors
+    /// [`Error::TableTooSmall`].
+    pub fn reserve(&self, id: ObjectId) -> Result<(), Error> {
+        if id.0 >= self.objects_max() {
+            let (needed, configured) = (u64::from(id.0) + 1, u64::from(self.objects_max()));
+            return Err(Error::TableTooSmall {
+                what: "objects_max",
+                needed,
+                configured,
+            });
+        }
+        let _guard = self
+            .insert_lock
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        for next in self.objects()..=id.0 {
+            self.clear_slot(next);
+            self.word(0, OBJECTS_NEXT)
+                .store(u64::from(next) + 1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn clear_slot(&self, id: u32) {
+        self.slot_word(ObjectId(id), TIMESTAMP)
+            .store(NO_TIMESTAMP as u64, Ordering::Relaxed);
+        for at in 0..WORDS_PER_LINE {
+            self.word(self.shape.keys_at + id as usize, at)
+                .store(u64::MAX, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes the key of a slot and then its index entry: a lookup finds a whole key or none.
+    fn name_slot(
+        &self,
+        id: u32,
+        words: &[u64; WORDS_PER_LINE],
+        entry: usize,
+    ) -> Result<ObjectId, Error> {
+        if id >= self.objects_max() {
+            return Err(Error::TableFull {
+                objects_max: self.objects_max(),
+            });
+        }
+        let given = self.objects();
+        if id >= given {
+            self.clear_slot(id);
+        }
+        for (at, word) in words.iter().enumerate() {
+            self.word(self.shape.keys_at + id as usize, at)
+                .store(*word, Ordering::Relaxed);
+        }
+        if id >= given {
+            self.word(0, OBJECTS_NEXT)
+                .store(u64::from(id) + 1, Ordering::Release);
+        }
+        let tag = self.hash(words) & !u64::from(u32::MAX);
+        self.word(HEADER_LINES, entry)
+            .store(tag | (u64::from(id) + 1), Ordering::Release);
+        Ok(ObjectId(id))
+    }
+
+    /// The key of an id; empty when it has none.
+    pub fn key(&self, id: ObjectId) -> Key {
+        let mut key = Key {
+            bytes: [KEY_PAD; KEY_BYTES_MAX],
+            length: 0,
+        };
+        if id.0 < self.objects() {
+            for (at, chunk) in key.bytes.chunks_exact_mut(8).enumerate() {
+                let word = self
+                    .word(self.shape.keys_at + id.0 as usize, at)
+                    .load(Ordering::Relaxed);
+                chunk.copy_from_slice(&word.to_le_bytes());
+            }
+            key.length = key
+                .bytes
+                .iter()
+                .position(|byte| *byte == KEY_PAD)
+                .unwrap_or(KEY_BYTES_MAX);
+        }
+        key
+    }
+
+    /// Validity interval in ms of an id, and whether it is temporal.
+    pub fn validity(&self, id: ObjectId) -> (u32, bool) {
+        let word = if id.0 < self.objects() {
+            self.slot_word(id, VALIDITY).load(Ordering::Relaxed)
+        } else {
+            0
+        };
+        (word as u32, word & VALIDITY_TEMPORAL != 0)
+    }
+
+    /// Stores a value unless the slot holds a newer one. `true` when it was stored. Equal timestamps: the later
+    /// call wins. Safe for several writers, who wait for each other slot by slot.
+    ///
+    /// # Errors
+    /// [`Error::UnknownObject`], [`Error::ValueTooLong`], [`Error::TimestampInvalid`].
+    pub fn write(&self, id: ObjectId, new: &SlotValue<'_>) -> Result<bool, Error> {
+        self.check(id, new.timestamp_ms, new.value.len())?;
+        let sequence = self.slot_word(id, SEQUENCE);
+        let mut waits = 0;
+        let even = loop {
+            let seen = sequence.load(Ordering::Relaxed);
+            let taken =
+                || sequence.compare_exchange(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed);
+            if seen & 1 == 0 && taken().is_ok() {
+                break seen;
+            }
+            back_off(&mut waits);
+        };
+        fence(Ordering::Release);
+        let newer =
+            self.slot_word(id, TIMESTAMP).load(Ordering::Relaxed) as i64 <= new.timestamp_ms;
+        if newer {
+            let meta = new.value.len() as u64 | if new.wall_trusted { META_TRUSTED } else { 0 };
+            self.slot_word(id, TIMESTAMP)
+                .store(new.timestamp_ms as u64, Ordering::Relaxed);
+            self.slot_word(id, META).store(meta, Ordering::Relaxed);
+            self.slot_word(id, ARRIVAL)
+                .store(new.arrival_ns, Ordering::Relaxed);
+            self.slot_word(id, BOOT_TAG)
+                .store(new.boot_tag, Ordering::Relaxed);
+            for (at, chunk) in new.value.chunks(8).enumerate() {
+                let mut bytes = [0; 8];
+                bytes[..chunk.len()].copy_from_slice(chunk);
+                self.slot_word(id, VALUE + at)
+                    .store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+            }
+        }
+        sequence.store(even + 2, Ordering::Release);
+        Ok(newer)
+    }
+
+    /// Whether [`write`](Self::write) would take this.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub fn check(&self, id: ObjectId, timestamp_ms: i64, value_bytes: usize) -> Result<(), Error> {
+        if id.0 >= self.objects() {
+            return Err(Error::UnknownObject);
+        }
+        if value_bytes > self.shape.value_bytes_max {
+            let value_bytes_max = self.shape.value_bytes_max;
+            return Err(Error::ValueTooLong {
+                bytes: value_bytes,
+                value_bytes_max,
+            });
+        }
+        if timestamp_ms == NO_TIMESTAMP {
+            return Err(Error::TimestampInvalid);
+        }
+        Ok(())
+    }
+
+    /// Copies the value into `value` and returns its times. No lock, no allocation, no system call unless a
+    /// writer has been suspended inside its few stores.
+    ///
+    /// # Errors
+    /// [`Error::UnknownObject`], [`Error::NoValue`], [`Error::BufferTooSmall`].
+    pub fn read(&self, id: ObjectId, value: &mut [u8]) -> Result<SlotRead, Error> {
+        if id.0 >= self.objects() {
+            return Err(Error::UnknownObject);
+        }
+        let first = self.shape.slots_at + id.0 as usize * self.shape.slot_lines;
+        let slot = &self.memory.as_ref()[first..first + self.shape.slot_lines];
+        let word = |at: usize| &slot[at / WORDS_PER_LINE].0[at % WORDS_PER_LINE];
+        let mut waits = 0;
+        loop {
+            let before = word(SEQUENCE).load(Ordering::Acquire);
+            if before & 1 == 0 {
+                let timestamp_ms = word(TIMESTAMP).load(Ordering::Relaxed) as i64;
+                let meta = word(META).load(Ordering::Relaxed);
+                let arrival_ns = word(ARRIVAL).load(Ordering::Relaxed);
+                let boot_tag = word(BOOT_TAG).load(Ordering::Relaxed);
+                let validity = word(VALIDITY).load(Ordering::Relaxed);
+                let value_bytes = ((meta & META_LENGTH) as usize).min(self.shape.value_bytes_max);
+                let copied = value_bytes.min(value.len());
+                for (at, chunk) in value[..copied].chunks_mut(8).enumerate() {
+                    let bytes = word(VALUE + at).load(Ordering::Relaxed).to_le_bytes();
+                    chunk.copy_from_slice(&bytes[..chunk.len()]);
+                }
+                fence(Ordering::Acquire);
+                if word(SEQUENCE).load(Ordering::Relaxed) == before {
+                    if timestamp_ms == NO_TIMESTAMP {
+                        return Err(Error::NoValue);
+                    }
+                    if copied < value_bytes {
+                        return Err(Error::BufferTooSmall {
+                            needed_bytes: value_bytes,
+                            buffer_bytes: value.len(),
+                        });
+                    }
+                    let wall_trusted = meta & META_TRUSTED != 0;
+                    let avi_ms = validity as u32;
+                    return Ok(SlotRead {
+                        value_bytes,
+                        timestamp_ms,
+                        arrival_ns,
+                        boot_tag,
+                        wall_trusted,
+                        avi_ms,
+                    });
+                }
+            }
+            back_off(&mut waits);
+        }
+    }
+
+    /// Fresh temporal objects at `now_ms`. One pass over the table; each timestamp is one word, so no lock.
+    pub fn fresh_count(&self, now_ms: i64) -> FreshCount {
+        let mut count = FreshCount::default();
+        for id in (0..self.objects()).map(ObjectId) {
+            let (avi_ms, temporal) = self.validity(id);
+            if temporal {
+                let timestamp_ms = self.slot_word(id, TIMESTAMP).load(Ordering::Relaxed) as i64;
+                count.temporal += 1;
+                count.fresh += u32::from(is_fresh(now_ms, timestamp_ms, avi_ms));
+            }
+        }
+        count
+    }
+
+    /// The index entry's object, or the free entry where the key would go.
+    fn probe(&self, words: &[u64; WORDS_PER_LINE]) -> Result<ObjectId, usize> {
+        let hash = self.hash(words);
+        let mask = self.shape.index_entries - 1;
+        let mut at = hash as usize & mask;
+        // Bounded although an entry is always free: the memory may be shared with a faulty process.
+        for _ in 0..self.shape.index_entries {
+            let entry = self.word(HEADER_LINES, at).load(Ordering::Acquire);
+            if entry == 0 {
+                return Err(at);
+            }
+            let id = (entry as u32).wrapping_sub(1);
+            if entry >> 32 == hash >> 32 && id < self.objects_max() {
+                let line = self.shape.keys_at + id as usize;
+                if words
+                    .iter()
+                    .enumerate()
+                    .all(|(i, word)| self.word(line, i).load(Ordering::Relaxed) == *word)
+                {
+                    return Ok(ObjectId(id));
+                }
+            }
+            at = (at + 1) & mask;
+        }
+        Err(at)
+    }
+
+    fn hash(&self, words: &[u64; WORDS_PER_LINE]) -> u64 {
+        let mut hash = self.hash_seed;
+        for word in words.iter().take_while(|word| **word != u64::MAX) {
+            let product = u128::from(hash ^ word) * u128::from(0x9e37_79b9_7f4a_7c15_u64);
+            hash = (product >> 64) as u64 ^ product as u64;
+        }
+        hash ^ hash >> 29
+    }
+
+    fn word(&self, line: usize, at: usize) -> &AtomicU64 {
+        &self.memory.as_ref()[line + at / WORDS_PER_LINE].0[at % WORDS_PER_LINE]
+    }
+
+    fn slot_word(&self, id: ObjectId, at: usize) -> &AtomicU64 {
+        self.word(
+            self.shape.slots_at + id.0 as usize * self.shape.slot_lines,
+            at,
+        )
+    }
+}
+
+/// The freshness rule; an object without a value is not fresh.
+#[must_use]
+pub fn is_fresh(now_ms: i64, timestamp_ms: i64, avi_ms: u32) -> bool {
+    timestamp_ms != NO_TIMESTAMP && now_ms.saturating_sub(timestamp_ms) <= i64::from(avi_ms)
+}
+
+fn validity(avi_ms: u32, temporal: bool) -> u64 {
+    u64::from(avi_ms) | if temporal { VALIDITY_TEMPORAL } else { 0 }
+}
+
+fn pack_key(key: &str) -> Option<[u64; WORDS_PER_LINE]> {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        return None;
+    }
+    let mut bytes = [KEY_PAD; KEY_BYTES_MAX];
+    bytes[..key.len()].copy_from_slice(key.as_bytes());
+    let mut words = [0; WORDS_PER_LINE];
+    for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_le_bytes(chunk.try_into().unwrap_or([KEY_PAD; 8]));
+    }
+    Some(words)
+}
+
+#[cold]
+fn back_off(waits: &mut u32) {
+    *waits += 1;
+    if *waits % SPINS_MAX == 0 {
+        std::thread::sleep(READ_BACKOFF);
+    } else {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests;

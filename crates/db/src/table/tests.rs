@@ -1,0 +1,192 @@
+use super::*;
+use std::sync::atomic::AtomicBool;
+
+fn value(timestamp_ms: i64, value: &[u8]) -> SlotValue<'_> {
+    SlotValue {
+        timestamp_ms,
+        arrival_ns: 5,
+        boot_tag: 9,
+        wall_trusted: true,
+        value,
+    }
+}
+
+#[test]
+fn a_value_comes_back_with_its_times() {
+    let table = Table::new(4, 20, 1).unwrap();
+    let (id, new) = table.insert("room 1 temperature", 1500, true).unwrap();
+    assert!(new);
+    let mut buffer = [0; 20];
+    assert_eq!(table.read(id, &mut buffer), Err(Error::NoValue));
+    assert_eq!(
+        table.write(id, &value(-7, b"twenty-one bytes was!")),
+        Err(Error::ValueTooLong {
+            bytes: 21,
+            value_bytes_max: 20
+        })
+    );
+    assert_eq!(
+        table.write(id, &value(-7, b"nineteen bytes here")),
+        Ok(true)
+    );
+    let read = table.read(id, &mut buffer).unwrap();
+    assert_eq!(&buffer[..read.value_bytes], b"nineteen bytes here");
+    assert_eq!(
+        (
+            read.timestamp_ms,
+            read.arrival_ns,
+            read.boot_tag,
+            read.avi_ms
+        ),
+        (-7, 5, 9, 1500)
+    );
+    assert!(read.wall_trusted);
+    let short = Error::BufferTooSmall {
+        needed_bytes: 19,
+        buffer_bytes: 18,
+    };
+    assert_eq!(table.read(id, &mut buffer[..18]), Err(short));
+}
+
+#[test]
+fn an_older_value_never_replaces_a_newer_one() {
+    let table = Table::new(1, 8, 1).unwrap();
+    let (id, _) = table.insert("a", 0, false).unwrap();
+    assert_eq!(table.write(id, &value(10, b"new")), Ok(true));
+    assert_eq!(table.write(id, &value(9, b"old")), Ok(false));
+    assert_eq!(table.write(id, &value(10, b"tie")), Ok(true));
+    let mut buffer = [0; 8];
+    assert_eq!(table.read(id, &mut buffer).unwrap().value_bytes, 3);
+    assert_eq!(&buffer[..3], b"tie");
+}
+
+#[test]
+fn every_key_is_found_in_a_full_table_and_no_other() {
+    let table = Table::new(1000, 8, 77).unwrap();
+    for n in 0..1000 {
+        let (id, new) = table.insert(&format!("key/{n}"), n, n % 2 == 0).unwrap();
+        assert_eq!((id, new), (ObjectId(n), true));
+    }
+    assert_eq!(
+        table.insert("one more", 0, false),
+        Err(Error::TableFull { objects_max: 1000 })
+    );
+    for n in 0..1000 {
+        assert_eq!(table.lookup(&format!("key/{n}")), Some(ObjectId(n)));
+        assert_eq!(table.key(ObjectId(n)).as_str(), format!("key/{n}"));
+        assert_eq!(table.validity(ObjectId(n)), (n, n % 2 == 0));
+    }
+    assert_eq!(table.lookup("key/1000"), None);
+    assert_eq!(table.insert("key/5", 5, false), Ok((ObjectId(5), false)));
+    assert_eq!(table.insert("key/5", 6, false), Ok((ObjectId(5), true)));
+    let long = "k".repeat(64);
+    assert_eq!(table.lookup(&long), None);
+    assert_eq!(
+        table.insert(&"k".repeat(65), 0, false),
+        Err(Error::KeyInvalid { bytes: 65 })
+    );
+}
+
+#[test]
+fn restored_ids_leave_gaps_that_are_not_given_again() {
+    let table = Table::new(8, 8, 3).unwrap();
+    assert_eq!(table.restore(ObjectId(3), "three", 10, true), Ok(true));
+    assert_eq!(table.restore(ObjectId(3), "three", 20, true), Ok(true));
+    assert_eq!(table.restore(ObjectId(3), "other", 20, true), Ok(false));
+    assert_eq!(table.restore(ObjectId(2), "three", 20, true), Ok(false));
+    assert_eq!(table.restore(ObjectId(1), "one", 20, true), Ok(true));
+    assert_eq!(table.key(ObjectId(0)).as_str(), "");
+    assert_eq!(table.insert("next", 0, false), Ok((ObjectId(4), true)));
+    assert!(matches!(
+        table.restore(ObjectId(8), "x", 0, true),
+        Err(Error::TableTooSmall { needed: 9, .. })
+    ));
+}
+
+#[test]
+fn freshness_counts_temporal_objects_only() {
+    let table = Table::new(4, 8, 3).unwrap();
+    for (key, temporal) in [("a", true), ("b", true), ("c", true), ("d", false)] {
+        table.insert(key, 100, temporal).unwrap();
+    }
+    table.write(ObjectId(0), &value(1000, b"x")).unwrap();
+    table.write(ObjectId(1), &value(899, b"x")).unwrap();
+    table.write(ObjectId(3), &value(1000, b"x")).unwrap();
+    assert_eq!(
+        table.fresh_count(1000),
+        FreshCount {
+            fresh: 1,
+            temporal: 3
+        }
+    );
+    assert_eq!(
+        table.fresh_count(999),
+        FreshCount {
+            fresh: 2,
+            temporal: 3
+        }
+    );
+    assert!(!is_fresh(i64::MIN, NO_TIMESTAMP, 5));
+}
+
+#[test]
+fn a_second_user_attaches_and_a_foreign_region_is_refused() {
+    let table = Table::new(4, 8, 3).unwrap();
+    let (id, _) = table.insert("a", 100, true).unwrap();
+    table.write(id, &value(1, b"shared")).unwrap();
+    let other = Table::attach(table.memory).unwrap();
+    let mut buffer = [0; 8];
+    assert_eq!(other.lookup("a"), Some(id));
+    assert_eq!(other.read(id, &mut buffer).unwrap().value_bytes, 6);
+    other.word(0, 1).store(99, Ordering::Relaxed);
+    assert_eq!(
+        Table::attach(other.memory).err(),
+        Some(Error::RegionInvalid { reason: "version" })
+    );
+}
+
+/// Several writers and readers on one slot: a value whose words must all be equal is never seen torn.
+#[test]
+fn readers_never_see_a_torn_value() {
+    let table = Table::new(1, 256, 3).unwrap();
+    let (id, _) = table.insert("hot", 100, true).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for writer in 0..2u64 {
+            let (table, stop) = (&table, &stop);
+            scope.spawn(move || {
+                for n in 0..100_000u64 {
+                    let word = n * 2 + writer;
+                    let mut bytes = [0; 256];
+                    bytes
+                        .chunks_exact_mut(8)
+                        .for_each(|chunk| chunk.copy_from_slice(&word.to_le_bytes()));
+                    let new = SlotValue {
+                        arrival_ns: word,
+                        boot_tag: word,
+                        ..value(0, &bytes)
+                    };
+                    table.write(id, &new).unwrap();
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+        }
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut buffer = [0; 256];
+                while !stop.load(Ordering::Relaxed) {
+                    let Ok(read) = table.read(id, &mut buffer) else {
+                        continue;
+                    };
+                    let word = read.arrival_ns;
+                    assert_eq!(read.boot_tag, word);
+                    assert!(
+                        buffer
+                            .chunks_exact(8)
+                            .all(|chunk| chunk == word.to_le_bytes())
+                    );
+                }
+            });
+        }
+    });
+}
