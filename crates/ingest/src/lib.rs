@@ -1,1 +1,22 @@
-//! Placeholder while the workspace is being laid out.
+//! Where readings come from: a recorded trace, replayed at any speed. Network sources join this room later.
+//!
+//! **Holds:** the parser of a trace ([`trace`]), the trace of the burning office block that is bundled with
+//! the project ([`trace::bundled`]), the replayer that yields readings at the times of the trace
+//! ([`replay`]), and the step from a reading to an object of the database ([`sink`]).
+//!
+//! **Must not know:** the file store and its format, the controller, HTTP.
+//!
+//! **Invariants:** a malformed line costs that line alone and is counted by its reason; no input makes the
+//! parser panic or hold more than its stated limits; readings are yielded in the order of the trace and never
+//! before their time; the bytes stored for a reading give back exactly the number that was parsed.
+//!
+//! **Files:** `trace/mod.rs` types, limits and the bundled trace, `trace/line.rs` bounded lines and CSV
+//! fields, `trace/sensors.rs` and `trace/readings.rs` the two tables, `replay.rs` the replayer, `sink.rs` the
+//! way into the database, `error.rs`.
+
+mod error;
+pub mod replay;
+pub mod sink;
+pub mod trace;
+
+pub use error::Error;

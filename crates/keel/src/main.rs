@@ -1,2 +1,52 @@
-//! Placeholder.
-fn main() {}
+//! `keel`: the one binary of Evenkeel.
+//!
+//! **Holds:** the command line ([`cli`]), how commands fail and print, and the wiring of the rooms for each
+//! command: `keel flash` and `keel demo`.
+//!
+//! **Must not know:** the algorithms of a room; it calls them. (The analysis of the demo's burning building is
+//! the demo's own, an example of a program that uses the database.)
+//!
+//! **Invariants:** exit status 0 is success, 1 failure, 2 wrong usage; a failure is one line on standard error
+//! that names the thing and the remedy; `--json` prints one JSON value on standard output and nothing else; a
+//! closed standard output ends a command quietly; every exit path of the demo removes what it made and gives
+//! the terminal back.
+//!
+//! **Files:** `cli.rs` the definition of the command line, `error.rs`, `output.rs`, `progress.rs`, `signals.rs`, `random.rs`,
+//! `flash_cmd/` the commands on stores, `bench_cmd.rs`, `demo/` the demo: `mod.rs` the run from start to
+//! summary, `writer.rs` the child process, `protocol.rs` what both say, `recorder.rs` the parent's record,
+//! `supervisor.rs` start, kill and restart of the child, `building.rs` and `analysis.rs` the task, `view.rs`
+//! the live view, `summary.rs` the figures at the end.
+
+mod bench_cmd;
+mod cli;
+mod demo;
+mod error;
+mod flash_cmd;
+mod output;
+mod progress;
+mod random;
+mod signals;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let command = match cli::parse() {
+        Ok(cli) => cli.command,
+        Err(status) => return ExitCode::from(status),
+    };
+    let result = match command {
+        cli::Command::Demo(arguments) => demo::run(&arguments),
+        cli::Command::Flash(arguments) => flash_cmd::run(&arguments.command),
+        cli::Command::Bench { arguments } => bench_cmd::run(&arguments),
+        cli::Command::DemoWriter { image, orphan_dir } => {
+            demo::writer::run(&image, orphan_dir.as_deref())
+        }
+    };
+    match result {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("keel: {error}");
+            ExitCode::from(error.status())
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The command line, defined once: help, defaults and limits come from here.
+
+use crate::error::{CliError, STATUS_USAGE};
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Names and examples stand in the help because people copy them.
+#[derive(Debug, Parser)]
+#[command(
+    name = "keel",
+    version,
+    about = "The predictable data path of a Linux edge device: from a sensor's reading to flash.",
+    propagate_version = true,
+    disable_help_subcommand = true,
+    after_help = "Examples:\n  \
+        keel demo                              the bundled fire trace, live in this terminal\n  \
+        keel demo --kill --headless            the same, killing the writer again and again\n  \
+        keel flash format store.img --size 64M\n  \
+        keel flash put store.img notes.txt < notes.txt\n\n\
+        Exit status: 0 success, 1 failure, 2 wrong usage."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Replay a burning building through the database onto flash, and prove that nothing was lost
+    Demo(DemoArgs),
+    /// Work on a flash store in an image file or on a block device
+    Flash(FlashArgs),
+    /// Measure: `keel bench flash`; runs the program keel-bench
+    #[command(
+        disable_help_flag = true,
+        disable_version_flag = true,
+        after_help = "Example:\n  keel bench flash --json bench.json"
+    )]
+    Bench {
+        /// What to measure, and the options of keel-bench
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "ARGUMENTS"
+        )]
+        arguments: Vec<OsString>,
+    },
+    /// The writer of `keel demo`; started by it
+    #[command(hide = true)]
+    DemoWriter {
+        /// Device image
+        #[arg(long)]
+        image: PathBuf,
+        /// Remove this directory if the parent dies
+        #[arg(long)]
+        orphan_dir: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel demo                                 300 s of trace at 10x: half a minute, live\n  \
+    keel demo --seconds 60 --speed 20         a short look\n  \
+    keel demo --headless --json > demo.json   figures for a program\n  \
+    keel demo --kill                          SIGKILL the writer at random moments\n  \
+    keel demo --dir /mnt/card                 on the flash that you want to trust\n\n\
+    The store is 256 MiB. Without --dir it lies in a temporary directory (TMPDIR, else /var/tmp) and is\n\
+    removed. Press q to stop the live view. Exit status 1 if an acknowledged reading is missing or altered.")]
+pub(crate) struct DemoArgs {
+    /// Seconds of the trace to replay
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=14_400))]
+    pub(crate) seconds: u64,
+    /// How many times faster than the clock
+    #[arg(long, value_name = "X", default_value_t = 10.0, value_parser = speed)]
+    pub(crate) speed: f64,
+    /// Keep the store in this directory (made if absent), as demo.img
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Plain lines instead of the live view
+    #[arg(long)]
+    pub(crate) headless: bool,
+    /// One JSON object on standard output at the end, nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Kill the writer with SIGKILL at random moments, at least ten times, and restart it
+    #[arg(long)]
+    pub(crate) kill: bool,
+    /// Seed of the random moments; default: a new one, printed
+    #[arg(long, value_name = "N", requires = "kill")]
+    pub(crate) seed: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    disable_help_subcommand = true,
+    after_help = "Examples:\n  \
+    keel flash format store.img --size 256M\n  \
+    keel flash put store.img config.toml config.toml\n  \
+    keel flash ls store.img\n  \
+    keel flash get store.img config.toml > copy.toml\n  \
+    keel flash check store.img && echo whole\n\n\
+    IMAGE is a file or a block device. ls, get, stat, check, bounds and dump never write to it."
+)]
+pub(crate) struct FlashArgs {
+    #[command(subcommand)]
+    pub(crate) command: FlashCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FlashCommand {
+    /// Make an empty store
+    #[command(after_help = "Examples:\n  \
+        keel flash format store.img --size 256M\n  \
+        keel flash format /dev/mmcblk0p3 --files 100000 --force\n\n\
+        Without --force nothing is overwritten: neither a store nor a file or device that holds anything.")]
+    Format {
+        /// File or block device
+        image: PathBuf,
+        /// Size of a new image file, in bytes or with K, M, G or T [default: 256M for a new file, else its own]
+        #[arg(long, value_parser = size)]
+        size: Option<u64>,
+        /// How many files the store can hold
+        #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
+        files: u64,
+        /// Longest file name in bytes
+        #[arg(long, value_name = "N", default_value_t = 255, value_parser = clap::value_parser!(u16).range(1..=255))]
+        name_bytes: u16,
+        /// Overwrite what is there
+        #[arg(long)]
+        force: bool,
+        #[arg(long, help = "One JSON object")]
+        json: bool,
+    },
+    /// List the files, in no particular order
+    Ls {
+        /// File or block device
+        image: PathBuf,
+        /// One JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Store a whole file atomically, replacing one of that name
+    #[command(
+        after_help = "Examples:\n  keel flash put store.img notes.txt ./notes.txt\n  date | keel flash put store.img today"
+    )]
+    Put {
+        /// File or block device
+        image: PathBuf,
+        /// Name in the store
+        name: OsString,
+        /// Where the bytes come from; - is standard input
+        #[arg(default_value = "-", value_name = "FILE")]
+        from: PathBuf,
+    },
+    /// Write a file of the store to standard output or to a file
+    Get {
+        /// File or block device
+        image: PathBuf,
+        /// Name in the store
+        name: OsString,
+        /// Where the bytes go; - is standard output
+        #[arg(default_value = "-", value_name = "OUT")]
+        to: PathBuf,
+    },
+    /// Append to a file of the store; makes it if absent
+    #[command(after_help = "Example:\n  date | keel flash append store.img log.txt")]
+    Append {
+        /// File or block device
+        image: PathBuf,
+        /// Name in the store
+        name: OsString,
+        /// Where the bytes come from; - is standard input
+        #[arg(default_value = "-", value_name = "FILE")]
+        from: PathBuf,
+    },
+    /// Delete a file of the store
+    Rm {
+        /// File or block device
+        image: PathBuf,
+        /// Name in the store
+        name: OsString,
+    },
+    /// Figures of the store, or of one file
+    Stat {
+        /// File or block device
+        image: PathBuf,
+        /// Name in the store
+        name: Option<OsString>,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read every block and name all damage; exit status 1 if there is any
+    Check {
+        /// File or block device
+        image: PathBuf,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// The most device operations that each call can need
+    Bounds {
+        /// File or block device
+        image: PathBuf,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// What lies where: superblock, commit records, name table
+    Dump {
+        /// File or block device
+        image: PathBuf,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Parses the arguments of this process; `Err` is the exit status after help, version or one line of error.
+pub(crate) fn parse() -> Result<Cli, u8> {
+    let error = match Cli::try_parse() {
+        Ok(cli) => return Ok(cli),
+        Err(error) => error,
+    };
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // A closed pipe (`keel --help | head -1`) is no failure.
+            error.print().ok();
+            Err(0)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            error.print().ok();
+            Err(STATUS_USAGE)
+        }
+        _ => {
+            let text = error.render().to_string();
+            // The first paragraph says what is wrong; the rest repeats the usage.
+            let lines = text
+                .lines()
+                .take_while(|line| !line.trim().is_empty())
+                .map(str::trim);
+            let wrong = lines.collect::<Vec<_>>().join(" ");
+            let wrong = wrong.strip_prefix("error: ").unwrap_or(&wrong).to_owned();
+            eprintln!(
+                "keel: {}",
+                CliError::usage("command line", wrong, "see `keel --help`")
+            );
+            Err(STATUS_USAGE)
+        }
+    }
+}
+
+/// A number of bytes, with an optional binary suffix.
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || "must be a number of bytes such as 268435456, 256M or 4G".to_owned();
+    let upper = text.trim().to_ascii_uppercase();
+    let digits_end = upper
+        .find(|letter: char| !letter.is_ascii_digit())
+        .unwrap_or(upper.len());
+    let (digits, suffix) = upper.split_at(digits_end);
+    let shift = match suffix {
+        "" | "B" => 0,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        "T" | "TIB" => 40,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number
+        .checked_mul(1 << shift)
+        .filter(|bytes| *bytes <= i64::MAX as u64)
+        .ok_or_else(|| "is too large".to_owned())
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(speed) if (0.1..=1_000.0).contains(&speed) => Ok(speed),
+        _ => Err("must be a number from 0.1 to 1000".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_with_and_without_suffix() {
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("256M"), Ok(256 << 20));
+        assert_eq!(size("1k"), Ok(1024));
+        assert_eq!(size("2GiB"), Ok(2 << 30));
+        assert_eq!(size("1T"), Ok(1 << 40));
+        for bad in ["", "M", "1.5G", "-1", "1Q", "99999999T", "1 M"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn speeds_have_a_range() {
+        assert_eq!(speed("10"), Ok(10.0));
+        for bad in ["0", "nan", "inf", "-1", "1001", "x"] {
+            assert!(speed(bad).is_err(), "{bad}");
+        }
+    }
+}

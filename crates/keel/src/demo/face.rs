@@ -1,0 +1,147 @@
+//! How a run shows itself while it goes on: live in a terminal, in plain lines, or not at all.
+
+use super::analysis::{Verdict, WayOut};
+use super::building::STOREYS;
+use super::run::RunOptions;
+use super::state::{Phase, Snapshot};
+use super::summary::{duration, grouped};
+use super::view::View;
+use crate::error::CliError;
+use crate::output::Output;
+use std::time::{Duration, Instant};
+
+/// Time between two plain lines.
+const LINE_PERIOD: Duration = Duration::from_secs(1);
+
+/// Whoever watches.
+pub(crate) enum Face {
+    Live(Box<View>),
+    Lines(Lines),
+    Silent,
+}
+
+impl Face {
+    /// The live view if `live`, otherwise plain lines. A terminal that cannot be taken over gets plain lines too.
+    pub(crate) fn open(live: bool) -> Result<Self, CliError> {
+        if live && let Ok(view) = View::new() {
+            return Ok(Self::Live(Box::new(view)));
+        }
+        Ok(Self::Lines(Lines {
+            out: Output::new(),
+            last: None,
+        }))
+    }
+
+    /// Says what will be done.
+    pub(crate) fn begin(&mut self, options: &RunOptions) -> Result<(), CliError> {
+        let Self::Lines(lines) = self else {
+            return Ok(());
+        };
+        lines.out.line(format_args!(
+            "keel demo: 1,024 sensors of a burning office block, {} s of trace at {}x",
+            options.end_ms / 1_000,
+            options.speed
+        ))?;
+        if let Some(seed) = options.seed {
+            lines.out.line(format_args!(
+                "killing the writer with SIGKILL at random moments, seed {seed}"
+            ))?;
+        }
+        lines.out.flush()
+    }
+
+    /// Shows a moment; answers whether the watcher wants to stop.
+    pub(crate) fn show(&mut self, snapshot: &Snapshot<'_>) -> Result<bool, CliError> {
+        match self {
+            Self::Live(view) => view.draw(snapshot),
+            Self::Lines(lines) => lines.show(snapshot),
+            Self::Silent => Ok(false),
+        }
+    }
+}
+
+/// Plain lines on standard output.
+pub(crate) struct Lines {
+    out: Output,
+    last: Option<Instant>,
+}
+
+impl Lines {
+    fn show(&mut self, snapshot: &Snapshot<'_>) -> Result<bool, CliError> {
+        let now = Instant::now();
+        let due = self
+            .last
+            .is_none_or(|last| now.duration_since(last) >= LINE_PERIOD);
+        if due && snapshot.stats.is_some() {
+            self.last = Some(now);
+            self.out.line(line(snapshot))?;
+            self.out.flush()?;
+        }
+        // Nobody reads any more: there is no one to run for.
+        Ok(!self.out.is_open())
+    }
+}
+
+/// One moment in one line.
+fn line(snapshot: &Snapshot<'_>) -> String {
+    let picture = snapshot.picture();
+    let lost = picture
+        .rooms
+        .iter()
+        .filter(|room| matches!(room.verdict, Verdict::Lost(_)))
+        .count();
+    let hottest = picture.hottest.map_or("no fire yet".to_owned(), |room| {
+        format!(
+            "hottest {room} {:.0} °C",
+            picture.rooms[room.index()].hottest_c
+        )
+    });
+    let ways = picture
+        .ways_out
+        .iter()
+        .filter(|way| matches!(way, WayOut::Open | WayOut::Threatened))
+        .count();
+    let seconds = snapshot.trace_ms() as f64 / 1e3;
+    let stats = snapshot.stats;
+    let mut line = format!(
+        "{seconds:>6.1} s  {} readings/s  {} acknowledged  lag {}  fresh {:.1} %  tardiness {:.3}  missed {}  {hottest}  \
+         {lost} rooms lost  way out on {ways} of {STOREYS} storeys",
+        grouped(snapshot.rate_per_s),
+        grouped(snapshot.acknowledged),
+        duration(stats.map_or(0, |stats| stats.lag_ns)),
+        100.0 * stats.map_or(0.0, |stats| stats.fresh_last),
+        stats.map_or(0.0, |stats| stats.tardiness_last),
+        snapshot.figures.deadline_misses,
+    );
+    if snapshot.kills_planned > 0 {
+        line.push_str(&format!("  kills {}", snapshot.kills));
+    }
+    if snapshot.phase == Phase::Recovering {
+        line.push_str("  (recovering)");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::protocol::Stats;
+    use super::super::state::tests_snapshot;
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_line_with_the_figures() {
+        let stats = Stats {
+            trace_ms: 12_345,
+            fresh_last: 0.5,
+            ..Stats::default()
+        };
+        let text = line(&tests_snapshot(Some(&stats)));
+        assert!(
+            text.contains("12.3 s")
+                && text.contains("2,601 readings/s")
+                && text.contains("fresh 50.0 %"),
+            "{text}"
+        );
+        assert!(!text.contains('\n'));
+    }
+}

@@ -1,0 +1,268 @@
+//! The parent's own record of every reading: what was offered, what was acknowledged, and at the end what the
+//! store gives back. It knows only what came through the pipe.
+
+use super::protocol::{Offered, VALUE_BYTES};
+use std::collections::HashMap;
+
+/// Most readings of one run; 24 bytes each are kept.
+pub(crate) const READINGS_MAX: usize = 4_000_000;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    time_ms: u64,
+    value: [u8; VALUE_BYTES],
+    sensor: u16,
+    acknowledged: bool,
+}
+
+/// Why a message does not fit the record: the writer is wrong, and the run has failed.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RecordError {
+    #[error("reading {number} was offered where {expected} was due")]
+    Order { number: u64, expected: u64 },
+    #[error("reading {0} was offered again with another sensor, time or value")]
+    Changed(u64),
+    #[error("reading {0} was acknowledged but never offered")]
+    NeverOffered(u64),
+    #[error("more than {READINGS_MAX} readings")]
+    TooMany,
+}
+
+/// Everything that passed through the pipe.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    entries: Vec<Entry>,
+    acknowledged: u64,
+    again: u64,
+}
+
+/// What the comparison with the reopened store found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Comparison {
+    /// Acknowledged, but not in the store.
+    pub(crate) missing: u64,
+    /// In the store with a value that was not offered for that sensor and time.
+    pub(crate) altered: u64,
+    /// In the store, but never offered for any value.
+    pub(crate) unexpected: u64,
+    /// Records found in the store, repetitions included.
+    pub(crate) found: u64,
+    /// Offered, never acknowledged, and in the store all the same: allowed.
+    pub(crate) unacknowledged_found: u64,
+}
+
+impl Record {
+    /// The writer announced a reading: the next one, or one that it offers again.
+    pub(crate) fn offered(&mut self, reading: &Offered) -> Result<(), RecordError> {
+        let expected = self.entries.len() as u64;
+        if reading.number > expected {
+            return Err(RecordError::Order {
+                number: reading.number,
+                expected,
+            });
+        }
+        if let Some(entry) = self.entry_mut(reading.number) {
+            if (entry.time_ms, entry.sensor, entry.value)
+                != (reading.time_ms, reading.sensor, reading.value)
+            {
+                return Err(RecordError::Changed(reading.number));
+            }
+            self.again += 1;
+            return Ok(());
+        }
+        if self.entries.len() == READINGS_MAX {
+            return Err(RecordError::TooMany);
+        }
+        self.entries.push(Entry {
+            time_ms: reading.time_ms,
+            value: reading.value,
+            sensor: reading.sensor,
+            acknowledged: false,
+        });
+        Ok(())
+    }
+
+    /// The writer acknowledged a reading. Doing so twice counts once.
+    pub(crate) fn acknowledged(&mut self, number: u64) -> Result<(), RecordError> {
+        let entry = self
+            .entry_mut(number)
+            .ok_or(RecordError::NeverOffered(number))?;
+        let first = !std::mem::replace(&mut entry.acknowledged, true);
+        self.acknowledged += u64::from(first);
+        Ok(())
+    }
+
+    fn entry_mut(&mut self, number: u64) -> Option<&mut Entry> {
+        self.entries.get_mut(usize::try_from(number).ok()?)
+    }
+
+    /// Readings offered, each counted once.
+    pub(crate) fn offered_count(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    /// Readings acknowledged, each counted once.
+    pub(crate) fn acknowledged_count(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// Readings offered and not acknowledged.
+    pub(crate) fn open_count(&self) -> u64 {
+        self.offered_count() - self.acknowledged
+    }
+
+    /// How often a reading was offered again after a restart.
+    pub(crate) fn again_count(&self) -> u64 {
+        self.again
+    }
+
+    /// Time of the latest reading offered; 0 before the first.
+    pub(crate) fn time_ms_last(&self) -> u64 {
+        self.entries.last().map_or(0, |entry| entry.time_ms)
+    }
+
+    /// Numbers of the readings that are open, in order.
+    pub(crate) fn open(&self) -> Vec<u64> {
+        let open = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| !entry.acknowledged);
+        open.map(|(number, _)| number as u64).collect()
+    }
+
+    /// Starts the comparison with a store.
+    pub(crate) fn compare(&self) -> Comparing<'_> {
+        let by_time = self.entries.iter().enumerate();
+        let index = by_time
+            .map(|(number, entry)| ((entry.sensor, entry.time_ms), number))
+            .collect();
+        Comparing {
+            record: self,
+            index,
+            seen: vec![false; self.entries.len()],
+            comparison: Comparison::default(),
+        }
+    }
+}
+
+/// A comparison under way: feed it every record of the store, in any order.
+pub(crate) struct Comparing<'r> {
+    record: &'r Record,
+    index: HashMap<(u16, u64), usize>,
+    seen: Vec<bool>,
+    comparison: Comparison,
+}
+
+impl Comparing<'_> {
+    /// The store holds `value` for this sensor and time; `sensor` is `None` for a key that names none.
+    pub(crate) fn found(&mut self, sensor: Option<u16>, time_ms: i64, value: &[u8]) {
+        self.comparison.found += 1;
+        let key = sensor.zip(u64::try_from(time_ms).ok());
+        match key.and_then(|key| self.index.get(&key)) {
+            None => self.comparison.unexpected += 1,
+            Some(&number) if self.record.entries[number].value != value => {
+                self.comparison.altered += 1
+            }
+            Some(&number) => self.seen[number] = true,
+        }
+    }
+
+    /// All records have been fed.
+    pub(crate) fn finish(mut self) -> Comparison {
+        for (entry, seen) in self.record.entries.iter().zip(&self.seen) {
+            self.comparison.missing += u64::from(entry.acknowledged && !seen);
+            self.comparison.unacknowledged_found += u64::from(!entry.acknowledged && *seen);
+        }
+        self.comparison
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(number: u64) -> Offered {
+        Offered {
+            number,
+            time_ms: 10 * number,
+            sensor: number as u16,
+            value: (number as f64).to_le_bytes(),
+        }
+    }
+
+    fn record(offered: u64, acknowledged: &[u64]) -> Record {
+        let mut record = Record::default();
+        (0..offered).for_each(|number| record.offered(&reading(number)).unwrap());
+        acknowledged
+            .iter()
+            .for_each(|number| record.acknowledged(*number).unwrap());
+        record
+    }
+
+    fn compare(record: &Record, found: &[Offered]) -> Comparison {
+        let mut comparing = record.compare();
+        for reading in found {
+            comparing.found(Some(reading.sensor), reading.time_ms as i64, &reading.value);
+        }
+        comparing.finish()
+    }
+
+    #[test]
+    fn a_whole_store_has_nothing_missing() {
+        let record = record(3, &[0, 1]);
+        let found = compare(&record, &[reading(0), reading(1), reading(1), reading(2)]);
+        assert_eq!(
+            found,
+            Comparison {
+                found: 4,
+                unacknowledged_found: 1,
+                ..Comparison::default()
+            }
+        );
+        assert_eq!(record.open(), [2]);
+    }
+
+    #[test]
+    fn lost_changed_and_invented_readings_are_told_apart() {
+        let record = record(3, &[0, 1]);
+        let mut changed = reading(1);
+        changed.value[0] ^= 1;
+        let found = compare(&record, &[changed, reading(9)]);
+        assert_eq!((found.missing, found.altered, found.unexpected), (2, 1, 1));
+        let mut comparing = record.compare();
+        comparing.found(None, 0, &[0; 8]);
+        comparing.found(Some(0), -1, &[0; 8]);
+        comparing.found(Some(0), 0, &[]);
+        let found = comparing.finish();
+        assert_eq!((found.unexpected, found.altered, found.missing), (2, 1, 2));
+    }
+
+    #[test]
+    fn a_second_offer_counts_once_and_must_be_the_same() {
+        let mut record = record(2, &[0, 0]);
+        record.offered(&reading(1)).unwrap();
+        assert_eq!(
+            (
+                record.offered_count(),
+                record.acknowledged_count(),
+                record.open_count()
+            ),
+            (2, 1, 1)
+        );
+        assert_eq!(record.again_count(), 1);
+        let changed = Offered {
+            sensor: 7,
+            ..reading(1)
+        };
+        assert_eq!(record.offered(&changed), Err(RecordError::Changed(1)));
+        assert_eq!(
+            record.offered(&reading(5)),
+            Err(RecordError::Order {
+                number: 5,
+                expected: 2
+            })
+        );
+        assert_eq!(record.acknowledged(2), Err(RecordError::NeverOffered(2)));
+    }
+}

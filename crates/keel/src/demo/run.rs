@@ -1,0 +1,475 @@
+//! A run from the first life of the writer to the comparison of the reopened store with the record.
+
+use super::face::Face;
+use super::place::Place;
+use super::protocol::{FromWriter, LatencyOf, Ready, Start, Stats};
+use super::recorder::{Comparison, Record, RecordError};
+use super::state::{Phase, Rate, Snapshot, Sums};
+use super::summary::{Figures, Totals};
+use super::supervisor::{Event, KillAt, Life, PlannedLife, plan};
+use crate::error::CliError;
+use crate::signals;
+use base::block::{FileDevice, FileDeviceOptions};
+use base::histogram::Histogram;
+use flash::{OpenOptions, Store};
+use ingest::trace;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// Time between two pictures of the live view.
+const FRAME: Duration = Duration::from_millis(100);
+
+/// How long a writer may take to finish when asked to.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a kill waits for a reading that is not durable yet; readings come a hundred times as often.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a writer may be silent; it reports ten times a second.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunOptions {
+    /// Time of the trace to replay.
+    pub(crate) end_ms: u64,
+    pub(crate) speed: f64,
+    /// Seed of the kills; no kills without.
+    pub(crate) seed: Option<u64>,
+}
+
+/// How a life ended.
+enum Ended {
+    Finished,
+    Killed,
+}
+
+/// What the present writer has said.
+#[derive(Default)]
+struct Present {
+    ready: Option<Ready>,
+    stats: Option<Box<Stats>>,
+    latency: [Option<Histogram>; LatencyOf::ALL.len()],
+    finished: bool,
+}
+
+/// The parent's side of a run.
+pub(crate) struct Run<'p> {
+    place: &'p Place,
+    options: RunOptions,
+    begun: Instant,
+    record: Record,
+    rate: Rate,
+    totals: Totals,
+    present: Present,
+    /// The last report of an ended life, shown while the next one starts.
+    last_stats: Option<Box<Stats>>,
+    phase: Phase,
+    direct: bool,
+    kills: u64,
+    kills_planned: u64,
+    kills_with_open_tickets: u64,
+    kills_during_recovery: u64,
+    killed_at: Option<Instant>,
+    downtime: Duration,
+    shown_at: Option<Instant>,
+    stop_wanted: bool,
+}
+
+impl<'p> Run<'p> {
+    pub(crate) fn new(place: &'p Place, options: &RunOptions) -> Self {
+        let now = Instant::now();
+        Self {
+            place,
+            options: *options,
+            begun: now,
+            record: Record::default(),
+            rate: Rate::new(now),
+            totals: Totals::default(),
+            present: Present::default(),
+            last_stats: None,
+            phase: Phase::Starting,
+            direct: false,
+            kills: 0,
+            kills_planned: 0,
+            kills_with_open_tickets: 0,
+            kills_during_recovery: 0,
+            killed_at: None,
+            downtime: Duration::ZERO,
+            shown_at: None,
+            stop_wanted: false,
+        }
+    }
+
+    /// Runs all lives and compares.
+    pub(crate) fn run(mut self, face: &mut Face) -> Result<Figures, CliError> {
+        let lives = plan(self.options.end_ms, self.options.seed);
+        self.kills_planned = lives.iter().filter(|life| life.kill.is_some()).count() as u64;
+        for planned in &lives {
+            if self.stop_wanted {
+                break;
+            }
+            self.live(planned, face)?;
+        }
+        if self.stop_wanted && self.killed_at.is_some() {
+            // Stopped between a kill and the next start: recover once more, so that what is compared is a store
+            // that has been reopened by its owner.
+            self.live(
+                &PlannedLife {
+                    end_ms: self.record.time_ms_last(),
+                    kill: None,
+                },
+                face,
+            )?;
+        }
+        let seconds = self.begun.elapsed().as_secs_f64();
+        self.phase = Phase::Comparing;
+        self.show(face, true)?;
+        let begun = Instant::now();
+        let (comparison, log_damaged) = self.compare()?;
+        let reopen_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Ok(self.figures(seconds, comparison, log_damaged, reopen_ns))
+    }
+
+    /// One life of the writer.
+    fn live(&mut self, planned: &PlannedLife, face: &mut Face) -> Result<(), CliError> {
+        let open = self.record.open();
+        let start = Start {
+            end_ms: planned.end_ms,
+            hold: planned.kill.is_some(),
+            speed: self.options.speed,
+            first: self.record.offered_count(),
+            origin_ms: self.record.time_ms_last(),
+        };
+        let mut life = Life::begin(
+            &self.place.image(),
+            self.place.temporary_dir(),
+            &start,
+            &open,
+        )?;
+        let ended = self.watch(&mut life, planned.kill, face);
+        let killed = matches!(ended, Ok(Ended::Killed));
+        if ended.is_err() {
+            life.kill();
+        }
+        let (status, complaint) = life.end();
+        self.end_of_life();
+        ended?;
+        let finished = std::mem::take(&mut self.present).finished;
+        if killed || (finished && status.is_some_and(|status| status.success())) {
+            return Ok(());
+        }
+        // The writer's own line names thing and remedy already.
+        if let Some(said) = complaint
+            .lines()
+            .last()
+            .and_then(|line| line.strip_prefix("keel: "))
+        {
+            return Err(CliError::failure("demo writer", said, ""));
+        }
+        let how = status.map_or("vanished".to_owned(), |status| {
+            format!("ended unexpectedly ({status})")
+        });
+        Err(CliError::failure("demo writer", how, "run the demo again"))
+    }
+
+    /// Listens to a life until it ends, kills it when its time has come.
+    fn watch(
+        &mut self,
+        life: &mut Life,
+        kill: Option<KillAt>,
+        face: &mut Face,
+    ) -> Result<Ended, CliError> {
+        let mut kill_at = match kill {
+            Some(KillAt::Start { delay }) => Some(life.begun + delay),
+            _ => None,
+        };
+        let mut stopped_at: Option<Instant> = None;
+        let mut heard_at = Instant::now();
+        loop {
+            match life.next_event(self.pause(kill_at)) {
+                Some(Event::Message(message)) => {
+                    heard_at = Instant::now();
+                    self.hear(message)?;
+                }
+                Some(Event::Ended(Ok(()))) => return Ok(Ended::Finished),
+                Some(Event::Ended(Err(error))) => return Err(nonsense(&error)),
+                None => {}
+            }
+            let now = Instant::now();
+            if let Some(KillAt::Trace { time_ms, delay, .. }) = kill
+                && kill_at.is_none()
+                && self.record.offered_count() > 0
+                && self.record.time_ms_last() >= time_ms
+            {
+                kill_at = Some(now + delay);
+            }
+            let only_with_open = matches!(
+                kill,
+                Some(KillAt::Trace {
+                    only_with_open: true,
+                    ..
+                })
+            );
+            if let Some(at) = kill_at
+                && now >= at
+                && stopped_at.is_none()
+                && (!only_with_open || self.record.open_count() > 0 || now >= at + OPEN_TIMEOUT)
+            {
+                return self.kill(life);
+            }
+            self.show(face, false)?;
+            if self.stop_wanted && stopped_at.is_none() {
+                stopped_at = Some(now);
+                self.phase = Phase::Finishing;
+                life.stop();
+            }
+            if stopped_at.is_some_and(|at| now >= at + STOP_TIMEOUT) || signals::stop_insisted() {
+                return Err(CliError::failure(
+                    "demo",
+                    "interrupted before it could finish",
+                    "run it again",
+                ));
+            }
+            if now.duration_since(heard_at) > SILENCE_TIMEOUT {
+                return Err(CliError::failure(
+                    "demo writer",
+                    "says nothing any more",
+                    "check the disk, then run it again",
+                ));
+            }
+        }
+    }
+
+    /// How long to wait for the next event.
+    fn pause(&self, kill_at: Option<Instant>) -> Duration {
+        let now = Instant::now();
+        let until_kill = kill_at.map_or(FRAME, |at| at.saturating_duration_since(now));
+        until_kill.clamp(Duration::from_millis(1), FRAME / 2)
+    }
+
+    /// SIGKILL, then everything that the writer had said before it died.
+    fn kill(&mut self, life: &mut Life) -> Result<Ended, CliError> {
+        let recovering = self.present.ready.is_none();
+        let knew_of_open = self.record.open_count() > 0;
+        life.kill();
+        let now = Instant::now();
+        // A start that was killed continues the downtime that began with the kill before.
+        self.killed_at.get_or_insert(now);
+        loop {
+            match life.next_event(SILENCE_TIMEOUT) {
+                Some(Event::Message(message)) => self.hear(message)?,
+                Some(Event::Ended(Ok(()))) => break,
+                Some(Event::Ended(Err(error))) => return Err(nonsense(&error)),
+                None => {
+                    return Err(CliError::failure(
+                        "demo writer",
+                        "survived SIGKILL",
+                        "check the disk",
+                    ));
+                }
+            }
+        }
+        self.kills += 1;
+        if recovering {
+            self.kills_during_recovery += 1;
+        } else if knew_of_open && self.record.open_count() > 0 {
+            // Open when it was decided, and still open when all that it had said was heard.
+            self.kills_with_open_tickets += 1;
+        }
+        self.phase = Phase::Recovering;
+        Ok(Ended::Killed)
+    }
+
+    fn hear(&mut self, message: FromWriter) -> Result<(), CliError> {
+        let refused = |error: RecordError| nonsense(&error);
+        match message {
+            FromWriter::Ready(ready) => {
+                self.direct = ready.direct;
+                self.totals.setup_writes += ready.setup_writes;
+                self.totals.setup_flushes += ready.setup_flushes;
+                self.totals.records_damaged += ready.records_damaged;
+                if !ready.formatted {
+                    self.totals.recoveries += 1;
+                    self.totals.recovery_ns_sum += ready.recovery_ns;
+                    self.totals.recovery_ns_max =
+                        self.totals.recovery_ns_max.max(ready.recovery_ns);
+                }
+                if let Some(killed_at) = self.killed_at.take() {
+                    self.downtime += killed_at.elapsed();
+                }
+                self.present.ready = Some(ready);
+                if self.phase != Phase::Finishing {
+                    self.phase = Phase::Running;
+                }
+            }
+            FromWriter::Offered(batch) => {
+                batch
+                    .iter()
+                    .try_for_each(|reading| self.record.offered(reading))
+                    .map_err(refused)?;
+            }
+            FromWriter::Acknowledged(numbers) => {
+                numbers
+                    .iter()
+                    .try_for_each(|number| self.record.acknowledged(*number))
+                    .map_err(refused)?;
+            }
+            FromWriter::Stats(stats) => self.present.stats = Some(stats),
+            FromWriter::Latency(of, histogram) => {
+                self.present.latency[of as usize] = Some(histogram)
+            }
+            FromWriter::Finished => self.present.finished = true,
+        }
+        Ok(())
+    }
+
+    /// Adds what the present writer said last to the totals.
+    fn end_of_life(&mut self) {
+        if let Some(stats) = self.present.stats.take() {
+            self.totals.add(&stats);
+            self.last_stats = Some(stats);
+        }
+        for (total, present) in self
+            .totals
+            .latency
+            .iter_mut()
+            .zip(&mut self.present.latency)
+        {
+            if let Some(histogram) = present.take() {
+                total.merge(&histogram);
+            }
+        }
+    }
+
+    /// Shows the moment if it is time for the next picture; notes whether a stop is wanted.
+    fn show(&mut self, face: &mut Face, now_please: bool) -> Result<(), CliError> {
+        self.stop_wanted |= signals::stop_requested();
+        let now = Instant::now();
+        if !now_please
+            && self
+                .shown_at
+                .is_some_and(|at| now.duration_since(at) < FRAME)
+        {
+            return Ok(());
+        }
+        self.shown_at = Some(now);
+        self.rate.note(now, self.record.acknowledged_count());
+        let present = self.present.stats.as_deref();
+        let snapshot = Snapshot {
+            phase: self.phase,
+            end_ms: self.options.end_ms,
+            speed: self.options.speed,
+            elapsed_s: self.begun.elapsed().as_secs_f64(),
+            acknowledged: self.record.acknowledged_count(),
+            open: self.record.open_count(),
+            rate_per_s: self.rate.per_s(),
+            rate_history: self.rate.history(),
+            stats: present.or(self.last_stats.as_deref()),
+            figures: Sums::of(&self.totals, present),
+            kills: self.kills,
+            kills_planned: self.kills_planned,
+            direct: self.direct,
+        };
+        self.stop_wanted |= face.show(&snapshot)?;
+        Ok(())
+    }
+
+    /// Reopens the store, reads its whole log, and compares that with the record.
+    fn compare(&self) -> Result<(Comparison, u64), CliError> {
+        let image = self.place.image();
+        let shown = image.display();
+        let failed = |error: &dyn std::error::Error| {
+            CliError::failure(
+                &shown,
+                format!("cannot be reopened: {error}"),
+                "this is a defect; please report it",
+            )
+        };
+        let sensors = trace::bundled_sensors().map_err(|error| failed(&error))?;
+        let options = FileDeviceOptions {
+            create_bytes: None,
+            read_only: true,
+            direct: true,
+            exclusive: true,
+        };
+        let device = FileDevice::open(&image, &options).map_err(|error| failed(&error))?;
+        let options = OpenOptions {
+            read_only: true,
+            ..OpenOptions::default()
+        };
+        let mut store = Store::open(device, &options).map_err(|error| failed(&error))?;
+        let mut comparing = self.record.compare();
+        let report = db::scan_log(&mut store, &mut |entry| {
+            comparing.found(
+                entry.key.and_then(|key| sensors.index_of(key)),
+                entry.timestamp_ms,
+                entry.value,
+            );
+            ControlFlow::Continue(())
+        });
+        let damage = report.map_err(|error| failed(&error))?.damage;
+        let damaged = damage.records_damaged + damage.pieces_unreadable + damage.files_unreadable;
+        Ok((comparing.finish(), damaged))
+    }
+
+    fn figures(
+        self,
+        seconds: f64,
+        comparison: Comparison,
+        log_damaged: u64,
+        reopen_ns: u64,
+    ) -> Figures {
+        let offered = self.record.offered_count();
+        let trace_ms = if self.stop_wanted {
+            self.record.time_ms_last()
+        } else {
+            self.options.end_ms
+        };
+        Figures {
+            offered,
+            acknowledged: self.record.acknowledged_count(),
+            offered_again: self.record.again_count(),
+            comparison,
+            totals: self.totals,
+            seconds,
+            trace_seconds: trace_ms as f64 / 1e3,
+            speed: self.options.speed,
+            passes: trace_ms / BUNDLED_TRACE_MS + 1,
+            stopped_early: self.stop_wanted,
+            kill_asked: self.options.seed.is_some(),
+            kills: self.kills,
+            kills_with_open_tickets: self.kills_with_open_tickets,
+            kills_during_recovery: self.kills_during_recovery,
+            seed: self.options.seed,
+            downtime_s: self.downtime.as_secs_f64(),
+            log_damaged,
+            reopen_ns,
+            direct: self.direct,
+            kept_image: None,
+        }
+    }
+}
+
+/// One pass of the bundled trace; longer runs begin it again.
+const BUNDLED_TRACE_MS: u64 = 597_996;
+
+/// The writer broke the protocol: a defect, not a matter of the device.
+fn nonsense(error: &dyn std::error::Error) -> CliError {
+    CliError::failure(
+        "demo writer",
+        format!("makes no sense: {error}"),
+        "this is a defect; please report it",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_of_a_pass_is_that_of_the_bundled_trace() {
+        let trace = trace::bundled(u64::MAX).unwrap();
+        assert_eq!(ingest::replay::pass_ms(&trace), BUNDLED_TRACE_MS);
+    }
+}

@@ -1,0 +1,462 @@
+//! The figures of a run, as text for people and as one JSON object for programs.
+
+use super::protocol::{LatencyOf, Stats};
+use super::recorder::Comparison;
+use base::histogram::Histogram;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// The share of offered readings that must have been acknowledged when the writer was killed.
+pub(crate) const ACKNOWLEDGED_SHARE_MIN: f64 = 0.9;
+
+/// Fewest kills of a run with `--kill`.
+pub(crate) const KILLS_MIN: u64 = 10;
+
+/// Sums over all lives of the writer, as far as it has told them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) instances: u64,
+    pub(crate) deadline_misses: u64,
+    pub(crate) tardiness_sum: f64,
+    pub(crate) fresh_sum: f64,
+    pub(crate) response_ns_max: u64,
+    pub(crate) device_writes: u64,
+    pub(crate) device_blocks_written: u64,
+    pub(crate) device_flushes: u64,
+    pub(crate) setup_writes: u64,
+    pub(crate) setup_flushes: u64,
+    pub(crate) latency: [Histogram; LatencyOf::ALL.len()],
+    /// Starts that found a store and recovered it.
+    pub(crate) recoveries: u64,
+    pub(crate) recovery_ns_max: u64,
+    pub(crate) recovery_ns_sum: u64,
+    pub(crate) records_damaged: u64,
+}
+
+impl Totals {
+    /// Adds the last figures of a life.
+    pub(crate) fn add(&mut self, stats: &Stats) {
+        self.instances += stats.instances;
+        self.deadline_misses += stats.deadline_misses;
+        self.tardiness_sum += stats.tardiness_sum;
+        self.fresh_sum += stats.fresh_sum;
+        self.response_ns_max = self.response_ns_max.max(stats.response_ns_max);
+        self.device_writes += stats.device_writes;
+        self.device_blocks_written += stats.device_blocks_written;
+        self.device_flushes += stats.device_flushes;
+    }
+
+    /// Mean over all instances of response time ÷ deadline; 0 before the first.
+    pub(crate) fn tardiness_mean(&self) -> f64 {
+        ratio(self.tardiness_sum, self.instances)
+    }
+
+    /// Mean over all instances of the share of fresh objects; 0 before the first.
+    pub(crate) fn fresh_mean(&self) -> f64 {
+        ratio(self.fresh_sum, self.instances)
+    }
+}
+
+fn ratio(sum: f64, count: u64) -> f64 {
+    if count == 0 { 0.0 } else { sum / count as f64 }
+}
+
+/// Everything that a finished run has to say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) offered: u64,
+    pub(crate) acknowledged: u64,
+    /// Offers repeated after a restart.
+    pub(crate) offered_again: u64,
+    pub(crate) comparison: Comparison,
+    pub(crate) totals: Totals,
+    pub(crate) seconds: f64,
+    pub(crate) trace_seconds: f64,
+    pub(crate) speed: f64,
+    /// Passes through the trace, when it was shorter than asked for.
+    pub(crate) passes: u64,
+    pub(crate) stopped_early: bool,
+    pub(crate) kill_asked: bool,
+    pub(crate) kills: u64,
+    pub(crate) kills_with_open_tickets: u64,
+    pub(crate) kills_during_recovery: u64,
+    pub(crate) seed: Option<u64>,
+    /// Time between a kill and the writer's readiness, summed.
+    pub(crate) downtime_s: f64,
+    /// Files or pieces of the log that could not be read at the end.
+    pub(crate) log_damaged: u64,
+    pub(crate) reopen_ns: u64,
+    pub(crate) direct: bool,
+    /// Where the store was left, if it was.
+    pub(crate) kept_image: Option<String>,
+}
+
+impl Figures {
+    /// Why the run has failed; empty when it has not.
+    pub(crate) fn failures(&self) -> Vec<String> {
+        let mut failures = Vec::new();
+        let found = &self.comparison;
+        if found.missing > 0 {
+            failures.push(format!(
+                "{} acknowledged readings are missing",
+                found.missing
+            ));
+        }
+        if found.altered > 0 {
+            failures.push(format!("{} readings are altered", found.altered));
+        }
+        if found.unexpected > 0 {
+            failures.push(format!("{} readings were never offered", found.unexpected));
+        }
+        if self.kill_asked
+            && (self.acknowledged as f64) < ACKNOWLEDGED_SHARE_MIN * self.offered as f64
+        {
+            failures.push(format!(
+                "only {} of {} readings were acknowledged",
+                self.acknowledged, self.offered
+            ));
+        }
+        if self.kill_asked && !self.stopped_early {
+            if self.kills < KILLS_MIN {
+                failures.push(format!("only {} kills of at least {KILLS_MIN}", self.kills));
+            }
+            if self.kills_with_open_tickets * 2 < self.kills {
+                failures.push(format!(
+                    "only {} of {} kills had open tickets, at least half must",
+                    self.kills_with_open_tickets, self.kills
+                ));
+            }
+        }
+        if !self.kill_asked && !self.stopped_early && self.acknowledged < self.offered {
+            failures.push(format!(
+                "{} readings were never acknowledged",
+                self.offered - self.acknowledged
+            ));
+        }
+        if self.offered == 0 && !self.stopped_early {
+            failures.push("no reading was offered".to_owned());
+        }
+        failures
+    }
+
+    fn latency(&self, of: LatencyOf) -> &Histogram {
+        &self.totals.latency[of as usize]
+    }
+
+    /// The one object of `--json`.
+    pub(crate) fn json(&self) -> Value {
+        let latency = |of| {
+            let histogram = self.latency(of);
+            let us = |percent| histogram.percentile(percent) as f64 / 1e3;
+            json!({"p50": us(50.0), "p99": us(99.0), "p999": us(99.9), "max": us(100.0), "count": histogram.count()})
+        };
+        let totals = &self.totals;
+        json!({
+            "readings_offered": self.offered,
+            "readings_acknowledged": self.acknowledged,
+            "readings_missing": self.comparison.missing,
+            "readings_altered": self.comparison.altered,
+            "readings_unexpected": self.comparison.unexpected,
+            "readings_offered_again": self.offered_again,
+            "tardiness_mean": totals.tardiness_mean(),
+            "deadline_misses": totals.deadline_misses,
+            "task_instances": totals.instances,
+            "task_response_us": latency(LatencyOf::Response),
+            "fresh_mean": totals.fresh_mean(),
+            "append_latency_us": latency(LatencyOf::Append),
+            "put_durable_us": latency(LatencyOf::PutDurable),
+            "device_writes": totals.device_writes,
+            "device_flushes": totals.device_flushes,
+            "device_blocks_written": totals.device_blocks_written,
+            "setup_device_writes": totals.setup_writes,
+            "setup_device_flushes": totals.setup_flushes,
+            "device_direct": self.direct,
+            "seconds": self.seconds,
+            "trace_seconds": self.trace_seconds,
+            "trace_passes": self.passes,
+            "speed": self.speed,
+            "stopped_early": self.stopped_early,
+            "kills": self.kills,
+            "kills_with_open_tickets": self.kills_with_open_tickets,
+            "kills_during_recovery": self.kills_during_recovery,
+            "seed": self.seed,
+            "downtime_seconds": self.downtime_s,
+            "recoveries": totals.recoveries,
+            "recovery_ms_max": totals.recovery_ns_max as f64 / 1e6,
+            "recovery_ms_mean": ratio(totals.recovery_ns_sum as f64 / 1e6, totals.recoveries),
+            "records_damaged": totals.records_damaged,
+            "log_damaged": self.log_damaged,
+            "reopen_ms": self.reopen_ns as f64 / 1e6,
+            "image": self.kept_image,
+            "failures": self.failures(),
+        })
+    }
+
+    /// The summary for people, several lines.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        self.write_text(&mut text).ok();
+        text
+    }
+
+    fn write_text(&self, out: &mut String) -> std::fmt::Result {
+        let totals = &self.totals;
+        let per_reading = |count: u64| ratio(count as f64, self.acknowledged);
+        writeln!(
+            out,
+            "{:.0} s of trace in {:.1} s{}",
+            self.trace_seconds,
+            self.seconds,
+            if self.stopped_early {
+                ", stopped early"
+            } else {
+                ""
+            }
+        )?;
+        if self.passes > 1 {
+            writeln!(
+                out,
+                "  (the trace is shorter than asked for and was replayed {} times)",
+                self.passes
+            )?;
+        }
+        writeln!(
+            out,
+            "\n  readings    {} offered, {} acknowledged",
+            grouped(self.offered),
+            grouped(self.acknowledged)
+        )?;
+        writeln!(
+            out,
+            "  after reopening the store: {} missing, {} altered, {} never offered",
+            self.comparison.missing, self.comparison.altered, self.comparison.unexpected
+        )?;
+        if self.log_damaged > 0 || totals.records_damaged > 0 {
+            let damaged = self.log_damaged.max(totals.records_damaged);
+            writeln!(out, "  damaged     {damaged} pieces of the log")?;
+        }
+        let durable = self.latency(LatencyOf::PutDurable);
+        writeln!(
+            out,
+            "\n  durable     half of the readings were on flash {} after they were put,\n              99 % within {}, 99.9 % within {}; the slowest took {}",
+            duration(durable.percentile(50.0)),
+            duration(durable.percentile(99.0)),
+            duration(durable.percentile(99.9)),
+            duration(durable.max())
+        )?;
+        let append = self.latency(LatencyOf::Append);
+        writeln!(
+            out,
+            "  flash       half of the appends took {}, 99 % at most {}, 99.9 % at most {},\n              the slowest {}",
+            duration(append.percentile(50.0)),
+            duration(append.percentile(99.0)),
+            duration(append.percentile(99.9)),
+            duration(append.max())
+        )?;
+        writeln!(
+            out,
+            "  device      {} writes and {} flushes: {:.4} and {:.4} per reading ({})",
+            grouped(totals.device_writes),
+            grouped(totals.device_flushes),
+            per_reading(totals.device_writes),
+            per_reading(totals.device_flushes),
+            if self.direct {
+                "O_DIRECT"
+            } else {
+                "through the page cache: no O_DIRECT here"
+            }
+        )?;
+        writeln!(
+            out,
+            "  analysis    {} instances, {} missed their deadline; a typical one took {}, the longest {};\n              mean tardiness {:.3} of a deadline",
+            grouped(totals.instances),
+            grouped(totals.deadline_misses),
+            duration(self.latency(LatencyOf::Response).percentile(50.0)),
+            duration(totals.response_ns_max),
+            totals.tardiness_mean()
+        )?;
+        writeln!(
+            out,
+            "  freshness   {:.1} % of the objects, on average",
+            100.0 * totals.fresh_mean()
+        )?;
+        if self.kill_asked {
+            self.write_kills(out)?;
+        }
+        if let Some(image) = &self.kept_image {
+            writeln!(out, "\n  the store is kept: keel flash check {image}")?;
+        }
+        let failures = self.failures();
+        if failures.is_empty() {
+            writeln!(out, "\n  every acknowledged reading is on flash, unaltered")
+        } else {
+            writeln!(out, "\n  FAILED: {}", failures.join("; "))
+        }
+    }
+
+    fn write_kills(&self, out: &mut String) -> std::fmt::Result {
+        let totals = &self.totals;
+        writeln!(
+            out,
+            "\n  kills       {} with SIGKILL, {} of them with tickets open, {} during start-up; seed {}",
+            self.kills,
+            self.kills_with_open_tickets,
+            self.kills_during_recovery,
+            self.seed.unwrap_or_default()
+        )?;
+        writeln!(
+            out,
+            "  recovery    {} starts, {} on average, {} at most; the task was down for {:.1} s in all,\n              which its deadline misses do not count",
+            totals.recoveries,
+            duration(totals.recovery_ns_sum / totals.recoveries.max(1)),
+            duration(totals.recovery_ns_max),
+            self.downtime_s
+        )?;
+        writeln!(
+            out,
+            "  offered again  {} readings that a killed writer had not acknowledged",
+            grouped(self.offered_again)
+        )?;
+        writeln!(
+            out,
+            "  (figures of a killed writer end with its last report, at most a quarter second before)\n\n  \
+             This proves recovery of the software from a killed process. What a power cut does to the device\n  \
+             is proved by the crash suite of the flash store, which cuts power at every write."
+        )
+    }
+}
+
+/// A duration with three digits: `742 µs`, `1.24 ms`.
+pub(crate) fn duration(ns: u64) -> String {
+    let (value, unit) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "µs"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    let digits = if value >= 99.95 {
+        0
+    } else if value >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+/// A number with its thousands separated: `155,499`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Figures {
+        Figures {
+            offered: 100,
+            acknowledged: 100,
+            ..Figures::default()
+        }
+    }
+
+    #[test]
+    fn one_lost_or_altered_reading_fails_a_run() {
+        assert!(good().failures().is_empty());
+        for comparison in [
+            Comparison {
+                missing: 1,
+                ..Comparison::default()
+            },
+            Comparison {
+                altered: 1,
+                ..Comparison::default()
+            },
+            Comparison {
+                unexpected: 1,
+                ..Comparison::default()
+            },
+        ] {
+            let figures = Figures {
+                comparison,
+                ..good()
+            };
+            assert_eq!(figures.failures().len(), 1);
+            assert!(figures.text().contains("FAILED"));
+        }
+    }
+
+    #[test]
+    fn a_run_with_kills_has_its_own_conditions() {
+        let kill = |kills, open, acknowledged| Figures {
+            kill_asked: true,
+            kills,
+            kills_with_open_tickets: open,
+            acknowledged,
+            seed: Some(7),
+            ..good()
+        };
+        assert!(kill(10, 5, 90).failures().is_empty());
+        assert_eq!(kill(9, 9, 100).failures().len(), 1);
+        assert_eq!(kill(10, 4, 100).failures().len(), 1);
+        assert_eq!(kill(10, 5, 89).failures().len(), 1);
+        assert!(kill(10, 10, 100).text().contains("crash suite"));
+        // Without kills, a stop by the user leaves readings open, which is no failure.
+        assert!(
+            Figures {
+                acknowledged: 50,
+                stopped_early: true,
+                ..good()
+            }
+            .failures()
+            .is_empty()
+        );
+    }
+
+    #[test]
+    fn the_json_object_has_the_promised_names() {
+        let json = good().json();
+        for name in [
+            "readings_offered",
+            "readings_acknowledged",
+            "readings_missing",
+            "readings_altered",
+            "tardiness_mean",
+            "deadline_misses",
+            "fresh_mean",
+            "device_writes",
+            "device_flushes",
+            "seconds",
+        ] {
+            assert!(json[name].is_number(), "{name}");
+        }
+        for name in ["append_latency_us", "put_durable_us"] {
+            for percentile in ["p50", "p99", "p999", "max"] {
+                assert!(json[name][percentile].is_number(), "{name}.{percentile}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(155_499), "155,499");
+        assert_eq!(grouped(1_000_000), "1,000,000");
+        assert_eq!(duration(999), "999 ns");
+        assert_eq!(duration(1_240_000), "1.24 ms");
+        assert_eq!(duration(12_345_678), "12.3 ms");
+        assert_eq!(duration(742_000), "742 µs");
+        assert_eq!(duration(2_000_000_000), "2.00 s");
+    }
+}

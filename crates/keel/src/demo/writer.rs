@@ -1,0 +1,493 @@
+//! The child process: it alone writes the store. It replays the trace into the database, runs the analysis task, and
+//! tells the parent about every reading before it is put and after it is durable.
+
+use super::analysis::{Analysis, Picture};
+use super::building;
+use super::device::{CountedDevice, Counts, CountsNow};
+use super::protocol::{
+    BATCH_MAX, FrameReader, FrameWriter, FromParent, LatencyOf, Offered, Ready, Start, Stats,
+};
+use crate::error::{CliError, describe};
+use base::block::{FileDevice, FileDeviceOptions};
+use base::clock::{Clock, SystemClock};
+use db::{Database, DbOptions, Durability, TaskSpec, Ticket};
+use flash::{FormatOptions, OpenOptions, Store};
+use ingest::replay::{self, Offer, Replayer, Step, TraceTime};
+use ingest::sink::{self, Objects};
+use ingest::trace::{self, Trace};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Stdin};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Size of the store.
+const STORE_BYTES: u64 = 256 << 20;
+
+/// Files of the store: log segments and checkpoints, with room.
+const FILES_MAX: u64 = 1_024;
+
+/// Period of the analysis task, on the clock of the machine.
+const TASK_PERIOD: Duration = Duration::from_millis(100);
+
+/// Its deadline.
+const TASK_DEADLINE: Duration = Duration::from_millis(50);
+
+/// Longest sleep of the replaying loop: it also passes acknowledgements on.
+const NAP: Duration = Duration::from_millis(5);
+
+/// Time between two reports of figures.
+const STATS_PERIOD: Duration = Duration::from_millis(100);
+
+/// Every so many reports carry the histograms, too.
+const LATENCY_EVERY: u64 = 2;
+
+/// How long the last readings may take to become durable.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
+
+type Device = CountedDevice<FileDevice>;
+type Db = Database<Store<Device>>;
+
+/// Runs until the trace has ended, the parent says stop, or the parent is gone.
+pub(crate) fn run(image: &Path, orphan_dir: Option<&Path>) -> Result<u8, CliError> {
+    let mut commands = FrameReader::new(io::stdin());
+    let Some((start, again)) = read_start(&mut commands)? else {
+        return Ok(crate::error::STATUS_FAILURE);
+    };
+    let stop = watch_parent(commands, orphan_dir)?;
+    // Not `Stdout`, which looks for line ends and would cut frames into several writes.
+    let stdout = io::stdout()
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|error| pipe_error(&error))?;
+    let mut pipe = FrameWriter::new(File::from(stdout));
+    let mut life = Life::open(image, &start)?;
+    life.report_ready(&mut pipe)
+        .map_err(|error| pipe_error(&error))?;
+    life.replay(&mut pipe, &start, &again, &stop)?;
+    life.close(&mut pipe)
+}
+
+fn pipe_error(error: &io::Error) -> CliError {
+    CliError::failure(
+        "demo writer",
+        format!("the parent does not listen ({})", describe(error)),
+        "",
+    )
+}
+
+fn part_error(part: &'static str) -> impl Fn(&dyn std::error::Error) -> CliError {
+    move |error| {
+        CliError::failure(
+            part,
+            error,
+            "run the demo again; if it stays, try another --dir",
+        )
+    }
+}
+
+/// What to do, from the parent; `None` when it is gone already.
+fn read_start(commands: &mut FrameReader<Stdin>) -> Result<Option<(Start, Vec<u64>)>, CliError> {
+    let mut start = None;
+    let mut again = Vec::new();
+    loop {
+        match commands
+            .next_from_parent()
+            .map_err(|error| part_error("demo writer")(&error))?
+        {
+            Some(FromParent::Start(found)) => start = Some(found),
+            Some(FromParent::Again(numbers)) => again.extend(numbers),
+            Some(FromParent::Go) => return Ok(start.map(|start| (start, again))),
+            Some(FromParent::Stop) | None => return Ok(None),
+        }
+    }
+}
+
+/// Listens to the parent for the rest of this life: `stop` becomes true when it says so; when it has died, nobody
+/// wants the readings, and this process removes what the parent cannot remove any more and ends.
+fn watch_parent(
+    mut commands: FrameReader<Stdin>,
+    orphan_dir: Option<&Path>,
+) -> Result<Arc<AtomicBool>, CliError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    let orphan_dir = orphan_dir.map(Path::to_path_buf);
+    let watch = move || {
+        loop {
+            match commands.next_from_parent() {
+                Ok(Some(FromParent::Stop)) => flag.store(true, Ordering::Relaxed),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => {
+                    if let Some(dir) = &orphan_dir {
+                        std::fs::remove_dir_all(dir).ok();
+                    }
+                    std::process::exit(i32::from(crate::error::STATUS_FAILURE));
+                }
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("demo-parent".into())
+        .spawn(watch)
+        .map_err(|error| CliError::io("demo writer", &error))?;
+    Ok(stop)
+}
+
+/// What the analysis task leaves for the reports.
+#[derive(Clone, Copy, Default)]
+struct TaskView {
+    picture: Picture,
+    instances: u64,
+    fresh_sum: f64,
+    fresh_last: f64,
+}
+
+/// A reading on its way to flash.
+struct Waiting {
+    number: u64,
+    ticket: Ticket,
+    put_ns: u64,
+}
+
+/// An open store with its database.
+struct Life {
+    clock: Arc<SystemClock>,
+    trace: Trace,
+    db: Arc<Db>,
+    objects: Arc<Objects>,
+    counts: Arc<Counts>,
+    counts_at_ready: CountsNow,
+    ready: Ready,
+    waiting: VecDeque<Waiting>,
+    /// Numbers to acknowledge, reused.
+    done: Vec<u64>,
+}
+
+impl Life {
+    fn open(image: &Path, start: &Start) -> Result<Self, CliError> {
+        let trace =
+            trace::bundled(start.end_ms).map_err(|error| part_error("fire trace")(&error))?;
+        let clock = Arc::new(SystemClock::new());
+        let begun_ns = clock.monotonic_ns();
+        let (store, counts, direct, formatted) = open_store(image)?;
+        let options = DbOptions {
+            objects_max: u32::try_from(trace.sensors().len())
+                .unwrap_or(u32::MAX)
+                .max(1),
+            value_bytes_max: sink::VALUE_BYTES,
+            ..DbOptions::default()
+        };
+        let database = part_error("database");
+        let db = Database::open(store, Arc::clone(&clock) as Arc<dyn Clock>, options)
+            .map_err(|e| database(&e))?;
+        let objects = Objects::declare(&db, trace.sensors()).map_err(|error| database(&error))?;
+        db.flush(FLUSH_TIMEOUT).map_err(|error| database(&error))?;
+        let recovery = db.recovery();
+        let counts_at_ready = counts.now();
+        let ready = Ready {
+            formatted,
+            direct,
+            recovery_ns: clock.monotonic_ns().saturating_sub(begun_ns),
+            records_recovered: recovery.readings_replayed,
+            records_damaged: recovery.damage.records_damaged + recovery.damage.readings_missing,
+            setup_writes: counts_at_ready.writes,
+            setup_flushes: counts_at_ready.flushes,
+        };
+        Ok(Self {
+            clock,
+            trace,
+            db: Arc::new(db),
+            objects: Arc::new(objects),
+            counts,
+            counts_at_ready,
+            ready,
+            waiting: VecDeque::new(),
+            done: Vec::with_capacity(BATCH_MAX),
+        })
+    }
+
+    fn report_ready(&self, pipe: &mut FrameWriter<File>) -> io::Result<()> {
+        pipe.ready(&self.ready)
+    }
+
+    /// Starts the analysis task; its result is in the returned view.
+    fn start_task(
+        &self,
+        time: TraceTime,
+    ) -> Result<(db::TaskHandle, Arc<Mutex<TaskView>>), CliError> {
+        let view = Arc::new(Mutex::new(TaskView::default()));
+        let spec = TaskSpec {
+            name: "analysis",
+            period_ns: TASK_PERIOD.as_nanos() as u64,
+            deadline_ns: TASK_DEADLINE.as_nanos() as u64,
+        };
+        let theirs = Arc::clone(&view);
+        let clock = Arc::clone(&self.clock);
+        let objects = Arc::clone(&self.objects);
+        let mut analysis = Analysis::new(building::assign(self.trace.sensors()));
+        let mut values: Vec<Option<f64>> = vec![None; objects.ids().len()];
+        let task = db::spawn_task(Arc::clone(&self.db), spec, move |context| {
+            let now_ms = time.now_ms(&*clock);
+            let mut fresh = 0_u32;
+            context.timed(|db| {
+                let mut bytes = [0; sink::VALUE_BYTES];
+                for (value, id) in values.iter_mut().zip(objects.ids()) {
+                    let Ok(got) = db.get_at(*id, now_ms as i64, &mut bytes) else {
+                        continue;
+                    };
+                    fresh += u32::from(got.fresh);
+                    *value = sink::value_of(&bytes[..got.value_bytes]);
+                }
+            });
+            let picture = *analysis.step(now_ms, |sensor| {
+                values.get(usize::from(sensor)).copied().flatten()
+            });
+            let share = f64::from(fresh) / values.len().max(1) as f64;
+            let mut view = lock(&theirs);
+            view.picture = picture;
+            view.instances += 1;
+            view.fresh_sum += share;
+            view.fresh_last = share;
+        });
+        Ok((
+            task.map_err(|error| part_error("analysis task")(&error))?,
+            view,
+        ))
+    }
+
+    /// Offers what is due until the end, and passes acknowledgements and figures on.
+    fn replay(
+        &mut self,
+        pipe: &mut FrameWriter<File>,
+        start: &Start,
+        again: &[u64],
+        stop: &AtomicBool,
+    ) -> Result<(), CliError> {
+        let lost = |error: io::Error| pipe_error(&error);
+        let time = TraceTime::start(&*self.clock, start.origin_ms, start.speed)
+            .map_err(|error| part_error("replay")(&error))?;
+        let (task, view) = self.start_task(time)?;
+        let mut reporter = Reporter {
+            time,
+            task: &task,
+            view: &view,
+            reports: 0,
+            last: (0, 0.0),
+        };
+        for numbers in again.chunks(BATCH_MAX) {
+            let offers: Option<Vec<Offer>> = numbers
+                .iter()
+                .map(|n| replay::offer(&self.trace, *n))
+                .collect();
+            let offers = offers.ok_or_else(|| {
+                CliError::failure(
+                    "demo writer",
+                    "was asked for a reading that the trace does not have",
+                    "",
+                )
+            })?;
+            self.offer(pipe, &offers)?;
+            self.acknowledge(pipe)?;
+        }
+        let trace = std::mem::take(&mut self.trace);
+        let mut replayer = Replayer::new(&trace, time, start.first, start.end_ms);
+        let mut batch = Vec::with_capacity(BATCH_MAX);
+        let mut report_ns = 0;
+        let mut ended = false;
+        loop {
+            batch.clear();
+            let mut nap = NAP;
+            while !ended && batch.len() < BATCH_MAX {
+                match replayer.step(&*self.clock) {
+                    Step::Ready(offer) => batch.push(offer),
+                    Step::Wait { ns } => {
+                        nap = nap.min(Duration::from_nanos(ns));
+                        break;
+                    }
+                    Step::End => ended = true,
+                }
+            }
+            self.offer(pipe, &batch)?;
+            self.acknowledge(pipe)?;
+            let now_ns = self.clock.monotonic_ns();
+            if now_ns >= report_ns {
+                report_ns = now_ns + STATS_PERIOD.as_nanos() as u64;
+                self.report(pipe, &mut reporter).map_err(lost)?;
+            }
+            if stop.load(Ordering::Relaxed) || (ended && !start.hold) {
+                break;
+            }
+            if batch.len() < BATCH_MAX {
+                std::thread::sleep(nap);
+            }
+        }
+        self.db
+            .flush(FLUSH_TIMEOUT)
+            .map_err(|error| part_error("database")(&error))?;
+        self.acknowledge(pipe)?;
+        reporter.reports = 0;
+        self.report(pipe, &mut reporter).map_err(lost)
+    }
+
+    /// Announces the readings, then puts them: the parent must never learn of one from the store alone.
+    fn offer(&mut self, pipe: &mut FrameWriter<File>, offers: &[Offer]) -> Result<(), CliError> {
+        if offers.is_empty() {
+            return Ok(());
+        }
+        let announced: Vec<Offered> = offers
+            .iter()
+            .map(|offer| Offered {
+                number: offer.number,
+                time_ms: offer.time_ms,
+                sensor: offer.sensor,
+                value: sink::value_bytes(offer.value),
+            })
+            .collect();
+        pipe.offered(&announced)
+            .map_err(|error| pipe_error(&error))?;
+        for offer in offers {
+            let put_ns = self.clock.monotonic_ns();
+            let ticket = loop {
+                match self.objects.put(&self.db, offer, Durability::Batched) {
+                    Ok(ticket) => break ticket,
+                    // The store does not keep up for a moment: a sensor with QoS 1 waits too.
+                    Err(ingest::Error::Database(db::Error::Busy)) => {
+                        self.acknowledge(pipe)?;
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    Err(error) => return Err(part_error("database")(&error)),
+                }
+            };
+            self.waiting.push_back(Waiting {
+                number: offer.number,
+                ticket,
+                put_ns,
+            });
+        }
+        Ok(())
+    }
+
+    /// Tells the parent which readings are on flash now. Tickets complete in the order of their puts.
+    fn acknowledge(&mut self, pipe: &mut FrameWriter<File>) -> Result<(), CliError> {
+        loop {
+            self.done.clear();
+            while let Some(first) = self.waiting.front() {
+                let durable = first
+                    .ticket
+                    .poll()
+                    .map_err(|error| part_error("database")(&error))?;
+                if !durable || self.done.len() == BATCH_MAX {
+                    break;
+                }
+                self.done.push(first.number);
+                self.waiting.pop_front();
+            }
+            if self.done.is_empty() {
+                return Ok(());
+            }
+            pipe.acknowledged(&self.done)
+                .map_err(|error| pipe_error(&error))?;
+        }
+    }
+
+    fn report(&self, pipe: &mut FrameWriter<File>, reporter: &mut Reporter<'_>) -> io::Result<()> {
+        let monitor = reporter.task.monitor();
+        let view = *lock(reporter.view);
+        let now = self.counts.now();
+        let (instances, tardiness_sum) = reporter.last;
+        let since = monitor.instances.saturating_sub(instances);
+        let tardiness_last = if since == 0 {
+            0.0
+        } else {
+            (monitor.tardiness_sum - tardiness_sum) / since as f64
+        };
+        reporter.last = (monitor.instances, monitor.tardiness_sum);
+        let now_ns = self.clock.monotonic_ns();
+        pipe.stats(&Stats {
+            trace_ms: reporter.time.now_ms(&*self.clock),
+            lag_ns: self
+                .waiting
+                .front()
+                .map_or(0, |first| now_ns.saturating_sub(first.put_ns)),
+            instances: view.instances,
+            deadline_misses: monitor.deadline_misses,
+            tardiness_sum: monitor.tardiness_sum,
+            tardiness_last,
+            response_ns_max: monitor.response_ns.max(),
+            fresh_sum: view.fresh_sum,
+            fresh_last: view.fresh_last,
+            device_writes: now.writes - self.counts_at_ready.writes,
+            device_blocks_written: now.blocks_written - self.counts_at_ready.blocks_written,
+            device_flushes: now.flushes - self.counts_at_ready.flushes,
+            picture: view.picture,
+        })?;
+        if reporter.reports.is_multiple_of(LATENCY_EVERY) {
+            let stats = self.db.stats();
+            pipe.latency(LatencyOf::Append, &stats.append_ns)?;
+            pipe.latency(LatencyOf::PutDurable, &stats.put_durable_ns)?;
+            pipe.latency(LatencyOf::Response, &monitor.response_ns)?;
+        }
+        reporter.reports += 1;
+        Ok(())
+    }
+
+    fn close(self, pipe: &mut FrameWriter<File>) -> Result<u8, CliError> {
+        let failed = part_error("database");
+        let store = self.db.close().map_err(|error| failed(&error))?;
+        store
+            .close()
+            .map_err(|error| part_error("flash store")(&error))?;
+        pipe.finished().map_err(|error| pipe_error(&error))?;
+        Ok(0)
+    }
+}
+
+struct Reporter<'r> {
+    time: TraceTime,
+    task: &'r db::TaskHandle,
+    view: &'r Mutex<TaskView>,
+    reports: u64,
+    /// Instances and sum of tardiness at the last report.
+    last: (u64, f64),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Opens the store in the image; formats one where there is none yet.
+fn open_store(image: &Path) -> Result<(Store<Device>, Arc<Counts>, bool, bool), CliError> {
+    let failed = part_error("flash store");
+    let is_new = !image.exists();
+    let options = FileDeviceOptions {
+        create_bytes: Some(STORE_BYTES),
+        read_only: false,
+        direct: true,
+        exclusive: true,
+    };
+    let device = FileDevice::open(image, &options).map_err(|error| failed(&error))?;
+    let direct = device.is_direct();
+    let (device, counts) = CountedDevice::new(device);
+    let store = if is_new {
+        let options = FormatOptions {
+            files_max: FILES_MAX,
+            name_bytes_max: 64,
+            uuid: crate::random::bytes()?,
+            hash_key: crate::random::bytes()?,
+        };
+        Store::format(device, &options)
+    } else {
+        Store::open(device, &OpenOptions::default())
+    };
+    Ok((
+        store.map_err(|error| failed(&error))?,
+        counts,
+        direct,
+        is_new,
+    ))
+}

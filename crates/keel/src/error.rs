@@ -1,0 +1,141 @@
+//! How a command fails: one line on standard error that names the thing, what is wrong and the remedy.
+
+use base::error::Code;
+use std::fmt;
+
+/// A failed command.
+#[derive(Debug)]
+pub(crate) struct CliError {
+    /// The file, option or part that the failure is about.
+    thing: String,
+    /// What is wrong with it.
+    wrong: String,
+    /// What to do about it.
+    remedy: String,
+    status: u8,
+}
+
+/// Exit status of wrong usage, as clap uses it too.
+pub(crate) const STATUS_USAGE: u8 = 2;
+
+/// Exit status of a failure.
+pub(crate) const STATUS_FAILURE: u8 = 1;
+
+impl CliError {
+    /// A failure (exit status 1).
+    pub(crate) fn failure(
+        thing: impl fmt::Display,
+        wrong: impl fmt::Display,
+        remedy: impl fmt::Display,
+    ) -> Self {
+        Self::new(STATUS_FAILURE, thing, wrong, remedy)
+    }
+
+    /// Wrong usage (exit status 2).
+    pub(crate) fn usage(
+        thing: impl fmt::Display,
+        wrong: impl fmt::Display,
+        remedy: impl fmt::Display,
+    ) -> Self {
+        Self::new(STATUS_USAGE, thing, wrong, remedy)
+    }
+
+    /// A failure whose exit status is that of its code.
+    pub(crate) fn coded(
+        code: Code,
+        thing: impl fmt::Display,
+        wrong: impl fmt::Display,
+        remedy: impl fmt::Display,
+    ) -> Self {
+        Self::new(code.exit_status(), thing, wrong, remedy)
+    }
+
+    fn new(
+        status: u8,
+        thing: impl fmt::Display,
+        wrong: impl fmt::Display,
+        remedy: impl fmt::Display,
+    ) -> Self {
+        Self {
+            thing: one_line(&thing),
+            wrong: one_line(&wrong),
+            remedy: one_line(&remedy),
+            status,
+        }
+    }
+
+    /// The exit status of the program.
+    pub(crate) fn status(&self) -> u8 {
+        self.status
+    }
+
+    /// An input or output of the operating system failed.
+    pub(crate) fn io(thing: impl fmt::Display, error: &std::io::Error) -> Self {
+        let remedy = match Code::from_io(error) {
+            Code::NotFound => "check the path",
+            Code::Denied => "check the permissions, or run as a user who may",
+            Code::Full => "free some space",
+            Code::Exists => "choose another path",
+            Code::Busy => "close what uses it, then try again",
+            _ => "try again, and check the disk if it stays",
+        };
+        Self::failure(thing, describe(error), remedy)
+    }
+}
+
+/// The text of an error of the operating system without its number.
+pub(crate) fn describe(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let end = text.find(" (os error").unwrap_or(text.len());
+    let mut letters = text[..end].chars();
+    // "No such file" reads better in the middle of a line as "no such file".
+    letters
+        .next()
+        .map(|first| first.to_lowercase().chain(letters).collect())
+        .unwrap_or_default()
+}
+
+/// Names and texts come from anywhere: a line break in one must not make two lines of the error.
+fn one_line(text: &impl fmt::Display) -> String {
+    let escape = |letter: char| -> String {
+        if letter.is_control() {
+            letter.escape_default().to_string()
+        } else {
+            letter.to_string()
+        }
+    };
+    text.to_string().chars().map(escape).collect()
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.thing, self.wrong)?;
+        if self.remedy.is_empty() {
+            Ok(())
+        } else {
+            write!(formatter, "; {}", self.remedy)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_whatever_it_names() {
+        let error = CliError::failure("a\nb", "is\r\nbroken", "mend it");
+        assert_eq!(error.to_string(), "a\\nb: is\\r\\nbroken; mend it");
+        assert_eq!(error.status(), 1);
+        assert_eq!(CliError::usage("x", "y", "").to_string(), "x: y");
+    }
+
+    #[test]
+    fn the_operating_system_is_quoted_without_numbers() {
+        let error = CliError::io("x.img", &std::io::Error::from_raw_os_error(2));
+        assert_eq!(
+            error.to_string(),
+            "x.img: no such file or directory; check the path"
+        );
+    }
+}

@@ -1,0 +1,76 @@
+//! Standard output that ends quietly when its reader goes away (`keel flash ls IMAGE | head -1`).
+
+use crate::error::CliError;
+use std::io::{self, Write};
+
+/// Standard output. Once its reader has gone, everything written is dropped and [`is_open`](Self::is_open) tells.
+pub(crate) struct Output {
+    sink: io::BufWriter<io::Stdout>,
+    open: bool,
+}
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        Self {
+            sink: io::BufWriter::with_capacity(1 << 16, io::stdout()),
+            open: true,
+        }
+    }
+
+    /// Whether anybody still reads.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    fn settle(&mut self, result: io::Result<()>) -> Result<(), CliError> {
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.open = false;
+                Ok(())
+            }
+            Err(error) => Err(CliError::io("standard output", &error)),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Writes bytes.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), CliError> {
+        if !self.open {
+            return Ok(());
+        }
+        let result = self.sink.write_all(bytes);
+        self.settle(result)
+    }
+
+    /// Writes one line.
+    pub(crate) fn line(&mut self, text: impl std::fmt::Display) -> Result<(), CliError> {
+        if !self.open {
+            return Ok(());
+        }
+        let result = writeln!(self.sink, "{text}");
+        self.settle(result)
+    }
+
+    /// Writes one line of JSON.
+    pub(crate) fn json(&mut self, value: &serde_json::Value) -> Result<(), CliError> {
+        self.line(value)
+    }
+
+    /// Hands everything to the reader now.
+    pub(crate) fn flush(&mut self) -> Result<(), CliError> {
+        if !self.open {
+            return Ok(());
+        }
+        let result = self.sink.flush();
+        self.settle(result)
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if !self.open {
+            // Dropping a buffered writer would try the closed pipe again, which is harmless but pointless.
+            self.sink.get_mut().flush().ok();
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! A line of progress on standard error, for work that takes longer than a second in front of a person.
+
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Work shorter than this shows nothing.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Time between two updates of the line.
+const STEP: Duration = Duration::from_millis(200);
+
+struct Shared {
+    bytes: AtomicU64,
+    done: Mutex<bool>,
+    ended: Condvar,
+}
+
+/// Shows progress until dropped.
+pub(crate) struct Progress {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Begins; `what` is shown, such as `storing notes.txt`. Shows nothing unless standard error is a terminal.
+    pub(crate) fn start(what: String) -> Self {
+        let shared = Arc::new(Shared {
+            bytes: AtomicU64::new(0),
+            done: Mutex::new(false),
+            ended: Condvar::new(),
+        });
+        let theirs = Arc::clone(&shared);
+        let start = move || {
+            std::thread::Builder::new()
+                .name("progress".into())
+                .spawn(move || show(&theirs, &what))
+        };
+        // Without a thread there is no line, which is no reason to fail.
+        let thread = std::io::stderr()
+            .is_terminal()
+            .then(start)
+            .and_then(Result::ok);
+        Self { shared, thread }
+    }
+
+    /// So many more bytes are done.
+    pub(crate) fn add(&self, bytes: usize) {
+        self.shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        *lock(&self.shared.done) = true;
+        self.shared.ended.notify_all();
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+fn lock(done: &Mutex<bool>) -> MutexGuard<'_, bool> {
+    done.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn show(shared: &Shared, what: &str) {
+    let begun = Instant::now();
+    let mut shown = false;
+    let mut done = lock(&shared.done);
+    let mut pause = QUIET;
+    loop {
+        let waited = shared.ended.wait_timeout_while(done, pause, |done| !*done);
+        done = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        if *done {
+            break;
+        }
+        pause = STEP;
+        shown = true;
+        let seconds = begun.elapsed().as_secs();
+        let bytes = shared.bytes.load(Ordering::Relaxed);
+        let amount = if bytes == 0 {
+            String::new()
+        } else {
+            format!("  {}", crate::progress::bytes_text(bytes))
+        };
+        write!(std::io::stderr(), "\r\x1b[2K{what}{amount}  {seconds} s").ok();
+    }
+    if shown {
+        write!(std::io::stderr(), "\r\x1b[2K").ok();
+    }
+}
+
+/// A number of bytes for people: `512 B`, `12.3 MiB`.
+pub(crate) fn bytes_text(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes_text;
+
+    #[test]
+    fn sizes_read_well() {
+        assert_eq!(bytes_text(0), "0 B");
+        assert_eq!(bytes_text(1023), "1023 B");
+        assert_eq!(bytes_text(1536), "1.5 KiB");
+        assert_eq!(bytes_text(256 << 20), "256.0 MiB");
+        assert_eq!(bytes_text(u64::MAX), "16777216.0 TiB");
+    }
+}
