@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 # crate, feature, test target that must turn red
 bugs=(
     "flash seeded-bug-swapped-barrier crash"
-    "db seeded-bug-ack-before-flush crash"
+    "db seeded-bug-ack-before-flush crash_flash"
 )
 
 log=$(mktemp)
