@@ -111,11 +111,10 @@ impl<S: SegmentStore> Shared<S> {
             self.in_flight.store(false, Ordering::Release);
             lock(&self.counters).batches += 1;
         }
-        if core.checkpoint.is_some() || core.log_bytes >= self.options.checkpoint_bytes {
-            if let Err(failure) = self.checkpoint_piece(core) {
-                self.fail(failure);
-                return Err(failure);
-            }
+        let due = core.checkpoint.is_some() || core.log_bytes >= self.options.checkpoint_bytes;
+        if due && let Err(failure) = self.checkpoint_piece(core) {
+            self.fail(failure);
+            return Err(failure);
         }
         Ok(core.checkpoint.is_some())
     }

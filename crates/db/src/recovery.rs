@@ -81,6 +81,9 @@ pub(crate) fn recover<S: SegmentStore>(store: &mut S, table: &Table) -> Result<R
     }
     let (segments, listed_whole) = scan::segments(store)?;
     report.directory_damaged = !listed_whole;
+    if head.is_none() && segments.first() == Some(&0) {
+        reader.expect_lsn(0);
+    }
     let (from, offset) = head.map_or((0, 0), |head| (head.segment, head.offset));
     let mut resume = None;
     for number in segments.iter().copied().filter(|number| *number >= from) {
@@ -153,9 +156,9 @@ fn replay<S: SegmentStore>(
     scan::read_segment(store, reader, number, start, &mut |found| {
         match found.record {
             Record::Dictionary(entry) => {
-                if !table.restore(ObjectId(entry.id), entry.key, entry.avi_ms, entry.temporal)? {
-                    report.dictionary_conflicts += 1;
-                }
+                let restored =
+                    table.restore(ObjectId(entry.id), entry.key, entry.avi_ms, entry.temporal)?;
+                report.dictionary_conflicts += u64::from(!restored);
             }
             Record::Reading(reading) => {
                 let id = ObjectId(reading.id);

@@ -651,7 +651,7 @@ fn pack_key(key: &str) -> Option<[u64; WORDS_PER_LINE]> {
 #[cold]
 fn back_off(waits: &mut u32) {
     *waits += 1;
-    if *waits % SPINS_MAX == 0 {
+    if waits.is_multiple_of(SPINS_MAX) {
         std::thread::sleep(READ_BACKOFF);
     } else {
         std::hint::spin_loop();

@@ -6,9 +6,9 @@
 //! counted, or part of a torn tail; a damaged record costs the records around it nothing.
 //!
 //! **Resynchronisation.** Where no record begins, the length in front of us is tried first: when a record
-//! begins right behind it, only this one is skipped (its body was hit). Otherwise every following byte is
-//! tried until a record's checksum fits. So a value that happens to contain a record's bytes is not mistaken
-//! for one when its own body is damaged.
+//! begins right behind it, only this one is skipped (its body was hit), unless whole records lead from inside it
+//! to that place (its length was hit). Otherwise every following byte is tried until a record's checksum fits. So
+//! a value that contains a record's bytes is not mistaken for one when its own body is damaged.
 
 use std::ops::ControlFlow;
 
@@ -293,7 +293,11 @@ fn resynchronise(
         && ((at_end && claimed == window.len())
             || codec::decode(&window[claimed..], context).is_ok())
     {
-        return Some(claimed);
+        // If the length was hit and happens to lead to a later record, the records before that one lead there too.
+        let body = &window[..claimed];
+        return (1..claimed)
+            .find(|at| leads_to_end(&body[*at..], context))
+            .or(Some(claimed));
     }
     // A record that may reach beyond the window is left for the next one.
     let end = if last {
@@ -302,4 +306,19 @@ fn resynchronise(
         window.len() - RECORD_BYTES_MAX
     };
     (1..end).find(|at| codec::decode(&window[*at..], context).is_ok())
+}
+
+/// Whether records without a gap fill this input.
+fn leads_to_end(mut input: &[u8], context: Option<&Context>) -> bool {
+    let mut context = context.copied();
+    while !input.is_empty() {
+        let Ok((record, bytes)) = codec::decode(input, context.as_ref()) else {
+            return false;
+        };
+        if let Record::Anchor(anchor) = &record {
+            context = Some(Context::of(anchor));
+        }
+        input = &input[bytes..];
+    }
+    true
 }

@@ -131,9 +131,12 @@ pub fn scan_log<S: SegmentStore>(
 ) -> Result<ScanReport, Error> {
     let mut report = ScanReport::default();
     let mut names = Names::default();
+    // Readings that a checkpoint knows to have been logged before it.
+    let mut written = 0;
     // A checkpoint's names stand in for a dictionary record that damage took.
     for number in checkpoint::numbers(store)?.into_iter().rev() {
-        if checkpoint::verify(store, number)?.is_some() {
+        if let Some(head) = checkpoint::verify(store, number)? {
+            written = head.lsn;
             checkpoint::visit(store, number, &mut |record| {
                 if let Record::Object(object) = record {
                     names.add(object.entry.id, object.entry.key);
@@ -144,7 +147,12 @@ pub fn scan_log<S: SegmentStore>(
         }
     }
     let mut reader = Reader::new();
-    for number in segments(store)?.0 {
+    let numbers = segments(store)?.0;
+    if numbers.first() == Some(&0) {
+        reader.expect_lsn(0);
+    }
+    let mut stopped = false;
+    for number in numbers {
         report.segments += 1;
         let tail = read_segment(store, &mut reader, number, 0, &mut |found| {
             match found.record {
@@ -172,9 +180,14 @@ pub fn scan_log<S: SegmentStore>(
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        if tail == Tail::Stopped {
+        stopped = tail == Tail::Stopped;
+        if stopped {
             break;
         }
+    }
+    if !stopped {
+        let seen = reader.next_lsn().unwrap_or(written);
+        reader.damage.readings_missing += written.saturating_sub(seen);
     }
     report.damage = reader.damage;
     Ok(report)

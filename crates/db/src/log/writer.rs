@@ -113,9 +113,8 @@ impl<F: Copy> LogWriter<F> {
         around: &Surroundings<'_>,
         waiting: &[u8],
     ) -> Result<(), LogFailure> {
-        let mut entries = Entries(waiting);
-        let mut unflushed = entries.clone();
-        while let Some(entry) = entries.next() {
+        let mut unflushed = Entries(waiting);
+        for entry in Entries(waiting) {
             // Room for the record itself, its object's name, two anchors and a segment head.
             let need = entry.value.len() + KEY_BYTES_MAX + 2 * ANCHOR_BYTES + 128;
             let full = self.length + (self.staged.len() + need) as u64 > self.segment_bytes_max;

@@ -1,0 +1,79 @@
+//! `get`, `lookup` and `put` allocate nothing, whatever the durability.
+#![allow(unsafe_code, reason = "a counting allocator is unsafe by its trait")]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use base::clock::SystemClock;
+use common::declare;
+use db::{CommitDriver, Database, DbOptions, Durability, MemoryStore};
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call is passed on unchanged to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations<R>(work: impl FnOnce() -> R) -> (u64, R) {
+    let before = COUNT.with(Cell::get);
+    let result = work();
+    (COUNT.with(Cell::get) - before, result)
+}
+
+#[test]
+fn the_real_time_path_allocates_nothing() {
+    for commit_driver in [CommitDriver::Thread, CommitDriver::Manual] {
+        let options = DbOptions {
+            commit_driver,
+            ..DbOptions::default()
+        };
+        let db = Database::open(MemoryStore::new(), Arc::new(SystemClock::new()), options)
+            .expect("opened");
+        let ids = declare(&db, 8);
+        let mut buffer = [0; 64];
+        let (count, refused) = allocations(|| {
+            let mut refused = 0;
+            for n in 0..30_000i64 {
+                let durability = if n % 3 == 0 {
+                    Durability::Now
+                } else {
+                    Durability::Batched
+                };
+                let id = ids[n as usize % 8];
+                match db.put(id, &n.to_le_bytes(), n, durability) {
+                    Ok(ticket) => refused += u64::from(ticket.poll().is_err()),
+                    Err(_) => refused += 1,
+                }
+                let got = db.get(id, &mut buffer);
+                refused +=
+                    u64::from(got.is_err() || db.lookup("room 3/temperature") != Some(ids[3]));
+            }
+            (db.fresh_count(5), refused)
+        });
+        assert_eq!(count, 0);
+        let (fresh, _busy_when_manual) = refused;
+        assert_eq!(fresh.temporal, 4);
+        let (counted, _) = allocations(|| std::hint::black_box(vec![1u8; 10]));
+        assert_eq!(counted, 1, "the counter counts");
+    }
+}

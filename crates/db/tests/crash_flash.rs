@@ -1,0 +1,180 @@
+//! Power cuts under the real store: the simulated device loses power at a random write while readings arrive, keeps
+//! any subset of what was not flushed, whole or torn; then store and database recover.
+//!
+//! That this test can fail is shown by
+//! `cargo test -p db --features seeded-bug-ack-before-flush --test crash_flash` (and `--test database`), which
+//! completes tickets before their append and turns it red.
+
+mod common;
+
+use base::block::BLOCK_BYTES;
+use base::sim::{Random, SimDevice};
+use common::{Oracle, declare, open, sim_clock, small_options};
+use db::{DbOptions, SegmentStore};
+use flash::{FormatOptions, OpenOptions, Store};
+
+const RUNS: u64 = 250;
+const WRITES_MAX: u64 = 700;
+
+fn options() -> DbOptions {
+    // Appends of one to several groups of the store, segments that rotate, checkpoints in pieces.
+    DbOptions {
+        append_bytes_max: 20 << 10,
+        segment_bytes_max: 24 << 10,
+        checkpoint_bytes: 12 << 10,
+        ..wide()
+    }
+}
+
+fn wide() -> DbOptions {
+    DbOptions {
+        queue_bytes_max: 64 << 10,
+        value_bytes_max: 400,
+        checkpoint_piece_bytes_max: 2048,
+        ..small_options()
+    }
+}
+
+#[test]
+fn acknowledged_readings_survive_every_power_cut() {
+    let mut cuts = 0;
+    let mut acknowledged = 0;
+    for seed in 0..RUNS {
+        let mut random = Random::new(seed);
+        let clock = sim_clock();
+        let format = FormatOptions {
+            files_max: 64,
+            name_bytes_max: 255,
+            uuid: [1; 16],
+            hash_key: [2; 16],
+        };
+        let store = Store::format(SimDevice::new(2048, seed), &format).expect("formatted");
+        let mut oracle = Oracle::default();
+        let mut store = Some(store);
+        // Up to three lives of the device, each ended by its own cut.
+        for _life in 0..3 {
+            let mut powered = store.take().expect("a store");
+            powered
+                .device_mut()
+                .set_power_cut_after_writes(Some(1 + random.below(WRITES_MAX / 3)));
+            let db =
+                match db::Database::open(powered, std::sync::Arc::new(clock.clone()), options()) {
+                    Ok(db) => db,
+                    Err(error) => panic!("recovery needs no writes: {error}"),
+                };
+            let ids = declare(&db, 12);
+            let burst = 1 + random.below(60);
+            for n in 0..4000u64 {
+                clock.advance_ns(random.below(4_000_000));
+                let timestamp_ms = clock_ms(n) - random.below(30) as i64;
+                let mut value = vec![0; random.index(399) + 1];
+                random.fill(&mut value);
+                oracle.put(&db, ids[random.index(ids.len())], timestamp_ms, &value);
+                if n % burst == 0 && db.pump().is_err() {
+                    break;
+                }
+            }
+            let cut = db.abandon().expect("the store comes back");
+            assert!(
+                !cut.device().is_powered(),
+                "the run was too short for its cut"
+            );
+            let image = cut.device().crash_image_random(random.next_u64());
+            let recovered =
+                Store::open(image, &OpenOptions::default()).expect("the store recovers");
+            acknowledged += oracle.acknowledged().len();
+            store = Some(oracle.check(recovered, &clock, options()));
+            clock.reboot();
+            cuts += 1;
+        }
+    }
+    println!("power cuts: {cuts}, acknowledged readings compared: {acknowledged}");
+    assert!(cuts == 3 * RUNS && acknowledged > 10_000);
+}
+
+fn clock_ms(n: u64) -> i64 {
+    1_700_000_000_000 + n as i64 * 3
+}
+
+/// A block that rots under a finished segment costs readings around it, is counted, and stops nothing.
+#[test]
+fn a_rotten_block_never_prevents_the_start() {
+    let clock = sim_clock();
+    let format = FormatOptions {
+        files_max: 64,
+        name_bytes_max: 255,
+        uuid: [1; 16],
+        hash_key: [2; 16],
+    };
+    let store = Store::format(SimDevice::new(2048, 1), &format).expect("formatted");
+    let db = open(store, &clock, options());
+    let ids = declare(&db, 12);
+    let mut oracle = Oracle::default();
+    for n in 0..600u32 {
+        oracle.put(
+            &db,
+            ids[n as usize % 12],
+            i64::from(n),
+            &n.to_le_bytes().repeat(12),
+        );
+        if n % 8 == 0 {
+            db.pump().expect("committed");
+        }
+    }
+    let store = db.close().expect("closed");
+    let device = store.device().clone();
+    let mut damaged = 0;
+    for block in 0..device_blocks(&device) {
+        if device.peek(block) == [0; BLOCK_BYTES] {
+            continue;
+        }
+        let mut device = device.clone();
+        device.inject_bit_rot(block, 9000);
+        let Ok(mut store) = Store::open(device, &OpenOptions::default()) else {
+            continue;
+        };
+        let (readings, report) = common::scan(&mut store);
+        if report.damage.any() || readings.len() < 600 {
+            assert!(
+                report.damage.any() || report.damage.tails_torn > 0 || listing_fails(&mut store),
+                "{report:?}"
+            );
+            damaged += 1;
+            println!(
+                "block {block}: {} of 600 readings, {report:?}",
+                readings.len()
+            );
+        }
+        let mut known = oracle.puts.iter();
+        for reading in &readings {
+            assert!(
+                reading.0.is_empty() || known.any(|(known, _)| known == reading),
+                "never put: {reading:?}"
+            );
+        }
+        let db = open(store, &clock, options());
+        let id = db
+            .declare(&db::ObjectSpec {
+                key: "new",
+                avi_ms: 1,
+                temporal: true,
+            })
+            .expect("declared");
+        let ticket = db
+            .put(id, b"goes on", 1, db::Durability::Now)
+            .expect("taken");
+        // The store itself may be hurt too much to be written; then the ticket says so.
+        let pumped = db.pump();
+        assert_eq!(ticket.is_durable(), pumped.is_ok());
+    }
+    assert!(damaged > 0, "no block of the log was hit");
+}
+
+fn device_blocks(device: &SimDevice) -> u64 {
+    use base::block::BlockDevice;
+    device.geometry().block_count
+}
+
+fn listing_fails(store: &mut Store<SimDevice>) -> bool {
+    SegmentStore::list(store, &mut |_| ()).is_err()
+}
