@@ -75,7 +75,7 @@ impl<D: BlockDevice> Store<D> {
     /// [`Error::StaleHandle`], [`Error::Full`], [`Error::Damaged`] when the file's last block is unreadable,
     /// [`Error::Device`], [`Error::Failed`], [`Error::ReadOnly`].
     pub fn append(&mut self, file: FileHandle, data: &[u8]) -> Result<()> {
-        self.writable()?;
+        self.begin_change()?;
         let index = self.open_index(file)?;
         if data.is_empty() {
             return Ok(());
@@ -93,8 +93,6 @@ impl<D: BlockDevice> Store<D> {
     pub(crate) fn append_to_slot(&mut self, slot: usize, data: &[u8]) -> Result<()> {
         self.slot_clock += 1;
         self.slot_used[slot] = self.slot_clock;
-        // What memory says of the file must not run ahead of the device if the device fails.
-        let durable = self.root.slots[slot].state;
         let mut rest = data;
         let mut result = Ok(());
         while !rest.is_empty() {
@@ -111,10 +109,6 @@ impl<D: BlockDevice> Store<D> {
         } else {
             self.finish()
         };
-        if flushed.is_err() {
-            self.root.slots[slot].state = durable;
-            self.tails[slot].forget();
-        }
         result.and(flushed)
     }
 

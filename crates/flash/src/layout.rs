@@ -230,6 +230,9 @@ pub(crate) fn bucket_count_for(files_max: u64, entries_per_bucket: u64) -> u64 {
     files_max.div_ceil(load_mean) + 16
 }
 
+const _: () = assert!(RECORD_FIRST + 2 * RECORD_BLOCKS <= SUPERBLOCK_SECOND);
+const _: () = assert!(SUPERBLOCK_SECOND < TABLE_FIRST);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,8 +283,6 @@ mod tests {
             )
             .unwrap();
             let table_end = layout.bucket_block(layout.bucket_count - 1) + TABLE_COPIES;
-            assert!(SUPERBLOCK_SECOND < TABLE_FIRST);
-            assert!(RECORD_FIRST + 2 * RECORD_BLOCKS <= SUPERBLOCK_SECOND);
             assert!(table_end <= u64::from(layout.data_first));
             assert!(u64::from(layout.data_end) <= layout.block_count);
         }

@@ -31,7 +31,7 @@ impl<D: BlockDevice> Store<D> {
     /// [`Error::Exists`], [`Error::NameInvalid`], [`Error::NameTableFull`], [`Error::TooManyOpenFiles`],
     /// [`Error::Damaged`], [`Error::Device`], [`Error::Failed`], [`Error::ReadOnly`].
     pub fn create(&mut self, name: &str) -> Result<FileHandle> {
-        self.writable()?;
+        self.begin_change()?;
         let place = self.place_for_new(name)?;
         // A handle first: nothing may fail once the file exists.
         let handle = self.free_handle()?;
@@ -100,7 +100,7 @@ impl<D: BlockDevice> Store<D> {
     /// [`Error::NotFound`], [`Error::NameInvalid`], [`Error::Damaged`], [`Error::Device`],
     /// [`Error::Failed`], [`Error::ReadOnly`].
     pub fn delete(&mut self, name: &str) -> Result<()> {
-        self.writable()?;
+        self.begin_change()?;
         validate_name(name, self.layout.name_bytes_max)?;
         self.make_piece_room(PIECES_PER_FILE)?;
         let (place, state) = self.find(name)?;
@@ -117,7 +117,7 @@ impl<D: BlockDevice> Store<D> {
     /// # Errors
     /// As [`create`](Self::create) and [`append`](Self::append); on any error the file is the old one.
     pub fn replace(&mut self, name: &str, data: &[u8]) -> Result<()> {
-        self.writable()?;
+        self.begin_change()?;
         validate_name(name, self.layout.name_bytes_max)?;
         let lookup = self.look_up(name)?;
         if lookup.found.is_none() && lookup.free.is_none() {

@@ -71,7 +71,8 @@ impl<D: BlockDevice> Store<D> {
 
     fn replay(&mut self, reference: ImageReference, bytes: &[u8]) -> Result<()> {
         let address = self.layout.bucket_block(reference.bucket);
-        let mut same = true;
+        // An older image that a read-only store holds in memory must not hide what is in place.
+        let mut same = !self.is_overlaid(reference.bucket);
         for copy in 0..2 {
             self.device
                 .read(address + copy, self.scratch.block_mut(1))?;

@@ -119,6 +119,8 @@ pub struct Store<D: BlockDevice> {
     pub(crate) layout: Layout,
     pub(crate) seed: u32,
     pub(crate) root: Root,
+    /// The root at the start of the running call: where to go back to when the device fails.
+    root_before: Root,
     /// Number of the next group; grows with every append.
     pub(crate) sequence: u64,
     /// Free pieces that the coming barrier releases.
@@ -132,6 +134,11 @@ pub struct Store<D: BlockDevice> {
     pub(crate) image_pending: Option<u32>,
     /// Bucket in `image` that the next barrier allows to be written in its place.
     image_in_place: Option<u32>,
+    /// Bucket in `image` that has been written in its place since the last flush.
+    image_unflushed: Option<u32>,
+    /// As `image_unflushed`, for the content in `image_before`.
+    image_before_unflushed: Option<u32>,
+    image_before: BlockBuffer,
     pub(crate) read_only: bool,
     failed: bool,
     pub(crate) tails: Vec<TailCache>,
@@ -145,7 +152,7 @@ pub struct Store<D: BlockDevice> {
     pub(crate) group: BlockBuffer,
     /// For single block reads; block 0 data, blocks 1 and 2 buckets.
     pub(crate) scratch: BlockBuffer,
-    /// Table blocks that a read-only store may not write in place.
+    /// Table blocks that are not in their place: recovery of a read-only store, or a failed device.
     overlay: Vec<(u32, Vec<u8>)>,
     pub(crate) recovery: Recovery,
     pub(crate) table_blocks_healed: u64,
@@ -206,6 +213,7 @@ impl<D: BlockDevice> Store<D> {
         let mut store = Self {
             device,
             seed,
+            root_before: root.clone(),
             root,
             layout,
             sequence: 0,
@@ -215,6 +223,9 @@ impl<D: BlockDevice> Store<D> {
             root_changed: false,
             image_pending: None,
             image_in_place: None,
+            image_unflushed: None,
+            image_before_unflushed: None,
+            image_before: BlockBuffer::zeroed(1),
             read_only: options.read_only,
             failed: false,
             tails: (0..SLOTS_MAX).map(|_| TailCache::new()).collect(),
@@ -301,12 +312,15 @@ impl<D: BlockDevice> Store<D> {
         &mut self.device
     }
 
-    pub(crate) fn writable(&self) -> Result<()> {
+    /// Begins a call that changes the store; refuses it when the store takes no writes.
+    pub(crate) fn begin_change(&mut self) -> Result<()> {
         if self.read_only {
             Err(Error::ReadOnly)
         } else if self.failed {
             Err(Error::Failed)
         } else {
+            // 4 KiB of memory for a store that still reads rightly when the device fails in the call.
+            self.root_before.clone_from(&self.root);
             Ok(())
         }
     }
@@ -314,11 +328,31 @@ impl<D: BlockDevice> Store<D> {
     // ---- the device, with failures remembered ----
 
     fn flush_device(&mut self) -> Result<()> {
-        self.device.flush().map_err(|error| self.fail(error))
+        if let Err(error) = self.device.flush() {
+            return Err(self.fail(error));
+        }
+        self.image_unflushed = None;
+        self.image_before_unflushed = None;
+        Ok(())
     }
 
+    /// Stops writing for good and goes back to what was acknowledged, so that reading can go on.
     pub(crate) fn fail(&mut self, error: base::block::DeviceError) -> Error {
         self.failed = true;
+        self.root.clone_from(&self.root_before);
+        self.quarantine_count = 0;
+        self.image_pending = None;
+        self.image_in_place = None;
+        for tail in &mut self.tails {
+            tail.forget();
+        }
+        // A table block that was written in its place but not flushed may be gone from a failed device.
+        if let Some(bucket) = self.image_unflushed.take() {
+            self.overlay.push((bucket, self.image.block(0).to_vec()));
+        }
+        if let Some(bucket) = self.image_before_unflushed.take() {
+            self.overlay.push((bucket, self.image_before.to_vec()));
+        }
         Error::Device(error)
     }
 
@@ -433,6 +467,7 @@ impl<D: BlockDevice> Store<D> {
     fn write_image_in_place(&mut self, bucket: u32) -> Result<()> {
         // Not flushed here: the record stays valid until the next barrier has made this durable.
         let address = self.layout.bucket_block(bucket);
+        self.image_unflushed = Some(bucket);
         match self.device.write(address, &self.image) {
             Ok(()) => Ok(()),
             Err(error) => Err(self.fail(error)),
@@ -474,7 +509,7 @@ impl<D: BlockDevice> Store<D> {
         })
     }
 
-    /// Whether recovery of a read-only store holds this bucket in memory.
+    /// Whether this bucket is held in memory because it is not in its place.
     pub(crate) fn is_overlaid(&self, bucket: u32) -> bool {
         self.overlay.iter().any(|(other, _)| *other == bucket)
     }
@@ -491,6 +526,10 @@ impl<D: BlockDevice> Store<D> {
     /// Takes the bucket at `place` of the scratch buffer as the one that the next record changes.
     pub(crate) fn begin_image(&mut self, bucket: u32, place: usize) {
         debug_assert!(self.image_pending.is_none() && self.image_in_place.is_none());
+        if let Some(unflushed) = self.image_unflushed.take() {
+            self.image_before.copy_from_slice(self.image.block(0));
+            self.image_before_unflushed = Some(unflushed);
+        }
         self.image
             .block_mut(0)
             .copy_from_slice(self.scratch.block(place));

@@ -194,7 +194,9 @@ fn ten_thousand_files() {
 
 #[test]
 fn a_hundred_thousand_files() {
-    workload(100_000, 131_072, 50, 4000);
+    for percent in [1, 50, 99] {
+        workload(100_000, 131_072, percent, 4000);
+    }
 }
 
 /// Amortised cost of one call, by repeating it.

@@ -120,3 +120,61 @@ fn many_deletions_spill_the_free_list() {
         assert!(read_all(&mut store).unwrap() == model);
     }
 }
+
+/// A call in a form that shrinks well: which, on which file, how long.
+fn operations() -> impl proptest::strategy::Strategy<Value = Vec<(u8, usize, usize)>> {
+    proptest::collection::vec((0..5_u8, 0..4_usize, 0..30_000_usize), 1..60)
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config {
+        cases: 200,
+        failure_persistence: None,
+        ..proptest::test_runner::Config::default()
+    })]
+
+    #[test]
+    fn any_sequence_of_calls_agrees_with_the_model(calls in operations()) {
+        let mut store = Store::format(SimDevice::new(512, 1), &options(4)).unwrap();
+        let mut model = Model::new();
+        for (number, (kind, file, length)) in calls.into_iter().enumerate() {
+            let name = format!("file-{file}");
+            let data: Vec<u8> = (0..length).map(|index| (index * 7 + number) as u8).collect();
+            let operation = match kind {
+                0 => Operation::Create(name),
+                1 | 2 => Operation::Append(name, data),
+                3 => Operation::Replace(name, data),
+                _ => Operation::Delete(name),
+            };
+            let result = operation.run(&mut store);
+            proptest::prop_assert!(outcome_is_right(&operation, &model, &result), "{}", brief(&operation));
+            match (&operation, &result) {
+                (_, Ok(())) => operation.apply(&mut model),
+                (Operation::Append(name, data), Err(Error::Full)) => {
+                    let length = store.stat(name).unwrap().length_bytes as usize;
+                    let content = model.get_mut(name).unwrap();
+                    let added = length - content.len();
+                    content.extend_from_slice(&data[..added]);
+                }
+                _ => {}
+            }
+        }
+        // Every file reads the same whole, and from any offset.
+        proptest::prop_assert!(read_all(&mut store).unwrap() == model);
+        for (name, content) in &model {
+            let file = store.open_file(name).unwrap();
+            for offset in [0, 1, content.len() / 3, content.len() / 2, content.len().saturating_sub(1), content.len()] {
+                let mut bytes = [0; 5000];
+                let count = store.read(file, offset as u64, &mut bytes).unwrap();
+                let start = offset.min(content.len());
+                let expected = &content[start..(start + bytes.len()).min(content.len())];
+                proptest::prop_assert!(bytes[..count] == *expected);
+            }
+            store.close_file(file);
+        }
+        let report = store.check().unwrap();
+        proptest::prop_assert!(report.is_clean(), "{:?}", report.problems);
+        let mut store = reopen(store);
+        proptest::prop_assert!(read_all(&mut store).unwrap() == model);
+    }
+}

@@ -1,6 +1,8 @@
 //! What the tests of the store share: the reference model, random operations, a recording device.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod crash;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,444 @@
+//! Damage and failing devices: what is damaged is named and never returned as data; what is not damaged is
+//! not affected; a device that fails a write stops the store from writing, not from reading.
+
+mod common;
+
+use base::block::BlockDevice;
+use base::error::Code;
+use base::sim::{FaultPlan, Random, SimDevice};
+use common::{Model, Operation, options, read_all};
+use flash::{Error, OpenOptions, Part, Store};
+
+/// A store with files of several lengths, after some churn, closed.
+fn sample(seed: u64) -> (SimDevice, Model) {
+    let mut random = Random::new(seed);
+    let mut store = Store::format(SimDevice::new(512, seed), &options(12)).unwrap();
+    let mut model = Model::new();
+    for _ in 0..120 {
+        let operation = common::operation(&mut random, 12, 30_000);
+        if operation != Operation::Reopen && operation.run(&mut store).is_ok() {
+            operation.apply(&mut model);
+        }
+    }
+    assert!(read_all(&mut store).unwrap() == model);
+    (store.close().unwrap(), model)
+}
+
+/// Reads every file of the model; returns how many are damaged. Wrong bytes fail the test.
+fn damaged_files(store: &mut Store<SimDevice>, model: &Model, context: &str) -> usize {
+    let mut damaged = 0;
+    for (name, content) in model {
+        let file = match store.open_file(name) {
+            Ok(file) => file,
+            Err(Error::Damaged { .. }) => {
+                damaged += 1;
+                continue;
+            }
+            Err(error) => panic!("{context}: {name}: {error}"),
+        };
+        let mut bytes = vec![0; content.len()];
+        match store.read(file, 0, &mut bytes) {
+            Ok(count) => assert!(
+                bytes[..count] == content[..],
+                "{context}: {name}: wrong bytes"
+            ),
+            Err(error @ Error::Damaged { .. }) => {
+                assert_eq!(error.code(), Code::Corrupt);
+                damaged += 1;
+            }
+            Err(error) => panic!("{context}: {name}: {error}"),
+        }
+        store.close_file(file);
+    }
+    damaged
+}
+
+#[test]
+fn one_rotten_bit_anywhere_is_noticed_and_harms_one_file_at_most() {
+    let (mut noticed, mut harmed, mut harmless) = (0, 0, 0);
+    for seed in 0..4 {
+        let (device, model) = sample(seed);
+        let mut random = Random::new(seed);
+        for block in 0..device.geometry().block_count {
+            let mut rotten = device.clone();
+            rotten.inject_bit_rot(block, random.below(4096 * 8) as u32);
+            let context = format!("seed {seed} block {block}");
+            let mut store = Store::open(
+                rotten,
+                &OpenOptions {
+                    read_only: true,
+                    ..OpenOptions::default()
+                },
+            )
+            .unwrap_or_else(|error| panic!("{context}: {error}"));
+            let damaged = damaged_files(&mut store, &model, &context);
+            assert!(damaged <= 1, "{context}: {damaged} files harmed by one bit");
+            let report = store.check().unwrap();
+            if damaged > 0 {
+                assert!(!report.is_clean(), "{context}: the check does not see it");
+                let names: Vec<_> = report
+                    .problems
+                    .iter()
+                    .filter_map(|p| p.file.as_deref())
+                    .collect();
+                assert!(
+                    names.iter().all(|name| *name == names[0]),
+                    "{context}: {names:?}"
+                );
+                harmed += 1;
+            }
+            if report.is_clean() {
+                harmless += 1;
+            } else {
+                noticed += 1;
+            }
+        }
+    }
+    println!(
+        "one rotten bit: {noticed} noticed, {harmed} of them harmed a file, {harmless} in unused blocks"
+    );
+    assert!(harmed > 100 && noticed > harmed);
+}
+
+#[test]
+fn the_check_names_file_and_block() {
+    let (mut device, model) = sample(3);
+    let (name, content) = model
+        .iter()
+        .max_by_key(|(_, content)| content.len())
+        .unwrap();
+    let mut store = Store::open(device.clone(), &OpenOptions::default()).unwrap();
+    // Rot all blocks until the file's first one is hit: the check must name the file each time.
+    let file = store.open_file(name).unwrap();
+    let mut hit = None;
+    for block in 0..device.geometry().block_count {
+        let clean = device.clone();
+        device.inject_bit_rot(block, 20_000);
+        let mut store = Store::open(
+            device.clone(),
+            &OpenOptions {
+                read_only: true,
+                ..OpenOptions::default()
+            },
+        )
+        .unwrap();
+        let file = store.open_file(name).unwrap();
+        let mut bytes = vec![0; content.len()];
+        if let Err(error) = store.read(file, 0, &mut bytes) {
+            let Error::Damaged {
+                part: Part::Data,
+                block: found,
+                offset: Some(_),
+            } = error
+            else {
+                panic!("{error}");
+            };
+            assert_eq!(found, block);
+            let report = store.check().unwrap();
+            assert!(
+                report
+                    .problems
+                    .iter()
+                    .any(|p| p.file.as_ref() == Some(name) && p.block == Some(block)),
+                "{:?}",
+                report.problems
+            );
+            hit = Some(block);
+            break;
+        }
+        device = clean;
+    }
+    store.close_file(file);
+    assert!(hit.is_some());
+}
+
+#[test]
+fn a_wrecked_table_block_costs_its_names_only() {
+    let (mut device, model) = sample(1);
+    // Both copies of the first table block.
+    device.poke(16, &[0xff; 4096]);
+    device.poke(17, &[0xff; 4096]);
+    let mut store = Store::open(
+        device,
+        &OpenOptions {
+            read_only: true,
+            ..OpenOptions::default()
+        },
+    )
+    .unwrap();
+    let damaged = damaged_files(&mut store, &model, "wrecked bucket");
+    assert!(damaged < model.len());
+    let report = store.check().unwrap();
+    assert!(
+        report
+            .problems
+            .iter()
+            .any(|p| p.block == Some(16) && p.data_lost),
+        "{:?}",
+        report.problems
+    );
+    assert!(matches!(
+        store.list(&mut |_, _| {}),
+        Err(Error::Damaged {
+            part: Part::Table,
+            ..
+        })
+    ));
+}
+
+#[test]
+fn what_is_no_store_is_refused() {
+    let open = |device| Store::open(device, &OpenOptions::default()).err().unwrap();
+    assert!(matches!(open(SimDevice::new(64, 1)), Error::NotAStore));
+    assert!(matches!(open(SimDevice::new(1, 1)), Error::NotAStore));
+    let (mut device, _) = sample(1);
+    device.poke(0, &[0xff; 4096]);
+    device.poke(12, &[0xff; 4096]);
+    assert!(matches!(open(device), Error::NotAStore));
+    let (mut device, _) = sample(1);
+    for block in 4..12 {
+        device.poke(block, &[0; 4096]);
+    }
+    assert!(matches!(
+        open(device),
+        Error::Damaged {
+            part: Part::Record,
+            ..
+        }
+    ));
+    let small = Store::format(SimDevice::new(32, 1), &options(1000))
+        .err()
+        .unwrap();
+    assert!(matches!(small, Error::Format { .. }));
+}
+
+#[test]
+fn arbitrary_blocks_never_panic() {
+    for seed in 0..400 {
+        let mut random = Random::new(seed);
+        let (mut device, model) = sample(seed % 4);
+        for _ in 0..=random.index(40) {
+            let block = if random.coin() {
+                random.below(64)
+            } else {
+                random.below(512)
+            };
+            let other = random.below(512);
+            let mut bytes = device.peek(if random.coin() { other } else { block });
+            for _ in 0..random.index(6) {
+                bytes[random.index(4096)] = random.next_u64() as u8;
+            }
+            device.poke(block, &bytes);
+        }
+        let Ok(mut store) = Store::open(device, &OpenOptions::default()) else {
+            continue;
+        };
+        let _ = store.check().unwrap();
+        let _ = damaged_or_missing(&mut store, &model);
+        for number in 0..20 {
+            let _ = common::operation(&mut random, 12, 20_000).run(&mut store);
+            let _ = store.delete(&format!("file-{number}"));
+        }
+    }
+}
+
+/// As `damaged_files`, but files may be missing.
+fn damaged_or_missing(store: &mut Store<SimDevice>, model: &Model) -> usize {
+    let present: Model = model
+        .iter()
+        .filter(|(name, _)| !matches!(store.stat(name), Err(Error::NotFound)))
+        .map(|(name, content)| (name.clone(), content.clone()))
+        .collect();
+    let mut damaged = model.len() - present.len();
+    for (name, content) in &present {
+        if let Ok(file) = store.open_file(name) {
+            let mut bytes = vec![0; content.len()];
+            damaged += usize::from(store.read(file, 0, &mut bytes).is_err());
+            store.close_file(file);
+        }
+    }
+    damaged
+}
+
+#[test]
+fn after_a_failed_write_or_flush_the_store_reads_and_refuses_to_write() {
+    for seed in 0..60 {
+        let (mut device, mut model) = sample(seed % 4);
+        let plan = if seed % 2 == 0 {
+            FaultPlan {
+                write_error_ppm: 100_000,
+                ..FaultPlan::default()
+            }
+        } else {
+            FaultPlan {
+                flush_error_ppm: 100_000,
+                ..FaultPlan::default()
+            }
+        };
+        let mut store = Store::open(device, &OpenOptions::default()).unwrap();
+        store.device_mut().set_fault_plan(plan);
+        let mut random = Random::new(seed);
+        let running = loop {
+            let operation = common::operation(&mut random, 12, 20_000);
+            if operation == Operation::Reopen {
+                continue;
+            }
+            match operation.run(&mut store) {
+                Ok(()) => operation.apply(&mut model),
+                Err(Error::Device(_)) => break operation,
+                Err(_) => {}
+            }
+        };
+        assert!(store.has_failed());
+        assert!(matches!(store.create("another"), Err(Error::Failed)));
+        assert!(matches!(store.delete("file-1"), Err(Error::Failed)));
+        let mut after = model.clone();
+        running.apply(&mut after);
+        let untouched = |model: &Model| {
+            let mut model = model.clone();
+            model.remove(running.file().unwrap());
+            model
+        };
+        // Reading goes on: all files but the one whose call failed are as they were.
+        let found = read_all(&mut store).unwrap_or_default();
+        if !found.is_empty() {
+            assert!(untouched(&found) == untouched(&model), "seed {seed}");
+        }
+        // Opened again, nothing that was acknowledged is missing.
+        device = store.close().unwrap();
+        device.set_fault_plan(FaultPlan::default());
+        let mut store =
+            Store::open(device.crash_image_random(seed), &OpenOptions::default()).unwrap();
+        assert!(store.check().unwrap().is_clean(), "seed {seed}");
+        let found = read_all(&mut store).unwrap();
+        assert!(untouched(&found) == untouched(&model), "seed {seed}");
+        let name = running.file().unwrap();
+        let is_prefix = match (model.get(name), found.get(name), after.get(name)) {
+            (before, found, after) if found == before || found == after => true,
+            (Some(before), Some(found), Some(after)) => {
+                found.starts_with(before) && after.starts_with(found)
+            }
+            _ => false,
+        };
+        assert!(is_prefix, "seed {seed}: {name}");
+    }
+}
+
+#[test]
+fn lost_and_misdirected_writes_never_yield_foreign_bytes() {
+    let mut refused = 0;
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let mut store = Store::format(SimDevice::new(512, seed), &options(12)).unwrap();
+        store.device_mut().set_fault_plan(FaultPlan {
+            write_lost_ppm: 10_000,
+            write_misdirected_ppm: 10_000,
+            write_rot_ppm: 10_000,
+            ..FaultPlan::default()
+        });
+        // Every byte of a file is the number of the file; a foreign byte is told at once.
+        for _ in 0..200 {
+            let number = random.index(12);
+            let name = format!("file-{number}");
+            let data = vec![number as u8 + 1; common::length(&mut random, 20_000)];
+            let _ = match random.below(4) {
+                0 => store.create(&name).map(|file| store.close_file(file)),
+                1 => store.replace(&name, &data),
+                2 => store.delete(&name),
+                _ => Operation::Append(name, data).run(&mut store),
+            };
+        }
+        for number in 0..12_usize {
+            let Ok(file) = store.open_file(&format!("file-{number}")) else {
+                continue;
+            };
+            let mut bytes = vec![0; store.length(file).unwrap() as usize];
+            match store.read(file, 0, &mut bytes) {
+                Ok(count) => assert!(
+                    bytes[..count]
+                        .iter()
+                        .all(|byte| usize::from(*byte) == number + 1)
+                ),
+                Err(_) => refused += 1,
+            }
+            store.close_file(file);
+        }
+    }
+    assert!(refused > 0, "the faults hit nothing");
+}
+
+#[test]
+fn a_full_store_says_so_stays_readable_and_deletes() {
+    for file_bytes in [1000, 50_000, 400_000] {
+        let mut store = Store::format(SimDevice::new(600, 1), &options(600)).unwrap();
+        let mut names = Vec::new();
+        loop {
+            let name = format!("file-{}", names.len());
+            match store.replace(&name, &vec![names.len() as u8; file_bytes]) {
+                Ok(()) => names.push(name),
+                Err(Error::Full) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(!names.is_empty());
+        // Until not even one block fits.
+        let file = store.create("rest").unwrap();
+        let error = loop {
+            if let Err(error) = store.append(file, &[1; 3000]) {
+                break error;
+            }
+        };
+        assert!(matches!(error, Error::Full));
+        assert_eq!(error.code(), Code::Full);
+        assert!(store.check().unwrap().is_clean());
+        let expected: Model = names
+            .iter()
+            .enumerate()
+            .map(|(n, name)| (name.clone(), vec![n as u8; file_bytes]))
+            .collect();
+        let mut found = read_all(&mut store).unwrap();
+        found.remove("rest");
+        assert!(found == expected);
+        for name in &names {
+            store.delete(name).unwrap();
+        }
+        store.delete("rest").unwrap();
+        let statistics = store.statistics();
+        assert_eq!(statistics.blocks_free, statistics.blocks_total);
+        assert!(store.check().unwrap().is_clean());
+        store.replace("again", &vec![5; file_bytes]).unwrap();
+    }
+}
+
+#[test]
+fn handles_of_deleted_replaced_and_closed_files_are_refused() {
+    let mut store = Store::format(SimDevice::new(512, 1), &options(12)).unwrap();
+    let first = store.create("a").unwrap();
+    store.append(first, b"one").unwrap();
+    store.replace("a", b"two").unwrap();
+    assert!(matches!(store.append(first, b"x"), Err(Error::StaleHandle)));
+    assert!(matches!(
+        store.read(first, 0, &mut [0]),
+        Err(Error::StaleHandle)
+    ));
+    let second = store.open_file("a").unwrap();
+    let third = store.open_file("a").unwrap();
+    store.close_file(second);
+    store.append(third, b"three").unwrap();
+    store.close_file(third);
+    assert!(matches!(store.length(third), Err(Error::StaleHandle)));
+    let fourth = store.open_file("a").unwrap();
+    store.delete("a").unwrap();
+    assert!(matches!(store.length(fourth), Err(Error::StaleHandle)));
+    let options = OpenOptions {
+        open_files_max: 1,
+        ..OpenOptions::default()
+    };
+    let mut store = Store::open(store.close().unwrap(), &options).unwrap();
+    let _held = store.create("b").unwrap();
+    assert!(matches!(store.create("c"), Err(Error::TooManyOpenFiles)));
+    assert!(
+        matches!(store.stat("c"), Err(Error::NotFound)),
+        "a refused create leaves nothing"
+    );
+}

@@ -1,0 +1,119 @@
+//! The bytes of format 0: a store made long ago opens today, and the same calls make the same bytes.
+//!
+//! `golden/format-0.bin` lists the blocks that are not zero: number (u32), length without trailing zeros
+//! (u16), bytes; all little-endian. `GOLDEN_UPDATE=1 cargo test -p flash --test golden` writes it anew, which
+//! is right only when the format's version changes.
+
+mod common;
+
+use std::path::PathBuf;
+
+use base::block::{BLOCK_BYTES, BlockDevice};
+use base::sim::SimDevice;
+use common::{Model, options, read_all};
+use flash::{FORMAT_VERSION, OpenOptions, Store};
+
+const BLOCKS: u64 = 192;
+
+fn path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-0.bin")
+}
+
+/// Calls that use every structure of the format.
+fn make() -> SimDevice {
+    let mut store = Store::format(SimDevice::new(BLOCKS, 1), &options(4)).unwrap();
+    let log = store.create("log").unwrap();
+    for number in 0..30_u8 {
+        store.append(log, &[number; 1000]).unwrap();
+    }
+    store.append(log, &[0xee; 40_000]).unwrap();
+    store
+        .replace("configuration", b"interval_ms = 250\n")
+        .unwrap();
+    store
+        .replace("configuration", b"interval_ms = 100\n")
+        .unwrap();
+    store.replace("gone", &[9; 70_000]).unwrap();
+    store.delete("gone").unwrap();
+    let name = "ü".repeat(127);
+    let file = store.create(&name).unwrap();
+    store.close_file(file);
+    // Not closed: the last appends must be found by recovery.
+    store.append(log, b"the end").unwrap();
+    store.device().crash_image(&|_| base::sim::Keep::Whole)
+}
+
+fn expected() -> Model {
+    let mut log: Vec<u8> = (0..30_u8).flat_map(|number| [number; 1000]).collect();
+    log.extend_from_slice(&[0xee; 40_000]);
+    log.extend_from_slice(b"the end");
+    Model::from([
+        ("log".to_owned(), log),
+        ("configuration".to_owned(), b"interval_ms = 100\n".to_vec()),
+        ("ü".repeat(127), Vec::new()),
+    ])
+}
+
+fn pack(device: &SimDevice) -> Vec<u8> {
+    let mut packed = Vec::new();
+    for block in 0..BLOCKS {
+        let bytes = device.peek(block);
+        let length = bytes
+            .iter()
+            .rposition(|byte| *byte != 0)
+            .map_or(0, |last| last + 1);
+        if length > 0 {
+            packed.extend_from_slice(&(block as u32).to_le_bytes());
+            packed.extend_from_slice(&(length as u16).to_le_bytes());
+            packed.extend_from_slice(&bytes[..length]);
+        }
+    }
+    packed
+}
+
+fn unpack(mut packed: &[u8]) -> SimDevice {
+    let mut device = SimDevice::new(BLOCKS, 1);
+    while let [a, b, c, d, e, f, rest @ ..] = packed {
+        let block = u32::from_le_bytes([*a, *b, *c, *d]);
+        let length = usize::from(u16::from_le_bytes([*e, *f]));
+        let mut bytes = [0; BLOCK_BYTES];
+        bytes[..length].copy_from_slice(&rest[..length]);
+        device.poke(u64::from(block), &bytes);
+        packed = &rest[length..];
+    }
+    device
+}
+
+#[test]
+fn the_golden_image_opens_and_holds_what_was_written() {
+    if std::env::var_os("GOLDEN_UPDATE").is_some() {
+        std::fs::create_dir_all(path().parent().unwrap()).unwrap();
+        std::fs::write(path(), pack(&make())).unwrap();
+    }
+    assert_eq!(
+        FORMAT_VERSION, 0,
+        "a new format needs a new golden file beside the old ones"
+    );
+    let device = unpack(&std::fs::read(path()).unwrap());
+    for read_only in [true, false] {
+        let mut store = Store::open(
+            device.clone(),
+            &OpenOptions {
+                read_only,
+                ..OpenOptions::default()
+            },
+        )
+        .unwrap();
+        assert!(store.check().unwrap().is_clean());
+        assert!(read_all(&mut store).unwrap() == expected());
+        assert_eq!(read_only, store.device().counters().writes == 0);
+    }
+}
+
+#[test]
+fn the_same_calls_still_make_the_same_bytes() {
+    assert!(
+        pack(&make()) == std::fs::read(path()).unwrap(),
+        "the bytes on the device have changed: the format needs a new version, or the change is a mistake"
+    );
+}

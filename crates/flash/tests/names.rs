@@ -1,0 +1,169 @@
+//! The sizing of the name table: a table for N files refuses fewer than one in 10^9 fillings with N names.
+
+mod common;
+
+use base::sim::{Random, SimDevice};
+use common::options;
+use flash::{Error, FormatOptions, Store};
+
+/// Share of buckets holding at least i names, for i = 0.., after `load` names a bucket, each put in the
+/// emptier of two: the limit of large tables (Mitzenmacher), ds_i/dt = s_(i-1)^2 - s_i^2.
+fn tail(load: f64) -> Vec<f64> {
+    const LEVELS: usize = 64;
+    let mut share = vec![0.0; LEVELS];
+    share[0] = 1.0;
+    let steps = 4000;
+    let step = load / f64::from(steps);
+    let slope = |share: &[f64]| -> Vec<f64> {
+        (0..LEVELS)
+            .map(|i| {
+                if i == 0 {
+                    0.0
+                } else {
+                    share[i - 1].powi(2) - share[i].powi(2)
+                }
+            })
+            .collect()
+    };
+    for _ in 0..steps {
+        let first = slope(&share);
+        let middle: Vec<f64> = share
+            .iter()
+            .zip(&first)
+            .map(|(s, k)| s + step / 2.0 * k)
+            .collect();
+        for (s, k) in share.iter_mut().zip(slope(&middle)) {
+            *s += step * k;
+        }
+    }
+    share
+}
+
+/// Entries and buckets that a store of these options has.
+fn shape(files_max: u64, name_bytes_max: u16) -> (u64, u64) {
+    let options = FormatOptions {
+        files_max,
+        name_bytes_max,
+        ..options(1)
+    };
+    let store = Store::format(SimDevice::new(1 << 18, 1), &options).unwrap();
+    (
+        u64::from(store.layout().entries_per_bucket),
+        u64::from(store.layout().bucket_count),
+    )
+}
+
+#[test]
+fn the_limit_of_large_tables_refuses_less_than_one_in_a_billion() {
+    for name_bytes_max in [1, 16, 32, 64, 128, 200, 255] {
+        let files = 20_000_u64;
+        let (entries, buckets) = shape(files, name_bytes_max);
+        let share = tail(files as f64 / buckets as f64);
+        // A name is refused when both its buckets are full. Ten million files is more than any device holds.
+        let refused = 1e7 * share[entries as usize].powi(2);
+        println!(
+            "names of {name_bytes_max} bytes: {entries} a bucket, refusals expected {refused:.1e}"
+        );
+        assert!(refused < 1e-9);
+    }
+}
+
+/// Throws `files` names at `buckets` buckets; returns the fullest.
+fn fullest(random: &mut Random, files: u64, buckets: u64, loads: &mut Vec<u16>) -> u16 {
+    loads.clear();
+    loads.resize(buckets as usize, 0);
+    let mut most = 0;
+    for _ in 0..files {
+        let first = random.index(buckets as usize);
+        let second = (first + 1 + random.index(buckets as usize - 1)) % buckets as usize;
+        let place = if loads[second] < loads[first] {
+            second
+        } else {
+            first
+        };
+        loads[place] += 1;
+        most = most.max(loads[place]);
+    }
+    most
+}
+
+#[test]
+fn small_tables_never_come_near_their_limit() {
+    // The equations hold for large tables only; small ones are tried. Each further level is exponentially
+    // rarer than the one before, squared; two unused levels in so many fillings leave the limit far away.
+    let mut random = Random::new(1);
+    let mut loads = Vec::new();
+    for (files, fillings) in [
+        (1, 1000),
+        (13, 40_000),
+        (25, 40_000),
+        (50, 40_000),
+        (100, 20_000),
+        (400, 6000),
+        (5000, 400),
+    ] {
+        let (entries, buckets) = shape(files, 255);
+        let most = (0..fillings)
+            .map(|_| fullest(&mut random, files, buckets, &mut loads))
+            .max()
+            .unwrap_or(0);
+        println!(
+            "{files} files in {buckets} buckets of {entries}: fullest of {fillings} fillings holds {most}"
+        );
+        assert!(
+            u64::from(most) + 3 <= entries,
+            "{files} files: {most} of {entries}"
+        );
+    }
+}
+
+#[test]
+fn the_equations_agree_with_a_simulated_table() {
+    let mut random = Random::new(2);
+    let mut loads = Vec::new();
+    let (files, buckets) = (600_000, 100_000);
+    fullest(&mut random, files, buckets, &mut loads);
+    let share = tail(files as f64 / buckets as f64);
+    for level in 5..=8_u16 {
+        let seen = loads.iter().filter(|load| **load >= level).count() as f64 / buckets as f64;
+        let expected = share[usize::from(level)];
+        println!("buckets with {level} or more: seen {seen:.4}, expected {expected:.4}");
+        assert!(
+            (seen - expected).abs() < 0.01 + expected * 0.05,
+            "level {level}"
+        );
+    }
+}
+
+#[test]
+fn a_store_takes_the_names_it_was_sized_for_and_then_says_when_it_is_full() {
+    for files in [1, 30, 3000] {
+        let mut random = Random::new(files);
+        let mut store = Store::format(SimDevice::new(1 << 16, 1), &options(files)).unwrap();
+        let mut name = |number: u64| {
+            let mut name = format!("{number}-");
+            (0..random.index(240))
+                .for_each(|_| name.push(char::from(b'a' + random.below(26) as u8)));
+            name
+        };
+        let mut created = 0;
+        let refused = loop {
+            match store.create(&name(created)) {
+                Ok(file) => store.close_file(file),
+                Err(error) => break error,
+            }
+            created += 1;
+        };
+        assert!(matches!(refused, Error::NameTableFull), "{refused}");
+        assert!(refused.to_string().contains("name-table-full"));
+        assert!(created >= files, "{created} of {files}");
+        println!("sized for {files} files, took {created}");
+        assert!(store.check().unwrap().is_clean());
+        // What is there still works.
+        let mut some = None;
+        store
+            .list(&mut |name, _| some = Some(name.to_owned()))
+            .unwrap();
+        store.delete(&some.unwrap()).unwrap();
+    }
+}

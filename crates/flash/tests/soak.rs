@@ -1,0 +1,49 @@
+//! Random crash scenarios for as long as one likes, from random seeds.
+//!
+//! `FLASH_CRASH_SECONDS` says how long (default 2), `FLASH_CRASH_SEED` where to start (default: the time).
+//! A failure prints the seed of its scenario; that seed, with 0 seconds, reproduces it.
+
+mod common;
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use common::crash::{Tally, explore, random_scenario, report};
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
+    })
+}
+
+#[test]
+fn random_scenarios_survive_for_as_long_as_asked() {
+    let time_left = Duration::from_secs(variable("FLASH_CRASH_SECONDS").unwrap_or(2));
+    let clock = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    let mut seed = variable("FLASH_CRASH_SEED").unwrap_or(clock << 20);
+    let started = Instant::now();
+    let (mut states, mut scenarios) = (0, 0);
+    loop {
+        let mut tally = Tally::default();
+        let explored = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            explore(&random_scenario(seed), 0, seed, 24, &mut tally);
+        }));
+        if let Err(panic) = explored {
+            eprintln!("failed: FLASH_CRASH_SEED={seed} FLASH_CRASH_SECONDS=0 reproduces it");
+            std::panic::resume_unwind(panic);
+        }
+        states += tally.states.len();
+        scenarios += 1;
+        if started.elapsed() >= time_left {
+            report(
+                &format!("last of {scenarios} random scenarios, {states} states in all"),
+                &tally,
+            );
+            break;
+        }
+        seed += 1;
+    }
+    assert!(states > 0);
+}
