@@ -96,16 +96,21 @@ fn line(snapshot: &Snapshot<'_>) -> String {
             picture.rooms[room.index()].hottest_c
         )
     });
-    let ways = picture
+    let known = picture.ways_out.iter().all(|way| *way != WayOut::Unknown);
+    let cut = picture
         .ways_out
         .iter()
-        .filter(|way| matches!(way, WayOut::Open | WayOut::Threatened))
+        .filter(|way| **way == WayOut::Cut)
         .count();
-    let seconds = snapshot.trace_ms() as f64 / 1e3;
+    let ways = match (known, cut) {
+        (false, _) => "ways out unknown".to_owned(),
+        (true, 0) => "all ways out open".to_owned(),
+        (true, cut) => format!("{cut} of {STOREYS} storeys cut off"),
+    };
     let stats = snapshot.stats;
     let mut line = format!(
-        "{seconds:>6.1} s  {} readings/s  {} acknowledged  lag {}  fresh {:.1} %  tardiness {:.3}  missed {}  {hottest}  \
-         {lost} rooms lost  way out on {ways} of {STOREYS} storeys",
+        "{:>6.1} s  {:>6} readings/s  {:>7} durable, lag {:>7}  fresh {:>5.1} %  tardiness {:.3}, {} late  {hottest}, {lost} lost  {ways}",
+        snapshot.trace_ms() as f64 / 1e3,
         grouped(snapshot.rate_per_s),
         grouped(snapshot.acknowledged),
         duration(stats.map_or(0, |stats| stats.lag_ns)),
@@ -139,7 +144,7 @@ mod tests {
         assert!(
             text.contains("12.3 s")
                 && text.contains("2,601 readings/s")
-                && text.contains("fresh 50.0 %"),
+                && text.contains("fresh  50.0 %"),
             "{text}"
         );
         assert!(!text.contains('\n'));

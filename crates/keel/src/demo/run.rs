@@ -4,7 +4,7 @@ use super::face::Face;
 use super::place::Place;
 use super::protocol::{FromWriter, LatencyOf, Ready, Start, Stats};
 use super::recorder::{Comparison, Record, RecordError};
-use super::state::{Phase, Rate, Snapshot, Sums};
+use super::state::{Phase, Rate, Snapshot, Sums, remember};
 use super::summary::{Figures, Totals};
 use super::supervisor::{Event, KillAt, Life, PlannedLife, plan};
 use crate::error::CliError;
@@ -22,8 +22,8 @@ const FRAME: Duration = Duration::from_millis(100);
 /// How long a writer may take to finish when asked to.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a kill waits for a reading that is not durable yet; readings come a hundred times as often.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a kill waits for a reading that is not durable yet: two commits, between which readings come.
+const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long a writer may be silent; it reports ten times a second.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -60,6 +60,7 @@ pub(crate) struct Run<'p> {
     begun: Instant,
     record: Record,
     rate: Rate,
+    lag_history: Vec<u64>,
     totals: Totals,
     present: Present,
     /// The last report of an ended life, shown while the next one starts.
@@ -84,7 +85,8 @@ impl<'p> Run<'p> {
             options: *options,
             begun: now,
             record: Record::default(),
-            rate: Rate::new(now),
+            rate: Rate::default(),
+            lag_history: Vec::new(),
             totals: Totals::default(),
             present: Present::default(),
             last_stats: None,
@@ -315,7 +317,10 @@ impl<'p> Run<'p> {
                     .try_for_each(|number| self.record.acknowledged(*number))
                     .map_err(refused)?;
             }
-            FromWriter::Stats(stats) => self.present.stats = Some(stats),
+            FromWriter::Stats(stats) => {
+                remember(&mut self.lag_history, stats.lag_ns);
+                self.present.stats = Some(stats);
+            }
             FromWriter::Latency(of, histogram) => {
                 self.present.latency[of as usize] = Some(histogram)
             }
@@ -364,7 +369,7 @@ impl<'p> Run<'p> {
             acknowledged: self.record.acknowledged_count(),
             open: self.record.open_count(),
             rate_per_s: self.rate.per_s(),
-            rate_history: self.rate.history(),
+            lag_history: &self.lag_history,
             stats: present.or(self.last_stats.as_deref()),
             figures: Sums::of(&self.totals, present),
             kills: self.kills,

@@ -32,8 +32,8 @@ pub(crate) struct Snapshot<'r> {
     pub(crate) open: u64,
     /// Readings acknowledged in the last second.
     pub(crate) rate_per_s: u64,
-    /// The same over time, oldest first, one value for each quarter second.
-    pub(crate) rate_history: &'r [u64],
+    /// The durable lag in ns at each report of the writer, oldest first.
+    pub(crate) lag_history: &'r [u64],
     /// The last report of the present writer, or of the one before while it recovers.
     pub(crate) stats: Option<&'r Stats>,
     /// Sums over all lives, the present one included.
@@ -92,29 +92,24 @@ impl Snapshot<'_> {
     }
 }
 
-/// Time between two values of the rate's history.
-const HISTORY_STEP: Duration = Duration::from_millis(250);
+/// Values of a history: more than the widest chart.
+const HISTORY_MAX: usize = 120;
 
-/// Values kept: more than the widest chart.
-const HISTORY_MAX: usize = 240;
+/// Adds a value to a history of bounded length.
+pub(crate) fn remember(history: &mut Vec<u64>, value: u64) {
+    if history.len() == HISTORY_MAX {
+        history.remove(0);
+    }
+    history.push(value);
+}
 
-/// Readings per second over the last second, and its history.
-#[derive(Debug)]
+/// Readings per second over the last second.
+#[derive(Debug, Default)]
 pub(crate) struct Rate {
     marks: VecDeque<(Instant, u64)>,
-    history: Vec<u64>,
-    history_at: Instant,
 }
 
 impl Rate {
-    pub(crate) fn new(now: Instant) -> Self {
-        Self {
-            marks: VecDeque::with_capacity(64),
-            history: Vec::with_capacity(HISTORY_MAX),
-            history_at: now,
-        }
-    }
-
     /// Notes how many there are in all.
     pub(crate) fn note(&mut self, now: Instant, count: u64) {
         self.marks.push_back((now, count));
@@ -122,13 +117,6 @@ impl Rate {
         // One mark of at least a second ago stays: the rate is measured from it.
         while self.marks.get(1).is_some_and(is_old) {
             self.marks.pop_front();
-        }
-        if now.duration_since(self.history_at) >= HISTORY_STEP {
-            self.history_at = now;
-            if self.history.len() == HISTORY_MAX {
-                self.history.remove(0);
-            }
-            self.history.push(self.per_s());
         }
     }
 
@@ -145,10 +133,6 @@ impl Rate {
             (now.saturating_sub(*before) as f64 / seconds).round() as u64
         }
     }
-
-    pub(crate) fn history(&self) -> &[u64] {
-        &self.history
-    }
 }
 
 #[cfg(test)]
@@ -161,7 +145,7 @@ pub(crate) fn tests_snapshot(stats: Option<&Stats>) -> Snapshot<'_> {
         acknowledged: 39_800,
         open: 300,
         rate_per_s: 2_601,
-        rate_history: &[1, 5, 9, 20],
+        lag_history: &[1, 5, 9, 200_000_000],
         stats,
         figures: Sums::of(&Totals::default(), stats),
         kills: 3,
@@ -177,7 +161,7 @@ mod tests {
     #[test]
     fn the_rate_is_that_of_the_last_second() {
         let begin = Instant::now();
-        let mut rate = Rate::new(begin);
+        let mut rate = Rate::default();
         assert_eq!(rate.per_s(), 0);
         for tenth in 0..50_u64 {
             // 100 a second for two seconds, then 1,000 a second.
@@ -190,6 +174,5 @@ mod tests {
         }
         assert_eq!(rate.per_s(), 1_000);
         assert!(rate.marks.len() < 20);
-        assert!(!rate.history().is_empty());
     }
 }

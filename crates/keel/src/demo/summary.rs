@@ -202,127 +202,149 @@ impl Figures {
 
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
         let totals = &self.totals;
-        let per_reading = |count: u64| ratio(count as f64, self.acknowledged);
+        let found = &self.comparison;
+        let early = if self.stopped_early {
+            ", stopped early"
+        } else {
+            ""
+        };
         writeln!(
             out,
-            "{:.0} s of trace in {:.1} s{}",
-            self.trace_seconds,
-            self.seconds,
-            if self.stopped_early {
-                ", stopped early"
-            } else {
-                ""
-            }
+            "keel demo: {:.0} s of trace in {:.1} s{early}",
+            self.trace_seconds, self.seconds
         )?;
         if self.passes > 1 {
             writeln!(
                 out,
-                "  (the trace is shorter than asked for and was replayed {} times)",
+                "  (the trace is shorter than that; it was replayed {} times)",
                 self.passes
             )?;
         }
+        writeln!(out)?;
         writeln!(
             out,
-            "\n  readings    {} offered, {} acknowledged",
+            "  readings   {} offered, {} acknowledged",
             grouped(self.offered),
             grouped(self.acknowledged)
         )?;
         writeln!(
             out,
-            "  after reopening the store: {} missing, {} altered, {} never offered",
-            self.comparison.missing, self.comparison.altered, self.comparison.unexpected
+            "  reopened   {} missing, {} altered, {} never offered",
+            found.missing, found.altered, found.unexpected
         )?;
-        if self.log_damaged > 0 || totals.records_damaged > 0 {
-            let damaged = self.log_damaged.max(totals.records_damaged);
-            writeln!(out, "  damaged     {damaged} pieces of the log")?;
+        let damaged = self.log_damaged.max(totals.records_damaged);
+        if damaged > 0 {
+            writeln!(out, "  damaged    {damaged} pieces of the log")?;
         }
-        let durable = self.latency(LatencyOf::PutDurable);
+        writeln!(out)?;
+        let [p50, p99, p999, max] = self.percentiles(LatencyOf::PutDurable);
         writeln!(
             out,
-            "\n  durable     half of the readings were on flash {} after they were put,\n              99 % within {}, 99.9 % within {}; the slowest took {}",
-            duration(durable.percentile(50.0)),
-            duration(durable.percentile(99.0)),
-            duration(durable.percentile(99.9)),
-            duration(durable.max())
-        )?;
-        let append = self.latency(LatencyOf::Append);
-        writeln!(
-            out,
-            "  flash       half of the appends took {}, 99 % at most {}, 99.9 % at most {},\n              the slowest {}",
-            duration(append.percentile(50.0)),
-            duration(append.percentile(99.0)),
-            duration(append.percentile(99.9)),
-            duration(append.max())
+            "  durable    half of the readings were on flash {p50} after their put,"
         )?;
         writeln!(
             out,
-            "  device      {} writes and {} flushes: {:.4} and {:.4} per reading ({})",
+            "             99 % within {p99}, 99.9 % within {p999}; the slowest took {max}"
+        )?;
+        let [p50, p99, p999, max] = self.percentiles(LatencyOf::Append);
+        writeln!(
+            out,
+            "  append     half of the flash appends took {p50} at most,"
+        )?;
+        writeln!(
+            out,
+            "             99 % {p99}, 99.9 % {p999}; the slowest took {max}"
+        )?;
+        let per_reading = |count: u64| ratio(count as f64, self.acknowledged);
+        writeln!(
+            out,
+            "  device     {} writes and {} flushes, {:.4} and {:.4} per reading",
             grouped(totals.device_writes),
             grouped(totals.device_flushes),
             per_reading(totals.device_writes),
-            per_reading(totals.device_flushes),
-            if self.direct {
-                "O_DIRECT"
-            } else {
-                "through the page cache: no O_DIRECT here"
-            }
+            per_reading(totals.device_flushes)
+        )?;
+        let path = if self.direct {
+            "O_DIRECT, past the page cache"
+        } else {
+            "through the page cache: no O_DIRECT here"
+        };
+        writeln!(out, "             ({path})")?;
+        let [p50, _, _, max] = self.percentiles(LatencyOf::Response);
+        writeln!(
+            out,
+            "  analysis   {} instances, {} missed the deadline; half took {p50} at most,",
+            grouped(totals.instances),
+            grouped(totals.deadline_misses)
         )?;
         writeln!(
             out,
-            "  analysis    {} instances, {} missed their deadline; a typical one took {}, the longest {};\n              mean tardiness {:.3} of a deadline",
-            grouped(totals.instances),
-            grouped(totals.deadline_misses),
-            duration(self.latency(LatencyOf::Response).percentile(50.0)),
-            duration(totals.response_ns_max),
+            "             the longest {max}; mean tardiness {:.3}",
             totals.tardiness_mean()
         )?;
         writeln!(
             out,
-            "  freshness   {:.1} % of the objects, on average",
+            "  freshness  {:.1} % of the objects, on average",
             100.0 * totals.fresh_mean()
         )?;
         if self.kill_asked {
             self.write_kills(out)?;
         }
         if let Some(image) = &self.kept_image {
-            writeln!(out, "\n  the store is kept: keel flash check {image}")?;
+            writeln!(out, "\n  The store is kept: keel flash check {image}")?;
         }
         let failures = self.failures();
         if failures.is_empty() {
-            writeln!(out, "\n  every acknowledged reading is on flash, unaltered")
+            writeln!(
+                out,
+                "\n  Every acknowledged reading is on flash, unaltered."
+            )
         } else {
             writeln!(out, "\n  FAILED: {}", failures.join("; "))
         }
     }
 
+    /// p50, p99, p99.9 and maximum in words.
+    fn percentiles(&self, of: LatencyOf) -> [String; 4] {
+        let histogram = self.latency(of);
+        [50.0, 99.0, 99.9, 100.0].map(|percent| duration(histogram.percentile(percent)))
+    }
+
     fn write_kills(&self, out: &mut String) -> std::fmt::Result {
         let totals = &self.totals;
+        writeln!(out)?;
         writeln!(
             out,
-            "\n  kills       {} with SIGKILL, {} of them with tickets open, {} during start-up; seed {}",
-            self.kills,
-            self.kills_with_open_tickets,
-            self.kills_during_recovery,
+            "  kills      {} with SIGKILL, {} of them with tickets open, {} during start-up",
+            self.kills, self.kills_with_open_tickets, self.kills_during_recovery
+        )?;
+        writeln!(
+            out,
+            "             (seed {}: --seed repeats the plan)",
             self.seed.unwrap_or_default()
         )?;
         writeln!(
             out,
-            "  recovery    {} starts, {} on average, {} at most; the task was down for {:.1} s in all,\n              which its deadline misses do not count",
+            "  recovery   {} starts, {} on average, {} at most",
             totals.recoveries,
             duration(totals.recovery_ns_sum / totals.recoveries.max(1)),
-            duration(totals.recovery_ns_max),
+            duration(totals.recovery_ns_max)
+        )?;
+        writeln!(
+            out,
+            "             {:.1} s without the task, apart from its deadline misses",
             self.downtime_s
         )?;
         writeln!(
             out,
-            "  offered again  {} readings that a killed writer had not acknowledged",
+            "  offered    {} times again, what a killed writer had not acknowledged",
             grouped(self.offered_again)
         )?;
         writeln!(
             out,
-            "  (figures of a killed writer end with its last report, at most a quarter second before)\n\n  \
-             This proves recovery of the software from a killed process. What a power cut does to the device\n  \
-             is proved by the crash suite of the flash store, which cuts power at every write."
+            "             (a killed writer's figures end with its last report, up to 0.2 s before)\n\n  \
+             This proves recovery of the software from a killed process. The proof for power\n  \
+             is the crash suite of the flash store, which cuts it at every device write."
         )
     }
 }
@@ -444,6 +466,19 @@ mod tests {
             for percentile in ["p50", "p99", "p999", "max"] {
                 assert!(json[name][percentile].is_number(), "{name}.{percentile}");
             }
+        }
+    }
+
+    #[test]
+    fn the_summary_fits_a_terminal() {
+        let kill = Figures {
+            kill_asked: true,
+            offered: 1_234_567,
+            acknowledged: 1_234_567,
+            ..good()
+        };
+        for line in kill.text().lines() {
+            assert!(line.chars().count() <= 80, "{line}");
         }
     }
 

@@ -32,6 +32,9 @@ const LINES: u16 = 24;
 /// Columns of an office on the map.
 const OFFICE_COLUMNS: usize = 6;
 
+/// A durable lag above this is unusual: two commit intervals.
+const LAG_NS_HIGH: u64 = 500_000_000;
+
 /// The terminal, in the view's hands.
 pub(crate) struct View {
     terminal: DefaultTerminal,
@@ -86,7 +89,7 @@ fn render(frame: &mut Frame<'_>, snapshot: &Snapshot<'_>) {
     ])
     .areas(area);
     let [map, figures] =
-        Layout::horizontal([Constraint::Length(48), Constraint::Fill(1)]).areas(middle);
+        Layout::horizontal([Constraint::Length(54), Constraint::Fill(1)]).areas(middle);
     let [fire, ways] =
         Layout::horizontal([Constraint::Length(40), Constraint::Fill(1)]).areas(bottom);
     frame.render_widget(title_line(snapshot), title);
@@ -155,30 +158,34 @@ fn progress_line(snapshot: &Snapshot<'_>, width: u16) -> Paragraph<'static> {
     ]))
 }
 
-/// Letter and colours of a room's state: the letter alone tells it, too.
-fn room_style(verdict: Verdict) -> (char, Style) {
+/// Letter and colours of a room's state: the letter alone tells it, too. Corridors are a shade darker than offices,
+/// which sets the storeys apart.
+fn room_style(verdict: Verdict, corridor: bool) -> (char, Style) {
+    let shade = |office: u8, corridor_shade: u8| {
+        Color::Indexed(if corridor { corridor_shade } else { office })
+    };
+    let style = Style::new();
     match verdict {
-        Verdict::Unknown => ('?', Style::new().fg(DIM).bg(Color::Indexed(235))),
-        Verdict::Safe => (
-            'S',
-            Style::new().fg(Color::Indexed(194)).bg(Color::Indexed(22)),
-        ),
-        Verdict::Threatened(_) => (
-            'T',
-            Style::new().fg(Color::Indexed(16)).bg(Color::Indexed(178)),
-        ),
+        Verdict::Unknown => ('?', style.fg(DIM).bg(shade(236, 234))),
+        Verdict::Safe => ('S', style.fg(Color::Indexed(194)).bg(shade(28, 22))),
+        Verdict::Threatened(_) => ('T', style.fg(Color::Indexed(16)).bg(shade(221, 178))),
         Verdict::Lost(_) => (
             'X',
-            Style::new()
-                .fg(Color::Indexed(231))
-                .bg(Color::Indexed(160))
-                .bold(),
+            style.fg(Color::Indexed(231)).bg(shade(160, 124)).bold(),
         ),
     }
 }
 
+fn heat_text(hottest_c: f64) -> String {
+    if hottest_c > 0.0 {
+        format!("{hottest_c:.0}°")
+    } else {
+        "·".to_owned()
+    }
+}
+
 fn render_map(frame: &mut Frame<'_>, area: Rect, picture: &Picture) {
-    let block = panel("building");
+    let block = panel("building: offices, corridors, hottest gas in °C");
     let inner = block.inner(area);
     frame.render_widget(block, area);
     let mut lines = Vec::new();
@@ -189,20 +196,13 @@ fn render_map(frame: &mut Frame<'_>, area: Rect, picture: &Picture) {
         )];
         let mut heats = vec![Span::raw("  ")];
         for office in 1..=OFFICES {
-            let room = Room((Room::corridor(storey).0) + office as u8);
+            let room = Room(Room::corridor(storey).0 + office as u8);
             let here = &picture.rooms[room.index()];
-            let (letter, style) = room_style(here.verdict);
-            names.push(Span::styled(
-                format!(" {}{office} {letter}", storey + 1),
-                style,
-            ));
-            let heat = if here.hottest_c > 0.0 {
-                format!("{:.0}°", here.hottest_c)
-            } else {
-                "·".to_owned()
-            };
+            let (letter, style) = room_style(here.verdict, false);
+            let name = format!("{}{office} {letter}", storey + 1);
+            names.push(Span::styled(format!("{name:^OFFICE_COLUMNS$}"), style));
             heats.push(Span::styled(
-                format!("{heat:^width$}", width = OFFICE_COLUMNS - 1),
+                format!("{:^OFFICE_COLUMNS$}", heat_text(here.hottest_c)),
                 style,
             ));
             if office < OFFICES {
@@ -211,21 +211,20 @@ fn render_map(frame: &mut Frame<'_>, area: Rect, picture: &Picture) {
             }
         }
         let corridor = &picture.rooms[Room::corridor(storey).index()];
-        let (letter, style) = room_style(corridor.verdict);
-        let heat = if corridor.hottest_c > 0.0 {
-            format!("{:.0}°", corridor.hottest_c)
-        } else {
-            "·".to_owned()
-        };
-        let width = OFFICES * OFFICE_COLUMNS - 1;
-        let text = format!("corridor {} {letter}  {heat}", storey + 1);
-        let exit = if storey == 0 { "◀ door" } else { "" };
-        let body = width - 6 - 6;
+        let (letter, style) = room_style(corridor.verdict, true);
+        let text = format!(
+            "corridor {} {letter}   {}",
+            storey + 1,
+            heat_text(corridor.hottest_c)
+        );
+        let exit = if storey == 0 { " ◀ door" } else { "" };
+        const SIDE: usize = 8;
+        const BODY: usize = OFFICES * (OFFICE_COLUMNS + 1) - 1 - 2 * SIDE;
         let walk = vec![
             Span::raw("  "),
-            Span::styled(format!("{exit:<6}"), style),
-            Span::styled(format!("{text:^body$}"), style),
-            Span::styled(format!("{:>6}", "stair "), style),
+            Span::styled(format!("{exit:<SIDE$}"), style),
+            Span::styled(format!("{text:^BODY$}"), style),
+            Span::styled(format!("{:>SIDE$}", "stair "), style),
         ];
         lines.extend([Line::from(names), Line::from(heats), Line::from(walk)]);
     }
@@ -254,7 +253,7 @@ fn render_figures(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot<'_>) {
     .areas(inner);
     let width = inner.width;
     let lag_ns = snapshot.stats.map_or(0, |stats| stats.lag_ns);
-    let lag_colour = if lag_ns > 500_000_000 { WARN } else { INK };
+    let lag_colour = if lag_ns > LAG_NS_HIGH { WARN } else { INK };
     frame.render_widget(
         Paragraph::new(vec![
             figure(
@@ -264,96 +263,80 @@ fn render_figures(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot<'_>) {
                 width,
             )
             .bold(),
-            figure("acknowledged", grouped(snapshot.acknowledged), GOOD, width),
-            figure("not yet durable", grouped(snapshot.open), INK, width),
+            figure("on flash", grouped(snapshot.acknowledged), GOOD, width),
+            figure("on their way", grouped(snapshot.open), INK, width),
             figure("durable lag", duration(lag_ns), lag_colour, width),
         ]),
         top,
     );
-    let history: Vec<u64> = snapshot
-        .rate_history
-        .iter()
-        .rev()
-        .take(usize::from(width))
-        .rev()
-        .copied()
-        .collect();
-    let peak = history.iter().copied().max().unwrap_or(0).max(1);
-    frame.render_widget(
-        Sparkline::default()
-            .data(history)
-            .max(peak)
-            .style(Style::new().fg(ACCENT)),
-        chart,
-    );
+    // The lag over time: each fall is a group commit.
+    let columns = snapshot.lag_history.len().min(usize::from(width));
+    let history = &snapshot.lag_history[snapshot.lag_history.len() - columns..];
+    let peak = history.iter().copied().max().unwrap_or(0).max(LAG_NS_HIGH);
+    let line = Sparkline::default().data(history.iter().copied()).max(peak);
+    frame.render_widget(line.style(Style::new().fg(ACCENT)), chart);
     let figures = &snapshot.figures;
     let missed = figures.deadline_misses;
     let fresh = snapshot.stats.map_or(0.0, |stats| stats.fresh_last);
+    let fresh_colour = if fresh > 0.9 { GOOD } else { WARN };
     let tardiness = snapshot.stats.map_or(0.0, |stats| stats.tardiness_last);
+    let tardy_colour = if tardiness < 1.0 { INK } else { BAD };
     let per_reading = |count: u64| {
-        if snapshot.acknowledged == 0 {
+        let share = if snapshot.acknowledged == 0 {
             0.0
         } else {
             count as f64 / snapshot.acknowledged as f64
-        }
+        };
+        format!("{share:.4}")
     };
-    let mut lines = vec![
+    let late = format!("{} of {}", grouped(missed), grouped(figures.instances));
+    let lines = vec![
         figure(
-            "fresh objects",
+            "fresh",
             format!("{:.1} %", 100.0 * fresh),
-            if fresh > 0.9 { GOOD } else { WARN },
+            fresh_colour,
             width,
         ),
+        figure("tardiness", format!("{tardiness:.3}"), tardy_colour, width),
+        figure("late", late, if missed == 0 { GOOD } else { WARN }, width),
         figure(
-            "tardiness",
-            format!("{tardiness:.3}"),
-            if tardiness < 1.0 { INK } else { BAD },
-            width,
-        ),
-        figure(
-            "deadlines missed",
-            format!("{} of {}", grouped(missed), grouped(figures.instances)),
-            if missed == 0 { GOOD } else { WARN },
-            width,
-        ),
-        figure(
-            "device writes",
-            format!("{:.4} /reading", per_reading(figures.device_writes)),
+            "writes/reading",
+            per_reading(figures.device_writes),
             INK,
             width,
         ),
         figure(
-            "device flushes",
-            format!("{:.4} /reading", per_reading(figures.device_flushes)),
+            "flushes/reading",
+            per_reading(figures.device_flushes),
             INK,
+            width,
+        ),
+        match snapshot.kills_planned {
+            0 => figure(
+                "elapsed",
+                format!("{:.1} s", snapshot.elapsed_s),
+                INK,
+                width,
+            ),
+            planned => figure(
+                "kills",
+                format!("{} of {planned}", snapshot.kills),
+                BAD,
+                width,
+            ),
+        },
+        figure(
+            "device",
+            if snapshot.direct {
+                "O_DIRECT"
+            } else {
+                "page cache"
+            }
+            .to_owned(),
+            DIM,
             width,
         ),
     ];
-    lines.push(match snapshot.kills_planned {
-        0 => figure(
-            "elapsed",
-            format!("{:.1} s", snapshot.elapsed_s),
-            INK,
-            width,
-        ),
-        planned => figure(
-            "kills",
-            format!("{} of {planned}", snapshot.kills),
-            BAD,
-            width,
-        ),
-    });
-    lines.push(figure(
-        "device",
-        if snapshot.direct {
-            "O_DIRECT"
-        } else {
-            "page cache"
-        }
-        .to_owned(),
-        DIM,
-        width,
-    ));
     frame.render_widget(Paragraph::new(lines), rest);
 }
 
@@ -470,7 +453,7 @@ fn footer_line() -> Paragraph<'static> {
         (Verdict::Lost(super::analysis::Cause::Smoke), "lost"),
         (Verdict::Unknown, "no data"),
     ] {
-        let (letter, style) = room_style(verdict);
+        let (letter, style) = room_style(verdict, false);
         spans.push(Span::styled(format!(" {letter} "), style));
         spans.push(Span::styled(format!(" {word}   "), Style::new().fg(DIM)));
     }

@@ -216,7 +216,7 @@ impl Life {
     /// Starts the analysis task; its result is in the returned view.
     fn start_task(
         &self,
-        time: TraceTime,
+        time: TraceClock,
     ) -> Result<(db::TaskHandle, Arc<Mutex<TaskView>>), CliError> {
         let view = Arc::new(Mutex::new(TaskView::default()));
         let spec = TaskSpec {
@@ -269,6 +269,10 @@ impl Life {
         let lost = |error: io::Error| pipe_error(&error);
         let time = TraceTime::start(&*self.clock, start.origin_ms, start.speed)
             .map_err(|error| part_error("replay")(&error))?;
+        let time = TraceClock {
+            time,
+            end_ms: start.end_ms,
+        };
         let (task, view) = self.start_task(time)?;
         let mut reporter = Reporter {
             time,
@@ -293,7 +297,7 @@ impl Life {
             self.acknowledge(pipe)?;
         }
         let trace = std::mem::take(&mut self.trace);
-        let mut replayer = Replayer::new(&trace, time, start.first, start.end_ms);
+        let mut replayer = Replayer::new(&trace, time.time, start.first, start.end_ms);
         let mut batch = Vec::with_capacity(BATCH_MAX);
         let mut report_ns = 0;
         let mut ended = false;
@@ -445,8 +449,22 @@ impl Life {
     }
 }
 
-struct Reporter<'r> {
+/// The clock of the trace, which stands still at the end of what this life may offer: while it waits there to be
+/// killed, no sensor reports, and readings must not age.
+#[derive(Clone, Copy)]
+struct TraceClock {
     time: TraceTime,
+    end_ms: u64,
+}
+
+impl TraceClock {
+    fn now_ms(&self, clock: &dyn Clock) -> u64 {
+        self.time.now_ms(clock).min(self.end_ms)
+    }
+}
+
+struct Reporter<'r> {
+    time: TraceClock,
     task: &'r db::TaskHandle,
     view: &'r Mutex<TaskView>,
     reports: u64,
