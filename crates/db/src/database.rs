@@ -13,7 +13,7 @@ use crate::error::{Error, LogFailure};
 use crate::log::segment_name;
 use crate::log::writer::LogWriter;
 use crate::options::{CommitDriver, DbOptions, Durability, ObjectId, ObjectSpec};
-use crate::queue::{Entry, EntryKind, Queue};
+use crate::queue::{Entry, EntryKind, Queue, touched_buffer};
 use crate::recovery::{self, RecoveryReport};
 use crate::stats::{Health, LogCounters, Stats};
 use crate::store::SegmentStore;
@@ -85,7 +85,7 @@ impl<S: SegmentStore> Database<S> {
             core: Mutex::new(Core {
                 store: Some(store),
                 writer,
-                drained: Vec::with_capacity(options.queue_bytes_max),
+                drained: touched_buffer(options.queue_bytes_max),
                 checkpoint: None,
                 next_checkpoint: recovered.next_checkpoint,
                 current_checkpoint: recovered.report.checkpoint,

@@ -68,7 +68,7 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) fn new(bytes_max: usize, next_lsn: u64) -> Self {
         Self {
-            buffer: Vec::with_capacity(bytes_max),
+            buffer: touched_buffer(bytes_max),
             bytes_max,
             next_lsn,
             first: None,
@@ -126,6 +126,13 @@ impl Queue {
         self.first = None;
         self.urgent = false;
     }
+}
+
+/// An empty buffer whose pages are there already: a producer shall not meet a page fault.
+pub(crate) fn touched_buffer(bytes: usize) -> Vec<u8> {
+    let mut buffer = vec![1; bytes];
+    buffer.clear();
+    buffer
 }
 
 /// Walks over the entries of a swapped-out buffer.

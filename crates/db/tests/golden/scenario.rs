@@ -1,0 +1,91 @@
+//! The fixed run behind the golden files: what is written, and on which clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::clock::Clock;
+use db::{CommitDriver, Database, DbOptions, Durability, MemoryStore, ObjectSpec};
+
+/// A clock that this file alone determines.
+#[derive(Debug, Default)]
+pub struct FixedClock {
+    ns: AtomicU64,
+    boot: AtomicU64,
+}
+
+impl Clock for FixedClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.ns.load(Ordering::Relaxed)
+    }
+    fn wall_ms(&self) -> i64 {
+        1_700_000_000_000 + (self.monotonic_ns() / 1_000_000) as i64
+    }
+    fn wall_is_trusted(&self) -> bool {
+        self.boot.load(Ordering::Relaxed) > 0
+    }
+    fn boot_id(&self) -> [u8; 16] {
+        [0xb0 + self.boot.load(Ordering::Relaxed) as u8; 16]
+    }
+}
+
+/// One reading of the run: object, sensor time, value.
+pub fn readings() -> impl Iterator<Item = (usize, i64, Vec<u8>)> {
+    (0..90usize).map(|n| {
+        // Mostly near in time; every eleventh reading has a clock of its own and is written in the wide form.
+        let timestamp_ms = if n % 11 == 10 {
+            n as i64
+        } else {
+            1_700_000_000_000 + n as i64 * 250
+        };
+        (
+            n % 3,
+            timestamp_ms,
+            (n as u64 * 0x0101).to_le_bytes()[..1 + n % 8].to_vec(),
+        )
+    })
+}
+
+/// Keys of the run, in the order of their ids.
+pub const KEYS: [&str; 3] = ["hall/temperature", "hall/smoke", "küche/door"];
+
+/// Writes the run in two boots and returns the store.
+pub fn write() -> MemoryStore {
+    let options = DbOptions {
+        objects_max: 8,
+        value_bytes_max: 16,
+        queue_bytes_max: 4096,
+        append_bytes_max: 1024,
+        segment_bytes_max: 1500,
+        checkpoint_bytes: 1100,
+        checkpoint_piece_bytes_max: 512,
+        commit_driver: CommitDriver::Manual,
+        ..DbOptions::default()
+    };
+    let clock = Arc::new(FixedClock::default());
+    let mut store = MemoryStore::new();
+    let mut readings = readings();
+    for boot in 0..2 {
+        clock.boot.store(boot, Ordering::Relaxed);
+        clock.ns.store(5_000_000_000, Ordering::Relaxed);
+        let db =
+            Database::open(store, Arc::clone(&clock) as Arc<dyn Clock>, options).expect("opened");
+        let ids = KEYS.map(|key| {
+            let spec = ObjectSpec {
+                key,
+                avi_ms: 1100 * key.len() as u32,
+                temporal: key.starts_with("hall"),
+            };
+            db.declare(&spec).expect("declared")
+        });
+        for (n, (object, timestamp_ms, value)) in readings.by_ref().take(45).enumerate() {
+            clock.ns.fetch_add(250_000_321, Ordering::Relaxed);
+            db.put(ids[object], &value, timestamp_ms, Durability::Batched)
+                .expect("taken");
+            if n % 4 == 3 {
+                db.pump().expect("committed");
+            }
+        }
+        store = db.close().expect("closed");
+    }
+    store
+}
