@@ -342,9 +342,10 @@ impl Figures {
         )?;
         writeln!(
             out,
-            "             (a killed writer's figures end with its last report, up to 0.2 s before)\n\n  \
-             This proves recovery of the software from a killed process. The proof for power\n  \
-             is the crash suite of the flash store, which cuts it at every device write."
+            "             (figures of a killed writer end with its last report: \
+             0.2 s lost)\n\n  \
+             This proves recovery of the software from a killed process. The proof for\n  \
+             power is the crash suite of the flash store: a cut at every device write."
         )
     }
 }
@@ -478,7 +479,7 @@ mod tests {
             ..good()
         };
         for line in kill.text().lines() {
-            assert!(line.chars().count() <= 80, "{line}");
+            assert!(line.chars().count() <= 79, "{line}");
         }
     }
 

@@ -32,6 +32,9 @@ const LINES: u16 = 24;
 /// Columns of an office on the map.
 const OFFICE_COLUMNS: usize = 6;
 
+/// The chart of the lag reaches at least to one commit interval.
+const LAG_NS_USUAL: u64 = 250_000_000;
+
 /// A durable lag above this is unusual: two commit intervals.
 const LAG_NS_HIGH: u64 = 500_000_000;
 
@@ -272,7 +275,7 @@ fn render_figures(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot<'_>) {
     // The lag over time: each fall is a group commit.
     let columns = snapshot.lag_history.len().min(usize::from(width));
     let history = &snapshot.lag_history[snapshot.lag_history.len() - columns..];
-    let peak = history.iter().copied().max().unwrap_or(0).max(LAG_NS_HIGH);
+    let peak = history.iter().copied().max().unwrap_or(0).max(LAG_NS_USUAL);
     let line = Sparkline::default().data(history.iter().copied()).max(peak);
     frame.render_widget(line.style(Style::new().fg(ACCENT)), chart);
     let figures = &snapshot.figures;

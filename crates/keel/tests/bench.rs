@@ -1,0 +1,32 @@
+//! `keel bench` from the outside. Alone in its file: it executes files that it has just written, which fails while
+//! another thread's new process still has them open.
+
+mod common;
+
+use common::{TempDir, one_line};
+
+#[test]
+fn bench_is_another_program_and_its_absence_is_said() {
+    let dir = TempDir::new();
+    let alone = dir.file("keel");
+    std::fs::copy(env!("CARGO_BIN_EXE_keel"), &alone).unwrap();
+    let bench = |path: &std::path::Path| {
+        let mut command = std::process::Command::new(&alone);
+        command
+            .args(["bench", "flash", "--json", "out.json"])
+            .env("PATH", path);
+        command.output().unwrap()
+    };
+    let output = bench(std::path::Path::new("/nonexistent"));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(one_line(&output.stderr).starts_with("keel: keel-bench: not found"));
+    // Found beside the program; arguments and status pass through.
+    let script = dir.file("keel-bench");
+    std::fs::write(&script, "#!/bin/sh\necho \"$@\"\nexit 3\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let output = bench(std::path::Path::new("/usr/bin:/bin"));
+    assert_eq!(
+        (output.status.code(), &output.stdout[..]),
+        (Some(3), &b"flash --json out.json\n"[..])
+    );
+}

@@ -1,0 +1,123 @@
+//! What the tests of the command line share: the program, a directory that goes away, and what a failure looks like.
+
+#![allow(dead_code)]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A directory that is removed with everything in it.
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("keel-test-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn entries(&self) -> Vec<PathBuf> {
+        std::fs::read_dir(&self.0)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect()
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// The program under test.
+pub fn keel() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_keel"))
+}
+
+/// Runs it with these arguments.
+pub fn run(arguments: &[&str]) -> Output {
+    keel()
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// Runs it with bytes on standard input.
+pub fn run_with_input(arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = keel()
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// Runs it and demands success; answers standard output.
+pub fn ok(arguments: &[&str]) -> Vec<u8> {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    assert!(output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    output.stdout
+}
+
+/// Success, with standard output as one JSON value.
+pub fn ok_json(arguments: &[&str]) -> serde_json::Value {
+    serde_json::from_slice(&ok(arguments)).unwrap()
+}
+
+/// Demands this exit status and one line of error, and answers the line.
+pub fn fails(arguments: &[&str], status: i32) -> String {
+    let output = run(arguments);
+    assert_eq!(
+        output.status.code(),
+        Some(status),
+        "{arguments:?}: {output:?}"
+    );
+    one_line(&output.stderr)
+}
+
+/// Standard error as the one line that it must be.
+pub fn one_line(stderr: &[u8]) -> String {
+    let text = std::str::from_utf8(stderr).unwrap();
+    let line = text
+        .strip_suffix('\n')
+        .unwrap_or_else(|| panic!("no line: {text:?}"));
+    assert!(!line.contains('\n'), "{text:?}");
+    assert!(line.starts_with("keel: "), "{text:?}");
+    line.to_owned()
+}
+
+/// Waits until `done`; panics after a minute, which is no measurement, only an end.
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "{what} does not come"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Sends a signal to a child of this test.
+pub fn signal(child: &Child, signal: libc::c_int) {
+    // SAFETY: a plain system call; the child has not been waited for, so the number is still its own.
+    unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+}
