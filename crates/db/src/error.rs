@@ -137,7 +137,7 @@ impl Error {
             Self::Busy => Code::Busy,
             Self::LogFailed(LogFailure::Full) | Self::Full | Self::TableFull { .. } => Code::Full,
             Self::LogFailed(LogFailure::Closed) | Self::Closed => Code::Gone,
-            Self::LogFailed(LogFailure::Device) | Self::Thread { .. } => Code::Io,
+            Self::LogFailed(_) | Self::Thread { .. } => Code::Io,
             Self::Timeout => Code::Late,
             Self::UnknownObject | Self::NoValue => Code::NotFound,
             Self::BufferTooSmall { .. }
@@ -154,10 +154,11 @@ impl Error {
 }
 
 impl From<LogFailure> for Error {
-    /// A full store has its own variant, so that a caller can tell "make room" from "replace the card".
+    /// Each has its own remedy: make room, open it again, replace the card.
     fn from(failure: LogFailure) -> Self {
         match failure {
             LogFailure::Full => Self::Full,
+            LogFailure::Closed => Self::Closed,
             other => Self::LogFailed(other),
         }
     }

@@ -198,3 +198,58 @@ fn store_value(table: &Table, id: ObjectId, value: &SlotValue<'_>) -> Result<(),
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{MemoryStore, StoreError};
+
+    #[test]
+    fn an_empty_store_begins_at_zero() {
+        let table = Table::new(4, 8, 1).expect("a table");
+        let recovered = recover(&mut MemoryStore::new(), &table).expect("recovered");
+        assert_eq!(
+            (
+                recovered.next_segment,
+                recovered.next_lsn,
+                recovered.next_checkpoint
+            ),
+            (0, 0, 1)
+        );
+        assert_eq!(
+            (recovered.resume, recovered.report),
+            (None, RecoveryReport::default())
+        );
+    }
+
+    #[test]
+    fn a_dead_store_is_an_error_and_not_an_empty_table() {
+        let table = Table::new(4, 8, 1).expect("a table");
+        let mut store = MemoryStore::new();
+        store.kill();
+        assert!(matches!(
+            recover(&mut store, &table),
+            Err(Error::Store(StoreError::Failed { .. }))
+        ));
+    }
+
+    #[test]
+    fn an_empty_segment_is_gone_on_with() {
+        let table = Table::new(4, 8, 1).expect("a table");
+        let mut store = MemoryStore::new();
+        store.file_mut("log-00000004");
+        let recovered = recover(&mut store, &table).expect("recovered");
+        assert_eq!(
+            (recovered.resume, recovered.next_segment),
+            (Some((4, 0)), 5)
+        );
+    }
+
+    #[test]
+    fn boots_are_told_apart_by_eight_bytes() {
+        assert_eq!(
+            boot_tag(&[1, 2, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9]),
+            0x0201
+        );
+    }
+}

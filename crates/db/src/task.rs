@@ -227,6 +227,14 @@ impl TaskHandle {
         lock(&self.shared.monitor).clone()
     }
 
+    /// The figures since the last call of this kind (or the start), which begin anew: one sampling period's.
+    #[must_use]
+    pub fn take_monitor(&self) -> Monitor {
+        // Made before the lock is taken: the task waits only for the exchange.
+        let fresh = Monitor::default();
+        std::mem::replace(&mut *lock(&self.shared.monitor), fresh)
+    }
+
     /// Whether the task still runs; it ends by itself only when its body panics.
     #[must_use]
     pub fn is_running(&self) -> bool {

@@ -272,14 +272,14 @@ fn closed_and_dropped_databases_fail_what_is_open() {
     assert!(kept.is_durable());
     assert_eq!(
         db.put(id, b"b", 2, Durability::Now).err(),
-        Some(Error::LogFailed(LogFailure::Closed))
+        Some(Error::Closed)
     );
-    assert_eq!(db.close().err(), Some(Error::LogFailed(LogFailure::Closed)));
+    assert_eq!(db.close().err(), Some(Error::Closed));
     assert!(db.with_store(|_| ()).is_none());
     let db = open(store, &clock, small_options());
     let lost = db.put(id, b"c", 3, Durability::Batched).unwrap();
     drop(db);
-    assert_eq!(lost.wait(MINUTE), Err(Error::LogFailed(LogFailure::Closed)));
+    assert_eq!(lost.wait(MINUTE), Err(Error::Closed));
 }
 
 #[test]

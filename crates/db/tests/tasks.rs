@@ -52,8 +52,13 @@ fn a_task_is_released_measured_and_stopped() {
     }
     assert!(task.is_running());
     assert_eq!(task.spec().period_ns, 2_000_000);
-    let monitor = task.stop();
-    assert_eq!(monitor.instances, runs.load(Ordering::Relaxed));
+    let early = task.take_monitor();
+    let late = task.stop();
+    assert_eq!(
+        early.instances + late.instances,
+        runs.load(Ordering::Relaxed)
+    );
+    let monitor = early;
     for histogram in [
         &monitor.response_ns,
         &monitor.data_ns,

@@ -194,3 +194,86 @@ pub fn numbers<S: SegmentStore>(store: &mut S) -> Result<Vec<u32>, Error> {
         Err(error) => Err(error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    fn table() -> Table {
+        let table = Table::new(40, 64, 1).expect("a table");
+        for n in 0..40u32 {
+            let (id, _) = table.insert(&format!("sensor {n}"), n, true).expect("room");
+            let value = SlotValue {
+                timestamp_ms: i64::from(n),
+                arrival_ns: 5,
+                boot_tag: 6,
+                wall_trusted: true,
+                value: &[n as u8; 50],
+            };
+            table.write(id, &value).expect("written");
+        }
+        table
+    }
+
+    fn write(store: &mut MemoryStore, pieces: usize) -> Option<Step> {
+        let options = DbOptions {
+            checkpoint_piece_bytes_max: 512,
+            ..DbOptions::default()
+        };
+        let at = Position {
+            segment: 7,
+            offset: 99,
+            lsn: 1234,
+        };
+        let table = table();
+        let mut writer = CheckpointWriter::begin(store, 3, at, &table, &options).expect("begun");
+        let mut last = None;
+        for _ in 0..pieces {
+            last = Some(writer.step(store, &table).expect("a piece"));
+            if matches!(last, Some(Step::Done(_))) {
+                break;
+            }
+        }
+        writer.end(store, true);
+        last
+    }
+
+    #[test]
+    fn pieces_are_bounded_and_the_whole_is_verified() {
+        let mut store = MemoryStore::new();
+        let bytes = match write(&mut store, usize::MAX) {
+            Some(Step::Done(bytes)) => bytes,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            store.file("ckpt-00000003").map(Vec::len),
+            Some(bytes as usize)
+        );
+        assert!(store.appends() >= bytes / 512);
+        let head = CheckpointHead {
+            segment: 7,
+            offset: 99,
+            lsn: 1234,
+            objects: 40,
+        };
+        assert_eq!(verify(&mut store, 3), Ok(Some(head)));
+        assert_eq!(numbers(&mut store), Ok(vec![3]));
+        assert_eq!(verify(&mut store, 4), Ok(None));
+    }
+
+    #[test]
+    fn an_unfinished_checkpoint_is_none() {
+        for pieces in 0..4 {
+            let mut store = MemoryStore::new();
+            assert!(!matches!(write(&mut store, pieces), Some(Step::Done(_))));
+            assert_eq!(verify(&mut store, 3), Ok(None));
+        }
+        let mut store = MemoryStore::new();
+        write(&mut store, usize::MAX);
+        // Whatever follows the trailer, or a record twice, makes it none.
+        let head = store.file("ckpt-00000003").expect("written")[..42].to_vec();
+        store.file_mut("ckpt-00000003").extend(head);
+        assert_eq!(verify(&mut store, 3), Ok(None));
+    }
+}

@@ -322,3 +322,135 @@ fn leads_to_end(mut input: &[u8], context: Option<&Context>) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::codec::{Anchor, Dictionary, Reading, put_anchor, put_dictionary, put_reading};
+    use crate::store::MemoryStore;
+
+    fn read(store: &mut MemoryStore) -> (Vec<u64>, Tail, Damage) {
+        let mut lsns = Vec::new();
+        let mut reader = Reader::new();
+        let file = store.open("f").unwrap();
+        let tail = reader.read(store, file, 0, &mut |found| {
+            if let Record::Reading(_) = found.record {
+                lsns.push(found.lsn);
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        (lsns, tail.unwrap(), reader.damage)
+    }
+
+    /// Readings 10 to 29 of 30 bytes of value each, with an anchor before every tenth.
+    fn file() -> (MemoryStore, Vec<usize>) {
+        let (mut out, mut places) = (Vec::new(), Vec::new());
+        let mut context = None;
+        for lsn in 10..30u64 {
+            let (arrival_us, sensor_ms) = (lsn * 1000, lsn as i64);
+            if lsn % 10 == 0 {
+                let anchor = Anchor {
+                    boot_id: [1; 16],
+                    arrival_us,
+                    sensor_ms,
+                    wall_ms: 0,
+                    wall_trusted: false,
+                    lsn,
+                };
+                put_anchor(&mut out, &anchor);
+                context = Some(Context::of(&anchor));
+            }
+            places.push(out.len());
+            let reading = Reading {
+                id: 0,
+                timestamp_ms: sensor_ms,
+                arrival_us,
+                wall_trusted: false,
+                value: &[lsn as u8; 30],
+            };
+            put_reading(&mut out, &reading, &context.unwrap(), true);
+        }
+        let mut store = MemoryStore::new();
+        *store.file_mut("f") = out;
+        (store, places)
+    }
+
+    #[test]
+    fn a_whole_file_ends_clean() {
+        let (mut store, _) = file();
+        assert_eq!(
+            read(&mut store),
+            ((10..30).collect(), Tail::Clean, Damage::default())
+        );
+    }
+
+    #[test]
+    fn two_neighbours_damaged_are_one_place_and_two_missing() {
+        let (mut store, places) = file();
+        store.file_mut("f")[places[3] + 9] ^= 1;
+        store.file_mut("f")[places[4] + 9] ^= 1;
+        let (lsns, tail, damage) = read(&mut store);
+        assert_eq!((lsns.len(), tail), (18, Tail::Clean));
+        assert_eq!(
+            (
+                damage.records_damaged,
+                damage.readings_missing,
+                damage.tails_torn
+            ),
+            (1, 2, 0)
+        );
+        // Numbers are right again after the next anchor.
+        assert_eq!(lsns[8..], (20..30).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn every_cut_is_a_torn_tail_and_no_damage() {
+        let (store, places) = file();
+        let whole = store.file("f").unwrap().len();
+        for length in (places[18] + 1..whole).rev() {
+            let (mut store, _) = file();
+            store.file_mut("f").truncate(length);
+            let (lsns, tail, damage) = read(&mut store);
+            let kept = places.iter().filter(|place| **place < length).count() - 1;
+            if length == places[19] {
+                assert_eq!((lsns.len(), tail), (kept + 1, Tail::Clean));
+            } else {
+                assert_eq!(
+                    (lsns.len(), tail, damage.tails_torn),
+                    (kept, Tail::Torn, 1),
+                    "{length}"
+                );
+            }
+            assert!(!damage.any());
+        }
+    }
+
+    #[test]
+    fn a_dead_device_is_an_error_not_an_empty_log() {
+        let (mut store, _) = file();
+        let open = store.open("f").unwrap();
+        store.kill();
+        let read = Reader::new().read(&mut store, open, 0, &mut |_| Ok(ControlFlow::Continue(())));
+        assert!(matches!(read, Err(Error::Store(_))));
+    }
+
+    #[test]
+    fn a_hit_length_that_leads_to_a_later_record_costs_one_record() {
+        let mut out = Vec::new();
+        for id in 0..9 {
+            put_dictionary(
+                &mut out,
+                &Dictionary {
+                    id,
+                    key: "key",
+                    avi_ms: 1,
+                    temporal: false,
+                },
+            );
+        }
+        let bytes = out.len() / 9;
+        // The claimed length now leads over three records.
+        out[bytes + 1] += 2 * bytes as u8;
+        assert_eq!(resynchronise(&out[bytes..], None, true, true), Some(bytes));
+    }
+}

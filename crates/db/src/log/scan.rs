@@ -192,3 +192,22 @@ pub fn scan_log<S: SegmentStore>(
     report.damage = reader.damage;
     Ok(report)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_keeps_its_first_name() {
+        let mut names = Names::default();
+        assert!(names.add(3, "three"));
+        assert!(names.add(3, "three"));
+        assert!(!names.add(3, "drei"));
+        assert!(!names.add(u32::MAX, "beyond every table"));
+        assert!(names.add(0, "zero"));
+        assert_eq!(
+            (names.get(0), names.get(1), names.get(3)),
+            (Some("zero"), None, Some("three"))
+        );
+    }
+}

@@ -300,3 +300,159 @@ pub(crate) fn failure_of(error: &StoreError) -> LogFailure {
         _ => LogFailure::Device,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::codec::{Record, decode};
+    use crate::queue::Queue;
+    use crate::store::MemoryStore;
+    use base::sim::SimClock;
+
+    struct Bench {
+        table: Table,
+        clock: SimClock,
+        progress: Progress,
+        counters: std::sync::Mutex<LogCounters>,
+        store: MemoryStore,
+        writer: LogWriter<usize>,
+        waiting: Vec<u8>,
+    }
+
+    impl Bench {
+        fn new(segment_bytes_max: u64) -> Self {
+            let options = DbOptions {
+                segment_bytes_max,
+                append_bytes_max: 2048,
+                ..DbOptions::default()
+            };
+            let table = Table::new(4, 64, 1).expect("a table");
+            table.insert("a", 1, true).expect("room");
+            Self {
+                table,
+                clock: SimClock::new(1),
+                progress: Progress::new(0),
+                counters: std::sync::Mutex::default(),
+                store: MemoryStore::new(),
+                writer: LogWriter::new(&options, 0, 0),
+                waiting: Vec::with_capacity(1 << 16),
+            }
+        }
+
+        fn commit(&mut self, readings: &[(i64, u64)]) -> Result<(), LogFailure> {
+            let mut queue = Queue::new(1 << 16, 0);
+            for (timestamp_ms, arrival_ns) in readings {
+                let (kind, timestamp_ms, arrival_ns) =
+                    (EntryKind::Reading, *timestamp_ms, *arrival_ns);
+                queue.push(&Entry {
+                    kind,
+                    id: 0,
+                    timestamp_ms,
+                    arrival_ns,
+                    wall_trusted: true,
+                    value: b"value",
+                });
+            }
+            self.waiting.clear();
+            queue.swap(&mut self.waiting);
+            let around = Surroundings {
+                table: &self.table,
+                clock: &self.clock,
+                boot_id: [3; 16],
+                progress: &self.progress,
+                counters: &self.counters,
+            };
+            self.writer.commit(&mut self.store, &around, &self.waiting)
+        }
+
+        /// One letter for each record of a segment.
+        fn kinds(&self, segment: u32) -> String {
+            let mut input = self
+                .store
+                .file(&segment_name(segment))
+                .map(Vec::as_slice)
+                .unwrap_or_default();
+            let (mut kinds, mut context) = (String::new(), None);
+            while !input.is_empty() {
+                let (record, bytes) = decode(input, context.as_ref()).expect("a whole record");
+                kinds.push(match record {
+                    Record::Segment { .. } => 'S',
+                    Record::Anchor(anchor) => {
+                        context = Some(Context::of(&anchor));
+                        'A'
+                    }
+                    Record::Dictionary(_) => 'D',
+                    Record::Reading(_) => 'r',
+                    _ => '?',
+                });
+                input = &input[bytes..];
+            }
+            kinds
+        }
+    }
+
+    #[test]
+    fn anchors_stand_where_times_are_far_and_twice_where_none_stands_in() {
+        let mut bench = Bench::new(1 << 20);
+        let minute = 60_000_000_000;
+        bench
+            .commit(&[(0, 0), (1, 1), (2, 8 * minute)])
+            .expect("committed");
+        assert_eq!(bench.kinds(0), "SDAArrr");
+        // Ten minutes after its anchor a reading gets a new one; hours later it gets two.
+        bench
+            .commit(&[(3, 10 * minute), (4, 600 * minute)])
+            .expect("committed");
+        assert_eq!(bench.kinds(0), "SDAArrrArAAr");
+        bench.writer.mark();
+        bench.commit(&[(5, 600 * minute)]).expect("committed");
+        assert_eq!(bench.kinds(0), "SDAArrrArAArAAr");
+        assert_eq!(bench.progress.durable_end(), 6);
+    }
+
+    #[test]
+    fn anchors_come_with_every_block_of_log() {
+        let mut bench = Bench::new(1 << 20);
+        let readings: Vec<_> = (0..1000).map(|n| (n, n as u64 * 1_000_000)).collect();
+        bench.commit(&readings).expect("committed");
+        let bytes = bench.store.file("log-00000000").map_or(0, Vec::len);
+        let anchors = bench.kinds(0).matches('A').count();
+        assert!(
+            anchors > bytes / (ANCHOR_EVERY_BYTES + 200)
+                && anchors <= bytes / ANCHOR_EVERY_BYTES + 2
+        );
+    }
+
+    #[test]
+    fn every_segment_names_and_dates_its_own_records() {
+        let mut bench = Bench::new(1500);
+        let readings: Vec<_> = (0..300).map(|n| (n, n as u64 * 1_000_000)).collect();
+        bench.commit(&readings).expect("committed");
+        let segments = bench.store.names().count() as u32;
+        assert!(segments >= 4);
+        for segment in 0..segments {
+            assert!(
+                bench.kinds(segment).starts_with("SDAAr"),
+                "{}",
+                bench.kinds(segment)
+            );
+            assert!(bench.store.file(&segment_name(segment)).map_or(0, Vec::len) <= 1500);
+        }
+        assert_eq!(
+            (0..segments)
+                .map(|n| bench.kinds(n).matches('r').count())
+                .sum::<usize>(),
+            300
+        );
+    }
+
+    #[test]
+    fn nothing_is_announced_that_was_not_appended() {
+        let mut bench = Bench::new(1 << 20);
+        bench.commit(&[(0, 0)]).expect("committed");
+        bench.store.set_capacity_bytes(300);
+        let readings: Vec<_> = (0..100).map(|n| (n, 0)).collect();
+        assert_eq!(bench.commit(&readings), Err(LogFailure::Full));
+        assert_eq!(bench.progress.durable_end(), 1);
+    }
+}

@@ -72,3 +72,61 @@ impl<D: BlockDevice + 'static> SegmentStore for flash::Store<D> {
         flash::PAYLOAD_BYTES as u64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::sim::SimDevice;
+    use flash::{FormatOptions, Store};
+
+    #[test]
+    fn the_file_store_keeps_the_contract_of_the_trait() {
+        let options = FormatOptions {
+            files_max: 16,
+            name_bytes_max: 64,
+            uuid: [1; 16],
+            hash_key: [2; 16],
+        };
+        let mut store = Store::format(SimDevice::new(512, 1), &options).expect("formatted");
+        assert_eq!(
+            SegmentStore::open(&mut store, "a").err(),
+            Some(StoreError::NotFound)
+        );
+        let file = SegmentStore::create(&mut store, "a").expect("created");
+        assert_eq!(
+            SegmentStore::create(&mut store, "a").err(),
+            Some(StoreError::Exists)
+        );
+        SegmentStore::append(&mut store, file, &[5; 10_000]).expect("appended");
+        assert_eq!(SegmentStore::length(&mut store, file), Ok(10_000));
+        let mut buffer = [0; 4096];
+        assert_eq!(
+            SegmentStore::read(&mut store, file, 9000, &mut buffer),
+            Ok(1000)
+        );
+        assert_eq!(
+            SegmentStore::read(&mut store, file, 10_000, &mut buffer),
+            Ok(0)
+        );
+        let full = loop {
+            if let Err(error) = SegmentStore::append(&mut store, file, &[5; 60_000]) {
+                break error;
+            }
+        };
+        assert_eq!(full, StoreError::Full);
+        assert_eq!(
+            SegmentStore::read(&mut store, file, 0, &mut buffer),
+            Ok(4096)
+        );
+        let mut names = Vec::new();
+        SegmentStore::list(&mut store, &mut |name| names.push(name.to_owned())).expect("listed");
+        assert_eq!(names, ["a"]);
+        SegmentStore::close(&mut store, file);
+        assert_eq!(SegmentStore::delete(&mut store, "a"), Ok(()));
+        store.device_mut().cut_power();
+        assert!(matches!(
+            SegmentStore::create(&mut store, "b"),
+            Err(StoreError::Failed { .. })
+        ));
+    }
+}
