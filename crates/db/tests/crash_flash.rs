@@ -10,7 +10,7 @@ mod common;
 use base::block::BLOCK_BYTES;
 use base::sim::{Random, SimDevice};
 use common::{Oracle, declare, open, sim_clock, small_options};
-use db::{DbOptions, SegmentStore};
+use db::{CommitDriver, DbOptions, Health, ObjectSpec, SegmentStore};
 use flash::{FormatOptions, OpenOptions, Store};
 
 const RUNS: u64 = 250;
@@ -91,6 +91,63 @@ fn acknowledged_readings_survive_every_power_cut() {
     println!("power cuts: {cuts}, acknowledged readings compared: {acknowledged}");
     assert!(cuts == 3 * RUNS && acknowledged > 10_000);
 }
+
+/// The same with the commit thread running beside the producer, as it does in use.
+#[test]
+fn acknowledged_readings_survive_with_the_commit_thread() {
+    let mut acknowledged = 0;
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let clock = sim_clock();
+        let format = FormatOptions {
+            files_max: 64,
+            name_bytes_max: 255,
+            uuid: [1; 16],
+            hash_key: [2; 16],
+        };
+        let mut store = Store::format(SimDevice::new(2048, seed), &format).expect("formatted");
+        store
+            .device_mut()
+            .set_power_cut_after_writes(Some(1 + random.below(120)));
+        let threaded = DbOptions {
+            commit_driver: CommitDriver::Thread,
+            commit_interval_ms: 1,
+            ..options()
+        };
+        let db = open(store, &clock, threaded);
+        let mut oracle = Oracle::default();
+        let ids: Vec<_> = (0..12)
+            .map(|n| {
+                db.declare(&ObjectSpec {
+                    key: KEYS[n],
+                    avi_ms: 9,
+                    temporal: true,
+                })
+            })
+            .collect();
+        for n in 0.. {
+            if db.health() != Health::Ok && db.health() != Health::Dropping {
+                break;
+            }
+            let Ok(id) = ids[random.index(12)] else { break };
+            let mut value = vec![0; random.index(399) + 1];
+            random.fill(&mut value);
+            oracle.put(&db, id, clock_ms(n), &value);
+            if n % 64 == 0 {
+                std::thread::yield_now();
+            }
+        }
+        let cut = db.abandon().expect("the store comes back");
+        let image = cut.device().crash_image_random(random.next_u64());
+        let recovered = Store::open(image, &OpenOptions::default()).expect("the store recovers");
+        acknowledged += oracle.acknowledged().len();
+        oracle.check(recovered, &clock, options());
+    }
+    println!("acknowledged readings compared: {acknowledged}");
+    assert!(acknowledged > 1000);
+}
+
+const KEYS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
 
 fn clock_ms(n: u64) -> i64 {
     1_700_000_000_000 + n as i64 * 3

@@ -680,7 +680,8 @@ mod tests {
         #[test]
         fn any_changed_byte_is_noticed(at in 0usize..40, flip in 1u8..=255) {
             let context = Context::of(&anchor(1, 1));
-            let reading = Reading { id: 3, timestamp_ms: 500, arrival_us: 9, wall_trusted: false, value: b"0123456789" };
+            let (id, timestamp_ms, arrival_us) = (3, 500, 9);
+            let reading = Reading { id, timestamp_ms, arrival_us, wall_trusted: false, value: b"0123456789" };
             let mut out = Vec::new();
             put_reading(&mut out, &reading, &context, true);
             let at = at % out.len();
