@@ -16,6 +16,7 @@ mod report;
 mod scratch;
 mod store;
 
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -58,13 +59,19 @@ fn main() -> ExitCode {
 
 fn run_flash(options: &store::Options) -> Result<(), String> {
     let report = store::run(options)?;
-    print!("{}", report.table());
+    let mut text = report.table();
     if let Some(path) = &options.output.json {
         let json = serde_json::to_string_pretty(&report.json())
             .map_err(|error| format!("report: {error}"))?;
         std::fs::write(path, json + "\n")
             .map_err(|error| format!("{}: {error}", path.display()))?;
-        println!("\nwritten: {}", path.display());
+        text.push_str(&format!("\nwritten: {}\n", path.display()));
     }
-    Ok(())
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads no further has seen enough.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(format!("standard output: {error}"))
+        }
+        _ => Ok(()),
+    }
 }

@@ -69,7 +69,7 @@ fn a_short_run_measures_every_case_on_every_system_and_leaves_nothing() {
         .map(|ratio| ratio["peer"].as_str().unwrap());
     let peer = peer
         .filter(|peer| *peer != "floor")
-        .last()
+        .next_back()
         .unwrap()
         .to_owned();
     assert!(peer.ends_with("-sync"), "{peer}");
