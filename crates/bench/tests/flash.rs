@@ -62,16 +62,9 @@ fn a_short_run_measures_every_case_on_every_system_and_leaves_nothing() {
             .as_f64()
             .unwrap()
     };
-    let peer = report["ratios"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|ratio| ratio["peer"].as_str().unwrap());
-    let peer = peer
-        .filter(|peer| *peer != "floor")
-        .next_back()
-        .unwrap()
-        .to_owned();
+    let ratios = report["ratios"].as_array().unwrap();
+    let mut peers = ratios.iter().map(|ratio| ratio["peer"].as_str().unwrap());
+    let peer = peers.find(|peer| *peer != "floor").unwrap().to_owned();
     assert!(peer.ends_with("-sync"), "{peer}");
     for case in [
         "append-4096-sync",
@@ -83,7 +76,6 @@ fn a_short_run_measures_every_case_on_every_system_and_leaves_nothing() {
             assert!(row(case, system, "latency_p50") <= row(case, system, "latency_max"));
         }
         for metric in ["latency_p50", "latency_p99", "latency_p999"] {
-            let ratios = report["ratios"].as_array().unwrap();
             assert!(
                 ratios
                     .iter()
