@@ -406,6 +406,9 @@ impl<D: BlockDevice> Store<D> {
                 previous: if last { previous } else { 0 },
             };
             state.accept(plan.lane, tail);
+            if usize::from(tail.fill) == PAYLOAD_BYTES {
+                self.addresses.put(state.file_id, tail.index, tail.address);
+            }
         }
         let tail = &mut self.tails[slot];
         tail.file_id = state.file_id;

@@ -222,10 +222,11 @@ impl<D: BlockDevice> Store<D> {
     }
 
     fn memory_bytes(&self) -> u64 {
-        let blocks = self.image.len() + self.group.len() + self.scratch.len() + 4 * BLOCK_BYTES;
+        let blocks = self.image.len() + self.group.len() + self.scratch.len() + 9 * BLOCK_BYTES;
+        let addresses = self.addresses.memory_bytes();
         let tails = self.tails.len() * (size_of::<crate::append::TailCache>() + PAYLOAD_BYTES);
         let files = self.files.len() * size_of::<crate::store::OpenFile>();
-        (size_of::<Self>() + blocks + tails + files) as u64
+        (size_of::<Self>() + blocks + addresses + tails + files) as u64
     }
 }
 

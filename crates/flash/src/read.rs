@@ -1,19 +1,21 @@
-//! Reading: from the last block backwards by skip pointers, then block by block.
+//! Reading: from the last block, or a nearer known one, backwards by skip pointers, then in requests of as
+//! many neighbouring blocks as the pointers show.
 //!
 //! Invariant: a byte is returned only from a block whose checksum, address, file and position all agree.
 
-use base::block::BlockDevice;
+use base::block::{BLOCK_BYTES, BlockDevice};
 
-use crate::block::{HEADER_BYTES, Header, PAYLOAD_BYTES, skip_towards};
+use crate::block::{GROUP_BLOCKS_MAX, HEADER_BYTES, Header, PAYLOAD_BYTES, skip_towards};
 use crate::error::{Error, Part, Result};
+use crate::layout::CLUSTER_BLOCKS;
 use crate::root::FileState;
 use crate::store::{FileHandle, Store};
 
 impl<D: BlockDevice> Store<D> {
     /// Reads into `buffer` from byte `offset` on; returns how many bytes, short only at the end of the file.
     ///
-    /// Finding the place costs at most ceil(log2 n) + 1 block reads in a file of n blocks; each further block
-    /// costs one.
+    /// Finding the place costs at most ceil(log2 n) + 1 block reads in a file of n blocks, one if its address
+    /// is remembered; each further block costs one.
     ///
     /// # Errors
     /// [`Error::Damaged`] when a block that is needed is not intact, [`Error::StaleHandle`],
@@ -28,22 +30,125 @@ impl<D: BlockDevice> Store<D> {
         let payload = PAYLOAD_BYTES as u64;
         let first = (offset / payload) as u32;
         let last = ((offset + count as u64 - 1) / payload) as u32;
-        let mut header = self.seek(&state, last)?;
-        loop {
-            self.copy_out(&state, &header, offset, &mut buffer[..count]);
-            if header.index == first {
-                return Ok(count);
+        let out = &mut buffer[..count];
+        let mut header = match self.read_known(&state, first, last, offset, out)? {
+            Some(header) => header,
+            None => {
+                let header = self.seek(&state, last)?;
+                copy_out(&state, &header, self.scratch.block(0), offset, out);
+                header
             }
-            header = self.read_file_block(&state, header.skips[0], header.index - 1)?;
+        };
+        while header.index > first {
+            header = self.read_before(&state, &header, first, offset, out)?;
+        }
+        Ok(count)
+    }
+
+    /// Reads the whole range in one request, if it is short and its blocks are known to lie side by side.
+    fn read_known(
+        &mut self,
+        state: &FileState,
+        first: u32,
+        last: u32,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<Option<Header>> {
+        let blocks = last - first + 1;
+        if blocks as usize > GROUP_BLOCKS_MAX {
+            return Ok(None);
+        }
+        let known = |index| match index {
+            index if index == state.tail.index => Some(state.tail.address),
+            index => self.addresses.get(state.file_id, index),
+        };
+        let Some(start) = known(first) else {
+            return Ok(None);
+        };
+        let side_by_side = (1..blocks).all(|number| known(first + number) == Some(start + number));
+        if side_by_side {
+            self.read_neighbours(state, start, first, blocks, offset, buffer)
+                .map(Some)
+        } else {
+            Ok(None)
         }
     }
 
-    /// Walks from the last block of the file to block `target`, which it leaves in the scratch buffer.
-    fn seek(&mut self, state: &FileState, target: u32) -> Result<Header> {
-        let mut header = self.read_file_block(state, state.tail.address, state.tail.index)?;
-        if !header.belongs_at_tail(state) {
-            return Err(damaged(state.tail.address, state.tail.index));
+    /// Reads the blocks before the one of `header`: as many as its pointers show to lie side by side, in one
+    /// request, but none before block `first`.
+    fn read_before(
+        &mut self,
+        state: &FileState,
+        header: &Header,
+        first: u32,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<Header> {
+        let before = header.index - 1;
+        let mut best = (header.skips[0], before);
+        for level in 1..=GROUP_BLOCKS_MAX.ilog2() {
+            let start = (before >> level) << level;
+            let address = header.skips[level as usize];
+            // A run is filled in the order of the file. So if two blocks of one run are as far apart as
+            // their positions, what is between them is in between; and one cluster is always one run.
+            let side_by_side = header.skips[0].checked_sub(address) == Some(before - start)
+                && header.skips[0] / CLUSTER_BLOCKS == address / CLUSTER_BLOCKS;
+            if start >= first && side_by_side {
+                best = (address, start);
+            }
         }
+        let (address, start) = best;
+        self.read_neighbours(state, address, start, before - start + 1, offset, buffer)
+    }
+
+    /// Reads `blocks` blocks from `address` on, which should be number `first` and following of the file.
+    /// Returns the header of the first.
+    fn read_neighbours(
+        &mut self,
+        state: &FileState,
+        address: u32,
+        first: u32,
+        blocks: u32,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<Header> {
+        if !self.in_data(address) || !self.in_data(address + (blocks - 1)) {
+            return Err(damaged(address, first));
+        }
+        let bytes = blocks as usize * BLOCK_BYTES;
+        self.device
+            .read(u64::from(address), &mut self.neighbours[..bytes])?;
+        let mut lowest = None;
+        for number in (0..blocks).rev() {
+            let block = self.neighbours.block(number as usize);
+            let (address, index) = (address + number, first + number);
+            let header = Header::open(block, address, self.seed)
+                .filter(|header| belongs(header, state, index))
+                .ok_or_else(|| damaged(address, index))?;
+            copy_out(state, &header, block, offset, buffer);
+            if index < state.tail.index {
+                self.addresses.put(state.file_id, index, address);
+            }
+            lowest = Some(header);
+        }
+        lowest.ok_or_else(|| damaged(address, first))
+    }
+
+    fn in_data(&self, address: u32) -> bool {
+        (self.layout.data_first..self.layout.data_end).contains(&address)
+    }
+
+    /// Walks to block `target`, which it leaves in the scratch buffer: from the last block of the file, or
+    /// from a nearer one whose address is known.
+    fn seek(&mut self, state: &FileState, target: u32) -> Result<Header> {
+        if let Some(address) = self.addresses.get(state.file_id, target) {
+            return self.read_file_block(state, address, target);
+        }
+        let start = self
+            .addresses
+            .above(state.file_id, target, state.tail.index);
+        let (index, address) = start.unwrap_or((state.tail.index, state.tail.address));
+        let mut header = self.read_file_block(state, address, index)?;
         while header.index != target {
             let (level, index) = skip_towards(header.index, target);
             header = self.read_file_block(state, header.skips[level], index)?;
@@ -58,34 +163,43 @@ impl<D: BlockDevice> Store<D> {
         address: u32,
         index: u32,
     ) -> Result<Header> {
-        if !(self.layout.data_first..self.layout.data_end).contains(&address) {
+        if !self.in_data(address) {
             return Err(damaged(address, index));
         }
-        let header = self.read_data_block(address)?.filter(|header| {
-            let full = usize::from(header.fill) == PAYLOAD_BYTES;
-            header.file_id == state.file_id
-                && header.index == index
-                && (full || index == state.tail.index)
-        });
+        let header = self
+            .read_data_block(address)?
+            .filter(|header| belongs(header, state, index));
+        if header.is_some() && index < state.tail.index {
+            self.addresses.put(state.file_id, index, address);
+        }
         header.ok_or_else(|| damaged(address, index))
     }
+}
 
-    /// Copies the part of the block in the scratch buffer that the caller asked for.
-    fn copy_out(&self, state: &FileState, header: &Header, offset: u64, buffer: &mut [u8]) {
-        let payload = PAYLOAD_BYTES as u64;
-        let block_start = u64::from(header.index) * payload;
-        let block_end = block_start + u64::from(header.fill);
-        let from = block_start.max(offset);
-        let to = block_end
-            .min(offset + buffer.len() as u64)
-            .min(state.length());
-        if from < to {
-            let source = HEADER_BYTES + (from - block_start) as usize;
-            let length = (to - from) as usize;
-            let target = (from - offset) as usize;
-            buffer[target..target + length]
-                .copy_from_slice(&self.scratch.block(0)[source..source + length]);
-        }
+/// Whether an intact block is number `index` of the file.
+fn belongs(header: &Header, state: &FileState, index: u32) -> bool {
+    let right_content = if index == state.tail.index {
+        header.belongs_at_tail(state)
+    } else {
+        usize::from(header.fill) == PAYLOAD_BYTES
+    };
+    header.file_id == state.file_id && header.index == index && right_content
+}
+
+/// Copies the part of a block that the caller asked for.
+fn copy_out(state: &FileState, header: &Header, block: &[u8], offset: u64, buffer: &mut [u8]) {
+    let payload = PAYLOAD_BYTES as u64;
+    let block_start = u64::from(header.index) * payload;
+    let block_end = block_start + u64::from(header.fill);
+    let from = block_start.max(offset);
+    let to = block_end
+        .min(offset + buffer.len() as u64)
+        .min(state.length());
+    if from < to {
+        let source = HEADER_BYTES + (from - block_start) as usize;
+        let length = (to - from) as usize;
+        let target = (from - offset) as usize;
+        buffer[target..target + length].copy_from_slice(&block[source..source + length]);
     }
 }
 

@@ -9,6 +9,7 @@
 
 use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, Counters};
 
+use crate::address_cache::AddressCache;
 use crate::append::TailCache;
 use crate::block::{GROUP_BLOCKS_MAX, Header};
 use crate::error::{Error, Part, Result};
@@ -27,6 +28,8 @@ pub(crate) const QUARANTINE_MAX: usize = 8;
 pub struct OpenOptions {
     /// Files that may be open at one time; their memory is taken when the store is opened.
     pub open_files_max: usize,
+    /// Block addresses to remember, 16 bytes each: reads of remembered blocks need no walk.
+    pub addresses_max: usize,
     /// Write nothing, not even what recovery would mend: recovery then happens in memory only.
     pub read_only: bool,
 }
@@ -35,6 +38,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             open_files_max: 64,
+            addresses_max: 8192,
             read_only: false,
         }
     }
@@ -146,12 +150,15 @@ pub struct Store<D: BlockDevice> {
     pub(crate) slot_used: [u64; SLOTS_MAX],
     pub(crate) slot_clock: u64,
     pub(crate) files: Vec<OpenFile>,
+    pub(crate) addresses: AddressCache,
     /// A changed table block, twice.
     pub(crate) image: BlockBuffer,
     record: BlockBuffer,
     pub(crate) group: BlockBuffer,
     /// For single block reads; block 0 data, blocks 1 and 2 buckets.
     pub(crate) scratch: BlockBuffer,
+    /// Neighbouring blocks of a file, read in one request.
+    pub(crate) neighbours: BlockBuffer,
     /// Table blocks that are not in their place: recovery of a read-only store, or a failed device.
     overlay: Vec<(u32, Vec<u8>)>,
     pub(crate) recovery: Recovery,
@@ -240,10 +247,12 @@ impl<D: BlockDevice> Store<D> {
                     state: FileState::default(),
                 })
                 .collect(),
+            addresses: AddressCache::new(options.addresses_max),
             image: BlockBuffer::zeroed(TABLE_COPIES as usize),
             record: BlockBuffer::zeroed(RECORD_BLOCKS as usize),
             group: BlockBuffer::zeroed(GROUP_BLOCKS_MAX),
             scratch: BlockBuffer::zeroed(3),
+            neighbours: BlockBuffer::zeroed(GROUP_BLOCKS_MAX),
             overlay: Vec::new(),
             recovery: Recovery::default(),
             table_blocks_healed: 0,
