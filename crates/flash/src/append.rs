@@ -9,7 +9,7 @@
 use base::block::BlockDevice;
 
 use crate::block::{
-    GROUP_BLOCKS_MAX, HEADER_BYTES, Header, PAYLOAD_BYTES, SKIP_LEVELS, Skips, skips_after,
+    GROUP_BLOCKS_MAX, HEADER_BYTES, Header, PAYLOAD_BYTES, POINTERS, Pointers, pointers_after,
 };
 use crate::error::{Error, Part, Result};
 use crate::layout::{CLUSTER_BLOCKS, RUN_BLOCKS_MAX};
@@ -25,7 +25,7 @@ pub const APPEND_ATOMIC_BYTES_MAX: usize = (GROUP_BLOCKS_MAX - 1) * PAYLOAD_BYTE
 pub(crate) struct TailCache {
     file_id: u64,
     sequence: u64,
-    pub(crate) skips: Skips,
+    pub(crate) pointers: Pointers,
     pub(crate) payload: Box<[u8; PAYLOAD_BYTES]>,
     /// The lane that the last append went to.
     lane: usize,
@@ -36,7 +36,7 @@ impl TailCache {
         Self {
             file_id: 0,
             sequence: 0,
-            skips: [0; SKIP_LEVELS],
+            pointers: [0; POINTERS],
             payload: Box::new([0; PAYLOAD_BYTES]),
             lane: 0,
         }
@@ -266,7 +266,7 @@ impl<D: BlockDevice> Store<D> {
             .copy_from_slice(&self.scratch.block(0)[HEADER_BYTES..]);
         tail.file_id = state.file_id;
         tail.sequence = state.tail.sequence;
-        tail.skips = header.skips;
+        tail.pointers = header.pointers;
         tail.lane = lane;
         Ok(())
     }
@@ -309,12 +309,12 @@ impl<D: BlockDevice> Store<D> {
         let state = self.root.slots[slot].state;
         let run = state.lanes[plan.lane];
         let tail = &self.tails[slot];
-        let mut skips = if plan.carried > 0 {
-            tail.skips
+        let mut pointers = if plan.carried > 0 {
+            tail.pointers
         } else if state.tail.address == 0 {
-            [0; SKIP_LEVELS]
+            [0; POINTERS]
         } else {
-            skips_after(state.tail.index, state.tail.address, &tail.skips)
+            pointers_after(state.tail.index, state.tail.address, &tail.pointers)
         };
         let mut rest = data;
         for position in 0..plan.blocks {
@@ -346,15 +346,15 @@ impl<D: BlockDevice> Store<D> {
                 group_position: position as u8,
                 closed_start: state.closed_start,
                 closed_blocks: state.closed_blocks,
-                skips,
+                pointers,
             };
             header.seal(block, self.seed);
             if position + 1 < plan.blocks {
-                skips = skips_after(index, address, &skips);
+                pointers = pointers_after(index, address, &pointers);
             }
         }
         debug_assert!(rest.is_empty());
-        self.tails[slot].skips = skips;
+        self.tails[slot].pointers = pointers;
         Ok(())
     }
 
@@ -378,7 +378,7 @@ impl<D: BlockDevice> Store<D> {
     fn apply_group(&mut self, slot: usize, plan: &Plan, taken: usize) {
         let filled = plan.carried + taken;
         let fill = filled - (plan.blocks - 1) * PAYLOAD_BYTES;
-        let previous = self.tails[slot].skips[0];
+        let previous = self.tails[slot].pointers[0];
         let state = &mut self.root.slots[slot].state;
         for position in 0..plan.blocks {
             let last = position + 1 == plan.blocks;

@@ -11,16 +11,23 @@ use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 pub(crate) const HEADER_BYTES: usize = 192;
 /// File bytes that one data block holds.
 pub const PAYLOAD_BYTES: usize = BLOCK_BYTES - HEADER_BYTES;
-/// Backward pointers in a header, one for each power of two.
-pub(crate) const SKIP_LEVELS: usize = 32;
+/// Backward pointers to the blocks directly before: enough to read around a few damaged ones.
+pub(crate) const NEAR_POINTERS: usize = 7;
+/// The far pointers begin with the one to the last block whose position is a multiple of 2^3.
+const FAR_LEVEL_FIRST: u32 = 3;
+/// Backward pointers in a header.
+pub(crate) const POINTERS: usize = NEAR_POINTERS + (u32::BITS - FAR_LEVEL_FIRST) as usize;
 /// Blocks in one atomic group: 16 KiB, the largest request that the store makes.
 pub(crate) const GROUP_BLOCKS_MAX: usize = 4;
 
 const MAGIC: u32 = 0x4442_4b45; // "EKBD"
-const SKIP_OFFSET: usize = 48;
+const POINTERS_OFFSET: usize = 48;
 
-/// Backward pointers: level `j` of block `i` holds the address of block `((i - 1) >> j) << j`.
-pub(crate) type Skips = [u32; SKIP_LEVELS];
+/// Backward pointers of block `i`: first the addresses of blocks `i - 1` to `i - 7`, then for each level
+/// `j` from 3 on that of block `((i - 1) >> j) << j`; 0 where there is no such block.
+pub(crate) type Pointers = [u32; POINTERS];
+
+const _: () = assert!(POINTERS_OFFSET + 4 * POINTERS == HEADER_BYTES);
 
 /// Header of a data block, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +45,7 @@ pub(crate) struct Header {
     /// The file's most recent full run when this block was written: the link of the list of runs.
     pub(crate) closed_start: u32,
     pub(crate) closed_blocks: u32,
-    pub(crate) skips: Skips,
+    pub(crate) pointers: Pointers,
 }
 
 impl Header {
@@ -55,10 +62,9 @@ impl Header {
         put_u32(block, 36, self.closed_start);
         put_u32(block, 40, self.closed_blocks);
         put_u32(block, 44, 0);
-        for (level, address) in self.skips.iter().enumerate() {
-            put_u32(block, SKIP_OFFSET + 4 * level, *address);
+        for (place, address) in self.pointers.iter().enumerate() {
+            put_u32(block, POINTERS_OFFSET + 4 * place, *address);
         }
-        block[SKIP_OFFSET + 4 * SKIP_LEVELS..HEADER_BYTES].fill(0);
         let checksum = crc32c::crc32c_append(seed, &block[8..BLOCK_BYTES]);
         put_u32(block, 4, checksum);
     }
@@ -71,9 +77,9 @@ impl Header {
         if crc32c::crc32c_append(seed, &block[8..BLOCK_BYTES]) != get_u32(block, 4) {
             return None;
         }
-        let mut skips = [0; SKIP_LEVELS];
-        for (level, skip) in skips.iter_mut().enumerate() {
-            *skip = get_u32(block, SKIP_OFFSET + 4 * level);
+        let mut pointers = [0; POINTERS];
+        for (place, pointer) in pointers.iter_mut().enumerate() {
+            *pointer = get_u32(block, POINTERS_OFFSET + 4 * place);
         }
         let header = Self {
             file_id: get_u64(block, 8),
@@ -85,7 +91,7 @@ impl Header {
             group_position: block[35],
             closed_start: get_u32(block, 36),
             closed_blocks: get_u32(block, 40),
-            skips,
+            pointers,
         };
         let sane = usize::from(header.fill) <= PAYLOAD_BYTES
             && header.fill > 0
@@ -96,29 +102,39 @@ impl Header {
     }
 }
 
-/// The skip pointers of block `index + 1`, given those of block `index` and its address.
-pub(crate) fn skips_after(index: u32, address: u32, skips: &Skips) -> Skips {
-    let mut next = *skips;
+/// The pointers of block `index + 1`, given those of block `index` and its address.
+pub(crate) fn pointers_after(index: u32, address: u32, pointers: &Pointers) -> Pointers {
+    let mut next = *pointers;
+    next.copy_within(..NEAR_POINTERS - 1, 1);
+    next[0] = address;
     // Block `index` is the nearest aligned one for every level at which its number is aligned.
-    let levels = index.trailing_zeros() as usize + 1;
-    for skip in next.iter_mut().take(levels) {
-        *skip = address;
+    let levels = (index.trailing_zeros() + 1).saturating_sub(FAR_LEVEL_FIRST);
+    for far in next[NEAR_POINTERS..].iter_mut().take(levels as usize) {
+        *far = address;
     }
     next
 }
 
-/// From block `from` towards the earlier block `target`: the level to follow and the block it leads to.
-///
-/// Each step clears at least one zero bit of `target` from the distance, so the walk from the last block of
-/// a file of n blocks takes at most ceil(log2 n) steps.
-pub(crate) fn skip_towards(from: u32, target: u32) -> (usize, u32) {
-    debug_assert!(target < from);
-    let before = from - 1;
-    let mut level = 0;
-    while level + 1 < SKIP_LEVELS && (before >> (level + 1)) << (level + 1) >= target {
-        level += 1;
+/// Which block pointer `place` of block `from` leads to.
+pub(crate) fn pointer_target(from: u32, place: usize) -> Option<u32> {
+    let before = from.checked_sub(1)?;
+    if place < NEAR_POINTERS {
+        return before.checked_sub(place as u32);
     }
-    (level, (before >> level) << level)
+    let level = (place - NEAR_POINTERS) as u32 + FAR_LEVEL_FIRST;
+    (level < u32::BITS).then(|| (before >> level) << level)
+}
+
+/// From block `from` towards the earlier block `target`: the pointer to follow and the block it leads to,
+/// the nearest to `target` that is not to be avoided.
+///
+/// Unless blocks are avoided, each step but the last clears a zero bit of `target` from the distance, so
+/// the walk from the last block of a file of n blocks takes at most ceil(log2 n) steps.
+pub(crate) fn pointer_towards(from: u32, target: u32, avoid: &[u32]) -> Option<(usize, u32)> {
+    (0..POINTERS)
+        .filter_map(|place| pointer_target(from, place).map(|index| (place, index)))
+        .filter(|(_, index)| *index >= target && !avoid.contains(index))
+        .min_by_key(|(_, index)| *index)
 }
 
 #[cfg(test)]
@@ -126,9 +142,9 @@ mod tests {
     use super::*;
 
     fn header() -> Header {
-        let mut skips = [0; SKIP_LEVELS];
-        for (level, skip) in skips.iter_mut().enumerate() {
-            *skip = 1000 + level as u32;
+        let mut pointers = [0; POINTERS];
+        for (place, pointer) in pointers.iter_mut().enumerate() {
+            *pointer = 1000 + place as u32;
         }
         Header {
             file_id: 42,
@@ -140,7 +156,7 @@ mod tests {
             group_position: 1,
             closed_start: 16,
             closed_blocks: 8,
-            skips,
+            pointers,
         }
     }
 
@@ -158,30 +174,50 @@ mod tests {
         }
     }
 
-    #[test]
-    fn skips_lead_to_every_block_in_at_most_log2_steps() {
-        let blocks = 3000_u32;
-        let mut all = vec![[0; SKIP_LEVELS]];
+    /// Pointers of the first blocks of a file whose block i is at address i + 10.
+    fn chain(blocks: u32) -> Vec<Pointers> {
+        let mut all = vec![[0; POINTERS]];
         for index in 0..blocks - 1 {
-            // The address of block i is i + 10 in this test.
-            all.push(skips_after(index, index + 10, &all[index as usize]));
+            all.push(pointers_after(index, index + 10, &all[index as usize]));
         }
+        all
+    }
+
+    #[test]
+    fn pointers_lead_to_every_block_in_at_most_log2_steps() {
+        let all = chain(3000);
         for last in [1_u32, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 1023, 1024, 2999] {
             let steps_max = (last + 1).next_power_of_two().trailing_zeros();
             for target in 0..last {
                 let (mut at, mut steps) = (last, 0);
                 while at != target {
-                    let (level, next) = skip_towards(at, target);
+                    let (place, next) = pointer_towards(at, target, &[]).unwrap();
                     assert_eq!(
-                        all[at as usize][level],
+                        all[at as usize][place],
                         next + 10,
-                        "block {at} level {level}"
+                        "block {at} pointer {place}"
                     );
                     assert!(next >= target && next < at);
                     at = next;
                     steps += 1;
                 }
                 assert!(steps <= steps_max, "{last} to {target}: {steps} steps");
+            }
+        }
+    }
+
+    #[test]
+    fn every_block_is_reached_around_any_one_that_is_avoided() {
+        for last in [9_u32, 63, 64, 65, 200, 513] {
+            for avoided in 0..last {
+                for target in (0..last).filter(|target| *target != avoided) {
+                    let mut at = last;
+                    while at != target {
+                        let step = pointer_towards(at, target, &[avoided]);
+                        (_, at) =
+                            step.unwrap_or_else(|| panic!("{last} to {target} around {avoided}"));
+                    }
+                }
             }
         }
     }

@@ -1,8 +1,9 @@
 //! How many device operations a call may cost: constants of the format, whatever the store holds.
 //!
 //! The sums below follow the code path by path; `tests/bounds.rs` drives random workloads on a counting
-//! device and fails if any call exceeds them. They hold for a damaged store too; an intact one needs fewer
-//! reads, because the second copy of a table block is read only when the first is damaged.
+//! device and fails if any call exceeds them. They hold for a damaged name table too; an intact one needs
+//! fewer reads, because the second copy of a table block is read only when the first is damaged. A read that
+//! walks around damaged data blocks may repeat its walk up to eight times.
 
 use base::block::{BLOCK_BYTES, BlockDevice};
 

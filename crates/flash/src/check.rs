@@ -2,7 +2,7 @@
 
 use base::block::{BlockBuffer, BlockDevice};
 
-use crate::block::{Header, PAYLOAD_BYTES, SKIP_LEVELS};
+use crate::block::{Header, PAYLOAD_BYTES, POINTERS, pointer_target};
 use crate::error::{Error, Result};
 use crate::layout::{CLUSTER_BLOCKS, Layout, SUPERBLOCK_FIRST, SUPERBLOCK_SECOND, TABLE_COPIES};
 use crate::root::{FileState, SlotKind};
@@ -459,21 +459,17 @@ impl<D: BlockDevice> Store<D> {
 
 /// Compares the block's backward pointers with those of later blocks and remembers new ones.
 fn note_pointers(header: &Header, addresses: &mut [u32], name: &str, report: &mut CheckReport) {
-    if header.index == 0 {
-        return;
-    }
-    for level in 0..SKIP_LEVELS {
-        let target = ((header.index - 1) >> level) << level;
+    for place in 0..POINTERS {
+        let Some(target) = pointer_target(header.index, place) else {
+            continue;
+        };
         let known = &mut addresses[target as usize];
         if *known == 0 {
-            *known = header.skips[level];
-        } else if *known != header.skips[level] {
+            *known = header.pointers[place];
+        } else if *known != header.pointers[place] {
             let text =
                 format!("its pointer to block {target} of the file differs from another block's");
             report.add(Some(name), Some(u64::from(header.address)), false, text);
-            return;
-        }
-        if target == 0 {
             return;
         }
     }

@@ -1,18 +1,22 @@
-//! Reading: from the last block, or a nearer known one, backwards by skip pointers, then in requests of as
-//! many neighbouring blocks as the pointers show.
+//! Reading: from the last block, or a nearer known one, backwards by pointers, then in requests of as many
+//! neighbouring blocks as the pointers show.
 //!
 //! Invariant: a byte is returned only from a block whose checksum, address, file and position all agree.
 
 use base::block::{BLOCK_BYTES, BlockDevice};
 
-use crate::block::{GROUP_BLOCKS_MAX, HEADER_BYTES, Header, PAYLOAD_BYTES, skip_towards};
+use crate::block::{GROUP_BLOCKS_MAX, HEADER_BYTES, Header, PAYLOAD_BYTES, pointer_towards};
 use crate::error::{Error, Part, Result};
-use crate::layout::CLUSTER_BLOCKS;
 use crate::root::FileState;
 use crate::store::{FileHandle, Store};
 
+/// Damaged blocks that one read walks around before it gives up.
+pub(crate) const DAMAGED_AROUND_MAX: usize = 8;
+
 impl<D: BlockDevice> Store<D> {
     /// Reads into `buffer` from byte `offset` on; returns how many bytes, short only at the end of the file.
+    ///
+    /// A damaged block costs its own bytes only, as a rule: the walk goes around it.
     ///
     /// Finding the place costs at most ceil(log2 n) + 1 block reads in a file of n blocks, one if its address
     /// is remembered; each further block costs one.
@@ -85,20 +89,16 @@ impl<D: BlockDevice> Store<D> {
         buffer: &mut [u8],
     ) -> Result<Header> {
         let before = header.index - 1;
-        let mut best = (header.skips[0], before);
-        for level in 1..=GROUP_BLOCKS_MAX.ilog2() {
-            let start = (before >> level) << level;
-            let address = header.skips[level as usize];
-            // A run is filled in the order of the file. So if two blocks of one run are as far apart as
-            // their positions, what is between them is in between; and one cluster is always one run.
-            let side_by_side = header.skips[0].checked_sub(address) == Some(before - start)
-                && header.skips[0] / CLUSTER_BLOCKS == address / CLUSTER_BLOCKS;
-            if start >= first && side_by_side {
-                best = (address, start);
-            }
+        let mut blocks = 1;
+        while (blocks as usize) < GROUP_BLOCKS_MAX
+            && before - first >= blocks
+            && header.pointers[blocks as usize] == header.pointers[0].wrapping_sub(blocks)
+        {
+            blocks += 1;
         }
-        let (address, start) = best;
-        self.read_neighbours(state, address, start, before - start + 1, offset, buffer)
+        let lowest = blocks - 1;
+        let address = header.pointers[0].wrapping_sub(lowest);
+        self.read_neighbours(state, address, before - lowest, blocks, offset, buffer)
     }
 
     /// Reads `blocks` blocks from `address` on, which should be number `first` and following of the file.
@@ -139,21 +139,63 @@ impl<D: BlockDevice> Store<D> {
     }
 
     /// Walks to block `target`, which it leaves in the scratch buffer: from the last block of the file, or
-    /// from a nearer one whose address is known.
+    /// from a nearer one whose address is known; around damaged blocks, as far as the pointers allow.
     fn seek(&mut self, state: &FileState, target: u32) -> Result<Header> {
         if let Some(address) = self.addresses.get(state.file_id, target) {
             return self.read_file_block(state, address, target);
         }
-        let start = self
-            .addresses
-            .above(state.file_id, target, state.tail.index);
-        let (index, address) = start.unwrap_or((state.tail.index, state.tail.address));
-        let mut header = self.read_file_block(state, address, index)?;
-        while header.index != target {
-            let (level, index) = skip_towards(header.index, target);
-            header = self.read_file_block(state, header.skips[level], index)?;
+        let mut avoid = [u32::MAX; DAMAGED_AROUND_MAX];
+        let mut damaged_count = 0;
+        loop {
+            let (at, error) = match self.walk(state, target, &avoid)? {
+                Ok(header) => return Ok(header),
+                Err(failure) => failure,
+            };
+            if at == target || damaged_count == DAMAGED_AROUND_MAX {
+                return Err(error);
+            }
+            avoid[damaged_count] = at;
+            damaged_count += 1;
         }
-        Ok(header)
+    }
+
+    /// One attempt of [`seek`](Self::seek): the block, or which one on the way is damaged.
+    fn walk(
+        &mut self,
+        state: &FileState,
+        target: u32,
+        avoid: &[u32],
+    ) -> Result<std::result::Result<Header, (u32, Error)>> {
+        let tail = state.tail;
+        let near = self.addresses.above(state.file_id, target, tail.index);
+        let starts = [
+            near,
+            Some((tail.index, tail.address)),
+            // When the last block is damaged, the root still knows the one before it.
+            tail.index
+                .checked_sub(1)
+                .map(|index| (index, tail.previous)),
+        ];
+        let usable = |(index, _): &(u32, u32)| *index >= target && !avoid.contains(index);
+        let start = starts.into_iter().flatten().find(usable);
+        let Some((mut index, mut address)) = start else {
+            return Ok(Err((target, damaged(tail.address, target))));
+        };
+        loop {
+            let header = match self.read_file_block(state, address, index) {
+                Ok(header) => header,
+                Err(error @ Error::Damaged { .. }) => return Ok(Err((index, error))),
+                Err(error) => return Err(error),
+            };
+            if index == target {
+                return Ok(Ok(header));
+            }
+            let Some((place, next)) = pointer_towards(index, target, avoid) else {
+                // Every way on from here leads through a damaged block.
+                return Ok(Err((index, damaged(header.pointers[0], index - 1))));
+            };
+            (index, address) = (next, header.pointers[place]);
+        }
     }
 
     /// Reads the block that should be number `index` of the file.

@@ -232,7 +232,7 @@ fn whole_group<'a>(first: &'a Header, found: &'a [Header]) -> Option<Vec<&'a Hea
                 && header.group_position == position
                 && header.group_blocks == first.group_blocks
                 && header.index == before.index + 1
-                && header.skips[0] == before.address
+                && header.pointers[0] == before.address
         })?;
         if usize::from(before.fill) < PAYLOAD_BYTES {
             return None;
@@ -255,10 +255,10 @@ fn link_back<'a>(state: &FileState, chain: &mut Vec<&'a Header>, found: &'a [Hea
     };
     while let Some(block) = chain.last().copied() {
         if block.index == start {
-            return start == 0 || block.skips[0] == previous;
+            return start == 0 || block.pointers[0] == previous;
         }
         let before = found.iter().find(|header| {
-            header.address == block.skips[0]
+            header.address == block.pointers[0]
                 && header.index + 1 == block.index
                 && header.sequence <= block.sequence
                 && usize::from(header.fill) == PAYLOAD_BYTES
@@ -299,7 +299,7 @@ fn accept_chain(mut state: FileState, chain: &[&Header]) -> Option<FileState> {
             index: header.index,
             sequence: header.sequence,
             fill: header.fill,
-            previous: header.skips[0],
+            previous: header.pointers[0],
         };
         state.accept(lane, tail);
     }

@@ -7,7 +7,7 @@ use base::block::BlockDevice;
 use base::error::Code;
 use base::sim::{FaultPlan, Random, SimDevice};
 use common::{Model, Operation, options, read_all};
-use flash::{Error, OpenOptions, Part, Store};
+use flash::{Error, OpenOptions, PAYLOAD_BYTES, Part, Store};
 
 /// A store with files of several lengths, after some churn, closed.
 fn sample(seed: u64) -> (SimDevice, Model) {
@@ -98,6 +98,52 @@ fn one_rotten_bit_anywhere_is_noticed_and_harms_one_file_at_most() {
         "one rotten bit: {noticed} noticed, {harmed} of them harmed a file, {harmless} in unused blocks"
     );
     assert!(harmed > 100 && noticed > harmed);
+}
+
+#[test]
+fn a_damaged_block_costs_its_own_bytes_only() {
+    let mut store = Store::format(SimDevice::new(1024, 1), &options(4)).unwrap();
+    let log = store.create("log").unwrap();
+    let mut content = Vec::new();
+    for number in 0..300_u32 {
+        let data: Vec<u8> = (0..500 + number * 11 % 3000)
+            .map(|byte| (byte * 7 + number) as u8)
+            .collect();
+        store.append(log, &data).unwrap();
+        content.extend_from_slice(&data);
+    }
+    let device = store.close().unwrap();
+    let mut hit = 0;
+    for block in 0..device.geometry().block_count {
+        let mut rotten = device.clone();
+        rotten.inject_bit_rot(block, 9999);
+        let options = OpenOptions {
+            read_only: true,
+            addresses_max: 0,
+            ..OpenOptions::default()
+        };
+        let mut store = Store::open(rotten, &options).unwrap();
+        let log = store.open_file("log").unwrap();
+        let mut lost = 0;
+        for (piece, expected) in content.chunks(PAYLOAD_BYTES).enumerate() {
+            let mut bytes = [0; PAYLOAD_BYTES];
+            match store.read(log, (piece * PAYLOAD_BYTES) as u64, &mut bytes) {
+                Ok(count) => assert!(bytes[..count] == *expected),
+                Err(Error::Damaged { block: found, .. }) => {
+                    assert_eq!(found, block);
+                    lost += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(lost <= 1, "block {block}: {lost} pieces of the file lost");
+        hit += lost;
+    }
+    assert_eq!(
+        hit,
+        content.chunks(PAYLOAD_BYTES).count(),
+        "each piece was lost once"
+    );
 }
 
 #[test]
