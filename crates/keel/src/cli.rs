@@ -142,9 +142,9 @@ pub(crate) enum FlashCommand {
         json: bool,
     },
     /// Store a whole file atomically, replacing one of that name
-    #[command(
-        after_help = "Examples:\n  keel flash put store.img notes.txt ./notes.txt\n  date | keel flash put store.img today"
-    )]
+    #[command(after_help = "Examples:\n  \
+            keel flash put store.img notes.txt ./notes.txt\n  \
+            date | keel flash put store.img today")]
     Put {
         /// File or block device
         image: PathBuf,

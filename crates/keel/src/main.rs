@@ -11,11 +11,12 @@
 //! closed standard output ends a command quietly; every exit path of the demo removes what it made and gives
 //! the terminal back.
 //!
-//! **Files:** `cli.rs` the definition of the command line, `error.rs`, `output.rs`, `progress.rs`, `signals.rs`, `random.rs`,
-//! `flash_cmd/` the commands on stores, `bench_cmd.rs`, `demo/` the demo: `mod.rs` the run from start to
-//! summary, `writer.rs` the child process, `protocol.rs` what both say, `recorder.rs` the parent's record,
-//! `supervisor.rs` start, kill and restart of the child, `building.rs` and `analysis.rs` the task, `view.rs`
-//! the live view, `summary.rs` the figures at the end.
+//! **Files:** `cli.rs` the definition of the command line, `error.rs`, `output.rs`, `progress.rs`, `signals.rs`,
+//! `random.rs`, `flash_cmd/` the commands on stores, `bench_cmd.rs`, `demo/` the demo: `mod.rs` from arguments to
+//! exit status, `run.rs` the run and its comparison, `supervisor.rs` start, kill and restart of the child,
+//! `writer.rs` the child process, `device.rs` its counted device, `protocol.rs` what both say, `recorder.rs` the
+//! parent's record, `place.rs` where the store lies, `building.rs` and `analysis.rs` the task, `state.rs` one
+//! moment of a run, `face.rs` plain lines, `view.rs` the live view, `summary.rs` the figures at the end.
 
 mod bench_cmd;
 mod cli;

@@ -218,7 +218,8 @@ mod tests {
         let mut body = format!("{HEADER}\n5,a,1.5\n").into_bytes();
         body.extend_from_slice(&[b'9'; LINE_BYTES_MAX + 1]);
         body.extend_from_slice(
-            b"\n5,a\n5,a,1,2\n\n-1,a,1\n99999999999999999999,a,1\n5,c,1\n5,a,NaN\n5,a,inf\n5,a,1e999\n4,a,1\n\xff,a,1\n6,b,-2e-3",
+            b"\n5,a\n5,a,1,2\n\n-1,a,1\n99999999999999999999,a,1\n5,c,1\n5,a,NaN\n5,a,inf\n\
+              5,a,1e999\n4,a,1\n\xff,a,1\n6,b,-2e-3",
         );
         let mut reader = ReadingReader::new(&body[..], &sensors).unwrap();
         assert_eq!(

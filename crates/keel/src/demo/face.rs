@@ -96,20 +96,24 @@ fn line(snapshot: &Snapshot<'_>) -> String {
             picture.rooms[room.index()].hottest_c
         )
     });
-    let known = picture.ways_out.iter().all(|way| *way != WayOut::Unknown);
-    let cut = picture
-        .ways_out
-        .iter()
-        .filter(|way| **way == WayOut::Cut)
-        .count();
-    let ways = match (known, cut) {
-        (false, _) => "ways out unknown".to_owned(),
-        (true, 0) => "all ways out open".to_owned(),
-        (true, cut) => format!("{cut} of {STOREYS} storeys cut off"),
+    let count = |wanted| {
+        picture
+            .ways_out
+            .iter()
+            .filter(|way| **way == wanted)
+            .count()
+    };
+    let (unknown, cut) = (count(WayOut::Unknown), count(WayOut::Cut));
+    let ways = match (unknown, cut, count(WayOut::Threatened)) {
+        (1.., _, _) => "ways out unknown".to_owned(),
+        (0, 0, 0) => "all ways out open".to_owned(),
+        (0, 0, threatened) => format!("all ways out open, {threatened} threatened"),
+        (0, cut, _) => format!("{cut} of {STOREYS} storeys cut off"),
     };
     let stats = snapshot.stats;
     let mut line = format!(
-        "{:>6.1} s  {:>6} readings/s  {:>7} durable, lag {:>7}  fresh {:>5.1} %  tardiness {:.3}, {} late  {hottest}, {lost} lost  {ways}",
+        "{:>6.1} s  {:>6} readings/s  {:>7} durable, lag {:>7}  fresh {:>5.1} %  \
+         tardiness {:.3}, {} late  {hottest}, {lost} lost  {ways}",
         snapshot.trace_ms() as f64 / 1e3,
         grouped(snapshot.rate_per_s),
         grouped(snapshot.acknowledged),

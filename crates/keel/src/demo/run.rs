@@ -105,7 +105,7 @@ impl<'p> Run<'p> {
 
     /// Runs all lives and compares.
     pub(crate) fn run(mut self, face: &mut Face) -> Result<Figures, CliError> {
-        let lives = plan(self.options.end_ms, self.options.seed);
+        let lives = plan(self.options.end_ms, self.options.speed, self.options.seed);
         self.kills_planned = lives.iter().filter(|life| life.kill.is_some()).count() as u64;
         for planned in &lives {
             if self.stop_wanted {
@@ -206,17 +206,19 @@ impl<'p> Run<'p> {
             {
                 kill_at = Some(now + delay);
             }
-            let only_with_open = matches!(
-                kill,
-                Some(KillAt::Trace {
-                    only_with_open: true,
-                    ..
-                })
-            );
+            let open_by_ms = match kill {
+                Some(KillAt::Trace { open_by_ms, .. }) => open_by_ms,
+                _ => None,
+            };
+            let open = self.record.open_count() > 0;
+            let last_chance = open
+                && open_by_ms.is_some_and(|by_ms| {
+                    self.record.offered_count() > 0 && self.record.time_ms_last() >= by_ms
+                });
             if let Some(at) = kill_at
-                && now >= at
                 && stopped_at.is_none()
-                && (!only_with_open || self.record.open_count() > 0 || now >= at + OPEN_TIMEOUT)
+                && (now >= at || last_chance)
+                && (open_by_ms.is_none() || open || now >= at + OPEN_TIMEOUT)
             {
                 return self.kill(life);
             }

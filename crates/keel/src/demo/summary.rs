@@ -342,8 +342,7 @@ impl Figures {
         )?;
         writeln!(
             out,
-            "             (figures of a killed writer end with its last report: \
-             0.2 s lost)\n\n  \
+            "             (the figures of a killed writer lack its last 0.2 s)\n\n  \
              This proves recovery of the software from a killed process. The proof for\n  \
              power is the crash suite of the flash store: a cut at every device write."
         )

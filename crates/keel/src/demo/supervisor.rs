@@ -171,7 +171,9 @@ pub(crate) enum KillAt {
     Trace {
         time_ms: u64,
         delay: Duration,
-        only_with_open: bool,
+        /// Only at a moment when readings are open; and, so that there is one, at the first such moment from
+        /// this time of the trace on, whatever is left of the delay. `None` for any moment.
+        open_by_ms: Option<u64>,
     },
     /// So long after the start of the process: while it recovers.
     Start { delay: Duration },
@@ -200,7 +202,7 @@ const START_MS_MAX: u64 = 60;
 
 /// The lives of a run: one without kills; otherwise the trace is cut into equal parts, each part but the last ends
 /// in a kill at a random place and moment, and two further kills come while the writer recovers.
-pub(crate) fn plan(end_ms: u64, seed: Option<u64>) -> Vec<PlannedLife> {
+pub(crate) fn plan(end_ms: u64, speed: f64, seed: Option<u64>) -> Vec<PlannedLife> {
     let Some(seed) = seed else {
         return vec![PlannedLife { end_ms, kill: None }];
     };
@@ -220,12 +222,18 @@ pub(crate) fn plan(end_ms: u64, seed: Option<u64>) -> Vec<PlannedLife> {
                 kill: Some(KillAt::Start { delay }),
             });
         }
-        let kill = (part < KILLS_IN_REPLAY).then(|| KillAt::Trace {
+        let kill = (part < KILLS_IN_REPLAY).then(|| {
             // Never in the last tenth of the part: there must be a reading at or after it.
-            time_ms: begin_ms + random.below((part_end_ms - begin_ms) * 9 / 10 + 1),
-            delay: Duration::from_millis(random.below(DELAY_MS_MAX)),
-            // A few may fall on a moment when everything is durable; most must not.
-            only_with_open: part % 4 != 3,
+            let time_ms = begin_ms + random.below((part_end_ms - begin_ms) * 9 / 10 + 1);
+            let left_ms = part_end_ms - time_ms;
+            // At the end of its part the writer waits, and soon nothing is open any more: the kill comes before.
+            let delay_ms_max = (DELAY_MS_MAX as f64).min(left_ms as f64 / speed * 0.75) as u64;
+            KillAt::Trace {
+                time_ms,
+                delay: Duration::from_millis(random.below(delay_ms_max + 1)),
+                // A few may fall on a moment when everything is durable; most must not.
+                open_by_ms: (part % 4 != 3).then_some(time_ms + left_ms * 3 / 4),
+            }
         });
         lives.push(PlannedLife {
             end_ms: part_end_ms,
@@ -242,7 +250,7 @@ mod tests {
     #[test]
     fn a_run_without_kills_is_one_life() {
         assert_eq!(
-            plan(1_000, None),
+            plan(1_000, 10.0, None),
             [PlannedLife {
                 end_ms: 1_000,
                 kill: None
@@ -253,8 +261,8 @@ mod tests {
     #[test]
     fn a_plan_is_made_by_its_seed_and_covers_the_trace() {
         for seed in 0..200 {
-            let lives = plan(300_000, Some(seed));
-            assert_eq!(lives, plan(300_000, Some(seed)));
+            let lives = plan(300_000, 10.0, Some(seed));
+            assert_eq!(lives, plan(300_000, 10.0, Some(seed)));
             assert_eq!(
                 lives.len() as u64,
                 KILLS_IN_REPLAY + KILLS_IN_RECOVERY as u64 + 1
@@ -284,13 +292,30 @@ mod tests {
                 matches!(
                     life.kill,
                     Some(KillAt::Trace {
-                        only_with_open: true,
+                        open_by_ms: Some(_),
                         ..
                     })
                 )
             };
             assert!(lives.iter().filter(open).count() * 2 > lives.len());
         }
-        assert_ne!(plan(300_000, Some(1)), plan(300_000, Some(2)));
+        // However short a part is, its kill comes before its end.
+        for speed in [0.1, 20.0, 1_000.0] {
+            for life in plan(20_000, speed, Some(1)) {
+                if let Some(KillAt::Trace {
+                    time_ms,
+                    delay,
+                    open_by_ms,
+                }) = life.kill
+                {
+                    let at_ms = time_ms as f64 + delay.as_millis() as f64 * speed;
+                    assert!(at_ms <= life.end_ms as f64, "{speed}: {life:?}");
+                    assert!(
+                        open_by_ms.is_none_or(|by_ms| (time_ms..=life.end_ms).contains(&by_ms))
+                    );
+                }
+            }
+        }
+        assert_ne!(plan(300_000, 10.0, Some(1)), plan(300_000, 10.0, Some(2)));
     }
 }
