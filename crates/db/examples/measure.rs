@@ -76,7 +76,8 @@ fn wear(batch: u64) -> Result<(), Box<dyn std::error::Error>> {
     );
     let per = |count: u64| count as f64 / readings as f64;
     println!(
-        "commit every {batch:>3}: log {:.2} B/reading (of it 8 value), checkpoint {:.2} B, device {:.1} B, {:.3} writes, {:.3} flushes",
+        "commit every {batch:>3}: log {:.2} B/reading (of it 8 value), checkpoint {:.2} B, \
+         device {:.1} B, {:.3} writes, {:.3} flushes",
         per(stats.log_bytes),
         per(stats.checkpoint_bytes),
         per((after.blocks_written - before.blocks_written) * 4096),

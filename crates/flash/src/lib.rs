@@ -14,8 +14,9 @@
 //! returned was written to that file at that place; no call exceeds [`Store::bounds`].
 //!
 //! **Files:** `store.rs` records and barriers, `layout.rs` superblock and regions, `root.rs` the root block,
-//! `table.rs` the name table, `block.rs` data blocks, `space.rs` free space, `append.rs`, `read.rs` with `address_cache.rs`,
-//! `names.rs` the operations, `recovery.rs`, `check.rs`, `bounds.rs`, `error.rs`, `bytes.rs`.
+//! `table.rs` the name table, `block.rs` data blocks, `space.rs` free space; the operations are in
+//! `names.rs`, `append.rs` and `read.rs` with `address_cache.rs`; `recovery.rs`, `check.rs`, `bounds.rs`,
+//! `error.rs`, `bytes.rs`.
 
 mod address_cache;
 mod append;
