@@ -71,6 +71,28 @@ fn creates_a_sparse_file_of_zeros() {
 }
 
 #[test]
+fn written_zeros_take_their_space_and_are_not_counted() {
+    let scratch = Scratch::new("zeros");
+    let mut device = FileDevice::open(&scratch.0, &direct(700)).unwrap();
+    device.write(3, &BlockBuffer::zeroed(1)).unwrap();
+    let mut told = 0;
+    let before = device.counters();
+    device.write_zeros(&mut |bytes| told += bytes).unwrap();
+    assert_eq!(told, 700 * BLOCK_BYTES);
+    assert_eq!(device.counters(), before);
+    let found = fs::metadata(&scratch.0).unwrap();
+    assert!(
+        found.blocks() * 512 >= 700 * BLOCK_BYTES as u64,
+        "not sparse"
+    );
+    assert_eq!(
+        found.len(),
+        700 * BLOCK_BYTES as u64,
+        "and no longer than it was"
+    );
+}
+
+#[test]
 fn extends_a_shorter_file_and_leaves_a_longer_one() {
     let scratch = Scratch::new("extends");
     fs::write(&scratch.0, vec![7; 2 * BLOCK_BYTES + 100]).unwrap();

@@ -130,6 +130,9 @@ pub(crate) enum FlashCommand {
         /// Overwrite what is there
         #[arg(long)]
         force: bool,
+        /// Do not write the whole image file now; then the disk may be full, and slower, when the store needs it
+        #[arg(long)]
+        sparse: bool,
         #[arg(long, help = "One JSON object")]
         json: bool,
     },

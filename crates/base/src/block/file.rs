@@ -23,6 +23,9 @@ const BLKGETSIZE64: libc::Ioctl = libc::_IOR::<usize>(0x12, 114);
 /// `_IO(0x12, 119)`: discard a byte range.
 const BLKDISCARD: libc::Ioctl = libc::_IO(0x12, 119);
 
+/// Blocks in one request of [`FileDevice::write_zeros`].
+const ZEROS_BLOCKS: usize = 256;
+
 /// How to open a [`FileDevice`]. The default opens an existing one for reading and writing, buffered, shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileDeviceOptions {
@@ -153,6 +156,52 @@ impl FileDevice {
     #[must_use]
     pub fn is_block_device(&self) -> bool {
         self.is_block_device
+    }
+
+    /// Gives every block of a regular file a place on the disk below, and zeros in it; everything in the
+    /// file is lost. Does nothing to a block device. Its writes are not counted.
+    ///
+    /// A sparse file would make the file system below allocate at the first write to each block: slower, in
+    /// bursts, and with the risk that the disk is full by then. Written blocks cost what the device costs.
+    /// `progress` is told the bytes written by each request.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`], whose code is [`Full`](crate::error::Code::Full) when the disk has no room.
+    pub fn write_zeros(&mut self, progress: &mut dyn FnMut(usize)) -> Result<(), DeviceError> {
+        if self.is_block_device {
+            return Ok(());
+        }
+        self.require_writable()?;
+        let counters = self.counters;
+        let length = self.geometry.block_count * BLOCK_BYTES as u64;
+        let fd = self.file.as_raw_fd();
+        // Reserving all of it first says at once when there is no room.
+        // SAFETY: plain integers; the length fits `off_t`, because the file has it.
+        let reserved = retry(|| unsafe { fallocate(fd, 0, 0, length as off_t) });
+        match reserved {
+            Err(error)
+                if !matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) =>
+            {
+                return Err(DeviceError::Io {
+                    operation: "write",
+                    first_block: 0,
+                    source: error,
+                });
+            }
+            _ => {}
+        }
+        let zeros = BlockBuffer::zeroed(ZEROS_BLOCKS);
+        let mut block = 0;
+        while block < self.geometry.block_count {
+            let blocks = (self.geometry.block_count - block).min(ZEROS_BLOCKS as u64);
+            let bytes = blocks as usize * BLOCK_BYTES;
+            self.write(block, &zeros[..bytes])?;
+            progress(bytes);
+            block += blocks;
+        }
+        self.flush()?;
+        self.counters = counters;
+        Ok(())
     }
 
     fn require_writable(&self) -> Result<(), DeviceError> {

@@ -488,7 +488,13 @@ fn open_store(image: &Path) -> Result<(Store<Device>, Arc<Counts>, bool, bool), 
         direct: true,
         exclusive: true,
     };
-    let device = FileDevice::open(image, &options).map_err(|error| failed(&error))?;
+    let mut device = FileDevice::open(image, &options).map_err(|error| failed(&error))?;
+    if is_new {
+        // The figures are to be those of the store, not of the file system below allocating blocks.
+        device
+            .write_zeros(&mut |_| {})
+            .map_err(|error| failed(&error))?;
+    }
     let direct = device.is_direct();
     let (device, counts) = CountedDevice::new(device);
     let store = if is_new {

@@ -19,6 +19,7 @@ pub(crate) fn run(command: &FlashCommand) -> Result<u8, CliError> {
             files,
             name_bytes,
             force,
+            sparse,
             json,
         } => whole::format(
             image,
@@ -27,6 +28,7 @@ pub(crate) fn run(command: &FlashCommand) -> Result<u8, CliError> {
                 files: *files,
                 name_bytes: *name_bytes,
                 force: *force,
+                sparse: *sparse,
             },
             *json,
         ),

@@ -24,6 +24,7 @@ pub(super) struct Format {
     pub(super) files: u64,
     pub(super) name_bytes: u16,
     pub(super) force: bool,
+    pub(super) sparse: bool,
 }
 
 pub(super) fn format(image: &Path, wanted: &Format, as_json: bool) -> Result<u8, CliError> {
@@ -59,7 +60,7 @@ pub(super) fn format(image: &Path, wanted: &Format, as_json: bool) -> Result<u8,
     });
     let bytes = bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
     let progress = Progress::start(format!("formatting {shown}"));
-    let made = make(image, wanted, bytes, file_bytes);
+    let made = make(image, wanted, bytes, file_bytes, &progress);
     drop(progress);
     if made.is_err() && found.is_none() {
         // It was made for this store alone.
@@ -98,6 +99,7 @@ fn make(
     wanted: &Format,
     bytes: u64,
     file_bytes: u64,
+    progress: &Progress,
 ) -> Result<Store<FileDevice>, CliError> {
     let options = FileDeviceOptions {
         create_bytes: Some(bytes),
@@ -116,6 +118,17 @@ fn make(
             .and_then(|file| file.set_len(bytes));
         shorten.map_err(|error| CliError::io(image.display(), &error))?;
         device = open_device(image, Access::Write)?;
+    }
+    if !wanted.sparse {
+        let written = device.write_zeros(&mut |bytes| progress.add(bytes));
+        written.map_err(|error| match error.code() {
+            base::error::Code::Full => CliError::failure(
+                image.display(),
+                format!("the disk has no room for {}", bytes_text(bytes)),
+                "choose a smaller --size, or free some space",
+            ),
+            _ => device_error(image, &error),
+        })?;
     }
     let options = FormatOptions {
         files_max: wanted.files,
