@@ -9,6 +9,9 @@
 
 use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, Counters};
 
+use siphasher::sip::SipHasher24;
+use std::hash::Hasher;
+
 use crate::address_cache::AddressCache;
 use crate::append::TailCache;
 use crate::block::{GROUP_BLOCKS_MAX, Header};
@@ -302,6 +305,19 @@ impl<D: BlockDevice> Store<D> {
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// A number that this store alone has, different for each `purpose`, the same at every opening.
+    ///
+    /// For layers above that must tell their own bytes from bytes that somebody handed them: whoever only
+    /// sends data cannot know it. It is not a defence against somebody who can read the device.
+    #[must_use]
+    pub fn secret(&self, purpose: &str) -> u64 {
+        let mut hasher = SipHasher24::new_with_key(&self.layout.hash_key);
+        // Names never hold a slash, so no name's hash is ever a secret.
+        hasher.write(b"/");
+        hasher.write(purpose.as_bytes());
+        hasher.finish()
     }
 
     /// Whether the store has stopped taking writes because the device failed one.
