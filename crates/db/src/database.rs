@@ -10,6 +10,7 @@ use base::clock::Clock;
 
 use crate::commit::{Core, Shared, lock};
 use crate::error::{Error, LogFailure};
+use crate::log::codec::Seal;
 use crate::log::segment_name;
 use crate::log::writer::LogWriter;
 use crate::options::{CommitDriver, DbOptions, Durability, ObjectId, ObjectSpec};
@@ -70,8 +71,13 @@ impl<S: SegmentStore> Database<S> {
         // Keys may come from the network: nobody outside shall choose which of them collide.
         let seed = RandomState::new().hash_one(clock.monotonic_ns());
         let table = Table::new(options.objects_max, options.value_bytes_max, seed)?;
-        let recovered = recovery::recover(&mut store, &table)?;
-        let mut writer = LogWriter::new(&options, recovered.next_segment, recovered.next_lsn);
+        let recovered = recovery::recover(&mut store, &table, options.segment_bytes_max)?;
+        let mut writer = LogWriter::new(
+            &options,
+            Seal::of(store.secret()),
+            recovered.next_segment,
+            recovered.next_lsn,
+        );
         if let Some((segment, length)) = recovered.resume {
             writer.resume(store.open(&segment_name(segment))?, segment, length);
         }

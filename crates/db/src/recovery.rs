@@ -61,7 +61,11 @@ pub(crate) fn boot_tag(boot_id: &[u8; 16]) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
-pub(crate) fn recover<S: SegmentStore>(store: &mut S, table: &Table) -> Result<Recovered, Error> {
+pub(crate) fn recover<S: SegmentStore>(
+    store: &mut S,
+    table: &Table,
+    segment_bytes_max: u64,
+) -> Result<Recovered, Error> {
     let mut report = RecoveryReport::default();
     let mut numbers = checkpoint::numbers(store)?;
     let next_checkpoint = numbers.last().map_or(1, |last| last.saturating_add(1));
@@ -85,27 +89,46 @@ pub(crate) fn recover<S: SegmentStore>(store: &mut S, table: &Table) -> Result<R
         reader.expect_lsn(0);
     }
     let (from, offset) = head.map_or((0, 0), |head| (head.segment, head.offset));
+    if offset > 0 && !segments.contains(&from) {
+        // What it held before the position is in the checkpoint, what came after is gone.
+        reader.damage.files_unreadable += 1;
+        reader.lose(segment_bytes_max);
+    }
     let mut resume = None;
     for number in segments.iter().copied().filter(|number| *number >= from) {
         report.segments_read += 1;
         let start = if number == from { offset } else { 0 };
         let tail = replay(store, &mut reader, number, start, table, &mut report)?;
         let file_bytes = length_of(store, number);
+        let missing_bytes = file_bytes.map_or(0, |bytes| start.saturating_sub(bytes));
+        if missing_bytes > 0 {
+            reader.damage.pieces_unreadable += 1;
+            reader.damage.bytes_skipped += missing_bytes;
+        }
+        if missing_bytes > 0 || file_bytes.is_none() {
+            // Nobody knows how long it was.
+            reader.lose(segment_bytes_max);
+        }
         report.log_bytes_read += file_bytes.unwrap_or(0).saturating_sub(start);
         resume = file_bytes
-            .filter(|_| tail == Tail::Clean)
+            // Where the position lies beyond the end, what is appended would lie before it and never be replayed.
+            .filter(|bytes| tail == Tail::Clean && *bytes >= start)
             .map(|bytes| (number, bytes));
+    }
+    if !listed_whole {
+        // The last segment may be one that was not listed.
+        reader.lose(segment_bytes_max);
     }
     report.damage = reader.damage;
     let next_segment = segments
         .last()
         .map_or(0, |last| last.saturating_add(1))
-        .max(from);
+        .max(from.saturating_add(u32::from(offset > 0)));
     Ok(Recovered {
         // Only the last segment may grow.
         resume: resume.filter(|(number, _)| segments.last() == Some(number)),
         next_segment,
-        next_lsn: reader.next_lsn().unwrap_or(0),
+        next_lsn: reader.unused_lsn(),
         next_checkpoint,
         stale_checkpoints: numbers,
         log_bytes: report.log_bytes_read,
@@ -207,7 +230,7 @@ mod tests {
     #[test]
     fn an_empty_store_begins_at_zero() {
         let table = Table::new(4, 8, 1).expect("a table");
-        let recovered = recover(&mut MemoryStore::new(), &table).expect("recovered");
+        let recovered = recover(&mut MemoryStore::new(), &table, 1 << 20).expect("recovered");
         assert_eq!(
             (
                 recovered.next_segment,
@@ -228,7 +251,7 @@ mod tests {
         let mut store = MemoryStore::new();
         store.kill();
         assert!(matches!(
-            recover(&mut store, &table),
+            recover(&mut store, &table, 1 << 20),
             Err(Error::Store(StoreError::Failed { .. }))
         ));
     }
@@ -238,7 +261,7 @@ mod tests {
         let table = Table::new(4, 8, 1).expect("a table");
         let mut store = MemoryStore::new();
         store.file_mut("log-00000004");
-        let recovered = recover(&mut store, &table).expect("recovered");
+        let recovered = recover(&mut store, &table, 1 << 20).expect("recovered");
         assert_eq!(
             (recovered.resume, recovered.next_segment),
             (Some((4, 0)), 5)

@@ -15,7 +15,7 @@ use db::{CommitDriver, Database, DbOptions, MemoryStore};
 
 fn golden() -> MemoryStore {
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-0");
-    let mut store = MemoryStore::new();
+    let mut store = MemoryStore::with_secret(scenario::SECRET);
     for entry in std::fs::read_dir(directory).expect("the golden files") {
         let entry = entry.expect("an entry");
         let name = entry.file_name().into_string().expect("a name");
@@ -81,12 +81,14 @@ fn the_golden_files_are_read_back() {
 fn a_later_format_is_refused_not_guessed() {
     let mut store = golden();
     let mut segment = Vec::new();
-    db::log::codec::put_segment(&mut segment, 9);
+    let seal = db::log::codec::Seal::of(scenario::SECRET);
+    db::log::codec::put_segment(&mut segment, seal, 9);
     // The version lies behind kind, length and magic; the checksum is the last four bytes.
     segment[10] = 1;
     let end = segment.len() - 4;
-    let check = crc32c::crc32c(&segment[..end]).to_le_bytes();
-    segment[end..].copy_from_slice(&check);
+    let check = crc32c::crc32c_append(scenario::SECRET as u32, &segment[..end])
+        ^ (scenario::SECRET >> 32) as u32;
+    segment[end..].copy_from_slice(&check.to_le_bytes());
     *store.file_mut("log-00000009") = segment;
     let opened = Database::open(
         store,

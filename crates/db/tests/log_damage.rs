@@ -168,6 +168,8 @@ fn a_record_inside_a_damaged_value_is_not_believed() {
     let mut forged = Vec::new();
     codec::put_dictionary(
         &mut forged,
+        // Even with the right seal.
+        codec::Seal::of(MemoryStore::new().secret()),
         &codec::Dictionary {
             id: 3,
             key: "forged",

@@ -15,7 +15,7 @@ use crate::options::{DbOptions, ObjectId};
 use crate::store::{SegmentStore, StoreError};
 use crate::table::{SlotValue, Table};
 
-use super::codec::{self, CheckpointHead, Dictionary, Object, RECORD_BYTES_MAX, Record};
+use super::codec::{self, CheckpointHead, Dictionary, Object, RECORD_BYTES_MAX, Record, Seal};
 use super::reader::{Reader, Tail};
 use super::writer::{Position, failure_of};
 use super::{checkpoint_name, number_in};
@@ -23,6 +23,7 @@ use super::{checkpoint_name, number_in};
 /// A checkpoint being written.
 pub(crate) struct CheckpointWriter<F> {
     file: F,
+    seal: Seal,
     number: u32,
     next_id: u32,
     objects: u32,
@@ -62,10 +63,12 @@ impl<F: Copy> CheckpointWriter<F> {
             lsn: at.lsn,
             objects,
         };
-        codec::put_checkpoint(&mut piece, &head);
+        let seal = Seal::of(store.secret());
+        codec::put_checkpoint(&mut piece, seal, &head);
         let value = vec![0; table.value_bytes_max()];
         Ok(Self {
             file,
+            seal,
             number,
             next_id: 0,
             objects,
@@ -105,12 +108,12 @@ impl<F: Copy> CheckpointWriter<F> {
                 wall_trusted: read.wall_trusted,
                 value: &self.value[..read.value_bytes],
             });
-            codec::put_object(&mut self.piece, &Object { entry, latest });
+            codec::put_object(&mut self.piece, self.seal, &Object { entry, latest });
             self.next_id += 1;
         }
         let done = self.next_id >= self.objects && room(&self.piece, 16);
         if done {
-            codec::put_trailer(&mut self.piece, self.objects);
+            codec::put_trailer(&mut self.piece, self.seal, self.objects);
         }
         store
             .append(self.file, &self.piece)

@@ -5,9 +5,10 @@
 //! **Invariants:** decoding never panics and never trusts a length beyond its input; a record is accepted only
 //! when its CRC32C fits. The checksum of a reading covers the *whole* sensor time, arrival time and boot id, of
 //! which the record carries the low bits: the rest comes from an anchor before it, and a wrong anchor is
-//! noticed as a wrong checksum, never taken for another time.
+//! noticed as a wrong checksum, never taken for another time. Every checksum is sealed with the store's secret,
+//! so bytes that somebody sent inside a value are no record, wherever a reader begins.
 
-use crc32c::{crc32c, crc32c_append};
+use crc32c::crc32c_append;
 
 use crate::options::{KEY_BYTES_MAX, VALUE_BYTES_LIMIT};
 
@@ -17,6 +18,8 @@ pub const FORMAT_VERSION: u32 = 0;
 pub const BODY_BYTES_MAX: usize = VALUE_BYTES_LIMIT + 128;
 /// Bytes of the longest record.
 pub const RECORD_BYTES_MAX: usize = 1 + 2 + BODY_BYTES_MAX + CHECK_BYTES;
+/// Bytes of the shortest reading: kind, length, id, times and checksum around an empty value.
+pub const READING_BYTES_MIN: usize = 1 + 1 + 1 + 3 + 4 + CHECK_BYTES;
 /// Bytes of the shortest record.
 pub const RECORD_BYTES_MIN: usize = 1 + 1 + CHECK_BYTES;
 /// Bytes of one anchor record.
@@ -149,9 +152,31 @@ pub enum NoRecord {
     Bad,
 }
 
+/// What makes a checksum this store's own: a sender who knows every rule but not the secret cannot make one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// The checksum begins with this.
+    seed: u32,
+    /// And ends with this. Without it a record and its checksum would always leave the same known state, from
+    /// which a checksum for the bytes behind could be made.
+    mask: u32,
+}
+
+impl Seal {
+    /// The seal of a store with this [`secret`](crate::SegmentStore::secret).
+    #[must_use]
+    pub fn of(secret: u64) -> Self {
+        Self {
+            seed: secret as u32,
+            mask: (secret >> 32) as u32,
+        }
+    }
+}
+
 /// What abbreviated times are read against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
+    seal: Seal,
     boot_check: u32,
     arrival_us: u64,
     sensor_ms: i64,
@@ -162,9 +187,10 @@ pub struct Context {
 impl Context {
     /// The context that an anchor sets.
     #[must_use]
-    pub fn of(anchor: &Anchor) -> Self {
+    pub fn of(seal: Seal, anchor: &Anchor) -> Self {
         Self {
-            boot_check: crc32c(&anchor.boot_id),
+            seal,
+            boot_check: crc32c_append(seal.seed, &anchor.boot_id),
             arrival_us: anchor.arrival_us,
             sensor_ms: anchor.sensor_ms,
             boot_id: anchor.boot_id,
@@ -195,11 +221,14 @@ impl Context {
         self.sensor_ms.wrapping_add(i64::from(distance))
     }
 
-    fn check_seed(&self, timestamp_ms: i64, arrival_us: u64) -> u32 {
+    fn seal_at(&self, timestamp_ms: i64, arrival_us: u64) -> Seal {
         let mut times = [0; 16];
         times[..8].copy_from_slice(&timestamp_ms.to_le_bytes());
         times[8..].copy_from_slice(&arrival_us.to_le_bytes());
-        crc32c_append(self.boot_check, &times)
+        Seal {
+            seed: crc32c_append(self.boot_check, &times),
+            mask: self.seal.mask,
+        }
     }
 }
 
@@ -207,7 +236,7 @@ impl Context {
 fn frame(
     out: &mut Vec<u8>,
     kind: u8,
-    seed: u32,
+    seal: Seal,
     body_bytes: usize,
     body: impl FnOnce(&mut Vec<u8>),
 ) {
@@ -218,13 +247,13 @@ fn frame(
     let body_start = out.len();
     body(out);
     debug_assert_eq!(out.len() - body_start, body_bytes);
-    let check = crc32c_append(seed, &out[start..]);
+    let check = crc32c_append(seal.seed, &out[start..]) ^ seal.mask;
     out.extend_from_slice(&check.to_le_bytes());
 }
 
 /// Appends a segment's head.
-pub fn put_segment(out: &mut Vec<u8>, number: u32) {
-    frame(out, SEGMENT, 0, 16, |out| {
+pub fn put_segment(out: &mut Vec<u8>, seal: Seal, number: u32) {
+    frame(out, SEGMENT, seal, 16, |out| {
         out.extend_from_slice(SEGMENT_MAGIC);
         out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         out.extend_from_slice(&number.to_le_bytes());
@@ -232,8 +261,8 @@ pub fn put_segment(out: &mut Vec<u8>, number: u32) {
 }
 
 /// Appends an anchor.
-pub fn put_anchor(out: &mut Vec<u8>, anchor: &Anchor) {
-    frame(out, ANCHOR, 0, 49, |out| {
+pub fn put_anchor(out: &mut Vec<u8>, seal: Seal, anchor: &Anchor) {
+    frame(out, ANCHOR, seal, 49, |out| {
         out.extend_from_slice(&anchor.boot_id);
         out.extend_from_slice(&anchor.arrival_us.to_le_bytes());
         out.extend_from_slice(&anchor.sensor_ms.to_le_bytes());
@@ -244,12 +273,12 @@ pub fn put_anchor(out: &mut Vec<u8>, anchor: &Anchor) {
 }
 
 /// Appends a dictionary record.
-pub fn put_dictionary(out: &mut Vec<u8>, entry: &Dictionary<'_>) {
+pub fn put_dictionary(out: &mut Vec<u8>, seal: Seal, entry: &Dictionary<'_>) {
     let bytes = varint_bytes(u64::from(entry.id))
         + 1
         + varint_bytes(u64::from(entry.avi_ms))
         + entry.key.len();
-    frame(out, DICTIONARY, 0, bytes, |out| {
+    frame(out, DICTIONARY, seal, bytes, |out| {
         put_varint(out, u64::from(entry.id));
         out.push(u8::from(entry.temporal));
         put_varint(out, u64::from(entry.avi_ms));
@@ -268,8 +297,8 @@ pub fn put_reading(out: &mut Vec<u8>, reading: &Reading<'_>, context: &Context, 
         | if narrow { 0 } else { READING_WIDE };
     let time_bytes = if narrow { 3 } else { 8 };
     let bytes = varint_bytes(u64::from(reading.id)) + time_bytes + 4 + reading.value.len();
-    let seed = context.check_seed(reading.timestamp_ms, reading.arrival_us);
-    frame(out, kind, seed, bytes, |out| {
+    let seal = context.seal_at(reading.timestamp_ms, reading.arrival_us);
+    frame(out, kind, seal, bytes, |out| {
         put_varint(out, u64::from(reading.id));
         out.extend_from_slice(&reading.timestamp_ms.to_le_bytes()[..time_bytes]);
         out.extend_from_slice(&(reading.arrival_us as u32).to_le_bytes());
@@ -278,8 +307,8 @@ pub fn put_reading(out: &mut Vec<u8>, reading: &Reading<'_>, context: &Context, 
 }
 
 /// Appends a checkpoint's head.
-pub fn put_checkpoint(out: &mut Vec<u8>, head: &CheckpointHead) {
-    frame(out, CHECKPOINT, 0, 36, |out| {
+pub fn put_checkpoint(out: &mut Vec<u8>, seal: Seal, head: &CheckpointHead) {
+    frame(out, CHECKPOINT, seal, 36, |out| {
         out.extend_from_slice(CHECKPOINT_MAGIC);
         out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         out.extend_from_slice(&head.segment.to_le_bytes());
@@ -290,7 +319,7 @@ pub fn put_checkpoint(out: &mut Vec<u8>, head: &CheckpointHead) {
 }
 
 /// Appends one object of a checkpoint.
-pub fn put_object(out: &mut Vec<u8>, object: &Object<'_>) {
+pub fn put_object(out: &mut Vec<u8>, seal: Seal, object: &Object<'_>) {
     let entry = &object.entry;
     let fixed = varint_bytes(u64::from(entry.id))
         + 2
@@ -300,7 +329,7 @@ pub fn put_object(out: &mut Vec<u8>, object: &Object<'_>) {
     let trusted = object.latest.is_some_and(|latest| latest.wall_trusted);
     let flags =
         u8::from(entry.temporal) | u8::from(object.latest.is_some()) << 1 | u8::from(trusted) << 2;
-    frame(out, OBJECT, 0, bytes, |out| {
+    frame(out, OBJECT, seal, bytes, |out| {
         put_varint(out, u64::from(entry.id));
         out.push(flags);
         put_varint(out, u64::from(entry.avi_ms));
@@ -316,8 +345,8 @@ pub fn put_object(out: &mut Vec<u8>, object: &Object<'_>) {
 }
 
 /// Appends a checkpoint's last record.
-pub fn put_trailer(out: &mut Vec<u8>, objects: u32) {
-    frame(out, TRAILER, 0, 4, |out| {
+pub fn put_trailer(out: &mut Vec<u8>, seal: Seal, objects: u32) {
+    frame(out, TRAILER, seal, 4, |out| {
         out.extend_from_slice(&objects.to_le_bytes())
     });
 }
@@ -338,6 +367,7 @@ pub fn claimed_bytes(input: &[u8]) -> Option<usize> {
 /// [`NoRecord`].
 pub fn decode<'a>(
     input: &'a [u8],
+    seal: Seal,
     context: Option<&Context>,
 ) -> Result<(Record<'a>, usize), NoRecord> {
     let kind = *input.first().ok_or(NoRecord::Short)?;
@@ -361,13 +391,13 @@ pub fn decode<'a>(
     if kind & !(READING_TRUSTED | READING_WIDE) == READING {
         let context = context.ok_or(NoRecord::Bad)?;
         let reading = body.reading(kind, context).ok_or(NoRecord::Bad)?;
-        let seed = context.check_seed(reading.timestamp_ms, reading.arrival_us);
-        if crc32c_append(seed, framed) != check {
+        let seal = context.seal_at(reading.timestamp_ms, reading.arrival_us);
+        if crc32c_append(seal.seed, framed) ^ seal.mask != check {
             return Err(NoRecord::Bad);
         }
         return Ok((Record::Reading(reading), total));
     }
-    if crc32c(framed) != check {
+    if crc32c_append(seal.seed, framed) ^ seal.mask != check {
         return Err(NoRecord::Bad);
     }
     let record = body.other(kind).ok_or(NoRecord::Bad)?;
@@ -539,13 +569,14 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// A varint and its length; `None` when cut short or longer than five bytes (no field needs more).
+/// A varint and its length; `None` when cut short, longer than five bytes (no field needs more) or longer than
+/// its value needs: a record has one encoding.
 fn take_varint(input: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0;
     for (at, byte) in input.iter().take(5).enumerate() {
         value |= u64::from(byte & 0x7f) << (7 * at);
         if byte & 0x80 == 0 {
-            return Some((value, at + 1));
+            return (at == 0 || *byte != 0).then_some((value, at + 1));
         }
     }
     None
@@ -555,6 +586,11 @@ fn take_varint(input: &[u8]) -> Option<(u64, usize)> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    const SEAL: Seal = Seal {
+        seed: 0x1234_5678,
+        mask: 0x9abc_def0,
+    };
 
     fn anchor(arrival_us: u64, sensor_ms: i64) -> Anchor {
         Anchor {
@@ -569,7 +605,7 @@ mod tests {
 
     #[test]
     fn a_reading_of_eight_bytes_takes_twenty_three() {
-        let context = Context::of(&anchor(5_000_000, 1_700_000_000_000));
+        let context = Context::of(SEAL, &anchor(5_000_000, 1_700_000_000_000));
         let reading = Reading {
             id: 1000,
             timestamp_ms: 1_700_000_000_250,
@@ -581,14 +617,14 @@ mod tests {
         put_reading(&mut out, &reading, &context, true);
         assert_eq!(out.len(), 23);
         assert_eq!(
-            decode(&out, Some(&context)),
+            decode(&out, SEAL, Some(&context)),
             Ok((Record::Reading(reading), 23))
         );
     }
 
     #[test]
     fn a_wrong_anchor_is_noticed_not_believed() {
-        let right = Context::of(&anchor(5_000_000, 1_700_000_000_000));
+        let right = Context::of(SEAL, &anchor(5_000_000, 1_700_000_000_000));
         let reading = Reading {
             id: 1,
             timestamp_ms: 1_700_000_000_250,
@@ -598,22 +634,43 @@ mod tests {
         };
         let mut out = Vec::new();
         put_reading(&mut out, &reading, &right, true);
-        let near = Context::of(&anchor(
-            1_000_000_000,
-            1_700_000_000_000 - SENSOR_WINDOW_MS + 1000,
-        ));
+        let near = Context::of(
+            SEAL,
+            &anchor(1_000_000_000, 1_700_000_000_000 - SENSOR_WINDOW_MS + 1000),
+        );
         assert_eq!(
-            decode(&out, Some(&near)).unwrap().0,
+            decode(&out, SEAL, Some(&near)).unwrap().0,
             Record::Reading(reading)
         );
-        let far = Context::of(&anchor(5_000_000, 1_700_000_000_000 + 3 * SENSOR_WINDOW_MS));
-        assert_eq!(decode(&out, Some(&far)), Err(NoRecord::Bad));
-        let other_boot = Context::of(&Anchor {
-            boot_id: [8; 16],
-            ..anchor(5_000_000, 1_700_000_000_000)
-        });
-        assert_eq!(decode(&out, Some(&other_boot)), Err(NoRecord::Bad));
-        assert_eq!(decode(&out, None), Err(NoRecord::Bad));
+        let far = Context::of(
+            SEAL,
+            &anchor(5_000_000, 1_700_000_000_000 + 3 * SENSOR_WINDOW_MS),
+        );
+        assert_eq!(decode(&out, SEAL, Some(&far)), Err(NoRecord::Bad));
+        let other_boot = Context::of(
+            SEAL,
+            &Anchor {
+                boot_id: [8; 16],
+                ..anchor(5_000_000, 1_700_000_000_000)
+            },
+        );
+        assert_eq!(decode(&out, SEAL, Some(&other_boot)), Err(NoRecord::Bad));
+        assert_eq!(decode(&out, SEAL, None), Err(NoRecord::Bad));
+    }
+
+    #[test]
+    fn another_stores_record_is_none() {
+        let mut out = Vec::new();
+        put_trailer(&mut out, SEAL, 7);
+        let whole = Ok((Record::Trailer { objects: 7 }, out.len()));
+        assert_eq!(decode(&out, SEAL, None), whole);
+        for other in [
+            Seal { seed: 0, ..SEAL },
+            Seal { mask: 0, ..SEAL },
+            Seal::of(0),
+        ] {
+            assert_eq!(decode(&out, other, None), Err(NoRecord::Bad));
+        }
     }
 
     #[test]
@@ -625,6 +682,8 @@ mod tests {
             assert_eq!(take_varint(&out), Some((value, out.len())));
             assert_eq!(take_varint(&out[..out.len() - 1]), None);
         }
+        assert_eq!(take_varint(&[0x80, 0]), None);
+        assert_eq!(take_varint(&[0xff, 0x80, 0]), None);
     }
 
     proptest! {
@@ -642,16 +701,16 @@ mod tests {
             wall_trusted: bool,
             value in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
-            let context = Context::of(&anchor(arrival, base));
+            let context = Context::of(SEAL, &anchor(arrival, base));
             let timestamp_ms = if use_near { base.saturating_add(near) } else { timestamp_ms };
             let arrival_us = arrival.wrapping_add(later);
             prop_assert!(context.distance_us(arrival_us) < ARRIVAL_WINDOW_US);
             let reading = Reading { id, timestamp_ms, arrival_us, wall_trusted, value: &value };
             let mut out = Vec::new();
             put_reading(&mut out, &reading, &context, context.is_narrow(timestamp_ms));
-            prop_assert_eq!(decode(&out, Some(&context)), Ok((Record::Reading(reading), out.len())));
+            prop_assert_eq!(decode(&out, SEAL, Some(&context)), Ok((Record::Reading(reading), out.len())));
             for cut in 0..out.len() {
-                prop_assert_eq!(decode(&out[..cut], Some(&context)), Err(NoRecord::Short));
+                prop_assert_eq!(decode(&out[..cut], SEAL, Some(&context)), Err(NoRecord::Short));
             }
         }
 
@@ -670,16 +729,16 @@ mod tests {
             });
             let object = Object { entry, latest };
             let mut out = Vec::new();
-            put_object(&mut out, &object);
-            prop_assert_eq!(decode(&out, None), Ok((Record::Object(object), out.len())));
+            put_object(&mut out, SEAL, &object);
+            prop_assert_eq!(decode(&out, SEAL, None), Ok((Record::Object(object), out.len())));
             out.clear();
-            put_dictionary(&mut out, &entry);
-            prop_assert_eq!(decode(&out, None), Ok((Record::Dictionary(entry), out.len())));
+            put_dictionary(&mut out, SEAL, &entry);
+            prop_assert_eq!(decode(&out, SEAL, None), Ok((Record::Dictionary(entry), out.len())));
         }
 
         #[test]
         fn any_changed_byte_is_noticed(at in 0usize..40, flip in 1u8..=255) {
-            let context = Context::of(&anchor(1, 1));
+            let context = Context::of(SEAL, &anchor(1, 1));
             let (id, timestamp_ms, arrival_us) = (3, 500, 9);
             let reading = Reading { id, timestamp_ms, arrival_us, wall_trusted: false, value: b"0123456789" };
             let mut out = Vec::new();
@@ -687,14 +746,14 @@ mod tests {
             let at = at % out.len();
             out[at] ^= flip;
             out.resize(RECORD_BYTES_MAX, 0);
-            prop_assert_eq!(decode(&out, Some(&context)), Err(NoRecord::Bad));
+            prop_assert_eq!(decode(&out, SEAL, Some(&context)), Err(NoRecord::Bad));
         }
 
         #[test]
         fn arbitrary_bytes_never_panic(input in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let context = Context::of(&anchor(1, 1));
-            let _ = decode(&input, Some(&context));
-            let _ = decode(&input, None);
+            let context = Context::of(SEAL, &anchor(1, 1));
+            let _ = decode(&input, SEAL, Some(&context));
+            let _ = decode(&input, SEAL, None);
         }
     }
 }

@@ -7,15 +7,17 @@
 //!
 //! **Resynchronisation.** Where no record begins, the length in front of us is tried first: when a record
 //! begins right behind it, only this one is skipped (its body was hit), unless whole records lead from inside it
-//! to that place (its length was hit). Otherwise every following byte is tried until a record's checksum fits. So
-//! a value that contains a record's bytes is not mistaken for one when its own body is damaged.
+//! to that place (its length was hit). Otherwise every following byte is tried until a record's checksum fits; the
+//! checksums are sealed with the store's secret, so a value cannot hold one that fits.
 
 use std::ops::ControlFlow;
 
 use crate::error::Error;
 use crate::store::{SegmentStore, StoreError};
 
-use super::codec::{self, Context, FORMAT_VERSION, NoRecord, RECORD_BYTES_MAX, Record};
+use super::codec::{
+    self, Context, FORMAT_VERSION, NoRecord, READING_BYTES_MIN, RECORD_BYTES_MAX, Record, Seal,
+};
 
 /// Bytes of the reading buffer: a few records of the longest kind.
 pub const READ_BYTES: usize = 64 << 10;
@@ -28,11 +30,12 @@ const FAILURES_MAX: u32 = 8;
 pub struct Damage {
     /// Places where a record's checksum did not fit, each at least one record.
     pub records_damaged: u64,
-    /// Pieces of files that the store could not read.
+    /// Pieces of files that the store could not read, or that are missing at a file's end.
     pub pieces_unreadable: u64,
     /// Bytes skipped for either reason.
     pub bytes_skipped: u64,
-    /// Readings that the log's own numbering shows to be missing, for whatever reason.
+    /// Readings that the log's own numbering shows to be missing, for whatever reason. Where the end of the log
+    /// was damaged when it was opened, the most that can have been there.
     pub readings_missing: u64,
     /// Files that ended inside a record: an append cut by power. Nothing acknowledged is in such a tail.
     pub tails_torn: u64,
@@ -92,6 +95,8 @@ pub struct Reader {
     failures: u32,
     context: Option<Context>,
     next_lsn: Option<u64>,
+    /// Bytes lost since the last anchor: they may have held readings that have numbers.
+    lost_bytes: u64,
     /// What was found broken so far, in all files.
     pub damage: Damage,
 }
@@ -116,6 +121,7 @@ impl Reader {
             failures: 0,
             context: None,
             next_lsn: None,
+            lost_bytes: 0,
             damage: Damage::default(),
         }
     }
@@ -124,6 +130,24 @@ impl Reader {
     #[must_use]
     pub fn next_lsn(&self) -> Option<u64> {
         self.next_lsn
+    }
+
+    /// A number that no reading has had: [`next_lsn`](Self::next_lsn) and the most readings that what was lost
+    /// since the last anchor can have held. Torn tails are not lost, nobody was told of what is in them.
+    #[must_use]
+    pub fn unused_lsn(&self) -> u64 {
+        let readings_max = self.lost_bytes / READING_BYTES_MIN as u64;
+        self.next_lsn.unwrap_or(0).saturating_add(readings_max)
+    }
+
+    /// Counts bytes of log that are gone without having been read.
+    pub(crate) fn lose(&mut self, bytes: u64) {
+        self.lost_bytes = self.lost_bytes.saturating_add(bytes);
+    }
+
+    fn skip(&mut self, bytes: u64) {
+        self.damage.bytes_skipped += bytes;
+        self.lose(bytes);
     }
 
     /// Says which number the next reading has, when a checkpoint knows.
@@ -143,6 +167,7 @@ impl Reader {
         offset: u64,
         visit: &mut dyn FnMut(&Found<'_>) -> Result<ControlFlow<()>, Error>,
     ) -> Result<Tail, Error> {
+        let seal = Seal::of(store.secret());
         self.length = store.length(file)?;
         (self.start, self.end, self.read_at, self.hole_end) = (0, 0, offset.min(self.length), None);
         // Set while the bytes ahead belong to damage that has been counted already.
@@ -158,13 +183,13 @@ impl Reader {
                     return Ok(tail);
                 };
                 self.damage.pieces_unreadable += 1;
-                self.damage.bytes_skipped += hole_end.min(self.length) - self.read_at;
+                self.skip(hole_end.min(self.length) - self.read_at);
                 self.read_at = hole_end.min(self.length);
                 (counted, tail) = (true, Tail::Torn);
                 continue;
             }
             let window = &self.buffer[self.start..self.end];
-            match codec::decode(window, self.context.as_ref()) {
+            match codec::decode(window, seal, self.context.as_ref()) {
                 Ok((record, bytes)) => {
                     let offset = self.read_at - window.len() as u64;
                     let mut found = Found {
@@ -175,7 +200,7 @@ impl Reader {
                     };
                     match &record {
                         Record::Segment { version, .. } | Record::Checkpoint { version, .. }
-                            if *version > FORMAT_VERSION =>
+                            if offset == 0 && *version > FORMAT_VERSION =>
                         {
                             return Err(Error::Version { found: *version });
                         }
@@ -183,7 +208,8 @@ impl Reader {
                             let expected = self.next_lsn.unwrap_or(anchor.lsn);
                             self.damage.readings_missing += anchor.lsn.saturating_sub(expected);
                             self.next_lsn = Some(anchor.lsn);
-                            self.context = Some(Context::of(anchor));
+                            self.context = Some(Context::of(seal, anchor));
+                            self.lost_bytes = 0;
                         }
                         Record::Reading(_) => {
                             found.lsn = self.next_lsn.unwrap_or(0);
@@ -201,10 +227,11 @@ impl Reader {
                 }
                 Err(why) => {
                     let at_end = last && self.hole_end.is_none();
-                    match resynchronise(window, self.context.as_ref(), last, at_end) {
+                    let window_bytes = window.len();
+                    match resynchronise(window, seal, self.context.as_ref(), last, at_end) {
                         Some(skip) => {
                             self.damage.records_damaged += u64::from(!counted);
-                            self.damage.bytes_skipped += skip as u64;
+                            self.skip(skip as u64);
                             self.start += skip;
                             (counted, tail) = (true, Tail::Torn);
                         }
@@ -213,15 +240,15 @@ impl Reader {
                                 self.damage.tails_torn += 1;
                             } else {
                                 self.damage.records_damaged += u64::from(!counted);
-                                self.damage.bytes_skipped += window.len() as u64;
+                                self.skip(window_bytes as u64);
                             }
                             self.start = self.end;
                             (counted, tail) = (true, Tail::Torn);
                         }
                         None => {
-                            let skip = window.len() - RECORD_BYTES_MAX;
+                            let skip = window_bytes - RECORD_BYTES_MAX;
                             self.damage.records_damaged += u64::from(!counted);
-                            self.damage.bytes_skipped += skip as u64;
+                            self.skip(skip as u64);
                             self.start += skip;
                             counted = true;
                         }
@@ -284,6 +311,7 @@ impl Reader {
 /// Bytes to skip until a record begins; `None` when none does in this window.
 fn resynchronise(
     window: &[u8],
+    seal: Seal,
     context: Option<&Context>,
     last: bool,
     at_end: bool,
@@ -291,12 +319,12 @@ fn resynchronise(
     if let Some(claimed) = codec::claimed_bytes(window)
         && claimed <= window.len()
         && ((at_end && claimed == window.len())
-            || codec::decode(&window[claimed..], context).is_ok())
+            || codec::decode(&window[claimed..], seal, context).is_ok())
     {
         // If the length was hit and happens to lead to a later record, the records before that one lead there too.
         let body = &window[..claimed];
         return (1..claimed)
-            .find(|at| leads_to_end(&body[*at..], context))
+            .find(|at| leads_to_end(&body[*at..], seal, context))
             .or(Some(claimed));
     }
     // A record that may reach beyond the window is left for the next one.
@@ -305,18 +333,18 @@ fn resynchronise(
     } else {
         window.len() - RECORD_BYTES_MAX
     };
-    (1..end).find(|at| codec::decode(&window[*at..], context).is_ok())
+    (1..end).find(|at| codec::decode(&window[*at..], seal, context).is_ok())
 }
 
 /// Whether records without a gap fill this input.
-fn leads_to_end(mut input: &[u8], context: Option<&Context>) -> bool {
+fn leads_to_end(mut input: &[u8], seal: Seal, context: Option<&Context>) -> bool {
     let mut context = context.copied();
     while !input.is_empty() {
-        let Ok((record, bytes)) = codec::decode(input, context.as_ref()) else {
+        let Ok((record, bytes)) = codec::decode(input, seal, context.as_ref()) else {
             return false;
         };
         if let Record::Anchor(anchor) = &record {
-            context = Some(Context::of(anchor));
+            context = Some(Context::of(seal, anchor));
         }
         input = &input[bytes..];
     }
@@ -328,6 +356,10 @@ mod tests {
     use super::*;
     use crate::log::codec::{Anchor, Dictionary, Reading, put_anchor, put_dictionary, put_reading};
     use crate::store::MemoryStore;
+
+    fn seal() -> Seal {
+        Seal::of(MemoryStore::new().secret())
+    }
 
     fn read(store: &mut MemoryStore) -> (Vec<u64>, Tail, Damage) {
         let mut lsns = Vec::new();
@@ -357,8 +389,8 @@ mod tests {
                     wall_trusted: false,
                     lsn,
                 };
-                put_anchor(&mut out, &anchor);
-                context = Some(Context::of(&anchor));
+                put_anchor(&mut out, seal(), &anchor);
+                context = Some(Context::of(seal(), &anchor));
             }
             places.push(out.len());
             let reading = Reading {
@@ -440,6 +472,7 @@ mod tests {
         for id in 0..9 {
             put_dictionary(
                 &mut out,
+                seal(),
                 &Dictionary {
                     id,
                     key: "key",
@@ -451,6 +484,9 @@ mod tests {
         let bytes = out.len() / 9;
         // The claimed length now leads over three records.
         out[bytes + 1] += 2 * bytes as u8;
-        assert_eq!(resynchronise(&out[bytes..], None, true, true), Some(bytes));
+        assert_eq!(
+            resynchronise(&out[bytes..], seal(), None, true, true),
+            Some(bytes)
+        );
     }
 }

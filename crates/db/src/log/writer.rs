@@ -14,7 +14,7 @@ use crate::store::{SegmentStore, StoreError};
 use crate::table::Table;
 use crate::ticket::Progress;
 
-use super::codec::{self, ANCHOR_BYTES, Anchor, Context, Dictionary, Reading};
+use super::codec::{self, ANCHOR_BYTES, Anchor, Context, Dictionary, Reading, Seal};
 use super::segment_name;
 
 /// Log bytes after which the times are said in full again: about one flash block, the unit of damage.
@@ -45,6 +45,7 @@ pub(crate) struct Position {
 
 pub(crate) struct LogWriter<F> {
     file: Option<F>,
+    seal: Seal,
     /// Number of the open segment, or of the next one to make.
     segment: u32,
     length: u64,
@@ -64,9 +65,10 @@ pub(crate) struct LogWriter<F> {
 }
 
 impl<F: Copy> LogWriter<F> {
-    pub(crate) fn new(options: &DbOptions, next_segment: u32, next_lsn: u64) -> Self {
+    pub(crate) fn new(options: &DbOptions, seal: Seal, next_segment: u32, next_lsn: u64) -> Self {
         Self {
             file: None,
+            seal,
             segment: next_segment,
             length: 0,
             staged: Vec::with_capacity(options.append_bytes_max + codec::RECORD_BYTES_MAX),
@@ -140,7 +142,7 @@ impl<F: Copy> LogWriter<F> {
     fn stage(&mut self, entry: &Entry<'_>, around: &Surroundings<'_>) {
         let begin = self.staged.len();
         if self.length == 0 && begin == 0 {
-            codec::put_segment(&mut self.staged, self.segment);
+            codec::put_segment(&mut self.staged, self.seal, self.segment);
             self.force_anchor = true;
         }
         let named = self
@@ -180,6 +182,7 @@ impl<F: Copy> LogWriter<F> {
             let (avi_ms, temporal) = table.validity(ObjectId(id));
             codec::put_dictionary(
                 &mut self.staged,
+                self.seal,
                 &Dictionary {
                     id,
                     key: key.as_str(),
@@ -218,17 +221,17 @@ impl<F: Copy> LogWriter<F> {
             wall_trusted: around.clock.wall_is_trusted(),
             lsn: self.next_lsn,
         };
-        codec::put_anchor(&mut self.staged, &anchor);
+        codec::put_anchor(&mut self.staged, self.seal, &anchor);
         // Where no earlier anchor could stand in for this one, it is written twice.
         self.earlier = self
             .anchor
             .filter(|earlier| !self.force_anchor && near(earlier, 2 * REANCHOR_US));
         if self.earlier.is_none() {
-            codec::put_anchor(&mut self.staged, &anchor);
+            codec::put_anchor(&mut self.staged, self.seal, &anchor);
         }
         self.force_anchor = false;
         self.since_anchor = 0;
-        *self.anchor.insert(Context::of(&anchor))
+        *self.anchor.insert(Context::of(self.seal, &anchor))
     }
 
     fn append<S: SegmentStore<File = F>>(
@@ -334,7 +337,7 @@ mod tests {
                 progress: Progress::new(0),
                 counters: std::sync::Mutex::default(),
                 store: MemoryStore::new(),
-                writer: LogWriter::new(&options, 0, 0),
+                writer: LogWriter::new(&options, Seal::of(MemoryStore::new().secret()), 0, 0),
                 waiting: Vec::with_capacity(1 << 16),
             }
         }
@@ -374,11 +377,12 @@ mod tests {
                 .unwrap_or_default();
             let (mut kinds, mut context) = (String::new(), None);
             while !input.is_empty() {
-                let (record, bytes) = decode(input, context.as_ref()).expect("a whole record");
+                let (record, bytes) =
+                    decode(input, self.writer.seal, context.as_ref()).expect("a whole record");
                 kinds.push(match record {
                     Record::Segment { .. } => 'S',
                     Record::Anchor(anchor) => {
-                        context = Some(Context::of(&anchor));
+                        context = Some(Context::of(self.writer.seal, &anchor));
                         'A'
                     }
                     Record::Dictionary(_) => 'D',

@@ -71,6 +71,10 @@ impl<D: BlockDevice + 'static> SegmentStore for flash::Store<D> {
     fn payload_bytes(&self) -> u64 {
         flash::PAYLOAD_BYTES as u64
     }
+
+    fn secret(&self) -> u64 {
+        flash::Store::secret(self, "db log")
+    }
 }
 
 #[cfg(test)]

@@ -31,7 +31,11 @@ pub struct MemoryStore {
     cut: Option<PowerCut>,
     dead: bool,
     appends: u64,
+    secret: u64,
 }
+
+/// Secret of a store that was not given one; no test depends on its value.
+const SECRET: u64 = 0x9b1f_6c55_03d8_e72a;
 
 impl Default for MemoryStore {
     fn default() -> Self {
@@ -52,6 +56,16 @@ impl MemoryStore {
             cut: None,
             dead: false,
             appends: 0,
+            secret: SECRET,
+        }
+    }
+
+    /// An empty store with this [`secret`](SegmentStore::secret).
+    #[must_use]
+    pub fn with_secret(secret: u64) -> Self {
+        Self {
+            secret,
+            ..Self::new()
         }
     }
 
@@ -241,6 +255,10 @@ impl SegmentStore for MemoryStore {
 
     fn payload_bytes(&self) -> u64 {
         self.payload_bytes
+    }
+
+    fn secret(&self) -> u64 {
+        self.secret
     }
 }
 

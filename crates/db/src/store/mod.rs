@@ -110,4 +110,8 @@ pub trait SegmentStore: Send + 'static {
 
     /// File bytes that one damaged device block can cost: damage is skipped in pieces aligned to this.
     fn payload_bytes(&self) -> u64;
+
+    /// A number that this store alone has, the same at every opening, unknown to whoever only sends readings.
+    /// It seals the records, so that bytes inside a value are never taken for one.
+    fn secret(&self) -> u64;
 }

@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::clock::Clock;
 use db::{CommitDriver, Database, DbOptions, Durability, MemoryStore, ObjectSpec};
 
+/// The secret of the store that the golden files were written with.
+pub const SECRET: u64 = 0x0123_4567_89ab_cdef;
+
 /// A clock that this file alone determines.
 #[derive(Debug, Default)]
 pub struct FixedClock {
@@ -62,7 +65,7 @@ pub fn write() -> MemoryStore {
         ..DbOptions::default()
     };
     let clock = Arc::new(FixedClock::default());
-    let mut store = MemoryStore::new();
+    let mut store = MemoryStore::with_secret(SECRET);
     let mut readings = readings();
     for boot in 0..2 {
         clock.boot.store(boot, Ordering::Relaxed);
