@@ -164,8 +164,7 @@ impl Bounds {
             .plus(replay)
             .plus(lanes)
             .plus(SPILL)
-            .plus(RECORD)
-            .plus(FLUSH)
+            .plus(RECORD.plus(FLUSH).times(2))
     }
 
     /// `close`.

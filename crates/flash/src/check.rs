@@ -4,8 +4,11 @@ use base::block::{BlockBuffer, BlockDevice};
 
 use crate::block::{Header, PAYLOAD_BYTES, POINTERS, pointer_target};
 use crate::error::{Error, Result};
-use crate::layout::{CLUSTER_BLOCKS, Layout, SUPERBLOCK_FIRST, SUPERBLOCK_SECOND, TABLE_COPIES};
-use crate::root::{FileState, SlotKind};
+use crate::layout::{
+    CLUSTER_BLOCKS, Layout, RECORD_BLOCKS, SUPERBLOCK_FIRST, TABLE_COPIES, superblock_second,
+};
+use crate::recovery::is_image;
+use crate::root::{FileState, Root, SlotKind};
 use crate::space::{open_trunk, trunk_piece};
 use crate::store::Store;
 use crate::table::{Bucket, buckets_of};
@@ -153,6 +156,7 @@ impl<D: BlockDevice> Store<D> {
         let mut report = CheckReport::default();
         let mut owners = Owners::new(&self.layout);
         self.check_superblocks(&mut report)?;
+        self.check_records(&mut report)?;
         self.check_free_space(&mut report, &mut owners)?;
         let mut slots_seen = 0;
         for bucket in 0..self.layout.bucket_count {
@@ -172,13 +176,47 @@ impl<D: BlockDevice> Store<D> {
     fn check_superblocks(&mut self, report: &mut CheckReport) -> Result<()> {
         let geometry = self.device.geometry();
         let mut block = BlockBuffer::zeroed(1);
-        for place in [SUPERBLOCK_FIRST, SUPERBLOCK_SECOND] {
+        for place in [SUPERBLOCK_FIRST, superblock_second(self.layout.block_count)] {
             self.device.read(place, &mut block)?;
             if Layout::decode(&block, geometry).ok().as_ref() != Some(&self.layout) {
                 let text =
                     "one of the two copies of the superblock is damaged; the other stands in"
                         .to_owned();
                 report.add(None, Some(place), false, text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Every copy of both records should be there: of the current one always, of the one before it unless a
+    /// power cut has come while it was being written over.
+    fn check_records(&mut self, report: &mut CheckReport) -> Result<()> {
+        let current = self.root.record_sequence;
+        let before_is_whole = self.root.clean || !self.read_only;
+        for sequence in [
+            Some(current),
+            current.checked_sub(1).filter(|_| before_is_whole),
+        ] {
+            let Some(sequence) = sequence else { continue };
+            let address = self.layout.record_block(sequence & 1);
+            let mut blocks = BlockBuffer::zeroed(RECORD_BLOCKS as usize);
+            self.device.read(address, &mut blocks)?;
+            let root = |place: usize| {
+                Root::decode(blocks.block(place), &self.layout)
+                    .filter(|(root, _)| root.record_sequence == sequence)
+            };
+            let known = (0..3).find_map(root);
+            let image = known.and_then(|(_, image)| image);
+            let last = if image.is_some() { 2 } else { 1 };
+            for place in 0..=last {
+                let intact = match image {
+                    Some(image) if place == 1 => is_image(blocks.block(1), image, &self.layout),
+                    _ => root(place).is_some(),
+                };
+                if !intact {
+                    let text = "a copy of a commit record is damaged; another one stands in";
+                    report.add(None, Some(address + place as u64), false, text.to_owned());
+                }
             }
         }
         Ok(())

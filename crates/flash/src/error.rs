@@ -68,6 +68,19 @@ pub enum Error {
     /// The device holds no Evenkeel flash store.
     #[error("not an Evenkeel flash store")]
     NotAStore,
+    /// The device holds fewer blocks than the store was made for.
+    #[error(
+        "the store was made for {blocks_made} blocks but {blocks_found} are there; the image was cut short"
+    )]
+    Truncated {
+        /// Blocks that the store was made for.
+        blocks_made: u64,
+        /// Blocks on the device.
+        blocks_found: u64,
+    },
+    /// The new content of a file could not be read from where it comes from.
+    #[error("reading the new content failed: {0}")]
+    Source(#[source] std::io::Error),
     /// The store has a format that this program does not know.
     #[error("store format {found} is not supported (this program reads format {supported})")]
     Version {
@@ -111,7 +124,8 @@ impl Error {
             Self::Exists => Code::Exists,
             Self::Full | Self::NameTableFull => Code::Full,
             Self::NameInvalid { .. } | Self::TooLarge | Self::Format { .. } => Code::Invalid,
-            Self::Damaged { .. } => Code::Corrupt,
+            Self::Damaged { .. } | Self::Truncated { .. } => Code::Corrupt,
+            Self::Source(error) => Code::from_io(error),
             Self::NotAStore | Self::Version { .. } => Code::Unsupported,
             Self::Device(error) => error.code(),
             Self::Failed => Code::Io,

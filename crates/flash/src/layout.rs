@@ -16,11 +16,15 @@ pub(crate) const CLUSTER_BLOCKS: u32 = 4;
 pub(crate) const RUN_BLOCKS_MAX: u32 = 64;
 
 pub(crate) const SUPERBLOCK_FIRST: u64 = 0;
-/// The second copy lies apart from the first, in another 16 KiB of the device.
-pub(crate) const SUPERBLOCK_SECOND: u64 = 12;
-pub(crate) const RECORD_FIRST: u64 = 4;
+/// The first of the two places for records; the other one is at the end of the device.
+const RECORD_FIRST: u64 = 4;
 pub(crate) const RECORD_BLOCKS: u64 = 4;
-pub(crate) const TABLE_FIRST: u64 = 16;
+pub(crate) const TABLE_FIRST: u64 = 8;
+/// Blocks behind the data: the other place for records, and the second superblock. What must not be lost
+/// at once lies at the two ends of the device, never in one erase block.
+const END_BLOCKS: u64 = 8;
+/// A smaller device holds no store.
+pub(crate) const BLOCKS_MIN: u64 = TABLE_FIRST + END_BLOCKS;
 /// Copies of each block of the name table, side by side.
 pub(crate) const TABLE_COPIES: u64 = 2;
 
@@ -66,6 +70,22 @@ pub struct FormatOptions {
     pub hash_key: [u8; 16],
 }
 
+impl FormatOptions {
+    /// Whether a store with these options fits a device of this shape.
+    ///
+    /// # Errors
+    /// [`Error::Format`] with the reason why not.
+    pub fn check(&self, geometry: Geometry) -> Result<()> {
+        Layout::plan(geometry, self).map(|_| ())
+    }
+}
+
+/// Where the second superblock is on a device of so many blocks.
+pub(crate) fn superblock_second(block_count: u64) -> u64 {
+    let cluster = u64::from(CLUSTER_BLOCKS);
+    block_count.min(u64::from(u32::MAX)) / cluster * cluster - cluster
+}
+
 impl Layout {
     /// Computes the regions for a device and the options.
     pub(crate) fn plan(geometry: Geometry, options: &FormatOptions) -> Result<Self> {
@@ -91,7 +111,7 @@ impl Layout {
         let table_end = TABLE_FIRST + bucket_count * TABLE_COPIES;
         let cluster = u64::from(CLUSTER_BLOCKS);
         let data_first = table_end.div_ceil(cluster) * cluster;
-        let data_end = block_count / cluster * cluster;
+        let data_end = (block_count / cluster * cluster).saturating_sub(END_BLOCKS);
         if data_first + 4 * cluster > data_end {
             return refuse(format!(
                 "a name table for {} files needs {} of the device's {} blocks and leaves too few for data; \
@@ -125,6 +145,15 @@ impl Layout {
     /// First block of the pair that holds bucket `bucket`.
     pub(crate) fn bucket_block(&self, bucket: u32) -> u64 {
         TABLE_FIRST + u64::from(bucket) * TABLE_COPIES
+    }
+
+    /// First block of place `place` (0 or 1) for records.
+    pub(crate) fn record_block(&self, place: u64) -> u64 {
+        if place == 0 {
+            RECORD_FIRST
+        } else {
+            u64::from(self.data_end)
+        }
     }
 
     pub(crate) fn checksum_seed(&self) -> u32 {
@@ -189,12 +218,9 @@ impl Layout {
             hash_key,
         };
         if block_count > geometry.block_count {
-            return Err(Error::Format {
-                reason: format!(
-                    "the store was made for {block_count} blocks but the device holds {}; \
-                     was the image cut short?",
-                    geometry.block_count
-                ),
+            return Err(Error::Truncated {
+                blocks_made: block_count,
+                blocks_found: geometry.block_count,
             });
         }
         // The regions follow from the parameters; a superblock that says otherwise is not ours.
@@ -230,8 +256,8 @@ pub(crate) fn bucket_count_for(files_max: u64, entries_per_bucket: u64) -> u64 {
     files_max.div_ceil(load_mean) + 16
 }
 
-const _: () = assert!(RECORD_FIRST + 2 * RECORD_BLOCKS <= SUPERBLOCK_SECOND);
-const _: () = assert!(SUPERBLOCK_SECOND < TABLE_FIRST);
+const _: () = assert!(RECORD_FIRST + RECORD_BLOCKS <= TABLE_FIRST);
+const _: () = assert!(RECORD_BLOCKS < END_BLOCKS);
 
 #[cfg(test)]
 mod tests {
@@ -266,7 +292,7 @@ mod tests {
         let mut block = vec![0; BLOCK_BYTES];
         layout.encode(&mut block);
         let error = Layout::decode(&block, Geometry { block_count: 65535 }).unwrap_err();
-        assert!(error.to_string().contains("cut short"), "{error}");
+        assert!(matches!(error, Error::Truncated { .. }), "{error}");
     }
 
     #[test]
@@ -284,7 +310,9 @@ mod tests {
             .unwrap();
             let table_end = layout.bucket_block(layout.bucket_count - 1) + TABLE_COPIES;
             assert!(table_end <= u64::from(layout.data_first));
-            assert!(u64::from(layout.data_end) <= layout.block_count);
+            let second = superblock_second(layout.block_count);
+            assert!(layout.record_block(1) + RECORD_BLOCKS <= second);
+            assert!(second < layout.block_count);
         }
     }
 }

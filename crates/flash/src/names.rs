@@ -9,6 +9,9 @@ use crate::space::PIECES_PER_FILE;
 use crate::store::{FileHandle, OpenFile, Stat, Store};
 use crate::table::{buckets_of, set_entry, validate_name};
 
+/// Bytes that [`Store::replace_from`] holds in memory.
+const SOURCE_BYTES: usize = 256 << 10;
+
 /// Where a name is, or where it would go.
 struct Place {
     bucket: u32,
@@ -123,39 +126,86 @@ impl<D: BlockDevice> Store<D> {
         if lookup.found.is_none() && lookup.free.is_none() {
             return Err(Error::NameTableFull);
         }
-        let mut content = FileState {
+        let content = FileState {
             file_id: self.root.next_file_id,
             ..FileState::default()
         };
         self.check_space_for(&content, data.len())?;
-        let mut temporary = None;
-        if !data.is_empty() {
-            let slot = self.free_slot()?;
-            self.root.slots[slot] = Slot {
-                kind: SlotKind::Temporary,
-                bucket: 0,
-                entry: 0,
-                state: content,
-            };
-            self.root.next_file_id += 1;
-            self.root_changed = true;
-            self.tails[slot].forget();
-            if let Err(error) = self.append_to_slot(slot, data) {
-                self.undo_temporary(slot)?;
-                return Err(error);
-            }
-            content = self.root.slots[slot].state;
-            temporary = Some(slot);
+        if data.is_empty() {
+            return self.install(name, content, None);
         }
-        match self.install(name, content, temporary) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                if let Some(slot) = temporary {
-                    self.undo_temporary(slot)?;
+        let slot = self.begin_temporary()?;
+        let written = self.append_to_slot(slot, data);
+        self.settle(name, slot, written)
+    }
+
+    /// As [`replace`](Self::replace), with content of any length that `read` hands over piece by piece, in
+    /// bounded memory. `read` fills a part of the buffer it is given and returns its length, 0 at the end.
+    /// Returns the bytes stored.
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace), and [`Error::Source`] when `read` fails; the file is then the old one.
+    pub fn replace_from(
+        &mut self,
+        name: &str,
+        read: &mut dyn FnMut(&mut [u8]) -> std::io::Result<usize>,
+    ) -> Result<u64> {
+        let mut buffer = vec![0; SOURCE_BYTES];
+        let mut length = fill(&mut buffer, read)?;
+        if length < SOURCE_BYTES {
+            return self
+                .replace(name, &buffer[..length])
+                .map(|()| length as u64);
+        }
+        self.begin_change()?;
+        validate_name(name, self.layout.name_bytes_max)?;
+        let lookup = self.look_up(name)?;
+        if lookup.found.is_none() && lookup.free.is_none() {
+            return Err(Error::NameTableFull);
+        }
+        let slot = self.begin_temporary()?;
+        let mut total = 0;
+        let mut written = Ok(());
+        while length > 0 && written.is_ok() {
+            written = self.append_to_slot(slot, &buffer[..length]);
+            total += length as u64;
+            if written.is_ok() {
+                match fill(&mut buffer, read) {
+                    Ok(more) => length = more,
+                    Err(error) => written = Err(error),
                 }
-                Err(error)
             }
         }
+        self.settle(name, slot, written)?;
+        Ok(total)
+    }
+
+    /// A slot for new content that no name has yet.
+    fn begin_temporary(&mut self) -> Result<usize> {
+        let slot = self.free_slot()?;
+        self.root.slots[slot] = Slot {
+            kind: SlotKind::Temporary,
+            bucket: 0,
+            entry: 0,
+            state: FileState {
+                file_id: self.root.next_file_id,
+                ..FileState::default()
+            },
+        };
+        self.root.next_file_id += 1;
+        self.root_changed = true;
+        self.tails[slot].forget();
+        Ok(slot)
+    }
+
+    /// Gives the temporary content to `name` if it was written, or frees it.
+    fn settle(&mut self, name: &str, slot: usize, written: Result<()>) -> Result<()> {
+        let content = self.root.slots[slot].state;
+        let done = written.and_then(|()| self.install(name, content, Some(slot)));
+        if done.is_err() {
+            self.undo_temporary(slot)?;
+        }
+        done
     }
 
     /// Gives `name` the new content and frees the old, in one record.
@@ -358,3 +408,20 @@ const _: () = assert!(
     TABLE_COPIES == 2,
     "scratch blocks 1 and 2 hold the two buckets of a name"
 );
+
+/// Fills the buffer from `read` as far as there is something.
+fn fill(
+    buffer: &mut [u8],
+    read: &mut dyn FnMut(&mut [u8]) -> std::io::Result<usize>,
+) -> Result<usize> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match read(&mut buffer[length..]) {
+            Ok(0) => break,
+            Ok(more) => length = (length + more).min(buffer.len()),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::Source(error)),
+        }
+    }
+    Ok(length)
+}

@@ -9,7 +9,7 @@ use base::block::{BlockBuffer, BlockDevice};
 use crate::block::{Header, PAYLOAD_BYTES};
 use crate::bytes::get_u32;
 use crate::error::{Error, Part, Result};
-use crate::layout::{Layout, RECORD_BLOCKS, RECORD_FIRST};
+use crate::layout::{Layout, RECORD_BLOCKS};
 use crate::root::{FileState, ImageReference, Root, Slot, SlotKind, Tail};
 use crate::space::PIECES_PER_FILE;
 use crate::store::Store;
@@ -22,6 +22,8 @@ const SEQUENCE_STEP: u64 = 1 << 24;
 /// A record that was found, with its table block.
 struct Record {
     root: Root,
+    /// Every copy of it is intact.
+    whole: bool,
     image: Option<(ImageReference, Option<Vec<u8>>)>,
 }
 
@@ -59,12 +61,18 @@ impl<D: BlockDevice> Store<D> {
                 self.replay(*reference, bytes)?;
             }
         }
+        let newest_is_whole = newest.whole;
         self.root = newest.root;
         self.sequence = self.root.next_sequence + SEQUENCE_STEP;
         self.recover_slots()?;
         if !self.read_only {
             self.root.mounts += 1;
+            self.root.clean = false;
             self.commit()?;
+            if !newest_is_whole {
+                // Write over the place that a power cut has left with one good copy.
+                self.commit()?;
+            }
         }
         Ok(())
     }
@@ -89,7 +97,7 @@ impl<D: BlockDevice> Store<D> {
     fn read_record(&mut self, place: u64) -> Result<Option<Record>> {
         let mut blocks = BlockBuffer::zeroed(RECORD_BLOCKS as usize);
         self.device
-            .read(RECORD_FIRST + place * RECORD_BLOCKS, &mut blocks)?;
+            .read(self.layout.record_block(place), &mut blocks)?;
         let mut best: Option<Record> = None;
         for copy in 0..3 {
             let Some((root, image)) = Root::decode(blocks.block(copy), &self.layout) else {
@@ -113,8 +121,17 @@ impl<D: BlockDevice> Store<D> {
                         is_image(bytes, reference, &self.layout).then(|| bytes.to_vec()),
                     )
                 });
-                best = Some(Record { root, image });
+                best = Some(Record {
+                    root,
+                    whole: false,
+                    image,
+                });
             }
+        }
+        if let Some(best) = &mut best {
+            let last = if best.image.is_some() { 2 } else { 1 };
+            let same = blocks.block(0) == blocks.block(last);
+            best.whole = same && !matches!(best.image, Some((_, None)));
         }
         Ok(best)
     }
@@ -209,7 +226,8 @@ impl<D: BlockDevice> Store<D> {
     }
 }
 
-fn is_image(bytes: &[u8], reference: ImageReference, layout: &Layout) -> bool {
+/// Whether this is the table block that a record carries.
+pub(crate) fn is_image(bytes: &[u8], reference: ImageReference, layout: &Layout) -> bool {
     Bucket::open(bytes, reference.bucket, layout).is_some()
         && get_u32(bytes, 4) == reference.checksum
 }
@@ -217,7 +235,7 @@ fn is_image(bytes: &[u8], reference: ImageReference, layout: &Layout) -> bool {
 fn no_record() -> Error {
     Error::Damaged {
         part: Part::Record,
-        block: RECORD_FIRST,
+        block: 4,
         offset: None,
     }
 }

@@ -310,6 +310,8 @@ pub(crate) struct Root {
     pub(crate) trunk_head: u32,
     pub(crate) trunk_count: u32,
     pub(crate) mounts: u64,
+    /// The store was closed after this record: nothing was written since.
+    pub(crate) clean: bool,
     pub(crate) pieces: Pieces,
     pub(crate) slots: [Slot; SLOTS_MAX],
 }
@@ -333,6 +335,7 @@ impl Root {
             trunk_head: 0,
             trunk_count: 0,
             mounts: 0,
+            clean: false,
             pieces: Pieces::new(),
             slots: [Slot::default(); SLOTS_MAX],
         }
@@ -359,6 +362,7 @@ impl Root {
         put_u64(block, 64, self.free_blocks);
         put_u32(block, 72, self.trunk_head);
         put_u32(block, 76, self.trunk_count);
+        put_u16(block, 82, u16::from(self.clean));
         put_u64(block, 88, self.mounts);
         let pieces = self.pieces.as_slice().iter().chain(extra);
         let mut count = 0;
@@ -419,6 +423,7 @@ impl Root {
         root.free_blocks = get_u64(block, 64);
         root.trunk_head = get_u32(block, 72);
         root.trunk_count = get_u32(block, 76);
+        root.clean = get_u16(block, 82) == 1;
         root.mounts = get_u64(block, 88);
         let frontier_is_sane = (layout.data_first..=layout.data_end).contains(&root.frontier)
             && root.frontier.is_multiple_of(CLUSTER_BLOCKS);

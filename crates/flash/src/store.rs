@@ -17,8 +17,8 @@ use crate::append::TailCache;
 use crate::block::{GROUP_BLOCKS_MAX, Header};
 use crate::error::{Error, Part, Result};
 use crate::layout::{
-    FormatOptions, Layout, RECORD_BLOCKS, RECORD_FIRST, SUPERBLOCK_FIRST, SUPERBLOCK_SECOND,
-    TABLE_COPIES,
+    BLOCKS_MIN, FormatOptions, Layout, RECORD_BLOCKS, SUPERBLOCK_FIRST, TABLE_COPIES,
+    superblock_second,
 };
 use crate::root::{FileState, ImageReference, PIECES_MAX, Piece, Root, SLOTS_MAX};
 use crate::table::{Bucket, format_bucket, seal_bucket};
@@ -93,7 +93,7 @@ pub struct Statistics {
     pub mounts: u64,
     /// Device operations since the store was opened.
     pub device: Counters,
-    /// Damaged first copies of table blocks that the second copy stood in for since the store was opened.
+    /// Damaged or outdated copies of table blocks that the other copy stood in for since the store was opened.
     pub table_blocks_healed: u64,
     /// Free chains that could not be followed since the store was opened; `check` finds their blocks.
     pub free_chains_broken: u64,
@@ -179,11 +179,12 @@ impl<D: BlockDevice> Store<D> {
         // The superblock is invalid while the rest is written, so an interrupted format is no store.
         let zero = BlockBuffer::zeroed(1);
         device.write(SUPERBLOCK_FIRST, &zero)?;
-        device.write(SUPERBLOCK_SECOND, &zero)?;
+        let second = superblock_second(layout.block_count);
+        device.write(second, &zero)?;
         device.flush()?;
         let mut request = BlockBuffer::zeroed(GROUP_BLOCKS_MAX);
-        for slot in 0..2 {
-            device.write(RECORD_FIRST + slot * RECORD_BLOCKS, &request)?;
+        for place in 0..2 {
+            device.write(layout.record_block(place), &request)?;
         }
         let buckets_in_request = GROUP_BLOCKS_MAX as u32 / TABLE_COPIES as u32;
         for first in (0..layout.bucket_count).step_by(buckets_in_request as usize) {
@@ -201,11 +202,11 @@ impl<D: BlockDevice> Store<D> {
         for copy in 0..2 {
             root.encode(request.block_mut(copy), &[], None, layout.checksum_seed());
         }
-        device.write(RECORD_FIRST, &request[..2 * BLOCK_BYTES])?;
+        device.write(layout.record_block(0), &request[..2 * BLOCK_BYTES])?;
         device.flush()?;
         let mut superblock = BlockBuffer::zeroed(1);
         layout.encode(&mut superblock);
-        device.write(SUPERBLOCK_SECOND, &superblock)?;
+        device.write(second, &superblock)?;
         device.write(SUPERBLOCK_FIRST, &superblock)?;
         device.flush()?;
         Self::open(device, &OpenOptions::default())
@@ -272,6 +273,7 @@ impl<D: BlockDevice> Store<D> {
     /// [`Error::Device`] when the device fails; nothing that was acknowledged is lost by that.
     pub fn close(mut self) -> Result<D> {
         if !self.read_only && !self.failed {
+            self.root.clean = true;
             self.write_record()?;
             self.barrier()?;
             // The barrier may have allowed a table block to be written in its place.
@@ -455,7 +457,7 @@ impl<D: BlockDevice> Store<D> {
             rest[..BLOCK_BYTES].copy_from_slice(self.image.block(0));
         }
         rest[(blocks - 2) * BLOCK_BYTES..(blocks - 1) * BLOCK_BYTES].copy_from_slice(first);
-        let address = RECORD_FIRST + (self.root.record_sequence & 1) * RECORD_BLOCKS;
+        let address = self.layout.record_block(self.root.record_sequence & 1);
         self.unflushed = true;
         if let Err(error) = self
             .device
@@ -507,7 +509,7 @@ impl<D: BlockDevice> Store<D> {
 
     // ---- table blocks ----
 
-    /// Reads bucket `bucket` into block `place` of the scratch buffer, from its second copy if need be.
+    /// Reads bucket `bucket` into block `place` of the scratch buffer, from the newer of its intact copies.
     pub(crate) fn read_bucket(&mut self, bucket: u32, place: usize) -> Result<()> {
         if let Some((_, bytes)) = self
             .overlay
@@ -519,19 +521,25 @@ impl<D: BlockDevice> Store<D> {
             return Ok(());
         }
         let address = self.layout.bucket_block(bucket);
-        for copy in 0..TABLE_COPIES {
-            self.device
-                .read(address + copy, self.scratch.block_mut(place))?;
-            if Bucket::open(self.scratch.block(place), bucket, &self.layout).is_some() {
-                self.table_blocks_healed += copy;
-                return Ok(());
-            }
+        let pair = &mut self.neighbours[..TABLE_COPIES as usize * BLOCK_BYTES];
+        self.device.read(address, pair)?;
+        // Both copies are written in one request; but a card may give back an old block as if it were new.
+        let sequence = |copy| {
+            let block = self.neighbours.block(copy);
+            Bucket::open(block, bucket, &self.layout).map(|bucket| bucket.record_sequence())
+        };
+        let (first, second) = (sequence(0), sequence(1));
+        if first.is_none() && second.is_none() {
+            return Err(Error::Damaged {
+                part: Part::Table,
+                block: address,
+                offset: None,
+            });
         }
-        Err(Error::Damaged {
-            part: Part::Table,
-            block: address,
-            offset: None,
-        })
+        self.table_blocks_healed += u64::from(first != second);
+        let newest = self.neighbours.block(usize::from(second > first));
+        self.scratch.block_mut(place).copy_from_slice(newest);
+        Ok(())
     }
 
     /// Whether this bucket is held in memory because it is not in its place.
@@ -577,12 +585,12 @@ impl<D: BlockDevice> Store<D> {
 /// Reads the superblock from whichever copy is intact.
 pub(crate) fn read_superblock<D: BlockDevice>(device: &mut D) -> Result<Layout> {
     let geometry = device.geometry();
-    if geometry.block_count <= SUPERBLOCK_SECOND {
+    if geometry.block_count < BLOCKS_MIN {
         return Err(Error::NotAStore);
     }
     let mut block = BlockBuffer::zeroed(1);
     let mut errors = [None, None];
-    for (place, error) in [SUPERBLOCK_FIRST, SUPERBLOCK_SECOND]
+    for (place, error) in [SUPERBLOCK_FIRST, superblock_second(geometry.block_count)]
         .into_iter()
         .zip(&mut errors)
     {

@@ -8,7 +8,7 @@ use base::block::BLOCK_BYTES;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 
-use crate::bytes::{get_u32, put_u16, put_u32, put_u64};
+use crate::bytes::{get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::error::{Error, Result};
 use crate::layout::{BUCKET_HEADER_BYTES, ENTRY_FIXED_BYTES, FORMAT_VERSION, Layout};
 use crate::root::{FILE_STATE_BYTES, FileState};
@@ -111,9 +111,8 @@ impl<'a> Bucket<'a> {
     }
 
     /// Number of the commit that wrote this block.
-    #[cfg(test)]
     pub(crate) fn record_sequence(&self) -> u64 {
-        crate::bytes::get_u64(self.bytes, 16)
+        get_u64(self.bytes, 16)
     }
 }
 

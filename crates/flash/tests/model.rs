@@ -121,6 +121,38 @@ fn many_deletions_spill_the_free_list() {
     }
 }
 
+#[test]
+fn content_of_any_length_is_replaced_from_a_source_in_bounded_memory() {
+    let mut store = Store::format(SimDevice::new(2048, 1), &options(4)).unwrap();
+    store.replace("a", b"before").unwrap();
+    for length in [0, 1, 262_143, 262_144, 262_145, 3_000_000] {
+        let content: Vec<u8> = (0..length).map(|index: u32| (index % 251) as u8).collect();
+        let mut rest = &content[..];
+        let stored = store
+            .replace_from("a", &mut |buffer| std::io::Read::read(&mut rest, buffer))
+            .unwrap();
+        assert_eq!(stored, u64::from(length));
+        assert!(read_all(&mut store).unwrap()["a"] == content);
+        assert!(store.check().unwrap().is_clean());
+    }
+    // A source that fails, and one that does not fit, leave the old content and no lost block.
+    let before = store.statistics().blocks_free;
+    let mut left = 400_000_usize;
+    let failing = store.replace_from("a", &mut |buffer| {
+        left = left
+            .checked_sub(buffer.len())
+            .ok_or_else(|| std::io::Error::other("unplugged"))?;
+        Ok(buffer.len())
+    });
+    assert!(matches!(failing, Err(Error::Source(_))));
+    let endless = store.replace_from("b", &mut |buffer| Ok(buffer.len()));
+    assert!(matches!(endless, Err(Error::Full)));
+    assert_eq!(store.statistics().blocks_free, before);
+    assert_eq!(store.stat("a").unwrap().length_bytes, 3_000_000);
+    assert!(matches!(store.stat("b"), Err(Error::NotFound)));
+    assert!(store.check().unwrap().is_clean());
+}
+
 /// A call in a form that shrinks well: which, on which file, how long.
 fn operations() -> impl proptest::strategy::Strategy<Value = Vec<(u8, usize, usize)>> {
     proptest::collection::vec((0..5_u8, 0..4_usize, 0..30_000_usize), 1..60)
