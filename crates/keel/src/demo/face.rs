@@ -120,7 +120,7 @@ fn line(snapshot: &Snapshot<'_>) -> String {
         duration(stats.map_or(0, |stats| stats.lag_ns)),
         100.0 * stats.map_or(0.0, |stats| stats.fresh_last),
         stats.map_or(0.0, |stats| stats.tardiness_last),
-        snapshot.figures.deadline_misses,
+        snapshot.figures.late,
     );
     if snapshot.kills_planned > 0 {
         line.push_str(&format!("  kills {}", snapshot.kills));

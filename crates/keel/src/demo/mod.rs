@@ -6,6 +6,7 @@
 
 pub(crate) mod analysis;
 mod building;
+mod compare;
 mod device;
 mod face;
 mod place;

@@ -21,6 +21,7 @@ const ACKNOWLEDGED: u16 = 3;
 const STATS: u16 = 4;
 const LATENCY: u16 = 5;
 const FINISHED: u16 = 6;
+const TABLE: u16 = 7;
 const START: u16 = 16;
 const AGAIN: u16 = 17;
 const GO: u16 = 18;
@@ -47,6 +48,20 @@ pub(crate) struct Offered {
     /// The stored bytes.
     pub(crate) value: [u8; VALUE_BYTES],
 }
+
+/// The latest reading of a sensor as a recovered table shows it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct TableRow {
+    /// Index of the sensor.
+    pub(crate) sensor: u16,
+    /// Time on the clock of the trace; a table may hold any.
+    pub(crate) time_ms: i64,
+    /// The stored bytes.
+    pub(crate) value: [u8; VALUE_BYTES],
+}
+
+const TABLE_ROW_BYTES: usize = 2 + 8 + VALUE_BYTES;
+const _: () = assert!(BATCH_MAX * TABLE_ROW_BYTES <= PAYLOAD_BYTES_MAX);
 
 /// The writer has opened its store and begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -77,15 +92,20 @@ pub(crate) struct Stats {
     pub(crate) instances: u64,
     /// Of those, the ones that ended after their deadline.
     pub(crate) deadline_misses: u64,
+    /// Releases without an instance of their own: they passed while an earlier one ran.
+    pub(crate) releases_missed: u64,
     /// Sum over instances of response time divided by deadline.
     pub(crate) tardiness_sum: f64,
-    /// The same of the last instance.
+    /// The same of the instances since the last report; without one, that of the instance that runs so far, or
+    /// the last known.
     pub(crate) tardiness_last: f64,
     /// The longest response time.
     pub(crate) response_ns_max: u64,
-    /// Sum over instances of the share of objects that were fresh.
+    /// Sum over reports of the share of objects that were fresh.
     pub(crate) fresh_sum: f64,
-    /// The same of the last instance.
+    /// Reports, this one included.
+    pub(crate) fresh_samples: u64,
+    /// The share at this report.
     pub(crate) fresh_last: f64,
     /// Device operations since [`Ready`].
     pub(crate) device_writes: u64,
@@ -114,6 +134,8 @@ impl LatencyOf {
 /// A message of the writer.
 #[derive(Debug)]
 pub(crate) enum FromWriter {
+    /// Part of the table that was recovered; the rest follows, then [`Ready`].
+    Table(Vec<TableRow>),
     Ready(Ready),
     Offered(Vec<Offered>),
     Acknowledged(Vec<u64>),
@@ -222,6 +244,7 @@ impl<R: Read> FrameReader<R> {
     pub(crate) fn next_from_writer(&mut self) -> Result<Option<FromWriter>, StreamError> {
         self.next_with(|kind, fields| {
             Some(match kind {
+                TABLE => FromWriter::Table(fields.list(Fields::table_row)?),
                 READY => FromWriter::Ready(fields.ready()?),
                 OFFERED => FromWriter::Offered(fields.list(Fields::offered)?),
                 ACKNOWLEDGED => FromWriter::Acknowledged(fields.list(Fields::u64)?),
@@ -288,6 +311,19 @@ impl<W: Write> FrameWriter<W> {
         self.put_u64(value.to_bits());
     }
 
+    /// Sends a recovered table of any length.
+    pub(crate) fn table(&mut self, rows: &[TableRow]) -> io::Result<()> {
+        for batch in rows.chunks(BATCH_MAX) {
+            for row in batch {
+                self.payload.extend_from_slice(&row.sensor.to_le_bytes());
+                self.payload.extend_from_slice(&row.time_ms.to_le_bytes());
+                self.payload.extend_from_slice(&row.value);
+            }
+            self.send(TABLE)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn ready(&mut self, ready: &Ready) -> io::Result<()> {
         self.payload
             .extend_from_slice(&[u8::from(ready.formatted), u8::from(ready.direct)]);
@@ -327,10 +363,12 @@ impl<W: Write> FrameWriter<W> {
             stats.lag_ns,
             stats.instances,
             stats.deadline_misses,
+            stats.releases_missed,
             stats.response_ns_max,
             stats.device_writes,
             stats.device_blocks_written,
             stats.device_flushes,
+            stats.fresh_samples,
         ] {
             self.put_u64(word);
         }
@@ -444,6 +482,14 @@ impl Fields<'_> {
         })
     }
 
+    fn table_row(&mut self) -> Option<TableRow> {
+        Some(TableRow {
+            sensor: self.bytes().map(u16::from_le_bytes)?,
+            time_ms: self.bytes().map(i64::from_le_bytes)?,
+            value: self.bytes()?,
+        })
+    }
+
     fn ready(&mut self) -> Option<Ready> {
         Some(Ready {
             formatted: self.u8()? != 0,
@@ -462,10 +508,12 @@ impl Fields<'_> {
             lag_ns: self.u64()?,
             instances: self.u64()?,
             deadline_misses: self.u64()?,
+            releases_missed: self.u64()?,
             response_ns_max: self.u64()?,
             device_writes: self.u64()?,
             device_blocks_written: self.u64()?,
             device_flushes: self.u64()?,
+            fresh_samples: self.u64()?,
             tardiness_sum: self.f64()?,
             tardiness_last: self.f64()?,
             fresh_sum: self.f64()?,
@@ -535,6 +583,8 @@ mod tests {
         let mut stats = Stats {
             trace_ms: 1,
             fresh_last: 0.25,
+            fresh_samples: 3,
+            releases_missed: 2,
             tardiness_sum: 3.5,
             ..Stats::default()
         };
@@ -553,6 +603,12 @@ mod tests {
         ];
         let mut histogram = Histogram::new();
         (0..100_000_u64).for_each(|value| histogram.record(value * 13));
+        let table = [TableRow {
+            sensor: 7,
+            time_ms: -1,
+            value: 20.5_f64.to_le_bytes(),
+        }];
+        writer.table(&table).unwrap();
         writer.ready(&ready).unwrap();
         writer.offered(&offered).unwrap();
         writer.acknowledged(&[3, 4]).unwrap();
@@ -561,6 +617,7 @@ mod tests {
         writer.finished().unwrap();
         let mut reader = FrameReader::new(&pipe[..]);
         let mut next = || reader.next_from_writer().unwrap();
+        assert!(matches!(next(), Some(FromWriter::Table(found)) if found == table));
         assert!(matches!(next(), Some(FromWriter::Ready(found)) if found == ready));
         assert!(matches!(next(), Some(FromWriter::Offered(found)) if found == offered));
         assert!(matches!(next(), Some(FromWriter::Acknowledged(found)) if found == [3, 4]));

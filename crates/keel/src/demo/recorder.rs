@@ -1,7 +1,7 @@
 //! The parent's own record of every reading: what was offered, what was acknowledged, and at the end what the
 //! store gives back. It knows only what came through the pipe.
 
-use super::protocol::{Offered, VALUE_BYTES};
+use super::protocol::{Offered, TableRow, VALUE_BYTES};
 use std::collections::HashMap;
 
 /// Most readings of one run; 24 bytes each are kept.
@@ -12,6 +12,8 @@ struct Entry {
     time_ms: u64,
     value: [u8; VALUE_BYTES],
     sensor: u16,
+    /// The life of the writer that offered it last.
+    life: u16,
     acknowledged: bool,
 }
 
@@ -34,6 +36,9 @@ pub(crate) struct Record {
     entries: Vec<Entry>,
     acknowledged: u64,
     again: u64,
+    /// The present life of the writer, and how many readings it has offered that are open.
+    life: u16,
+    open_in_life: u64,
 }
 
 /// What the comparison with the reopened store found.
@@ -49,9 +54,40 @@ pub(crate) struct Comparison {
     pub(crate) found: u64,
     /// Offered, never acknowledged, and in the store all the same: allowed.
     pub(crate) unacknowledged_found: u64,
+    /// What the recovered tables showed.
+    pub(crate) tables: TablesFound,
+}
+
+/// What the comparison with tables found that were rebuilt from the store, summed over them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TablesFound {
+    /// Tables compared.
+    pub(crate) compared: u64,
+    /// Sensors without a value, or with one older than the newest that was acknowledged.
+    pub(crate) stale: u64,
+    /// Sensors with a value that was not offered for their time.
+    pub(crate) altered: u64,
+    /// Sensors with a time at which none of their readings was offered.
+    pub(crate) unexpected: u64,
+}
+
+impl TablesFound {
+    /// Adds what another table showed.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.compared += other.compared;
+        self.stale += other.stale;
+        self.altered += other.altered;
+        self.unexpected += other.unexpected;
+    }
 }
 
 impl Record {
+    /// A writer was started: what is open from before has no ticket in this one.
+    pub(crate) fn begin_life(&mut self) {
+        self.life = self.life.saturating_add(1);
+        self.open_in_life = 0;
+    }
+
     /// The writer announced a reading: the next one, or one that it offers again.
     pub(crate) fn offered(&mut self, reading: &Offered) -> Result<(), RecordError> {
         let expected = self.entries.len() as u64;
@@ -61,12 +97,16 @@ impl Record {
                 expected,
             });
         }
+        let life = self.life;
         if let Some(entry) = self.entry_mut(reading.number) {
             if (entry.time_ms, entry.sensor, entry.value)
                 != (reading.time_ms, reading.sensor, reading.value)
             {
                 return Err(RecordError::Changed(reading.number));
             }
+            let opened = !entry.acknowledged && entry.life != life;
+            entry.life = life;
+            self.open_in_life += u64::from(opened);
             self.again += 1;
             return Ok(());
         }
@@ -77,18 +117,23 @@ impl Record {
             time_ms: reading.time_ms,
             value: reading.value,
             sensor: reading.sensor,
+            life,
             acknowledged: false,
         });
+        self.open_in_life += 1;
         Ok(())
     }
 
     /// The writer acknowledged a reading. Doing so twice counts once.
     pub(crate) fn acknowledged(&mut self, number: u64) -> Result<(), RecordError> {
+        let life = self.life;
         let entry = self
             .entry_mut(number)
             .ok_or(RecordError::NeverOffered(number))?;
         let first = !std::mem::replace(&mut entry.acknowledged, true);
+        let here = first && entry.life == life;
         self.acknowledged += u64::from(first);
+        self.open_in_life -= u64::from(here);
         Ok(())
     }
 
@@ -111,6 +156,11 @@ impl Record {
         self.offered_count() - self.acknowledged
     }
 
+    /// Readings that the present writer has offered and not acknowledged: its open tickets.
+    pub(crate) fn open_in_life_count(&self) -> u64 {
+        self.open_in_life
+    }
+
     /// How often a reading was offered again after a restart.
     pub(crate) fn again_count(&self) -> u64 {
         self.again
@@ -129,6 +179,55 @@ impl Record {
             .enumerate()
             .filter(|(_, entry)| !entry.acknowledged);
         open.map(|(number, _)| number as u64).collect()
+    }
+
+    /// Compares a table that was rebuilt from the store: every sensor shows its newest acknowledged reading, or
+    /// a newer one that was offered.
+    pub(crate) fn compare_table(&self, rows: &[TableRow]) -> TablesFound {
+        /// What is known of one sensor.
+        #[derive(Clone, Copy, Default)]
+        struct Known<'r> {
+            row: Option<&'r TableRow>,
+            acknowledged_ms: Option<u64>,
+            offered: Option<[u8; VALUE_BYTES]>,
+        }
+        let sensors = rows.iter().map(|row| row.sensor);
+        let sensors = sensors.chain(self.entries.iter().map(|entry| entry.sensor));
+        let mut known =
+            vec![Known::default(); sensors.max().map_or(0, |most| usize::from(most) + 1)];
+        for row in rows {
+            known[usize::from(row.sensor)].row = Some(row);
+        }
+        for entry in &self.entries {
+            let here = &mut known[usize::from(entry.sensor)];
+            if entry.acknowledged {
+                here.acknowledged_ms = here.acknowledged_ms.max(Some(entry.time_ms));
+            }
+            if here
+                .row
+                .is_some_and(|row| u64::try_from(row.time_ms) == Ok(entry.time_ms))
+            {
+                here.offered = Some(entry.value);
+            }
+        }
+        let mut found = TablesFound {
+            compared: 1,
+            ..TablesFound::default()
+        };
+        for here in known {
+            let Some(row) = here.row else {
+                found.stale += u64::from(here.acknowledged_ms.is_some());
+                continue;
+            };
+            match here.offered {
+                None => found.unexpected += 1,
+                Some(value) if value != row.value => found.altered += 1,
+                Some(_) => {
+                    found.stale += u64::from(u64::try_from(row.time_ms).ok() < here.acknowledged_ms)
+                }
+            }
+        }
+        found
     }
 
     /// Starts the comparison with a store.
@@ -236,6 +335,59 @@ mod tests {
         comparing.found(Some(0), 0, &[]);
         let found = comparing.finish();
         assert_eq!((found.unexpected, found.altered, found.missing), (2, 1, 2));
+    }
+
+    #[test]
+    fn a_table_shows_the_newest_acknowledged_reading_or_a_newer_one() {
+        let mut record = Record::default();
+        for number in 0..4 {
+            let mut reading = reading(number);
+            reading.sensor = (number % 2) as u16;
+            record.offered(&reading).unwrap();
+        }
+        // Sensor 0 has readings 0 and 2, sensor 1 has 1 and 3; 3 is open.
+        (0..3).for_each(|number| record.acknowledged(number).unwrap());
+        let row = |sensor: u16, number: u64| TableRow {
+            sensor,
+            time_ms: 10 * number as i64,
+            value: (number as f64).to_le_bytes(),
+        };
+        let counts = |rows: &[TableRow]| {
+            let found = record.compare_table(rows);
+            assert_eq!(found.compared, 1);
+            (found.stale, found.altered, found.unexpected)
+        };
+        assert_eq!(counts(&[row(0, 2), row(1, 1)]), (0, 0, 0));
+        assert_eq!(counts(&[row(0, 2), row(1, 3)]), (0, 0, 0));
+        assert_eq!(counts(&[row(0, 0), row(1, 3)]), (1, 0, 0));
+        assert_eq!(counts(&[row(1, 3)]), (1, 0, 0));
+        assert_eq!(counts(&[]), (2, 0, 0));
+        let mut changed = row(0, 2);
+        changed.value[7] ^= 1;
+        assert_eq!(counts(&[changed, row(1, 1)]), (0, 1, 0));
+        // The reading of another sensor, and times of no reading.
+        assert_eq!(counts(&[row(0, 2), row(1, 2)]), (0, 0, 1));
+        assert_eq!(counts(&[row(0, 2), row(1, 1), row(9, 1)]), (0, 0, 1));
+        let mut early = row(0, 2);
+        early.time_ms = -1;
+        assert_eq!(counts(&[early, row(1, 1)]), (0, 0, 1));
+    }
+
+    #[test]
+    fn tickets_are_those_of_the_present_writer() {
+        let mut record = record(3, &[0]);
+        assert_eq!(record.open_in_life_count(), 2);
+        record.begin_life();
+        assert_eq!((record.open_count(), record.open_in_life_count()), (2, 0));
+        record.offered(&reading(1)).unwrap();
+        record.offered(&reading(1)).unwrap();
+        assert_eq!(record.open_in_life_count(), 1);
+        record.acknowledged(2).unwrap();
+        assert_eq!((record.open_count(), record.open_in_life_count()), (1, 1));
+        record.acknowledged(1).unwrap();
+        record.acknowledged(1).unwrap();
+        record.offered(&reading(1)).unwrap();
+        assert_eq!((record.open_count(), record.open_in_life_count()), (0, 0));
     }
 
     #[test]

@@ -1,19 +1,16 @@
 //! A run from the first life of the writer to the comparison of the reopened store with the record.
 
+use super::compare::{self, Reopened};
 use super::face::Face;
 use super::place::Place;
-use super::protocol::{FromWriter, LatencyOf, Ready, Start, Stats};
-use super::recorder::{Comparison, Record, RecordError};
+use super::protocol::{FromWriter, LatencyOf, Ready, Start, Stats, TableRow};
+use super::recorder::{Record, RecordError, TablesFound};
 use super::state::{Phase, Rate, Snapshot, Sums, remember};
 use super::summary::{Figures, Totals};
 use super::supervisor::{Event, KillAt, Life, PlannedLife, plan};
 use crate::error::CliError;
 use crate::signals;
-use base::block::{FileDevice, FileDeviceOptions};
 use base::histogram::Histogram;
-use flash::{OpenOptions, Store};
-use ingest::trace;
-use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// Time between two pictures of the live view.
@@ -47,6 +44,8 @@ enum Ended {
 /// What the present writer has said.
 #[derive(Default)]
 struct Present {
+    /// The table that it recovered.
+    table: Vec<TableRow>,
     ready: Option<Ready>,
     stats: Option<Box<Stats>>,
     latency: [Option<Histogram>; LatencyOf::ALL.len()],
@@ -71,6 +70,9 @@ pub(crate) struct Run<'p> {
     kills_planned: u64,
     kills_with_open_tickets: u64,
     kills_during_recovery: u64,
+    kills_after_acknowledgement: u64,
+    /// What the tables showed that the writers recovered.
+    tables: TablesFound,
     killed_at: Option<Instant>,
     downtime: Duration,
     shown_at: Option<Instant>,
@@ -96,6 +98,8 @@ impl<'p> Run<'p> {
             kills_planned: 0,
             kills_with_open_tickets: 0,
             kills_during_recovery: 0,
+            kills_after_acknowledgement: 0,
+            tables: TablesFound::default(),
             killed_at: None,
             downtime: Duration::ZERO,
             shown_at: None,
@@ -128,13 +132,15 @@ impl<'p> Run<'p> {
         self.phase = Phase::Comparing;
         self.show(face, true)?;
         let begun = Instant::now();
-        let (comparison, log_damaged) = self.compare()?;
+        let mut reopened = compare::reopen(&self.place.image(), &self.record)?;
+        reopened.comparison.tables.add(&self.tables);
         let reopen_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Ok(self.figures(seconds, comparison, log_damaged, reopen_ns))
+        Ok(self.figures(seconds, &reopened, reopen_ns))
     }
 
     /// One life of the writer.
     fn live(&mut self, planned: &PlannedLife, face: &mut Face) -> Result<(), CliError> {
+        self.record.begin_life();
         let open = self.record.open();
         let start = Start {
             end_ms: planned.end_ms,
@@ -186,13 +192,27 @@ impl<'p> Run<'p> {
             Some(KillAt::Start { delay }) => Some(life.begun + delay),
             _ => None,
         };
+        // The acknowledgement that a kill has waited for, plus its delay.
+        let mut struck_at: Option<Instant> = None;
         let mut stopped_at: Option<Instant> = None;
         let mut heard_at = Instant::now();
         loop {
-            match life.next_event(self.pause(kill_at)) {
+            match life.next_event(pause(struck_at.or(kill_at))) {
                 Some(Event::Message(message)) => {
                     heard_at = Instant::now();
+                    let acknowledged = matches!(message, FromWriter::Acknowledged(_));
                     self.hear(message)?;
+                    if let Some(KillAt::Trace {
+                        acknowledged: Some(after),
+                        ..
+                    }) = kill
+                        && acknowledged
+                        && struck_at.is_none()
+                        && kill_at.is_some_and(|at| heard_at >= at)
+                        && self.record.open_in_life_count() > 0
+                    {
+                        struck_at = Some(heard_at + after);
+                    }
                 }
                 Some(Event::Ended(Ok(()))) => return Ok(Ended::Finished),
                 Some(Event::Ended(Err(error))) => return Err(nonsense(&error)),
@@ -206,20 +226,25 @@ impl<'p> Run<'p> {
             {
                 kill_at = Some(now + delay);
             }
-            let open_by_ms = match kill {
-                Some(KillAt::Trace { open_by_ms, .. }) => open_by_ms,
-                _ => None,
+            let due = match kill {
+                None => false,
+                Some(KillAt::Start { .. }) => kill_at.is_some_and(|at| now >= at),
+                Some(KillAt::Trace {
+                    acknowledged,
+                    open_by_ms,
+                    ..
+                }) => kill_at.is_some_and(|at| {
+                    let open = self.record.open_in_life_count() > 0;
+                    let last_chance = open && self.record.time_ms_last() >= open_by_ms;
+                    let chosen = match acknowledged {
+                        None => open && now >= at,
+                        Some(_) => struck_at.is_some_and(|at| now >= at),
+                    };
+                    chosen || (last_chance && struck_at.is_none()) || now >= at + OPEN_TIMEOUT
+                }),
             };
-            let open = self.record.open_count() > 0;
-            let last_chance = open
-                && open_by_ms.is_some_and(|by_ms| {
-                    self.record.offered_count() > 0 && self.record.time_ms_last() >= by_ms
-                });
-            if let Some(at) = kill_at
-                && stopped_at.is_none()
-                && (now >= at || last_chance)
-                && (open_by_ms.is_none() || open || now >= at + OPEN_TIMEOUT)
-            {
+            if due && stopped_at.is_none() {
+                self.kills_after_acknowledgement += u64::from(struck_at.is_some());
                 return self.kill(life);
             }
             self.show(face, false)?;
@@ -245,17 +270,10 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// How long to wait for the next event.
-    fn pause(&self, kill_at: Option<Instant>) -> Duration {
-        let now = Instant::now();
-        let until_kill = kill_at.map_or(FRAME, |at| at.saturating_duration_since(now));
-        until_kill.clamp(Duration::from_millis(1), FRAME / 2)
-    }
-
     /// SIGKILL, then everything that the writer had said before it died.
     fn kill(&mut self, life: &mut Life) -> Result<Ended, CliError> {
         let recovering = self.present.ready.is_none();
-        let knew_of_open = self.record.open_count() > 0;
+        let knew_of_open = self.record.open_in_life_count() > 0;
         life.kill();
         let now = Instant::now();
         // A start that was killed continues the downtime that began with the kill before.
@@ -277,7 +295,7 @@ impl<'p> Run<'p> {
         self.kills += 1;
         if recovering {
             self.kills_during_recovery += 1;
-        } else if knew_of_open && self.record.open_count() > 0 {
+        } else if knew_of_open && self.record.open_in_life_count() > 0 {
             // Open when it was decided, and still open when all that it had said was heard.
             self.kills_with_open_tickets += 1;
         }
@@ -288,7 +306,12 @@ impl<'p> Run<'p> {
     fn hear(&mut self, message: FromWriter) -> Result<(), CliError> {
         let refused = |error: RecordError| nonsense(&error);
         match message {
+            FromWriter::Table(rows) => self.present.table.extend(rows),
             FromWriter::Ready(ready) => {
+                if !ready.formatted {
+                    let rows = std::mem::take(&mut self.present.table);
+                    self.tables.add(&self.record.compare_table(&rows));
+                }
                 self.direct = ready.direct;
                 self.totals.setup_writes += ready.setup_writes;
                 self.totals.setup_flushes += ready.setup_flushes;
@@ -382,51 +405,7 @@ impl<'p> Run<'p> {
         Ok(())
     }
 
-    /// Reopens the store, reads its whole log, and compares that with the record.
-    fn compare(&self) -> Result<(Comparison, u64), CliError> {
-        let image = self.place.image();
-        let shown = image.display();
-        let failed = |error: &dyn std::error::Error| {
-            CliError::failure(
-                &shown,
-                format!("cannot be reopened: {error}"),
-                "this is a defect; please report it",
-            )
-        };
-        let sensors = trace::bundled_sensors().map_err(|error| failed(&error))?;
-        let options = FileDeviceOptions {
-            create_bytes: None,
-            read_only: true,
-            direct: true,
-            exclusive: true,
-        };
-        let device = FileDevice::open(&image, &options).map_err(|error| failed(&error))?;
-        let options = OpenOptions {
-            read_only: true,
-            ..OpenOptions::default()
-        };
-        let mut store = Store::open(device, &options).map_err(|error| failed(&error))?;
-        let mut comparing = self.record.compare();
-        let report = db::scan_log(&mut store, &mut |entry| {
-            comparing.found(
-                entry.key.and_then(|key| sensors.index_of(key)),
-                entry.timestamp_ms,
-                entry.value,
-            );
-            ControlFlow::Continue(())
-        });
-        let damage = report.map_err(|error| failed(&error))?.damage;
-        let damaged = damage.records_damaged + damage.pieces_unreadable + damage.files_unreadable;
-        Ok((comparing.finish(), damaged))
-    }
-
-    fn figures(
-        self,
-        seconds: f64,
-        comparison: Comparison,
-        log_damaged: u64,
-        reopen_ns: u64,
-    ) -> Figures {
+    fn figures(self, seconds: f64, reopened: &Reopened, reopen_ns: u64) -> Figures {
         let offered = self.record.offered_count();
         let trace_ms = if self.stop_wanted {
             self.record.time_ms_last()
@@ -437,7 +416,7 @@ impl<'p> Run<'p> {
             offered,
             acknowledged: self.record.acknowledged_count(),
             offered_again: self.record.again_count(),
-            comparison,
+            comparison: reopened.comparison,
             totals: self.totals,
             seconds,
             trace_seconds: trace_ms as f64 / 1e3,
@@ -448,14 +427,24 @@ impl<'p> Run<'p> {
             kills: self.kills,
             kills_with_open_tickets: self.kills_with_open_tickets,
             kills_during_recovery: self.kills_during_recovery,
+            kills_after_acknowledgement: self.kills_after_acknowledgement,
             seed: self.options.seed,
             downtime_s: self.downtime.as_secs_f64(),
-            log_damaged,
+            log_damaged: reopened.log_damaged,
+            log_readings_missing: reopened.log_readings_missing,
+            log_segments: reopened.log_segments,
             reopen_ns,
             direct: self.direct,
             kept_image: None,
         }
     }
+}
+
+/// How long to wait for the next event.
+fn pause(kill_at: Option<Instant>) -> Duration {
+    let now = Instant::now();
+    let until_kill = kill_at.map_or(FRAME, |at| at.saturating_duration_since(now));
+    until_kill.clamp(Duration::from_micros(200), FRAME / 2)
 }
 
 /// One pass of the bundled trace; longer runs begin it again.
@@ -473,6 +462,7 @@ fn nonsense(error: &dyn std::error::Error) -> CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ingest::trace;
 
     #[test]
     fn the_length_of_a_pass_is_that_of_the_bundled_trace() {

@@ -46,8 +46,10 @@ pub(crate) struct Snapshot<'r> {
 /// The few sums that are shown while a run goes on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
-    pub(crate) instances: u64,
-    pub(crate) deadline_misses: u64,
+    /// Instances that ended late, and releases that no instance of their own followed.
+    pub(crate) late: u64,
+    /// Releases of the task.
+    pub(crate) releases: u64,
     pub(crate) device_writes: u64,
     pub(crate) device_flushes: u64,
 }
@@ -58,9 +60,10 @@ impl Sums {
         let zero = Stats::default();
         let now = present.unwrap_or(&zero);
         let instances = ended.instances + now.instances;
+        let missed = ended.releases_missed + now.releases_missed;
         Self {
-            instances,
-            deadline_misses: ended.deadline_misses + now.deadline_misses,
+            late: ended.deadline_misses + now.deadline_misses + missed,
+            releases: instances + missed,
             device_writes: ended.device_writes + now.device_writes,
             device_flushes: ended.device_flushes + now.device_flushes,
         }

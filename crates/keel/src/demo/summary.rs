@@ -9,6 +9,9 @@ use std::fmt::Write;
 /// The share of offered readings that must have been acknowledged when the writer was killed.
 pub(crate) const ACKNOWLEDGED_SHARE_MIN: f64 = 0.9;
 
+/// So many releases cannot pass before the first instance of a task that works.
+const RELEASES_WITHOUT_INSTANCE_MAX: u64 = 10;
+
 /// Fewest kills of a run with `--kill`.
 pub(crate) const KILLS_MIN: u64 = 10;
 
@@ -17,8 +20,10 @@ pub(crate) const KILLS_MIN: u64 = 10;
 pub(crate) struct Totals {
     pub(crate) instances: u64,
     pub(crate) deadline_misses: u64,
+    pub(crate) releases_missed: u64,
     pub(crate) tardiness_sum: f64,
     pub(crate) fresh_sum: f64,
+    pub(crate) fresh_samples: u64,
     pub(crate) response_ns_max: u64,
     pub(crate) device_writes: u64,
     pub(crate) device_blocks_written: u64,
@@ -39,7 +44,9 @@ impl Totals {
         self.instances += stats.instances;
         self.deadline_misses += stats.deadline_misses;
         self.tardiness_sum += stats.tardiness_sum;
+        self.releases_missed += stats.releases_missed;
         self.fresh_sum += stats.fresh_sum;
+        self.fresh_samples += stats.fresh_samples;
         self.response_ns_max = self.response_ns_max.max(stats.response_ns_max);
         self.device_writes += stats.device_writes;
         self.device_blocks_written += stats.device_blocks_written;
@@ -51,9 +58,9 @@ impl Totals {
         ratio(self.tardiness_sum, self.instances)
     }
 
-    /// Mean over all instances of the share of fresh objects; 0 before the first.
+    /// Mean over all reports of the share of fresh objects; 0 before the first.
     pub(crate) fn fresh_mean(&self) -> f64 {
-        ratio(self.fresh_sum, self.instances)
+        ratio(self.fresh_sum, self.fresh_samples)
     }
 }
 
@@ -80,11 +87,17 @@ pub(crate) struct Figures {
     pub(crate) kills: u64,
     pub(crate) kills_with_open_tickets: u64,
     pub(crate) kills_during_recovery: u64,
+    /// Kills within 5 ms after an acknowledgement arrived.
+    pub(crate) kills_after_acknowledgement: u64,
     pub(crate) seed: Option<u64>,
     /// Time between a kill and the writer's readiness, summed.
     pub(crate) downtime_s: f64,
-    /// Files or pieces of the log that could not be read at the end.
+    /// Records, pieces or files of the log that were damaged at the end.
     pub(crate) log_damaged: u64,
+    /// Readings that the numbering of the log showed to be missing at the end.
+    pub(crate) log_readings_missing: u64,
+    /// Files of the log at the end.
+    pub(crate) log_segments: u64,
     pub(crate) reopen_ns: u64,
     pub(crate) direct: bool,
     /// Where the store was left, if it was.
@@ -102,11 +115,34 @@ impl Figures {
                 found.missing
             ));
         }
-        if found.altered > 0 {
-            failures.push(format!("{} readings are altered", found.altered));
+        let (altered, unexpected) = (self.altered(), self.unexpected());
+        if altered > 0 {
+            failures.push(format!("{altered} readings are altered"));
         }
-        if found.unexpected > 0 {
-            failures.push(format!("{} readings were never offered", found.unexpected));
+        if unexpected > 0 {
+            failures.push(format!("{unexpected} readings were never offered"));
+        }
+        if found.tables.stale > 0 {
+            failures.push(format!(
+                "{} sensors were older in a recovered table than acknowledged",
+                found.tables.stale
+            ));
+        }
+        // Nothing damages the store here: a killed process leaves at most an unfinished end of the log.
+        let damaged = self.log_damaged.max(self.totals.records_damaged);
+        if damaged > 0 {
+            failures.push(format!("{damaged} pieces of the log are damaged"));
+        }
+        if self.log_readings_missing > 0 {
+            failures.push(format!(
+                "the log says that {} of its readings are missing",
+                self.log_readings_missing
+            ));
+        }
+        if self.totals.instances == 0
+            && self.totals.releases_missed >= RELEASES_WITHOUT_INSTANCE_MAX
+        {
+            failures.push("no instance of the analysis task has ended".to_owned());
         }
         if self.kill_asked
             && (self.acknowledged as f64) < ACKNOWLEDGED_SHARE_MIN * self.offered as f64
@@ -139,6 +175,16 @@ impl Figures {
         failures
     }
 
+    /// Readings altered in the log, and sensors altered in a table.
+    fn altered(&self) -> u64 {
+        self.comparison.altered + self.comparison.tables.altered
+    }
+
+    /// The same of those that were never offered.
+    fn unexpected(&self) -> u64 {
+        self.comparison.unexpected + self.comparison.tables.unexpected
+    }
+
     fn latency(&self, of: LatencyOf) -> &Histogram {
         &self.totals.latency[of as usize]
     }
@@ -151,15 +197,18 @@ impl Figures {
             json!({"p50": us(50.0), "p99": us(99.0), "p999": us(99.9), "max": us(100.0), "count": histogram.count()})
         };
         let totals = &self.totals;
-        json!({
+        let mut figures = json!({
             "readings_offered": self.offered,
             "readings_acknowledged": self.acknowledged,
             "readings_missing": self.comparison.missing,
-            "readings_altered": self.comparison.altered,
-            "readings_unexpected": self.comparison.unexpected,
+            "readings_altered": self.altered(),
+            "readings_unexpected": self.unexpected(),
+            "table_stale": self.comparison.tables.stale,
+            "tables_compared": self.comparison.tables.compared,
             "readings_offered_again": self.offered_again,
             "tardiness_mean": totals.tardiness_mean(),
             "deadline_misses": totals.deadline_misses,
+            "releases_missed": totals.releases_missed,
             "task_instances": totals.instances,
             "task_response_us": latency(LatencyOf::Response),
             "fresh_mean": totals.fresh_mean(),
@@ -176,9 +225,14 @@ impl Figures {
             "trace_passes": self.passes,
             "speed": self.speed,
             "stopped_early": self.stopped_early,
+            "failures": self.failures(),
+        });
+        // In two parts: the macro has a limit.
+        let recovery = json!({
             "kills": self.kills,
             "kills_with_open_tickets": self.kills_with_open_tickets,
             "kills_during_recovery": self.kills_during_recovery,
+            "kills_after_acknowledgement": self.kills_after_acknowledgement,
             "seed": self.seed,
             "downtime_seconds": self.downtime_s,
             "recoveries": totals.recoveries,
@@ -186,10 +240,15 @@ impl Figures {
             "recovery_ms_mean": ratio(totals.recovery_ns_sum as f64 / 1e6, totals.recoveries),
             "records_damaged": totals.records_damaged,
             "log_damaged": self.log_damaged,
+            "log_readings_missing": self.log_readings_missing,
+            "log_segments": self.log_segments,
             "reopen_ms": self.reopen_ns as f64 / 1e6,
             "image": self.kept_image,
-            "failures": self.failures(),
-        })
+        });
+        if let (Value::Object(all), Value::Object(more)) = (&mut figures, recovery) {
+            all.extend(more);
+        }
+        figures
     }
 
     /// The summary for people, several lines.
@@ -230,12 +289,15 @@ impl Figures {
         writeln!(
             out,
             "  reopened   {} missing, {} altered, {} never offered",
-            found.missing, found.altered, found.unexpected
+            found.missing,
+            self.altered(),
+            self.unexpected()
         )?;
-        let damaged = self.log_damaged.max(totals.records_damaged);
-        if damaged > 0 {
-            writeln!(out, "  damaged    {damaged} pieces of the log")?;
-        }
+        writeln!(
+            out,
+            "             in {} log files; {} sensors stale in {} recovered tables",
+            self.log_segments, found.tables.stale, found.tables.compared
+        )?;
         writeln!(out)?;
         let [p50, p99, p999, max] = self.percentiles(LatencyOf::PutDurable);
         writeln!(
@@ -273,13 +335,14 @@ impl Figures {
         let [p50, _, _, max] = self.percentiles(LatencyOf::Response);
         writeln!(
             out,
-            "  analysis   {} instances, {} missed the deadline; half took {p50} at most,",
+            "  analysis   {} instances, {} missed the deadline, {} releases went without,",
             grouped(totals.instances),
-            grouped(totals.deadline_misses)
+            grouped(totals.deadline_misses),
+            grouped(totals.releases_missed)
         )?;
         writeln!(
             out,
-            "             the longest {max}; mean tardiness {:.3}",
+            "             half took {p50} at most, the longest {max}; mean tardiness {:.3}",
             totals.tardiness_mean()
         )?;
         writeln!(
@@ -315,12 +378,15 @@ impl Figures {
         writeln!(out)?;
         writeln!(
             out,
-            "  kills      {} with SIGKILL, {} of them with tickets open, {} during start-up",
-            self.kills, self.kills_with_open_tickets, self.kills_during_recovery
+            "  kills      {} with SIGKILL: {} with tickets open, {} during start-up, {} right",
+            self.kills,
+            self.kills_with_open_tickets,
+            self.kills_during_recovery,
+            self.kills_after_acknowledgement
         )?;
         writeln!(
             out,
-            "             (seed {}: --seed repeats the plan)",
+            "             after an acknowledgement (seed {}: --seed repeats the plan)",
             self.seed.unwrap_or_default()
         )?;
         writeln!(
@@ -382,6 +448,7 @@ pub(crate) fn grouped(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::recorder::TablesFound;
     use super::*;
 
     fn good() -> Figures {
@@ -415,6 +482,48 @@ mod tests {
             };
             assert_eq!(figures.failures().len(), 1);
             assert!(figures.text().contains("FAILED"));
+        }
+    }
+
+    #[test]
+    fn a_wrong_table_a_damaged_log_or_a_task_that_stands_still_fails_a_run() {
+        let tables = |tables| Figures {
+            comparison: Comparison {
+                tables,
+                ..Comparison::default()
+            },
+            ..good()
+        };
+        let with_totals = |totals| Figures { totals, ..good() };
+        let zero = TablesFound::default;
+        for figures in [
+            tables(TablesFound { stale: 1, ..zero() }),
+            tables(TablesFound {
+                altered: 1,
+                ..zero()
+            }),
+            tables(TablesFound {
+                unexpected: 1,
+                ..zero()
+            }),
+            Figures {
+                log_damaged: 1,
+                ..good()
+            },
+            Figures {
+                log_readings_missing: 1,
+                ..good()
+            },
+            with_totals(Totals {
+                records_damaged: 1,
+                ..Totals::default()
+            }),
+            with_totals(Totals {
+                releases_missed: 10,
+                ..Totals::default()
+            }),
+        ] {
+            assert_eq!(figures.failures().len(), 1, "{figures:?}");
         }
     }
 
@@ -455,6 +564,8 @@ mod tests {
             "readings_altered",
             "tardiness_mean",
             "deadline_misses",
+            "releases_missed",
+            "table_stale",
             "fresh_mean",
             "device_writes",
             "device_flushes",

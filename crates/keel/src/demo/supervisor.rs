@@ -171,9 +171,11 @@ pub(crate) enum KillAt {
     Trace {
         time_ms: u64,
         delay: Duration,
-        /// Only at a moment when readings are open; and, so that there is one, at the first such moment from
-        /// this time of the trace on, whatever is left of the delay. `None` for any moment.
-        open_by_ms: Option<u64>,
+        /// So long after an acknowledgement that arrives then: where one that came too early shows.
+        acknowledged: Option<Duration>,
+        /// Only at a moment when tickets are open; and, so that there is one, at the first such moment from this
+        /// time of the trace on, whatever is left of the delay and whether or not an acknowledgement came.
+        open_by_ms: u64,
     },
     /// So long after the start of the process: while it recovers.
     Start { delay: Duration },
@@ -193,6 +195,12 @@ const KILLS_IN_REPLAY: u64 = 10;
 /// Kills during start-up, in addition.
 const KILLS_IN_RECOVERY: usize = 2;
 
+/// Of those, the ones that follow an acknowledgement.
+const KILLS_AFTER_ACKNOWLEDGEMENT: u64 = 4;
+
+/// Longest time between that acknowledgement and the kill. Every other kill comes at once.
+const AFTER_ACKNOWLEDGEMENT_US_MAX: u64 = 5_000;
+
 /// The longest wait between reaching the chosen place of the trace and the kill: longer than one commit interval,
 /// so that kills fall into every phase of a commit.
 const DELAY_MS_MAX: u64 = 300;
@@ -210,6 +218,10 @@ pub(crate) fn plan(end_ms: u64, speed: f64, seed: Option<u64>) -> Vec<PlannedLif
     let mut in_recovery: Vec<u64> = (1..=KILLS_IN_REPLAY).collect();
     random.shuffle(&mut in_recovery);
     in_recovery.truncate(KILLS_IN_RECOVERY);
+    let mut aimed: Vec<u64> = (0..KILLS_IN_REPLAY).collect();
+    random.shuffle(&mut aimed);
+    aimed.truncate(KILLS_AFTER_ACKNOWLEDGEMENT as usize);
+    aimed.sort_unstable();
     let mut lives = Vec::new();
     for part in 0..=KILLS_IN_REPLAY {
         let begin_ms = end_ms * part / (KILLS_IN_REPLAY + 1);
@@ -223,16 +235,23 @@ pub(crate) fn plan(end_ms: u64, speed: f64, seed: Option<u64>) -> Vec<PlannedLif
             });
         }
         let kill = (part < KILLS_IN_REPLAY).then(|| {
-            // Never in the last tenth of the part: there must be a reading at or after it.
-            let time_ms = begin_ms + random.below((part_end_ms - begin_ms) * 9 / 10 + 1);
+            let after = aimed.binary_search(&part).ok();
+            // Never in the last tenth of the part: there must be a reading at or after it. Early in the part where
+            // an acknowledgement is still to come.
+            let tenths = if after.is_some() { 2 } else { 9 };
+            let time_ms = begin_ms + random.below((part_end_ms - begin_ms) * tenths / 10 + 1);
             let left_ms = part_end_ms - time_ms;
             // At the end of its part the writer waits, and soon nothing is open any more: the kill comes before.
             let delay_ms_max = (DELAY_MS_MAX as f64).min(left_ms as f64 / speed * 0.75) as u64;
+            let delay = Duration::from_millis(random.below(delay_ms_max + 1));
+            let after_us = random.below(AFTER_ACKNOWLEDGEMENT_US_MAX + 1);
+            let acknowledged = after
+                .map(|number| Duration::from_micros(if number % 2 == 0 { 0 } else { after_us }));
             KillAt::Trace {
                 time_ms,
-                delay: Duration::from_millis(random.below(delay_ms_max + 1)),
-                // A few may fall on a moment when everything is durable; most must not.
-                open_by_ms: (part % 4 != 3).then_some(time_ms + left_ms * 3 / 4),
+                delay: acknowledged.map_or(delay, |_| Duration::ZERO),
+                acknowledged,
+                open_by_ms: time_ms + left_ms * 3 / 4,
             }
         });
         lives.push(PlannedLife {
@@ -288,16 +307,15 @@ mod tests {
                     None => {}
                 }
             }
-            let open = |life: &&PlannedLife| {
-                matches!(
-                    life.kill,
-                    Some(KillAt::Trace {
-                        open_by_ms: Some(_),
-                        ..
-                    })
-                )
-            };
-            assert!(lives.iter().filter(open).count() * 2 > lives.len());
+            let in_replay = |life: &&PlannedLife| matches!(life.kill, Some(KillAt::Trace { .. }));
+            assert!(lives.iter().filter(in_replay).count() * 2 > lives.len());
+            let aimed = lives.iter().filter_map(|life| match life.kill {
+                Some(KillAt::Trace { acknowledged, .. }) => acknowledged,
+                _ => None,
+            });
+            let delays: Vec<Duration> = aimed.collect();
+            assert_eq!(delays.len() as u64, KILLS_AFTER_ACKNOWLEDGEMENT);
+            assert!(delays.iter().all(|delay| delay.as_micros() <= 5_000));
         }
         // However short a part is, its kill comes before its end.
         for speed in [0.1, 20.0, 1_000.0] {
@@ -306,13 +324,12 @@ mod tests {
                     time_ms,
                     delay,
                     open_by_ms,
+                    ..
                 }) = life.kill
                 {
                     let at_ms = time_ms as f64 + delay.as_millis() as f64 * speed;
                     assert!(at_ms <= life.end_ms as f64, "{speed}: {life:?}");
-                    assert!(
-                        open_by_ms.is_none_or(|by_ms| (time_ms..=life.end_ms).contains(&by_ms))
-                    );
+                    assert!((time_ms..=life.end_ms).contains(&open_by_ms));
                 }
             }
         }

@@ -279,7 +279,7 @@ fn render_figures(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot<'_>) {
     let line = Sparkline::default().data(history.iter().copied()).max(peak);
     frame.render_widget(line.style(Style::new().fg(ACCENT)), chart);
     let figures = &snapshot.figures;
-    let missed = figures.deadline_misses;
+    let missed = figures.late;
     let fresh = snapshot.stats.map_or(0.0, |stats| stats.fresh_last);
     let fresh_colour = if fresh > 0.9 { GOOD } else { WARN };
     let tardiness = snapshot.stats.map_or(0.0, |stats| stats.tardiness_last);
@@ -292,7 +292,7 @@ fn render_figures(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot<'_>) {
         };
         format!("{share:.4}")
     };
-    let late = format!("{} of {}", grouped(missed), grouped(figures.instances));
+    let late = format!("{} of {}", grouped(missed), grouped(figures.releases));
     let lines = vec![
         figure(
             "fresh",
