@@ -14,7 +14,7 @@ use base::clock::Clock;
 use crate::error::LogFailure;
 use crate::log::checkpoint::{CheckpointWriter, Step};
 use crate::log::checkpoint_name;
-use crate::log::writer::{LogWriter, Surroundings, failure_of};
+use crate::log::writer::{LogWriter, NO_READING, Surroundings, failure_of};
 use crate::options::DbOptions;
 use crate::queue::Queue;
 use crate::stats::LogCounters;
@@ -33,9 +33,11 @@ pub(crate) struct Shared<S: SegmentStore> {
     pub(crate) progress: Arc<Progress>,
     pub(crate) core: Mutex<Core<S>>,
     pub(crate) counters: Mutex<LogCounters>,
-    /// Sampled once a round, so that `put` needs no system call for it.
+    /// Sampled by the commit side at each round and after each nap, so that `put` needs no system call for it.
     pub(crate) wall_trusted: AtomicBool,
-    /// Arrival of the oldest reading in the round that runs; 0 between rounds. Written under `queue`.
+    /// The commit thread sleeps without a timer: the flag above grows old, `put` samples it itself.
+    pub(crate) asleep: AtomicBool,
+    /// Arrival of the oldest reading in the round that is not durable yet, or [`NO_READING`].
     pub(crate) in_flight_since_ns: AtomicU64,
     pub(crate) in_flight: AtomicBool,
     pub(crate) store_waiters: AtomicU32,
@@ -84,20 +86,20 @@ impl<S: SegmentStore> Shared<S> {
                 return Err(failure);
             }
             self.in_flight_since_ns.store(
-                queue.first.map_or(0, |(_, arrival_ns)| arrival_ns),
+                queue.first_reading_ns.unwrap_or(NO_READING),
                 Ordering::Relaxed,
             );
             self.in_flight.store(!queue.is_empty(), Ordering::Relaxed);
             queue.swap(&mut core.drained);
         }
-        self.wall_trusted
-            .store(self.clock.wall_is_trusted(), Ordering::Relaxed);
+        self.sample_wall_trusted();
         let around = Surroundings {
             table: &self.table,
             clock: &*self.clock,
             boot_id: self.boot_id,
             progress: &self.progress,
             counters: &self.counters,
+            in_flight_since_ns: &self.in_flight_since_ns,
         };
         if !core.drained.is_empty() {
             let before = core.writer.bytes_appended();
@@ -194,6 +196,13 @@ impl<S: SegmentStore> Shared<S> {
         self.progress.fail(failure);
     }
 
+    /// Asks the clock whether its wall time is trusted, for this and later readings.
+    pub(crate) fn sample_wall_trusted(&self) -> bool {
+        let trusted = self.clock.wall_is_trusted();
+        self.wall_trusted.store(trusted, Ordering::Relaxed);
+        trusted
+    }
+
     pub(crate) fn wake(&self) {
         if let Some(thread) = self.thread.get() {
             thread.unpark();
@@ -206,7 +215,7 @@ impl<S: SegmentStore> Shared<S> {
         if queue.stop || queue.failure.is_some() {
             return Plan::Stop;
         }
-        if let Some((first, _)) = queue.first {
+        if let Some(first) = queue.first {
             let left = interval.saturating_sub(Instant::now().saturating_duration_since(first));
             if queue.urgent || queue.is_pressed() || left.is_zero() || checkpointing {
                 return Plan::Round;
@@ -235,8 +244,14 @@ impl<S: SegmentStore> Shared<S> {
                 Plan::Nap(time) => {
                     napped = true;
                     std::thread::park_timeout(time);
+                    self.sample_wall_trusted();
                 }
-                Plan::Sleep => std::thread::park(),
+                Plan::Sleep => {
+                    self.asleep.store(true, Ordering::Relaxed);
+                    std::thread::park();
+                    self.sample_wall_trusted();
+                    self.asleep.store(false, Ordering::Relaxed);
+                }
                 Plan::Round => {
                     napped = false;
                     match self.round() {

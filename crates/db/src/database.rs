@@ -12,11 +12,11 @@ use crate::commit::{Core, Shared, lock};
 use crate::error::{Error, LogFailure};
 use crate::log::codec::Seal;
 use crate::log::segment_name;
-use crate::log::writer::LogWriter;
+use crate::log::writer::{LogWriter, NO_READING};
 use crate::options::{CommitDriver, DbOptions, Durability, ObjectId, ObjectSpec};
 use crate::queue::{Entry, EntryKind, Queue, touched_buffer};
 use crate::recovery::{self, RecoveryReport};
-use crate::stats::{Health, LogCounters, Stats};
+use crate::stats::{DROPPING_SHOWN_NS, Health, LogCounters, Stats};
 use crate::store::SegmentStore;
 use crate::table::{FreshCount, Key, SlotValue, Table, is_fresh};
 use crate::ticket::{Progress, Ticket};
@@ -100,7 +100,8 @@ impl<S: SegmentStore> Database<S> {
             }),
             counters: Mutex::new(LogCounters::default()),
             wall_trusted: AtomicBool::new(clock.wall_is_trusted()),
-            in_flight_since_ns: AtomicU64::new(0),
+            asleep: AtomicBool::new(false),
+            in_flight_since_ns: AtomicU64::new(NO_READING),
             in_flight: AtomicBool::new(false),
             store_waiters: AtomicU32::new(0),
             thread: OnceLock::new(),
@@ -236,7 +237,7 @@ impl<S: SegmentStore> Database<S> {
     }
 
     /// Stores a reading in the table and queues it for the log. Never blocks on the store and never allocates;
-    /// it calls the system only to wake a commit thread that sleeps.
+    /// it calls the system only to wake a commit thread that sleeps, and then to ask whether the clock is trusted.
     ///
     /// A reading whose timestamp is older than the slot's is logged but does not replace the newer value; of equal
     /// timestamps the later put wins. `get` shows a value at once, before it is durable.
@@ -253,12 +254,18 @@ impl<S: SegmentStore> Database<S> {
     ) -> Result<Ticket, Error> {
         let shared = &*self.shared;
         shared.table.check(id, timestamp_ms, value.len())?;
+        let wall_trusted = if shared.asleep.load(Ordering::Relaxed) {
+            // This put is about to wake the thread that samples the flag, perhaps hours after its last look.
+            shared.sample_wall_trusted()
+        } else {
+            shared.wall_trusted.load(Ordering::Relaxed)
+        };
         let entry = Entry {
             kind: EntryKind::Reading,
             id: id.0,
             timestamp_ms,
             arrival_ns: shared.clock.monotonic_ns(),
-            wall_trusted: shared.wall_trusted.load(Ordering::Relaxed),
+            wall_trusted,
             value,
         };
         let slot = SlotValue {
@@ -276,6 +283,7 @@ impl<S: SegmentStore> Database<S> {
             }
             if !queue.has_room(&entry) {
                 queue.busy += 1;
+                queue.busy_last_ns = Some(entry.arrival_ns);
                 return Err(Error::Busy);
             }
             // Slot and log under one lock: their orders agree.
@@ -346,40 +354,46 @@ impl<S: SegmentStore> Database<S> {
 
     /// Whether readings become durable.
     pub fn health(&self) -> Health {
-        let (failure, busy) = {
+        let now_ns = self.shared.clock.monotonic_ns();
+        let (failure, busy_last_ns) = {
             let queue = lock(&self.shared.queue);
             (
                 queue.failure.or(queue.closed.then_some(LogFailure::Closed)),
-                queue.busy,
+                queue.busy_last_ns,
             )
         };
+        let dropping =
+            busy_last_ns.is_some_and(|last| now_ns.saturating_sub(last) < DROPPING_SHOWN_NS);
         match failure {
             Some(failure) => Health::LogFailed(failure),
             None if lock(&self.shared.counters).checkpoint_failing => Health::CheckpointFailing,
-            None if busy > 0 => Health::Dropping,
+            None if dropping => Health::Dropping,
             None => Health::Ok,
         }
     }
 
-    /// Every figure, copied. Takes the producers' lock for a few loads; allocates.
+    /// Every figure, copied. Takes the producers' lock for a few loads; allocates after it.
     pub fn stats(&self) -> Stats {
         let shared = &*self.shared;
         let health = self.health();
         let now_ns = shared.clock.monotonic_ns();
-        let counters = lock(&shared.counters);
         let queue = lock(&shared.queue);
-        let oldest_ns = if shared.in_flight.load(Ordering::Acquire) {
-            Some(shared.in_flight_since_ns.load(Ordering::Relaxed))
-        } else {
-            queue.first.map(|(_, arrival_ns)| arrival_ns)
-        };
+        let (puts, busy) = (queue.puts, queue.busy);
+        let (refused, outdated) = (queue.refused, queue.outdated);
+        let (next_lsn, queue_bytes) = (queue.next_lsn, queue.bytes() as u64);
+        let in_flight_ns = Some(shared.in_flight_since_ns.load(Ordering::Relaxed))
+            .filter(|arrival_ns| *arrival_ns != NO_READING);
+        let oldest_ns = in_flight_ns.or(queue.first_reading_ns);
+        // The histograms are copied below: no producer shall wait for that.
+        drop(queue);
+        let counters = lock(&shared.counters);
         Stats {
-            puts: queue.puts,
-            busy: queue.busy,
-            refused: queue.refused,
-            outdated: queue.outdated,
-            outstanding: queue.next_lsn.saturating_sub(shared.progress.durable_end()),
-            queue_bytes: queue.bytes() as u64,
+            puts,
+            busy,
+            refused,
+            outdated,
+            outstanding: next_lsn.saturating_sub(shared.progress.durable_end()),
+            queue_bytes,
             durable_lag_ms: oldest_ns
                 .map_or(0.0, |oldest| now_ns.saturating_sub(oldest) as f64 / 1e6),
             batches: counters.batches,

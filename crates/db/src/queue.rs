@@ -43,8 +43,10 @@ pub(crate) struct Queue {
     bytes_max: usize,
     /// Number of the next reading.
     pub(crate) next_lsn: u64,
-    /// When the first waiting entry came, on two clocks: the thread's timer and the database's clock.
-    pub(crate) first: Option<(Instant, u64)>,
+    /// When the first waiting entry came, on the thread's timer.
+    pub(crate) first: Option<Instant>,
+    /// Arrival of the first waiting reading.
+    pub(crate) first_reading_ns: Option<u64>,
     /// Somebody wants the next flush at once.
     pub(crate) urgent: bool,
     /// The commit thread sleeps without a timer and must be woken.
@@ -59,6 +61,8 @@ pub(crate) struct Queue {
     pub(crate) puts: u64,
     /// Readings refused because the queue was full.
     pub(crate) busy: u64,
+    /// When the last of those came.
+    pub(crate) busy_last_ns: Option<u64>,
     /// Readings refused because the log had failed.
     pub(crate) refused: u64,
     /// Readings taken for the log whose slot held a newer one.
@@ -72,6 +76,7 @@ impl Queue {
             bytes_max,
             next_lsn,
             first: None,
+            first_reading_ns: None,
             urgent: false,
             sleeping: false,
             stop: false,
@@ -79,6 +84,7 @@ impl Queue {
             failure: None,
             puts: 0,
             busy: 0,
+            busy_last_ns: None,
             refused: 0,
             outdated: 0,
         }
@@ -115,7 +121,10 @@ impl Queue {
         self.buffer.extend_from_slice(entry.value);
         self.buffer.resize(self.buffer.len().next_multiple_of(8), 0);
         if self.first.is_none() {
-            self.first = Some((Instant::now(), entry.arrival_ns));
+            self.first = Some(Instant::now());
+        }
+        if entry.kind == EntryKind::Reading {
+            self.first_reading_ns.get_or_insert(entry.arrival_ns);
         }
     }
 
@@ -124,6 +133,7 @@ impl Queue {
         debug_assert!(empty.is_empty() && empty.capacity() >= self.bytes_max);
         std::mem::swap(&mut self.buffer, empty);
         self.first = None;
+        self.first_reading_ns = None;
         self.urgent = false;
     }
 }
@@ -192,10 +202,11 @@ mod tests {
         }
         assert!(!queue.has_room(&third));
         assert!(queue.is_pressed());
+        assert_eq!(queue.first_reading_ns, Some(7));
         let mut taken = Vec::with_capacity(100);
         queue.swap(&mut taken);
         assert_eq!(Entries(&taken).collect::<Vec<_>>(), [first, second, third]);
-        assert!(queue.is_empty() && queue.first.is_none());
+        assert!(queue.is_empty() && queue.first.is_none() && queue.first_reading_ns.is_none());
         assert!(queue.buffer.capacity() >= 100);
     }
 }

@@ -4,6 +4,9 @@ use base::histogram::Histogram;
 
 use crate::error::LogFailure;
 
+/// How long [`Health::Dropping`] stays after the last refused reading.
+pub(crate) const DROPPING_SHOWN_NS: u64 = 60_000_000_000;
+
 /// What the commit side counts; behind a lock that no producer takes.
 #[derive(Debug, Default)]
 pub(crate) struct LogCounters {
@@ -25,7 +28,7 @@ pub(crate) struct LogCounters {
 pub enum Health {
     /// They do.
     Ok,
-    /// They do, but at least one reading was refused with `Busy` since start.
+    /// They do, but at least one reading was refused with `Busy` within the last 60 s. [`Stats::busy`] counts all.
     Dropping,
     /// They do, but a checkpoint could not be written: the next start takes longer.
     CheckpointFailing,

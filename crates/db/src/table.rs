@@ -49,7 +49,7 @@ const KEY_PAD: u8 = 0xff;
 
 /// Retries of a read before it sleeps. A reader of higher priority could otherwise starve, on one core, the
 /// very writer it waits for.
-const SPINS_MAX: u32 = 20_000;
+const SPINS_MAX: u32 = 256;
 const READ_BACKOFF: Duration = Duration::from_micros(20);
 
 /// One value with its times, as a slot takes it.
@@ -309,16 +309,17 @@ impl<M: AsRef<[Line]>> Table<M> {
             .insert_lock
             .lock()
             .unwrap_or_else(|poison| poison.into_inner());
-        let (id, new) = match self.probe(&words) {
-            Ok(id) => (id, false),
-            Err(entry) => (self.name_slot(self.objects(), &words, entry)?, true),
-        };
         let validity = validity(avi_ms, temporal);
-        let changed = self
-            .slot_word(id, VALIDITY)
-            .swap(validity, Ordering::Relaxed)
-            != validity;
-        Ok((id, changed || new))
+        match self.probe(&words) {
+            Ok(id) => {
+                let word = self.slot_word(id, VALIDITY);
+                Ok((id, word.swap(validity, Ordering::Relaxed) != validity))
+            }
+            Err(entry) => {
+                let id = self.name_slot(self.objects(), &words, validity, entry)?;
+                Ok((id, true))
+            }
+        }
     }
 
     /// Gives a key the id that it had before a restart. `false` when the id has another key.
@@ -339,15 +340,16 @@ impl<M: AsRef<[Line]>> Table<M> {
             .lock()
             .unwrap_or_else(|poison| poison.into_inner());
         match self.probe(&words) {
-            Ok(known) if known == id => {}
+            Ok(known) if known == id => {
+                self.slot_word(id, VALIDITY)
+                    .store(validity(avi_ms, temporal), Ordering::Relaxed);
+            }
             Ok(_) => return Ok(false),
             Err(_) if self.key(id).length > 0 => return Ok(false),
             Err(entry) => {
-                self.name_slot(id.0, &words, entry)?;
+                self.name_slot(id.0, &words, validity(avi_ms, temporal), entry)?;
             }
         }
-        self.slot_word(id, VALIDITY)
-            .store(validity(avi_ms, temporal), Ordering::Relaxed);
         Ok(true)
     }
 
@@ -385,11 +387,13 @@ impl<M: AsRef<[Line]>> Table<M> {
         }
     }
 
-    /// Writes the key of a slot and then its index entry: a lookup finds a whole key or none.
+    /// Writes validity and key of a slot, then gives the id, then its index entry: whoever meets the object meets
+    /// it whole.
     fn name_slot(
         &self,
         id: u32,
         words: &[u64; WORDS_PER_LINE],
+        validity: u64,
         entry: usize,
     ) -> Result<ObjectId, Error> {
         if id >= self.objects_max() {
@@ -401,6 +405,8 @@ impl<M: AsRef<[Line]>> Table<M> {
         if id >= given {
             self.clear_slot(id);
         }
+        self.slot_word(ObjectId(id), VALIDITY)
+            .store(validity, Ordering::Relaxed);
         for (at, word) in words.iter().enumerate() {
             self.word(self.shape.keys_at + id as usize, at)
                 .store(*word, Ordering::Relaxed);

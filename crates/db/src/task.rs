@@ -7,7 +7,7 @@
 //! counted; releases that pass while one runs are skipped and counted, and never shift the later ones.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -111,6 +111,19 @@ impl Monitor {
         }
     }
 
+    /// Adds another period's figures.
+    fn merge(&mut self, other: &Self) {
+        self.instances += other.instances;
+        self.deadline_misses += other.deadline_misses;
+        self.releases_missed += other.releases_missed;
+        self.tardiness_sum += other.tardiness_sum;
+        self.tardiness_max = self.tardiness_max.max(other.tardiness_max);
+        self.response_ns.merge(&other.response_ns);
+        self.data_ns.merge(&other.data_ns);
+        self.compute_ns.merge(&other.compute_ns);
+        self.jitter_ns.merge(&other.jitter_ns);
+    }
+
     fn record(&mut self, instance: &Instance, deadline_ns: u64) {
         let response_ns = instance.finish_ns.saturating_sub(instance.release_ns);
         let execution_ns = instance.finish_ns.saturating_sub(instance.begin_ns);
@@ -202,6 +215,7 @@ impl<S: SegmentStore> TaskContext<'_, S> {
 
 #[derive(Debug)]
 struct TaskShared {
+    /// What was not collected yet. The task's thread waits for this lock: it is held for an exchange only.
     monitor: Mutex<Monitor>,
     stop: AtomicBool,
 }
@@ -210,6 +224,8 @@ struct TaskShared {
 #[derive(Debug)]
 pub struct TaskHandle {
     shared: Arc<TaskShared>,
+    /// Figures taken from the task since the last `take_monitor`; a lock that the task never takes.
+    collected: Mutex<Monitor>,
     thread: Option<JoinHandle<()>>,
     spec: TaskSpec,
 }
@@ -224,15 +240,22 @@ impl TaskHandle {
     /// A copy of the figures so far.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
-        lock(&self.shared.monitor).clone()
+        self.collect().clone()
+    }
+
+    fn collect(&self) -> MutexGuard<'_, Monitor> {
+        let mut collected = lock(&self.collected);
+        // Made before, merged and freed after the lock: the task waits only for the exchange.
+        let fresh = Monitor::default();
+        let part = std::mem::replace(&mut *lock(&self.shared.monitor), fresh);
+        collected.merge(&part);
+        collected
     }
 
     /// The figures since the last call of this kind (or the start), which begin anew: one sampling period's.
     #[must_use]
     pub fn take_monitor(&self) -> Monitor {
-        // Made before the lock is taken: the task waits only for the exchange.
-        let fresh = Monitor::default();
-        std::mem::replace(&mut *lock(&self.shared.monitor), fresh)
+        std::mem::take(&mut *self.collect())
     }
 
     /// Whether the task still runs; it ends by itself only when its body panics.
@@ -340,6 +363,7 @@ where
     let thread = spawned.map_err(|_| Error::Thread { name: spec.name })?;
     Ok(TaskHandle {
         shared,
+        collected: Mutex::default(),
         thread: Some(thread),
         spec,
     })
@@ -401,5 +425,9 @@ mod tests {
             (20, 160, 10)
         );
         assert!((monitor.data_ratio() - 20.0 / 180.0).abs() < 1e-12);
+        let mut both = monitor.clone();
+        both.merge(&monitor);
+        assert_eq!((both.instances, both.response_ns.count()), (4, 4));
+        assert!((both.tardiness_mean() - 1.0).abs() < 1e-12);
     }
 }

@@ -190,6 +190,11 @@ fn a_full_queue_answers_busy_and_takes_again_after_a_commit() {
         (stats.puts, stats.busy, stats.outstanding, stats.health),
         (taken as u64, 2, taken as u64, Health::Dropping)
     );
+    // It is said for a minute; the count stays.
+    clock.advance_ns(59_000_000_000);
+    assert_eq!(db.health(), Health::Dropping);
+    clock.advance_ns(1_000_000_000);
+    assert_eq!((db.health(), db.stats().busy), (Health::Ok, 2));
     db.pump().unwrap();
     db.put(id, &[2; 8], 1 << 40, Durability::Now).unwrap();
     assert_eq!(scan(&mut db.close().unwrap()).0.len() as i64, taken + 1);
@@ -465,4 +470,47 @@ fn no_power_cut_loses_an_acknowledged_reading() {
     }
     println!("power cuts: {cuts}");
     assert!(cuts > 300);
+}
+
+#[test]
+fn the_lag_counts_readings_not_declarations() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, small_options());
+    let id = declare(&db, 1)[0];
+    clock.advance_ns(3_000_000_000);
+    assert!(db.stats().durable_lag_ms.abs() < 1e-9);
+    db.put(id, b"v", 1, Durability::Batched).expect("taken");
+    clock.advance_ns(5_000_000);
+    assert!((db.stats().durable_lag_ms - 5.0).abs() < 1e-9);
+    db.pump().expect("committed");
+    assert!(db.stats().durable_lag_ms.abs() < 1e-9);
+}
+
+/// The first put after an idle time, during which the clock's trust changed, carries the current flag.
+#[test]
+fn a_put_after_an_idle_time_knows_whether_the_clock_is_trusted() {
+    let clock = sim_clock();
+    let options = DbOptions {
+        commit_driver: CommitDriver::Thread,
+        commit_interval_ms: 1,
+        ..small_options()
+    };
+    let db = open(MemoryStore::new(), &clock, options);
+    let id = declare(&db, 1)[0];
+    // Each try lets the commit thread fall asleep; how many it takes is the machine's affair.
+    let current = (0..100).any(|n| {
+        db.flush(Duration::from_secs(60)).expect("flushed");
+        std::thread::sleep(Duration::from_millis(20));
+        let trusted = n % 2 == 0;
+        clock.set_wall_trusted(!trusted);
+        db.put(id, b"v", n, Durability::Now)
+            .and_then(|ticket| ticket.wait(Duration::from_secs(60)))
+            .expect("durable");
+        std::thread::sleep(Duration::from_millis(20));
+        clock.set_wall_trusted(trusted);
+        db.put(id, b"v", n, Durability::Now).expect("taken");
+        let got = db.get_at(id, 0, &mut [0; 40]).expect("a value");
+        got.wall_trusted == trusted
+    });
+    assert!(current);
 }

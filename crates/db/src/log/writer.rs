@@ -4,6 +4,8 @@
 //! holds it has returned; every segment can be read without any other (it begins with its own anchors, and names
 //! each object before that object's first reading).
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use base::clock::Clock;
 
 use crate::error::LogFailure;
@@ -33,7 +35,12 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) boot_id: [u8; 16],
     pub(crate) progress: &'a Progress,
     pub(crate) counters: &'a std::sync::Mutex<LogCounters>,
+    /// Arrival of the oldest reading of this commit that is not durable yet, [`NO_READING`] when all are.
+    pub(crate) in_flight_since_ns: &'a AtomicU64,
 }
+
+/// No reading is in flight.
+pub(crate) const NO_READING: u64 = u64::MAX;
 
 /// Where the log ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,8 +279,16 @@ impl<F: Copy> LogWriter<F> {
                 self.staged_readings -= 1;
             }
         }
+        drop(counters);
         self.staged_readings = 0;
         self.staged.clear();
+        let oldest = unflushed
+            .clone()
+            .find(|entry| entry.kind == EntryKind::Reading);
+        around.in_flight_since_ns.store(
+            oldest.map_or(NO_READING, |entry| entry.arrival_ns),
+            Ordering::Relaxed,
+        );
         Ok(())
     }
 
@@ -317,6 +332,7 @@ mod tests {
         clock: SimClock,
         progress: Progress,
         counters: std::sync::Mutex<LogCounters>,
+        in_flight_since_ns: AtomicU64,
         store: MemoryStore,
         writer: LogWriter<usize>,
         waiting: Vec<u8>,
@@ -336,6 +352,7 @@ mod tests {
                 clock: SimClock::new(1),
                 progress: Progress::new(0),
                 counters: std::sync::Mutex::default(),
+                in_flight_since_ns: AtomicU64::new(NO_READING),
                 store: MemoryStore::new(),
                 writer: LogWriter::new(&options, Seal::of(MemoryStore::new().secret()), 0, 0),
                 waiting: Vec::with_capacity(1 << 16),
@@ -364,6 +381,7 @@ mod tests {
                 boot_id: [3; 16],
                 progress: &self.progress,
                 counters: &self.counters,
+                in_flight_since_ns: &self.in_flight_since_ns,
             };
             self.writer.commit(&mut self.store, &around, &self.waiting)
         }
@@ -454,9 +472,22 @@ mod tests {
     fn nothing_is_announced_that_was_not_appended() {
         let mut bench = Bench::new(1 << 20);
         bench.commit(&[(0, 0)]).expect("committed");
+        assert_eq!(bench.in_flight_since_ns.load(Ordering::Relaxed), NO_READING);
         bench.store.set_capacity_bytes(300);
         let readings: Vec<_> = (0..100).map(|n| (n, 0)).collect();
         assert_eq!(bench.commit(&readings), Err(LogFailure::Full));
         assert_eq!(bench.progress.durable_end(), 1);
+    }
+
+    #[test]
+    fn the_oldest_reading_in_flight_moves_with_each_append() {
+        let mut bench = Bench::new(1 << 20);
+        bench.store.set_capacity_bytes(3000);
+        let readings: Vec<_> = (0..200).map(|n| (n, n as u64 * 1000)).collect();
+        assert_eq!(bench.commit(&readings), Err(LogFailure::Full));
+        let durable = bench.progress.durable_end();
+        assert!(durable > 0 && durable < 200, "{durable}");
+        let since_ns = bench.in_flight_since_ns.load(Ordering::Relaxed);
+        assert_eq!(since_ns, durable * 1000);
     }
 }
