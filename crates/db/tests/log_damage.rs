@@ -69,6 +69,13 @@ fn logged(
     (store, readings, spots)
 }
 
+/// The number that the next reading gets.
+fn next_number(db: &Database<MemoryStore>) -> u64 {
+    let id = declare(db, 1)[0];
+    let ticket = db.put(id, b"next", 1, Durability::Now).expect("taken");
+    ticket.lsn()
+}
+
 fn without_names(readings: &[Known]) -> Vec<(i64, &[u8])> {
     readings
         .iter()
@@ -117,6 +124,9 @@ proptest! {
         let clock = sim_clock();
         let db = open(store, &clock, small_options());
         prop_assert!(db.recovery().damage.records_damaged + db.recovery().damage.tails_torn <= 1);
+        let torn = report.damage.tails_torn > 0;
+        let next = next_number(&db);
+        prop_assert!(torn || next >= values.len() as u64, "{next} was given to a durable reading");
     }
 
     #[test]
@@ -140,6 +150,8 @@ proptest! {
             prop_assert!(expected.ends_with(&found));
         }
         prop_assert_eq!(report.damage.pieces_unreadable, 1);
+        let next = next_number(&open(store, &sim_clock(), options));
+        prop_assert!(next >= values.len() as u64, "{next} was given to a durable reading");
     }
 
     #[test]

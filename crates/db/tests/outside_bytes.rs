@@ -141,6 +141,7 @@ fn acknowledged_then_shown(store: MemoryStore) -> (i64, i64) {
     let ticket = db.put(id, b"new", 1000, Durability::Now).expect("taken");
     db.pump().expect("committed");
     assert!(ticket.is_durable());
+    assert!(ticket.lsn() >= 40, "40 readings were durable before");
     let mut store = db.abandon().expect("the store");
     assert!(scan(&mut store).0.iter().any(|reading| reading.1 == 1000));
     let db = open(store, &clock, options());

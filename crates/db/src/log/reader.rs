@@ -431,8 +431,22 @@ mod tests {
             ),
             (1, 2, 0)
         );
-        // Numbers are right again after the next anchor.
+        // Numbers are right again after the next anchor, and nothing stays unknown.
         assert_eq!(lsns[8..], (20..30).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_lost_behind_the_last_anchor_keeps_its_numbers() {
+        let (mut store, places) = file();
+        for at in [12, 13, 19] {
+            store.file_mut("f")[places[at] + 9] ^= 1;
+        }
+        let mut reader = Reader::new();
+        let file = store.open("f").unwrap();
+        let read = reader.read(&mut store, file, 0, &mut |_| Ok(ControlFlow::Continue(())));
+        assert_eq!((read, reader.next_lsn()), (Ok(Tail::Torn), Some(27)));
+        // 30 was never given; each of the three lost records has room for three of the shortest.
+        assert_eq!(reader.unused_lsn(), 36);
     }
 
     #[test]
