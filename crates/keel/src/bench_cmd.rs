@@ -1,34 +1,60 @@
 //! `keel bench`: executes the measuring program `keel-bench`, which links the peers that this one must not.
 
-use crate::error::CliError;
+use crate::error::{CliError, STATUS_USAGE};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 const PROGRAM: &str = "keel-bench";
 
+const HELP: &str = "see `keel bench --help`";
+
 /// Runs `keel-bench` with the arguments as they are and answers with its exit status.
 pub(crate) fn run(arguments: &[OsString]) -> Result<u8, CliError> {
+    if arguments.is_empty() {
+        return Err(CliError::usage(
+            "keel bench",
+            "nothing to measure was named",
+            HELP,
+        ));
+    }
     let beside = std::env::current_exe()
         .ok()
         .and_then(|path| Some(path.parent()?.join(PROGRAM)));
     let program = beside
         .filter(|path| path.is_file())
         .unwrap_or_else(|| PathBuf::from(PROGRAM));
+    let failed = |error: std::io::Error| {
+        if error.kind() == std::io::ErrorKind::NotFound {
+            CliError::failure(
+                PROGRAM,
+                "not found beside this program or in PATH",
+                "build it with `cargo build --release -p bench`",
+            )
+        } else {
+            CliError::io(program.display(), &error)
+        }
+    };
+    // A request for help makes it read the arguments and no more. Only this run's standard error is caught:
+    // the real one shows its progress there, to a terminal.
+    let read = Command::new(&program)
+        .args(arguments)
+        .arg("--help")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(failed)?;
+    if read.status.code() == Some(i32::from(STATUS_USAGE)) {
+        let text = String::from_utf8_lossy(&read.stderr);
+        return Err(CliError::usage(
+            "keel bench",
+            crate::cli::first_paragraph(&text),
+            HELP,
+        ));
+    }
     let status = Command::new(&program)
         .args(arguments)
         .status()
-        .map_err(|error| {
-            if error.kind() == std::io::ErrorKind::NotFound {
-                CliError::failure(
-                    PROGRAM,
-                    "not found beside this program or in PATH",
-                    "build it with `cargo build --release -p bench`",
-                )
-            } else {
-                CliError::io(program.display(), &error)
-            }
-        })?;
+        .map_err(failed)?;
     match status.code() {
         Some(code) => Ok(u8::try_from(code).unwrap_or(crate::error::STATUS_FAILURE)),
         None => Err(CliError::failure(

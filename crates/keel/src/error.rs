@@ -69,17 +69,35 @@ impl CliError {
         self.status
     }
 
+    /// The same failure with something more to know about it.
+    pub(crate) fn with_note(mut self, note: impl fmt::Display) -> Self {
+        self.wrong = format!("{}; {}", self.wrong, one_line(&note));
+        self
+    }
+
     /// An input or output of the operating system failed.
     pub(crate) fn io(thing: impl fmt::Display, error: &std::io::Error) -> Self {
-        let remedy = match Code::from_io(error) {
+        let remedy = match error.raw_os_error() {
+            Some(libc::EISDIR) => "name a file",
+            Some(libc::ENOTDIR | libc::ENAMETOOLONG | libc::ELOOP) => "check the path",
+            Some(libc::EROFS) => "choose a place that can be written",
+            Some(libc::EFBIG) => {
+                "the file system or a limit of this user allows no file of this size"
+            }
+            _ => Self::io_remedy(Code::from_io(error)),
+        };
+        Self::failure(thing, describe(error), remedy)
+    }
+
+    fn io_remedy(code: Code) -> &'static str {
+        match code {
             Code::NotFound => "check the path",
             Code::Denied => "check the permissions, or run as a user who may",
             Code::Full => "free some space",
             Code::Exists => "choose another path",
             Code::Busy => "close what uses it, then try again",
             _ => "try again, and check the disk if it stays",
-        };
-        Self::failure(thing, describe(error), remedy)
+        }
     }
 }
 

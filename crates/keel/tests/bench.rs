@@ -22,11 +22,25 @@ fn bench_is_another_program_and_its_absence_is_said() {
     assert!(one_line(&output.stderr).starts_with("keel: keel-bench: not found"));
     // Found beside the program; arguments and status pass through.
     let script = dir.file("keel-bench");
-    std::fs::write(&script, "#!/bin/sh\necho \"$@\"\nexit 3\n").unwrap();
+    let text = "#!/bin/sh\n\
+        case $2 in --wrong) printf 'error: unexpected --wrong\\n\\nUsage: x\\n' >&2; exit 2;; esac\n\
+        echo \"$@\"\nexit 3\n";
+    std::fs::write(&script, text).unwrap();
     std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let output = bench(std::path::Path::new("/usr/bin:/bin"));
     assert_eq!(
         (output.status.code(), &output.stdout[..]),
         (Some(3), &b"flash --json out.json\n"[..])
-    );
+    ); // Wrong arguments are one line, as everywhere.
+    for (arguments, wrong) in [
+        (&["bench", "flash", "--wrong"][..], "unexpected --wrong"),
+        (&["bench"], "nothing to measure"),
+    ] {
+        let mut command = std::process::Command::new(&alone);
+        let output = command.args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let line = one_line(&output.stderr);
+        assert!(line.contains(wrong), "{line}");
+        assert!(line.ends_with("see `keel bench --help`"), "{line}");
+    }
 }

@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{TempDir, fails, keel, ok, ok_json, one_line, run, run_with_input};
-use std::io::Read;
+use common::{TempDir, fails, keel, ok, ok_json, one_line, run, run_with_input, wait_until};
+use std::io::{Read, Write};
+use std::path::Path;
 use std::process::Stdio;
 
 /// Bytes without a pattern that a fault could hide in.
@@ -206,23 +207,25 @@ fn errors_are_one_line_with_the_thing_and_the_right_status() {
     }
 }
 
+/// Stores `content` as `victim` and changes a byte of the block that holds its byte `offset`.
+fn put_damaged(image: &str, content: &[u8], offset: usize) {
+    let put = run_with_input(&["flash", "put", image, "victim"], content);
+    assert!(put.status.success(), "{put:?}");
+    let mut raw = std::fs::read(image).unwrap();
+    let at = raw
+        .windows(64)
+        .rposition(|window| window == &content[offset..offset + 64])
+        .unwrap();
+    raw[at] ^= 0xff;
+    std::fs::write(image, raw).unwrap();
+}
+
 #[test]
 fn damage_is_named_and_costs_the_status() {
     let dir = TempDir::new();
     let image = store(&dir);
     let content = bytes(40_000);
-    assert!(
-        run_with_input(&["flash", "put", &image, "victim"], &content)
-            .status
-            .success()
-    );
-    let mut raw = std::fs::read(&image).unwrap();
-    let at = raw
-        .windows(64)
-        .rposition(|window| window == &content[20_000..20_064])
-        .unwrap();
-    raw[at] ^= 0xff;
-    std::fs::write(&image, raw).unwrap();
+    put_damaged(&image, &content, 20_000);
     let output = run(&["flash", "check", &image]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stdout).unwrap().contains("victim"));
@@ -276,4 +279,373 @@ fn help_and_version_are_there() {
         assert!(text.contains("Example"), "{command:?}: {text}");
     }
     assert_eq!(run(&[]).status.code(), Some(2));
+}
+
+/// Every `name` of this directory.
+fn names(dir: &TempDir) -> Vec<String> {
+    let name = |path: &std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut names: Vec<_> = dir.entries().iter().map(name).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn the_image_is_neither_source_nor_target_of_a_copy() {
+    let dir = TempDir::new();
+    let image = store(&dir);
+    run_with_input(&["flash", "put", &image, "kept"], b"precious");
+    let before = std::fs::read(&image).unwrap();
+    let link = dir.file("link").display().to_string();
+    std::os::unix::fs::symlink(&image, &link).unwrap();
+    let hard = dir.file("hard").display().to_string();
+    std::fs::hard_link(&image, &hard).unwrap();
+    for same in [&image, &link, &hard] {
+        for command in [
+            &["flash", "get", &image, "kept", same][..],
+            &["flash", "get", same, "kept", &image],
+            &["flash", "get", &image, "kept", same, "--salvage"],
+            &["flash", "put", &image, "kept", same],
+            &["flash", "append", &image, "kept", same],
+        ] {
+            let text = fails(command, 2);
+            assert!(text.contains("itself; name another file"), "{text}");
+        }
+    }
+    // By redirection too (`>>`: with `>` the shell would have emptied it by then).
+    let redirected = std::fs::File::options().append(true).open(&image).unwrap();
+    let output = keel()
+        .args(["flash", "get", &image, "kept"])
+        .stdout(redirected)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(std::fs::read(&image).unwrap() == before);
+}
+
+#[test]
+fn a_format_that_cannot_be_done_costs_nothing() {
+    let dir = TempDir::new();
+    let image = store(&dir);
+    run_with_input(&["flash", "put", &image, "kept"], b"precious");
+    let before = std::fs::read(&image).unwrap();
+    for wrong in [
+        &["--size", "1K"][..],
+        &["--size", "0"],
+        &["--size", "1M"],
+        &["--files", "4294967295"],
+    ] {
+        fails(
+            &[&["flash", "format", &image, "--force"], wrong].concat(),
+            2,
+        );
+        assert!(std::fs::read(&image).unwrap() == before, "{wrong:?}");
+    }
+    let odd = dir.file("odd").display().to_string();
+    std::fs::write(&odd, bytes(5000)).unwrap();
+    fails(&["flash", "format", &odd, "--force"], 2);
+    assert!(std::fs::read(&odd).unwrap() == bytes(5000));
+    // More than any file system allows: the old store stays, and its length.
+    let text = fails(
+        &["flash", "format", &image, "--force", "--size", "8000000T"],
+        1,
+    );
+    assert!(text.contains("--size"), "{text}");
+    assert!(std::fs::read(&image).unwrap() == before);
+    // What the help says about the smallest store holds; a size is rounded down.
+    let small = dir.file("small").display().to_string();
+    fails(
+        &["flash", "format", &small, "--size", "271K", "--files", "1"],
+        2,
+    );
+    ok(&["flash", "format", &small, "--size", "275K", "--files", "1"]);
+    assert_eq!(std::fs::metadata(&small).unwrap().len(), 272 << 10);
+    ok(&["flash", "format", &small, "--force", "--size", "5728K"]);
+    fails(
+        &["flash", "format", &small, "--force", "--size", "5724K"],
+        2,
+    );
+}
+
+#[test]
+fn a_damaged_file_replaces_nothing_unless_salvaged() {
+    let dir = TempDir::new();
+    let image = store(&dir);
+    // The damage lies in the second of the large reads, and the file ends with a short block.
+    let content = bytes(3_000_000);
+    let damaged_at = 2_000_000;
+    put_damaged(&image, &content, damaged_at);
+    let first = damaged_at / flash::PAYLOAD_BYTES * flash::PAYLOAD_BYTES;
+    let end = first + flash::PAYLOAD_BYTES;
+
+    let out = dir.file("out").display().to_string();
+    std::fs::write(&out, b"older").unwrap();
+    let text = fails(&["flash", "get", &image, "victim", &out], 1);
+    assert!(
+        text.contains("file data is damaged") && text.contains("--salvage"),
+        "{text}"
+    );
+    assert_eq!(std::fs::read(&out).unwrap(), b"older");
+    assert_eq!(names(&dir), ["out", "store.img"]);
+    // To a pipe goes everything before the damage.
+    let output = run(&["flash", "get", &image, "victim"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout == content[..first]);
+
+    let mut saved = content.clone();
+    saved[first..end].fill(0);
+    let text = fails(&["flash", "get", &image, "victim", &out, "--salvage"], 1);
+    let count = format!(
+        "{} of 3000000 bytes could not be read",
+        flash::PAYLOAD_BYTES
+    );
+    assert!(text.contains(&count), "{text}");
+    assert!(std::fs::read(&out).unwrap() == saved);
+    let output = run(&["flash", "get", &image, "victim", "--salvage"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout == saved);
+    assert_eq!(names(&dir), ["out", "store.img"]);
+}
+
+#[test]
+fn get_replaces_a_file_as_a_user_expects() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = TempDir::new();
+    let image = store(&dir);
+    run_with_input(&["flash", "put", &image, "a"], b"content");
+    let out = dir.file("out");
+    std::fs::write(&out, b"older and longer than the new one").unwrap();
+    std::fs::set_permissions(&out, PermissionsExt::from_mode(0o640)).unwrap();
+    let link = dir.file("link");
+    std::os::unix::fs::symlink("out", &link).unwrap();
+    ok(&["flash", "get", &image, "a", link.to_str().unwrap()]);
+    assert_eq!(std::fs::read(&out).unwrap(), b"content");
+    assert_eq!(
+        std::fs::metadata(&out).unwrap().permissions().mode() & 0o7777,
+        0o640
+    );
+    assert!(link.symlink_metadata().unwrap().is_symlink());
+    assert_eq!(
+        ok(&["flash", "get", &image, "a", "/dev/stdout"]),
+        b"content"
+    );
+    ok(&["flash", "get", &image, "a", "/dev/null"]);
+    assert_eq!(names(&dir), ["link", "out", "store.img"]);
+    // `out` in the current directory, which has no parent in its name.
+    let mut command = keel();
+    command
+        .args(["flash", "get", &image, "a", "new"])
+        .current_dir(dir.path());
+    assert!(command.status().unwrap().success());
+    assert_eq!(std::fs::read(dir.file("new")).unwrap(), b"content");
+}
+
+#[test]
+fn what_does_not_fit_leaves_the_old_content() {
+    let dir = TempDir::new();
+    let image = store(&dir);
+    run_with_input(&["flash", "put", &image, "a"], b"old");
+    let mut child = keel()
+        .args(["flash", "put", &image, "a"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It may end before everything is written.
+    child.stdin.take().unwrap().write_all(&bytes(20 << 20)).ok();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(one_line(&output.stderr).contains("no room; delete files"));
+    assert_eq!(ok(&["flash", "get", &image, "a"]), b"old");
+    ok(&["flash", "check", &image]);
+}
+
+#[test]
+fn piped_pieces_are_stored_as_they_arrive() {
+    let dir = TempDir::new();
+    let image = store(&dir);
+    let mut child = keel()
+        .args(["flash", "append", &image, "log"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"first ").unwrap();
+    // A reader needs no lock; it finds what a power cut would leave.
+    wait_until("the first piece", || {
+        run(&["flash", "get", &image, "log"]).stdout == b"first "
+    });
+    assert!(fails(&["flash", "rm", &image, "log"], 1).contains("in use"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(input);
+    assert_eq!(ok(&["flash", "get", &image, "log"]), b"first ");
+
+    let large = dir.file("large").display().to_string();
+    std::fs::write(&large, bytes(20 << 20)).unwrap();
+    let text = fails(&["flash", "append", &image, "log", &large], 1);
+    let stored = ok(&["flash", "get", &image, "log"]).len() - 6;
+    assert!(stored > 0, "{text}");
+    assert!(
+        text.contains(&format!("{stored} bytes stored before that")),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_number_of_files_sizes_a_table_and_is_no_limit() {
+    let dir = TempDir::new();
+    let image = dir.file("store.img").display().to_string();
+    ok(&["flash", "format", &image, "--size", "4M", "--files", "3"]);
+    for name in ["a", "b", "c", "d", "e"] {
+        run_with_input(&["flash", "put", &image, name], b"");
+    }
+    let text = String::from_utf8(ok(&["flash", "stat", &image])).unwrap();
+    assert!(
+        text.contains("files         5 (table sized for 3)"),
+        "{text}"
+    );
+    let help = String::from_utf8(ok(&["flash", "format", "--help"])).unwrap();
+    for part in ["size the name table", "4294967295", "272K", "4 KiB"] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+    let text = fails(&["flash", "format", &image, "--files", "4294967296"], 2);
+    assert!(text.contains("1..=4294967295"), "{text}");
+    assert!(fails(&["flash", "format", &image, "--files", "-1"], 2).contains("-1"));
+}
+
+fn mkfifo(path: &Path) {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: the path ends with a zero and outlives the call.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+}
+
+#[test]
+fn what_cannot_be_an_image_is_refused_at_once_and_stays() {
+    let dir = TempDir::new();
+    let fifo = dir.file("fifo");
+    mkfifo(&fifo);
+    let socket = dir.file("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let link = dir.file("link");
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    for (path, wrong) in [
+        (fifo.to_str().unwrap(), "is a FIFO; name an image"),
+        (socket.to_str().unwrap(), "is a socket; name an image"),
+        (
+            dir.path().to_str().unwrap(),
+            "is a directory; name an image",
+        ),
+        ("/dev/null", "is a character device; name an image"),
+    ] {
+        for arguments in [
+            &["flash", "format", path][..],
+            &["flash", "format", path, "--force"],
+            &["flash", "ls", path],
+            &["flash", "put", path, "a", "/dev/null"],
+            &["flash", "get", path, "a"],
+            &["flash", "append", path, "a", "/dev/null"],
+            &["flash", "rm", path, "a"],
+            &["flash", "stat", path],
+            &["flash", "check", path],
+            &["flash", "bounds", path],
+            &["flash", "dump", path],
+        ] {
+            let text = fails(arguments, 1);
+            assert!(text.contains(wrong), "{text}");
+        }
+    }
+    for force in [&[][..], &["--force"]] {
+        let format = ["flash", "format", link.to_str().unwrap()];
+        let text = fails(&[&format, force].concat(), 1);
+        assert!(text.contains("symbolic link to nothing"), "{text}");
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+    }
+    assert_eq!(names(&dir), ["fifo", "link", "socket"]);
+}
+
+#[test]
+fn remedies_fit_what_went_wrong() {
+    let dir = TempDir::new();
+    let image = store(&dir);
+    run_with_input(&["flash", "put", &image, "a"], b"content");
+    let folder = dir.path().to_str().unwrap();
+    for arguments in [
+        &["flash", "put", &image, "a", folder][..],
+        &["flash", "append", &image, "a", folder],
+        &["flash", "get", &image, "a", folder],
+    ] {
+        let text = fails(arguments, 1);
+        assert!(text.contains("is a directory; name a file"), "{text}");
+    }
+    let foreign = dir.file("foreign").display().to_string();
+    std::fs::write(&foreign, bytes(1 << 20)).unwrap();
+    let text = fails(&["flash", "ls", &foreign], 1);
+    assert!(
+        text.contains("check the path; `keel flash format` would make a new store"),
+        "{text}"
+    );
+
+    let whole = std::fs::read(&image).unwrap();
+    std::fs::write(&image, &whole[..1 << 20]).unwrap();
+    for command in ["ls", "check"] {
+        let text = fails(&["flash", command, &image], 1);
+        assert!(
+            text.contains("cut short") && text.contains("restore"),
+            "{text}"
+        );
+    }
+    // Without a commit record nothing opens, and no remedy is to run the command that just failed.
+    let mut blank = whole.clone();
+    blank[4096..].fill(0);
+    std::fs::write(&image, blank).unwrap();
+    let text = fails(&["flash", "check", &image], 1);
+    assert!(!text.contains("keel flash check"), "{text}");
+
+    std::fs::write(&image, &whole).unwrap();
+    std::fs::set_permissions(&image, std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
+    // Root may write to it all the same.
+    if std::fs::File::options().write(true).open(&image).is_err() {
+        let text = fails(&["flash", "rm", &image, "a"], 1);
+        assert!(text.contains("is read-only; lift"), "{text}");
+    }
+}
+
+#[test]
+fn wrong_usage_points_to_the_right_help() {
+    for (arguments, help) in [
+        (&["flash", "put"][..], "see `keel flash put --help`"),
+        (
+            &["flash", "put", "a", "b", "c", "d"],
+            "see `keel flash put --help`",
+        ),
+        (
+            &["flash", "format", "a", "--size", "x"],
+            "see `keel flash format --help`",
+        ),
+        (&["flash", "nonsense"], "see `keel flash --help`"),
+        (&["demo", "--speed", "0"], "see `keel demo --help`"),
+        (&["help", "nonsense"], "see `keel"),
+        (&["nonsense"], "see `keel --help`"),
+    ] {
+        let text = fails(arguments, 2);
+        assert!(text.contains(help), "{text}");
+    }
+    for command in [&[][..], &["flash"], &["flash", "put"], &["demo"]] {
+        assert_eq!(
+            ok(&[&["help"], command].concat()),
+            ok(&[command, &["--help"]].concat()),
+            "{command:?}"
+        );
+    }
+    assert_eq!(
+        ok(&["flash", "help", "get"]),
+        ok(&["flash", "get", "--help"])
+    );
+    let help = String::from_utf8(ok(&["demo", "--help"])).unwrap();
+    assert!(
+        help.contains("from 1 to 14400") && help.contains("from 0.1 to 1000"),
+        "{help}"
+    );
 }

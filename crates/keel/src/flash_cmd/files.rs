@@ -1,6 +1,8 @@
 //! Commands about single files of a store.
 
-use super::{Access, file_error, is_dash, name_text, open, store_error};
+use super::{
+    Access, file_error, is_dash, name_text, open, refuse_the_image, standard_metadata, store_error,
+};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
@@ -8,11 +10,11 @@ use base::block::BLOCK_BYTES;
 use flash::APPEND_ATOMIC_BYTES_MAX;
 use serde_json::json;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
 use std::path::Path;
 
-/// Bytes moved at a time when a file is copied.
+/// Most bytes of one piece of an append.
 const COPY_BYTES: usize = 1 << 20;
 
 pub(super) fn ls(image: &Path, as_json: bool) -> Result<u8, CliError> {
@@ -43,19 +45,56 @@ pub(super) fn ls(image: &Path, as_json: bool) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// Where bytes come from; named for errors.
-fn source(from: &Path) -> Result<(Box<dyn Read>, String), CliError> {
-    if is_dash(from) {
-        return Ok((Box::new(io::stdin().lock()), "standard input".to_owned()));
+/// Where bytes come from.
+struct Source {
+    reader: Box<dyn Read>,
+    /// Its name in errors.
+    shown: String,
+    /// Of a regular file.
+    length: Option<u64>,
+}
+
+impl Source {
+    fn open(image: &Path, from: &Path) -> Result<Self, CliError> {
+        let (reader, shown, found): (Box<dyn Read>, _, _) = if is_dash(from) {
+            let found = standard_metadata(&io::stdin());
+            let shown = "standard input".to_owned();
+            (Box::new(io::stdin().lock()), shown, found)
+        } else {
+            let shown = from.display().to_string();
+            let file = File::open(from).map_err(|error| CliError::io(&shown, &error))?;
+            let found = file.metadata().ok();
+            (Box::new(file), shown, found)
+        };
+        refuse_the_image(image, found.as_ref(), &shown)?;
+        if found.as_ref().is_some_and(Metadata::is_dir) {
+            return Err(CliError::failure(shown, "is a directory", "name a file"));
+        }
+        // Standard input may stand anywhere in its file.
+        let length = found
+            .filter(|found| found.is_file() && !is_dash(from))
+            .map(|found| found.len());
+        Ok(Self {
+            reader,
+            shown,
+            length,
+        })
     }
-    let shown = from.display().to_string();
-    let file = File::open(from).map_err(|error| CliError::io(&shown, &error))?;
-    Ok((Box::new(file), shown))
+
+    /// Reads what is there, at least one byte unless the input has ended.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.reader.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
+    }
 }
 
 pub(super) fn put(image: &Path, name: &OsStr, from: &Path) -> Result<u8, CliError> {
     let name = name_text(name)?;
-    let (reader, shown) = source(from)?;
+    let mut source = Source::open(image, from)?;
     let mut store = open(image, Access::Write)?;
     let progress = Progress::start(format!("storing {name}"));
     // The new content lies beside the old one until the replacement is done, so it must fit the free blocks.
@@ -63,126 +102,78 @@ pub(super) fn put(image: &Path, name: &OsStr, from: &Path) -> Result<u8, CliErro
         .statistics()
         .blocks_free
         .saturating_mul(BLOCK_BYTES as u64);
-    let mut data = Vec::new();
-    reader
-        .take(bytes_max.saturating_add(1))
-        .read_to_end(&mut data)
-        .map_err(|error| CliError::io(&shown, &error))?;
-    if data.len() as u64 > bytes_max {
+    if source.length.is_some_and(|length| length > bytes_max) {
         return Err(CliError::failure(
             image.display(),
             format!(
                 "{} is larger than the free space of {}",
-                shown,
+                source.shown,
                 bytes_text(bytes_max)
             ),
             "delete files with `keel flash rm`, or format a larger store",
         ));
     }
-    progress.add(data.len());
-    store
-        .replace(name, &data)
-        .map_err(|error| file_error(image, name, &error))?;
+    let stored = store.replace_from(name, &mut |buffer| {
+        let bytes = source.read(buffer)?;
+        progress.add(bytes);
+        Ok(bytes)
+    });
+    stored.map_err(|error| match error {
+        flash::Error::Source(error) => CliError::io(&source.shown, &error),
+        error => file_error(image, name, &error),
+    })?;
     store.close().map_err(|error| store_error(image, &error))?;
     Ok(0)
 }
 
 pub(super) fn append(image: &Path, name: &OsStr, from: &Path) -> Result<u8, CliError> {
     let name = name_text(name)?;
-    let (mut reader, shown) = source(from)?;
+    let mut source = Source::open(image, from)?;
     let mut store = open(image, Access::Write)?;
     let progress = Progress::start(format!("appending to {name}"));
-    let failed = |error: &flash::Error| file_error(image, name, error);
     // Read before the file is made: input that cannot be read leaves no trace.
     let mut buffer = vec![0; COPY_BYTES.max(APPEND_ATOMIC_BYTES_MAX)];
-    let mut bytes =
-        fill(&mut *reader, &mut buffer).map_err(|error| CliError::io(&shown, &error))?;
+    let first = source
+        .read(&mut buffer)
+        .map_err(|error| CliError::io(&source.shown, &error))?;
     let file = match store.open_file(name) {
         Err(flash::Error::NotFound) => store.create(name),
         other => other,
     };
-    let file = file.map_err(|error| failed(&error))?;
-    while bytes > 0 {
-        store
-            .append(file, &buffer[..bytes])
-            .map_err(|error| failed(&error))?;
-        progress.add(bytes);
-        bytes = fill(&mut *reader, &mut buffer).map_err(|error| CliError::io(&shown, &error))?;
-    }
-    store.close_file(file);
-    store.close().map_err(|error| store_error(image, &error))?;
-    Ok(0)
-}
-
-/// Reads until the buffer is full or the input ends, so that short input becomes one (atomic) append.
-fn fill(reader: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match reader.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(bytes) => filled += bytes,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
-}
-
-/// Where bytes go.
-enum Sink {
-    Output(Output),
-    File(File, String),
-}
-
-impl Sink {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), CliError> {
-        match self {
-            Self::Output(out) => out.bytes(bytes),
-            Self::File(file, shown) => file
-                .write_all(bytes)
-                .map_err(|error| CliError::io(&*shown, &error)),
-        }
-    }
-
-    fn is_open(&self) -> bool {
-        match self {
-            Self::Output(out) => out.is_open(),
-            Self::File(..) => true,
-        }
-    }
-}
-
-pub(super) fn get(image: &Path, name: &OsStr, to: &Path) -> Result<u8, CliError> {
-    let name = name_text(name)?;
-    let mut store = open(image, Access::Read)?;
-    let failed = |error: &flash::Error| file_error(image, name, error);
-    let file = store.open_file(name).map_err(|error| failed(&error))?;
-    let mut sink = if is_dash(to) {
-        Sink::Output(Output::new())
-    } else {
-        let shown = to.display().to_string();
-        Sink::File(
-            File::create(to).map_err(|error| CliError::io(&shown, &error))?,
-            shown,
-        )
-    };
-    let progress = Progress::start(format!("reading {name}"));
-    let mut buffer = vec![0; COPY_BYTES];
-    let mut offset = 0;
-    while sink.is_open() {
-        let bytes = store
-            .read(file, offset, &mut buffer)
-            .map_err(|error| failed(&error))?;
+    let file = file.map_err(|error| file_error(image, name, &error))?;
+    let mut stored = 0;
+    let mut bytes = first;
+    let failed = loop {
         if bytes == 0 {
-            break;
+            break None;
         }
-        sink.write(&buffer[..bytes])?;
+        let length = store.length(file);
+        if let Err(error) = store.append(file, &buffer[..bytes]) {
+            if let (flash::Error::Full, Ok(before), Ok(after)) =
+                (&error, length, store.length(file))
+            {
+                // A long piece may have been stored in part.
+                stored += after - before;
+            }
+            break Some(file_error(image, name, &error));
+        }
+        stored += bytes as u64;
         progress.add(bytes);
-        offset += bytes as u64;
-    }
-    if let Sink::Output(out) = &mut sink {
-        out.flush()?;
-    }
+        match source.read(&mut buffer) {
+            Ok(more) => bytes = more,
+            Err(error) => break Some(CliError::io(&source.shown, &error)),
+        }
+    };
+    store.close_file(file);
+    let closed = store.close().map_err(|error| store_error(image, &error));
+    let result = failed.map_or(closed.map(|_| ()), Err);
+    result.map_err(|error| {
+        if stored > 0 {
+            error.with_note(format_args!("{stored} bytes stored before that"))
+        } else {
+            error
+        }
+    })?;
     Ok(0)
 }
 

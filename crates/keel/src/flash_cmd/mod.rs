@@ -1,6 +1,7 @@
 //! `keel flash`: a store in an image file or on a block device, from the command line.
 
 mod files;
+mod get;
 mod whole;
 
 use crate::cli::FlashCommand;
@@ -8,6 +9,9 @@ use crate::error::CliError;
 use base::block::{DeviceError, FileDevice, FileDeviceOptions};
 use flash::{OpenOptions, Store};
 use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 /// Runs one command; the answer is the exit status.
@@ -34,7 +38,12 @@ pub(crate) fn run(command: &FlashCommand) -> Result<u8, CliError> {
         ),
         FlashCommand::Ls { image, json } => files::ls(image, *json),
         FlashCommand::Put { image, name, from } => files::put(image, name, from),
-        FlashCommand::Get { image, name, to } => files::get(image, name, to),
+        FlashCommand::Get {
+            image,
+            name,
+            to,
+            salvage,
+        } => get::get(image, name, to, *salvage),
         FlashCommand::Append { image, name, from } => files::append(image, name, from),
         FlashCommand::Rm { image, name } => files::rm(image, name),
         FlashCommand::Stat {
@@ -69,7 +78,60 @@ fn open(image: &Path, access: Access) -> Result<Store<FileDevice>, CliError> {
     Store::open(device, &options).map_err(|error| store_error(image, &error))
 }
 
+/// What is at `image`, if anything. Refuses what can be no store before anybody opens it: opening a FIFO waits
+/// for its other end.
+fn find_image(image: &Path) -> Result<Option<Metadata>, CliError> {
+    let found = match std::fs::metadata(image) {
+        Ok(found) => found,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(CliError::io(image.display(), &error)),
+    };
+    let kind = found.file_type();
+    let wrong = if kind.is_file() || kind.is_block_device() {
+        return Ok(Some(found));
+    } else if kind.is_dir() {
+        "is a directory"
+    } else if kind.is_fifo() {
+        "is a FIFO"
+    } else if kind.is_socket() {
+        "is a socket"
+    } else {
+        "is a character device"
+    };
+    Err(CliError::failure(
+        image.display(),
+        wrong,
+        "name an image file or a block device",
+    ))
+}
+
+/// What is known of standard input or output.
+fn standard_metadata(stream: &impl AsFd) -> Option<Metadata> {
+    let same = stream.as_fd().try_clone_to_owned().ok()?;
+    File::from(same).metadata().ok()
+}
+
+/// Refuses to copy between a store and the image that it is in.
+fn refuse_the_image(image: &Path, other: Option<&Metadata>, shown: &str) -> Result<(), CliError> {
+    let (Some(image_found), Some(other)) = (find_image(image)?, other) else {
+        return Ok(());
+    };
+    let both_devices =
+        image_found.file_type().is_block_device() && other.file_type().is_block_device();
+    let is_same = (image_found.dev(), image_found.ino()) == (other.dev(), other.ino())
+        || (both_devices && image_found.rdev() == other.rdev());
+    if is_same {
+        return Err(CliError::usage(
+            shown,
+            format!("is the image {} itself", image.display()),
+            "name another file",
+        ));
+    }
+    Ok(())
+}
+
 fn open_device(image: &Path, access: Access) -> Result<FileDevice, CliError> {
+    find_image(image)?;
     let options = FileDeviceOptions {
         create_bytes: None,
         read_only: access == Access::Read,
@@ -82,30 +144,66 @@ fn open_device(image: &Path, access: Access) -> Result<FileDevice, CliError> {
 
 /// An error of the device, in the words of the command line.
 fn device_error(image: &Path, error: &DeviceError) -> CliError {
+    let shown = image.display();
+    let (number, is_open) = match error {
+        DeviceError::Open { source, .. } => (source.raw_os_error(), true),
+        DeviceError::Io { source, .. } => (source.raw_os_error(), false),
+        _ => (None, false),
+    };
+    // Only the permission to write is missing if the image can be read.
+    let is_read_only = match number {
+        Some(libc::EROFS) => true,
+        Some(libc::EACCES | libc::EPERM) => !is_open || File::open(image).is_ok(),
+        _ => false,
+    };
     match error {
-        DeviceError::Open { source, .. } => CliError::io(image.display(), source),
+        _ if is_read_only => CliError::failure(
+            shown,
+            "is read-only",
+            "lift the write protection, or run as a user who may write to it",
+        ),
+        _ if matches!(number, Some(libc::ENOSPC | libc::EDQUOT)) => {
+            CliError::failure(shown, "the disk below is full", "free some space")
+        }
+        _ if number == Some(libc::EFBIG) => CliError::failure(
+            shown,
+            "the file system below allows no file of this size",
+            "choose a smaller --size",
+        ),
+        DeviceError::Open { source, .. } => CliError::io(shown, source),
         DeviceError::InUse { .. } => CliError::failure(
-            image.display(),
+            shown,
             "in use by another program",
             "end that program, then try again",
         ),
-        other => CliError::failure(image.display(), other, "check the device"),
+        other => CliError::failure(shown, other, "check the device"),
     }
 }
 
 /// An error of the store as a whole.
 fn store_error(image: &Path, error: &flash::Error) -> CliError {
+    use flash::Part;
     let image_shown = &image.display();
     match error {
         flash::Error::Device(device) => device_error(image, device),
         flash::Error::NotAStore => CliError::failure(
             image_shown,
             error,
-            format!("make one with `keel flash format {image_shown}`"),
+            "check the path; `keel flash format` would make a new store and erase what is there",
         ),
         flash::Error::Version { .. } => {
             CliError::failure(image_shown, error, "use the version of keel that made it")
         }
+        flash::Error::Truncated { .. } => CliError::failure(
+            image_shown,
+            error,
+            "restore the whole image; do not format it",
+        ),
+        // Without these no command can open the store, not even the one that checks it.
+        flash::Error::Damaged {
+            part: Part::Superblock | Part::Record,
+            ..
+        } => CliError::failure(image_shown, error, "restore the image from a copy"),
         flash::Error::Damaged { .. } => CliError::failure(
             image_shown,
             error,
@@ -113,6 +211,18 @@ fn store_error(image: &Path, error: &flash::Error) -> CliError {
         ),
         flash::Error::Format { .. } => CliError::coded(error.code(), image_shown, error, ""),
         other => CliError::failure(image_shown, other, ""),
+    }
+}
+
+/// An error of `keel flash check` itself, which cannot advise to run it.
+fn check_error(image: &Path, error: &flash::Error) -> CliError {
+    match error {
+        flash::Error::Damaged { .. } => CliError::failure(
+            image.display(),
+            error,
+            "save files with `keel flash get --salvage`, and restore the image from a copy",
+        ),
+        other => store_error(image, other),
     }
 }
 
@@ -135,9 +245,10 @@ fn file_error(image: &Path, name: &str, error: &flash::Error) -> CliError {
             "no room",
             "delete files with `keel flash rm`, or format a larger store",
         ),
-        flash::Error::Device(_) | flash::Error::NotAStore | flash::Error::Version { .. } => {
-            store_error(image, error)
-        }
+        flash::Error::Device(_)
+        | flash::Error::NotAStore
+        | flash::Error::Version { .. }
+        | flash::Error::Truncated { .. } => store_error(image, error),
         // The remedy stands in the store's own text.
         other => CliError::failure(name, other, ""),
     }
@@ -157,4 +268,38 @@ fn name_text(name: &OsStr) -> Result<&str, CliError> {
 /// Whether the path stands for standard input or output.
 fn is_dash(path: &Path) -> bool {
     path.as_os_str() == "-"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(error: &DeviceError) -> String {
+        device_error(Path::new("/proc/version"), error).to_string()
+    }
+
+    fn io(operation: &'static str, number: i32) -> DeviceError {
+        DeviceError::Io {
+            operation,
+            first_block: 7,
+            source: std::io::Error::from_raw_os_error(number),
+        }
+    }
+
+    #[test]
+    fn remedies_fit_what_the_device_says() {
+        for number in [libc::EROFS, libc::EACCES, libc::EPERM] {
+            let open = DeviceError::Open {
+                path: "/proc/version".into(),
+                source: std::io::Error::from_raw_os_error(number),
+            };
+            assert!(text(&open).contains("is read-only; lift"), "{number}");
+            assert!(text(&io("write", number)).contains("is read-only; lift"));
+        }
+        let full = text(&io("write", libc::ENOSPC));
+        assert!(full.contains("the disk below is full; free some space"));
+        let large = text(&io("write", libc::EFBIG));
+        assert!(large.contains("choose a smaller --size"), "{large}");
+        assert!(text(&io("read", libc::EIO)).contains("check the device"));
+    }
 }

@@ -1,10 +1,10 @@
 //! Commands about a store as a whole.
 
-use super::{Access, device_error, open, open_device, store_error};
+use super::{Access, check_error, device_error, find_image, open, open_device, store_error};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
-use base::block::{BLOCK_BYTES, BlockDevice, FileDevice, FileDeviceOptions};
+use base::block::{BLOCK_BYTES, BlockDevice, FileDevice, FileDeviceOptions, Geometry};
 use flash::{FormatOptions, OpenOptions, Store};
 use serde_json::{Value, json};
 use std::fs::{File, Metadata};
@@ -29,11 +29,14 @@ pub(super) struct Format {
 
 pub(super) fn format(image: &Path, wanted: &Format, as_json: bool) -> Result<u8, CliError> {
     let shown = image.display();
-    let found = match std::fs::metadata(image) {
-        Ok(found) => Some(found),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => return Err(CliError::io(shown, &error)),
-    };
+    let found = find_image(image)?;
+    if found.is_none() && image.symlink_metadata().is_ok() {
+        return Err(CliError::failure(
+            shown,
+            "is a symbolic link to nothing",
+            "remove it, or name the file itself",
+        ));
+    }
     let is_device = found
         .as_ref()
         .is_some_and(|found| found.file_type().is_block_device());
@@ -58,12 +61,28 @@ pub(super) fn format(image: &Path, wanted: &Format, as_json: bool) -> Result<u8,
     } else {
         IMAGE_BYTES
     });
-    let bytes = bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+    let block_count = bytes / BLOCK_BYTES as u64;
+    let bytes = block_count * BLOCK_BYTES as u64;
+    let options = FormatOptions {
+        files_max: wanted.files,
+        name_bytes_max: wanted.name_bytes,
+        uuid: crate::random::bytes()?,
+        hash_key: crate::random::bytes()?,
+    };
+    if !is_device {
+        // What cannot become a store must not cost the old one, so this comes before anything is changed.
+        // (A block device's size is known once it is open; nothing is written to it before the same check.)
+        let checked = options.check(Geometry { block_count });
+        checked.map_err(|error| store_error(image, &error))?;
+    }
+    if found.is_none() {
+        create(image).map_err(|error| CliError::io(image.display(), &error))?;
+    }
     let progress = Progress::start(format!("formatting {shown}"));
-    let made = make(image, wanted, bytes, file_bytes, &progress);
+    let made = make(image, wanted, &options, bytes, file_bytes, &progress);
     drop(progress);
-    if made.is_err() && found.is_none() {
-        // It was made for this store alone.
+    if found.is_none() && made.is_err() {
+        // This call has created it, for this store alone.
         std::fs::remove_file(image).ok();
     }
     let store = made?;
@@ -84,7 +103,7 @@ pub(super) fn format(image: &Path, wanted: &Format, as_json: bool) -> Result<u8,
         }))?;
     } else {
         out.line(format_args!(
-            "{shown}: an empty store of {} for {} files, {} free",
+            "{shown}: an empty store of {}, its table sized for {} files, {} free",
             bytes_text(blocks * BLOCK_BYTES as u64),
             statistics.files_max,
             bytes_text(statistics.blocks_free * BLOCK_BYTES as u64)
@@ -94,61 +113,69 @@ pub(super) fn format(image: &Path, wanted: &Format, as_json: bool) -> Result<u8,
     Ok(0)
 }
 
+/// Creates an empty file; its name is durable.
+fn create(image: &Path) -> std::io::Result<()> {
+    File::options().write(true).create_new(true).open(image)?;
+    let folder = match image.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    match File::open(folder)?.sync_all() {
+        // Some file systems have directories that cannot be synchronised; they then need no such thing.
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+        done => done,
+    }
+}
+
 fn make(
     image: &Path,
     wanted: &Format,
+    options: &FormatOptions,
     bytes: u64,
     file_bytes: u64,
     progress: &Progress,
 ) -> Result<Store<FileDevice>, CliError> {
-    let options = FileDeviceOptions {
+    let device_options = FileDeviceOptions {
         create_bytes: Some(bytes),
         read_only: false,
         direct: true,
         exclusive: true,
     };
+    let set_length = |bytes| {
+        let file = File::options().write(true).open(image);
+        file.and_then(|file| file.set_len(bytes))
+    };
     let mut device =
-        FileDevice::open(image, &options).map_err(|error| device_error(image, &error))?;
+        FileDevice::open(image, &device_options).map_err(|error| device_error(image, &error))?;
     if !device.is_block_device() && file_bytes > bytes {
         // Only now that nobody else holds the file; a device is only ever extended.
         drop(device);
-        let shorten = File::options()
-            .write(true)
-            .open(image)
-            .and_then(|file| file.set_len(bytes));
-        shorten.map_err(|error| CliError::io(image.display(), &error))?;
+        set_length(bytes).map_err(|error| CliError::io(image.display(), &error))?;
         device = open_device(image, Access::Write)?;
     }
     if !wanted.sparse {
         let written = device.write_zeros(&mut |bytes| progress.add(bytes));
-        written.map_err(|error| match error.code() {
-            base::error::Code::Full => CliError::failure(
+        if let Err(error) = written {
+            if error.code() != base::error::Code::Full {
+                return Err(device_error(image, &error));
+            }
+            if file_bytes > 0 && file_bytes < bytes {
+                // Nothing was written: the old content is as it was, once its length is.
+                set_length(file_bytes).ok();
+            }
+            return Err(CliError::failure(
                 image.display(),
                 format!("the disk has no room for {}", bytes_text(bytes)),
                 "choose a smaller --size, or free some space",
-            ),
-            _ => device_error(image, &error),
-        })?;
+            ));
+        }
     }
-    let options = FormatOptions {
-        files_max: wanted.files,
-        name_bytes_max: wanted.name_bytes,
-        uuid: crate::random::bytes()?,
-        hash_key: crate::random::bytes()?,
-    };
-    Store::format(device, &options).map_err(|error| store_error(image, &error))
+    Store::format(device, options).map_err(|error| store_error(image, &error))
 }
 
 /// Without `--force` only a missing or an empty file is formatted, or a device that begins with zeros.
 fn refuse_content(image: &Path, found: &Metadata) -> Result<(), CliError> {
     let shown = image.display();
-    if found.is_dir() {
-        return Err(CliError::failure(
-            shown,
-            "is a directory",
-            "name a file or a block device",
-        ));
-    }
     let is_empty = if found.file_type().is_block_device() {
         begins_with_zeros(image)?
     } else {
@@ -231,7 +258,7 @@ pub(super) fn stat(image: &Path, as_json: bool) -> Result<u8, CliError> {
             bytes_text(bytes(statistics.blocks_free))
         ))?;
         out.line(format_args!(
-            "files         {} of {}",
+            "files         {} (table sized for {})",
             statistics.files, statistics.files_max
         ))?;
         out.line(format_args!(
@@ -252,7 +279,7 @@ pub(super) fn check(image: &Path, as_json: bool) -> Result<u8, CliError> {
     let progress = Progress::start(format!("checking {}", image.display()));
     let report = store.check();
     drop(progress);
-    let report = report.map_err(|error| store_error(image, &error))?;
+    let report = report.map_err(|error| check_error(image, &error))?;
     let mut out = Output::new();
     if as_json {
         let problem = |problem: &flash::Problem| {
@@ -395,7 +422,7 @@ pub(super) fn dump(image: &Path, as_json: bool) -> Result<u8, CliError> {
             layout.block_count
         ))?;
         out.line(format_args!(
-            "  files         {} with names of at most {} bytes",
+            "  files         table sized for {}, names of at most {} bytes",
             layout.files_max, layout.name_bytes_max
         ))?;
         out.line("regions")?;
