@@ -29,6 +29,13 @@ fn figures(dir: &TempDir, arguments: &[&str]) -> Value {
     assert_eq!(figures["readings_missing"], 0, "{figures}");
     assert_eq!(figures["readings_altered"], 0, "{figures}");
     assert_eq!(figures["readings_unexpected"], 0, "{figures}");
+    assert_eq!(figures["table_stale"], 0, "{figures}");
+    assert_eq!(figures["log_damaged"], 0, "{figures}");
+    assert_eq!(figures["log_readings_missing"], 0, "{figures}");
+    assert!(figures["releases_missed"].is_u64(), "{figures}");
+    // Every writer that recovered shows its table; at the end come one with and one without checkpoints.
+    let recoveries = figures["recoveries"].as_u64().unwrap();
+    assert_eq!(figures["tables_compared"], recoveries + 2, "{figures}");
     assert_eq!(figures["failures"], Value::Array(Vec::new()), "{figures}");
     figures
 }
@@ -84,6 +91,13 @@ fn killing_the_writer_loses_nothing_acknowledged() {
     assert!(number("recoveries") >= 10, "{figures}");
     assert!(figures["seed"].is_u64());
     assert!(dir.entries().is_empty(), "{:?}", dir.entries());
+}
+
+#[test]
+fn a_run_rolls_segments_before_its_end() {
+    let dir = TempDir::new();
+    let figures = figures(&dir, &["--json", "--seconds", "60", "--speed", "60"]);
+    assert!(figures["log_segments"].as_u64().unwrap() > 1, "{figures}");
 }
 
 #[test]

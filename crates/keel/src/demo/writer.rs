@@ -38,9 +38,6 @@ const TASK_PERIOD: Duration = Duration::from_millis(100);
 /// Its deadline.
 const TASK_DEADLINE: Duration = Duration::from_millis(50);
 
-/// A release younger than this need not have an instance yet.
-const WAKE_UP: Duration = Duration::from_millis(1);
-
 /// Longest sleep of the replaying loop: it also passes acknowledgements on.
 const NAP: Duration = Duration::from_millis(5);
 
@@ -456,7 +453,8 @@ impl Life {
             let age_ns = now_ns.saturating_sub(running_since_ns);
             tardiness_last = tardiness_last.max(age_ns as f64 / TASK_DEADLINE.as_nanos() as f64);
         }
-        let counted_ns = until_ns.saturating_sub(WAKE_UP.as_nanos() as u64);
+        // A release whose deadline is still to come need not have an instance yet.
+        let counted_ns = until_ns.saturating_sub(TASK_DEADLINE.as_nanos() as u64);
         let running = (1..counted_ns).contains(&running_since_ns);
         let now = self.counts.now();
         Stats {
