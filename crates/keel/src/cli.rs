@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, STATUS_USAGE};
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -13,7 +13,6 @@ use std::path::PathBuf;
     version,
     about = "The predictable data path of a Linux edge device: from a sensor's reading to flash.",
     propagate_version = true,
-    disable_help_subcommand = true,
     after_help = "Examples:\n  \
         keel demo                              the bundled fire trace, live in this terminal\n  \
         keel demo --kill --headless            the same, killing the writer again and again\n  \
@@ -95,10 +94,10 @@ pub(crate) enum Command {
     records_damaged                           the same, seen by restarted writers\n  \
     failures                                  why the exit status is 1; empty if it is 0")]
 pub(crate) struct DemoArgs {
-    /// Seconds of the trace to replay
+    /// Seconds of the trace to replay, from 1 to 14400
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=14_400))]
     pub(crate) seconds: u64,
-    /// How many times faster than the clock
+    /// How many times faster than the clock, from 0.1 to 1000
     #[arg(long, value_name = "X", default_value_t = 10.0, value_parser = speed)]
     pub(crate) speed: f64,
     /// Keep the store in this directory (made if absent), as demo.img
@@ -119,16 +118,13 @@ pub(crate) struct DemoArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    disable_help_subcommand = true,
-    after_help = "Examples:\n  \
+#[command(after_help = "Examples:\n  \
     keel flash format store.img --size 256M\n  \
     keel flash put store.img config.toml config.toml\n  \
     keel flash ls store.img\n  \
     keel flash get store.img config.toml > copy.toml\n  \
     keel flash check store.img && echo whole\n\n\
-    IMAGE is a file or a block device. ls, get, stat, check, bounds and dump never write to it."
-)]
+    IMAGE is a file or a block device. ls, get, stat, check, bounds and dump never write to it.")]
 pub(crate) struct FlashArgs {
     #[command(subcommand)]
     pub(crate) command: FlashCommand,
@@ -140,15 +136,20 @@ pub(crate) enum FlashCommand {
     #[command(after_help = "Examples:\n  \
         keel flash format store.img --size 256M\n  \
         keel flash format /dev/mmcblk0p3 --files 100000 --force\n\n\
-        Without --force nothing is overwritten: neither a store nor a file or device that holds anything.")]
+        Without --force nothing is overwritten: neither a store nor a file or device that holds anything.\n\
+        The smallest store is 272K with --files 1; the default --files needs 5728K. What cannot become a\n\
+        store is refused before anything is changed.")]
     Format {
         /// File or block device
         image: PathBuf,
-        /// Size of a new image file, in bytes or with K, M, G or T [default: 256M for a new file, else its own]
+        /// Size of the image file, in bytes or with K, M, G or T, rounded down to whole 4 KiB
+        /// [default: 256M for a new file, else its own]
         #[arg(long, value_parser = size)]
         size: Option<u64>,
-        /// How many files the store can hold
-        #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
+        /// Number of files to size the name table for, at most 4294967295; not a limit: more may fit,
+        /// until the table has no room for a name
+        #[arg(long, value_name = "N", default_value_t = 4096,
+            value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
         files: u64,
         /// Longest file name in bytes
         #[arg(long, value_name = "N", default_value_t = 255, value_parser = clap::value_parser!(u16).range(1..=255))]
@@ -173,7 +174,8 @@ pub(crate) enum FlashCommand {
     /// Store a whole file atomically, replacing one of that name
     #[command(after_help = "Examples:\n  \
             keel flash put store.img notes.txt ./notes.txt\n  \
-            date | keel flash put store.img today")]
+            date | keel flash put store.img today\n\n\
+            Until the input ends, no other program can change the store: it is locked.")]
     Put {
         /// File or block device
         image: PathBuf,
@@ -184,6 +186,11 @@ pub(crate) enum FlashCommand {
         from: PathBuf,
     },
     /// Write a file of the store to standard output or to a file
+    #[command(after_help = "Examples:\n  \
+            keel flash get store.img notes.txt > notes.txt\n  \
+            keel flash get store.img notes.txt notes.txt --salvage\n\n\
+            OUT is replaced only by a whole file: on damage it stays as it was, unless --salvage is given.\n\
+            Standard output gets everything that lies before the damage.")]
     Get {
         /// File or block device
         image: PathBuf,
@@ -192,9 +199,16 @@ pub(crate) enum FlashCommand {
         /// Where the bytes go; - is standard output
         #[arg(default_value = "-", value_name = "OUT")]
         to: PathBuf,
+        /// Go on behind damage, with zeros for what cannot be read; exit status 1 if there was any
+        #[arg(long)]
+        salvage: bool,
     },
     /// Append to a file of the store; makes it if absent
-    #[command(after_help = "Example:\n  date | keel flash append store.img log.txt")]
+    #[command(
+        after_help = "Example:\n  date | keel flash append store.img log.txt\n\n\
+        Each piece is durable before the next is read. Until the input ends, no other program can change\n\
+        the store: it is locked."
+    )]
     Append {
         /// File or block device
         image: PathBuf,
@@ -264,21 +278,38 @@ pub(crate) fn parse() -> Result<Cli, u8> {
             Err(STATUS_USAGE)
         }
         _ => {
-            let text = error.render().to_string();
-            // The first paragraph says what is wrong; the rest repeats the usage.
-            let lines = text
-                .lines()
-                .take_while(|line| !line.trim().is_empty())
-                .map(str::trim);
-            let wrong = lines.collect::<Vec<_>>().join(" ");
-            let wrong = wrong.strip_prefix("error: ").unwrap_or(&wrong).to_owned();
-            eprintln!(
-                "keel: {}",
-                CliError::usage("command line", wrong, "see `keel --help`")
-            );
+            let wrong = first_paragraph(&error.render().to_string());
+            let remedy = format!("see `{} --help`", subcommand(std::env::args_os().skip(1)));
+            eprintln!("keel: {}", CliError::usage("command line", wrong, remedy));
             Err(STATUS_USAGE)
         }
     }
+}
+
+/// What is wrong, out of an error of the parser: its first paragraph; the rest repeats the usage.
+pub(crate) fn first_paragraph(text: &str) -> String {
+    let lines = text
+        .lines()
+        .take_while(|line| !line.trim().is_empty())
+        .map(str::trim);
+    let wrong = lines.collect::<Vec<_>>().join(" ");
+    wrong.strip_prefix("error: ").unwrap_or(&wrong).to_owned()
+}
+
+/// The command that the arguments name, as far as they name one: `keel flash put`.
+fn subcommand(arguments: impl Iterator<Item = OsString>) -> String {
+    let program = Cli::command();
+    let mut command = &program;
+    let mut path = command.get_name().to_owned();
+    for argument in arguments {
+        match command.find_subcommand(&argument) {
+            Some(found) if !found.is_hide_set() => command = found,
+            _ => break,
+        }
+        path.push(' ');
+        path.push_str(command.get_name());
+    }
+    path
 }
 
 /// A number of bytes, with an optional binary suffix.
@@ -314,11 +345,19 @@ fn speed(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_command_that_was_meant_is_found() {
+        let of = |text: &str| subcommand(text.split(' ').map(OsString::from));
+        assert_eq!(of("flash put --bad x"), "keel flash put");
+        assert_eq!(of("flash nonsense put"), "keel flash");
+        assert_eq!(of("--flash"), "keel");
+        assert_eq!(of("demo-writer"), "keel");
     }
 
     #[test]
