@@ -104,12 +104,11 @@ impl<D: BlockDevice> Store<D> {
                 }
             }
         }
-        let flushed = if self.has_failed() {
-            Err(Error::Failed)
-        } else {
-            self.finish()
-        };
-        result.and(flushed)
+        if !self.has_failed() {
+            // A device that fails now is worse news than a full store.
+            self.finish()?;
+        }
+        result
     }
 
     /// Makes durable whatever the call has written, and commits an eviction that no record carried yet.
@@ -178,7 +177,12 @@ impl<D: BlockDevice> Store<D> {
         for slot in order.into_iter().take(2) {
             match self.evict(slot) {
                 Ok(()) => return Ok(slot),
-                Err(found) => error = found,
+                Err(found) => {
+                    error = found;
+                    // The next call tries others.
+                    self.slot_clock += 1;
+                    self.slot_used[slot] = self.slot_clock;
+                }
             }
         }
         Err(error)
@@ -289,7 +293,12 @@ impl<D: BlockDevice> Store<D> {
             // Never the lane that holds the acknowledged copy of the block that is rewritten.
             usize::from(!state.lanes[1].contains(state.tail.address))
         } else {
-            self.tails[slot].lane
+            // A durable, full last block is safe in either lane: rather the one with room than a new run.
+            // Within a long append it is not: the other lane may hold the copy that was acknowledged.
+            let lane = self.tails[slot].lane;
+            let turn =
+                state.lanes[lane].is_none() && !state.lanes[1 - lane].is_none() && !self.unflushed;
+            if turn { 1 - lane } else { lane }
         };
         let in_lane = blocks.min(state.lanes[lane].room() as usize);
         (
@@ -437,7 +446,7 @@ impl FileState {
         if run.next == run.blocks {
             self.closed_start = run.start;
             self.closed_blocks = u32::from(run.blocks);
-            self.closed_total += u32::from(run.blocks);
+            self.closed_total = self.closed_total.saturating_add(u32::from(run.blocks));
             *run = Run::default();
         }
     }

@@ -6,6 +6,7 @@
 use base::block::BLOCK_BYTES;
 
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
+use crate::root::COUNTER_END;
 
 /// Bytes of the header.
 pub(crate) const HEADER_BYTES: usize = 192;
@@ -97,7 +98,9 @@ impl Header {
             && header.fill > 0
             && header.group_position < header.group_blocks
             && usize::from(header.group_blocks) <= GROUP_BLOCKS_MAX
-            && header.file_id != 0;
+            && (1..COUNTER_END).contains(&header.file_id)
+            && header.sequence < COUNTER_END
+            && header.index < u32::MAX;
         sane.then_some(header)
     }
 }

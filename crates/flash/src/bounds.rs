@@ -3,7 +3,8 @@
 //! The sums below follow the code path by path; `tests/bounds.rs` drives random workloads on a counting
 //! device and fails if any call exceeds them. They hold for a damaged name table too; an intact one needs
 //! fewer reads, because the second copy of a table block is read only when the first is damaged. A read that
-//! walks around damaged data blocks may repeat its walk up to eight times.
+//! walks around damaged data blocks may repeat its walk up to eight times, and a request for a table block
+//! that the device itself fails is repeated copy by copy.
 
 use base::block::{BLOCK_BYTES, BlockDevice};
 
@@ -157,10 +158,12 @@ impl Bounds {
     /// Opening the store after anything, recovery included.
     #[must_use]
     pub fn mount(&self) -> Bound {
-        let superblocks_and_records = Bound::new(2 + 8 + 2, 0, 0, 0);
+        // Each record once, and block by block if that fails.
+        let superblocks_and_records = Bound::new(2 + 16 + 2, 0, 0, 0);
         let replay = Bound::new(TABLE_COPIES, 1, 1, TABLE_COPIES).times(2);
         let lanes = Bound::new(SLOTS_MAX as u64 * 3 * u64::from(RUN_BLOCKS_MAX), 0, 0, 0);
         superblocks_and_records
+            .plus(FLUSH)
             .plus(replay)
             .plus(lanes)
             .plus(SPILL)

@@ -1,6 +1,6 @@
 //! Checking a store: every structure is read, every block is accounted for, all damage is named.
 
-use base::block::{BlockBuffer, BlockDevice};
+use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, DeviceError};
 
 use crate::block::{Header, PAYLOAD_BYTES, POINTERS, pointer_target};
 use crate::error::{Error, Result};
@@ -10,7 +10,7 @@ use crate::layout::{
 use crate::recovery::is_image;
 use crate::root::{FileState, Root, SlotKind};
 use crate::space::{open_trunk, trunk_piece};
-use crate::store::Store;
+use crate::store::{Store, is_readable};
 use crate::table::{Bucket, buckets_of};
 
 /// Problems listed one by one; beyond them only the count grows.
@@ -56,6 +56,9 @@ pub struct CheckReport {
     pub problems: Vec<Problem>,
     /// All problems found.
     pub problems_total: u64,
+    /// A read-only store's records are not complete: normal after a power cut, damage otherwise. Opening
+    /// the store for writing completes them.
+    pub records_incomplete: bool,
 }
 
 impl CheckReport {
@@ -177,8 +180,9 @@ impl<D: BlockDevice> Store<D> {
         let geometry = self.device.geometry();
         let mut block = BlockBuffer::zeroed(1);
         for place in [SUPERBLOCK_FIRST, superblock_second(self.layout.block_count)] {
-            self.device.read(place, &mut block)?;
-            if Layout::decode(&block, geometry).ok().as_ref() != Some(&self.layout) {
+            if !is_readable(self.device.read(place, &mut block))?
+                || Layout::decode(&block, geometry).ok().as_ref() != Some(&self.layout)
+            {
                 let text =
                     "one of the two copies of the superblock is damaged; the other stands in"
                         .to_owned();
@@ -188,19 +192,21 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Every copy of both records should be there: of the current one always, of the one before it unless a
-    /// power cut has come while it was being written over.
+    /// Every copy of both records should be there, unless a power cut has come while one was being written;
+    /// opening the store for writing mends that, so only then is it a problem.
     fn check_records(&mut self, report: &mut CheckReport) -> Result<()> {
         let current = self.root.record_sequence;
-        let before_is_whole = self.root.clean || !self.read_only;
-        for sequence in [
-            Some(current),
-            current.checked_sub(1).filter(|_| before_is_whole),
-        ] {
-            let Some(sequence) = sequence else { continue };
+        for sequence in [Some(current), current.checked_sub(1)]
+            .into_iter()
+            .flatten()
+        {
             let address = self.layout.record_block(sequence & 1);
             let mut blocks = BlockBuffer::zeroed(RECORD_BLOCKS as usize);
-            self.device.read(address, &mut blocks)?;
+            for (number, block) in blocks.chunks_exact_mut(BLOCK_BYTES).enumerate() {
+                if !is_readable(self.device.read(address + number as u64, block))? {
+                    block.fill(0);
+                }
+            }
             let root = |place: usize| {
                 Root::decode(blocks.block(place), &self.layout)
                     .filter(|(root, _)| root.record_sequence == sequence)
@@ -213,7 +219,9 @@ impl<D: BlockDevice> Store<D> {
                     Some(image) if place == 1 => is_image(blocks.block(1), image, &self.layout),
                     _ => root(place).is_some(),
                 };
-                if !intact {
+                if !intact && self.read_only {
+                    report.records_incomplete = true;
+                } else if !intact {
                     let text = "a copy of a commit record is damaged; another one stands in";
                     report.add(None, Some(address + place as u64), false, text.to_owned());
                 }
@@ -235,18 +243,18 @@ impl<D: BlockDevice> Store<D> {
         let mut trunk = self.root.trunk_head;
         let mut trunks = 0;
         while trunk != 0 {
-            if trunks > self.layout.data_blocks() || !self.layout.is_data_run(trunk, CLUSTER_BLOCKS)
-            {
-                report.add(
-                    None,
-                    Some(u64::from(trunk)),
-                    false,
-                    "the free list runs in a circle".to_owned(),
-                );
+            // So far free space owns the spilled lists alone.
+            if !self.layout.is_data_run(trunk, CLUSTER_BLOCKS) || owners.owns(trunk, 1) {
+                let text = "the free list leads outside the data region or in a circle".to_owned();
+                report.add(None, Some(u64::from(trunk)), false, text);
                 break;
             }
-            self.device
-                .read(u64::from(trunk), self.scratch.block_mut(0))?;
+            if !is_readable(
+                self.device
+                    .read(u64::from(trunk), self.scratch.block_mut(0)),
+            )? {
+                self.scratch.block_mut(0).fill(0);
+            }
             let Some((next, count)) = open_trunk(self.scratch.block(0), trunk, self.seed) else {
                 let text =
                     "a block of the free list is damaged; what it lists cannot be used".to_owned();
@@ -275,20 +283,17 @@ impl<D: BlockDevice> Store<D> {
             report.add(None, None, false, text);
         }
         for piece in pieces {
-            owners.claim(piece.start, piece.blocks, 1, report);
-            report.blocks_free += u64::from(piece.blocks);
-            if piece.file_id != 0 {
+            if piece.file_id == 0 {
+                owners.claim(piece.start, piece.blocks, 1, report);
+                report.blocks_free += u64::from(piece.blocks);
+            } else {
                 let state = FileState {
                     file_id: piece.file_id,
                     closed_start: piece.start,
                     closed_blocks: piece.blocks,
                     ..FileState::default()
                 };
-                let rest = self.closed_runs(&state, report, None)?;
-                for (start, blocks) in rest.into_iter().skip(1) {
-                    owners.claim(start, blocks, 1, report);
-                    report.blocks_free += u64::from(blocks);
-                }
+                report.blocks_free += self.claim_closed_runs(&state, None, 1, report, owners)?;
             }
         }
         let beyond = self.layout.data_end - frontier;
@@ -297,27 +302,33 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// The full runs of a file, most recent first, as far as the links can be followed.
-    fn closed_runs(
+    /// Claims the full runs of a file, most recent first, as far as the links can be followed; returns their
+    /// blocks.
+    fn claim_closed_runs(
         &mut self,
         state: &FileState,
-        report: &mut CheckReport,
         file: Option<&str>,
-    ) -> Result<Vec<(u32, u32)>> {
-        let mut runs = Vec::new();
+        owner: u32,
+        report: &mut CheckReport,
+        owners: &mut Owners,
+    ) -> Result<u64> {
+        let mut total = 0;
         let (mut start, mut blocks) = (state.closed_start, state.closed_blocks);
         while blocks > 0 {
-            if !self.layout.is_data_run(start, blocks)
-                || runs.len() as u64 > self.layout.data_blocks()
-            {
+            if !self.layout.is_data_run(start, blocks) || owners.owns(start, owner) {
                 let text =
                     "the list of its runs leads outside the data region or in a circle".to_owned();
                 report.add(file, Some(u64::from(start)), false, text);
                 break;
             }
-            runs.push((start, blocks));
+            owners.claim(start, blocks, owner, report);
+            total += u64::from(blocks);
             let last = start + blocks - 1;
-            match self.read_data_block(last)? {
+            let link = match self.read_data_block(last) {
+                Err(Error::Device(DeviceError::Io { .. })) => None,
+                link => link?,
+            };
+            match link {
                 Some(header) if header.file_id == state.file_id => {
                     (start, blocks) = (header.closed_start, header.closed_blocks);
                 }
@@ -328,7 +339,7 @@ impl<D: BlockDevice> Store<D> {
                 }
             }
         }
-        Ok(runs)
+        Ok(total)
     }
 
     fn check_bucket(
@@ -340,8 +351,10 @@ impl<D: BlockDevice> Store<D> {
         if !self.is_overlaid(bucket) {
             let mut intact = 0;
             for copy in 0..TABLE_COPIES {
-                self.device
-                    .read(address + copy, self.scratch.block_mut(1 + copy as usize))?;
+                let block = self.scratch.block_mut(1 + copy as usize);
+                if !is_readable(self.device.read(address + copy, block))? {
+                    self.scratch.block_mut(1 + copy as usize).fill(0);
+                }
                 intact += u32::from(self.bucket_at(bucket, 1 + copy as usize).is_ok());
             }
             if intact == 0 {
@@ -391,12 +404,8 @@ impl<D: BlockDevice> Store<D> {
         report.files += 1;
         let owner = owners.names.len() as u32 + 2;
         owners.names.push(name.to_owned());
-        let mut total = 0;
-        for (start, blocks) in self.closed_runs(state, report, Some(name))? {
-            owners.claim(start, blocks, owner, report);
-            total += blocks;
-        }
-        if total != state.closed_total {
+        let total = self.claim_closed_runs(state, Some(name), owner, report, owners)?;
+        if total != u64::from(state.closed_total) {
             let text = format!(
                 "its full runs hold {total} blocks instead of {}",
                 state.closed_total
@@ -442,10 +451,6 @@ impl<D: BlockDevice> Store<D> {
                             "the block at file offset {offset} is not in a run of the file"
                         );
                         report.add(Some(name), Some(u64::from(address)), false, text);
-                    }
-                    if index + 1 == count && !header.belongs_at_tail(state) {
-                        let text = "the last block is not the one that was recorded".to_owned();
-                        report.add(Some(name), Some(u64::from(address)), true, text);
                     }
                     note_pointers(&header, &mut addresses, name, report);
                 }

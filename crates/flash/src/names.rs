@@ -250,7 +250,7 @@ impl<D: BlockDevice> Store<D> {
             // Recovery will do it when the store is opened again.
             return Ok(());
         }
-        self.make_piece_room(PIECES_PER_FILE)?;
+        self.make_piece_room_to_undo()?;
         let state = self.root.slots[slot].state;
         self.free_file(&state);
         self.root.slots[slot] = Slot::default();

@@ -3,12 +3,12 @@
 //!
 //! Invariant: a byte is returned only from a block whose checksum, address, file and position all agree.
 
-use base::block::{BLOCK_BYTES, BlockDevice};
+use base::block::{BLOCK_BYTES, BlockDevice, DeviceError};
 
 use crate::block::{GROUP_BLOCKS_MAX, HEADER_BYTES, Header, PAYLOAD_BYTES, pointer_towards};
 use crate::error::{Error, Part, Result};
 use crate::root::FileState;
-use crate::store::{FileHandle, Store};
+use crate::store::{FileHandle, Store, is_readable};
 
 /// Damaged blocks that one read walks around before it gives up.
 pub(crate) const DAMAGED_AROUND_MAX: usize = 8;
@@ -116,8 +116,18 @@ impl<D: BlockDevice> Store<D> {
             return Err(damaged(address, first));
         }
         let bytes = blocks as usize * BLOCK_BYTES;
-        self.device
-            .read(u64::from(address), &mut self.neighbours[..bytes])?;
+        let read = self
+            .device
+            .read(u64::from(address), &mut self.neighbours[..bytes]);
+        if !is_readable(read)? {
+            // Each by itself: only those that the device cannot read are damaged.
+            for number in 0..blocks {
+                let block = self.neighbours.block_mut(number as usize);
+                if !is_readable(self.device.read(u64::from(address + number), block))? {
+                    self.neighbours.block_mut(number as usize).fill(0);
+                }
+            }
+        }
         let mut lowest = None;
         for number in (0..blocks).rev() {
             let block = self.neighbours.block(number as usize);
@@ -141,7 +151,9 @@ impl<D: BlockDevice> Store<D> {
     /// Walks to block `target`, which it leaves in the scratch buffer: from the last block of the file, or
     /// from a nearer one whose address is known; around damaged blocks, as far as the pointers allow.
     fn seek(&mut self, state: &FileState, target: u32) -> Result<Header> {
-        if let Some(address) = self.addresses.get(state.file_id, target) {
+        // Of the last block an append that failed may have remembered another address.
+        let known = self.addresses.get(state.file_id, target);
+        if let Some(address) = known.filter(|_| target < state.tail.index) {
             return self.read_file_block(state, address, target);
         }
         let mut avoid = [u32::MAX; DAMAGED_AROUND_MAX];
@@ -208,9 +220,11 @@ impl<D: BlockDevice> Store<D> {
         if !self.in_data(address) {
             return Err(damaged(address, index));
         }
-        let header = self
-            .read_data_block(address)?
-            .filter(|header| belongs(header, state, index));
+        let found = match self.read_data_block(address) {
+            Err(Error::Device(DeviceError::Io { .. })) => None,
+            found => found?,
+        };
+        let header = found.filter(|header| belongs(header, state, index));
         if header.is_some() && index < state.tail.index {
             self.addresses.put(state.file_id, index, address);
         }

@@ -6,18 +6,25 @@
 
 use base::block::{BlockBuffer, BlockDevice};
 
-use crate::block::{Header, PAYLOAD_BYTES};
+use crate::block::{GROUP_BLOCKS_MAX, Header, PAYLOAD_BYTES};
 use crate::bytes::get_u32;
 use crate::error::{Error, Part, Result};
-use crate::layout::{Layout, RECORD_BLOCKS};
-use crate::root::{FileState, ImageReference, Root, Slot, SlotKind, Tail};
-use crate::space::PIECES_PER_FILE;
+use crate::layout::{Layout, RECORD_BLOCKS, RUN_BLOCKS_MAX};
+use crate::root::{FileState, ImageReference, Root, SLOTS_MAX, Slot, SlotKind, Tail};
 use crate::store::Store;
 use crate::table::Bucket;
 
-/// Added to group numbers at each opening, more than one record's life can use: a run of 64 blocks takes at
-/// most 64 * 3904 appends of a byte each before a record is written, and 32 files may be open.
+/// Added to group numbers at each opening, more than one record's life can use.
 const SEQUENCE_STEP: u64 = 1 << 24;
+
+// Before a file needs a record it can fill what is left of one run (too little for a group), another run and
+// a reserve, with appends of a byte each; and so can every file that has a slot.
+const _: () = assert!(
+    SLOTS_MAX as u64
+        * (GROUP_BLOCKS_MAX as u64 - 1 + 2 * RUN_BLOCKS_MAX as u64)
+        * PAYLOAD_BYTES as u64
+        <= SEQUENCE_STEP
+);
 
 /// A record that was found, with its table block.
 struct Record {
@@ -29,6 +36,11 @@ struct Record {
 
 impl<D: BlockDevice> Store<D> {
     pub(crate) fn recover(&mut self) -> Result<()> {
+        if !self.read_only {
+            // After a killed process or a failed write the device may still hold unflushed writes. What is
+            // read below must be durable before a record goes over the older place on the strength of it.
+            self.flush_device()?;
+        }
         let mut records = [self.read_record(0)?, self.read_record(1)?];
         // Newest first.
         records.sort_by_key(|record| {
@@ -54,8 +66,12 @@ impl<D: BlockDevice> Store<D> {
     fn recover_from(&mut self, newest: Record, other: Option<Record>) -> Result<()> {
         // The table block of the record before is in place unless the cut came before the next barrier;
         // putting it there again is harmless, and the newest record's goes last.
-        let before =
-            other.filter(|other| other.root.record_sequence + 1 == newest.root.record_sequence);
+        // Its table block is older than one of the same bucket in the newest record, wherever that stands.
+        let bucket = |record: &Record| record.image.as_ref().map(|(image, _)| image.bucket);
+        let before = other.filter(|other| {
+            other.root.record_sequence + 1 == newest.root.record_sequence
+                && (bucket(other).is_none() || bucket(other) != bucket(&newest))
+        });
         for record in before.iter().chain([&newest]) {
             if let Some((reference, Some(bytes))) = &record.image {
                 self.replay(*reference, bytes)?;
@@ -82,9 +98,8 @@ impl<D: BlockDevice> Store<D> {
         // An older image that a read-only store holds in memory must not hide what is in place.
         let mut same = !self.is_overlaid(reference.bucket);
         for copy in 0..2 {
-            self.device
-                .read(address + copy, self.scratch.block_mut(1))?;
-            same &= self.scratch.block(1) == bytes;
+            let read = self.device.read(address + copy, self.scratch.block_mut(1));
+            same &= read.is_ok() && self.scratch.block(1) == bytes;
         }
         if !same {
             self.recovery.table_blocks_replayed += 1;
@@ -96,8 +111,24 @@ impl<D: BlockDevice> Store<D> {
     /// The record in place `place`, from whichever copy of its root is intact.
     fn read_record(&mut self, place: u64) -> Result<Option<Record>> {
         let mut blocks = BlockBuffer::zeroed(RECORD_BLOCKS as usize);
-        self.device
-            .read(self.layout.record_block(place), &mut blocks)?;
+        let address = self.layout.record_block(place);
+        if self.device.read(address, &mut blocks).is_err() {
+            // One bad sector: the other copy of the root stands in. With two, what is left may be of an
+            // older record than the one that cannot be read; that must not pass for the state of the store.
+            let mut failures = 0;
+            for block in 0..RECORD_BLOCKS as usize - 1 {
+                if let Err(error) = self
+                    .device
+                    .read(address + block as u64, blocks.block_mut(block))
+                {
+                    blocks.block_mut(block).fill(0);
+                    failures += 1;
+                    if failures > 1 {
+                        return Err(error.into());
+                    }
+                }
+            }
+        }
         let mut best: Option<Record> = None;
         for copy in 0..3 {
             let Some((root, image)) = Root::decode(blocks.block(copy), &self.layout) else {
@@ -143,33 +174,34 @@ impl<D: BlockDevice> Store<D> {
         };
         let address = self.layout.bucket_block(reference.bucket);
         for copy in 0..2 {
-            self.device
-                .read(address + copy, self.scratch.block_mut(1))?;
-            if is_image(self.scratch.block(1), *reference, &self.layout) {
+            let read = self.device.read(address + copy, self.scratch.block_mut(1));
+            if read.is_ok() && is_image(self.scratch.block(1), *reference, &self.layout) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Finds the tails of the files that were being appended to, and frees unfinished replacements.
+    /// Finds the tails of the files that were being appended to; then frees an unfinished replacement. In
+    /// this order, because making room for the freed pieces may write a record, and appends that it does not
+    /// know would be older than it.
     fn recover_slots(&mut self) -> Result<()> {
+        let sequence_min = self.root.next_sequence;
         for slot in 0..self.root.slots.len() {
-            match self.root.slots[slot].kind {
-                SlotKind::Free => {}
-                SlotKind::Named => {
-                    let state = self.root.slots[slot].state;
-                    self.root.slots[slot].state = self.recover_tail(state)?;
+            let Slot { kind, state, .. } = self.root.slots[slot];
+            if kind == SlotKind::Named {
+                self.root.slots[slot].state = self.recover_tail(state, sequence_min)?;
+            }
+        }
+        for slot in 0..self.root.slots.len() {
+            let Slot { kind, state, .. } = self.root.slots[slot];
+            if kind == SlotKind::Temporary {
+                if !self.read_only {
+                    self.make_piece_room_to_undo()?;
                 }
-                SlotKind::Temporary => {
-                    if !self.read_only {
-                        self.make_piece_room(PIECES_PER_FILE)?;
-                    }
-                    let state = self.root.slots[slot].state;
-                    self.free_file(&state);
-                    self.root.slots[slot] = Slot::default();
-                    self.recovery.replacements_undone += 1;
-                }
+                self.free_file(&state);
+                self.root.slots[slot] = Slot::default();
+                self.recovery.replacements_undone += 1;
             }
         }
         Ok(())
@@ -182,8 +214,8 @@ impl<D: BlockDevice> Store<D> {
     /// the one before it is durable, except within one long append, of which a prefix may remain. The last
     /// block of an earlier group may be gone, because the group after the next is written over it; only
     /// full blocks are on the way back.
-    fn recover_tail(&mut self, state: FileState) -> Result<FileState> {
-        let found = self.scan_lanes(&state)?;
+    fn recover_tail(&mut self, state: FileState, sequence_min: u64) -> Result<FileState> {
+        let found = self.scan_lanes(&state, sequence_min)?;
         let mut firsts: Vec<&Header> = found
             .iter()
             .filter(|header| header.group_position == 0)
@@ -205,14 +237,16 @@ impl<D: BlockDevice> Store<D> {
         Ok(state)
     }
 
-    /// Blocks of the file in its lanes that are newer than its recorded tail.
-    fn scan_lanes(&mut self, state: &FileState) -> Result<Vec<Header>> {
+    /// Blocks of the file in its lanes that are newer than the record. Newer than the file's recorded tail
+    /// is not enough: a run may hold blocks of this very file from before a cut that lost the record which
+    /// gave it the run, and those were never acknowledged.
+    fn scan_lanes(&mut self, state: &FileState, sequence_min: u64) -> Result<Vec<Header>> {
         let mut found = Vec::new();
         for run in [state.lanes[0], state.lanes[1], state.reserve] {
             for offset in run.next..run.blocks {
                 let header = self.read_data_block(run.start + u32::from(offset))?;
                 let newer = header.filter(|header| {
-                    header.file_id == state.file_id && header.sequence > state.tail.sequence
+                    header.file_id == state.file_id && header.sequence >= sequence_min
                 });
                 match newer {
                     Some(header) => found.push(header),

@@ -9,7 +9,7 @@
 use base::block::BLOCK_BYTES;
 
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
-use crate::layout::{CLUSTER_BLOCKS, FORMAT_VERSION, Layout};
+use crate::layout::{CLUSTER_BLOCKS, FORMAT_VERSION, Layout, RUN_BLOCKS_MAX};
 
 /// Free pieces that a root can list; more are spilled to blocks of their own.
 pub(crate) const PIECES_MAX: usize = 64;
@@ -17,6 +17,9 @@ pub(crate) const PIECES_MAX: usize = 64;
 pub(crate) const SLOTS_MAX: usize = 32;
 /// Bytes of an encoded [`FileState`].
 pub(crate) const FILE_STATE_BYTES: usize = 68;
+
+/// Numbers that grow over a store's life never come near this; an image that says otherwise is not believed.
+pub(crate) const COUNTER_END: u64 = 1 << 63;
 
 const MAGIC: &[u8; 8] = b"KEELROOT";
 const PIECES_OFFSET: usize = 128;
@@ -151,9 +154,12 @@ impl FileState {
             lanes: [run(0), run(1)],
             reserve: run(2),
         };
+        // A run that is full is not kept here; so there is always room for one more block.
         let run_is_sane = |run: &Run| {
-            run.is_none()
-                || (run.next <= run.blocks && layout.is_data_run(run.start, u32::from(run.blocks)))
+            (run.is_none() && run.next == 0)
+                || (run.next < run.blocks
+                    && u32::from(run.blocks) <= RUN_BLOCKS_MAX
+                    && layout.is_data_run(run.start, u32::from(run.blocks)))
         };
         let tail = &state.tail;
         let tail_is_sane = tail.address == 0
@@ -163,7 +169,8 @@ impl FileState {
                 && u64::from(tail.index) < layout.data_blocks());
         let closed_is_sane =
             state.closed_blocks == 0 || layout.is_data_run(state.closed_start, state.closed_blocks);
-        let sane = state.file_id != 0
+        let sane = (1..COUNTER_END).contains(&state.file_id)
+            && state.tail.sequence < COUNTER_END
             && tail_is_sane
             && closed_is_sane
             && [state.lanes[0], state.lanes[1], state.reserve]
@@ -429,10 +436,21 @@ impl Root {
             && root.frontier.is_multiple_of(CLUSTER_BLOCKS);
         let trunk_is_sane =
             root.trunk_head == 0 || layout.is_data_run(root.trunk_head, CLUSTER_BLOCKS);
+        let counters = [
+            root.record_sequence,
+            root.next_file_id,
+            root.next_sequence,
+            root.files,
+            root.mounts,
+        ];
+        let counters_are_sane =
+            root.next_file_id != 0 && counters.iter().all(|counter| *counter < COUNTER_END);
         let count = usize::from(get_u16(block, 80));
         if !frontier_is_sane
+            || !counters_are_sane
             || !trunk_is_sane
-            || count > PIECES_MAX
+            // One place is left for the run that a chain gives up.
+            || count >= PIECES_MAX
             || root.free_blocks > layout.data_blocks()
         {
             return None;

@@ -35,7 +35,7 @@ impl<D: BlockDevice> Store<D> {
         for attempt in 0..=RECLAIMS_MAX {
             if let Some(run) = self.take(want) {
                 self.root.free_blocks = self.root.free_blocks.saturating_sub(u64::from(run.blocks));
-                self.unlink_ahead()?;
+                self.unlink_ahead();
                 return Ok(run);
             }
             if attempt == RECLAIMS_MAX || !self.reclaim()? {
@@ -91,7 +91,7 @@ impl<D: BlockDevice> Store<D> {
     }
 
     /// Unlinks one chain run in good time, so that an allocation seldom has to wait for a commit of its own.
-    fn unlink_ahead(&mut self) -> Result<()> {
+    fn unlink_ahead(&mut self) {
         let plain: u64 = self
             .root
             .pieces
@@ -105,9 +105,9 @@ impl<D: BlockDevice> Store<D> {
             && self.quarantine_room() > 0
             && self.piece_room() >= PIECE_SLACK
         {
-            self.unlink_chain()?;
+            // A read that fails now is met again when there is need, by a call that has not taken a run.
+            let _ = self.unlink_chain();
         }
-        Ok(())
     }
 
     /// Turns something that is free but not yet usable into plain pieces, as part of the next record.
@@ -130,7 +130,15 @@ impl<D: BlockDevice> Store<D> {
             .position(|piece| piece.file_id != 0);
         let Some(index) = chain else { return Ok(false) };
         let piece = self.root.pieces.remove(index);
-        let link = self.read_data_block(piece.start + piece.blocks - 1)?;
+        let link = match self.read_data_block(piece.start + piece.blocks - 1) {
+            Ok(link) => link,
+            Err(error) => {
+                // Nothing is lost; it goes to the end, so that the next call tries another.
+                let pushed = self.root.pieces.push(piece);
+                debug_assert!(pushed, "its own place is free");
+                return Err(error);
+            }
+        };
         match link {
             Some(header) if header.file_id == piece.file_id => {
                 let before = Piece {
@@ -171,11 +179,7 @@ impl<D: BlockDevice> Store<D> {
             return Ok(false);
         };
         for index in 0..count {
-            let offset = TRUNK_HEADER_BYTES + index * PIECE_BYTES;
-            let piece = Piece::decode(
-                &self.scratch.block(0)[offset..offset + PIECE_BYTES],
-                &self.layout,
-            );
+            let piece = trunk_piece(self.scratch.block(0), index, &self.layout);
             if !piece.is_some_and(|piece| self.root.pieces.push(piece)) {
                 self.free_chains_broken += 1;
             }
@@ -217,8 +221,18 @@ impl<D: BlockDevice> Store<D> {
             self.root.pieces.remove(index);
         }
         self.root.trunk_head = cluster;
-        self.root.trunk_count += 1;
+        self.root.trunk_count = self.root.trunk_count.saturating_add(1);
         Ok(())
+    }
+
+    /// Room for the pieces of an unfinished replacement. The slack that other calls leave is meant for this:
+    /// an undoing that fails would leave a second unfinished replacement to come, and a root with two of them
+    /// is not believed.
+    pub(crate) fn make_piece_room_to_undo(&mut self) -> Result<()> {
+        if self.piece_room() >= PIECES_PER_FILE {
+            return Ok(());
+        }
+        self.make_piece_room(PIECES_PER_FILE)
     }
 
     fn take_cluster_for_trunk(&mut self) -> Result<u32> {
@@ -248,7 +262,7 @@ impl<D: BlockDevice> Store<D> {
         if !self.root.pieces.push(chain) {
             self.free_chains_broken += 1;
         }
-        self.root.free_blocks += u64::from(state.closed_total);
+        self.count_free(state.closed_total);
     }
 
     /// Puts one run into free space, as part of the next record.
@@ -261,7 +275,13 @@ impl<D: BlockDevice> Store<D> {
         if !self.root.pieces.push(piece) {
             self.free_chains_broken += 1;
         }
-        self.root.free_blocks += u64::from(run.blocks);
+        self.count_free(u32::from(run.blocks));
+    }
+
+    /// Never more than there are: a root that says so is not believed, and the store would not open again.
+    fn count_free(&mut self, blocks: u32) {
+        let free = self.root.free_blocks + u64::from(blocks);
+        self.root.free_blocks = free.min(self.layout.data_blocks());
     }
 }
 

@@ -7,7 +7,7 @@
 //! - Blocks that become free are handed out only after the record that frees them is durable.
 //! - After a failed write or flush nothing is written any more: what the device holds is then unknown.
 
-use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, Counters};
+use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, Counters, DeviceError};
 
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
@@ -354,7 +354,7 @@ impl<D: BlockDevice> Store<D> {
 
     // ---- the device, with failures remembered ----
 
-    fn flush_device(&mut self) -> Result<()> {
+    pub(crate) fn flush_device(&mut self) -> Result<()> {
         if let Err(error) = self.device.flush() {
             return Err(self.fail(error));
         }
@@ -364,7 +364,7 @@ impl<D: BlockDevice> Store<D> {
     }
 
     /// Stops writing for good and goes back to what was acknowledged, so that reading can go on.
-    pub(crate) fn fail(&mut self, error: base::block::DeviceError) -> Error {
+    pub(crate) fn fail(&mut self, error: DeviceError) -> Error {
         self.failed = true;
         self.root.clone_from(&self.root_before);
         self.quarantine_count = 0;
@@ -522,7 +522,20 @@ impl<D: BlockDevice> Store<D> {
         }
         let address = self.layout.bucket_block(bucket);
         let pair = &mut self.neighbours[..TABLE_COPIES as usize * BLOCK_BYTES];
-        self.device.read(address, pair)?;
+        if self.device.read(address, pair).is_err() {
+            // A block that the device cannot read is as bad as one that reads wrong: the other stands in.
+            let mut failures = 0;
+            for copy in 0..TABLE_COPIES {
+                let block = self.neighbours.block_mut(copy as usize);
+                if let Err(error) = self.device.read(address + copy, block) {
+                    block.fill(0);
+                    failures += 1;
+                    if failures == TABLE_COPIES {
+                        return Err(error.into());
+                    }
+                }
+            }
+        }
         // Both copies are written in one request; but a card may give back an old block as if it were new.
         let sequence = |copy| {
             let block = self.neighbours.block(copy);
@@ -579,6 +592,16 @@ impl<D: BlockDevice> Store<D> {
         self.image.block_mut(1).copy_from_slice(bytes);
         self.write_image_in_place(bucket)?;
         self.flush_device()
+    }
+}
+
+/// Whether a read succeeded. A block that the device cannot read is damaged, like one that fails its
+/// checksum. Anything but a failed read stays an error.
+pub(crate) fn is_readable(read: std::result::Result<(), DeviceError>) -> Result<bool> {
+    match read {
+        Ok(()) => Ok(true),
+        Err(DeviceError::Io { .. }) => Ok(false),
+        Err(error) => Err(Error::Device(error)),
     }
 }
 
