@@ -297,6 +297,7 @@ pub(super) fn check(image: &Path, as_json: bool) -> Result<u8, CliError> {
             "blocks_owned": report.blocks_owned,
             "blocks_free": report.blocks_free,
             "problems_total": report.problems_total,
+            "records_incomplete": report.records_incomplete,
             "problems": report.problems.iter().map(problem).collect::<Vec<Value>>(),
         }))?;
     } else {
@@ -307,6 +308,12 @@ pub(super) fn check(image: &Path, as_json: bool) -> Result<u8, CliError> {
                 ""
             };
             out.line(format_args!("{problem}{lost}"))?;
+        }
+        if report.records_incomplete {
+            out.line(format_args!(
+                "note: a copy of a commit record is incomplete. After a power cut that is normal; otherwise the \
+                 medium is damaged there. The next write to the store completes it"
+            ))?;
         }
         let unlisted = report.problems_total - report.problems.len() as u64;
         if unlisted > 0 {
