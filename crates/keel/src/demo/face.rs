@@ -113,7 +113,7 @@ fn line(snapshot: &Snapshot<'_>) -> String {
     let stats = snapshot.stats;
     let mut line = format!(
         "{:>6.1} s  {:>6} readings/s  {:>7} durable, lag {:>7}  fresh {:>5.1} %  \
-         tardiness {:.3}, {} late  {hottest}, {lost} lost  {ways}",
+         tardiness {:.3}, {} late  {hottest}, rooms lost to smoke {lost}  {ways}",
         snapshot.trace_ms() as f64 / 1e3,
         grouped(snapshot.rate_per_s),
         grouped(snapshot.acknowledged),
