@@ -1,10 +1,9 @@
 //! How many device operations a call may cost: constants of the format, whatever the store holds.
 //!
 //! The sums below follow the code path by path; `tests/bounds.rs` drives random workloads on a counting
-//! device and fails if any call exceeds them. They hold for a damaged name table too; an intact one needs
-//! fewer reads, because the second copy of a table block is read only when the first is damaged. A read that
-//! walks around damaged data blocks may repeat its walk up to eight times, and a request for a table block
-//! that the device itself fails is repeated copy by copy.
+//! device and fails if any call exceeds them. They hold for a damaged name table too. A read that walks around
+//! damaged data blocks may repeat its walk up to eight times, and a request for a table block that the device
+//! itself fails is repeated copy by copy.
 
 use base::block::{BLOCK_BYTES, BlockDevice};
 
@@ -55,7 +54,7 @@ impl Bound {
     }
 }
 
-/// Two buckets, each from its second copy.
+/// Two buckets, each with both copies.
 const LOOKUP: Bound = Bound::new(2 * TABLE_COPIES, 0, 0, 0);
 /// A record without a table block: two copies of the root.
 const RECORD: Bound = Bound::new(0, 1, 0, 2);

@@ -1,7 +1,7 @@
 //! The name table: a hash table of fixed size in which each name has two possible places.
 //!
 //! A name hashes to two blocks (buckets) and lives in the one that was emptier when it was created; so it is
-//! found in two block reads at any fill. Each bucket is kept twice, side by side, and written in one request
+//! found in two read requests at any fill. Each bucket is kept twice, side by side, and written in one request
 //! whose torn state the commit record repairs; the second copy heals a rotten first one.
 
 use base::block::BLOCK_BYTES;
