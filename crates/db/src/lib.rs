@@ -16,6 +16,7 @@
 mod commit;
 mod database;
 mod error;
+mod history;
 pub mod log;
 mod options;
 mod queue;
@@ -28,11 +29,12 @@ mod ticket;
 
 pub use database::{Database, Got};
 pub use error::{Error, LogFailure};
+pub use history::{HistoryCursor, HistoryEntry, HistoryQuery, HistoryReport};
 pub use log::reader::Damage;
 pub use log::scan::{LogEntry, ScanReport, scan_log};
 pub use options::{
-    CommitDriver, DbOptions, Durability, KEY_BYTES_MAX, OBJECTS_LIMIT, ObjectId, ObjectSpec,
-    VALUE_BYTES_LIMIT,
+    CommitDriver, DbOptions, Durability, FullPolicy, KEY_BYTES_MAX, OBJECTS_LIMIT, ObjectId,
+    ObjectSpec, Retention, VALUE_BYTES_LIMIT,
 };
 pub use recovery::RecoveryReport;
 pub use stats::{Health, Stats};

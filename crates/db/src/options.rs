@@ -44,6 +44,27 @@ pub enum CommitDriver {
     Manual,
 }
 
+/// What happens to new readings when the store is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FullPolicy {
+    /// They are refused and counted until room returns.
+    #[default]
+    RejectNew,
+    /// The oldest segment of the log is deleted, and its readings counted.
+    DropOldest,
+}
+
+/// How long readings are kept. Deleting needs no free space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Bytes of log that are kept; 0: as many as the store holds.
+    pub history_bytes_max: u64,
+    /// Age in ms above which readings are deleted; 0: none.
+    pub history_age_ms_max: u64,
+    /// What happens when the store is full all the same.
+    pub full_policy: FullPolicy,
+}
+
 /// Sizes and intervals of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DbOptions {
@@ -66,6 +87,8 @@ pub struct DbOptions {
     pub checkpoint_piece_bytes_max: usize,
     /// Who commits.
     pub commit_driver: CommitDriver,
+    /// How long readings are kept.
+    pub retention: Retention,
 }
 
 impl Default for DbOptions {
@@ -80,6 +103,7 @@ impl Default for DbOptions {
             checkpoint_bytes: 2 << 20,
             checkpoint_piece_bytes_max: 16 << 10,
             commit_driver: CommitDriver::Thread,
+            retention: Retention::default(),
         }
     }
 }

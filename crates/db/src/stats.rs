@@ -32,6 +32,8 @@ pub enum Health {
     Dropping,
     /// They do, but a checkpoint could not be written: the next start takes longer.
     CheckpointFailing,
+    /// The store is full: nothing more becomes durable until room returns.
+    Full,
     /// They do not; every put is refused.
     LogFailed(LogFailure),
 }
@@ -67,6 +69,28 @@ pub struct Stats {
     pub checkpoint_bytes: u64,
     /// Checkpoints given up because the store was full.
     pub checkpoints_failed: u64,
+    /// Whether the store is full: readings are refused until room returns.
+    pub full: bool,
+    /// Readings refused because the store was full.
+    pub refused_full: u64,
+    /// Segments of the log.
+    pub segments: u64,
+    /// Bytes of the log; those of segments not yet looked at are taken as full ones.
+    pub history_bytes: u64,
+    /// Number of the oldest reading kept: so many came before it over the life of the log.
+    pub oldest_lsn: u64,
+    /// Readings deleted by retention.
+    pub readings_expired: u64,
+    /// Segments deleted by retention.
+    pub segments_expired: u64,
+    /// Readings deleted to make room for new ones.
+    pub readings_dropped: u64,
+    /// Segments deleted to make room for new ones.
+    pub segments_dropped: u64,
+    /// Whether the wall clock is trusted.
+    pub wall_trusted: bool,
+    /// Steps of the wall clock of more than a second.
+    pub clock_steps: u64,
     /// Objects declared.
     pub objects: u32,
     /// Bytes of the slot table.

@@ -81,6 +81,36 @@ impl Progress {
         }
     }
 
+    /// Waits until the durable end passes `seen`, at most `timeout`, and returns it.
+    pub(crate) fn wait_past(&self, seen: u64, timeout: Duration) -> Result<u64, Error> {
+        let deadline = Instant::now().checked_add(timeout);
+        let mut guard = self
+            .lock
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner());
+        loop {
+            let end = self.durable_end();
+            if end > seen {
+                return Ok(end);
+            }
+            if let Some(failure) = self.failure() {
+                return Err(failure.into());
+            }
+            let left = match deadline {
+                Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+                None => Duration::from_secs(3600),
+            };
+            if left.is_zero() {
+                return Ok(end);
+            }
+            guard = self
+                .changed
+                .wait_timeout(guard, left)
+                .unwrap_or_else(|poison| poison.into_inner())
+                .0;
+        }
+    }
+
     /// Waits for any change, at most `timeout`.
     pub(crate) fn wait_change(&self, timeout: Duration) {
         let guard = self

@@ -15,6 +15,7 @@
 //! way into the database, `error.rs`.
 
 mod error;
+pub mod intake;
 pub mod replay;
 pub mod sink;
 pub mod trace;

@@ -56,7 +56,7 @@ const RESERVED: &[Reserved] = &[
             "monoio",
             "compio",
         ],
-        rooms: &["ingest", "egress", "stream", "keel", "sim"],
+        rooms: &["ingest", "egress", "stream", "keel", "sim", "bench"],
     },
     Reserved {
         what: "peer to measure against",

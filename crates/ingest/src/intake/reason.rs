@@ -1,0 +1,76 @@
+//! Why something from outside was refused.
+
+/// One reason; each has its own counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Bytes that are no UTF-8 where text is due.
+    InvalidUtf8,
+    /// The payload is no number.
+    PayloadInvalid,
+    /// The payload is no JSON.
+    JsonInvalid,
+    /// The JSON lacks the configured field, or it is no number, text or truth value.
+    JsonFieldMissing,
+    /// Not a line of line protocol.
+    LineInvalid,
+    /// NaN or infinite.
+    NotFinite,
+    /// A line, packet or payload above its limit.
+    Oversized,
+    /// The value is longer than `value_bytes_max`.
+    ValueTooLong,
+    /// The key is empty, longer than 64 bytes or holds control characters.
+    KeyInvalid,
+    /// No declared pattern fits the key and `auto_create` is off.
+    KeyUnknown,
+    /// `keys_max` keys exist already.
+    KeysMax,
+    /// No subscription fits the topic.
+    TopicUnmatched,
+    /// The time lies too far in the past or the future.
+    TimeAbsurd,
+    /// A packet that breaks the protocol.
+    PacketInvalid,
+}
+
+impl Reason {
+    /// Every reason, in the order of the counters.
+    pub const ALL: [Self; 14] = [
+        Self::InvalidUtf8,
+        Self::PayloadInvalid,
+        Self::JsonInvalid,
+        Self::JsonFieldMissing,
+        Self::LineInvalid,
+        Self::NotFinite,
+        Self::Oversized,
+        Self::ValueTooLong,
+        Self::KeyInvalid,
+        Self::KeyUnknown,
+        Self::KeysMax,
+        Self::TopicUnmatched,
+        Self::TimeAbsurd,
+        Self::PacketInvalid,
+    ];
+
+    /// The name in status output and documentation.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::InvalidUtf8 => "invalid_utf8",
+            Self::PayloadInvalid => "payload_invalid",
+            Self::JsonInvalid => "json_invalid",
+            Self::JsonFieldMissing => "json_field_missing",
+            Self::LineInvalid => "line_invalid",
+            Self::NotFinite => "not_finite",
+            Self::Oversized => "oversized",
+            Self::ValueTooLong => "value_too_long",
+            Self::KeyInvalid => "key_invalid",
+            Self::KeyUnknown => "key_unknown",
+            Self::KeysMax => "keys_max",
+            Self::TopicUnmatched => "topic_unmatched",
+            Self::TimeAbsurd => "time_absurd",
+            Self::PacketInvalid => "packet_invalid",
+        }
+    }
+}
