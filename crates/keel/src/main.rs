@@ -20,6 +20,7 @@
 
 mod bench_cmd;
 mod cli;
+mod config;
 mod demo;
 mod error;
 mod flash_cmd;
