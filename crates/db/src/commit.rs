@@ -4,7 +4,7 @@
 //! `queue` inside it for one buffer swap; `counters` is taken last and never around a store call. So a producer
 //! never waits for the store, and a caller of `with_store` waits for at most one round.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use base::clock::Clock;
 
 use crate::error::LogFailure;
+use crate::history::index::{self, Index};
 use crate::log::checkpoint::{CheckpointWriter, Step};
-use crate::log::checkpoint_name;
-use crate::log::writer::{LogWriter, NO_READING, Surroundings, failure_of};
-use crate::options::DbOptions;
+use crate::log::writer::{Done, LogWriter, NO_READING, Surroundings, failure_of};
+use crate::log::{checkpoint_name, segment_name};
+use crate::options::{DbOptions, FullPolicy, Retention};
 use crate::queue::Queue;
 use crate::stats::LogCounters;
 use crate::store::{SegmentStore, StoreError};
@@ -40,6 +41,13 @@ pub(crate) struct Shared<S: SegmentStore> {
     /// Arrival of the oldest reading in the round that is not durable yet, or [`NO_READING`].
     pub(crate) in_flight_since_ns: AtomicU64,
     pub(crate) in_flight: AtomicBool,
+    /// Wall clock minus monotonic clock at the last look, ms; [`NO_OFFSET`] before the first.
+    pub(crate) clock_offset_ms: AtomicI64,
+    /// The clock was set, or its trust changed: the log shall say the times anew.
+    pub(crate) clock_changed: AtomicBool,
+    /// Steps of the wall clock seen.
+    pub(crate) clock_steps: AtomicU64,
+    pub(crate) retention: Mutex<Retention>,
     pub(crate) store_waiters: AtomicU32,
     pub(crate) thread: OnceLock<Thread>,
 }
@@ -49,15 +57,30 @@ pub(crate) struct Core<S: SegmentStore> {
     pub(crate) store: Option<S>,
     pub(crate) writer: LogWriter<S::File>,
     pub(crate) drained: Vec<u8>,
+    /// How much of it is on flash.
+    pub(crate) done: Done,
     pub(crate) checkpoint: Option<CheckpointWriter<S::File>>,
     pub(crate) next_checkpoint: u32,
     /// The checkpoint that a restart would use.
     pub(crate) current_checkpoint: Option<u32>,
+    /// First segment that a restart from it would read.
+    pub(crate) needed_from: Option<u32>,
+    /// The same for the checkpoint being written.
+    pub(crate) needed_from_next: u32,
+    /// What is known of the segments.
+    pub(crate) index: Index,
     /// Checkpoint files that are of no use.
     pub(crate) stale_checkpoints: Vec<u32>,
     /// Log bytes since the position of the last checkpoint begun.
     pub(crate) log_bytes: u64,
 }
+
+/// No look at the clocks yet.
+pub(crate) const NO_OFFSET: i64 = i64::MIN;
+/// A change of the offset between the clocks above this is a step, not a correction of their rates.
+const CLOCK_STEP_MS: u64 = 1000;
+/// Time between two looks whether a full store has room again.
+const FULL_RETRY: Duration = Duration::from_millis(200);
 
 /// What the thread does next.
 enum Plan {
@@ -77,14 +100,20 @@ impl<S: SegmentStore> Shared<S> {
     pub(crate) fn round(&self) -> Result<bool, LogFailure> {
         let mut guard = lock(&self.core);
         let core = &mut *guard;
-        let Some(store) = core.store.as_mut() else {
+        if core.store.is_none() {
             return Err(LogFailure::Closed);
-        };
+        }
+        self.sample_wall_trusted();
+        if self.clock_changed.swap(false, Ordering::Relaxed) {
+            core.writer.anchor_next();
+        }
+        if let Some(failure) = lock(&self.queue).failure {
+            return Err(failure);
+        }
+        // What a full store kept from being written comes first.
+        self.commit_drained(core)?;
         {
             let mut queue = lock(&self.queue);
-            if let Some(failure) = queue.failure {
-                return Err(failure);
-            }
             self.in_flight_since_ns.store(
                 queue.first_reading_ns.unwrap_or(NO_READING),
                 Ordering::Relaxed,
@@ -92,7 +121,20 @@ impl<S: SegmentStore> Shared<S> {
             self.in_flight.store(!queue.is_empty(), Ordering::Relaxed);
             queue.swap(&mut core.drained);
         }
-        self.sample_wall_trusted();
+        self.commit_drained(core)?;
+        let due = core.checkpoint.is_some() || core.log_bytes >= self.options.checkpoint_bytes;
+        if due && let Err(failure) = self.checkpoint_piece(core) {
+            self.fail(failure);
+            return Err(failure);
+        }
+        Ok(core.checkpoint.is_some())
+    }
+
+    /// Makes what was taken from the queue durable; when the store is full, after making room as configured.
+    fn commit_drained(&self, core: &mut Core<S>) -> Result<(), LogFailure> {
+        if core.drained.is_empty() {
+            return Ok(());
+        }
         let around = Surroundings {
             table: &self.table,
             clock: &*self.clock,
@@ -101,24 +143,127 @@ impl<S: SegmentStore> Shared<S> {
             counters: &self.counters,
             in_flight_since_ns: &self.in_flight_since_ns,
         };
-        if !core.drained.is_empty() {
+        core.writer.set_reserve_bytes(self.checkpoint_bytes_max());
+        loop {
+            let Some(store) = core.store.as_mut() else {
+                return Err(LogFailure::Closed);
+            };
             let before = core.writer.bytes_appended();
-            let committed = core.writer.commit(store, &around, &core.drained);
+            let committed = core
+                .writer
+                .commit(store, &around, &core.drained, &mut core.done);
             core.log_bytes += core.writer.bytes_appended() - before;
-            core.drained.clear();
-            if let Err(failure) = committed {
-                self.fail(failure);
-                return Err(failure);
+            match committed {
+                Ok(()) => break,
+                Err(LogFailure::Full) => {
+                    let made = self.make_room(core);
+                    if let Err(failure) = made {
+                        self.fail(failure);
+                        return Err(failure);
+                    }
+                    if made == Ok(false) {
+                        lock(&self.queue).full = true;
+                        return Err(LogFailure::Full);
+                    }
+                }
+                Err(failure) => {
+                    core.drained.clear();
+                    self.fail(failure);
+                    return Err(failure);
+                }
             }
-            self.in_flight.store(false, Ordering::Release);
-            lock(&self.counters).batches += 1;
         }
-        let due = core.checkpoint.is_some() || core.log_bytes >= self.options.checkpoint_bytes;
-        if due && let Err(failure) = self.checkpoint_piece(core) {
-            self.fail(failure);
-            return Err(failure);
+        core.drained.clear();
+        core.done = Done::default();
+        self.in_flight.store(false, Ordering::Release);
+        lock(&self.queue).full = false;
+        lock(&self.counters).batches += 1;
+        Ok(())
+    }
+
+    /// Bytes that a checkpoint of all objects can take.
+    fn checkpoint_bytes_max(&self) -> u64 {
+        let object = self.table.value_bytes_max() as u64 + 112;
+        u64::from(self.table.objects()) * object + 4096
+    }
+
+    /// Deletes the oldest segment if the policy says so and a restart does not need it. `false`: nothing to be had.
+    fn make_room(&self, core: &mut Core<S>) -> Result<bool, LogFailure> {
+        if lock(&self.retention).full_policy != FullPolicy::DropOldest {
+            return Ok(false);
         }
-        Ok(core.checkpoint.is_some())
+        if !self.oldest_is_free(core) {
+            // A checkpoint now, into the room that is kept for it, and the log before it is free.
+            if core.writer.segments().len() == 1
+                && core.writer.active().is_some_and(|(_, bytes)| bytes > 0)
+                && let Some(store) = core.store.as_mut()
+            {
+                core.writer.leave_segment(store);
+            }
+            let failed = lock(&self.counters).checkpoints_failed;
+            // One that runs already may have begun too early.
+            for _ in 0..2 {
+                loop {
+                    self.checkpoint_piece(core)?;
+                    if core.checkpoint.is_none() {
+                        break;
+                    }
+                }
+                if self.oldest_is_free(core) || lock(&self.counters).checkpoints_failed > failed {
+                    break;
+                }
+            }
+        }
+        if !self.oldest_is_free(core) {
+            return Ok(false);
+        }
+        let readings = self.delete_oldest(core)?;
+        let mut counters = lock(&self.counters);
+        counters.segments_dropped += 1;
+        counters.readings_dropped += readings;
+        counters.dropped_last_ns = Some(self.clock.monotonic_ns());
+        Ok(true)
+    }
+
+    /// Whether the oldest segment neither grows nor is needed by a restart.
+    pub(crate) fn oldest_is_free(&self, core: &Core<S>) -> bool {
+        let Some(oldest) = core.writer.segments().front() else {
+            return false;
+        };
+        core.writer
+            .active()
+            .is_none_or(|(active, _)| *oldest < active)
+            && core.needed_from.is_some_and(|needed| *oldest < needed)
+    }
+
+    /// Deletes the oldest segment and what is known of it; returns the readings that it held.
+    pub(crate) fn delete_oldest(&self, core: &mut Core<S>) -> Result<u64, LogFailure> {
+        let Some(store) = core.store.as_mut() else {
+            return Err(LogFailure::Closed);
+        };
+        let mut segments = core.writer.segments().iter();
+        let Some(oldest) = segments.next().copied() else {
+            return Ok(0);
+        };
+        let next = segments.next().copied();
+        let begin = core.index.first_lsn(store, oldest);
+        let end = match next {
+            Some(next) => core.index.first_lsn(store, next),
+            None => Some(core.writer.next_lsn()),
+        };
+        // The index first: one without a segment is found and removed, a segment without one is only read again.
+        for name in [index::name(oldest), segment_name(oldest)] {
+            match store.delete(&name) {
+                Ok(()) | Err(StoreError::NotFound) => {}
+                Err(error) => return Err(failure_of(&error)),
+            }
+        }
+        core.index.forget(oldest);
+        core.writer.forget_oldest();
+        lock(&self.counters).oldest_lsn = end.unwrap_or(0);
+        Ok(begin
+            .zip(end)
+            .map_or(0, |(begin, end)| end.saturating_sub(begin)))
     }
 
     /// Begins a checkpoint or writes its next piece. A full store only costs the checkpoint.
@@ -137,13 +282,9 @@ impl<S: SegmentStore> Shared<S> {
                 }
                 let number = core.next_checkpoint;
                 core.next_checkpoint = number.saturating_add(1);
-                match CheckpointWriter::begin(
-                    store,
-                    number,
-                    core.writer.mark(),
-                    &self.table,
-                    &self.options,
-                ) {
+                let position = core.writer.mark();
+                core.needed_from_next = position.segment;
+                match CheckpointWriter::begin(store, number, position, &self.table, &self.options) {
                     Ok(writer) => writer,
                     Err(LogFailure::Full) => return self.checkpoint_failed(),
                     Err(failure) => return Err(failure),
@@ -155,6 +296,7 @@ impl<S: SegmentStore> Shared<S> {
             Ok(Step::Done(bytes)) => {
                 let before = core.current_checkpoint.replace(writer.number());
                 writer.end(store, true);
+                core.needed_from = Some(core.needed_from_next);
                 {
                     let mut counters = lock(&self.counters);
                     counters.checkpoints += 1;
@@ -199,7 +341,18 @@ impl<S: SegmentStore> Shared<S> {
     /// Asks the clock whether its wall time is trusted, for this and later readings.
     pub(crate) fn sample_wall_trusted(&self) -> bool {
         let trusted = self.clock.wall_is_trusted();
-        self.wall_trusted.store(trusted, Ordering::Relaxed);
+        let offset_ms = self
+            .clock
+            .wall_ms()
+            .saturating_sub_unsigned(self.clock.monotonic_ns() / 1_000_000);
+        let before_ms = self.clock_offset_ms.swap(offset_ms, Ordering::Relaxed);
+        let stepped = before_ms != NO_OFFSET && before_ms.abs_diff(offset_ms) > CLOCK_STEP_MS;
+        if stepped {
+            self.clock_steps.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.wall_trusted.swap(trusted, Ordering::Relaxed) != trusted || stepped {
+            self.clock_changed.store(true, Ordering::Relaxed);
+        }
         trusted
     }
 
@@ -214,6 +367,13 @@ impl<S: SegmentStore> Shared<S> {
         let mut queue = lock(&self.queue);
         if queue.stop || queue.failure.is_some() {
             return Plan::Stop;
+        }
+        if queue.full {
+            return if napped {
+                Plan::Round
+            } else {
+                Plan::Nap(FULL_RETRY)
+            };
         }
         if let Some(first) = queue.first {
             let left = interval.saturating_sub(Instant::now().saturating_duration_since(first));
@@ -256,6 +416,8 @@ impl<S: SegmentStore> Shared<S> {
                     napped = false;
                     match self.round() {
                         Ok(unfinished) => checkpointing = unfinished,
+                        // Room may return.
+                        Err(LogFailure::Full) => {}
                         Err(_) => return,
                     }
                     if self.store_waiters.load(Ordering::Relaxed) > 0 {

@@ -2,25 +2,27 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use base::clock::Clock;
 
-use crate::commit::{Core, Shared, lock};
+use crate::commit::{Core, NO_OFFSET, Shared, lock};
 use crate::error::{Error, LogFailure};
-use crate::history::{HistoryCursor, HistoryEntry, HistoryQuery};
+use crate::history::index::Index;
+use crate::history::summary::Sample;
+use crate::history::{self, HistoryCursor, HistoryEntry, HistoryQuery};
 use crate::log::codec::Seal;
 use crate::log::segment_name;
-use crate::log::writer::{LogWriter, NO_READING};
+use crate::log::writer::{Done, LogWriter, NO_READING};
 use crate::options::{CommitDriver, DbOptions, Durability, ObjectId, ObjectSpec, Retention};
 use crate::queue::{Entry, EntryKind, Queue, touched_buffer};
 use crate::recovery::{self, RecoveryReport};
 use crate::stats::{DROPPING_SHOWN_NS, Health, LogCounters, Stats};
 use crate::store::SegmentStore;
-use crate::table::{FreshCount, Key, SlotValue, Table, is_fresh};
+use crate::table::{FreshCount, Key, Now, SlotValue, Table, is_fresh};
 use crate::ticket::{Progress, Ticket};
 
 /// Longest sleep of a caller that waits for the queue; a wake-up usually ends it sooner.
@@ -33,7 +35,8 @@ pub struct Got {
     pub value_bytes: usize,
     /// The sensor's time, ms.
     pub timestamp_ms: i64,
-    /// `now - timestamp`, ms; negative for a reading from the future.
+    /// `now - timestamp`, ms; negative for a reading from the future. Where the node's clock gave the timestamp in
+    /// this boot, the time since the arrival: that clock may have been set since.
     pub age_ms: i64,
     /// Whether the age is within the object's validity interval.
     pub fresh: bool,
@@ -43,6 +46,8 @@ pub struct Got {
     pub this_boot: bool,
     /// Whether the wall clock was trusted at arrival.
     pub wall_trusted: bool,
+    /// Whether the node's wall clock gave the timestamp, not the sensor.
+    pub node_time: bool,
 }
 
 /// A real-time database over the store `S`. Share it behind an [`Arc`]; every method takes `&self`.
@@ -83,6 +88,8 @@ impl<S: SegmentStore> Database<S> {
         if let Some((segment, length)) = recovered.resume {
             writer.resume(store.open(&segment_name(segment))?, segment, length);
         }
+        let segments = recovered.segments;
+        writer.set_segments(segments);
         let boot_id = clock.boot_id();
         let shared = Arc::new(Shared {
             table,
@@ -94,9 +101,13 @@ impl<S: SegmentStore> Database<S> {
                 store: Some(store),
                 writer,
                 drained: touched_buffer(options.queue_bytes_max),
+                done: Done::default(),
                 checkpoint: None,
                 next_checkpoint: recovered.next_checkpoint,
                 current_checkpoint: recovered.report.checkpoint,
+                needed_from: recovered.needed_from,
+                needed_from_next: 0,
+                index: Index::default(),
                 stale_checkpoints: recovered.stale_checkpoints,
                 log_bytes: recovered.log_bytes,
             }),
@@ -105,6 +116,10 @@ impl<S: SegmentStore> Database<S> {
             asleep: AtomicBool::new(false),
             in_flight_since_ns: AtomicU64::new(NO_READING),
             in_flight: AtomicBool::new(false),
+            clock_offset_ms: AtomicI64::new(NO_OFFSET),
+            clock_changed: AtomicBool::new(false),
+            clock_steps: AtomicU64::new(0),
+            retention: Mutex::new(options.retention),
             store_waiters: AtomicU32::new(0),
             thread: OnceLock::new(),
             clock,
@@ -152,6 +167,7 @@ impl<S: SegmentStore> Database<S> {
             timestamp_ms: 0,
             arrival_ns: self.shared.clock.monotonic_ns(),
             wall_trusted: false,
+            node_time: false,
             value: &[],
         };
         loop {
@@ -189,6 +205,7 @@ impl<S: SegmentStore> Database<S> {
         match queue.failure {
             Some(failure) => Err(failure.into()),
             None if queue.closed => Err(Error::Closed),
+            None if queue.full => Err(Error::Full),
             None => Ok(()),
         }
     }
@@ -227,15 +244,30 @@ impl<S: SegmentStore> Database<S> {
     /// As [`get`](Self::get).
     pub fn get_at(&self, id: ObjectId, now_ms: i64, value: &mut [u8]) -> Result<Got, Error> {
         let read = self.shared.table.read(id, value)?;
+        let age_ms = self.now(now_ms).age_ms(
+            read.timestamp_ms,
+            read.node_time,
+            read.arrival_ns,
+            read.boot_tag,
+        );
         Ok(Got {
             value_bytes: read.value_bytes,
             timestamp_ms: read.timestamp_ms,
-            age_ms: now_ms.saturating_sub(read.timestamp_ms),
-            fresh: is_fresh(now_ms, read.timestamp_ms, read.avi_ms),
+            age_ms,
+            fresh: is_fresh(age_ms, read.avi_ms),
+            node_time: read.node_time,
             arrival_ns: read.arrival_ns,
             this_boot: read.boot_tag == self.shared.boot_tag,
             wall_trusted: read.wall_trusted,
         })
+    }
+
+    fn now(&self, wall_ms: i64) -> Now {
+        Now {
+            wall_ms,
+            monotonic_ns: self.shared.clock.monotonic_ns(),
+            boot_tag: self.shared.boot_tag,
+        }
     }
 
     /// Stores a reading in the table and queues it for the log. Never blocks on the store and never allocates;
@@ -254,6 +286,17 @@ impl<S: SegmentStore> Database<S> {
         timestamp_ms: i64,
         durability: Durability,
     ) -> Result<Ticket, Error> {
+        self.put_timed(id, value, timestamp_ms, false, durability)
+    }
+
+    fn put_timed(
+        &self,
+        id: ObjectId,
+        value: &[u8],
+        timestamp_ms: i64,
+        node_time: bool,
+        durability: Durability,
+    ) -> Result<Ticket, Error> {
         let shared = &*self.shared;
         shared.table.check(id, timestamp_ms, value.len())?;
         let wall_trusted = if shared.asleep.load(Ordering::Relaxed) {
@@ -268,6 +311,7 @@ impl<S: SegmentStore> Database<S> {
             timestamp_ms,
             arrival_ns: shared.clock.monotonic_ns(),
             wall_trusted,
+            node_time,
             value,
         };
         let slot = SlotValue {
@@ -275,12 +319,18 @@ impl<S: SegmentStore> Database<S> {
             arrival_ns: entry.arrival_ns,
             boot_tag: shared.boot_tag,
             wall_trusted: entry.wall_trusted,
+            node_time,
             value,
         };
         let (lsn, wake) = {
             let mut queue = lock(&shared.queue);
             if let Err(error) = Self::check_open(&queue) {
-                queue.refused += 1;
+                if error == Error::Full && queue.full {
+                    queue.refused_full += 1;
+                    queue.refused_full_last_ns = Some(entry.arrival_ns);
+                } else {
+                    queue.refused += 1;
+                }
                 return Err(error);
             }
             if !queue.has_room(&entry) {
@@ -318,7 +368,8 @@ impl<S: SegmentStore> Database<S> {
         value: &[u8],
         durability: Durability,
     ) -> Result<Ticket, Error> {
-        self.put(id, value, self.shared.clock.wall_ms(), durability)
+        let timestamp_ms = self.shared.clock.wall_ms();
+        self.put_timed(id, value, timestamp_ms, true, durability)
     }
 
     /// Readings numbered below this are on flash.
@@ -336,7 +387,7 @@ impl<S: SegmentStore> Database<S> {
 
     /// What is kept from now on; takes effect with the next [`maintain`](Self::maintain).
     pub fn set_retention(&self, retention: Retention) {
-        let _ = retention;
+        *lock(&self.shared.retention) = retention;
     }
 
     /// One bounded step of indexing and retention; `true` when there is more to do at once.
@@ -344,7 +395,10 @@ impl<S: SegmentStore> Database<S> {
     /// # Errors
     /// [`Error::Store`], [`Error::Closed`].
     pub fn maintain(&self) -> Result<bool, Error> {
-        Ok(false)
+        self.shared.store_waiters.fetch_add(1, Ordering::Relaxed);
+        let mut core = lock(&self.shared.core);
+        self.shared.store_waiters.fetch_sub(1, Ordering::Relaxed);
+        self.shared.maintain(&mut core)
     }
 
     /// One bounded slice of a range read, in the order of arrival; `true` when there is more. The commit thread
@@ -358,13 +412,41 @@ impl<S: SegmentStore> Database<S> {
         cursor: &mut HistoryCursor,
         visit: &mut dyn FnMut(&HistoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<bool, Error> {
-        let _ = (query, cursor, visit);
-        Ok(false)
+        let shared = &*self.shared;
+        let wall_trusted = shared.sample_wall_trusted();
+        let present = wall_trusted.then(|| Sample {
+            arrival_us: shared.clock.monotonic_ns() / 1000,
+            wall_ms: shared.clock.wall_ms(),
+        });
+        let more = {
+            shared.store_waiters.fetch_add(1, Ordering::Relaxed);
+            let mut guard = lock(&shared.core);
+            shared.store_waiters.fetch_sub(1, Ordering::Relaxed);
+            let core = &mut *guard;
+            let active = core.writer.active();
+            let mut source = history::Source {
+                store: core.store.as_mut().ok_or(Error::Closed)?,
+                index: &mut core.index,
+                segments: core.writer.segments(),
+                active,
+                segment_bytes_max: shared.options.segment_bytes_max,
+                present: present.map(|sample| (shared.boot_id, sample)),
+            };
+            history::slice(&mut source, query, cursor)?
+        };
+        let found = std::mem::take(&mut cursor.found);
+        let flow = found.visit(visit);
+        cursor.found = found;
+        if flow.is_break() {
+            history::stop(cursor);
+            return Ok(false);
+        }
+        Ok(more)
     }
 
     /// Temporal objects that are fresh at `now_ms`, and all of them. One pass over the table.
     pub fn fresh_count(&self, now_ms: i64) -> FreshCount {
-        self.shared.table.fresh_count(now_ms)
+        self.shared.table.fresh_count(&self.now(now_ms))
     }
 
     /// Commits what waits and writes one checkpoint piece if one is due; for [`CommitDriver::Manual`].
@@ -387,6 +469,9 @@ impl<S: SegmentStore> Database<S> {
                 let mut queue = lock(&self.shared.queue);
                 if let Some(failure) = queue.failure {
                     return Err(failure.into());
+                }
+                if queue.full {
+                    return Err(Error::Full);
                 }
                 if queue.is_empty() && !self.shared.in_flight.load(Ordering::Acquire) {
                     return Ok(());
@@ -412,18 +497,25 @@ impl<S: SegmentStore> Database<S> {
     /// Whether readings become durable.
     pub fn health(&self) -> Health {
         let now_ns = self.shared.clock.monotonic_ns();
-        let (failure, busy_last_ns) = {
+        let (failure, full, refused_last_ns) = {
             let queue = lock(&self.shared.queue);
             (
                 queue.failure.or(queue.closed.then_some(LogFailure::Closed)),
-                queue.busy_last_ns,
+                queue.full,
+                queue.busy_last_ns.max(queue.refused_full_last_ns),
             )
         };
-        let dropping =
-            busy_last_ns.is_some_and(|last| now_ns.saturating_sub(last) < DROPPING_SHOWN_NS);
+        let (checkpoint_failing, dropped_last_ns) = {
+            let counters = lock(&self.shared.counters);
+            (counters.checkpoint_failing, counters.dropped_last_ns)
+        };
+        let dropping = refused_last_ns
+            .max(dropped_last_ns)
+            .is_some_and(|last| now_ns.saturating_sub(last) < DROPPING_SHOWN_NS);
         match failure {
             Some(failure) => Health::LogFailed(failure),
-            None if lock(&self.shared.counters).checkpoint_failing => Health::CheckpointFailing,
+            None if full => Health::Full,
+            None if checkpoint_failing => Health::CheckpointFailing,
             None if dropping => Health::Dropping,
             None => Health::Ok,
         }
@@ -437,6 +529,7 @@ impl<S: SegmentStore> Database<S> {
         let queue = lock(&shared.queue);
         let (puts, busy) = (queue.puts, queue.busy);
         let (refused, outdated) = (queue.refused, queue.outdated);
+        let (full, refused_full) = (queue.full, queue.refused_full);
         let (next_lsn, queue_bytes) = (queue.next_lsn, queue.bytes() as u64);
         let in_flight_ns = Some(shared.in_flight_since_ns.load(Ordering::Relaxed))
             .filter(|arrival_ns| *arrival_ns != NO_READING);
@@ -460,17 +553,18 @@ impl<S: SegmentStore> Database<S> {
             checkpoints: counters.checkpoints,
             checkpoint_bytes: counters.checkpoint_bytes,
             checkpoints_failed: counters.checkpoints_failed,
-            full: false,
-            refused_full: 0,
-            segments: 0,
-            history_bytes: 0,
-            oldest_lsn: 0,
-            readings_expired: 0,
-            segments_expired: 0,
-            readings_dropped: 0,
-            segments_dropped: 0,
+            full,
+            refused_full,
+            segments: counters.segments,
+            history_bytes: counters.history_bytes,
+            oldest_lsn: counters.oldest_lsn,
+            readings_expired: counters.readings_expired,
+            segments_expired: counters.segments_expired,
+            readings_dropped: counters.readings_dropped,
+            segments_dropped: counters.segments_dropped,
             wall_trusted: shared.wall_trusted.load(Ordering::Relaxed),
-            clock_steps: 0,
+            clock_steps: shared.clock_steps.load(Ordering::Relaxed),
+            damage: counters.damage,
             objects: shared.table.objects(),
             table_bytes: shared.table.bytes() as u64,
             health,

@@ -2,14 +2,16 @@
 
 use base::error::Code;
 
-/// Why the durable log takes no more records. Sticky: it ends only with the next successful open.
+/// Why the durable log takes no more records. All but [`Full`](Self::Full) end only with the next successful open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogFailure {
     /// The store or its device failed a call.
     Device,
-    /// The store has no room for another append.
+    /// The store has no room for another append. Ends when room returns.
     Full,
+    /// The store became full in the middle of an append: only the next start can sort out what is there.
+    Torn,
     /// The database was closed or dropped before the record was on flash.
     Closed,
 }
@@ -21,6 +23,7 @@ impl LogFailure {
         match self {
             Self::Device => "device",
             Self::Full => "full",
+            Self::Torn => "torn",
             Self::Closed => "closed",
         }
     }
@@ -36,8 +39,10 @@ pub enum Error {
     /// The log failed; the record is not on flash and no later one will be.
     #[error("the log stopped ({}): no reading is durable until the database is opened again", .0.name())]
     LogFailed(LogFailure),
-    /// The store is full; the record is not on flash and no later one will be.
-    #[error("the store is full: delete or retain less, then open the database again")]
+    /// The store is full: nothing more is taken until room returns.
+    #[error(
+        "the store is full: keep less (history_bytes_max), allow the oldest to be dropped, or use a larger store"
+    )]
     Full,
     /// The database was closed.
     #[error("the database is closed")]

@@ -21,6 +21,7 @@ pub mod log;
 mod options;
 mod queue;
 mod recovery;
+mod retention;
 mod stats;
 pub mod store;
 pub mod table;

@@ -26,6 +26,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) timestamp_ms: i64,
     pub(crate) arrival_ns: u64,
     pub(crate) wall_trusted: bool,
+    /// Whether the node's clock gave the time.
+    pub(crate) node_time: bool,
     pub(crate) value: &'a [u8],
 }
 
@@ -57,6 +59,12 @@ pub(crate) struct Queue {
     pub(crate) closed: bool,
     /// The log has failed.
     pub(crate) failure: Option<LogFailure>,
+    /// The store is full: nothing more is taken until room returns.
+    pub(crate) full: bool,
+    /// Readings refused because of that.
+    pub(crate) refused_full: u64,
+    /// When the last of those came.
+    pub(crate) refused_full_last_ns: Option<u64>,
     /// Readings taken.
     pub(crate) puts: u64,
     /// Readings refused because the queue was full.
@@ -82,6 +90,9 @@ impl Queue {
             stop: false,
             closed: false,
             failure: None,
+            full: false,
+            refused_full: 0,
+            refused_full_last_ns: None,
             puts: 0,
             busy: 0,
             busy_last_ns: None,
@@ -114,7 +125,7 @@ impl Queue {
         header[..4].copy_from_slice(&entry.id.to_le_bytes());
         header[4..6].copy_from_slice(&(entry.value.len() as u16).to_le_bytes());
         header[6] = u8::from(entry.kind == EntryKind::Declared);
-        header[7] = u8::from(entry.wall_trusted);
+        header[7] = u8::from(entry.wall_trusted) | u8::from(entry.node_time) << 1;
         header[8..16].copy_from_slice(&entry.timestamp_ms.to_le_bytes());
         header[16..].copy_from_slice(&entry.arrival_ns.to_le_bytes());
         self.buffer.extend_from_slice(&header);
@@ -154,7 +165,7 @@ impl<'a> Iterator for Entries<'a> {
 
     fn next(&mut self) -> Option<Entry<'a>> {
         let (header, rest) = self.0.split_first_chunk::<HEADER_BYTES>()?;
-        let [i0, i1, i2, i3, l0, l1, kind, trusted, times @ ..] = *header;
+        let [i0, i1, i2, i3, l0, l1, kind, flags, times @ ..] = *header;
         let value_bytes = usize::from(u16::from_le_bytes([l0, l1]));
         let (timestamp, arrival) = times.split_first_chunk::<8>()?;
         let value = rest.get(..value_bytes)?;
@@ -168,7 +179,8 @@ impl<'a> Iterator for Entries<'a> {
             id: u32::from_le_bytes([i0, i1, i2, i3]),
             timestamp_ms: i64::from_le_bytes(*timestamp),
             arrival_ns: u64::from_le_bytes(*arrival.first_chunk::<8>()?),
-            wall_trusted: trusted != 0,
+            wall_trusted: flags & 1 != 0,
+            node_time: flags & 2 != 0,
             value,
         })
     }
@@ -187,6 +199,7 @@ mod tests {
             timestamp_ms: -5,
             arrival_ns: 7,
             wall_trusted: id % 2 == 0,
+            node_time: id % 3 == 0,
             value,
         };
         let first = entry(1, b"12345678".as_slice());

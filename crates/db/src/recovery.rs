@@ -7,7 +7,7 @@
 use std::ops::ControlFlow;
 
 use crate::error::Error;
-use crate::log::codec::Record;
+use crate::log::codec::{FORMAT_VERSION, Record};
 use crate::log::reader::{Damage, Reader, Tail};
 use crate::log::{checkpoint, scan, segment_name};
 use crate::options::ObjectId;
@@ -52,6 +52,10 @@ pub(crate) struct Recovered {
     pub(crate) stale_checkpoints: Vec<u32>,
     /// Log bytes after the checkpoint.
     pub(crate) log_bytes: u64,
+    /// Every segment, ascending.
+    pub(crate) segments: Vec<u32>,
+    /// First segment that the checkpoint needs, if there is one.
+    pub(crate) needed_from: Option<u32>,
 }
 
 /// First eight bytes of a boot id: tells boots apart in a slot.
@@ -124,14 +128,23 @@ pub(crate) fn recover<S: SegmentStore>(
         .last()
         .map_or(0, |last| last.saturating_add(1))
         .max(from.saturating_add(u32::from(offset > 0)));
+    // Only the last segment may grow, and only one of this version.
+    let mut resume = resume.filter(|(number, _)| segments.last() == Some(number));
+    if let Some((number, bytes)) = resume
+        && bytes > 0
+        && scan::version_of(store, number)? != Some(FORMAT_VERSION)
+    {
+        resume = None;
+    }
     Ok(Recovered {
-        // Only the last segment may grow.
-        resume: resume.filter(|(number, _)| segments.last() == Some(number)),
+        resume,
+        needed_from: head.map(|head| head.segment),
         next_segment,
         next_lsn: reader.unused_lsn(),
         next_checkpoint,
         stale_checkpoints: numbers,
         log_bytes: report.log_bytes_read,
+        segments,
         report,
     })
 }
@@ -195,6 +208,7 @@ fn replay<S: SegmentStore>(
                     arrival_ns: reading.arrival_us.saturating_mul(1000),
                     boot_tag: boot_tag(&found.boot_id),
                     wall_trusted: reading.wall_trusted,
+                    node_time: reading.node_time,
                     value: reading.value,
                 };
                 store_value(table, id, &value)?;

@@ -3,6 +3,7 @@
 use base::histogram::Histogram;
 
 use crate::error::LogFailure;
+use crate::log::reader::Damage;
 
 /// How long [`Health::Dropping`] stays after the last refused reading.
 pub(crate) const DROPPING_SHOWN_NS: u64 = 60_000_000_000;
@@ -18,6 +19,17 @@ pub(crate) struct LogCounters {
     pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoints_failed: u64,
     pub(crate) checkpoint_failing: bool,
+    pub(crate) segments_expired: u64,
+    pub(crate) readings_expired: u64,
+    pub(crate) segments_dropped: u64,
+    pub(crate) readings_dropped: u64,
+    /// When a segment was last deleted to make room.
+    pub(crate) dropped_last_ns: Option<u64>,
+    pub(crate) segments: u64,
+    pub(crate) history_bytes: u64,
+    pub(crate) oldest_lsn: u64,
+    /// What indexing found broken.
+    pub(crate) damage: Damage,
     pub(crate) append_ns: Histogram,
     pub(crate) put_durable_ns: Histogram,
 }
@@ -28,7 +40,8 @@ pub(crate) struct LogCounters {
 pub enum Health {
     /// They do.
     Ok,
-    /// They do, but at least one reading was refused with `Busy` within the last 60 s. [`Stats::busy`] counts all.
+    /// They do, but within the last 60 s at least one reading was refused with `Busy`, or deleted to make room.
+    /// [`Stats::busy`] and [`Stats::readings_dropped`] count all.
     Dropping,
     /// They do, but a checkpoint could not be written: the next start takes longer.
     CheckpointFailing,
@@ -91,6 +104,8 @@ pub struct Stats {
     pub wall_trusted: bool,
     /// Steps of the wall clock of more than a second.
     pub clock_steps: u64,
+    /// What indexing found broken in the log since the start; what the start itself found is in its report.
+    pub damage: Damage,
     /// Objects declared.
     pub objects: u32,
     /// Bytes of the slot table.

@@ -25,7 +25,7 @@ pub struct Line([AtomicU64; WORDS_PER_LINE]);
 
 const WORDS_PER_LINE: usize = 8;
 const MAGIC: u64 = u64::from_le_bytes(*b"EVKTABLE");
-const VERSION: u64 = 0;
+const VERSION: u64 = 1;
 const HEADER_LINES: usize = 2;
 /// Word of the second header line: ids given so far.
 const OBJECTS_NEXT: usize = WORDS_PER_LINE;
@@ -41,6 +41,7 @@ const VALUE: usize = 6;
 
 const META_LENGTH: u64 = 0xffff;
 const META_TRUSTED: u64 = 1 << 16;
+const META_NODE_TIME: u64 = 1 << 17;
 const VALIDITY_TEMPORAL: u64 = 1 << 63;
 /// Timestamp of a slot without a value.
 const NO_TIMESTAMP: i64 = i64::MIN;
@@ -63,6 +64,8 @@ pub struct SlotValue<'a> {
     pub boot_tag: u64,
     /// Whether the wall clock was trusted at arrival.
     pub wall_trusted: bool,
+    /// Whether the node's wall clock gave the time, not the sensor.
+    pub node_time: bool,
     /// The value.
     pub value: &'a [u8],
 }
@@ -80,6 +83,8 @@ pub struct SlotRead {
     pub boot_tag: u64,
     /// Whether the wall clock was trusted at arrival.
     pub wall_trusted: bool,
+    /// Whether the node's wall clock gave the time, not the sensor.
+    pub node_time: bool,
     /// Absolute validity interval in ms.
     pub avi_ms: u32,
 }
@@ -96,6 +101,35 @@ impl Key {
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes[..self.length]).unwrap_or("")
+    }
+}
+
+/// One moment on both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Time on the sensors' clock, ms.
+    pub wall_ms: i64,
+    /// Monotonic time of this boot, ns.
+    pub monotonic_ns: u64,
+    /// First eight bytes of this boot's id.
+    pub boot_tag: u64,
+}
+
+impl Now {
+    /// Age of a value in ms. Where the node's clock gave the time, the monotonic clock is asked if it can tell:
+    /// the other one may have been set since.
+    #[must_use]
+    pub fn age_ms(
+        &self,
+        timestamp_ms: i64,
+        node_time: bool,
+        arrival_ns: u64,
+        boot_tag: u64,
+    ) -> i64 {
+        if node_time && boot_tag == self.boot_tag {
+            return (self.monotonic_ns.saturating_sub(arrival_ns) / 1_000_000) as i64;
+        }
+        self.wall_ms.saturating_sub(timestamp_ms)
     }
 }
 
@@ -454,7 +488,8 @@ impl<M: AsRef<[Line]>> Table<M> {
     }
 
     /// Stores a value unless the slot holds a newer one. `true` when it was stored. Equal timestamps: the later
-    /// call wins. Safe for several writers, who wait for each other slot by slot.
+    /// call wins. Where the node's clock gave one of the two times, the order of the calls decides: that clock may
+    /// have been set in between, and a time from before must not outlive what comes after. Safe for several writers, who wait for each other slot by slot.
     ///
     /// # Errors
     /// [`Error::UnknownObject`], [`Error::ValueTooLong`], [`Error::TimestampInvalid`].
@@ -472,10 +507,15 @@ impl<M: AsRef<[Line]>> Table<M> {
             back_off(&mut waits);
         };
         fence(Ordering::Release);
-        let newer =
-            self.slot_word(id, TIMESTAMP).load(Ordering::Relaxed) as i64 <= new.timestamp_ms;
+        let meta = self.slot_word(id, META).load(Ordering::Relaxed);
+        let node_time = new.node_time || meta & META_NODE_TIME != 0;
+        let newer = node_time
+            || self.slot_word(id, TIMESTAMP).load(Ordering::Relaxed) as i64 <= new.timestamp_ms;
         if newer {
-            let meta = new.value.len() as u64 | if new.wall_trusted { META_TRUSTED } else { 0 };
+            let flag = |set, bit| if set { bit } else { 0 };
+            let meta = new.value.len() as u64
+                | flag(new.wall_trusted, META_TRUSTED)
+                | flag(new.node_time, META_NODE_TIME);
             self.slot_word(id, TIMESTAMP)
                 .store(new.timestamp_ms as u64, Ordering::Relaxed);
             self.slot_word(id, META).store(meta, Ordering::Relaxed);
@@ -554,6 +594,7 @@ impl<M: AsRef<[Line]>> Table<M> {
                         });
                     }
                     let wall_trusted = meta & META_TRUSTED != 0;
+                    let node_time = meta & META_NODE_TIME != 0;
                     let avi_ms = validity as u32;
                     return Ok(SlotRead {
                         value_bytes,
@@ -561,6 +602,7 @@ impl<M: AsRef<[Line]>> Table<M> {
                         arrival_ns,
                         boot_tag,
                         wall_trusted,
+                        node_time,
                         avi_ms,
                     });
                 }
@@ -569,18 +611,40 @@ impl<M: AsRef<[Line]>> Table<M> {
         }
     }
 
-    /// Fresh temporal objects at `now_ms`. One pass over the table; each timestamp is one word, so no lock.
-    pub fn fresh_count(&self, now_ms: i64) -> FreshCount {
+    /// Fresh temporal objects at `now`. One pass over the table.
+    pub fn fresh_count(&self, now: &Now) -> FreshCount {
         let mut count = FreshCount::default();
         for id in (0..self.objects()).map(ObjectId) {
             let (avi_ms, temporal) = self.validity(id);
             if temporal {
-                let timestamp_ms = self.slot_word(id, TIMESTAMP).load(Ordering::Relaxed) as i64;
                 count.temporal += 1;
-                count.fresh += u32::from(is_fresh(now_ms, timestamp_ms, avi_ms));
+                count.fresh += u32::from(
+                    self.age_ms(id, now)
+                        .is_some_and(|age_ms| is_fresh(age_ms, avi_ms)),
+                );
             }
         }
         count
+    }
+
+    /// Age of an object's value at `now`; `None` without a value.
+    fn age_ms(&self, id: ObjectId, now: &Now) -> Option<i64> {
+        let mut waits = 0;
+        loop {
+            let word = |at| self.slot_word(id, at);
+            let before = word(SEQUENCE).load(Ordering::Acquire);
+            let timestamp_ms = word(TIMESTAMP).load(Ordering::Relaxed) as i64;
+            let meta = word(META).load(Ordering::Relaxed);
+            let arrival_ns = word(ARRIVAL).load(Ordering::Relaxed);
+            let boot_tag = word(BOOT_TAG).load(Ordering::Relaxed);
+            fence(Ordering::Acquire);
+            if before & 1 == 0 && word(SEQUENCE).load(Ordering::Relaxed) == before {
+                let node_time = meta & META_NODE_TIME != 0;
+                return (timestamp_ms != NO_TIMESTAMP)
+                    .then(|| now.age_ms(timestamp_ms, node_time, arrival_ns, boot_tag));
+            }
+            back_off(&mut waits);
+        }
     }
 
     /// The index entry's object, or the free entry where the key would go.
@@ -631,10 +695,10 @@ impl<M: AsRef<[Line]>> Table<M> {
     }
 }
 
-/// The freshness rule; an object without a value is not fresh.
+/// The freshness rule: no older than the validity interval.
 #[must_use]
-pub fn is_fresh(now_ms: i64, timestamp_ms: i64, avi_ms: u32) -> bool {
-    timestamp_ms != NO_TIMESTAMP && now_ms.saturating_sub(timestamp_ms) <= i64::from(avi_ms)
+pub fn is_fresh(age_ms: i64, avi_ms: u32) -> bool {
+    age_ms <= i64::from(avi_ms)
 }
 
 fn validity(avi_ms: u32, temporal: bool) -> u64 {

@@ -35,6 +35,7 @@ impl Progress {
             0 => None,
             1 => Some(LogFailure::Device),
             2 => Some(LogFailure::Full),
+            4 => Some(LogFailure::Torn),
             _ => Some(LogFailure::Closed),
         }
     }
@@ -54,6 +55,7 @@ impl Progress {
             LogFailure::Device => 1,
             LogFailure::Full => 2,
             LogFailure::Closed => 3,
+            LogFailure::Torn => 4,
         };
         let _guard = self
             .lock

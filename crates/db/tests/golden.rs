@@ -1,4 +1,5 @@
-//! Format 0, byte for byte: what this code writes is what the committed files hold, and reads back from them.
+//! The formats, byte for byte: what this code writes is what the committed files of format 1 hold, and those of every
+//! format read back.
 //!
 //! `cargo run -p db --example make_golden` writes the files anew; a difference means a new format version.
 
@@ -7,14 +8,16 @@ mod scenario;
 
 mod common;
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use common::scan;
-use db::{CommitDriver, Database, DbOptions, MemoryStore};
+use db::{CommitDriver, Database, DbOptions, HistoryCursor, HistoryQuery, MemoryStore};
 
-fn golden() -> MemoryStore {
-    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-0");
+fn golden(format: u32) -> MemoryStore {
+    let directory =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/format-{format}"));
     let mut store = MemoryStore::with_secret(scenario::SECRET);
     for entry in std::fs::read_dir(directory).expect("the golden files") {
         let entry = entry.expect("an entry");
@@ -26,7 +29,7 @@ fn golden() -> MemoryStore {
 
 #[test]
 fn the_written_bytes_are_the_golden_ones() {
-    let (golden, written) = (golden(), scenario::write());
+    let (golden, written) = (golden(1), scenario::write());
     let names: Vec<_> = golden.names().collect();
     assert_eq!(names, written.names().collect::<Vec<_>>());
     assert!(
@@ -40,13 +43,19 @@ fn the_written_bytes_are_the_golden_ones() {
 
 #[test]
 fn the_golden_files_are_read_back() {
-    let mut store = golden();
+    for format in [0, 1] {
+        read_back(format);
+    }
+}
+
+fn read_back(format: u32) {
+    let mut store = golden(format);
     let (readings, report) = scan(&mut store);
     assert!(
         !report.damage.any() && report.damage.tails_torn == 0,
         "{report:?}"
     );
-    let expected: Vec<_> = scenario::readings()
+    let expected: Vec<_> = scenario::readings(format)
         .map(|(object, t, value)| (scenario::KEYS[object].to_owned(), t, value))
         .collect();
     assert_eq!(readings, expected);
@@ -57,12 +66,20 @@ fn the_golden_files_are_read_back() {
     let db =
         Database::open(store, Arc::new(scenario::FixedClock::default()), options).expect("opened");
     assert!(db.recovery().checkpoint.is_some());
+    assert_eq!(history(&db), expected);
     for (object, key) in scenario::KEYS.iter().enumerate() {
-        let newest = expected
-            .iter()
-            .filter(|(k, ..)| k == key)
-            .max_by_key(|(_, t, _)| *t)
-            .expect("a reading");
+        // The latest by time, but by arrival where the node gave one of two times.
+        let mut newest = None;
+        for (n, reading) in expected.iter().enumerate().filter(|(_, (k, ..))| k == key) {
+            let node_time = format > 0 && scenario::node_gives_time(n);
+            let replaces = newest.is_none_or(|(old, by_node): (&(_, i64, _), bool)| {
+                node_time || by_node || old.1 <= reading.1
+            });
+            if replaces {
+                newest = Some((reading, node_time));
+            }
+        }
+        let newest = newest.expect("a reading").0;
         let mut buffer = [0; 64];
         let id = db.lookup(key).expect("known");
         let got = db.get_at(id, 0, &mut buffer).expect("a value");
@@ -77,14 +94,39 @@ fn the_golden_files_are_read_back() {
     }
 }
 
+/// Every reading as a range read shows it. Nothing is corrected: the second boot's clock is trusted, the first one's
+/// never was.
+fn history(db: &Database<MemoryStore>) -> Vec<(String, i64, Vec<u8>)> {
+    let query = HistoryQuery {
+        id: None,
+        from_ms: i64::MIN,
+        to_ms: i64::MAX,
+    };
+    let (mut cursor, mut found) = (HistoryCursor::default(), Vec::new());
+    while db
+        .history(&query, &mut cursor, &mut |entry| {
+            assert!(!entry.time_corrected);
+            found.push((
+                db.key(entry.id).as_str().to_owned(),
+                entry.time_ms,
+                entry.value.to_vec(),
+            ));
+            ControlFlow::Continue(())
+        })
+        .expect("read")
+    {}
+    assert!(!cursor.report().damage.any());
+    found
+}
+
 #[test]
 fn a_later_format_is_refused_not_guessed() {
-    let mut store = golden();
+    let mut store = golden(1);
     let mut segment = Vec::new();
     let seal = db::log::codec::Seal::of(scenario::SECRET);
     db::log::codec::put_segment(&mut segment, seal, 9);
     // The version lies behind kind, length and magic; the checksum is the last four bytes.
-    segment[10] = 1;
+    segment[10] = 2;
     let end = segment.len() - 4;
     let check = crc32c::crc32c_append(scenario::SECRET as u32, &segment[..end])
         ^ (scenario::SECRET >> 32) as u32;
@@ -95,5 +137,5 @@ fn a_later_format_is_refused_not_guessed() {
         Arc::new(scenario::FixedClock::default()),
         DbOptions::default(),
     );
-    assert_eq!(opened.err(), Some(db::Error::Version { found: 1 }));
+    assert_eq!(opened.err(), Some(db::Error::Version { found: 2 }));
 }

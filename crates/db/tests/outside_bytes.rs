@@ -103,6 +103,7 @@ fn a_value_cannot_change_another_object() {
         timestamp_ms: i64::MAX,
         arrival_us: 1,
         wall_trusted: true,
+        node_time: false,
         value: b"forged",
     };
     codec::put_reading(

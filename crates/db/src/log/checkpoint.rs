@@ -106,6 +106,7 @@ impl<F: Copy> CheckpointWriter<F> {
                 arrival_ns: read.arrival_ns,
                 boot_tag: read.boot_tag,
                 wall_trusted: read.wall_trusted,
+                node_time: read.node_time,
                 value: &self.value[..read.value_bytes],
             });
             codec::put_object(&mut self.piece, self.seal, &Object { entry, latest });
@@ -212,6 +213,7 @@ mod tests {
                 arrival_ns: 5,
                 boot_tag: 6,
                 wall_trusted: true,
+                node_time: n % 3 == 0,
                 value: &[n as u8; 50],
             };
             table.write(id, &value).expect("written");

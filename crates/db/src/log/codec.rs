@@ -13,7 +13,7 @@ use crc32c::crc32c_append;
 use crate::options::{KEY_BYTES_MAX, VALUE_BYTES_LIMIT};
 
 /// Version of log and checkpoint that this code writes.
-pub const FORMAT_VERSION: u32 = 0;
+pub const FORMAT_VERSION: u32 = 1;
 /// Bytes of the longest body.
 pub const BODY_BYTES_MAX: usize = VALUE_BYTES_LIMIT + 128;
 /// Bytes of the longest record.
@@ -26,9 +26,10 @@ pub const RECORD_BYTES_MIN: usize = 1 + 1 + CHECK_BYTES;
 pub const ANCHOR_BYTES: usize = 2 + 49 + CHECK_BYTES;
 const CHECK_BYTES: usize = 4;
 
-const READING: u8 = 0xa0; // 0xa0..=0xa3
+const READING: u8 = 0xa0; // 0xa0..=0xa7
 const READING_TRUSTED: u8 = 1;
 const READING_WIDE: u8 = 2;
+const READING_NODE_TIME: u8 = 4;
 const SEGMENT: u8 = 0xb1;
 const ANCHOR: u8 = 0xb2;
 const DICTIONARY: u8 = 0xb4;
@@ -53,7 +54,8 @@ pub struct Anchor {
     pub arrival_us: u64,
     /// Sensor time of the next reading, ms.
     pub sensor_ms: i64,
-    /// Wall clock when the anchor was made, ms since 1970; with `arrival_us` it dates that boot's arrivals.
+    /// Wall clock at `arrival_us`, ms since 1970: together they date that boot's arrivals. In version 0 the wall
+    /// clock when the anchor was written, up to a commit interval later.
     pub wall_ms: i64,
     /// Whether that wall clock was trusted.
     pub wall_trusted: bool,
@@ -72,6 +74,8 @@ pub struct Reading<'a> {
     pub arrival_us: u64,
     /// Whether the wall clock was trusted at arrival.
     pub wall_trusted: bool,
+    /// Whether the node's wall clock gave the time, not the sensor.
+    pub node_time: bool,
     /// The value.
     pub value: &'a [u8],
 }
@@ -170,6 +174,12 @@ impl Seal {
             seed: secret as u32,
             mask: (secret >> 32) as u32,
         }
+    }
+
+    /// The sealed checksum of these bytes.
+    #[must_use]
+    pub fn check(self, bytes: &[u8]) -> u32 {
+        crc32c_append(self.seed, bytes) ^ self.mask
     }
 }
 
@@ -294,7 +304,12 @@ pub fn put_reading(out: &mut Vec<u8>, reading: &Reading<'_>, context: &Context, 
         } else {
             0
         }
-        | if narrow { 0 } else { READING_WIDE };
+        | if narrow { 0 } else { READING_WIDE }
+        | if reading.node_time {
+            READING_NODE_TIME
+        } else {
+            0
+        };
     let time_bytes = if narrow { 3 } else { 8 };
     let bytes = varint_bytes(u64::from(reading.id)) + time_bytes + 4 + reading.value.len();
     let seal = context.seal_at(reading.timestamp_ms, reading.arrival_us);
@@ -327,8 +342,11 @@ pub fn put_object(out: &mut Vec<u8>, seal: Seal, object: &Object<'_>) {
         + entry.key.len();
     let bytes = fixed + object.latest.map_or(0, |latest| 24 + latest.value.len());
     let trusted = object.latest.is_some_and(|latest| latest.wall_trusted);
-    let flags =
-        u8::from(entry.temporal) | u8::from(object.latest.is_some()) << 1 | u8::from(trusted) << 2;
+    let node_time = object.latest.is_some_and(|latest| latest.node_time);
+    let flags = u8::from(entry.temporal)
+        | u8::from(object.latest.is_some()) << 1
+        | u8::from(trusted) << 2
+        | u8::from(node_time) << 3;
     frame(out, OBJECT, seal, bytes, |out| {
         put_varint(out, u64::from(entry.id));
         out.push(flags);
@@ -388,7 +406,7 @@ pub fn decode<'a>(
     let (framed, check) = input[..total].split_at(total - CHECK_BYTES);
     let check = u32::from_le_bytes(check.try_into().map_err(|_| NoRecord::Bad)?);
     let mut body = Fields(&framed[body_start..]);
-    if kind & !(READING_TRUSTED | READING_WIDE) == READING {
+    if kind & !(READING_TRUSTED | READING_WIDE | READING_NODE_TIME) == READING {
         let context = context.ok_or(NoRecord::Bad)?;
         let reading = body.reading(kind, context).ok_or(NoRecord::Bad)?;
         let seal = context.seal_at(reading.timestamp_ms, reading.arrival_us);
@@ -407,7 +425,7 @@ pub fn decode<'a>(
 fn is_kind(kind: u8) -> bool {
     matches!(
         kind,
-        READING..=0xa3 | SEGMENT | ANCHOR | DICTIONARY | CHECKPOINT | OBJECT | TRAILER
+        READING..=0xa7 | SEGMENT | ANCHOR | DICTIONARY | CHECKPOINT | OBJECT | TRAILER
     )
 }
 
@@ -471,6 +489,7 @@ impl<'a> Fields<'a> {
             timestamp_ms,
             arrival_us,
             wall_trusted,
+            node_time: kind & READING_NODE_TIME != 0,
             value,
         })
     }
@@ -542,6 +561,7 @@ impl<'a> Fields<'a> {
                 arrival_ns,
                 boot_tag,
                 wall_trusted,
+                node_time: flags & 8 != 0,
                 value,
             });
         }
@@ -611,6 +631,7 @@ mod tests {
             timestamp_ms: 1_700_000_000_250,
             arrival_us: 5_123_456,
             wall_trusted: true,
+            node_time: true,
             value: &21.5f64.to_le_bytes(),
         };
         let mut out = Vec::new();
@@ -630,6 +651,7 @@ mod tests {
             timestamp_ms: 1_700_000_000_250,
             arrival_us: 6_000_000,
             wall_trusted: false,
+            node_time: false,
             value: b"v",
         };
         let mut out = Vec::new();
@@ -699,13 +721,14 @@ mod tests {
             later in 0u64..ARRIVAL_WINDOW_US as u64,
             use_near: bool,
             wall_trusted: bool,
+            node_time: bool,
             value in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
             let context = Context::of(SEAL, &anchor(arrival, base));
             let timestamp_ms = if use_near { base.saturating_add(near) } else { timestamp_ms };
             let arrival_us = arrival.wrapping_add(later);
             prop_assert!(context.distance_us(arrival_us) < ARRIVAL_WINDOW_US);
-            let reading = Reading { id, timestamp_ms, arrival_us, wall_trusted, value: &value };
+            let reading = Reading { id, timestamp_ms, arrival_us, wall_trusted, node_time, value: &value };
             let mut out = Vec::new();
             put_reading(&mut out, &reading, &context, context.is_narrow(timestamp_ms));
             prop_assert_eq!(decode(&out, SEAL, Some(&context)), Ok((Record::Reading(reading), out.len())));
@@ -720,12 +743,12 @@ mod tests {
             key in "[a-zäöü/]{1,30}",
             avi_ms: u32,
             temporal: bool,
-            times in proptest::option::of((any::<i64>(), any::<u64>(), any::<u64>(), any::<bool>())),
+            times in proptest::option::of((any::<i64>(), any::<u64>(), any::<u64>(), any::<bool>(), any::<bool>())),
             value in proptest::collection::vec(any::<u8>(), 0..100),
         ) {
             let entry = Dictionary { id, key: &key, avi_ms, temporal };
-            let latest = times.map(|(timestamp_ms, arrival_ns, boot_tag, wall_trusted)| {
-                crate::table::SlotValue { timestamp_ms, arrival_ns, boot_tag, wall_trusted, value: &value }
+            let latest = times.map(|(timestamp_ms, arrival_ns, boot_tag, wall_trusted, node_time)| {
+                crate::table::SlotValue { timestamp_ms, arrival_ns, boot_tag, wall_trusted, node_time, value: &value }
             });
             let object = Object { entry, latest };
             let mut out = Vec::new();
@@ -740,7 +763,7 @@ mod tests {
         fn any_changed_byte_is_noticed(at in 0usize..40, flip in 1u8..=255) {
             let context = Context::of(SEAL, &anchor(1, 1));
             let (id, timestamp_ms, arrival_us) = (3, 500, 9);
-            let reading = Reading { id, timestamp_ms, arrival_us, wall_trusted: false, value: b"0123456789" };
+            let reading = Reading { id, timestamp_ms, arrival_us, wall_trusted: false, node_time: false, value: b"0123456789" };
             let mut out = Vec::new();
             put_reading(&mut out, &reading, &context, true);
             let at = at % out.len();

@@ -57,6 +57,18 @@ impl Damage {
     }
 }
 
+impl Damage {
+    /// Adds what `now` has more than `before`.
+    pub(crate) fn add_since(&mut self, now: &Self, before: &Self) {
+        self.records_damaged += now.records_damaged - before.records_damaged;
+        self.pieces_unreadable += now.pieces_unreadable - before.pieces_unreadable;
+        self.bytes_skipped += now.bytes_skipped - before.bytes_skipped;
+        self.readings_missing += now.readings_missing - before.readings_missing;
+        self.tails_torn += now.tails_torn - before.tails_torn;
+        self.files_unreadable += now.files_unreadable - before.files_unreadable;
+    }
+}
+
 /// A record with its place.
 #[derive(Clone, Copy, Debug)]
 pub struct Found<'a> {
@@ -124,6 +136,11 @@ impl Reader {
             lost_bytes: 0,
             damage: Damage::default(),
         }
+    }
+
+    /// Where the next record begins, after a read that was stopped; otherwise the end of what was read.
+    pub(crate) fn position(&self) -> u64 {
+        self.read_at - (self.end - self.start) as u64
     }
 
     /// Number of the reading that follows the last one found, if any anchor was seen.
@@ -398,6 +415,7 @@ mod tests {
                 timestamp_ms: sensor_ms,
                 arrival_us,
                 wall_trusted: false,
+                node_time: false,
                 value: &[lsn as u8; 30],
             };
             put_reading(&mut out, &reading, &context.unwrap(), true);

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::options::ObjectId;
 use crate::store::{SegmentStore, StoreError};
 
-use super::codec::Record;
+use super::codec::{self, Record, Seal};
 use super::reader::{Damage, Found, Reader, Tail};
 use super::{SEGMENT_PREFIX, checkpoint, number_in, segment_name};
 
@@ -63,6 +63,55 @@ pub fn segments<S: SegmentStore>(store: &mut S) -> Result<(Vec<u32>, bool), Erro
         Err(StoreError::Damaged { .. }) => Ok((numbers, false)),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Format version in a segment's head; `None` where there is none.
+///
+/// # Errors
+/// [`Error::Store`] when the device is gone.
+pub(crate) fn version_of<S: SegmentStore>(
+    store: &mut S,
+    number: u32,
+) -> Result<Option<u32>, Error> {
+    let mut head = [0; 64];
+    let read = read_head(store, number, &mut head)?;
+    Ok(
+        match codec::decode(&head[..read], Seal::of(store.secret()), None) {
+            Ok((Record::Segment { version, .. }, _)) => Some(version),
+            _ => None,
+        },
+    )
+}
+
+/// The first bytes of a segment; none where it cannot be read.
+fn read_head<S: SegmentStore>(store: &mut S, number: u32, head: &mut [u8]) -> Result<usize, Error> {
+    let file = match store.open(&segment_name(number)) {
+        Ok(file) => file,
+        Err(StoreError::NotFound | StoreError::Damaged { .. }) => return Ok(0),
+        Err(error) => return Err(error.into()),
+    };
+    let read = store.read(file, 0, head);
+    store.close(file);
+    match read {
+        Ok(read) => Ok(read),
+        Err(StoreError::Damaged { .. }) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Number of the first reading of a segment, from the anchor at its begin; `None` where there is none.
+pub(crate) fn first_lsn_of<S: SegmentStore>(store: &mut S, number: u32) -> Option<u64> {
+    let mut head = [0; 1024];
+    let read = read_head(store, number, &mut head).ok()?;
+    let (seal, mut rest) = (Seal::of(store.secret()), head.get(..read)?);
+    // Head, perhaps a few names, then the anchor.
+    while let Ok((record, bytes)) = codec::decode(rest, seal, None) {
+        if let Record::Anchor(anchor) = record {
+            return Some(anchor.lsn);
+        }
+        rest = rest.get(bytes..)?;
+    }
+    None
 }
 
 /// Reads one segment from `offset`. A segment that cannot be opened is counted and ends torn.

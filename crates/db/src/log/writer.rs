@@ -4,6 +4,7 @@
 //! holds it has returned; every segment can be read without any other (it begins with its own anchors, and names
 //! each object before that object's first reading).
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::clock::Clock;
@@ -69,6 +70,19 @@ pub(crate) struct LogWriter<F> {
     /// Number of the next reading to stage.
     next_lsn: u64,
     bytes_appended: u64,
+    /// Bytes that the store must keep free for a checkpoint.
+    reserve_bytes: u64,
+    /// Every segment of the log, ascending.
+    segments: VecDeque<u32>,
+}
+
+/// How far a commit has come in what waited, in bytes of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Done {
+    /// Turned into records.
+    staged: usize,
+    /// On flash.
+    durable: usize,
 }
 
 impl<F: Copy> LogWriter<F> {
@@ -89,7 +103,44 @@ impl<F: Copy> LogWriter<F> {
             named_in: vec![UNNAMED; options.objects_max as usize],
             next_lsn,
             bytes_appended: 0,
+            reserve_bytes: 0,
+            segments: VecDeque::new(),
         }
+    }
+
+    /// Names the segments that are there already, ascending.
+    pub(crate) fn set_segments(&mut self, segments: Vec<u32>) {
+        self.segments = segments.into();
+    }
+
+    /// Every segment of the log, ascending.
+    pub(crate) fn segments(&self) -> &VecDeque<u32> {
+        &self.segments
+    }
+
+    /// Forgets the oldest segment, which has been deleted.
+    pub(crate) fn forget_oldest(&mut self) {
+        self.segments.pop_front();
+    }
+
+    /// The segment that grows and its bytes, if there is one.
+    pub(crate) fn active(&self) -> Option<(u32, u64)> {
+        self.file.map(|_| (self.segment, self.length))
+    }
+
+    /// Number of the next reading.
+    pub(crate) fn next_lsn(&self) -> u64 {
+        self.next_lsn
+    }
+
+    /// Keeps so many bytes of the store free.
+    pub(crate) fn set_reserve_bytes(&mut self, bytes: u64) {
+        self.reserve_bytes = bytes;
+    }
+
+    /// Says the times in full before the next reading: the clock has changed.
+    pub(crate) fn anchor_next(&mut self) {
+        self.force_anchor = true;
     }
 
     /// Log bytes appended by this writer.
@@ -115,30 +166,45 @@ impl<F: Copy> LogWriter<F> {
         }
     }
 
-    /// Makes everything in `waiting` durable, in appends of at most `append_bytes_max` and one record.
+    /// Makes everything in `waiting` behind `done` durable, in appends of at most `append_bytes_max` and one
+    /// record. [`LogFailure::Full`] leaves `done` where it was: the call may be repeated once there is room.
     pub(crate) fn commit<S: SegmentStore<File = F>>(
         &mut self,
         store: &mut S,
         around: &Surroundings<'_>,
         waiting: &[u8],
+        done: &mut Done,
     ) -> Result<(), LogFailure> {
-        let mut unflushed = Entries(waiting);
-        for entry in Entries(waiting) {
+        let mut entries = Entries(waiting.get(done.staged..).unwrap_or(&[]));
+        while let Some(entry) = entries.next() {
             // Room for the record itself, its object's name, two anchors and a segment head.
             let need = entry.value.len() + KEY_BYTES_MAX + 2 * ANCHOR_BYTES + 128;
             let full = self.length + (self.staged.len() + need) as u64 > self.segment_bytes_max;
             if full || self.staged.len() + need > self.append_bytes_max {
-                self.append(store, around, &mut unflushed)?;
+                self.append(store, around, waiting, done)?;
             }
             if full && self.length > 0 {
                 self.leave_segment(store);
             }
             self.stage(&entry, around);
+            done.staged = waiting.len() - entries.0.len();
         }
-        self.append(store, around, &mut unflushed)
+        self.append(store, around, waiting, done)
     }
 
-    fn leave_segment<S: SegmentStore<File = F>>(&mut self, store: &mut S) {
+    /// Throws away what is staged, to be staged again: it did not fit.
+    fn unstage(&mut self, done: &mut Done) {
+        self.staged.clear();
+        self.next_lsn -= self.staged_readings;
+        self.staged_readings = 0;
+        done.staged = done.durable;
+        // Anchors and names among it were never written.
+        self.force_anchor = true;
+        self.named_in.fill(UNNAMED);
+    }
+
+    /// Ends the segment that grows; the next append makes a new one.
+    pub(crate) fn leave_segment<S: SegmentStore<File = F>>(&mut self, store: &mut S) {
         if let Some(file) = self.file.take() {
             store.close(file);
         }
@@ -173,6 +239,7 @@ impl<F: Copy> LogWriter<F> {
                 timestamp_ms,
                 arrival_us,
                 wall_trusted,
+                node_time: entry.node_time,
                 value: entry.value,
             };
             codec::put_reading(&mut self.staged, &reading, &context, narrow);
@@ -220,11 +287,16 @@ impl<F: Copy> LogWriter<F> {
         {
             return context;
         }
+        // The wall clock at the arrival, as it stands now: with the arrival it dates this boot.
+        let since_us = (around.clock.monotonic_ns() / 1000).saturating_sub(arrival_us);
         let anchor = Anchor {
             boot_id: around.boot_id,
             arrival_us,
             sensor_ms,
-            wall_ms: around.clock.wall_ms(),
+            wall_ms: around
+                .clock
+                .wall_ms()
+                .saturating_sub_unsigned(since_us / 1000),
             wall_trusted: around.clock.wall_is_trusted(),
             lsn: self.next_lsn,
         };
@@ -245,19 +317,37 @@ impl<F: Copy> LogWriter<F> {
         &mut self,
         store: &mut S,
         around: &Surroundings<'_>,
-        unflushed: &mut Entries<'_>,
+        waiting: &[u8],
+        done: &mut Done,
     ) -> Result<(), LogFailure> {
         if self.staged.is_empty() {
             return Ok(());
         }
+        // Asked before, so that a store that is full is left without a torn record.
+        if store.free_bytes() < (self.staged.len() as u64).saturating_add(self.reserve_bytes) {
+            self.unstage(done);
+            return Err(LogFailure::Full);
+        }
         if cfg!(feature = "seeded-bug-ack-before-flush") {
             around.progress.complete(self.next_lsn);
         }
-        let file = self.open_segment(store)?;
+        let file = match self.open_segment(store) {
+            Ok(file) => file,
+            Err(failure) => {
+                self.unstage(done);
+                return Err(failure);
+            }
+        };
         let begin_ns = around.clock.monotonic_ns();
-        store
-            .append(file, &self.staged)
-            .map_err(|error| failure_of(&error))?;
+        if let Err(error) = store.append(file, &self.staged) {
+            let failure = failure_of(&error);
+            if failure == LogFailure::Full && store.length(file) != Ok(self.length) {
+                // Part of it is there, which only a start can sort out.
+                return Err(LogFailure::Torn);
+            }
+            self.unstage(done);
+            return Err(failure);
+        }
         let end_ns = around.clock.monotonic_ns();
         self.length += self.staged.len() as u64;
         self.bytes_appended += self.staged.len() as u64;
@@ -270,20 +360,18 @@ impl<F: Copy> LogWriter<F> {
         counters.appends += 1;
         counters.log_bytes += self.staged.len() as u64;
         counters.readings += self.staged_readings;
-        while self.staged_readings > 0 {
-            let Some(entry) = unflushed.next() else { break };
+        for entry in Entries(waiting.get(done.durable..done.staged).unwrap_or(&[])) {
             if entry.kind == EntryKind::Reading {
                 counters
                     .put_durable_ns
                     .record(end_ns.saturating_sub(entry.arrival_ns));
-                self.staged_readings -= 1;
             }
         }
         drop(counters);
+        done.durable = done.staged;
         self.staged_readings = 0;
         self.staged.clear();
-        let oldest = unflushed
-            .clone()
+        let oldest = Entries(waiting.get(done.durable..).unwrap_or(&[]))
             .find(|entry| entry.kind == EntryKind::Reading);
         around.in_flight_since_ns.store(
             oldest.map_or(NO_READING, |entry| entry.arrival_ns),
@@ -299,7 +387,10 @@ impl<F: Copy> LogWriter<F> {
         let mut tries = 0;
         loop {
             match store.create(&segment_name(self.segment)) {
-                Ok(file) => return Ok(*self.file.insert(file)),
+                Ok(file) => {
+                    self.segments.push_back(self.segment);
+                    return Ok(*self.file.insert(file));
+                }
                 // The head that is staged carries the first number tried; readers go by the name.
                 Err(StoreError::Exists) if tries < NUMBER_TRIES => {
                     tries += 1;
@@ -370,6 +461,7 @@ mod tests {
                     timestamp_ms,
                     arrival_ns,
                     wall_trusted: true,
+                    node_time: false,
                     value: b"value",
                 });
             }
@@ -383,7 +475,12 @@ mod tests {
                 counters: &self.counters,
                 in_flight_since_ns: &self.in_flight_since_ns,
             };
-            self.writer.commit(&mut self.store, &around, &self.waiting)
+            self.writer.commit(
+                &mut self.store,
+                &around,
+                &self.waiting,
+                &mut Done::default(),
+            )
         }
 
         /// One letter for each record of a segment.

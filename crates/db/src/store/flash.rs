@@ -4,6 +4,9 @@ use base::block::BlockDevice;
 
 use super::{SegmentStore, StoreError};
 
+/// Free blocks that are never promised to an append.
+const BLOCKS_BESIDES: u64 = 32;
+
 impl From<flash::Error> for StoreError {
     fn from(error: flash::Error) -> Self {
         match error {
@@ -66,6 +69,12 @@ impl<D: BlockDevice + 'static> SegmentStore for flash::Store<D> {
 
     fn list(&mut self, visit: &mut dyn FnMut(&str)) -> Result<(), StoreError> {
         Ok(flash::Store::list(self, &mut |name, _| visit(name))?)
+    }
+
+    fn free_bytes(&self) -> u64 {
+        // A file's own addresses take a block now and then, a new file or a full chain a few.
+        let blocks = self.statistics().blocks_free.saturating_sub(BLOCKS_BESIDES);
+        blocks / 16 * 15 * flash::PAYLOAD_BYTES as u64
     }
 
     fn payload_bytes(&self) -> u64 {

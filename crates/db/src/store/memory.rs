@@ -253,6 +253,10 @@ impl SegmentStore for MemoryStore {
         Ok(())
     }
 
+    fn free_bytes(&self) -> u64 {
+        self.capacity_bytes.saturating_sub(self.used_bytes())
+    }
+
     fn payload_bytes(&self) -> u64 {
         self.payload_bytes
     }

@@ -108,6 +108,9 @@ pub trait SegmentStore: Send + 'static {
     /// [`StoreError::Failed`].
     fn list(&mut self, visit: &mut dyn FnMut(&str)) -> Result<(), StoreError>;
 
+    /// Bytes that appends can certainly still take, whatever else they need besides.
+    fn free_bytes(&self) -> u64;
+
     /// File bytes that one damaged device block can cost: damage is skipped in pieces aligned to this.
     fn payload_bytes(&self) -> u64;
 

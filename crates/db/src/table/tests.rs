@@ -7,6 +7,7 @@ fn value(timestamp_ms: i64, value: &[u8]) -> SlotValue<'_> {
         arrival_ns: 5,
         boot_tag: 9,
         wall_trusted: true,
+        node_time: false,
         value,
     }
 }
@@ -113,20 +114,68 @@ fn freshness_counts_temporal_objects_only() {
     table.write(ObjectId(1), &value(899, b"x")).unwrap();
     table.write(ObjectId(3), &value(1000, b"x")).unwrap();
     assert_eq!(
-        table.fresh_count(1000),
+        table.fresh_count(&at(1000)),
         FreshCount {
             fresh: 1,
             temporal: 3
         }
     );
     assert_eq!(
-        table.fresh_count(999),
+        table.fresh_count(&at(999)),
         FreshCount {
             fresh: 2,
             temporal: 3
         }
     );
-    assert!(!is_fresh(i64::MIN, NO_TIMESTAMP, 5));
+}
+
+fn at(wall_ms: i64) -> Now {
+    Now {
+        wall_ms,
+        monotonic_ns: 50_000_000_000,
+        boot_tag: 9,
+    }
+}
+
+#[test]
+fn where_the_node_gave_the_time_the_monotonic_clock_tells_the_age() {
+    let table = Table::new(4, 8, 3).unwrap();
+    table.insert("a", 100, true).unwrap();
+    let id = ObjectId(0);
+    let mut first = SlotValue {
+        arrival_ns: 49_950_000_000,
+        boot_tag: 9,
+        node_time: true,
+        ..value(9_000_000, b"future")
+    };
+    table.write(id, &first).unwrap();
+    // The wall clock has been set back by hours since: the value is 50 ms old all the same.
+    assert_eq!(table.fresh_count(&at(1000)).fresh, 1);
+    // Another boot's arrival says nothing: the wall clock has to serve.
+    first.boot_tag = 8;
+    table.write(id, &first).unwrap();
+    assert_eq!(table.fresh_count(&at(9_000_101)).fresh, 0);
+}
+
+#[test]
+fn where_the_node_gave_a_time_the_order_of_arrival_decides() {
+    let table = Table::new(4, 8, 3).unwrap();
+    table.insert("a", 100, true).unwrap();
+    let node = |timestamp_ms, bytes| SlotValue {
+        node_time: true,
+        ..value(timestamp_ms, bytes)
+    };
+    let latest = |table: &Table| {
+        let mut buffer = [0; 8];
+        let read = table.read(ObjectId(0), &mut buffer).unwrap();
+        (buffer[0], read.node_time)
+    };
+    assert_eq!(table.write(ObjectId(0), &node(9000, b"1")), Ok(true));
+    assert_eq!(table.write(ObjectId(0), &node(50, b"2")), Ok(true));
+    assert_eq!(latest(&table), (b'2', true));
+    assert_eq!(table.write(ObjectId(0), &value(40, b"3")), Ok(true));
+    assert_eq!(latest(&table), (b'3', false));
+    assert_eq!(table.write(ObjectId(0), &value(39, b"4")), Ok(false));
 }
 
 #[test]

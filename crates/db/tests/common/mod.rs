@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use base::sim::SimClock;
 use db::{
-    CommitDriver, Database, DbOptions, Durability, ObjectId, ObjectSpec, ScanReport, SegmentStore,
-    Ticket, scan_log,
+    CommitDriver, Database, DbOptions, Durability, ObjectId, ObjectSpec, Retention, ScanReport,
+    SegmentStore, Ticket, scan_log,
 };
 
 /// Small sizes, so that a short test rotates segments and writes checkpoints.
@@ -23,6 +23,7 @@ pub fn small_options() -> DbOptions {
         checkpoint_bytes: 2000,
         checkpoint_piece_bytes_max: 512,
         commit_driver: CommitDriver::Manual,
+        retention: Retention::default(),
     }
 }
 

@@ -31,11 +31,18 @@ impl Clock for FixedClock {
     }
 }
 
-/// One reading of the run: object, sensor time, value.
-pub fn readings() -> impl Iterator<Item = (usize, i64, Vec<u8>)> {
-    (0..90usize).map(|n| {
+/// Readings whose time the node's clock gives, since format 1.
+pub fn node_gives_time(n: usize) -> bool {
+    n % 7 == 3
+}
+
+/// One reading of the run as a format holds it: object, time, value.
+pub fn readings(format: u32) -> impl Iterator<Item = (usize, i64, Vec<u8>)> {
+    (0..90usize).map(move |n| {
         // Mostly near in time; every eleventh reading has a clock of its own and is written in the wide form.
-        let timestamp_ms = if n % 11 == 10 {
+        let timestamp_ms = if format > 0 && node_gives_time(n) {
+            1_700_000_000_000 + (5_000_000_000 + (n % 45 + 1) as i64 * STEP_NS as i64) / 1_000_000
+        } else if n % 11 == 10 {
             n as i64
         } else {
             1_700_000_000_000 + n as i64 * 250
@@ -47,6 +54,9 @@ pub fn readings() -> impl Iterator<Item = (usize, i64, Vec<u8>)> {
         )
     })
 }
+
+/// Time between two readings.
+const STEP_NS: u64 = 250_000_321;
 
 /// Keys of the run, in the order of their ids.
 pub const KEYS: [&str; 3] = ["hall/temperature", "hall/smoke", "küche/door"];
@@ -66,7 +76,7 @@ pub fn write() -> MemoryStore {
     };
     let clock = Arc::new(FixedClock::default());
     let mut store = MemoryStore::with_secret(SECRET);
-    let mut readings = readings();
+    let mut readings = readings(1).enumerate();
     for boot in 0..2 {
         clock.boot.store(boot, Ordering::Relaxed);
         clock.ns.store(5_000_000_000, Ordering::Relaxed);
@@ -80,14 +90,19 @@ pub fn write() -> MemoryStore {
             };
             db.declare(&spec).expect("declared")
         });
-        for (n, (object, timestamp_ms, value)) in readings.by_ref().take(45).enumerate() {
-            clock.ns.fetch_add(250_000_321, Ordering::Relaxed);
-            db.put(ids[object], &value, timestamp_ms, Durability::Batched)
-                .expect("taken");
-            if n % 4 == 3 {
+        for (n, (object, timestamp_ms, value)) in readings.by_ref().take(45) {
+            clock.ns.fetch_add(STEP_NS, Ordering::Relaxed);
+            let put = if node_gives_time(n) {
+                db.put_now(ids[object], &value, Durability::Batched)
+            } else {
+                db.put(ids[object], &value, timestamp_ms, Durability::Batched)
+            };
+            put.expect("taken");
+            if n % 45 % 4 == 3 {
                 db.pump().expect("committed");
             }
         }
+        while db.maintain().expect("indexed") {}
         store = db.close().expect("closed");
     }
     store

@@ -1,0 +1,335 @@
+//! Range reads over the log, in slices, and the index that lets them read only the segments they need.
+//!
+//! **Method.** Before the first slice of a read every segment has an outline (from its index file, or by reading it
+//! once); those whose times or objects cannot match are skipped, of the others only the pieces that can. A slice
+//! reads a bounded part of the log under the store's lock and hands over what it found after the lock is free.
+//!
+//! **Times.** A reading whose time came from the node's clock before that was trusted gets the time that the clock
+//! would have shown: its arrival on the monotonic clock, dated by a trusted moment of the same boot.
+
+pub mod index;
+pub(crate) mod summary;
+
+use std::ops::ControlFlow;
+
+use crate::error::Error;
+use crate::log::codec::{Reading, Record};
+use crate::log::reader::{Damage, Found, Reader, Tail};
+use crate::log::scan;
+use crate::options::ObjectId;
+use crate::store::SegmentStore;
+
+use index::{Index, STEP_BYTES};
+use summary::{Boots, Sample};
+
+/// What a range read asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryQuery {
+    /// One object, or all of them.
+    pub id: Option<ObjectId>,
+    /// Earliest time wanted, ms since 1970.
+    pub from_ms: i64,
+    /// First time no longer wanted.
+    pub to_ms: i64,
+}
+
+/// Where a range read stands between two slices.
+#[derive(Default)]
+pub struct HistoryCursor {
+    report: HistoryReport,
+    phase: Phase,
+    boots: Boots,
+    /// Segments still to be read, the next one last.
+    plan: Vec<u32>,
+    reader: Option<Reader>,
+    /// Where the next slice begins and the last one ends, in the segment that is being read.
+    place: Option<(u32, u64, u64)>,
+    pub(crate) found: Matches,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Index,
+    Read,
+    Done,
+}
+
+impl std::fmt::Debug for HistoryCursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HistoryCursor")
+            .field("phase", &self.phase)
+            .field("report", &self.report)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HistoryCursor {
+    /// What the read has seen so far.
+    #[must_use]
+    pub fn report(&self) -> &HistoryReport {
+        &self.report
+    }
+}
+
+/// What a range read has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HistoryReport {
+    /// Segments of the log when the read began.
+    pub segments_total: u64,
+    /// Segments that were read, at least in part.
+    pub segments_read: u64,
+    /// Segments that the index ruled out.
+    pub segments_skipped: u64,
+    /// Segments that retention deleted meanwhile.
+    pub segments_gone: u64,
+    /// Bytes of log read.
+    pub bytes_read: u64,
+    /// Readings looked at.
+    pub readings: u64,
+    /// Readings passed to the visitor.
+    pub readings_matched: u64,
+    /// What was broken.
+    pub damage: Damage,
+}
+
+/// One reading of a range read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryEntry<'a> {
+    /// The object's number.
+    pub id: ObjectId,
+    /// Its time, ms since 1970; corrected where the node's clock gave it before it was trusted and is known now.
+    pub time_ms: i64,
+    /// The time as it was recorded.
+    pub recorded_ms: i64,
+    /// Whether the node's clock gave the time, not the sensor.
+    pub node_time: bool,
+    /// Whether the node's clock was trusted at arrival.
+    pub wall_trusted: bool,
+    /// Whether `time_ms` is not `recorded_ms` but what the clock would have said had it been right.
+    pub time_corrected: bool,
+    /// Arrival on the monotonic clock of `boot_id`, µs.
+    pub arrival_us: u64,
+    /// Boot in which it arrived.
+    pub boot_id: [u8; 16],
+    /// Number in the log.
+    pub lsn: u64,
+    /// The value.
+    pub value: &'a [u8],
+}
+
+/// What a slice found, until the lock is free.
+#[derive(Debug, Default)]
+pub(crate) struct Matches {
+    entries: Vec<(HistoryEntry<'static>, usize)>,
+    values: Vec<u8>,
+}
+
+impl Matches {
+    fn push(&mut self, entry: HistoryEntry<'static>, value: &[u8]) {
+        self.values.extend_from_slice(value);
+        self.entries.push((entry, self.values.len()));
+    }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.values.clear();
+    }
+
+    /// Passes everything to the visitor until it breaks.
+    pub(crate) fn visit(
+        &self,
+        visit: &mut dyn FnMut(&HistoryEntry<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut begin = 0;
+        for (entry, end) in &self.entries {
+            let value = self.values.get(begin..*end).unwrap_or(&[]);
+            begin = *end;
+            visit(&HistoryEntry { value, ..*entry })?;
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// What a slice needs of the database.
+pub(crate) struct Source<'a, S: SegmentStore> {
+    pub(crate) store: &'a mut S,
+    pub(crate) index: &'a mut Index,
+    pub(crate) segments: &'a std::collections::VecDeque<u32>,
+    pub(crate) active: Option<(u32, u64)>,
+    pub(crate) segment_bytes_max: u64,
+    /// This boot and a trusted moment of it, if its clock is trusted now.
+    pub(crate) present: Option<([u8; 16], Sample)>,
+}
+
+/// The visitor has seen enough.
+pub(crate) fn stop(cursor: &mut HistoryCursor) {
+    cursor.phase = Phase::Done;
+    cursor.reader = None;
+}
+
+/// One slice: fills `cursor.found`. `true`: more to come.
+pub(crate) fn slice<S: SegmentStore>(
+    source: &mut Source<'_, S>,
+    query: &HistoryQuery,
+    cursor: &mut HistoryCursor,
+) -> Result<bool, Error> {
+    cursor.found.clear();
+    match cursor.phase {
+        Phase::Index => {
+            let more = source.index.step(
+                source.store,
+                source.segments,
+                source.active,
+                source.segment_bytes_max,
+            )?;
+            if !more {
+                plan(source, query, cursor);
+                cursor.phase = Phase::Read;
+            }
+            Ok(true)
+        }
+        Phase::Read => {
+            if cursor.place.is_none() && !next_place(source, query, cursor)? {
+                stop(cursor);
+                return Ok(false);
+            }
+            read(source, query, cursor)?;
+            Ok(true)
+        }
+        Phase::Done => Ok(false),
+    }
+}
+
+/// Chooses the segments.
+fn plan<S: SegmentStore>(source: &Source<'_, S>, query: &HistoryQuery, cursor: &mut HistoryCursor) {
+    cursor.boots = source.index.boots(source.present);
+    cursor.report.segments_total = source.segments.len() as u64;
+    for segment in source.segments.iter().rev().copied() {
+        let outline = source
+            .index
+            .outline(segment)
+            .or(source.index.active(segment).map(|summary| &summary.outline));
+        let meets = outline.is_none_or(|outline| {
+            outline.readings > 0
+                && cursor
+                    .boots
+                    .span_of(outline)
+                    .meets(query.from_ms, query.to_ms)
+        });
+        if meets {
+            cursor.plan.push(segment);
+        } else {
+            cursor.report.segments_skipped += 1;
+        }
+    }
+}
+
+/// Goes to the next segment and the part of it that can match. `false`: there is none.
+fn next_place<S: SegmentStore>(
+    source: &mut Source<'_, S>,
+    query: &HistoryQuery,
+    cursor: &mut HistoryCursor,
+) -> Result<bool, Error> {
+    while let Some(segment) = cursor.plan.pop() {
+        if source.segments.binary_search(&segment).is_err() {
+            cursor.report.segments_gone += 1;
+            continue;
+        }
+        let loaded;
+        let summary = match source.index.active(segment) {
+            // What was appended since the index was made is behind its last piece.
+            Some(summary) => Some(summary),
+            None => {
+                loaded = index::load(source.store, segment)?;
+                loaded.as_ref()
+            }
+        };
+        let range = match summary {
+            Some(summary) if query.id.is_some_and(|id| !summary.may_hold(id.0)) => None,
+            Some(summary) => summary.range(query.from_ms, query.to_ms),
+            None => Some((0, u64::MAX)),
+        };
+        let Some((begin, end)) = range else {
+            cursor.report.segments_skipped += 1;
+            continue;
+        };
+        cursor.report.segments_read += 1;
+        cursor.place = Some((segment, begin, end));
+        // A segment can be read alone; what another one said shall not stand in for a damaged beginning.
+        cursor.reader = Some(Reader::new());
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+/// Reads a part of the segment at hand.
+fn read<S: SegmentStore>(
+    source: &mut Source<'_, S>,
+    query: &HistoryQuery,
+    cursor: &mut HistoryCursor,
+) -> Result<(), Error> {
+    let (Some((segment, begin, end)), Some(reader)) = (cursor.place, cursor.reader.as_mut()) else {
+        return Ok(());
+    };
+    if source.segments.binary_search(&segment).is_err() {
+        cursor.report.segments_gone += 1;
+        cursor.place = None;
+        return Ok(());
+    }
+    let until = begin.saturating_add(STEP_BYTES).min(end);
+    let before = reader.damage;
+    let (report, boots, found) = (&mut cursor.report, &cursor.boots, &mut cursor.found);
+    let tail = scan::read_segment(source.store, reader, segment, begin, &mut |record| {
+        if let Record::Reading(reading) = &record.record {
+            report.readings += 1;
+            take(query, boots, record, reading, report, found);
+        }
+        Ok(if record.offset >= until {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        })
+    })?;
+    cursor.report.damage.add_since(&reader.damage, &before);
+    let position = reader.position();
+    cursor.report.bytes_read += position.saturating_sub(begin);
+    cursor.place =
+        (tail == Tail::Stopped && position < end).then_some((segment, position.max(begin), end));
+    Ok(())
+}
+
+fn take(
+    query: &HistoryQuery,
+    boots: &Boots,
+    record: &Found<'_>,
+    reading: &Reading<'_>,
+    report: &mut HistoryReport,
+    found: &mut Matches,
+) {
+    if query.id.is_some_and(|id| id.0 != reading.id) {
+        return;
+    }
+    let recorded_ms = reading.timestamp_ms;
+    let corrected = (reading.node_time && !reading.wall_trusted)
+        .then(|| boots.wall_at(&record.boot_id, reading.arrival_us))
+        .flatten();
+    let time_ms = corrected.unwrap_or(recorded_ms);
+    if time_ms < query.from_ms || time_ms >= query.to_ms {
+        return;
+    }
+    report.readings_matched += 1;
+    let entry = HistoryEntry {
+        id: ObjectId(reading.id),
+        time_ms,
+        recorded_ms,
+        node_time: reading.node_time,
+        wall_trusted: reading.wall_trusted,
+        time_corrected: corrected.is_some(),
+        arrival_us: reading.arrival_us,
+        boot_id: record.boot_id,
+        lsn: record.lsn,
+        value: &[],
+    };
+    found.push(entry, reading.value);
+}

@@ -1,0 +1,469 @@
+//! What one segment holds, in a few kilobytes: the times, the boots, the objects, and where its pieces begin.
+//!
+//! **Invariants:** a summary never rules out a reading that is there: what it cannot say exactly it says too widely.
+//! Decoding trusts no length and no number of the file. SPEC.md, "Index of a segment", says every byte.
+
+use std::collections::BTreeMap;
+
+use crate::log::codec::{Record, Seal};
+use crate::log::reader::Found;
+
+/// Version of the index file that this code writes.
+pub const INDEX_VERSION: u32 = 1;
+const MAGIC: &[u8; 8] = b"EVKINDEX";
+/// Bytes of log after which a new piece begins, at least.
+const PIECE_BYTES: u64 = 64 << 10;
+/// Pieces of one segment; beyond, they grow.
+const PIECES_MAX: usize = 256;
+/// Boots told apart in one segment; beyond, the segment is never ruled out.
+const BOOTS_MAX: usize = 64;
+/// Objects with a higher number are not told apart.
+const IDS_MAX: u32 = 1 << 16;
+/// Bytes of the longest index file.
+pub const INDEX_BYTES_MAX: usize = 64 + BOOTS_MAX * 89 + PIECES_MAX * 25 + IDS_MAX as usize / 8;
+
+/// Times from the earliest to the latest, both included. Empty when `min > max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) min: i64,
+    pub(crate) max: i64,
+}
+
+impl Span {
+    pub(crate) const EMPTY: Self = Self {
+        min: i64::MAX,
+        max: i64::MIN,
+    };
+    pub(crate) const ALL: Self = Self {
+        min: i64::MIN,
+        max: i64::MAX,
+    };
+
+    pub(crate) fn add(&mut self, time: i64) {
+        self.min = self.min.min(time);
+        self.max = self.max.max(time);
+    }
+
+    pub(crate) fn join(&mut self, other: &Self) {
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+    }
+
+    /// Whether it meets the times from `from` up to and without `to`.
+    pub(crate) fn meets(&self, from: i64, to: i64) -> bool {
+        self.min <= self.max && self.min < to && self.max >= from
+    }
+}
+
+/// One moment at which the wall clock was trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// Monotonic time of the boot, µs.
+    pub(crate) arrival_us: u64,
+    /// Wall clock at that time, ms since 1970.
+    pub(crate) wall_ms: i64,
+}
+
+/// One boot's part in a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BootPart {
+    pub(crate) boot_id: [u8; 16],
+    /// First and last moment at which its wall clock was trusted.
+    pub(crate) trusted: Option<(Sample, Sample)>,
+    /// Latest arrival, µs.
+    pub(crate) arrival_max_us: u64,
+    /// Arrivals in µs of readings whose time may have to be corrected; empty when there is none.
+    pub(crate) doubtful_arrival: Span,
+    /// Their times as recorded.
+    pub(crate) doubtful_recorded: Span,
+}
+
+/// A part of a segment that begins with an anchor and can be read alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) offset: u64,
+    /// Times that need no correction.
+    pub(crate) time: Span,
+    /// Whether other times are in it.
+    pub(crate) doubtful: bool,
+}
+
+/// The small part of a summary, kept in memory for each segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outline {
+    pub(crate) log_bytes: u64,
+    pub(crate) first_lsn: u64,
+    pub(crate) readings: u64,
+    /// Times that need no correction.
+    pub(crate) time: Span,
+    pub(crate) boots: Vec<BootPart>,
+    /// More boots than are told apart.
+    pub(crate) unbounded: bool,
+}
+
+/// A whole summary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Summary {
+    pub(crate) segment: u32,
+    pub(crate) outline: Outline,
+    pub(crate) pieces: Vec<Piece>,
+    /// One bit for each object number, lowest first.
+    ids: Vec<u8>,
+    /// Objects beyond [`IDS_MAX`] are in it.
+    ids_beyond: bool,
+    boot: Option<usize>,
+}
+
+impl Summary {
+    pub(crate) fn new(segment: u32) -> Self {
+        Self {
+            segment,
+            outline: Outline {
+                log_bytes: 0,
+                first_lsn: 0,
+                readings: 0,
+                time: Span::EMPTY,
+                boots: Vec::new(),
+                unbounded: false,
+            },
+            pieces: Vec::new(),
+            ids: Vec::new(),
+            ids_beyond: false,
+            boot: None,
+        }
+    }
+
+    /// Takes the next record of the segment into account. `segment_bytes_max` sets the size of pieces.
+    pub(crate) fn add(&mut self, found: &Found<'_>, segment_bytes_max: u64) {
+        match &found.record {
+            Record::Anchor(anchor) => {
+                self.boot = self.boot_part(anchor.boot_id);
+                if anchor.wall_trusted
+                    && let Some(part) = self.boot.and_then(|at| self.outline.boots.get_mut(at))
+                {
+                    let sample = Sample {
+                        arrival_us: anchor.arrival_us,
+                        wall_ms: anchor.wall_ms,
+                    };
+                    let first = part.trusted.map_or(sample, |(first, _)| first);
+                    part.trusted = Some((first, sample));
+                }
+                let piece_bytes = PIECE_BYTES.max(segment_bytes_max / (PIECES_MAX as u64 - 1));
+                let due = self.pieces.last().is_none_or(|piece| {
+                    found.offset - piece.offset.min(found.offset) >= piece_bytes
+                });
+                if due && self.pieces.len() < PIECES_MAX {
+                    self.pieces.push(Piece {
+                        offset: found.offset,
+                        time: Span::EMPTY,
+                        doubtful: false,
+                    });
+                }
+            }
+            Record::Reading(reading) => {
+                if self.outline.readings == 0 {
+                    self.outline.first_lsn = found.lsn;
+                }
+                self.outline.readings += 1;
+                if let Some(part) = self.boot.and_then(|at| self.outline.boots.get_mut(at)) {
+                    part.arrival_max_us = part.arrival_max_us.max(reading.arrival_us);
+                }
+                let doubtful = reading.node_time && !reading.wall_trusted;
+                if doubtful {
+                    match self.boot.and_then(|at| self.outline.boots.get_mut(at)) {
+                        Some(part) => {
+                            part.doubtful_arrival
+                                .add(i64::try_from(reading.arrival_us).unwrap_or(i64::MAX));
+                            part.doubtful_recorded.add(reading.timestamp_ms);
+                        }
+                        None => self.outline.unbounded = true,
+                    }
+                } else {
+                    self.outline.time.add(reading.timestamp_ms);
+                }
+                if let Some(piece) = self.pieces.last_mut() {
+                    if doubtful {
+                        piece.doubtful = true;
+                    } else {
+                        piece.time.add(reading.timestamp_ms);
+                    }
+                }
+                self.add_id(reading.id);
+            }
+            _ => {}
+        }
+    }
+
+    fn boot_part(&mut self, boot_id: [u8; 16]) -> Option<usize> {
+        let boots = &mut self.outline.boots;
+        if let Some(at) = boots.iter().position(|part| part.boot_id == boot_id) {
+            return Some(at);
+        }
+        if boots.len() >= BOOTS_MAX {
+            self.outline.unbounded = true;
+            return None;
+        }
+        boots.push(BootPart {
+            boot_id,
+            trusted: None,
+            arrival_max_us: 0,
+            doubtful_arrival: Span::EMPTY,
+            doubtful_recorded: Span::EMPTY,
+        });
+        Some(boots.len() - 1)
+    }
+
+    fn add_id(&mut self, id: u32) {
+        if id >= IDS_MAX {
+            self.ids_beyond = true;
+            return;
+        }
+        let byte = id as usize / 8;
+        if self.ids.len() <= byte {
+            self.ids.resize(byte + 1, 0);
+        }
+        self.ids[byte] |= 1 << (id % 8);
+    }
+
+    /// Whether the object may have readings in the segment.
+    pub(crate) fn may_hold(&self, id: u32) -> bool {
+        if id >= IDS_MAX {
+            return self.ids_beyond;
+        }
+        self.ids
+            .get(id as usize / 8)
+            .is_some_and(|byte| byte & (1 << (id % 8)) != 0)
+    }
+
+    /// The bytes of the segment that readings with times from `from_ms` up to `to_ms` can lie in; `None`: none.
+    /// One piece more in front, so that a damaged anchor has one before it to stand in.
+    pub(crate) fn range(&self, from_ms: i64, to_ms: i64) -> Option<(u64, u64)> {
+        let meets = |piece: &Piece| piece.doubtful || piece.time.meets(from_ms, to_ms);
+        let first = self.pieces.iter().position(meets)?;
+        let last = self.pieces.iter().rposition(meets)?;
+        // Before the first piece there are only names; readings there would be a damaged segment's.
+        let begin = match first {
+            0 | 1 => 0,
+            later => self.pieces.get(later - 1).map_or(0, |piece| piece.offset),
+        };
+        let end = self
+            .pieces
+            .get(last + 1)
+            .map_or(u64::MAX, |piece| piece.offset);
+        Some((begin, end))
+    }
+
+    /// The bytes of the index file.
+    pub(crate) fn encode(&self, seal: Seal) -> Vec<u8> {
+        let outline = &self.outline;
+        let mut out = Vec::with_capacity(
+            256 + outline.boots.len() * 89 + self.pieces.len() * 25 + self.ids.len(),
+        );
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&INDEX_VERSION.to_le_bytes());
+        out.extend_from_slice(&self.segment.to_le_bytes());
+        out.extend_from_slice(&outline.log_bytes.to_le_bytes());
+        out.extend_from_slice(&outline.first_lsn.to_le_bytes());
+        out.extend_from_slice(&outline.readings.to_le_bytes());
+        out.push(u8::from(outline.unbounded) | u8::from(self.ids_beyond) << 1);
+        put_span(&mut out, &outline.time);
+        out.extend_from_slice(&(outline.boots.len() as u16).to_le_bytes());
+        for part in &outline.boots {
+            out.extend_from_slice(&part.boot_id);
+            out.push(u8::from(part.trusted.is_some()));
+            let none = Sample {
+                arrival_us: 0,
+                wall_ms: 0,
+            };
+            let (first, last) = part.trusted.unwrap_or((none, none));
+            for sample in [first, last] {
+                out.extend_from_slice(&sample.arrival_us.to_le_bytes());
+                out.extend_from_slice(&sample.wall_ms.to_le_bytes());
+            }
+            out.extend_from_slice(&part.arrival_max_us.to_le_bytes());
+            put_span(&mut out, &part.doubtful_arrival);
+            put_span(&mut out, &part.doubtful_recorded);
+        }
+        out.extend_from_slice(&(self.pieces.len() as u16).to_le_bytes());
+        for piece in &self.pieces {
+            out.extend_from_slice(&piece.offset.to_le_bytes());
+            put_span(&mut out, &piece.time);
+            out.push(u8::from(piece.doubtful));
+        }
+        out.extend_from_slice(&(self.ids.len() as u16).to_le_bytes());
+        out.extend_from_slice(&self.ids);
+        let check = seal.check(&out);
+        out.extend_from_slice(&check.to_le_bytes());
+        out
+    }
+
+    /// Reads an index file. `None`: it is not whole, of another version, or another segment's.
+    pub(crate) fn decode(bytes: &[u8], segment: u32, seal: Seal) -> Option<Self> {
+        let (body, check) = bytes.split_last_chunk::<4>()?;
+        if seal.check(body) != u32::from_le_bytes(*check) {
+            return None;
+        }
+        let mut fields = Fields(body);
+        if &fields.array::<8>()? != MAGIC
+            || u32::from_le_bytes(fields.array()?) != INDEX_VERSION
+            || u32::from_le_bytes(fields.array()?) != segment
+        {
+            return None;
+        }
+        let mut summary = Self::new(segment);
+        let outline = &mut summary.outline;
+        outline.log_bytes = fields.u64()?;
+        outline.first_lsn = fields.u64()?;
+        outline.readings = fields.u64()?;
+        let [flags] = fields.array()?;
+        outline.unbounded = flags & 1 != 0;
+        summary.ids_beyond = flags & 2 != 0;
+        outline.time = fields.span()?;
+        let boots = usize::from(u16::from_le_bytes(fields.array()?));
+        if boots > BOOTS_MAX {
+            return None;
+        }
+        for _ in 0..boots {
+            let boot_id = fields.array()?;
+            let [trusted] = fields.array()?;
+            let (first, last) = (fields.sample()?, fields.sample()?);
+            outline.boots.push(BootPart {
+                boot_id,
+                trusted: (trusted & 1 != 0).then_some((first, last)),
+                arrival_max_us: fields.u64()?,
+                doubtful_arrival: fields.span()?,
+                doubtful_recorded: fields.span()?,
+            });
+        }
+        let pieces = usize::from(u16::from_le_bytes(fields.array()?));
+        if pieces > PIECES_MAX {
+            return None;
+        }
+        for _ in 0..pieces {
+            let (offset, time) = (fields.u64()?, fields.span()?);
+            let [flags] = fields.array()?;
+            summary.pieces.push(Piece {
+                offset,
+                time,
+                doubtful: flags & 1 != 0,
+            });
+        }
+        let ids = usize::from(u16::from_le_bytes(fields.array()?));
+        summary.ids = fields.bytes(ids)?.to_vec();
+        fields.0.is_empty().then_some(summary)
+    }
+}
+
+fn put_span(out: &mut Vec<u8>, span: &Span) {
+    out.extend_from_slice(&span.min.to_le_bytes());
+    out.extend_from_slice(&span.max.to_le_bytes());
+}
+
+/// An index file being taken apart; every method is `None` at its end.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.bytes(N)?.try_into().ok()
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn i64(&mut self) -> Option<i64> {
+        self.array().map(i64::from_le_bytes)
+    }
+
+    fn span(&mut self) -> Option<Span> {
+        Some(Span {
+            min: self.i64()?,
+            max: self.i64()?,
+        })
+    }
+
+    fn sample(&mut self) -> Option<Sample> {
+        Some(Sample {
+            arrival_us: self.u64()?,
+            wall_ms: self.i64()?,
+        })
+    }
+}
+
+/// When each boot's wall clock could be trusted: what corrects times.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Boots(BTreeMap<[u8; 16], Vec<Sample>>);
+
+impl Boots {
+    /// Notes a trusted moment.
+    pub(crate) fn add(&mut self, boot_id: [u8; 16], sample: Sample) {
+        self.0.entry(boot_id).or_default().push(sample);
+    }
+
+    /// Notes what a segment knows.
+    pub(crate) fn add_outline(&mut self, outline: &Outline) {
+        for part in &outline.boots {
+            if let Some((first, last)) = part.trusted {
+                self.add(part.boot_id, first);
+                if last != first {
+                    self.add(part.boot_id, last);
+                }
+            }
+        }
+    }
+
+    /// Call after the last `add`.
+    pub(crate) fn sort(&mut self) {
+        for samples in self.0.values_mut() {
+            samples.sort_unstable_by_key(|sample| sample.arrival_us);
+        }
+    }
+
+    /// What the wall clock would have said at this arrival: by the first trusted moment after it, otherwise by the
+    /// last before. `None` when that boot's clock was never trusted.
+    pub(crate) fn wall_at(&self, boot_id: &[u8; 16], arrival_us: u64) -> Option<i64> {
+        let samples = self.0.get(boot_id)?;
+        let after = samples.partition_point(|sample| sample.arrival_us < arrival_us);
+        let sample = samples.get(after).or(samples.last())?;
+        let since_us = i128::from(arrival_us) - i128::from(sample.arrival_us);
+        let wall_ms = i128::from(sample.wall_ms) + since_us.div_euclid(1000);
+        i64::try_from(wall_ms).ok()
+    }
+
+    /// All times that readings of this segment can have.
+    pub(crate) fn span_of(&self, outline: &Outline) -> Span {
+        if outline.unbounded {
+            return Span::ALL;
+        }
+        let mut span = outline.time;
+        for part in &outline.boots {
+            let arrival = part.doubtful_arrival;
+            if arrival.min > arrival.max {
+                continue;
+            }
+            let Some(samples) = self.0.get(&part.boot_id) else {
+                span.join(&part.doubtful_recorded);
+                continue;
+            };
+            // Corrected times follow the sample chosen, and the clock may have been set between two of them.
+            for sample in samples {
+                for end_us in [arrival.min, arrival.max] {
+                    let since_us = i128::from(end_us) - i128::from(sample.arrival_us);
+                    let wall_ms = i128::from(sample.wall_ms) + since_us.div_euclid(1000);
+                    span.add(i64::try_from(wall_ms).unwrap_or(if wall_ms < 0 {
+                        i64::MIN
+                    } else {
+                        i64::MAX
+                    }));
+                }
+            }
+        }
+        span
+    }
+}

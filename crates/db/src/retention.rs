@@ -1,0 +1,130 @@
+//! How long readings are kept: indexing and deletion, in bounded steps between commits.
+//!
+//! **Invariants:** only whole segments go, the oldest first, and none that a restart would read; deleting needs no free
+//! space; what goes is counted. Age is judged by a trusted wall clock alone, and for what arrived in this boot by the
+//! monotonic clock too, so that a clock that jumps deletes nothing early.
+
+use crate::commit::{Core, Shared, lock};
+use crate::error::Error;
+use crate::history::summary::{Outline, Sample, Span};
+use crate::options::Retention;
+use crate::store::SegmentStore;
+
+/// Newer than anything: such a segment is not old, whatever the limit.
+const UNKNOWN_MS: i64 = i64::MAX;
+
+impl<S: SegmentStore> Shared<S> {
+    /// One step; `true` when there is more to do at once.
+    pub(crate) fn maintain(&self, core: &mut Core<S>) -> Result<bool, Error> {
+        let wall_trusted = self.sample_wall_trusted();
+        let active = core.writer.active();
+        let segment_bytes_max = self.options.segment_bytes_max;
+        let store = core.store.as_mut().ok_or(Error::Closed)?;
+        let indexing = core
+            .index
+            .step(store, core.writer.segments(), active, segment_bytes_max)?;
+        let retention = *lock(&self.retention);
+        let mut deleted = false;
+        if !indexing && self.has_expired(core, &retention, wall_trusted) {
+            if self.oldest_is_free(core) {
+                let readings = self.delete_oldest(core).map_err(Error::from)?;
+                let mut counters = lock(&self.counters);
+                counters.segments_expired += 1;
+                counters.readings_expired += readings;
+                deleted = true;
+            } else if core.checkpoint.is_none() && core.writer.segments().len() > 1 {
+                // A restart would still read it. The next round begins a checkpoint.
+                core.log_bytes = core.log_bytes.max(self.options.checkpoint_bytes);
+                self.wake();
+            }
+        }
+        self.publish(core);
+        Ok(indexing || deleted)
+    }
+
+    /// Brings the figures of the log up to date.
+    fn publish(&self, core: &mut Core<S>) {
+        let segments = core.writer.segments();
+        let history_bytes = core.index.log_bytes(
+            segments,
+            core.writer.active(),
+            self.options.segment_bytes_max,
+        );
+        let oldest = segments.front().copied();
+        let count = segments.len() as u64;
+        let unknown = lock(&self.counters).oldest_lsn == 0;
+        let oldest_lsn = match (oldest, core.store.as_mut()) {
+            (Some(oldest), Some(store)) if unknown => core.index.first_lsn(store, oldest),
+            _ => None,
+        };
+        let mut counters = lock(&self.counters);
+        counters.segments = count;
+        counters.history_bytes = history_bytes;
+        counters.damage = core.index.damage;
+        if let Some(lsn) = oldest_lsn {
+            counters.oldest_lsn = lsn;
+        }
+    }
+
+    /// Whether the oldest segment is too much or too old.
+    fn has_expired(&self, core: &Core<S>, retention: &Retention, wall_trusted: bool) -> bool {
+        let segments = core.writer.segments();
+        let active = core.writer.active();
+        if retention.history_bytes_max > 0 {
+            let bytes = core
+                .index
+                .log_bytes(segments, active, self.options.segment_bytes_max);
+            if bytes > retention.history_bytes_max {
+                return true;
+            }
+        }
+        if retention.history_age_ms_max == 0 || !wall_trusted {
+            return false;
+        }
+        let now = Sample {
+            arrival_us: self.clock.monotonic_ns() / 1000,
+            wall_ms: self.clock.wall_ms(),
+        };
+        let boots = core.index.boots(Some((self.boot_id, now)));
+        let age_max = i64::try_from(retention.history_age_ms_max).unwrap_or(i64::MAX);
+        // A segment whose times nobody knows is as old as the next one whose times are known, or older.
+        for segment in segments.iter() {
+            let Some(outline) = core.index.outline(*segment) else {
+                return false;
+            };
+            if outline.readings == 0 {
+                continue;
+            }
+            let newest_ms = newest_known_ms(outline, &boots.span_of(outline), &|boot_id| {
+                boots.wall_at(boot_id, 0).is_some()
+            });
+            if newest_ms == UNKNOWN_MS {
+                continue;
+            }
+            let old = now.wall_ms.saturating_sub(newest_ms) > age_max;
+            return old && self.arrived_long_ago(outline, now, age_max);
+        }
+        false
+    }
+
+    /// Whether what arrived in this boot is as old on the monotonic clock, too.
+    fn arrived_long_ago(&self, outline: &Outline, now: Sample, age_max_ms: i64) -> bool {
+        outline
+            .boots
+            .iter()
+            .filter(|part| part.boot_id == self.boot_id)
+            .all(|part| {
+                let since_us = now.arrival_us.saturating_sub(part.arrival_max_us);
+                i64::try_from(since_us / 1000).unwrap_or(i64::MAX) > age_max_ms
+            })
+    }
+}
+
+/// The newest time in a segment; [`UNKNOWN_MS`] where some of its times can neither be trusted nor corrected.
+fn newest_known_ms(outline: &Outline, span: &Span, is_known: &dyn Fn(&[u8; 16]) -> bool) -> i64 {
+    let doubtful = outline.unbounded
+        || outline.boots.iter().any(|part| {
+            part.doubtful_arrival.min <= part.doubtful_arrival.max && !is_known(&part.boot_id)
+        });
+    if doubtful { UNKNOWN_MS } else { span.max }
+}
