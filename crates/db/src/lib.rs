@@ -27,6 +27,7 @@ pub mod store;
 pub mod table;
 mod task;
 mod ticket;
+pub mod value;
 
 pub use database::{Database, Got};
 pub use error::{Error, LogFailure};

@@ -1,0 +1,224 @@
+//! Values with a type, and their stored bytes (SPEC.md, "Values").
+//!
+//! The database itself stores any bytes; this is the form that sources write and people read. Every value has
+//! exactly one form, so equal values have equal bytes.
+
+use std::fmt;
+
+use crate::error::Error;
+
+/// Bytes of a stored [`Value::Float`]. No other kind has this length.
+pub const FLOAT_BYTES: usize = 8;
+
+/// One typed value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value<'a> {
+    /// An IEEE 754 double.
+    Float(f64),
+    /// A signed integer.
+    Integer(i64),
+    /// An unsigned integer.
+    Unsigned(u64),
+    /// A truth value.
+    Boolean(bool),
+    /// UTF-8 text.
+    Text(&'a str),
+}
+
+impl<'a> Value<'a> {
+    /// Bytes that [`encode`](Self::encode) writes.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        match self {
+            Self::Float(_) => FLOAT_BYTES,
+            Self::Integer(_) | Self::Unsigned(_) => 9,
+            Self::Boolean(_) => 2,
+            Self::Text(text) if text.len() + 1 == FLOAT_BYTES => FLOAT_BYTES + 1,
+            Self::Text(text) => text.len() + 1,
+        }
+    }
+
+    /// Writes the stored form to the front of `buffer` and returns its length in bytes.
+    ///
+    /// # Errors
+    /// [`Error::BufferTooSmall`]; then `buffer` is unchanged.
+    pub fn encode(&self, buffer: &mut [u8]) -> Result<usize, Error> {
+        let needed_bytes = self.encoded_bytes();
+        let buffer_bytes = buffer.len();
+        let Some(target) = buffer.get_mut(..needed_bytes) else {
+            return Err(Error::BufferTooSmall {
+                needed_bytes,
+                buffer_bytes,
+            });
+        };
+        let (tag, rest) = match self {
+            Self::Float(value) => {
+                target.copy_from_slice(&value.to_le_bytes());
+                return Ok(needed_bytes);
+            }
+            Self::Integer(value) => (b'i', &value.to_le_bytes()[..]),
+            Self::Unsigned(value) => (b'u', &value.to_le_bytes()[..]),
+            Self::Boolean(value) => (b'b', &[u8::from(*value)][..]),
+            Self::Text(text) if text.len() + 1 == FLOAT_BYTES => (b'T', text.as_bytes()),
+            Self::Text(text) => (b't', text.as_bytes()),
+        };
+        target[0] = tag;
+        target[1..=rest.len()].copy_from_slice(rest);
+        // The one byte behind a text of seven.
+        target[1 + rest.len()..].fill(0);
+        Ok(needed_bytes)
+    }
+
+    /// The value of stored bytes; `None` where they are no value in its one form.
+    #[must_use]
+    pub fn decode(bytes: &'a [u8]) -> Option<Self> {
+        if let Ok(float) = <[u8; FLOAT_BYTES]>::try_from(bytes) {
+            return Some(Self::Float(f64::from_le_bytes(float)));
+        }
+        let (tag, rest) = bytes.split_first()?;
+        match tag {
+            b'i' => Some(Self::Integer(i64::from_le_bytes(rest.try_into().ok()?))),
+            b'u' => Some(Self::Unsigned(u64::from_le_bytes(rest.try_into().ok()?))),
+            b'b' => match rest {
+                [0] => Some(Self::Boolean(false)),
+                [1] => Some(Self::Boolean(true)),
+                _ => None,
+            },
+            b't' => std::str::from_utf8(rest).ok().map(Self::Text),
+            b'T' if bytes.len() == FLOAT_BYTES + 1 => {
+                let text = rest.strip_suffix(&[0])?;
+                std::str::from_utf8(text).ok().map(Self::Text)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Value<'_> {
+    /// As a person writes it: `21.5`, `1e300`, `-3`, `true`, the text itself.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Float(value) => {
+                let size = value.abs();
+                // Beyond these a plain number is a row of zeros.
+                if size != 0.0 && size.is_finite() && !(1e-5..1e16).contains(&size) {
+                    write!(f, "{value:e}")
+                } else {
+                    write!(f, "{value}")
+                }
+            }
+            Self::Integer(value) => write!(f, "{value}"),
+            Self::Unsigned(value) => write!(f, "{value}"),
+            Self::Boolean(value) => write!(f, "{value}"),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn round(value: Value<'_>) -> Vec<u8> {
+        let mut buffer = [0xaa; 300];
+        let length = value.encode(&mut buffer).unwrap();
+        assert_eq!(length, value.encoded_bytes());
+        assert_eq!(Value::decode(&buffer[..length]), Some(value));
+        assert_eq!(
+            value.encode(&mut buffer[..length - 1]),
+            Err(Error::BufferTooSmall {
+                needed_bytes: length,
+                buffer_bytes: length - 1
+            })
+        );
+        buffer[..length].to_vec()
+    }
+
+    #[test]
+    fn every_kind_has_its_bytes() {
+        assert_eq!(round(Value::Float(1.0)), 1.0_f64.to_le_bytes());
+        assert_eq!(
+            round(Value::Integer(-2)),
+            b"i\xfe\xff\xff\xff\xff\xff\xff\xff"
+        );
+        assert_eq!(round(Value::Unsigned(258)), b"u\x02\x01\0\0\0\0\0\0");
+        assert_eq!(round(Value::Boolean(true)), b"b\x01");
+        assert_eq!(round(Value::Text("")), b"t");
+        assert_eq!(round(Value::Text("open")), b"topen");
+        assert_eq!(round(Value::Text("sixsix")), b"tsixsix");
+        assert_eq!(round(Value::Text("seven77")), b"Tseven77\0");
+        assert_eq!(round(Value::Text("eight888")), b"teight888");
+    }
+
+    #[test]
+    fn other_bytes_are_no_value() {
+        for bytes in [
+            &b""[..],
+            b"b",
+            b"b\x02",
+            b"b\0\0",
+            b"i\0",
+            b"x1",
+            b"t\xff",
+            b"Tseven77\x01",
+            b"Tsix666\0",
+            b"Teight888\0",
+            b"T\xff\xff\xff\xff\xff\xff\xff\0",
+        ] {
+            let is_float = bytes.len() == FLOAT_BYTES;
+            assert_eq!(Value::decode(bytes).is_some(), is_float, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn people_read_what_they_would_write() {
+        for (value, text) in [
+            (Value::Float(21.5), "21.5"),
+            (Value::Float(20.0), "20"),
+            (Value::Float(-0.0), "-0"),
+            (Value::Float(1e300), "1e300"),
+            (Value::Float(0.001), "0.001"),
+            (Value::Float(-2.5e-9), "-2.5e-9"),
+            (Value::Integer(-3), "-3"),
+            (Value::Unsigned(u64::MAX), "18446744073709551615"),
+            (Value::Boolean(false), "false"),
+            (Value::Text("on"), "on"),
+        ] {
+            assert_eq!(value.to_string(), text);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn texts_and_numbers_come_back(text in ".{0,60}", integer in any::<i64>(), bits in any::<u64>()) {
+            round(Value::Text(&text));
+            round(Value::Integer(integer));
+            round(Value::Unsigned(bits));
+            let bytes = bits.to_le_bytes();
+            let Some(Value::Float(value)) = Value::decode(&bytes) else { panic!() };
+            prop_assert_eq!(value.to_bits(), bits);
+        }
+
+        #[test]
+        fn what_decodes_has_no_second_form(bytes in prop::collection::vec(any::<u8>(), 0..12), tag in 0..5_usize) {
+            let mut bytes = bytes;
+            if let (Some(first), Some(tag)) = (bytes.first_mut(), b"iubtT".get(tag)) {
+                *first = *tag;
+            }
+            if let Some(value) = Value::decode(&bytes) {
+                let mut buffer = [0; 16];
+                let length = value.encode(&mut buffer).unwrap();
+                prop_assert_eq!(&buffer[..length], &bytes[..]);
+            }
+        }
+
+        #[test]
+        fn a_printed_float_parses_back(value in any::<f64>().prop_filter("finite", |value| value.is_finite())) {
+            let parsed: f64 = Value::Float(value).to_string().parse().unwrap();
+            prop_assert_eq!(parsed.to_bits(), value.to_bits());
+        }
+    }
+}
