@@ -46,6 +46,32 @@ pub enum Error {
     /// A replay option is outside its range.
     #[error("replay: {0}")]
     Option(&'static str),
+    /// A pattern of names is none.
+    #[error("the pattern `{pattern}` does not fit: {reason}")]
+    Pattern {
+        /// Its beginning, escaped.
+        pattern: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A template for keys is none.
+    #[error("the key template `{template}` does not fit: {reason}")]
+    Template {
+        /// Its beginning, escaped.
+        template: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A socket cannot be listened on.
+    #[error("cannot listen on {address}: {reason}")]
+    Listen {
+        /// Address or path.
+        address: String,
+        /// What is wrong, and the remedy where there is one.
+        reason: String,
+        /// What kind of failure it is.
+        code: Code,
+    },
     /// The database refused.
     #[error(transparent)]
     Database(#[from] db::Error),
@@ -57,7 +83,12 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Self::Read { .. } => Code::Io,
-            Self::Header { .. } | Self::Sensor { .. } | Self::Option(_) => Code::Invalid,
+            Self::Header { .. }
+            | Self::Sensor { .. }
+            | Self::Option(_)
+            | Self::Pattern { .. }
+            | Self::Template { .. } => Code::Invalid,
+            Self::Listen { code, .. } => *code,
             Self::TooLarge { .. } => Code::Full,
             Self::Database(error) => error.code(),
         }

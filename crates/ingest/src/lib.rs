@@ -16,6 +16,8 @@
 
 mod error;
 pub mod intake;
+pub mod line;
+pub mod pattern;
 pub mod replay;
 pub mod sink;
 pub mod trace;

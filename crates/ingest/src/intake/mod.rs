@@ -1,8 +1,32 @@
 //! From outside bytes to readings: what every network source shares.
+//!
+//! **Holds:** decoding of payloads, the way from a topic or line to a key and an object, limits on times and sizes,
+//! and the count of what was refused and why ([`Intake`]); where readings go ([`Destination`]) and the database as
+//! that place ([`NodeDestination`]).
+//!
+//! **Invariants:** what is refused costs that message, line or reading alone; no sender makes anything grow beyond its
+//! limit; no reading of a message is handed over twice because the message had to wait; a message that is refused
+//! makes no object.
 
+mod counters;
+mod decode;
+mod node;
+mod options;
 mod reason;
+mod run;
+mod template;
+mod time;
 
+pub(crate) use counters::excerpt;
+pub use counters::{EXCERPT_BYTES_MAX, IntakeCounters};
+pub use decode::JSON_BYTES_MAX;
+pub(crate) use decode::finite;
+pub use node::NodeDestination;
+pub use options::{IntakeOptions, KeyRule, KeyRules, PayloadKind, SubscriptionRule};
 pub use reason::Reason;
+pub use run::{Intake, LineOutcome, LineProgress, TOPIC_CACHED_BYTES_MAX};
+pub use template::{TEMPLATE_BYTES_MAX, Template, TemplateKind};
+pub use time::{TIME_MS_MAX, TIME_MS_MIN, rfc3339_ms};
 
 use std::time::Duration;
 
@@ -74,4 +98,17 @@ pub enum Outcome {
     },
     /// The log has failed for good.
     Failed,
+}
+
+/// Checks that `key` can be one.
+///
+/// # Errors
+/// [`Reason::KeyInvalid`]: it is empty, longer than 64 bytes or holds control characters.
+pub fn check_key(key: &str) -> Result<(), Reason> {
+    let fits = (1..=db::KEY_BYTES_MAX).contains(&key.len());
+    if fits && !key.chars().any(char::is_control) {
+        Ok(())
+    } else {
+        Err(Reason::KeyInvalid)
+    }
 }

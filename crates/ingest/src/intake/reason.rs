@@ -6,17 +6,17 @@
 pub enum Reason {
     /// Bytes that are no UTF-8 where text is due.
     InvalidUtf8,
-    /// The payload is no number.
+    /// The payload is no number, or empty where lines are due.
     PayloadInvalid,
-    /// The payload is no JSON.
+    /// The payload is no JSON, or nested deeper than 128 levels.
     JsonInvalid,
-    /// The JSON lacks the configured field, or it is no number, text or truth value.
+    /// The JSON lacks the configured field or time field, or it is no number, text or (except for a time) truth value.
     JsonFieldMissing,
     /// Not a line of line protocol.
     LineInvalid,
     /// NaN or infinite.
     NotFinite,
-    /// A line, packet or payload above its limit.
+    /// A line, packet or payload above its limit, or a line with too many tags or fields.
     Oversized,
     /// The value is longer than `value_bytes_max`.
     ValueTooLong,
@@ -28,7 +28,7 @@ pub enum Reason {
     KeysMax,
     /// No subscription fits the topic.
     TopicUnmatched,
-    /// The time lies too far in the past or the future.
+    /// The time lies too far in the past or the future, or is none.
     TimeAbsurd,
     /// A packet that breaks the protocol.
     PacketInvalid,
@@ -53,6 +53,12 @@ impl Reason {
         Self::PacketInvalid,
     ];
 
+    /// Its place in [`Self::ALL`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
     /// The name in status output and documentation.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -71,6 +77,22 @@ impl Reason {
             Self::TopicUnmatched => "topic_unmatched",
             Self::TimeAbsurd => "time_absurd",
             Self::PacketInvalid => "packet_invalid",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_own_place_and_name() {
+        for (index, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason.index(), index);
+            let same = Reason::ALL
+                .iter()
+                .filter(|other| other.name() == reason.name());
+            assert_eq!(same.count(), 1);
         }
     }
 }

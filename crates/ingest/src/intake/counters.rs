@@ -1,0 +1,161 @@
+//! What came in and what was refused, readable from other threads.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::Reason;
+
+/// Bytes of the longest excerpt.
+pub const EXCERPT_BYTES_MAX: usize = 80;
+
+const REASONS: usize = Reason::ALL.len();
+
+/// Counters of one intake. They only grow.
+#[derive(Debug, Default)]
+pub struct IntakeCounters {
+    readings: AtomicU64,
+    messages: AtomicU64,
+    lines: AtomicU64,
+    refused: [AtomicU64; REASONS],
+    /// The latest refused thing of each reason, for people who look for the sender.
+    excerpts: Mutex<[String; REASONS]>,
+}
+
+impl IntakeCounters {
+    /// Readings that were handed to the destination.
+    #[must_use]
+    pub fn readings(&self) -> u64 {
+        self.readings.load(Ordering::Relaxed)
+    }
+
+    /// MQTT messages that are done with, whatever became of them.
+    #[must_use]
+    pub fn messages(&self) -> u64 {
+        self.messages.load(Ordering::Relaxed)
+    }
+
+    /// Lines of line protocol that are done with, whichever way they came; blank ones and comments not counted.
+    #[must_use]
+    pub fn lines(&self) -> u64 {
+        self.lines.load(Ordering::Relaxed)
+    }
+
+    /// What was refused for this reason: messages, lines or single readings of a line.
+    #[must_use]
+    pub fn refused(&self, reason: Reason) -> u64 {
+        self.refused[reason.index()].load(Ordering::Relaxed)
+    }
+
+    /// What was refused, for all reasons together.
+    #[must_use]
+    pub fn refused_total(&self) -> u64 {
+        Reason::ALL.iter().map(|reason| self.refused(*reason)).sum()
+    }
+
+    /// The beginning of the latest thing that was refused for this reason, escaped, at most
+    /// [`EXCERPT_BYTES_MAX`] bytes; empty where none was kept.
+    #[must_use]
+    pub fn excerpt(&self, reason: Reason) -> String {
+        let excerpts = self.excerpts.lock().unwrap_or_else(PoisonError::into_inner);
+        excerpts[reason.index()].clone()
+    }
+
+    pub(crate) fn add_reading(&self) {
+        self.readings.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_message(&self) {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_line(&self) {
+        self.lines.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// `what`: pieces of the refused thing, shown in this order.
+    pub(crate) fn refuse(&self, reason: Reason, what: &[&[u8]]) {
+        self.refused[reason.index()].fetch_add(1, Ordering::Relaxed);
+        if !what.is_empty() {
+            let mut excerpts = self.excerpts.lock().unwrap_or_else(PoisonError::into_inner);
+            write_excerpt(&mut excerpts[reason.index()], what);
+        }
+    }
+}
+
+/// The beginning of some bytes from outside, escaped, at most [`EXCERPT_BYTES_MAX`] bytes.
+#[must_use]
+pub fn excerpt(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    write_excerpt(&mut text, &[bytes]);
+    text
+}
+
+fn write_excerpt(text: &mut String, pieces: &[&[u8]]) {
+    const CUT: &str = "...";
+    text.clear();
+    text.reserve(EXCERPT_BYTES_MAX);
+    // Where the cut would stand, if there must be one.
+    let mut fits = 0;
+    for piece in pieces {
+        // Every byte shows as at least one, except in characters of several bytes, which are as long as they are.
+        for chunk in piece[..piece.len().min(EXCERPT_BYTES_MAX + 4)].utf8_chunks() {
+            for found in chunk.valid().chars() {
+                // Writing to a String does not fail.
+                let _ = write!(text, "{}", found.escape_debug());
+                if text.len() > EXCERPT_BYTES_MAX {
+                    text.truncate(fits);
+                    text.push_str(CUT);
+                    return;
+                }
+                if text.len() + CUT.len() <= EXCERPT_BYTES_MAX {
+                    fits = text.len();
+                }
+            }
+            for byte in chunk.invalid() {
+                let _ = write!(text, "\\x{byte:02x}");
+                if text.len() > EXCERPT_BYTES_MAX {
+                    text.truncate(fits);
+                    text.push_str(CUT);
+                    return;
+                }
+                if text.len() + CUT.len() <= EXCERPT_BYTES_MAX {
+                    fits = text.len();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn excerpts_are_short_and_printable() {
+        assert_eq!(excerpt(b"room/1: 21.5"), "room/1: 21.5");
+        assert_eq!(excerpt(b"a\xff\n\"\xc3\xa9"), "a\\xff\\n\\\"é");
+        let long = excerpt(&[b'x'; 1000]);
+        assert_eq!((long.len(), long.ends_with("x...")), (80, true));
+        assert_eq!(excerpt(&[b'x'; 80]).len(), 80);
+        let escaped = excerpt(&[0xfe; 100]);
+        assert_eq!(escaped, format!("{}...", "\\xfe".repeat(19)));
+        assert_eq!(
+            excerpt("€".repeat(50).as_bytes()),
+            format!("{}...", "€".repeat(25))
+        );
+    }
+
+    #[test]
+    fn the_latest_of_each_reason_is_kept() {
+        let counters = IntakeCounters::default();
+        counters.refuse(Reason::KeyUnknown, &[b"a", b": ", b"1"]);
+        counters.refuse(Reason::KeyUnknown, &[b"b", b": ", b"2"]);
+        counters.refuse(Reason::KeyUnknown, &[]);
+        counters.refuse(Reason::Oversized, &[]);
+        assert_eq!(counters.refused(Reason::KeyUnknown), 3);
+        assert_eq!(counters.refused_total(), 4);
+        assert_eq!(counters.excerpt(Reason::KeyUnknown), "b: 2");
+        assert_eq!(counters.excerpt(Reason::Oversized), "");
+    }
+}

@@ -1,0 +1,114 @@
+//! Payloads of one reading.
+
+use std::borrow::Cow;
+
+use db::value::Value;
+
+use super::time::rfc3339_ms;
+use super::{PayloadKind, Reason};
+
+/// Bytes of the longest JSON payload: parsed, a document takes up to some 30 times its bytes.
+pub const JSON_BYTES_MAX: usize = 64 << 10;
+
+/// A decoded payload.
+pub(crate) struct Decoded<'a> {
+    pub(crate) value: DecodedValue<'a>,
+    pub(crate) time_ms: Option<i64>,
+}
+
+pub(crate) enum DecodedValue<'a> {
+    Float(f64),
+    Boolean(bool),
+    Text(Cow<'a, str>),
+}
+
+impl DecodedValue<'_> {
+    pub(crate) fn as_value(&self) -> Value<'_> {
+        match self {
+            Self::Float(value) => Value::Float(*value),
+            Self::Boolean(value) => Value::Boolean(*value),
+            Self::Text(text) => Value::Text(text),
+        }
+    }
+}
+
+/// A number as text, with nothing around it.
+///
+/// # Errors
+/// [`Reason::NotFinite`] for NaN, infinities and numbers too great for a double; [`Reason::PayloadInvalid`].
+pub(crate) fn finite(text: &str) -> Result<f64, Reason> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() => Ok(value),
+        Ok(_) => Err(Reason::NotFinite),
+        Err(_) => Err(Reason::PayloadInvalid),
+    }
+}
+
+pub(crate) fn number(payload: &[u8]) -> Result<f64, Reason> {
+    let text = std::str::from_utf8(payload.trim_ascii()).map_err(|_| Reason::InvalidUtf8)?;
+    finite(text)
+}
+
+/// Decodes a payload of any kind but lines, which hold any number of readings.
+pub(crate) fn payload<'a>(kind: &PayloadKind, bytes: &'a [u8]) -> Result<Decoded<'a>, Reason> {
+    match kind {
+        PayloadKind::Number | PayloadKind::Line => Ok(Decoded {
+            value: DecodedValue::Float(number(bytes)?),
+            time_ms: None,
+        }),
+        PayloadKind::Json { field, time_field } => json(bytes, field, time_field.as_deref()),
+    }
+}
+
+fn json<'a>(bytes: &[u8], field: &str, time_field: Option<&str>) -> Result<Decoded<'a>, Reason> {
+    if bytes.len() > JSON_BYTES_MAX {
+        return Err(Reason::Oversized);
+    }
+    let text = std::str::from_utf8(bytes).map_err(|_| Reason::InvalidUtf8)?;
+    // The parser refuses documents nested deeper than 128 levels.
+    let document: serde_json::Value =
+        serde_json::from_str(text).map_err(|_| Reason::JsonInvalid)?;
+    let value = match descend(&document, field) {
+        Some(serde_json::Value::Number(number)) => match number.as_f64() {
+            Some(value) if value.is_finite() => DecodedValue::Float(value),
+            _ => return Err(Reason::NotFinite),
+        },
+        Some(serde_json::Value::Bool(value)) => DecodedValue::Boolean(*value),
+        Some(serde_json::Value::String(text)) => DecodedValue::Text(Cow::Owned(text.clone())),
+        _ => return Err(Reason::JsonFieldMissing),
+    };
+    let time_ms = match time_field {
+        None => None,
+        Some(path) => match descend(&document, path) {
+            Some(serde_json::Value::Number(number)) => Some(whole_ms(number)?),
+            Some(serde_json::Value::String(text)) => {
+                Some(rfc3339_ms(text).ok_or(Reason::TimeAbsurd)?)
+            }
+            _ => return Err(Reason::JsonFieldMissing),
+        },
+    };
+    Ok(Decoded { value, time_ms })
+}
+
+fn whole_ms(number: &serde_json::Number) -> Result<i64, Reason> {
+    if let Some(ms) = number.as_i64() {
+        return Ok(ms);
+    }
+    match number.as_f64() {
+        // A double this great is no time; the conversion would cut it to the nearest i64.
+        Some(ms) if ms.abs() < 1e18 => Ok(ms.floor() as i64),
+        _ => Err(Reason::TimeAbsurd),
+    }
+}
+
+fn descend<'v>(document: &'v serde_json::Value, path: &str) -> Option<&'v serde_json::Value> {
+    if path.is_empty() {
+        return Some(document);
+    }
+    path.split('.')
+        .try_fold(document, |place, step| match place {
+            serde_json::Value::Object(members) => members.get(step),
+            serde_json::Value::Array(elements) => elements.get(step.parse::<usize>().ok()?),
+            _ => None,
+        })
+}

@@ -1,0 +1,488 @@
+//! The way of a message: rule, value, time, key, object, destination.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use db::value::{FLOAT_BYTES, Value};
+
+use super::decode::{self, DecodedValue};
+use super::time::Window;
+use super::{
+    Destination, IntakeCounters, IntakeOptions, Outcome, PayloadKind, PutError, Reason, Template,
+    check_key,
+};
+use crate::line::{self, Escaped, FieldValue, Line};
+use crate::pattern;
+
+/// Bytes of the longest topic whose object is kept at hand; longer ones are looked up each time.
+pub const TOPIC_CACHED_BYTES_MAX: usize = 256;
+
+/// Decodes what one network thread receives and hands it to the destination.
+#[derive(Debug)]
+pub struct Intake<D: Destination> {
+    destination: Arc<D>,
+    counters: Arc<IntakeCounters>,
+    options: IntakeOptions,
+    window: Window,
+    /// From topic to rule and object: nothing but the payload of a known topic needs to be looked at.
+    topics: HashMap<Box<[u8]>, Target>,
+    /// From key to object, for lines.
+    keys: HashMap<Box<str>, u32>,
+    scratch: Scratch,
+    /// Names messages that wait; senders must not be able to choose two with the same name.
+    hasher: RandomState,
+    waiting_message: Option<Waiting>,
+    waiting_line: Option<Waiting>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    rule: usize,
+    object: u32,
+}
+
+/// Buffers that are used again for every message.
+#[derive(Debug)]
+struct Scratch {
+    /// `value_bytes_max` long.
+    value: Vec<u8>,
+    key: String,
+    text: String,
+}
+
+/// A message of several readings of which some are taken.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// Hash of all that has yet to be offered again.
+    rest: u64,
+    progress: LineProgress,
+}
+
+/// How far a line has come that had to wait. Begin with the default; hand it in unchanged with the same line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineProgress {
+    /// Fields of the line that are done with.
+    fields_done: usize,
+    accepted: u32,
+    refused: u32,
+    lsn_end: u64,
+}
+
+/// What became of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineOutcome {
+    /// It is done with; a blank line or comment has neither accepted nor refused anything.
+    Done {
+        /// Readings that were taken.
+        accepted: u32,
+        /// 1 for a line that was refused as a whole, else the readings of it that were refused.
+        refused: u32,
+        /// Number of its last reading, plus one; 0 without readings.
+        lsn_end: u64,
+    },
+    /// Offer the same line again later, with the same progress.
+    Wait {
+        /// Whether the store is full.
+        full: bool,
+    },
+    /// The log has failed for good.
+    Failed,
+}
+
+impl<D: Destination> Intake<D> {
+    /// An intake with rules that have been checked.
+    pub fn new(options: IntakeOptions, destination: Arc<D>) -> Self {
+        Self {
+            destination,
+            counters: Arc::new(IntakeCounters::default()),
+            window: Window::new(options.future_seconds_max, options.past_days_max),
+            topics: HashMap::new(),
+            keys: HashMap::new(),
+            scratch: Scratch {
+                value: vec![0; options.value_bytes_max],
+                key: String::new(),
+                text: String::new(),
+            },
+            hasher: RandomState::new(),
+            waiting_message: None,
+            waiting_line: None,
+            options,
+        }
+    }
+
+    /// Its counters, for other threads.
+    #[must_use]
+    pub fn counters(&self) -> Arc<IntakeCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Where the readings go.
+    #[must_use]
+    pub fn destination(&self) -> &Arc<D> {
+        &self.destination
+    }
+
+    /// Takes other rules, or learns that those of the destination have changed. Counters go on.
+    pub fn reload(&mut self, options: IntakeOptions) {
+        self.window = Window::new(options.future_seconds_max, options.past_days_max);
+        self.scratch.value = vec![0; options.value_bytes_max];
+        self.topics.clear();
+        self.keys.clear();
+        self.options = options;
+    }
+
+    /// Counts something that a source refused itself.
+    pub fn refuse(&mut self, reason: Reason) {
+        self.counters.refuse(reason, &[]);
+    }
+
+    /// As [`refuse`](Self::refuse), and keeps the beginning of `what` for people.
+    pub fn refuse_with(&mut self, reason: Reason, what: &[u8]) {
+        self.counters.refuse(reason, &[what]);
+    }
+
+    /// Takes one MQTT message. After [`Outcome::Wait`] the next call with this topic and exactly the rest of the
+    /// payload goes on where it stopped; any other call makes the intake forget that place.
+    pub fn mqtt(&mut self, topic: &[u8], payload: &[u8]) -> Outcome {
+        let waiting = self.waiting_message.take();
+        let outcome = self.message(topic, payload, waiting);
+        if !matches!(outcome, Outcome::Wait { .. }) {
+            self.counters.add_message();
+        }
+        outcome
+    }
+
+    fn message(&mut self, topic: &[u8], payload: &[u8], waiting: Option<Waiting>) -> Outcome {
+        let known = self.topics.get(topic).copied();
+        let rule = match known {
+            Some(target) => target.rule,
+            None => match self.rule_of(topic) {
+                Ok(rule) => rule,
+                Err(reason) => return self.refused(reason, topic, payload),
+            },
+        };
+        let Some(subscription) = self.options.subscriptions.get(rule) else {
+            return self.refused(Reason::TopicUnmatched, topic, payload);
+        };
+        if subscription.payload == PayloadKind::Number {
+            // The way of most messages: no allocation, no clock.
+            let value = match decode::number(payload) {
+                Ok(value) => value.to_le_bytes(),
+                Err(reason) => return self.refused(reason, topic, payload),
+            };
+            if self.options.value_bytes_max < FLOAT_BYTES {
+                return self.refused(Reason::ValueTooLong, topic, payload);
+            }
+            let object = match known {
+                Some(target) => target.object,
+                None => match self.object_of(rule, topic) {
+                    Ok(object) => object,
+                    Err(reason) => return self.refused(reason, topic, payload),
+                },
+            };
+            let put = self.destination.put(object, &value, None);
+            return self.concluded(put, topic, payload);
+        }
+        if subscription.payload == PayloadKind::Line {
+            return self.message_of_lines(rule, topic, payload, waiting);
+        }
+        self.message_of_json(rule, known.map(|target| target.object), topic, payload)
+    }
+
+    fn message_of_json(
+        &mut self,
+        rule: usize,
+        object: Option<u32>,
+        topic: &[u8],
+        payload: &[u8],
+    ) -> Outcome {
+        let decoded = match self.options.subscriptions.get(rule) {
+            Some(subscription) => decode::payload(&subscription.payload, payload),
+            None => Err(Reason::TopicUnmatched),
+        };
+        let checked = decoded.and_then(|decoded| {
+            if let Some(time_ms) = decoded.time_ms {
+                self.check_time(time_ms)?;
+            }
+            let bytes = encode(&mut self.scratch.value, &decoded.value)?;
+            let object = match object {
+                Some(object) => object,
+                None => self.object_of(rule, topic)?,
+            };
+            Ok((object, bytes, decoded.time_ms))
+        });
+        let (object, bytes, time_ms) = match checked {
+            Ok(checked) => checked,
+            Err(reason) => return self.refused(reason, topic, payload),
+        };
+        let put = self
+            .destination
+            .put(object, &self.scratch.value[..bytes], time_ms);
+        self.concluded(put, topic, payload)
+    }
+
+    fn message_of_lines(
+        &mut self,
+        rule: usize,
+        topic: &[u8],
+        payload: &[u8],
+        waiting: Option<Waiting>,
+    ) -> Outcome {
+        let Ok(name) = std::str::from_utf8(topic) else {
+            return self.refused(Reason::InvalidUtf8, topic, payload);
+        };
+        let mut progress = self.progress_of(waiting, topic, payload);
+        // Of the whole message, over all its lines.
+        let mut lsn_end = progress.lsn_end;
+        let mut any_accepted = lsn_end > 0;
+        let mut any_refused = false;
+        if payload.is_empty() && !any_accepted {
+            return self.refused(Reason::PayloadInvalid, topic, payload);
+        }
+        let mut consumed = 0;
+        while consumed < payload.len() {
+            let rest = &payload[consumed..];
+            let length = rest.iter().position(|byte| *byte == b'\n');
+            let line = &rest[..length.unwrap_or(rest.len())];
+            match self.take_line(line, Some((rule, name)), &mut progress) {
+                LineOutcome::Done {
+                    accepted,
+                    refused,
+                    lsn_end: end,
+                } => {
+                    any_accepted |= accepted > 0;
+                    any_refused |= refused > 0;
+                    lsn_end = lsn_end.max(end);
+                    consumed += length.map_or(rest.len(), |length| length + 1);
+                    progress = LineProgress::default();
+                }
+                LineOutcome::Wait { full } => {
+                    progress.lsn_end = progress.lsn_end.max(lsn_end);
+                    self.waiting_message = Some(Waiting {
+                        rest: self.hasher.hash_one((topic, rest)),
+                        progress,
+                    });
+                    return Outcome::Wait { consumed, full };
+                }
+                LineOutcome::Failed => return Outcome::Failed,
+            }
+        }
+        if any_accepted || !any_refused {
+            Outcome::Accepted { lsn_end }
+        } else {
+            Outcome::Refused
+        }
+    }
+
+    /// Takes one line of line protocol without its line feed; a carriage return at its end belongs to the end.
+    /// A blank line or comment is accepted with `lsn_end` 0. After [`Outcome::Wait`] (whose `consumed` is 0) the
+    /// next call with the same line goes on where it stopped; any other call makes the intake forget that place.
+    pub fn line(&mut self, line: &[u8]) -> Outcome {
+        let waiting = self.waiting_line.take();
+        let mut progress = self.progress_of(waiting, b"", line);
+        match self.line_from(line, &mut progress) {
+            LineOutcome::Done {
+                refused, lsn_end, ..
+            } if lsn_end > 0 || refused == 0 => Outcome::Accepted { lsn_end },
+            LineOutcome::Done { .. } => Outcome::Refused,
+            LineOutcome::Wait { full } => {
+                let rest = self.hasher.hash_one((&b""[..], line));
+                self.waiting_line = Some(Waiting { rest, progress });
+                Outcome::Wait { consumed: 0, full }
+            }
+            LineOutcome::Failed => Outcome::Failed,
+        }
+    }
+
+    /// As [`line`](Self::line), for a source that keeps the place in a line that waits itself: several
+    /// connections can have one each. `progress` is the default again when the line is done with.
+    pub fn line_from(&mut self, line: &[u8], progress: &mut LineProgress) -> LineOutcome {
+        self.take_line(line, None, progress)
+    }
+
+    fn take_line(
+        &mut self,
+        line: &[u8],
+        from: Option<(usize, &str)>,
+        progress: &mut LineProgress,
+    ) -> LineOutcome {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let parsed = std::str::from_utf8(line)
+            .map_err(|_| Reason::InvalidUtf8)
+            .and_then(|text| match text.trim_ascii_start().as_bytes().first() {
+                None | Some(b'#') => Ok(None),
+                Some(_) => line::parse(text).map(Some),
+            })
+            .and_then(|parsed| match parsed {
+                Some(parsed) => Ok(Some((parsed, self.line_time(&parsed)?))),
+                None => Ok(None),
+            });
+        let (parsed, time_ms) = match parsed {
+            Ok(Some(parsed)) => parsed,
+            Ok(None) => return LineProgress::default().done(progress),
+            Err(reason) => {
+                self.counters.add_line();
+                self.counters.refuse(reason, &[line]);
+                progress.refused += 1;
+                return progress.done(progress);
+            }
+        };
+        for (name, value) in parsed.fields().skip(progress.fields_done) {
+            let taken = self
+                .field_ready(&parsed, name, value, from)
+                .map_err(PutError::Refused)
+                .and_then(|(object, bytes)| {
+                    let value = &self.scratch.value[..bytes];
+                    self.destination.put(object, value, time_ms)
+                });
+            match taken {
+                Ok(lsn) => {
+                    self.counters.add_reading();
+                    progress.accepted += 1;
+                    progress.lsn_end = progress.lsn_end.max(lsn + 1);
+                }
+                Err(PutError::Refused(reason)) => {
+                    self.counters.refuse(reason, &[line]);
+                    progress.refused += 1;
+                }
+                Err(PutError::Wait { full }) => return LineOutcome::Wait { full },
+                Err(PutError::Failed) => return LineOutcome::Failed,
+            }
+            progress.fields_done += 1;
+        }
+        self.counters.add_line();
+        progress.done(progress)
+    }
+
+    fn line_time(&self, line: &Line<'_>) -> Result<Option<i64>, Reason> {
+        let Some(time) = line.time() else {
+            return Ok(None);
+        };
+        let time_ms = self.options.line_precision.to_ms(time);
+        let time_ms = time_ms.ok_or(Reason::TimeAbsurd)?;
+        self.check_time(time_ms)?;
+        Ok(Some(time_ms))
+    }
+
+    /// Leaves the value in `scratch.value` and returns its object and length.
+    fn field_ready(
+        &mut self,
+        line: &Line<'_>,
+        name: Escaped<'_>,
+        value: FieldValue<'_>,
+        from: Option<(usize, &str)>,
+    ) -> Result<(u32, usize), Reason> {
+        let Scratch {
+            value: buffer,
+            key,
+            text,
+        } = &mut self.scratch;
+        let value = match value {
+            FieldValue::Float(value) => Value::Float(value),
+            FieldValue::Integer(value) => Value::Integer(value),
+            FieldValue::Unsigned(value) => Value::Unsigned(value),
+            FieldValue::Boolean(value) => Value::Boolean(value),
+            FieldValue::Text(quoted) => {
+                text.clear();
+                quoted.push_to(text);
+                Value::Text(text)
+            }
+        };
+        let bytes = value.encode(buffer).map_err(|_| Reason::ValueTooLong)?;
+        let (template, topic) = match from {
+            None => (&self.options.line_key, ""),
+            Some((rule, topic)) => match self.options.subscriptions.get(rule) {
+                Some(subscription) => (&subscription.key, topic),
+                None => return Err(Reason::TopicUnmatched),
+            },
+        };
+        template.render(key, topic, Some((line, name)));
+        if let Some(object) = self.keys.get(key.as_str()) {
+            return Ok((*object, bytes));
+        }
+        check_key(key)?;
+        let object = self.destination.resolve(key)?;
+        if self.keys.len() >= self.options.topics_cached_max {
+            self.keys.clear();
+        }
+        self.keys.insert(key.as_str().into(), object);
+        Ok((object, bytes))
+    }
+
+    fn rule_of(&self, topic: &[u8]) -> Result<usize, Reason> {
+        let topic = std::str::from_utf8(topic).map_err(|_| Reason::InvalidUtf8)?;
+        self.options
+            .subscriptions
+            .iter()
+            .position(|rule| pattern::matches(&rule.filter, topic))
+            .ok_or(Reason::TopicUnmatched)
+    }
+
+    /// The object of a topic that was not at hand, and from now on is.
+    fn object_of(&mut self, rule: usize, topic: &[u8]) -> Result<u32, Reason> {
+        let name = std::str::from_utf8(topic).map_err(|_| Reason::InvalidUtf8)?;
+        let template: &Template = match self.options.subscriptions.get(rule) {
+            Some(subscription) => &subscription.key,
+            None => return Err(Reason::TopicUnmatched),
+        };
+        let key = &mut self.scratch.key;
+        template.render(key, name, None);
+        check_key(key)?;
+        let object = self.destination.resolve(key)?;
+        if topic.len() <= TOPIC_CACHED_BYTES_MAX {
+            // Several topics can have one key, so the limit on keys does not limit topics.
+            if self.topics.len() >= self.options.topics_cached_max {
+                self.topics.clear();
+            }
+            self.topics.insert(topic.into(), Target { rule, object });
+        }
+        Ok(object)
+    }
+
+    fn check_time(&self, time_ms: i64) -> Result<(), Reason> {
+        let is_trusted = self.destination.wall_trusted();
+        let now_ms = is_trusted.then(|| self.destination.wall_ms());
+        self.window.check(time_ms, now_ms)
+    }
+
+    fn progress_of(&self, waiting: Option<Waiting>, topic: &[u8], rest: &[u8]) -> LineProgress {
+        waiting
+            .filter(|waiting| waiting.rest == self.hasher.hash_one((topic, rest)))
+            .map_or(LineProgress::default(), |waiting| waiting.progress)
+    }
+
+    fn refused(&self, reason: Reason, topic: &[u8], payload: &[u8]) -> Outcome {
+        self.counters.refuse(reason, &[topic, b": ", payload]);
+        Outcome::Refused
+    }
+
+    fn concluded(&self, put: Result<u64, PutError>, topic: &[u8], payload: &[u8]) -> Outcome {
+        match put {
+            Ok(lsn) => {
+                self.counters.add_reading();
+                Outcome::Accepted { lsn_end: lsn + 1 }
+            }
+            Err(PutError::Wait { full }) => Outcome::Wait { consumed: 0, full },
+            Err(PutError::Refused(reason)) => self.refused(reason, topic, payload),
+            Err(PutError::Failed) => Outcome::Failed,
+        }
+    }
+}
+
+impl LineProgress {
+    /// The outcome of a line that ends with `self`; clears `kept` for the next one.
+    fn done(self, kept: &mut Self) -> LineOutcome {
+        *kept = Self::default();
+        LineOutcome::Done {
+            accepted: self.accepted,
+            refused: self.refused,
+            lsn_end: self.lsn_end,
+        }
+    }
+}
+
+fn encode(buffer: &mut [u8], value: &DecodedValue<'_>) -> Result<usize, Reason> {
+    let encoded = value.as_value().encode(buffer);
+    encoded.map_err(|_| Reason::ValueTooLong)
+}

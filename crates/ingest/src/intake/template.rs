@@ -1,0 +1,153 @@
+//! How a key is made from a topic or from a line.
+
+use crate::Error;
+use crate::line::{Escaped, Line};
+
+/// Bytes of the longest template.
+pub const TEMPLATE_BYTES_MAX: usize = 256;
+
+/// What a template can draw on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TemplateKind {
+    /// A topic: `{topic}` and its levels `{1}` to `{9}`.
+    Topic,
+    /// A field of a line: `{measurement}`, `{tags}` (the values in the order of the tags' names, separated by
+    /// `/`), `{tag:NAME}` and `{field}`.
+    Line,
+    /// A field of a line that came in a message: all of these.
+    TopicAndLine,
+}
+
+/// A checked template. What a message lacks is empty, and an empty level is left out with its `/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Literal(String),
+    Topic,
+    /// A topic level, from 0.
+    Level(usize),
+    Measurement,
+    Tags,
+    Tag(String),
+    Field,
+}
+
+impl Template {
+    /// Parses `text`.
+    ///
+    /// # Errors
+    /// [`Error::Template`] says what is wrong with it.
+    pub fn parse(text: &str, kind: TemplateKind) -> Result<Self, Error> {
+        let fail = |reason| Error::Template {
+            template: super::excerpt(text.as_bytes()),
+            reason,
+        };
+        if text.is_empty() || text.len() > TEMPLATE_BYTES_MAX {
+            return Err(fail("it must have 1 to 256 bytes"));
+        }
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((literal, tail)) = rest.split_once('{') {
+            parts.extend(literal_part(literal).map_err(fail)?);
+            let (name, tail) = tail.split_once('}').ok_or(fail("a `{` lacks its `}`"))?;
+            parts.push(placeholder(name, kind).map_err(fail)?);
+            rest = tail;
+        }
+        parts.extend(literal_part(rest).map_err(fail)?);
+        Ok(Self { parts })
+    }
+
+    /// The topic itself.
+    #[must_use]
+    pub fn topic() -> Self {
+        Self {
+            parts: vec![Part::Topic],
+        }
+    }
+
+    /// `{measurement}/{tags}/{field}`.
+    #[must_use]
+    pub fn line() -> Self {
+        let slash = || Part::Literal("/".to_owned());
+        Self {
+            parts: vec![Part::Measurement, slash(), Part::Tags, slash(), Part::Field],
+        }
+    }
+
+    /// Writes the key of a message with this topic, or of a field of a line, or of both, to `key`.
+    pub(crate) fn render(
+        &self,
+        key: &mut String,
+        topic: &str,
+        field: Option<(&Line<'_>, Escaped<'_>)>,
+    ) {
+        key.clear();
+        let mut level_is_empty = false;
+        for part in &self.parts {
+            let before = key.len();
+            match (part, field) {
+                (Part::Literal(text), _) => {
+                    let rest = text.strip_prefix('/').filter(|_| level_is_empty);
+                    key.push_str(rest.unwrap_or(text));
+                    level_is_empty = false;
+                    continue;
+                }
+                (Part::Topic, _) => key.push_str(topic),
+                (Part::Level(level), _) => key.push_str(topic.split('/').nth(*level).unwrap_or("")),
+                (Part::Measurement, Some((line, _))) => line.measurement().push_to(key),
+                (Part::Tags, Some((line, _))) => line.push_tag_values(key),
+                (Part::Tag(name), Some((line, _))) => {
+                    if let Some(value) = line.tag(name) {
+                        value.push_to(key);
+                    }
+                }
+                (Part::Field, Some((_, field))) => field.push_to(key),
+                _ => {}
+            }
+            let at_level_start = before == 0 || key.as_bytes().get(before - 1) == Some(&b'/');
+            level_is_empty = key.len() == before && at_level_start;
+        }
+        if level_is_empty {
+            key.pop();
+        }
+    }
+}
+
+fn literal_part(text: &str) -> Result<Option<Part>, &'static str> {
+    if text.contains('}') {
+        return Err("a `}` lacks its `{`");
+    }
+    if text.chars().any(char::is_control) {
+        return Err("it holds control characters");
+    }
+    Ok((!text.is_empty()).then(|| Part::Literal(text.to_owned())))
+}
+
+fn placeholder(name: &str, kind: TemplateKind) -> Result<Part, &'static str> {
+    let (part, of_topic) = match name.as_bytes() {
+        b"topic" => (Part::Topic, true),
+        [digit @ b'1'..=b'9'] => (Part::Level(usize::from(digit - b'1')), true),
+        b"measurement" => (Part::Measurement, false),
+        b"tags" => (Part::Tags, false),
+        b"field" => (Part::Field, false),
+        _ => match name.strip_prefix("tag:") {
+            Some(tag) if !tag.is_empty() => (Part::Tag(tag.to_owned()), false),
+            _ => {
+                return Err(
+                    "it may hold {topic}, {1} to {9}, {measurement}, {tags}, {tag:NAME} and {field} only",
+                );
+            }
+        },
+    };
+    match kind {
+        TemplateKind::Topic if !of_topic => Err("only {topic} and {1} to {9} make sense here"),
+        TemplateKind::Line if of_topic => {
+            Err("only {measurement}, {tags}, {tag:NAME} and {field} make sense here")
+        }
+        _ => Ok(part),
+    }
+}

@@ -1,0 +1,44 @@
+//! Influx line protocol: its grammar and the sockets it comes in by. `LINE.md` says what is taken.
+
+mod parse;
+
+pub use parse::{Escaped, FIELDS_MAX, FieldValue, Line, Quoted, TAGS_MAX, parse};
+
+/// Unit of the timestamps in lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// Nanoseconds, the protocol's default.
+    #[default]
+    Nanoseconds,
+    /// Microseconds.
+    Microseconds,
+    /// Milliseconds.
+    Milliseconds,
+    /// Seconds.
+    Seconds,
+}
+
+impl Precision {
+    /// The unit of this name: `ns`, `us`, `ms` or `s`.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        match name {
+            "ns" => Some(Self::Nanoseconds),
+            "us" => Some(Self::Microseconds),
+            "ms" => Some(Self::Milliseconds),
+            "s" => Some(Self::Seconds),
+            _ => None,
+        }
+    }
+
+    /// `time` in ms, rounded down; `None` where that is no number of ms that fits.
+    #[must_use]
+    pub fn to_ms(self, time: i64) -> Option<i64> {
+        match self {
+            Self::Nanoseconds => Some(time.div_euclid(1_000_000)),
+            Self::Microseconds => Some(time.div_euclid(1000)),
+            Self::Milliseconds => Some(time),
+            Self::Seconds => time.checked_mul(1000),
+        }
+    }
+}

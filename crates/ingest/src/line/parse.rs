@@ -1,0 +1,304 @@
+//! The grammar of one line, without allocation: what is parsed borrows from the text, escapes and all.
+
+use std::cmp::Ordering;
+
+use crate::intake::Reason;
+
+/// Tags of one line.
+pub const TAGS_MAX: usize = 32;
+
+/// Fields of one line.
+pub const FIELDS_MAX: usize = 256;
+
+/// A measurement, or a name or value of a tag, or a field's name, with its escapes as they stand in the line.
+#[derive(Clone, Copy, Debug)]
+pub struct Escaped<'a>(&'a str);
+
+impl<'a> Escaped<'a> {
+    /// The characters that are meant.
+    pub fn chars(self) -> impl Iterator<Item = char> + 'a {
+        unescaped(self.0, is_escapable)
+    }
+
+    /// Appends what is meant to `text`.
+    pub fn push_to(self, text: &mut String) {
+        if self.0.contains('\\') {
+            text.extend(self.chars());
+        } else {
+            text.push_str(self.0);
+        }
+    }
+
+    fn order(self, other: Self) -> Ordering {
+        if self.0.contains('\\') || other.0.contains('\\') {
+            self.chars().cmp(other.chars())
+        } else {
+            self.0.cmp(other.0)
+        }
+    }
+}
+
+/// What stands between the quotes of a text, with its escapes.
+#[derive(Clone, Copy, Debug)]
+pub struct Quoted<'a>(&'a str);
+
+impl Quoted<'_> {
+    /// Appends what is meant to `text`.
+    pub fn push_to(self, text: &mut String) {
+        if self.0.contains('\\') {
+            text.extend(unescaped(self.0, |byte| matches!(byte, b'"' | b'\\')));
+        } else {
+            text.push_str(self.0);
+        }
+    }
+}
+
+/// The value of a field.
+#[derive(Clone, Copy, Debug)]
+pub enum FieldValue<'a> {
+    /// `21.5`
+    Float(f64),
+    /// `21i`
+    Integer(i64),
+    /// `21u`
+    Unsigned(u64),
+    /// `t`, `true`, `f` …
+    Boolean(bool),
+    /// `"open"`
+    Text(Quoted<'a>),
+}
+
+/// One line that is sound as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a> {
+    measurement: Escaped<'a>,
+    /// `name=value,…` or empty.
+    tags: &'a str,
+    fields: &'a str,
+    time: Option<i64>,
+}
+
+impl<'a> Line<'a> {
+    /// The measurement.
+    #[must_use]
+    pub fn measurement(&self) -> Escaped<'a> {
+        self.measurement
+    }
+
+    /// Names and values of the tags, in the order of the line.
+    pub fn tags(&self) -> impl Iterator<Item = (Escaped<'a>, Escaped<'a>)> + use<'a> {
+        let mut rest = self.tags;
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let (name, value, tail) = tag(rest).ok()?;
+            rest = tail.strip_prefix(',').unwrap_or("");
+            Some((name, value))
+        })
+    }
+
+    /// The value of the first tag with this name.
+    #[must_use]
+    pub fn tag(&self, name: &str) -> Option<Escaped<'a>> {
+        self.tags()
+            .find(|(found, _)| found.chars().eq(name.chars()))
+            .map(|(_, value)| value)
+    }
+
+    /// Appends the values of the tags, in the order of the tags' names, separated by `/`.
+    pub(crate) fn push_tag_values(&self, text: &mut String) {
+        let mut sorted = [(Escaped(""), Escaped("")); TAGS_MAX];
+        let mut count = 0;
+        for (place, tag) in sorted.iter_mut().zip(self.tags()) {
+            *place = tag;
+            count += 1;
+        }
+        let sorted = &mut sorted[..count];
+        sorted.sort_unstable_by(|left, right| left.0.order(right.0));
+        for (index, (_, value)) in sorted.iter().enumerate() {
+            if index > 0 {
+                text.push('/');
+            }
+            value.push_to(text);
+        }
+    }
+
+    /// Names and values of the fields, in the order of the line; at least one.
+    pub fn fields(&self) -> impl Iterator<Item = (Escaped<'a>, FieldValue<'a>)> + use<'a> {
+        let mut rest = self.fields;
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let (name, value, tail) = field(rest).ok()?;
+            rest = tail.strip_prefix(',').unwrap_or("");
+            Some((name, value))
+        })
+    }
+
+    /// The timestamp, in whatever unit the sender uses.
+    #[must_use]
+    pub fn time(&self) -> Option<i64> {
+        self.time
+    }
+}
+
+/// Parses one line without its end. Blank lines and comments are for the caller to leave out.
+///
+/// # Errors
+/// [`Reason::LineInvalid`], [`Reason::NotFinite`] for a NaN or infinite number, [`Reason::Oversized`] for more
+/// than [`TAGS_MAX`] tags or [`FIELDS_MAX`] fields.
+pub fn parse(text: &str) -> Result<Line<'_>, Reason> {
+    let text = text.trim_start_matches(' ');
+    let (measurement, mut rest) = text.split_at(token_end(text, b", "));
+    if measurement.is_empty() {
+        return Err(Reason::LineInvalid);
+    }
+    let mut tags = "";
+    if let Some(from) = rest.strip_prefix(',') {
+        let mut tail = from;
+        let mut count = 0;
+        loop {
+            count += 1;
+            if count > TAGS_MAX {
+                return Err(Reason::Oversized);
+            }
+            (_, _, tail) = tag(tail)?;
+            match tail.strip_prefix(',') {
+                Some(next) => tail = next,
+                None => break,
+            }
+        }
+        tags = &from[..from.len() - tail.len()];
+        rest = tail;
+    }
+    let from = rest.trim_start_matches(' ');
+    if from.len() == rest.len() {
+        return Err(Reason::LineInvalid);
+    }
+    let mut tail = from;
+    let mut count = 0;
+    loop {
+        count += 1;
+        if count > FIELDS_MAX {
+            return Err(Reason::Oversized);
+        }
+        (_, _, tail) = field(tail)?;
+        match tail.strip_prefix(',') {
+            Some(next) => tail = next,
+            None => break,
+        }
+    }
+    let fields = &from[..from.len() - tail.len()];
+    let time = match tail.trim_matches(' ') {
+        "" => None,
+        digits => Some(digits.parse().map_err(|_| Reason::LineInvalid)?),
+    };
+    Ok(Line {
+        measurement: Escaped(measurement),
+        tags,
+        fields,
+        time,
+    })
+}
+
+/// One `name=value`, and what follows it: nothing, or from a comma or space on.
+fn tag(text: &str) -> Result<(Escaped<'_>, Escaped<'_>, &str), Reason> {
+    let (name, rest) = name(text)?;
+    let (value, rest) = rest.split_at(token_end(rest, b",= "));
+    if value.is_empty() || rest.starts_with('=') {
+        return Err(Reason::LineInvalid);
+    }
+    Ok((name, Escaped(value), rest))
+}
+
+/// One `name=value`, and what follows it: nothing, or from a comma or space on.
+fn field(text: &str) -> Result<(Escaped<'_>, FieldValue<'_>, &str), Reason> {
+    let (name, rest) = name(text)?;
+    if let Some(rest) = rest.strip_prefix('"') {
+        let end = text_end(rest).ok_or(Reason::LineInvalid)?;
+        let (inside, tail) = (&rest[..end], &rest[end + 1..]);
+        if !(tail.is_empty() || tail.starts_with([',', ' '])) {
+            return Err(Reason::LineInvalid);
+        }
+        return Ok((name, FieldValue::Text(Quoted(inside)), tail));
+    }
+    let end = rest
+        .bytes()
+        .position(|byte| matches!(byte, b',' | b' '))
+        .unwrap_or(rest.len());
+    Ok((name, plain_value(&rest[..end])?, &rest[end..]))
+}
+
+fn name(text: &str) -> Result<(Escaped<'_>, &str), Reason> {
+    let (name, rest) = text.split_at(token_end(text, b",= "));
+    match rest.strip_prefix('=') {
+        Some(rest) if !name.is_empty() => Ok((Escaped(name), rest)),
+        _ => Err(Reason::LineInvalid),
+    }
+}
+
+fn plain_value(text: &str) -> Result<FieldValue<'_>, Reason> {
+    match text {
+        "t" | "T" | "true" | "True" | "TRUE" => return Ok(FieldValue::Boolean(true)),
+        "f" | "F" | "false" | "False" | "FALSE" => return Ok(FieldValue::Boolean(false)),
+        _ => {}
+    }
+    let invalid = |_| Reason::LineInvalid;
+    if let Some(digits) = text.strip_suffix('i') {
+        return digits.parse().map(FieldValue::Integer).map_err(invalid);
+    }
+    if let Some(digits) = text.strip_suffix('u') {
+        return digits.parse().map(FieldValue::Unsigned).map_err(invalid);
+    }
+    match crate::intake::finite(text) {
+        Ok(value) => Ok(FieldValue::Float(value)),
+        Err(Reason::NotFinite) => Err(Reason::NotFinite),
+        Err(_) => Err(Reason::LineInvalid),
+    }
+}
+
+fn is_escapable(byte: u8) -> bool {
+    matches!(byte, b',' | b'=' | b' ' | b'\\')
+}
+
+/// Bytes before the first of `stops` that is not escaped.
+fn token_end(text: &str, stops: &[u8]) -> usize {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        if stops.contains(byte) {
+            return at;
+        }
+        let is_escape = *byte == b'\\' && bytes.get(at + 1).copied().is_some_and(is_escapable);
+        at += 1 + usize::from(is_escape);
+    }
+    bytes.len()
+}
+
+/// Bytes before the quote that ends a text.
+fn text_end(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    loop {
+        match bytes.get(at)? {
+            b'"' => return Some(at),
+            b'\\' if matches!(bytes.get(at + 1), Some(b'"' | b'\\')) => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+/// The characters of `text`; a backslash before a character that `escapable` names stands for that character.
+fn unescaped(text: &str, escapable: fn(u8) -> bool) -> impl Iterator<Item = char> + '_ {
+    let mut chars = text.chars().peekable();
+    std::iter::from_fn(move || {
+        let found = chars.next()?;
+        if found != '\\' {
+            return Some(found);
+        }
+        let escaped = |next: &char| u8::try_from(*next).is_ok_and(escapable);
+        Some(chars.next_if(escaped).unwrap_or('\\'))
+    })
+}
