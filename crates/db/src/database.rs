@@ -125,6 +125,8 @@ impl<S: SegmentStore> Database<S> {
             clock,
             options,
         });
+        // What later looks compare with.
+        shared.sample_wall_trusted();
         let mut thread = None;
         if options.commit_driver == CommitDriver::Thread {
             let name = "db-commit";
