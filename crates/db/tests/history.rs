@@ -296,6 +296,38 @@ fn times_from_before_the_clock_was_right_are_corrected() {
 }
 
 #[test]
+fn corrected_times_are_found_in_the_pieces_that_hold_them() {
+    let clock = SimClock::new(5);
+    let db = open(MemoryStore::new(), &clock, wide());
+    let id = declare(&db, 1)[0];
+    clock.advance_ns(1_000_000_000);
+    for n in 0..20_000u64 {
+        clock.advance_ns(10_000_000);
+        db.put_now(id, &n.to_le_bytes(), Durability::Batched)
+            .unwrap();
+        if n % 100 == 99 {
+            db.pump().unwrap();
+        }
+    }
+    clock.set_wall_ms(1_700_000_000_000);
+    clock.set_wall_trusted(true);
+    db.put_now(id, &[0; 8], Durability::Now).unwrap();
+    db.pump().unwrap();
+    for _ in 0..2 {
+        // The 1,000 readings that came 100 s before the clock was right.
+        let query = HistoryQuery {
+            id: Some(id),
+            from_ms: 1_700_000_000_000 - 100_000,
+            to_ms: 1_700_000_000_000 - 90_000,
+        };
+        let (seen, _) = history(&db, query);
+        assert_eq!(seen.len(), 1000);
+        assert!(seen.iter().all(|seen| seen.corrected));
+        indexed(&db);
+    }
+}
+
+#[test]
 fn a_clock_that_is_set_back_neither_hides_nor_reorders() {
     let clock = clock();
     let db = open(MemoryStore::new(), &clock, small_options());
@@ -332,12 +364,8 @@ fn damaged_and_missing_index_files_cost_nothing_but_time() {
     let ids = declare(&db, 4);
     for n in 0..800u64 {
         clock.advance_ns(50_000_000);
-        db.put_now(
-            ids[(n % 4) as usize],
-            &n.to_le_bytes(),
-            Durability::Batched,
-        )
-        .unwrap();
+        db.put_now(ids[(n % 4) as usize], &n.to_le_bytes(), Durability::Batched)
+            .unwrap();
         if n % 16 == 15 {
             db.pump().unwrap();
         }
