@@ -1,7 +1,7 @@
 //! The real-time database: latest values that are read in time, and a log that loses nothing acknowledged.
 //!
-//! **Holds:** objects and their slot table, the durable log and its checkpoints, group commit, periodic tasks and
-//! their monitor. `DESIGN.md` says why, `SPEC.md` says every byte.
+//! **Holds:** objects and their slot table, the durable log and its checkpoints, group commit, range reads over the
+//! log, retention, periodic tasks and their monitor. `DESIGN.md` says why, `SPEC.md` says every byte.
 //!
 //! **Must not know:** sockets, protocols, the file format on flash, asynchronous run-times.
 //!
@@ -11,7 +11,7 @@
 //!
 //! **Files:** `database.rs` the interface, `options.rs`, `error.rs`, `stats.rs`, `table.rs` the slot table,
 //! `queue.rs` and `ticket.rs` between producers and the commit thread, `commit.rs` that thread, `log/` records,
-//! writer, reader, checkpoint and scan, `recovery.rs`, `task.rs` periodic tasks, `store/` the seam to flash.
+//! writer, reader, checkpoint and scan, `history/` range reads and their index, `retention.rs`, `recovery.rs`, `task.rs` periodic tasks, `store/` the seam to flash.
 
 mod commit;
 mod database;

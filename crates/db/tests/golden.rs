@@ -120,6 +120,27 @@ fn history(db: &Database<MemoryStore>) -> Vec<(String, i64, Vec<u8>)> {
 }
 
 #[test]
+fn a_segment_of_format_0_is_read_and_not_continued() {
+    let db = Database::open(
+        golden(0),
+        Arc::new(scenario::FixedClock::default()),
+        DbOptions {
+            commit_driver: CommitDriver::Manual,
+            ..DbOptions::default()
+        },
+    )
+    .expect("opened");
+    let id = db.lookup(scenario::KEYS[0]).expect("known");
+    db.put_now(id, b"new", db::Durability::Now).expect("taken");
+    let mut store = db.close().expect("closed");
+    for name in ["log-00000000", "log-00000001"] {
+        assert!(golden(0).file(name) == store.file(name), "{name} changed");
+    }
+    let (readings, report) = scan(&mut store);
+    assert_eq!((readings.len(), report.damage.any()), (91, false));
+}
+
+#[test]
 fn a_later_format_is_refused_not_guessed() {
     let mut store = golden(1);
     let mut segment = Vec::new();
