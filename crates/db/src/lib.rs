@@ -11,7 +11,8 @@
 //!
 //! **Files:** `database.rs` the interface, `options.rs`, `error.rs`, `stats.rs`, `table.rs` the slot table,
 //! `queue.rs` and `ticket.rs` between producers and the commit thread, `commit.rs` that thread, `log/` records,
-//! writer, reader, checkpoint and scan, `history/` range reads and their index, `retention.rs`, `recovery.rs`, `task.rs` periodic tasks, `store/` the seam to flash.
+//! writer, reader, checkpoint and scan, `history/` range reads and their index, `retention.rs`, `recovery.rs`,
+//! `task.rs` periodic tasks, `value.rs` the stored form of typed values, `store/` the seam to flash.
 
 mod commit;
 mod database;

@@ -489,7 +489,8 @@ impl<M: AsRef<[Line]>> Table<M> {
 
     /// Stores a value unless the slot holds a newer one. `true` when it was stored. Equal timestamps: the later
     /// call wins. Where the node's clock gave one of the two times, the order of the calls decides: that clock may
-    /// have been set in between, and a time from before must not outlive what comes after. Safe for several writers, who wait for each other slot by slot.
+    /// have been set in between, and a time from before must not outlive what comes after. Safe for several
+    /// writers, who wait for each other slot by slot.
     ///
     /// # Errors
     /// [`Error::UnknownObject`], [`Error::ValueTooLong`], [`Error::TimestampInvalid`].

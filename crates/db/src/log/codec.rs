@@ -763,7 +763,8 @@ mod tests {
         fn any_changed_byte_is_noticed(at in 0usize..40, flip in 1u8..=255) {
             let context = Context::of(SEAL, &anchor(1, 1));
             let (id, timestamp_ms, arrival_us) = (3, 500, 9);
-            let reading = Reading { id, timestamp_ms, arrival_us, wall_trusted: false, node_time: false, value: b"0123456789" };
+            let (wall_trusted, node_time, value) = (false, false, b"0123456789");
+            let reading = Reading { id, timestamp_ms, arrival_us, wall_trusted, node_time, value };
             let mut out = Vec::new();
             put_reading(&mut out, &reading, &context, true);
             let at = at % out.len();
