@@ -14,9 +14,11 @@
 //! fields, `trace/sensors.rs` and `trace/readings.rs` the two tables, `replay.rs` the replayer, `sink.rs` the
 //! way into the database, `error.rs`.
 
+pub mod durable;
 mod error;
 pub mod intake;
 pub mod line;
+pub mod mqtt;
 pub mod pattern;
 pub mod replay;
 pub mod sink;

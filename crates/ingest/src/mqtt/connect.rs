@@ -1,0 +1,79 @@
+//! From nothing to the broker's consent.
+
+use super::codec;
+use super::options::MqttOptions;
+use super::packet::{Kind, Malformed, Reader, Step};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A broker that has consented.
+pub(super) struct Connection {
+    pub stream: TcpStream,
+    /// Holds what came behind the consent.
+    pub reader: Reader,
+    pub session_present: bool,
+    /// The broker's, if it insists on another one.
+    pub keep_alive_seconds: Option<u16>,
+}
+
+pub(super) enum Refusal {
+    Failed(String),
+    Malformed(Malformed),
+}
+
+impl From<Malformed> for Refusal {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed)
+    }
+}
+
+/// Connects and waits for the broker's consent. The caller limits the time; dropping the future closes the socket.
+pub(super) async fn connect(options: &MqttOptions) -> Result<Connection, Refusal> {
+    let failed = |what: &str, error: &std::io::Error| {
+        Refusal::Failed(format!("{}: {what}: {error}", options.address))
+    };
+    let mut stream = TcpStream::connect(options.address.as_str())
+        .await
+        .map_err(|error| failed("cannot connect", &error))?;
+    // Acknowledgements are written in batches already; waiting for more would only keep the broker waiting.
+    stream
+        .set_nodelay(true)
+        .map_err(|error| failed("cannot set up the socket", &error))?;
+    let greeting = codec::connect(options).map_err(|text| Refusal::Failed(text.into()))?;
+    stream
+        .write_all(&greeting)
+        .await
+        .map_err(|error| failed("cannot send CONNECT", &error))?;
+    let mut reader = Reader::new();
+    loop {
+        match reader.peek(options.version, options.packet_bytes_max)? {
+            Step::More(_) => {}
+            Step::Control(Kind::ConnAck, packet, _) => {
+                let bytes = packet.len();
+                let welcome = codec::welcome(options.version, packet)?.map_err(|reason| {
+                    let address = &options.address;
+                    Refusal::Failed(format!("{address}: the broker refuses: {reason}"))
+                })?;
+                reader.advance(bytes);
+                return Ok(Connection {
+                    stream,
+                    reader,
+                    session_present: welcome.session_present,
+                    keep_alive_seconds: welcome.keep_alive_seconds,
+                });
+            }
+            _ => return Err(Malformed("something else than CONNACK").into()),
+        }
+        let count = stream
+            .read(reader.space())
+            .await
+            .map_err(|error| failed("no answer to CONNECT", &error))?;
+        if count == 0 {
+            let address = &options.address;
+            return Err(Refusal::Failed(format!(
+                "{address}: the broker has closed the connection instead of an answer to CONNECT"
+            )));
+        }
+        reader.filled(count);
+    }
+}

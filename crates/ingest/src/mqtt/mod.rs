@@ -1,0 +1,40 @@
+//! The MQTT source: a session with a broker that acknowledges a message once its readings are on flash.
+//!
+//! What is promised, and why there is a session loop of its own here, stands in `MQTT.md` of this crate.
+//!
+//! **Files:** `options.rs` what a session is told, `state.rs` what others see of it, `control.rs` stopping and
+//! reloading, `run.rs` connections one after the other, `connect.rs` from nothing to the broker's consent,
+//! `session.rs` one connection, `link.rs` its socket, `pace.rs` rate and back-off, `acks.rs` acknowledgements that are
+//! due, `filters.rs` subscriptions, `packet.rs` framing and PUBLISH, `codec.rs` all other packets.
+
+mod acks;
+mod codec;
+mod connect;
+mod control;
+mod filters;
+mod link;
+pub mod options;
+mod pace;
+pub mod packet;
+mod run;
+mod session;
+pub mod state;
+
+pub use control::{Control, Controller, control};
+pub use options::{MqttOptions, OptionInvalid, Qos, Subscription, Version};
+pub use run::{Ended, run};
+pub use state::{MqttFigures, MqttState, Pause};
+
+use crate::intake::{Outcome, Reason};
+
+/// Who takes the messages.
+pub trait Consumer {
+    /// Takes a message, or says why not. After [`Outcome::Wait`] the rest of the same payload is offered again; once
+    /// any of its readings has been taken, the answer to a rest must be [`Outcome::Accepted`] with a number that
+    /// covers them, also if the rest is bad: [`Outcome::Refused`] is acknowledged without waiting for anything.
+    /// Must not block.
+    fn message(&mut self, topic: &[u8], payload: &[u8]) -> Outcome;
+
+    /// Counts something that never became a message.
+    fn refuse(&mut self, reason: Reason);
+}

@@ -1,0 +1,125 @@
+//! When to read: at once while messages are few, in steps while they are many.
+
+use std::time::{Duration, Instant};
+
+/// Above this rate reads are paced.
+const PACED_ABOVE_PER_SECOND: u64 = 2_000;
+/// Below this rate they are not any more.
+const PROMPT_BELOW_PER_SECOND: u64 = 1_000;
+/// The rate is measured over this time at least.
+const WINDOW: Duration = Duration::from_millis(100);
+/// Time between two paced reads.
+pub(super) const STEP: Duration = Duration::from_millis(2);
+
+/// The rate of messages, and what follows from it.
+#[derive(Debug)]
+pub(super) struct Pace {
+    since: Instant,
+    messages: u64,
+    paced: bool,
+}
+
+impl Pace {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            messages: 0,
+            paced: false,
+        }
+    }
+
+    pub(super) fn count(&mut self, messages: u64) {
+        self.messages += messages;
+    }
+
+    /// Whether to pace the next read.
+    pub(super) fn paced(&mut self, now: Instant) -> bool {
+        let time = now.saturating_duration_since(self.since);
+        if time >= WINDOW {
+            let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
+            let per_second = self.messages.saturating_mul(1_000) / milliseconds;
+            self.paced = if self.paced {
+                per_second >= PROMPT_BELOW_PER_SECOND
+            } else {
+                per_second > PACED_ABOVE_PER_SECOND
+            };
+            self.since = now;
+            self.messages = 0;
+        }
+        self.paced
+    }
+}
+
+/// The wait before the next connection.
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    failures: u32,
+    random: u64,
+}
+
+impl Backoff {
+    /// The connection was a good one: start over.
+    pub(super) fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// Another failure: from half of the step to all of it, and the step doubles up to the maximum. The random part
+    /// keeps nodes that lost the same broker from coming back at the same moment.
+    pub(super) fn next(&mut self, ms_min: u64, ms_max: u64) -> Duration {
+        let step = ms_min
+            .saturating_mul(1 << self.failures.min(30))
+            .clamp(1, ms_max.max(1));
+        self.failures = self.failures.saturating_add(1);
+        let half = step / 2;
+        Duration::from_millis(half + self.random() % (step - half + 1))
+    }
+
+    fn random(&mut self) -> u64 {
+        use std::hash::{BuildHasher, Hasher, RandomState};
+        if self.random == 0 {
+            self.random = RandomState::new().build_hasher().finish() | 1;
+        }
+        // xorshift64: good enough to be unlike the neighbour.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_messages_are_paced_and_few_are_not() {
+        let mut now = Instant::now();
+        let mut pace = Pace::new(now);
+        let mut second = |messages: u64| {
+            for _ in 0..10 {
+                pace.count(messages / 10);
+                now += WINDOW;
+                pace.paced(now);
+            }
+            pace.paced(now)
+        };
+        assert!(!second(1_500));
+        assert!(second(2_500));
+        assert!(second(1_500));
+        assert!(!second(500));
+    }
+
+    #[test]
+    fn the_wait_doubles_up_to_its_maximum_and_starts_over() {
+        let mut backoff = Backoff::default();
+        for step in [100, 200, 400, 800, 1_000, 1_000] {
+            let wait = backoff.next(100, 1_000).as_millis();
+            assert!((step / 2..=step).contains(&wait), "{wait} of {step}");
+        }
+        for _ in 0..100 {
+            assert!(backoff.next(100, 1_000).as_millis() <= 1_000);
+        }
+        backoff.reset();
+        assert!(backoff.next(100, 1_000).as_millis() <= 100);
+    }
+}

@@ -1,0 +1,511 @@
+//! One connection, from the broker's consent to its end.
+
+use super::Consumer;
+use super::acks::{self, Acks};
+use super::codec::{self, Farewell};
+use super::control::{Control, Wish};
+use super::filters::Filters;
+use super::link::{Link, Ready};
+use super::options::MqttOptions;
+use super::pace::{self, Pace};
+use super::packet::{self, Kind, Malformed, Reader, Step};
+use super::state::{MqttState, Pause};
+use crate::durable::DurableWatch;
+use crate::intake::{Outcome, Reason};
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+/// Acknowledgements stay in their queue while more than this waits to be written.
+const OUT_BYTES_MAX: usize = 64 << 10;
+/// First and longest wait before a message that was not taken is offered again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+/// Longest sleep of a session that has nothing to do; pings and timeouts are looked at then.
+const TICK: Duration = Duration::from_secs(1);
+/// Longest time for the last bytes to leave, and for the broker to hang up.
+const FAREWELL: Duration = Duration::from_millis(250);
+/// Between two looks at a socket on its way out.
+const FAREWELL_STEP: Duration = Duration::from_millis(5);
+
+/// Why a connection ended.
+pub(super) enum Leave {
+    Stop(Duration),
+    /// Go on with these options, on another connection.
+    Reconnect(Arc<MqttOptions>),
+    Lost(String),
+    Malformed(Malformed),
+    LogFailed,
+}
+
+impl From<Malformed> for Leave {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed)
+    }
+}
+
+impl From<std::io::Error> for Leave {
+    fn from(error: std::io::Error) -> Self {
+        Self::Lost(format!("the connection to the broker is lost: {error}"))
+    }
+}
+
+fn lost<T>(why: &str) -> Result<T, Leave> {
+    Err(Leave::Lost(why.into()))
+}
+
+/// Nothing is read at the moment.
+struct Halt {
+    pause: Pause,
+    retry: Duration,
+    accounted: Instant,
+}
+
+pub(super) struct Session<'a, C> {
+    pub options: Arc<MqttOptions>,
+    pub consumer: &'a RefCell<C>,
+    pub durable: &'a mut DurableWatch,
+    pub filters: &'a mut Filters,
+    pub state: &'a MqttState,
+    link: Link,
+    reader: Reader,
+    acks: Acks,
+    out: Vec<u8>,
+    /// Bytes at the beginning of `out` that have been written.
+    written: usize,
+    /// Bytes of the first payload in the reader that the consumer is done with.
+    offset: usize,
+    halt: Option<Halt>,
+    pace: Pace,
+    /// The last read filled its space: there is more.
+    eager: bool,
+    keep_alive: Duration,
+    sent: Instant,
+    heard: Instant,
+    /// A ping without an answer.
+    ping: Option<Instant>,
+}
+
+impl<'a, C: Consumer> Session<'a, C> {
+    /// `reader` may hold packets that came right behind the broker's consent.
+    pub(super) fn new(
+        options: Arc<MqttOptions>,
+        consumer: &'a RefCell<C>,
+        durable: &'a mut DurableWatch,
+        filters: &'a mut Filters,
+        state: &'a MqttState,
+        connection: super::connect::Connection,
+    ) -> Self {
+        let now = Instant::now();
+        let seconds = connection
+            .keep_alive_seconds
+            .unwrap_or(options.keep_alive_seconds);
+        Self {
+            options,
+            consumer,
+            durable,
+            filters,
+            state,
+            link: Link::Watched(connection.stream),
+            reader: connection.reader,
+            acks: Acks::default(),
+            out: Vec::new(),
+            written: 0,
+            offset: 0,
+            halt: None,
+            pace: Pace::new(now),
+            eager: false,
+            keep_alive: Duration::from_secs(seconds.into()),
+            sent: now,
+            heard: now,
+            ping: None,
+        }
+    }
+
+    /// Serves until there is a reason to leave, and takes leave of the broker as that reason demands.
+    pub(super) async fn serve(&mut self, control: &mut Control) -> Leave {
+        let Err(leave) = self.loop_until(control).await;
+        match &leave {
+            Leave::Stop(wait) => self.finish(*wait).await,
+            Leave::Reconnect(_) | Leave::LogFailed => self.farewell(Farewell::Normal).await,
+            Leave::Malformed(_) => self.farewell(Farewell::Malformed).await,
+            Leave::Lost(_) => {}
+        }
+        leave
+    }
+
+    async fn loop_until(&mut self, control: &mut Control) -> Result<Infallible, Leave> {
+        self.reconcile()?;
+        loop {
+            if let Some(wish) = control.take() {
+                self.obey(wish)?;
+            }
+            // Before messages are taken, for room in the window; and after, for those that were refused.
+            self.acknowledge()?;
+            let now = Instant::now();
+            self.drain(now)?;
+            self.acknowledge()?;
+            self.keep_alive(now)?;
+            self.wait(control, now).await?;
+        }
+    }
+
+    fn obey(&mut self, wish: Wish) -> Result<(), Leave> {
+        match wish {
+            Wish::Stop(wait) => Err(Leave::Stop(wait)),
+            Wish::Reload(options) if self.options.same_session(&options) => {
+                self.options = options;
+                self.filters.changed();
+                self.reconcile()
+            }
+            Wish::Reload(options) => Err(Leave::Reconnect(options)),
+        }
+    }
+
+    fn reconcile(&mut self) -> Result<(), Leave> {
+        self.filters
+            .reconcile(
+                self.options.version,
+                &self.options.subscriptions,
+                &mut self.out,
+                Instant::now(),
+            )
+            .or_else(lost)
+    }
+
+    /// Takes what the reader holds, until it is empty or the consumer takes no more.
+    fn drain(&mut self, now: Instant) -> Result<(), Leave> {
+        let mut consumer = self.consumer.borrow_mut();
+        let (mut taken, mut redelivered, mut retained, mut oversized) = (0, 0, 0, 0);
+        let mut progress = false;
+        let inflight_max = usize::from(self.options.inflight_max);
+        let result = loop {
+            let step = match self
+                .reader
+                .peek(self.options.version, self.options.packet_bytes_max)
+            {
+                Ok(step) => step,
+                Err(malformed) => break Err(malformed.into()),
+            };
+            let (qos, packet_id, lsn_end, bytes) = match step {
+                Step::More(_) => break Ok(None),
+                Step::Publish(publish, bytes) => {
+                    if publish.qos > 0 && self.acks.len() >= inflight_max {
+                        break Ok(Some(Pause::Busy));
+                    }
+                    let rest = publish.payload.get(self.offset..).unwrap_or_default();
+                    let lsn_end = match consumer.message(publish.topic, rest) {
+                        Outcome::Accepted { lsn_end } => lsn_end,
+                        Outcome::Refused => 0,
+                        Outcome::Wait { consumed, full } => {
+                            self.offset += consumed.min(rest.len());
+                            progress |= consumed > 0;
+                            break Ok(Some(if full { Pause::Full } else { Pause::Busy }));
+                        }
+                        Outcome::Failed => break Err(Leave::LogFailed),
+                    };
+                    redelivered += u64::from(publish.duplicate);
+                    retained += u64::from(publish.retained);
+                    (publish.qos, publish.packet_id, lsn_end, bytes)
+                }
+                Step::Oversized(found, bytes) => {
+                    if found.qos > 0 && self.acks.len() >= inflight_max {
+                        break Ok(Some(Pause::Busy));
+                    }
+                    consumer.refuse(Reason::Oversized);
+                    oversized += 1;
+                    (found.qos, found.packet_id, 0, bytes)
+                }
+                Step::Control(kind, packet, header) => {
+                    let bytes = packet.len();
+                    let mut parts = Parts {
+                        options: &self.options,
+                        filters: self.filters,
+                        state: self.state,
+                        out: &mut self.out,
+                    };
+                    if let Err(leave) = parts.control(kind, packet, header) {
+                        break Err(leave);
+                    }
+                    self.reader.advance(bytes);
+                    continue;
+                }
+            };
+            if qos > 0 {
+                self.acks.push(packet_id, qos, lsn_end);
+            }
+            self.reader.advance(bytes);
+            self.offset = 0;
+            taken += 1;
+        };
+        drop(consumer);
+        if taken > 0 {
+            self.pace.count(taken);
+            self.state.messages.fetch_add(taken, Relaxed);
+            self.state.redelivered.fetch_add(redelivered, Relaxed);
+            self.state.retained.fetch_add(retained, Relaxed);
+            self.state.oversized.fetch_add(oversized, Relaxed);
+        }
+        let pause = result?;
+        self.note_pause(pause, progress || taken > 0, now);
+        Ok(())
+    }
+
+    fn note_pause(&mut self, pause: Option<Pause>, progress: bool, now: Instant) {
+        if let Some(halt) = &mut self.halt {
+            let time = now.saturating_duration_since(halt.accounted);
+            halt.accounted = now;
+            let counter = match halt.pause {
+                Pause::Busy => &self.state.busy_us,
+                Pause::Full => &self.state.full_us,
+            };
+            counter.fetch_add(u64::try_from(time.as_micros()).unwrap_or(0), Relaxed);
+        }
+        match (&mut self.halt, pause) {
+            (None, None) => return,
+            (Some(_), None) => {
+                self.halt = None;
+                // Nothing was read for a while, so that nothing could be heard.
+                self.heard = now;
+                self.ping = None;
+                self.filters.resumed(now);
+            }
+            (Some(halt), Some(pause)) => {
+                halt.pause = pause;
+                halt.retry = match progress {
+                    true => RETRY.0,
+                    false => (halt.retry * 2).min(RETRY.1),
+                };
+            }
+            (None, Some(pause)) => {
+                self.halt = Some(Halt {
+                    pause,
+                    retry: RETRY.0,
+                    accounted: now,
+                });
+            }
+        }
+        self.state.set_pause(pause);
+    }
+
+    /// Writes what may be acknowledged.
+    fn acknowledge(&mut self) -> Result<(), Leave> {
+        let durable = self.durable.get();
+        let mut total = 0;
+        loop {
+            let count = self.acks.collect(durable.end, &mut self.out, OUT_BYTES_MAX);
+            total += count;
+            self.flush()?;
+            if count == 0 || !self.out.is_empty() {
+                break;
+            }
+        }
+        if total > 0 {
+            self.state.acknowledged.fetch_add(total, Relaxed);
+        }
+        self.state.in_flight.store(self.acks.len() as u64, Relaxed);
+        match durable.failed {
+            true => Err(Leave::LogFailed),
+            false => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Leave> {
+        while self.written < self.out.len() {
+            match self.link.write(&self.out[self.written..])? {
+                None | Some(0) => return Ok(()),
+                Some(count) => {
+                    self.written += count;
+                    self.sent = Instant::now();
+                }
+            }
+        }
+        self.out.clear();
+        self.written = 0;
+        Ok(())
+    }
+
+    /// Pings when they are due, and finds out that the broker is gone without having said so.
+    fn keep_alive(&mut self, now: Instant) -> Result<(), Leave> {
+        let since = |moment: Instant| now.saturating_duration_since(moment);
+        if self.keep_alive.is_zero() {
+            return Ok(());
+        }
+        if !self.out.is_empty() && since(self.sent) > self.keep_alive * 2 {
+            return lost("the broker takes no bytes any more");
+        }
+        let halted = self.halt.is_some();
+        if !halted {
+            if self.ping.is_some_and(|ping| since(ping) >= self.keep_alive) {
+                return lost("the broker does not answer pings");
+            }
+            let answer = Duration::from_millis(self.options.connect_ms_max);
+            if self
+                .filters
+                .pending_since()
+                .is_some_and(|moment| since(moment) >= answer)
+            {
+                return lost("the broker does not answer a subscription");
+            }
+        }
+        let due = self.keep_alive * 3 / 4;
+        let silent = self.ping.is_none() && !halted && since(self.heard) >= due;
+        if self.out.is_empty() && (silent || since(self.sent) >= due) {
+            self.out.extend_from_slice(&codec::PINGREQ);
+            self.ping.get_or_insert(now);
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    async fn wait(&mut self, control: &mut Control, now: Instant) -> Result<(), Leave> {
+        if let Some(halt) = &self.halt {
+            let retry = halt.retry.min(self.tick());
+            self.link.unwatch()?;
+            tokio::select! {
+                () = sleep(retry) => {}
+                () = self.durable.changed(), if !self.acks.is_empty() => {}
+                () = control.wait() => {}
+            }
+            return Ok(());
+        }
+        if self.pace.paced(now) {
+            self.link.unwatch()?;
+            match self.eager {
+                true => tokio::task::yield_now().await,
+                false => sleep(pace::STEP).await,
+            }
+            let space = self.reader.space();
+            let asked = space.len();
+            if let Some(count) = self.link.read(space)? {
+                self.read(count, asked)?;
+            } else {
+                self.eager = false;
+            }
+            return Ok(());
+        }
+        self.link.watch()?;
+        let tick = self.tick();
+        let space = self.reader.space();
+        let asked = space.len();
+        let read = tokio::select! {
+            ready = self.link.wait(space, !self.out.is_empty()) => match ready {
+                Ready::Read(read) => Some(read?),
+                Ready::Room => None,
+            },
+            () = self.durable.changed(), if !self.acks.is_empty() => None,
+            () = control.wait() => None,
+            () = sleep(tick) => None,
+        };
+        match read {
+            Some(count) => self.read(count, asked),
+            None => Ok(()),
+        }
+    }
+
+    fn read(&mut self, count: usize, asked: usize) -> Result<(), Leave> {
+        if count == 0 {
+            return lost("the broker has closed the connection");
+        }
+        self.reader.filled(count);
+        self.eager = count == asked;
+        self.heard = Instant::now();
+        self.ping = None;
+        self.state.bytes.fetch_add(count as u64, Relaxed);
+        Ok(())
+    }
+
+    fn tick(&self) -> Duration {
+        if self.keep_alive.is_zero() {
+            return TICK;
+        }
+        (self.keep_alive / 8).min(TICK)
+    }
+
+    /// Gives what is in flight the time to become durable, then takes leave.
+    async fn finish(&mut self, wait: Duration) {
+        let until = tokio::time::Instant::now() + wait;
+        while self.acknowledge().is_ok() && !(self.acks.is_empty() && self.out.is_empty()) {
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => break,
+                () = self.durable.changed(), if !self.acks.is_empty() => {}
+                () = sleep(FAREWELL_STEP), if !self.out.is_empty() => {}
+            }
+        }
+        self.farewell(Farewell::Normal).await;
+    }
+
+    /// Says goodbye and waits, for a short time, until the broker has hung up: closing the socket over unread bytes
+    /// would reset the connection and could take the last acknowledgements with it.
+    async fn farewell(&mut self, farewell: Farewell) {
+        let until = Instant::now() + FAREWELL;
+        let bytes = codec::farewell(self.options.version, farewell);
+        self.out.extend_from_slice(bytes);
+        if self.link.unwatch().is_err() {
+            return;
+        }
+        let mut said = false;
+        let mut waste = vec![0; packet::READ_BYTES];
+        while Instant::now() < until {
+            if !said {
+                if self.flush().is_err() {
+                    return;
+                }
+                said = self.out.is_empty();
+                if said && let Link::Unwatched(stream) = &self.link {
+                    let _ = stream.shutdown(Shutdown::Write);
+                }
+            }
+            match self.link.read(&mut waste) {
+                Ok(Some(0)) | Err(_) => return,
+                Ok(Some(_)) => {}
+                Ok(None) => sleep(FAREWELL_STEP).await,
+            }
+        }
+    }
+}
+
+/// The parts of a session that a control packet touches; the packet itself borrows the rest.
+struct Parts<'a> {
+    options: &'a MqttOptions,
+    filters: &'a mut Filters,
+    state: &'a MqttState,
+    out: &'a mut Vec<u8>,
+}
+
+impl Parts<'_> {
+    fn control(&mut self, kind: Kind, packet: &[u8], header: usize) -> Result<(), Leave> {
+        let version = self.options.version;
+        let id = packet::packet_id(packet, header);
+        let id = || id.ok_or(Malformed("an answer without a packet id"));
+        match kind {
+            Kind::PingResp => return Ok(()),
+            Kind::PubRel => {
+                acks::complete(self.out, id()?);
+                return Ok(());
+            }
+            Kind::SubAck => {
+                let (packet_id, grants) = codec::grants(version, packet)?;
+                self.filters.granted(packet_id, grants, self.state)?;
+            }
+            Kind::UnsubAck => self.filters.released(id()?, self.state)?,
+            Kind::ConnAck => return Err(Malformed("a second CONNACK").into()),
+            Kind::Disconnect => {
+                let reason = codec::reason_of_disconnect(packet, header);
+                return lost(&format!("the broker ends the connection: {reason}"));
+            }
+        }
+        // What was changed while the answer was due.
+        self.filters
+            .reconcile(
+                version,
+                &self.options.subscriptions,
+                self.out,
+                Instant::now(),
+            )
+            .or_else(lost)
+    }
+}
