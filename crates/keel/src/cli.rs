@@ -16,9 +16,14 @@ use std::path::PathBuf;
     after_help = "Examples:\n  \
         keel demo                              the bundled fire trace, live in this terminal\n  \
         keel demo --kill --headless            the same, killing the writer again and again\n  \
+        keel config example > keel.toml        a configuration to begin with\n  \
+        keel run -c keel.toml                  the node; then, in the same directory:\n  \
+        keel put room/1/temperature 21.5       stored when it returns\n  \
+        keel get room/1/temperature\n  \
+        keel status\n  \
         keel flash format store.img --size 64M\n  \
         keel flash put store.img notes.txt < notes.txt\n\n\
-        Exit status: 0 success, 1 failure, 2 wrong usage."
+        Exit status: 0 success, 1 failure, 2 wrong usage. `keel status` adds 3: degraded."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -29,6 +34,12 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Replay a burning building through the database onto flash, and prove that nothing was lost
     Demo(DemoArgs),
+    /// Run the node: sources of readings, the database, and a socket for the commands below
+    Run(RunArgs),
+    #[command(flatten)]
+    Client(ClientCommand),
+    /// Check a configuration, or print an example
+    Config(ConfigArgs),
     /// Work on a flash store in an image file or on a block device
     Flash(FlashArgs),
     /// Measure: `keel bench flash`; runs the program keel-bench
@@ -115,6 +126,187 @@ pub(crate) struct DemoArgs {
     /// Seed of the random moments; default: a new one, printed
     #[arg(long, value_name = "N", requires = "kill")]
     pub(crate) seed: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel config example > keel.toml && keel run -c keel.toml\n  \
+    keel config check keel.toml && kill -HUP $(cat keel-data/store.img.lock)\n\n\
+    Stays in the foreground and says on standard error, one line each, what happens; `ready` means that it\n\
+    serves. The first start makes the store. SIGTERM or SIGINT ends it: what has come in is made durable and\n\
+    acknowledged. SIGHUP reads the configuration again; what is wrong in it changes nothing.")]
+pub(crate) struct RunArgs {
+    /// Configuration
+    #[arg(short, long, value_name = "FILE", default_value = "keel.toml")]
+    pub(crate) config: PathBuf,
+}
+
+/// Which node a command talks to.
+#[derive(Debug, Args)]
+pub(crate) struct NodeArgs {
+    /// Socket of the node [default: the one that the configuration names]
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    pub(crate) node: Option<PathBuf>,
+    /// Configuration of the node [default: ./keel.toml, else /etc/keel/keel.toml]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Commands that talk to a running node.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClientCommand {
+    /// Print the latest value of a key
+    Get(GetArgs),
+    /// Store a reading; returns when it is on flash
+    Put(PutArgs),
+    /// Print changes as they come
+    Watch(WatchArgs),
+    /// Print the readings of a key, in the order of arrival
+    History(HistoryArgs),
+    /// Say whether the node does what it shall
+    Status(StatusArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel get room/1/temperature\n  \
+    keel get room/1/temperature --long\n  \
+    keel get room/1/temperature --json --node /run/keel/keel.sock\n\n\
+    Exit status 1 when there is no such key, or it has no value yet.")]
+pub(crate) struct GetArgs {
+    /// Key
+    pub(crate) key: String,
+    /// Also its time, age and freshness
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) long: bool,
+    /// One JSON object: key, value, type, time_ms, age_ms, fresh, validity_ms, temporal, node_time, clock_trusted,
+    /// this_boot
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel put room/1/temperature 21.5\n  \
+    keel put door/1 open\n  \
+    keel put room/1/temperature 20.9 --time 2026-03-01T12:30:00Z\n  \
+    keel put batch/7 --text 0042\n\n\
+    What looks like a number is stored as one (64-bit floating point), true and false as truth values, all\n\
+    else as text. Without --time the node's clock gives the time.")]
+pub(crate) struct PutArgs {
+    /// Key
+    pub(crate) key: String,
+    /// Value
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) value: String,
+    /// When it was measured: RFC 3339, a local date and time, -15m, seconds or milliseconds since 1970
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    pub(crate) time: Option<String>,
+    /// Store the value as text whatever it looks like
+    #[arg(long)]
+    pub(crate) text: bool,
+    /// One JSON object: key, its number in the log (lsn), time as given or null
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel watch 'room/+/temperature'\n  \
+    keel watch '#' --current --count 10\n  \
+    keel watch room/1/temperature --json | jq .value\n\n\
+    The node looks 20 times a second. Of several changes of one key between two looks the latest is shown;\n\
+    the others are counted on standard error. All of them are in the history.")]
+pub(crate) struct WatchArgs {
+    /// Key; + stands for one level, # for the rest
+    pub(crate) pattern: String,
+    /// Also the values that there are at the beginning
+    #[arg(long)]
+    pub(crate) current: bool,
+    /// End after so many changes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// One JSON object per line, with the fields of `keel get --json`
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel history room/1/temperature --from -1h\n  \
+    keel history room/1/temperature --from 2026-03-01 --to 2026-03-02 --csv > march-1.csv\n  \
+    keel history room/1/temperature --from 2026-03-01T12:00:00+01:00 --to now --json\n\n\
+    Times: RFC 3339; a local date, perhaps with a time of day; now; -90s, -15m, -1h30m, -7d, -2w; seconds or\n\
+    milliseconds since 1970. --from is included, --to is not. Readings come in the order of their arrival,\n\
+    which need not be that of their times. A time that the node gave before its clock was right is corrected\n\
+    once it is; recorded_ms is then what it was.\n\n\
+    --json prints one array with one object per line: time, time_ms, value, type, recorded_ms (or null),\n\
+    node_time, clock_trusted, lsn. --csv prints the same columns under a header.\n\
+    Exit status 1, after everything that is readable, when damage hides part of the history.")]
+pub(crate) struct HistoryArgs {
+    /// Key
+    pub(crate) key: String,
+    /// Earliest time
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    pub(crate) from: Option<String>,
+    /// First time no longer wanted
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    pub(crate) to: Option<String>,
+    /// End after so many readings
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+    /// One JSON array
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Comma-separated values with a header
+    #[arg(long)]
+    pub(crate) csv: bool,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel status\n  \
+    keel status --json --node /run/keel/keel.sock\n\n\
+    Exit status: 0 the node is well, 3 it is degraded (the reasons are named), 1 it has failed or does not\n\
+    answer.")]
+pub(crate) struct StatusArgs {
+    /// One JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel config example > keel.toml\n  \
+    keel config check keel.toml")]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    pub(crate) command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Say everything that is wrong with a configuration; exit status 1 if there is anything
+    Check {
+        /// Configuration
+        #[arg(default_value = "keel.toml", value_name = "FILE")]
+        file: PathBuf,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a configuration that works as it is, with every key explained
+    Example,
 }
 
 #[derive(Debug, Args)]

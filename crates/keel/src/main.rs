@@ -20,16 +20,30 @@
 
 mod bench_cmd;
 mod cli;
+mod client;
 mod config;
 mod demo;
+mod device;
 mod error;
 mod flash_cmd;
+mod node;
 mod output;
 mod progress;
 mod random;
 mod signals;
+mod time_text;
 
 use std::process::ExitCode;
+
+fn config_command(command: &cli::ConfigCommand) -> Result<u8, error::CliError> {
+    match command {
+        cli::ConfigCommand::Check { file, json } => {
+            let _ = json;
+            config::Config::load(file).map(|_| 0)
+        }
+        cli::ConfigCommand::Example => Ok(0),
+    }
+}
 
 fn main() -> ExitCode {
     let command = match cli::parse() {
@@ -38,6 +52,9 @@ fn main() -> ExitCode {
     };
     let result = match command {
         cli::Command::Demo(arguments) => demo::run(&arguments),
+        cli::Command::Run(arguments) => node::run(&arguments.config),
+        cli::Command::Client(command) => client::run(&command),
+        cli::Command::Config(arguments) => config_command(&arguments.command),
         cli::Command::Flash(arguments) => flash_cmd::run(&arguments.command),
         cli::Command::Bench { arguments } => bench_cmd::run(&arguments),
         cli::Command::DemoWriter { image, orphan_dir } => {

@@ -7,7 +7,6 @@
 pub(crate) mod analysis;
 mod building;
 mod compare;
-mod device;
 mod face;
 mod place;
 mod protocol;

@@ -3,7 +3,7 @@
 
 use super::analysis::{Analysis, Picture};
 use super::building;
-use super::device::{CountedDevice, Counts, CountsNow};
+use crate::device::{CountedDevice, Counts, CountsNow};
 use super::protocol::{
     BATCH_MAX, FrameReader, FrameWriter, FromParent, LatencyOf, Offered, Ready, Start, Stats,
     TableRow,

@@ -143,7 +143,7 @@ fn open_device(image: &Path, access: Access) -> Result<FileDevice, CliError> {
 }
 
 /// An error of the device, in the words of the command line.
-fn device_error(image: &Path, error: &DeviceError) -> CliError {
+pub(crate) fn device_error(image: &Path, error: &DeviceError) -> CliError {
     let shown = image.display();
     let (number, is_open) = match error {
         DeviceError::Open { source, .. } => (source.raw_os_error(), true),
@@ -181,7 +181,7 @@ fn device_error(image: &Path, error: &DeviceError) -> CliError {
 }
 
 /// An error of the store as a whole.
-fn store_error(image: &Path, error: &flash::Error) -> CliError {
+pub(crate) fn store_error(image: &Path, error: &flash::Error) -> CliError {
     use flash::Part;
     let image_shown = &image.display();
     match error {

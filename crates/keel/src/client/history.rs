@@ -1,0 +1,172 @@
+//! `keel history`: the readings of a key, in the order of arrival.
+
+use super::{Connection, printable, strange, value_text};
+use crate::cli::HistoryArgs;
+use crate::error::CliError;
+use crate::node::protocol::{self, End, Kind};
+use crate::output::Output;
+use crate::time_text::format_ms;
+use serde::Deserialize;
+use serde_json::value::Value;
+
+/// One reading.
+#[derive(Debug, Deserialize)]
+struct Reading {
+    time_ms: i64,
+    value: Value,
+    #[serde(rename = "type")]
+    kind: String,
+    recorded_ms: Option<i64>,
+    node_time: bool,
+    clock_trusted: bool,
+    lsn: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Readings {
+    readings: Vec<Reading>,
+}
+
+/// How the readings are written.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    Lines,
+    Csv,
+    Json,
+}
+
+pub(super) fn run(arguments: &HistoryArgs) -> Result<u8, CliError> {
+    let asked = protocol::History {
+        key: arguments.key.clone(),
+        from_ms: arguments.from.as_deref().map(super::time).transpose()?,
+        to_ms: arguments.to.as_deref().map(super::time).transpose()?,
+        limit: arguments.limit,
+    };
+    let form = match (arguments.json, arguments.csv) {
+        (true, _) => Form::Json,
+        (false, true) => Form::Csv,
+        (false, false) => Form::Lines,
+    };
+    let mut connection = Connection::open(&arguments.node)?;
+    connection.send(Kind::History, &asked)?;
+    let mut output = Output::new();
+    let mut count: u64 = 0;
+    let end = loop {
+        let answer = connection.answer()?;
+        match answer.kind {
+            Kind::End => break answer.read::<End>()?,
+            Kind::Readings => {
+                let Readings { readings } = answer.read()?;
+                for reading in &readings {
+                    if count == 0 {
+                        output.bytes(form.head())?;
+                    }
+                    output.line(form.reading(reading, count == 0))?;
+                    count += 1;
+                }
+            }
+            other => return Err(strange(answer.shown, format!("{other:?}"))),
+        }
+        if !output.is_open() {
+            return Ok(0);
+        }
+    };
+    if count == 0 {
+        output.bytes(form.head())?;
+    }
+    if form == Form::Json {
+        output.line("]")?;
+    }
+    output.flush()?;
+    if end.records_damaged > 0 || end.readings_missing > 0 {
+        return Err(CliError::failure(
+            &asked.key,
+            format!(
+                "damage hides part of the history: {} records unreadable, {} readings missing",
+                end.records_damaged, end.readings_missing
+            ),
+            "what is printed is sound; see `keel status`, and check the card",
+        ));
+    }
+    Ok(0)
+}
+
+impl Form {
+    fn head(self) -> &'static [u8] {
+        match self {
+            Self::Lines => b"",
+            Self::Csv => b"time,time_ms,value,type,recorded_ms,node_time,clock_trusted,lsn\n",
+            Self::Json => b"[\n",
+        }
+    }
+
+    /// One line.
+    fn reading(self, reading: &Reading, is_first: bool) -> String {
+        let time = format_ms(reading.time_ms);
+        let text = value_text(&reading.value, &reading.kind);
+        match self {
+            Self::Lines => format!("{time}  {}{}", printable(&text), notes(reading)),
+            Self::Csv => {
+                let value = if reading.value.is_null() {
+                    String::new()
+                } else {
+                    text
+                };
+                format!(
+                    "{time},{},{},{},{},{},{},{}",
+                    reading.time_ms,
+                    csv(&value),
+                    reading.kind,
+                    reading
+                        .recorded_ms
+                        .map_or(String::new(), |ms| ms.to_string()),
+                    reading.node_time,
+                    reading.clock_trusted,
+                    reading.lsn
+                )
+            }
+            Self::Json => {
+                let object = serde_json::json!({
+                    "time": time,
+                    "time_ms": reading.time_ms,
+                    "value": reading.value,
+                    "type": reading.kind,
+                    "recorded_ms": reading.recorded_ms,
+                    "node_time": reading.node_time,
+                    "clock_trusted": reading.clock_trusted,
+                    "lsn": reading.lsn,
+                });
+                format!("{}{object}", if is_first { "" } else { "," })
+            }
+        }
+    }
+}
+
+/// What is remarkable about the time of a reading.
+fn notes(reading: &Reading) -> String {
+    match reading.recorded_ms {
+        Some(recorded_ms) => format!("  (time corrected, was {})", format_ms(recorded_ms)),
+        None if reading.node_time && !reading.clock_trusted => "  (clock not trusted)".to_owned(),
+        None => String::new(),
+    }
+}
+
+/// A field of CSV (RFC 4180).
+fn csv(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_csv_are_quoted_where_they_must() {
+        assert_eq!(csv("21.5"), "21.5");
+        assert_eq!(csv("a,\"b\"\n"), "\"a,\"\"b\"\"\n\"");
+    }
+}

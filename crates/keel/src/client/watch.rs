@@ -1,0 +1,60 @@
+//! `keel watch`: changes as they come.
+
+use super::get::{Latest, notes};
+use super::{Connection, printable, strange, value_text};
+use crate::cli::WatchArgs;
+use crate::error::CliError;
+use crate::node::protocol::{self, Kind};
+use crate::output::Output;
+use crate::time_text::format_ms;
+use serde::Deserialize;
+
+/// One answer of a watch; each update stays as it came.
+#[derive(Debug, Deserialize)]
+struct Updates {
+    updates: Vec<serde_json::Value>,
+    missed: u64,
+}
+
+pub(super) fn run(arguments: &WatchArgs) -> Result<u8, CliError> {
+    let mut connection = Connection::open(&arguments.node)?;
+    let asked = protocol::Watch {
+        pattern: arguments.pattern.clone(),
+        current: arguments.current,
+    };
+    connection.send(Kind::Watch, &asked)?;
+    let mut output = Output::new();
+    let mut left = arguments.count.unwrap_or(u64::MAX);
+    while left > 0 && output.is_open() {
+        let answer = connection.answer()?;
+        if answer.kind == Kind::End {
+            let wrong = "the node has ended the watch";
+            return Err(CliError::failure(
+                answer.shown,
+                wrong,
+                "look whether it still runs",
+            ));
+        }
+        let Updates { updates, missed } = answer.read()?;
+        for update in updates
+            .into_iter()
+            .take(usize::try_from(left).unwrap_or(usize::MAX))
+        {
+            left -= 1;
+            if arguments.json {
+                output.json(&update)?;
+                continue;
+            }
+            let found: Latest =
+                serde_json::from_value(update).map_err(|error| strange("node", error))?;
+            let value = printable(&value_text(&found.value, &found.kind));
+            let (time, key) = (format_ms(found.time_ms), printable(&found.key));
+            output.line(format!("{time}  {key}  {value}{}", notes(&found)))?;
+        }
+        if missed > 0 {
+            eprintln!("keel: {missed} changes came too fast to be shown");
+        }
+        output.flush()?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,79 @@
+//! Counts the puts of every object on their way into the database, so that watchers find what has changed, and how
+//! often, without a look at any value. It costs a put one addition.
+
+use ingest::intake::{Destination, LogGone, PutError, Reason};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Puts per object since the start; they wrap.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    counts: Box<[AtomicU32]>,
+}
+
+impl Changes {
+    /// For so many objects.
+    pub(crate) fn new(objects_max: u32) -> Arc<Self> {
+        let counts = (0..objects_max).map(|_| AtomicU32::new(0)).collect();
+        Arc::new(Self { counts })
+    }
+
+    /// One more put.
+    pub(crate) fn add(&self, object: u32) {
+        if let Some(count) = self.counts.get(object as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts of this object, 0 for an unknown one.
+    pub(crate) fn get(&self, object: u32) -> u32 {
+        self.counts
+            .get(object as usize)
+            .map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+}
+
+/// A destination whose puts are counted.
+#[derive(Debug)]
+pub(crate) struct Counted<D> {
+    inner: D,
+    changes: Arc<Changes>,
+}
+
+impl<D> Counted<D> {
+    pub(crate) fn new(inner: D, changes: Arc<Changes>) -> Self {
+        Self { inner, changes }
+    }
+
+    pub(crate) fn inner(&self) -> &D {
+        &self.inner
+    }
+
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+}
+
+impl<D: Destination> Destination for Counted<D> {
+    fn resolve(&self, key: &str) -> Result<u32, Reason> {
+        self.inner.resolve(key)
+    }
+    fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError> {
+        let lsn = self.inner.put(object, value, time_ms)?;
+        self.changes.add(object);
+        Ok(lsn)
+    }
+    fn durable_end(&self) -> u64 {
+        self.inner.durable_end()
+    }
+    fn wait_durable_past(&self, seen: u64, timeout: Duration) -> Result<u64, LogGone> {
+        self.inner.wait_durable_past(seen, timeout)
+    }
+    fn wall_ms(&self) -> i64 {
+        self.inner.wall_ms()
+    }
+    fn wall_trusted(&self) -> bool {
+        self.inner.wall_trusted()
+    }
+}

@@ -1,0 +1,137 @@
+//! Readings of a key, read in slices on blocking threads and sent slice by slice: a slow client holds up neither a
+//! commit nor another reader, and costs the memory of one slice.
+
+use super::protocol::{ANSWER_BYTES_MAX, End, History, Kind, LIST_BYTES, Reading, Shown, frame_of};
+use super::session::{failure, framed, object};
+use super::wire::{Fault, Wire};
+use super::{Db, Node};
+use db::{HistoryCursor, HistoryQuery};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Sends what was asked for, then the end.
+pub(crate) async fn run(node: &Node, wire: &mut Wire, asked: &History) -> Result<(), Fault> {
+    let id = match object(node, &asked.key) {
+        Ok(id) => id,
+        Err(failure) => return wire.fail(&failure).await,
+    };
+    let query = HistoryQuery {
+        id: Some(id),
+        from_ms: asked.from_ms.unwrap_or(i64::MIN),
+        to_ms: asked.to_ms.unwrap_or(i64::MAX),
+    };
+    let mut read = Read {
+        query,
+        cursor: HistoryCursor::default(),
+        left: asked.limit.unwrap_or(u64::MAX),
+        sent: 0,
+        frames: Vec::new(),
+        list: Vec::new(),
+    };
+    // Fair, because it queues: so many reads hold memory at once.
+    let Ok(_permit) = node.history_reads.acquire().await else {
+        return Err(Fault::Gone);
+    };
+    loop {
+        if *node.stop.borrow() {
+            let failure = failure(base::error::Code::Gone, &asked.key, "the node stops", "");
+            return wire.fail(&failure).await;
+        }
+        let db = Arc::clone(&node.db);
+        let slice = tokio::task::spawn_blocking(move || {
+            let more = read.slice(&db);
+            (read, more)
+        });
+        // A panic there has been reported by the thread itself.
+        let Ok((back, more)) = slice.await else {
+            return Err(Fault::Gone);
+        };
+        read = back;
+        let more = match more {
+            Ok(more) => more,
+            Err(error) => {
+                let failure = failure(error.code(), &asked.key, error, "see `keel status`");
+                return wire.fail(&failure).await;
+            }
+        };
+        wire.send(&read.frames).await?;
+        read.frames.clear();
+        if !more {
+            break;
+        }
+    }
+    let frame = framed(Kind::End, &read.end()).unwrap_or_default();
+    wire.send(&frame).await
+}
+
+struct Read {
+    query: HistoryQuery,
+    cursor: HistoryCursor,
+    /// Readings that may still be sent.
+    left: u64,
+    sent: u64,
+    frames: Vec<u8>,
+    list: Vec<u8>,
+}
+
+impl Read {
+    /// Reads one slice into frames; whether there is more.
+    fn slice(&mut self, db: &Db) -> Result<bool, db::Error> {
+        if self.left == 0 {
+            return Ok(false);
+        }
+        let (frames, list) = (&mut self.frames, &mut self.list);
+        let (left, sent) = (&mut self.left, &mut self.sent);
+        let more = db.history(&self.query, &mut self.cursor, &mut |entry| {
+            let (value, kind) = Shown::of(entry.value);
+            let reading = Reading {
+                time_ms: entry.time_ms,
+                value,
+                kind,
+                recorded_ms: entry.time_corrected.then_some(entry.recorded_ms),
+                node_time: entry.node_time,
+                clock_trusted: entry.wall_trusted,
+                lsn: entry.lsn,
+            };
+            list.push(if list.is_empty() { b'[' } else { b',' });
+            // Writing plain structures to memory cannot fail.
+            serde_json::to_writer(&mut *list, &reading).ok();
+            *sent += 1;
+            *left -= 1;
+            if list.len() >= LIST_BYTES {
+                close(list, frames);
+            }
+            if *left == 0 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?;
+        if !self.list.is_empty() {
+            close(&mut self.list, &mut self.frames);
+        }
+        Ok(more && self.left > 0)
+    }
+
+    fn end(&self) -> End {
+        let report = self.cursor.report();
+        End {
+            sent: self.sent,
+            missed: 0,
+            segments_total: report.segments_total,
+            segments_read: report.segments_read,
+            segments_skipped: report.segments_skipped,
+            segments_gone: report.segments_gone,
+            bytes_read: report.bytes_read,
+            records_damaged: report.damage.records_damaged,
+            readings_missing: report.damage.readings_missing,
+        }
+    }
+}
+
+fn close(list: &mut Vec<u8>, frames: &mut Vec<u8>) {
+    let mut payload = b"{\"readings\":".to_vec();
+    payload.append(list);
+    payload.extend_from_slice(b"]}");
+    frames.append(&mut frame_of(Kind::Readings, &payload, ANSWER_BYTES_MAX).unwrap_or_default());
+}

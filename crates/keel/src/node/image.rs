@@ -1,0 +1,211 @@
+//! The store's image: opened alone, or made whole before it gets its name, so that a start which is interrupted
+//! leaves no half store behind.
+
+use crate::config::StoreConfig;
+use crate::device::{CountedDevice, Counts};
+use crate::error::CliError;
+use crate::flash_cmd::{device_error, store_error};
+use crate::progress::Progress;
+use base::block::{BlockDevice, DeviceError, FileDevice, FileDeviceOptions};
+use flash::{FormatOptions, OpenOptions, Store};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub(crate) type Device = CountedDevice<FileDevice>;
+
+/// Longest file name in the store.
+const NAME_BYTES_MAX: u16 = 64;
+
+/// Bytes of the image for each file of the store at most: segments of the log have 4 MiB.
+const BYTES_PER_FILE: u64 = 512 << 10;
+
+/// An open store.
+pub(crate) struct Image {
+    pub(crate) store: Store<Device>,
+    pub(crate) counts: Arc<Counts>,
+    /// Whether this start made it.
+    pub(crate) is_new: bool,
+    /// Whether transfers bypass the page cache.
+    pub(crate) is_direct: bool,
+    /// Bytes that its files can hold.
+    pub(crate) capacity_bytes: u64,
+    /// Says who holds the image, while this is alive.
+    pub(crate) holder: Holder,
+}
+
+/// Opens the store of a node, or makes it where there is none.
+pub(crate) fn open(config: &StoreConfig) -> Result<Image, CliError> {
+    let path = &config.image;
+    let is_new = !exists(path)?;
+    let (store, counts, is_direct) = if is_new {
+        make(config)?
+    } else {
+        let device = open_device(path, None)?;
+        let is_direct = device.is_direct();
+        let (device, counts) = CountedDevice::new(device);
+        let store = Store::open(device, &OpenOptions::default());
+        (
+            store.map_err(|error| store_error(path, &error))?,
+            counts,
+            is_direct,
+        )
+    };
+    let holder = Holder::announce(path);
+    let capacity_bytes = store.statistics().blocks_total * flash::PAYLOAD_BYTES as u64;
+    Ok(Image {
+        store,
+        counts,
+        is_new,
+        is_direct,
+        capacity_bytes,
+        holder,
+    })
+}
+
+fn exists(path: &Path) -> Result<bool, CliError> {
+    path.try_exists()
+        .map_err(|error| CliError::io(path.display(), &error))
+}
+
+fn open_device(path: &Path, create_bytes: Option<u64>) -> Result<FileDevice, CliError> {
+    let options = FileDeviceOptions {
+        create_bytes,
+        read_only: false,
+        direct: true,
+        exclusive: true,
+    };
+    FileDevice::open(path, &options).map_err(|error| match error {
+        DeviceError::InUse { .. } => in_use(path),
+        other => device_error(path, &other),
+    })
+}
+
+fn in_use(path: &Path) -> CliError {
+    match Holder::of(path) {
+        Some(pid) => CliError::failure(
+            path.display(),
+            format!("the node with process id {pid} holds this store"),
+            format!("end it with `kill {pid}`, or give this node an image of its own"),
+        ),
+        None => CliError::failure(
+            path.display(),
+            "another program holds this store",
+            "end it, then try again",
+        ),
+    }
+}
+
+type Made = (Store<Device>, Arc<Counts>, bool);
+
+fn make(config: &StoreConfig) -> Result<Made, CliError> {
+    let path = &config.image;
+    make_parent(path)?;
+    let draft = with_suffix(path, ".new");
+    let bytes = config.create_mebibytes << 20;
+    let mut device = open_device(&draft, Some(bytes))?;
+    if device.geometry().block_count * base::block::BLOCK_BYTES as u64 > bytes {
+        // Left by a start that was interrupted when the configuration said more.
+        drop(device);
+        remove(&draft)?;
+        device = open_device(&draft, Some(bytes))?;
+    }
+    // Another node may have made the store since this one looked; the draft is locked now.
+    if exists(path)? {
+        remove(&draft)?;
+        return Err(in_use(path));
+    }
+    let result = fill(device, &draft, path);
+    if result.is_err() {
+        // What is half made would only fill the disk.
+        std::fs::remove_file(&draft).ok();
+    }
+    result
+}
+
+fn fill(mut device: FileDevice, draft: &Path, path: &Path) -> Result<Made, CliError> {
+    let progress = Progress::start(format!("making {}", path.display()));
+    device
+        .write_zeros(&mut |bytes| progress.add(bytes))
+        .map_err(|error| device_error(path, &error))?;
+    drop(progress);
+    let is_direct = device.is_direct();
+    let bytes = device.geometry().block_count * base::block::BLOCK_BYTES as u64;
+    let (device, counts) = CountedDevice::new(device);
+    let options = FormatOptions {
+        files_max: (bytes / BYTES_PER_FILE).max(64),
+        name_bytes_max: NAME_BYTES_MAX,
+        uuid: crate::random::bytes()?,
+        hash_key: crate::random::bytes()?,
+    };
+    let store = Store::format(device, &options).map_err(|error| store_error(path, &error))?;
+    let named = std::fs::rename(draft, path).and_then(|()| sync_directory(path));
+    named.map_err(|error| CliError::io(path.display(), &error))?;
+    Ok((store, counts, is_direct))
+}
+
+/// Makes the directories above a file.
+pub(crate) fn make_parent(path: &Path) -> Result<(), CliError> {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => {
+            std::fs::create_dir_all(parent).map_err(|error| CliError::io(parent.display(), &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn sync_directory(path: &Path) -> std::io::Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    std::fs::File::open(parent)?.sync_all()
+}
+
+fn remove(path: &Path) -> Result<(), CliError> {
+    std::fs::remove_file(path).map_err(|error| CliError::io(path.display(), &error))
+}
+
+/// The path of a file beside the image.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+/// A file beside the image that holds the process id of the node which has it. The lock on the image decides who has
+/// it; this file only tells.
+#[derive(Debug)]
+pub(crate) struct Holder {
+    path: PathBuf,
+}
+
+impl Holder {
+    fn announce(image: &Path) -> Self {
+        let path = with_suffix(image, ".lock");
+        let write = std::fs::File::create(&path)
+            .and_then(|mut file| writeln!(file, "{}", std::process::id()));
+        if write.is_err() {
+            // A second node will be refused all the same, with fewer words.
+            std::fs::remove_file(&path).ok();
+        }
+        Self { path }
+    }
+
+    /// Process id of the node that holds the image, if the file tells one that lives.
+    fn of(image: &Path) -> Option<u32> {
+        let text = std::fs::read_to_string(with_suffix(image, ".lock")).ok()?;
+        let pid: u32 = text.trim().parse().ok()?;
+        // Killed nodes leave the file behind.
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        let own = std::fs::read_to_string("/proc/self/comm").ok()?;
+        (name == own).then_some(pid)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.path).ok();
+    }
+}

@@ -1,0 +1,104 @@
+//! The thread that keeps the log in order: index and retention, step by step, and the figures that outlive a start.
+
+use super::{Db, log};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Pause when there is nothing to do.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Pause after a failure: what is broken now will not be whole in a second.
+const FAILED_PAUSE: Duration = Duration::from_secs(10);
+
+/// Time between two writes of the totals.
+const TOTALS_PERIOD: Duration = Duration::from_secs(3600);
+
+/// Stack of the thread; its steps need little.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Runs until it is dropped.
+pub(crate) struct Keeper {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    stop: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.stop.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits; whether the thread shall end.
+    fn pause(&self, pause: Duration) -> bool {
+        let waited = self
+            .changed
+            .wait_timeout_while(self.lock(), pause, |stop| !*stop);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl Keeper {
+    /// Starts the thread. `save` writes the totals.
+    pub(crate) fn start(
+        db: Arc<Db>,
+        mut save: impl FnMut() + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            stop: Mutex::new(false),
+            changed: Condvar::new(),
+        });
+        let theirs = Arc::clone(&shared);
+        let keep = move || {
+            let mut saved = Instant::now();
+            let mut failing = false;
+            loop {
+                let pause = match db.maintain() {
+                    Ok(true) => Duration::ZERO,
+                    Ok(false) => PAUSE,
+                    Err(db::Error::Closed) => return,
+                    Err(error) => {
+                        if !failing {
+                            log::event(
+                                "failing",
+                                format!("history cannot be kept in order: {error}"),
+                            );
+                        }
+                        failing = true;
+                        FAILED_PAUSE
+                    }
+                };
+                failing &= pause == FAILED_PAUSE;
+                if saved.elapsed() >= TOTALS_PERIOD {
+                    saved = Instant::now();
+                    save();
+                }
+                if theirs.pause(pause) {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("keeper".into())
+            .stack_size(STACK_BYTES)
+            .spawn(keep)?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        *self.shared.lock() = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}

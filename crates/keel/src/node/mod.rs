@@ -1,0 +1,233 @@
+//! `keel run`: the node. Sources bring readings into the database, clients ask for them over a Unix socket.
+//!
+//! **Threads:** the main one runs everything that talks (one runtime: sources, socket, signals); the database's own
+//! commits; one announces how far the log is durable; the keeper indexes and deletes; at most
+//! [`BLOCKING_THREADS_MAX`] read history. None but the commit thread waits for the device while it holds anything
+//! that a put needs.
+//!
+//! **Order of the end:** sources and clients stop reading, what they hold is made durable and acknowledged, the
+//! database writes a checkpoint and closes, then the image is free for another node.
+
+mod changes;
+mod history;
+mod image;
+mod keeper;
+mod log;
+pub(crate) mod protocol;
+mod server;
+mod session;
+mod settings;
+mod watch;
+mod wire;
+
+use crate::config::Config;
+use crate::error::CliError;
+use crate::flash_cmd::store_error;
+use base::clock::{Clock, SystemClock};
+use changes::{Changes, Counted};
+use db::Database;
+use flash::Store;
+use image::{Device, Image};
+use ingest::durable::DurableWatch;
+use ingest::intake::NodeDestination;
+use keeper::Keeper;
+use protocol::{Failure, Kind};
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Semaphore, watch as latest};
+use tokio::task::LocalSet;
+
+/// The database of a node.
+pub(crate) type Db = Database<Store<Device>>;
+
+/// Where its sources put readings.
+pub(crate) type Target = Counted<NodeDestination<Store<Device>>>;
+
+/// Threads that read history.
+const BLOCKING_THREADS_MAX: usize = 2;
+
+/// Reads of history that hold memory at once; others wait for their turn.
+const HISTORY_READS_MAX: usize = 4;
+
+/// How long the end waits for sources and clients; what they have not acknowledged by then, they will send again.
+const GRACE: Duration = Duration::from_millis(1_200);
+
+/// What the socket counts, for the status.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) connections: Cell<u32>,
+    pub(crate) connections_refused: Cell<u64>,
+    pub(crate) requests: Cell<u64>,
+    pub(crate) puts: Cell<u64>,
+    pub(crate) watchers: Cell<u32>,
+}
+
+/// What clients are served from.
+pub(crate) struct Node {
+    pub(crate) config: RefCell<Config>,
+    pub(crate) db: Arc<Db>,
+    pub(crate) target: Arc<Target>,
+    pub(crate) durable: DurableWatch,
+    /// Becomes true when the node stops.
+    pub(crate) stop: latest::Receiver<bool>,
+    pub(crate) history_reads: Semaphore,
+    pub(crate) counters: Counters,
+}
+
+impl Node {
+    /// The answer to a question for the status.
+    pub(crate) fn state(&self) -> Result<Vec<u8>, Failure> {
+        let stats = self.db.stats();
+        session::framed(
+            Kind::State,
+            &serde_json::json!({
+                "state": "ok", "pid": std::process::id(), "readings": stats.readings,
+                "connections": self.counters.connections.get(), "requests": self.counters.requests.get(),
+            }),
+        )
+    }
+}
+
+/// Runs the node that this file configures until a signal ends it.
+pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
+    let begun = Instant::now();
+    let config = Config::load(path)?;
+    let image_path = config.store.image.clone();
+    let Image {
+        store,
+        counts: _counts,
+        is_new,
+        is_direct,
+        capacity_bytes,
+        holder,
+    } = image::open(&config.store)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let options = settings::database(&config, capacity_bytes);
+    let failed = |error: db::Error| database_error(&image_path, &error);
+    let objects_max = options.objects_max;
+    let db = Arc::new(Database::open(store, Arc::clone(&clock), options).map_err(failed)?);
+    let rules = settings::key_rules(&config);
+    let destination = NodeDestination::new(Arc::clone(&db), clock, rules);
+    destination.declare_exact().map_err(failed)?;
+    let target = Arc::new(Counted::new(destination, Changes::new(objects_max)));
+
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .thread_stack_size(256 << 10)
+        .build()
+        .map_err(|error| CliError::io("node", &error))?;
+    let local = LocalSet::new();
+    let ended = local.block_on(&runtime, async {
+        let socket = server::bind(&config.node.socket)?;
+        let durable = DurableWatch::start(Arc::clone(&target))
+            .map_err(|error| CliError::io("node", &error))?;
+        let keeper =
+            Keeper::start(Arc::clone(&db), || {}).map_err(|error| CliError::io("node", &error))?;
+        let mut signals = Signals::new()?;
+        let (stop, stopped) = latest::channel(false);
+        let recovery = db.recovery();
+        let made = if is_new { "made" } else { "opened" };
+        let shown = config.node.socket.display().to_string();
+        log::event(
+            "store",
+            format!(
+                "{made} {}: {} keys, {} readings replayed, {}",
+                image_path.display(),
+                db.objects(),
+                recovery.readings_replayed,
+                if is_direct {
+                    "direct"
+                } else {
+                    "through the page cache"
+                }
+            ),
+        );
+        let node = Rc::new(Node {
+            config: RefCell::new(config),
+            db: Arc::clone(&db),
+            target: Arc::clone(&target),
+            durable,
+            stop: stopped,
+            history_reads: Semaphore::new(HISTORY_READS_MAX),
+            counters: Counters::default(),
+        });
+        let server = tokio::task::spawn_local(server::run(Rc::clone(&node), socket));
+        log::event(
+            "ready",
+            format!(
+                "serving {shown}, process id {}, after {} ms",
+                std::process::id(),
+                begun.elapsed().as_millis()
+            ),
+        );
+        loop {
+            match signals.next().await {
+                What::Stop(name) => {
+                    log::event("stopping", format!("on {name}"));
+                    break;
+                }
+                What::Reload => log::event("reload", "not yet"),
+            }
+        }
+        stop.send_replace(true);
+        if tokio::time::timeout(GRACE, server).await.is_err() {
+            log::event("stopping", "without the clients that do not finish");
+        }
+        drop(keeper);
+        Ok(())
+    });
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    ended?;
+    let store = db.close().map_err(failed)?;
+    store
+        .close()
+        .map_err(|error| store_error(&image_path, &error))?;
+    drop(holder);
+    log::event("stopped", "everything that was acknowledged is on flash");
+    Ok(0)
+}
+
+fn database_error(image: &Path, error: &db::Error) -> CliError {
+    let remedy = match error {
+        db::Error::TableTooSmall { .. } => "",
+        db::Error::Version { .. } => "use the version of keel that wrote it",
+        _ => "check it with `keel flash check`",
+    };
+    CliError::failure(image.display(), error, remedy)
+}
+
+/// What a signal asks for.
+enum What {
+    Stop(&'static str),
+    Reload,
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, CliError> {
+        let on = |kind| signal(kind).map_err(|error| CliError::io("signals", &error));
+        Ok(Self {
+            terminate: on(SignalKind::terminate())?,
+            interrupt: on(SignalKind::interrupt())?,
+            hangup: on(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> What {
+        tokio::select! {
+            _ = self.terminate.recv() => What::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => What::Stop("SIGINT"),
+            _ = self.hangup.recv() => What::Reload,
+        }
+    }
+}

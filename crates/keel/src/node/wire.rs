@@ -1,0 +1,151 @@
+//! One connection of the node's socket: frames in, frames out, with limits on bytes and time.
+
+use super::protocol::{self, Failure, Kind, REQUEST_BYTES_MAX};
+use base::error::Code;
+use base::wire::{self, Decoded};
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// A connection without a request for longer is closed.
+const IDLE_MAX: Duration = Duration::from_secs(300);
+
+/// A request must arrive within this time of its first byte.
+const REQUEST_MAX: Duration = Duration::from_secs(10);
+
+/// An answer must be taken within this time.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// Bytes read at once.
+const READ_BYTES: usize = 4096;
+
+/// One request.
+pub(crate) struct Request {
+    pub(crate) kind: u16,
+    pub(crate) version: u16,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The client has gone, or does not take its answers.
+    Gone,
+    /// What the client sent cannot be gone on from; it is told why.
+    Told(Failure),
+}
+
+impl From<io::Error> for Fault {
+    fn from(_: io::Error) -> Self {
+        Self::Gone
+    }
+}
+
+pub(crate) struct Wire {
+    stream: UnixStream,
+    input: Vec<u8>,
+}
+
+impl Wire {
+    pub(crate) fn new(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            input: Vec::new(),
+        }
+    }
+
+    /// The next request; `None` when the client has closed the connection between two, or has been silent too long.
+    /// Dropping the future loses nothing.
+    pub(crate) async fn request(&mut self) -> Result<Option<Request>, Fault> {
+        let idle_end = Instant::now() + IDLE_MAX;
+        let mut request_end = None;
+        loop {
+            let (taken, missing) = self.decode()?;
+            if let Some(request) = taken {
+                return Ok(Some(request));
+            }
+            let is_begun = !self.input.is_empty();
+            let end = if is_begun {
+                *request_end.get_or_insert_with(|| Instant::now() + REQUEST_MAX)
+            } else {
+                idle_end
+            };
+            let mut limited = (&mut self.stream).take(missing.max(READ_BYTES) as u64);
+            let read = timeout_at(end, limited.read_buf(&mut self.input)).await;
+            match read.map(|read| read.unwrap_or(0)) {
+                Ok(1..) => {}
+                // Half a request, and an error of the connection, are nobody's to answer either.
+                Ok(0) => return Ok(None),
+                Err(_) if is_begun => {
+                    return Err(told(Code::Late, "did not arrive whole within 10 s"));
+                }
+                Err(_) => return Ok(None),
+            }
+        }
+    }
+
+    /// A whole request at the front of the input, or the number of bytes that are missing at least.
+    fn decode(&mut self) -> Result<(Option<Request>, usize), Fault> {
+        match wire::decode(&self.input, REQUEST_BYTES_MAX) {
+            Ok(Decoded::NeedMore(missing)) => {
+                if self.input.is_empty() {
+                    // An idle connection holds no memory.
+                    self.input = Vec::new();
+                }
+                Ok((None, missing))
+            }
+            Ok(Decoded::Frame(frame)) => {
+                let consumed = frame.consumed;
+                let request = Request {
+                    kind: frame.kind,
+                    version: frame.version,
+                    payload: frame.payload.to_vec(),
+                };
+                self.input.drain(..consumed);
+                Ok((Some(request), 0))
+            }
+            Err(error) => Err(told(error.code(), &error.to_string())),
+        }
+    }
+
+    /// Sends frames. A client that takes nothing for too long is given up.
+    pub(crate) async fn send(&mut self, frames: &[u8]) -> Result<(), Fault> {
+        for part in frames.chunks(REQUEST_BYTES_MAX) {
+            timeout(ANSWER_MAX, self.stream.write_all(part))
+                .await
+                .map_err(|_| Fault::Gone)??;
+        }
+        Ok(())
+    }
+
+    /// Sends an error.
+    pub(crate) async fn fail(&mut self, failure: &Failure) -> Result<(), Fault> {
+        let frame = protocol::frame(Kind::Error, failure, protocol::ANSWER_BYTES_MAX);
+        self.send(&frame.unwrap_or_default()).await
+    }
+
+    /// Returns when the client has sent something or gone.
+    pub(crate) async fn stirs(&mut self) {
+        while self.input.is_empty() {
+            if self.stream.readable().await.is_err() {
+                return;
+            }
+            match self.stream.try_read_buf(&mut self.input) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // Bytes, the end or an error: the next request will find out.
+                _ => return,
+            }
+        }
+    }
+}
+
+fn told(code: Code, wrong: &str) -> Fault {
+    Fault::Told(Failure {
+        code: code.name().to_owned(),
+        thing: "request".to_owned(),
+        wrong: wrong.to_owned(),
+        remedy: "use keel of the node's version".to_owned(),
+    })
+}

@@ -1,0 +1,326 @@
+//! Times as people write them: RFC 3339, local dates, seconds or milliseconds since 1970, and times before now.
+
+use std::fmt::Write;
+
+/// Numbers below this are seconds since 1970, others milliseconds: as seconds it is the year 5138, as
+/// milliseconds a day of 1973.
+const SECONDS_BELOW: i64 = 100_000_000_000;
+
+const DAY_MS: i64 = 86_400_000;
+
+/// What times may look like.
+const FORMS: &str = "write a time such as 2026-03-01T12:30:00Z, 2026-03-01 (local), -15m, -7d, now, \
+                     or seconds or milliseconds since 1970";
+
+/// A time in UTC: `2026-03-01T12:30:00.250Z`.
+pub(crate) fn format_ms(time_ms: i64) -> String {
+    let (days, in_day_ms) = (time_ms.div_euclid(DAY_MS), time_ms.rem_euclid(DAY_MS));
+    let (year, month, day) = civil(days);
+    let (seconds, ms) = (in_day_ms / 1000, in_day_ms % 1000);
+    let mut text = String::with_capacity(24);
+    // Writing to a string cannot fail.
+    let _ = write!(
+        text,
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{ms:03}Z",
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60
+    );
+    text
+}
+
+/// Year, month and day of so many days since 1970, in the Gregorian calendar.
+fn civil(days: i64) -> (i64, i64, i64) {
+    // Years begin in March here, so that the leap day is their last; an era has 400 years.
+    let days = days + 719_468;
+    let (era, in_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (in_era - in_era / 1460 + in_era / 36_524 - in_era / 146_096) / 365;
+    let in_year = in_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * in_year + 2) / 153;
+    let day = in_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (year + era * 400 + i64::from(month <= 2), month, day)
+}
+
+/// Days since 1970 of a day of the Gregorian calendar.
+fn days_of(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, in_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let month = if month > 2 { month - 3 } else { month + 9 };
+    let in_year = (153 * month + 2) / 5 + day - 1;
+    era * 146_097 + in_era * 365 + in_era / 4 - in_era / 100 + in_year - 719_468
+}
+
+/// The time that a text names, ms since 1970; `now_ms` is what relative times start from.
+///
+/// # Errors
+/// What a time may look like.
+pub(crate) fn parse(text: &str, now_ms: i64) -> Result<i64, String> {
+    let text = text.trim();
+    let found = if text == "now" {
+        Some(now_ms)
+    } else if let Some(rest) = text.strip_prefix(['-', '+']) {
+        relative(rest).and_then(|ms| {
+            if text.starts_with('-') {
+                now_ms.checked_sub(ms)
+            } else {
+                now_ms.checked_add(ms)
+            }
+        })
+    } else if text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.')
+    {
+        number(text)
+    } else {
+        calendar(text)
+    };
+    found.ok_or_else(|| FORMS.to_owned())
+}
+
+/// `90s`, `1h30m`, `7d`; in ms.
+fn relative(text: &str) -> Option<i64> {
+    let mut rest = text;
+    let mut total_ms: i64 = 0;
+    loop {
+        let digits = rest.find(|letter: char| !letter.is_ascii_digit())?;
+        let amount: i64 = rest[..digits].parse().ok()?;
+        let tail = &rest[digits..];
+        let letters = tail
+            .find(|letter: char| !letter.is_ascii_alphabetic())
+            .unwrap_or(tail.len());
+        let unit_ms = match &tail[..letters] {
+            "ms" => 1,
+            "s" => 1000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => DAY_MS,
+            "w" => 7 * DAY_MS,
+            _ => return None,
+        };
+        total_ms = total_ms.checked_add(amount.checked_mul(unit_ms)?)?;
+        rest = &tail[letters..];
+        if rest.is_empty() {
+            return Some(total_ms);
+        }
+    }
+}
+
+/// Seconds, perhaps with a fraction, or milliseconds.
+fn number(text: &str) -> Option<i64> {
+    let (whole, fraction) = text
+        .split_once('.')
+        .map_or((text, None), |(whole, part)| (whole, Some(part)));
+    let whole: i64 = whole.parse().ok()?;
+    match fraction {
+        None if whole >= SECONDS_BELOW => Some(whole),
+        None => whole.checked_mul(1000),
+        Some(fraction) => whole.checked_mul(1000)?.checked_add(fraction_ms(fraction)?),
+    }
+}
+
+/// Digits behind a decimal point, in thousandths, the rest cut off.
+fn fraction_ms(digits: &str) -> Option<i64> {
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let padded: String = digits.chars().chain("00".chars()).take(3).collect();
+    padded.parse().ok()
+}
+
+/// `YYYY-MM-DD`, then perhaps `T` or a space and `HH:MM[:SS[.fff]]`, then perhaps `Z` or an offset.
+fn calendar(text: &str) -> Option<i64> {
+    let date = text.get(..10)?;
+    let mut parts = date.split('-');
+    let mut part = |digits: usize| -> Option<i64> {
+        let part = parts.next()?;
+        let fits = part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit());
+        fits.then(|| part.parse().ok()).flatten()
+    };
+    let (year, month, day) = (part(4)?, part(2)?, part(2)?);
+    let days = days_of(year, month, day);
+    // A day that there is not, such as 30 February, comes back as another.
+    if civil(days) != (year, month, day) {
+        return None;
+    }
+    let rest = &text[10..];
+    let (clock, offset_s) = match rest.strip_prefix(['T', 't', ' ']) {
+        None if rest.is_empty() => ("00:00", None),
+        None => return None,
+        Some(rest) => split_offset(rest)?,
+    };
+    let (clock, ms) = match clock.split_once('.') {
+        Some((clock, fraction)) => (clock, fraction_ms(fraction)?),
+        None => (clock, 0),
+    };
+    let mut parts = clock.split(':');
+    let mut next = |limit: i64| -> Option<i64> { two_digits(parts.next()?, limit) };
+    let (hour, minute) = (next(23)?, next(59)?);
+    // 60 is a leap second.
+    let second = match parts.next() {
+        Some(part) => two_digits(part, 60)?,
+        None if ms == 0 => 0,
+        None => return None,
+    };
+    if parts.next().is_some() {
+        return None;
+    }
+    let seconds = days * 86_400 + hour * 3600 + minute * 60 + second;
+    let seconds = match offset_s {
+        Some(offset_s) => seconds - offset_s,
+        None => local_seconds(year, month, day, hour, minute, second)?,
+    };
+    Some(seconds * 1000 + ms)
+}
+
+fn two_digits(text: &str, limit: i64) -> Option<i64> {
+    let fits = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = fits.then(|| text.parse().ok()).flatten()?;
+    (number <= limit).then_some(number)
+}
+
+/// Time of day, and the offset from UTC in seconds if one is given.
+fn split_offset(text: &str) -> Option<(&str, Option<i64>)> {
+    if let Some(clock) = text.strip_suffix(['Z', 'z']) {
+        return Some((clock, Some(0)));
+    }
+    let Some(sign_at) = text.find(['+', '-']) else {
+        return Some((text, None));
+    };
+    let (clock, offset) = text.split_at(sign_at);
+    let (hours, minutes) = offset[1..].split_once(':')?;
+    let seconds = two_digits(hours, 23)? * 3600 + two_digits(minutes, 59)? * 60;
+    let seconds = if offset.starts_with('-') {
+        -seconds
+    } else {
+        seconds
+    };
+    Some((clock, Some(seconds)))
+}
+
+/// Seconds since 1970 of a moment in this machine's time zone.
+fn local_seconds(
+    year: i64,
+    month: i64,
+    day: i64,
+    hour: i64,
+    minute: i64,
+    second: i64,
+) -> Option<i64> {
+    // SAFETY: `tm` is plain data (and a pointer that may be null) for which all zero is a valid value.
+    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
+    parts.tm_year = i32::try_from(year - 1900).ok()?;
+    parts.tm_mon = i32::try_from(month - 1).ok()?;
+    parts.tm_mday = i32::try_from(day).ok()?;
+    parts.tm_hour = i32::try_from(hour).ok()?;
+    parts.tm_min = i32::try_from(minute).ok()?;
+    parts.tm_sec = i32::try_from(second).ok()?;
+    // Whether summer time holds is for the system to know.
+    parts.tm_isdst = -1;
+    // SAFETY: `parts` is valid and exclusively borrowed for the length of the call.
+    let seconds = unsafe { libc::mktime(&raw mut parts) };
+    // -1 is also the last second of 1969, which nobody asks for.
+    #[allow(clippy::useless_conversion)] // 32 bits on some systems
+    (seconds != -1).then(|| i64::from(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_MS: i64 = 1_772_368_200_250; // 2026-03-01T12:30:00.250Z
+
+    #[test]
+    fn times_are_written_in_utc() {
+        assert_eq!(format_ms(NOW_MS), "2026-03-01T12:30:00.250Z");
+        assert_eq!(format_ms(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(format_ms(-1), "1969-12-31T23:59:59.999Z");
+        assert_eq!(format_ms(951_782_400_000), "2000-02-29T00:00:00.000Z");
+        // Whatever a sensor sends can be shown.
+        for extreme in [i64::MIN, i64::MAX] {
+            assert!(format_ms(extreme).ends_with('Z'));
+        }
+    }
+
+    #[test]
+    fn every_day_comes_back() {
+        for days in (-800_000..2_000_000).step_by(17) {
+            let (year, month, day) = civil(days);
+            assert_eq!(days_of(year, month, day), days);
+        }
+    }
+
+    #[test]
+    fn absolute_times_are_read() {
+        for (text, expected) in [
+            ("2026-03-01T12:30:00.250Z", NOW_MS),
+            ("2026-03-01t12:30:00.25z", NOW_MS),
+            ("2026-03-01 12:30:00.2509Z", NOW_MS),
+            ("2026-03-01T14:30:00.250+02:00", NOW_MS),
+            ("2026-03-01T05:00:00.250-07:30", NOW_MS),
+            ("2026-03-01T12:30Z", NOW_MS - 250),
+            ("1772368200", NOW_MS - 250),
+            ("1772368200.25", NOW_MS),
+            ("1772368200250", NOW_MS),
+            ("0", 0),
+        ] {
+            assert_eq!(parse(text, 5), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_relative_to_now_are_read() {
+        for (text, ms) in [
+            ("now", 0),
+            ("-1h", -3_600_000),
+            ("-15m", -900_000),
+            ("-7d", -7 * DAY_MS),
+            ("-1h30m", -5_400_000),
+            ("-250ms", -250),
+            ("-2w", -14 * DAY_MS),
+            ("+10s", 10_000),
+        ] {
+            assert_eq!(parse(text, NOW_MS), Ok(NOW_MS + ms), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_local_time_lies_within_a_day_of_utc() {
+        for text in ["2026-03-01", "2026-03-01T00:00", "2026-03-01 00:00:00"] {
+            let found = parse(text, 0).unwrap();
+            let utc = NOW_MS - 250 - 45_000_000;
+            assert!((found - utc).abs() <= DAY_MS, "{text}: {found}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_refused() {
+        for text in [
+            "",
+            "-",
+            "-1",
+            "-1y",
+            "-h",
+            "--1h",
+            "yesterday",
+            "2026-02-30",
+            "2026-13-01",
+            "2026-3-1",
+            "2026-03-01T",
+            "2026-03-01T24:00Z",
+            "2026-03-01T12Z",
+            "2026-03-01T12:30:00+2",
+            "1.2.3",
+            "1.",
+            ".5",
+            "99999999999999999999",
+            "-99999999999999999d",
+            "2026-03-01T12:30.5Z",
+            "2026-03-01x",
+            "2026-03-01T12:30:00:00Z",
+            "２０２６-03-01",
+        ] {
+            assert!(parse(text, NOW_MS).is_err(), "{text}");
+        }
+    }
+}
