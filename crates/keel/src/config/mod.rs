@@ -3,33 +3,31 @@
 //! One reader serves all: a key that it does not ask for is unknown, a value outside its range is refused with
 //! its line and the remedy. Relative paths are relative to the directory of the file.
 
-#![allow(dead_code)] // Until `keel run` uses all of it.
+#![allow(dead_code, unused_imports)] // Until `keel run` uses all of it.
 
+mod check;
+mod example;
 mod reader;
+mod reload;
+mod sections;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use check::check;
+pub(crate) use example::example;
+pub(crate) use reload::{Changes, reload};
 
 use crate::error::CliError;
 use base::error::Code;
-use reader::{Document, Problem, Section};
+use reader::{Document, Problem};
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// Bytes of the largest configuration file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of the longest path of a Unix socket: the system's limit without the final zero.
-const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// Bytes of the longest path.
-const PATH_BYTES_MAX: usize = 4095;
-/// Bytes of the longest text.
-const TEXT_BYTES_MAX: usize = 256;
-/// Bytes of the longest name that MQTT can carry.
-const MQTT_TEXT_BYTES_MAX: usize = 65_535;
 /// Bytes of the longest password.
 const PASSWORD_BYTES_MAX: u64 = 65_535;
-/// `[[key]]` tables.
-const KEY_RULES_MAX: usize = 1024;
-/// `[[mqtt.subscribe]]` tables.
-const SUBSCRIPTIONS_MAX: usize = 256;
 
 /// Everything that `keel.toml` can say.
 #[derive(Clone, Debug, PartialEq)]
@@ -148,11 +146,11 @@ pub(crate) struct MqttConfig {
 /// What the payload of a message is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
-    /// A number, `true`, `false` or text in quotes.
+    /// A number as text.
     Number,
     /// A JSON object.
     Json {
-        /// Member that holds the value; levels separated by `.`.
+        /// Member that holds the value; levels separated by `.`; empty: the document itself.
         field: String,
         /// Member that holds the time.
         time_field: Option<String>,
@@ -187,6 +185,8 @@ pub(crate) struct LineConfig {
     pub(crate) line_bytes_max: u32,
     /// A connection that is silent for longer is closed; 0: never.
     pub(crate) idle_seconds_max: u32,
+    /// Unit of the timestamps in lines, however they come.
+    pub(crate) precision: ingest::line::Precision,
     /// How the key is made from a line and one of its fields.
     pub(crate) key: String,
 }
@@ -215,11 +215,7 @@ impl Config {
     /// Everything that is wrong with it, the most telling first.
     pub(crate) fn parse_all(text: &str, base_dir: &Path) -> Result<Self, Vec<Problem>> {
         let document = Document::new(text);
-        let config = document.parse().map(|table| {
-            let top = Section::top(&document, table.get_ref());
-            let reader = Reader { base_dir };
-            reader.config(top)
-        });
+        let config = sections::config(&document, base_dir);
         let (problems, _) = document.finish();
         match config {
             Some(config) if problems.is_empty() => Ok(config),
@@ -316,284 +312,4 @@ fn first_of(problems: &[Problem], origin: &str) -> CliError {
             CliError::failure(thing, &first.wrong, remedy)
         }
     }
-}
-
-/// From sections to the structures above. Defaults and ranges stand here and nowhere else.
-struct Reader<'p> {
-    base_dir: &'p Path,
-}
-
-impl Reader<'_> {
-    fn config(&self, top: Section<'_, '_>) -> Config {
-        let config = Config {
-            node: self.node(top.section("node")),
-            store: self.store(top.section("store")),
-            keys: Self::keys(top.section("keys")),
-            key: top
-                .sections("key", KEY_RULES_MAX)
-                .into_iter()
-                .map(Self::key)
-                .collect(),
-            time: Self::time(top.section("time")),
-            mqtt: top
-                .section_if_there("mqtt")
-                .map(|section| self.mqtt(section)),
-            line: self.line(top.section("line")),
-        };
-        top.finish();
-        config
-    }
-
-    fn node(&self, section: Section<'_, '_>) -> NodeConfig {
-        let node = NodeConfig {
-            socket: self.socket(&section, "socket", "keel-data/keel.sock"),
-            connections_max: section.integer("connections_max", 64, (1, 1024)) as u32,
-        };
-        section.finish();
-        node
-    }
-
-    fn store(&self, section: Section<'_, '_>) -> StoreConfig {
-        let store = StoreConfig {
-            image: self.path(&section, "image", "keel-data/store.img"),
-            create_mebibytes: section.integer("create_mebibytes", 256, (16, 1 << 20)),
-            commit_interval_ms: section.integer("commit_interval_ms", 250, (1, 60_000)) as u32,
-            full_policy: section.choice(
-                "full_policy",
-                db::FullPolicy::RejectNew,
-                &[
-                    ("reject-new", db::FullPolicy::RejectNew),
-                    ("drop-oldest", db::FullPolicy::DropOldest),
-                ],
-            ),
-            history_days_max: section.integer("history_days_max", 0, (0, 36_500)) as u32,
-            history_mebibytes_max: section.integer("history_mebibytes_max", 0, (0, 1 << 24)),
-            card_rated_write_terabytes: section.number(
-                "card_rated_write_terabytes",
-                0.0,
-                (0.0, 1_000_000.0),
-            ),
-        };
-        section.finish();
-        store
-    }
-
-    fn keys(section: Section<'_, '_>) -> KeysConfig {
-        let keys = KeysConfig {
-            keys_max: section.integer("keys_max", 4096, (1, 1_000_000)) as u32,
-            auto_create: section.boolean("auto_create", true),
-            value_bytes_max: section.integer(
-                "value_bytes_max",
-                64,
-                (16, db::VALUE_BYTES_LIMIT as u64),
-            ) as u32,
-        };
-        section.finish();
-        keys
-    }
-
-    fn key(section: Section<'_, '_>) -> KeyConfig {
-        let pattern = section.required("pattern", TEXT_BYTES_MAX, "name the keys that are meant");
-        let key = KeyConfig {
-            pattern: pattern.value,
-            validity_ms: section.integer("validity_ms", 60_000, (1, u64::from(u32::MAX))) as u32,
-            temporal: section.boolean("temporal", true),
-        };
-        section.finish();
-        key
-    }
-
-    fn time(section: Section<'_, '_>) -> TimeConfig {
-        let time = TimeConfig {
-            future_seconds_max: section.integer("future_seconds_max", 600, (0, 31_536_000)),
-            past_days_max: section.integer("past_days_max", 3650, (1, 36_500)),
-        };
-        section.finish();
-        time
-    }
-
-    fn mqtt(&self, section: Section<'_, '_>) -> MqttConfig {
-        const ADDRESS: &str = "give host:port, such as \"192.168.1.10:1883\"";
-        let address = section.required("address", TEXT_BYTES_MAX, ADDRESS);
-        let (host, port) = host_port(&address.value).unwrap_or_else(|| {
-            if !address.value.is_empty() {
-                let wrong = format!("is \"{}\"", address.value);
-                section.wrong(address.line, "address", &wrong, ADDRESS);
-            }
-            (String::new(), 0)
-        });
-        let client_id = section.required(
-            "client_id",
-            MQTT_TEXT_BYTES_MAX,
-            "give a name that no other client of this broker has",
-        );
-        let username = section.text("username", MQTT_TEXT_BYTES_MAX);
-        let password_file = section.text("password_file", PATH_BYTES_MAX);
-        if let (None, Some(file)) = (&username, &password_file) {
-            let remedy = "give username as well";
-            section.wrong(file.line, "password_file", "lacks a user", remedy);
-        }
-        let mqtt = MqttConfig {
-            host,
-            port,
-            version: section.choice(
-                "version",
-                MqttVersion::V3_1_1,
-                &[("3.1.1", MqttVersion::V3_1_1), ("5", MqttVersion::V5)],
-            ),
-            client_id: client_id.value,
-            username: username.map(|at| at.value),
-            password_file: password_file.map(|at| self.base_dir.join(at.value)),
-            keep_alive_seconds: section.integer("keep_alive_seconds", 30, (5, 3600)) as u16,
-            packet_bytes_max: section.integer("packet_bytes_max", 262_144, (1024, 16 << 20)) as u32,
-            reconnect_ms_min: section.integer("reconnect_ms_min", 500, (10, 3_600_000)) as u32,
-            reconnect_ms_max: section.integer("reconnect_ms_max", 60_000, (10, 3_600_000)) as u32,
-            subscribe: section
-                .sections("subscribe", SUBSCRIPTIONS_MAX)
-                .into_iter()
-                .map(Self::subscribe)
-                .collect(),
-        };
-        if mqtt.reconnect_ms_max < mqtt.reconnect_ms_min {
-            section.wrong(
-                section.line(),
-                "reconnect_ms_max",
-                &format!("is {}", mqtt.reconnect_ms_max),
-                format!(
-                    "give at least reconnect_ms_min, which is {}",
-                    mqtt.reconnect_ms_min
-                ),
-            );
-        }
-        if mqtt.subscribe.is_empty() {
-            let remedy = "add [[mqtt.subscribe]] with a filter, or remove [mqtt]";
-            section.wrong(section.line(), "subscribe", "is missing", remedy);
-        }
-        section.finish();
-        mqtt
-    }
-
-    fn subscribe(section: Section<'_, '_>) -> SubscribeConfig {
-        #[derive(Clone, Copy, PartialEq)]
-        enum Kind {
-            Number,
-            Json,
-            Line,
-        }
-        let filter = section.required("filter", MQTT_TEXT_BYTES_MAX, "give a topic filter");
-        let kinds = [
-            ("number", Kind::Number),
-            ("json", Kind::Json),
-            ("line", Kind::Line),
-        ];
-        let kind = section.choice("payload", Kind::Number, &kinds);
-        let field = section.text("json_field", TEXT_BYTES_MAX);
-        let time_field = section.text("json_time_field", TEXT_BYTES_MAX);
-        if kind == Kind::Json && field.is_none() {
-            let remedy = "name the member that holds the value";
-            section.wrong(section.line(), "json_field", "is missing", remedy);
-        }
-        for (key, given) in [("json_field", &field), ("json_time_field", &time_field)] {
-            if let (true, Some(at)) = (kind != Kind::Json, given) {
-                let wrong = "is for payload = \"json\" only";
-                section.wrong(at.line, key, wrong, "set payload, or remove the line");
-            }
-        }
-        let key = section.text("key", TEXT_BYTES_MAX);
-        let subscribe = SubscribeConfig {
-            filter: filter.value,
-            qos: section.integer("qos", 1, (0, 1)) as u8,
-            payload: match kind {
-                Kind::Number => Payload::Number,
-                Kind::Json => Payload::Json {
-                    field: field.map(|at| at.value).unwrap_or_default(),
-                    time_field: time_field.map(|at| at.value),
-                },
-                Kind::Line => Payload::Line,
-            },
-            key: match (key, kind) {
-                (Some(at), _) => at.value,
-                (None, Kind::Line) => LINE_KEY.to_owned(),
-                (None, _) => "{topic}".to_owned(),
-            },
-        };
-        section.finish();
-        subscribe
-    }
-
-    fn line(&self, section: Section<'_, '_>) -> LineConfig {
-        let tcp_listen = match section.text_or_empty("tcp_listen", TEXT_BYTES_MAX) {
-            None => LINE_TCP.parse().ok(),
-            Some(at) if at.value.is_empty() => None,
-            Some(at) => {
-                let parsed = at.value.parse().ok();
-                if parsed.is_none() {
-                    let wrong = format!("is \"{}\"", at.value);
-                    let remedy = "give address:port, such as \"127.0.0.1:8094\", or \"\" for none";
-                    section.wrong(at.line, "tcp_listen", &wrong, remedy);
-                }
-                parsed
-            }
-        };
-        let line = LineConfig {
-            tcp_listen,
-            unix_socket: Some(self.socket(&section, "unix_socket", "keel-data/line.sock"))
-                .filter(|path| !path.as_os_str().is_empty()),
-            connections_max: section.integer("connections_max", 64, (1, 1024)) as u32,
-            line_bytes_max: section.integer("line_bytes_max", 65_536, (256, 1 << 20)) as u32,
-            idle_seconds_max: section.integer("idle_seconds_max", 3600, (0, 86_400)) as u32,
-            key: section
-                .text("key", TEXT_BYTES_MAX)
-                .map_or(LINE_KEY.to_owned(), |at| at.value),
-        };
-        section.finish();
-        line
-    }
-
-    fn path(&self, section: &Section<'_, '_>, key: &'static str, default: &str) -> PathBuf {
-        let given = section.text(key, PATH_BYTES_MAX);
-        self.base_dir
-            .join(given.map_or(default.to_owned(), |at| at.value))
-    }
-
-    /// A path of a Unix socket; an empty one stands for none where that is allowed.
-    fn socket(&self, section: &Section<'_, '_>, key: &'static str, default: &str) -> PathBuf {
-        let given = if key == "unix_socket" {
-            section.text_or_empty(key, PATH_BYTES_MAX)
-        } else {
-            section.text(key, PATH_BYTES_MAX)
-        };
-        let (line, text) = given.map_or((section.line(), default.to_owned()), |at| {
-            (at.line, at.value)
-        });
-        if text.is_empty() {
-            return PathBuf::new();
-        }
-        let path = self.base_dir.join(text);
-        let bytes = path.as_os_str().len();
-        if bytes > SOCKET_PATH_BYTES_MAX {
-            let wrong = format!("has {bytes} bytes with its directory");
-            let remedy = format!("give a path of at most {SOCKET_PATH_BYTES_MAX} bytes");
-            section.wrong(line, key, &wrong, remedy);
-        }
-        path
-    }
-}
-
-/// Listener of the line protocol without any configuration.
-const LINE_TCP: &str = "127.0.0.1:8094";
-/// Key of a line without any configuration.
-const LINE_KEY: &str = "{measurement}/{tags}/{field}";
-
-/// `host:port`, `[::1]:1883`.
-fn host_port(text: &str) -> Option<(String, u16)> {
-    let (host, port) = text.rsplit_once(':')?;
-    let port: u16 = port.parse().ok().filter(|port| *port != 0)?;
-    let host = match host.strip_prefix('[') {
-        Some(rest) => rest.strip_suffix(']')?,
-        None if host.contains(':') => return None,
-        None => host,
-    };
-    let is_plain = !host.is_empty() && !host.contains(['/', '@', '[', ']', ' ']);
-    is_plain.then(|| (host.to_owned(), port))
 }

@@ -129,6 +129,12 @@ impl<'d, 't> Section<'d, 't> {
         }
     }
 
+    /// Whether the key is there, whatever its value.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table
+            .is_some_and(|table| table.keys().any(|name| name.get_ref().as_ref() == key))
+    }
+
     fn find(&self, key: &'static str) -> Option<(usize, &'d DeValue<'t>)> {
         self.asked.borrow_mut().push(key);
         self.document.known.borrow_mut().push(self.path(key));
@@ -299,10 +305,7 @@ impl<'d, 't> Section<'d, 't> {
 
     /// A text without which the section makes no sense; empty when it is missing, which is a problem noted.
     pub(super) fn required(&self, key: &'static str, bytes_max: usize, remedy: &str) -> At<String> {
-        let there = self
-            .table
-            .is_some_and(|table| table.keys().any(|name| name.get_ref().as_ref() == key));
-        if !there {
+        if !self.has(key) {
             self.wrong(self.line, key, "is missing", remedy);
         }
         self.text(key, bytes_max).unwrap_or(At {

@@ -1,0 +1,219 @@
+//! `keel config check`: whether a file is right, what the node will do with it, and what its owner should know.
+
+use super::{Config, MqttVersion, Problem, SubscribeConfig, directory, first_of, read};
+use crate::error::{CliError, STATUS_FAILURE};
+use crate::output::Output;
+use serde_json::json;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Permission bits of everybody but owner and group.
+const OTHERS: u32 = 0o007;
+
+/// Checks a file and prints what it means; the answer is the exit status.
+pub(crate) fn check(path: &Path, json: bool) -> Result<u8, CliError> {
+    let text = read(path)?;
+    let origin = path.display().to_string();
+    let mut output = Output::new();
+    let status = match (Config::parse_all(&text, directory(path)), json) {
+        (Ok(config), false) => {
+            output.line(format_args!("{origin}: ok"))?;
+            for (what, sentence) in config.summary() {
+                output.line(format_args!("  {what:<9} {sentence}"))?;
+            }
+            for warning in config.warnings() {
+                output.line(format_args!("warning: {warning}"))?;
+            }
+            0
+        }
+        (Ok(config), true) => {
+            let summary: serde_json::Map<_, _> = config
+                .summary()
+                .into_iter()
+                .map(|(what, sentence)| (what.to_owned(), sentence.into()))
+                .collect();
+            output.json(&json!({
+                "file": origin,
+                "ok": true,
+                "summary": summary,
+                "warnings": config.warnings(),
+                "problems": [],
+            }))?;
+            0
+        }
+        (Err(problems), false) => return Err(first_of(&problems, &origin)),
+        (Err(problems), true) => {
+            let problems: Vec<_> = problems.iter().map(problem_json).collect();
+            output.json(&json!({
+                "file": origin,
+                "ok": false,
+                "warnings": [],
+                "problems": problems,
+            }))?;
+            STATUS_FAILURE
+        }
+    };
+    output.flush()?;
+    Ok(status)
+}
+
+fn problem_json(problem: &Problem) -> serde_json::Value {
+    json!({"line": problem.line, "wrong": problem.wrong, "remedy": problem.remedy})
+}
+
+impl Config {
+    /// What a node with this configuration does, by subject.
+    fn summary(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("store", self.store_sentence()),
+            ("history", self.history_sentence()),
+            ("keys", self.keys_sentence()),
+            ("sources", self.sources_sentence()),
+            ("commands", self.node.socket.display().to_string()),
+        ]
+    }
+
+    fn store_sentence(&self) -> String {
+        let store = &self.store;
+        let image = store.image.display();
+        let size = match self.existing_bytes() {
+            Some(0) => "a device".to_owned(),
+            Some(bytes) => format!("{} MiB", bytes >> 20),
+            None => format!("{} MiB, made at the first start", store.create_mebibytes),
+        };
+        let interval_ms = store.commit_interval_ms;
+        format!(
+            "{image}, {size}; a reading is on flash at most about {interval_ms} ms after it came"
+        )
+    }
+
+    fn history_sentence(&self) -> String {
+        let store = &self.store;
+        let size = match store.history_mebibytes_max {
+            0 => "nine tenths of the store".to_owned(),
+            mebibytes => format!("{mebibytes} MiB"),
+        };
+        let age = match store.history_days_max {
+            0 => String::new(),
+            1 => " or 1 day".to_owned(),
+            days => format!(" or {days} days"),
+        };
+        let full = match store.full_policy {
+            db::FullPolicy::RejectNew => "new readings are refused",
+            db::FullPolicy::DropOldest => "the oldest readings are deleted",
+        };
+        format!("the newest {size}{age}; if the store is full all the same, {full}")
+    }
+
+    fn keys_sentence(&self) -> String {
+        let keys = &self.keys;
+        let made = if keys.auto_create {
+            "made by their first reading"
+        } else {
+            "declared ones only"
+        };
+        let rules = match self.key.len() {
+            0 => "no declaration".to_owned(),
+            1 => "1 declaration".to_owned(),
+            count => format!("{count} declarations"),
+        };
+        let (keys_max, bytes) = (keys.keys_max, keys.value_bytes_max);
+        format!("at most {keys_max}, {made}; {rules}; values of at most {bytes} bytes")
+    }
+
+    fn sources_sentence(&self) -> String {
+        let mut sources = Vec::new();
+        if let Some(address) = self.line.tcp_listen {
+            sources.push(format!("line protocol on {address}"));
+        }
+        if let Some(path) = &self.line.unix_socket {
+            sources.push(format!("line protocol on {}", path.display()));
+        }
+        if let Some(mqtt) = &self.mqtt {
+            let version = match mqtt.version {
+                MqttVersion::V3_1_1 => "3.1.1",
+                MqttVersion::V5 => "5",
+            };
+            let filters: Vec<String> = mqtt.subscribe.iter().map(filter).collect();
+            sources.push(format!(
+                "MQTT {version} from {}:{} as {}: {}",
+                mqtt.host,
+                mqtt.port,
+                mqtt.client_id,
+                filters.join(", ")
+            ));
+        }
+        if sources.is_empty() {
+            return "none".to_owned();
+        }
+        sources.join("; ")
+    }
+
+    /// Bytes of the image if there is one; 0 for a device, whose size is not asked for here.
+    fn existing_bytes(&self) -> Option<u64> {
+        let metadata = std::fs::metadata(&self.store.image).ok()?;
+        Some(if metadata.is_file() {
+            metadata.len()
+        } else {
+            0
+        })
+    }
+
+    /// What is allowed and may surprise. `keel config check` prints it, and `keel run` says it at the start.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let store_bytes = self
+            .existing_bytes()
+            .unwrap_or(self.store.create_mebibytes << 20);
+        let history_bytes = self.store.history_mebibytes_max << 20;
+        if store_bytes > 0 && history_bytes >= store_bytes {
+            let what = match self.store.full_policy {
+                db::FullPolicy::RejectNew => "new readings are refused",
+                db::FullPolicy::DropOldest => "the oldest readings are deleted",
+            };
+            warnings.push(format!(
+                "store.history_mebibytes_max is {} and the store has {} MiB: it never takes effect, and once the \
+                 store is full {what}",
+                self.store.history_mebibytes_max,
+                store_bytes >> 20
+            ));
+        }
+        if let Some(address) = self.line.tcp_listen.filter(|a| !a.ip().is_loopback()) {
+            warnings.push(format!(
+                "line.tcp_listen is {address}: everybody who reaches it can write readings, there is no \
+                 authentication"
+            ));
+        }
+        if !self.keys.auto_create && self.key.is_empty() {
+            warnings.push(
+                "keys.auto_create is false and there is no [[key]]: every reading will be refused"
+                    .to_owned(),
+            );
+        }
+        let has_listener = self.line.tcp_listen.is_some() || self.line.unix_socket.is_some();
+        if !has_listener && self.mqtt.is_none() {
+            warnings.push("no source is configured: readings come by `keel put` only".to_owned());
+        }
+        warnings.extend(self.password_warning());
+        warnings
+    }
+
+    fn password_warning(&self) -> Option<String> {
+        let path = self.mqtt.as_ref()?.password_file.as_deref()?;
+        let shown = path.display();
+        match std::fs::metadata(path) {
+            Err(error) => {
+                let why = crate::error::describe(&error);
+                Some(format!("mqtt.password_file {shown} cannot be read: {why}"))
+            }
+            Ok(metadata) if metadata.permissions().mode() & OTHERS != 0 => Some(format!(
+                "mqtt.password_file {shown} is open to every user of this machine; chmod 600 {shown}"
+            )),
+            Ok(_) => None,
+        }
+    }
+}
+
+fn filter(subscribe: &SubscribeConfig) -> String {
+    format!("{} (QoS {})", subscribe.filter, subscribe.qos)
+}

@@ -1,0 +1,72 @@
+//! What a running node can change when its configuration is read again.
+
+use super::Config;
+
+/// The difference between two configurations.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Changes {
+    /// Keys that a running node can change.
+    pub(crate) applied: Vec<&'static str>,
+    /// Keys that wait for the next start.
+    pub(crate) needs_restart: Vec<&'static str>,
+    /// The configuration that is in force from now on: the new one, with the old values of what needs a restart.
+    pub(crate) effective: Config,
+}
+
+/// Compares two configurations.
+pub(crate) fn reload(old: &Config, new: &Config) -> Changes {
+    let mut effective = new.clone();
+    let mut applied = Vec::new();
+    let mut needs_restart = Vec::new();
+    macro_rules! can_change {
+        ($($field:ident).+, $name:literal) => {
+            if old.$($field).+ != new.$($field).+ {
+                applied.push($name);
+            }
+        };
+    }
+    macro_rules! needs_restart {
+        ($($field:ident).+, $name:literal) => {
+            if old.$($field).+ != new.$($field).+ {
+                needs_restart.push($name);
+                effective.$($field).+.clone_from(&old.$($field).+);
+            }
+        };
+    }
+    needs_restart!(node.socket, "node.socket");
+    needs_restart!(node.connections_max, "node.connections_max");
+    needs_restart!(store.image, "store.image");
+    needs_restart!(store.create_mebibytes, "store.create_mebibytes");
+    needs_restart!(store.commit_interval_ms, "store.commit_interval_ms");
+    can_change!(store.full_policy, "store.full_policy");
+    can_change!(store.history_days_max, "store.history_days_max");
+    can_change!(store.history_mebibytes_max, "store.history_mebibytes_max");
+    can_change!(
+        store.card_rated_write_terabytes,
+        "store.card_rated_write_terabytes"
+    );
+    needs_restart!(keys.keys_max, "keys.keys_max");
+    can_change!(keys.auto_create, "keys.auto_create");
+    needs_restart!(keys.value_bytes_max, "keys.value_bytes_max");
+    can_change!(key, "key");
+    can_change!(time.future_seconds_max, "time.future_seconds_max");
+    can_change!(time.past_days_max, "time.past_days_max");
+    if old.mqtt.is_some() == new.mqtt.is_some() {
+        can_change!(mqtt, "mqtt");
+    } else {
+        // A session begins and ends with the node.
+        needs_restart!(mqtt, "mqtt");
+    }
+    needs_restart!(line.tcp_listen, "line.tcp_listen");
+    needs_restart!(line.unix_socket, "line.unix_socket");
+    needs_restart!(line.connections_max, "line.connections_max");
+    needs_restart!(line.line_bytes_max, "line.line_bytes_max");
+    needs_restart!(line.idle_seconds_max, "line.idle_seconds_max");
+    can_change!(line.precision, "line.precision");
+    can_change!(line.key, "line.key");
+    Changes {
+        applied,
+        needs_restart,
+        effective,
+    }
+}

@@ -1,0 +1,380 @@
+//! From the sections of the document to the structures of the configuration. Defaults and ranges stand here and
+//! nowhere else.
+
+use super::reader::{At, Document, Section};
+use super::{
+    Config, KeyConfig, KeysConfig, LineConfig, MqttConfig, MqttVersion, NodeConfig, Payload,
+    StoreConfig, SubscribeConfig, TimeConfig,
+};
+use ingest::intake::{TEMPLATE_BYTES_MAX, Template, TemplateKind};
+use ingest::line::Precision;
+use ingest::pattern;
+use std::path::{Path, PathBuf};
+
+/// Bytes of the longest path of a Unix socket: the system's limit without the final zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// Bytes of the longest path.
+const PATH_BYTES_MAX: usize = 4095;
+/// Bytes of the longest host name, address or member name.
+const TEXT_BYTES_MAX: usize = 256;
+/// Bytes of the longest client id and user name.
+const CREDENTIAL_BYTES_MAX: usize = 4096;
+/// `[[key]]` tables.
+const KEY_RULES_MAX: usize = 1024;
+/// `[[mqtt.subscribe]]` tables.
+const SUBSCRIPTIONS_MAX: usize = 256;
+/// A value without a declaration is fresh for so long.
+pub(super) const VALIDITY_MS: u32 = 60_000;
+/// Listener of the line protocol without any configuration.
+const LINE_TCP: &str = "127.0.0.1:8094";
+/// Key of a line without any configuration.
+const LINE_KEY: &str = "{measurement}/{tags}/{field}";
+
+/// Reads a whole document; its problems stay with it.
+pub(super) fn config(document: &Document<'_>, base_dir: &Path) -> Option<Config> {
+    let table = document.parse()?;
+    let top = Section::top(document, table.get_ref());
+    Some(Reader { base_dir }.config(top))
+}
+
+struct Reader<'p> {
+    base_dir: &'p Path,
+}
+
+impl Reader<'_> {
+    fn config(&self, top: Section<'_, '_>) -> Config {
+        let config = Config {
+            node: self.node(top.section("node")),
+            store: self.store(top.section("store")),
+            keys: Self::keys(top.section("keys")),
+            key: top
+                .sections("key", KEY_RULES_MAX)
+                .into_iter()
+                .map(Self::key)
+                .collect(),
+            time: Self::time(top.section("time")),
+            mqtt: top
+                .section_if_there("mqtt")
+                .map(|section| self.mqtt(section)),
+            line: self.line(top.section("line")),
+        };
+        let exact = config
+            .key
+            .iter()
+            .filter(|rule| pattern::is_exact(&rule.pattern));
+        let exact = exact.count();
+        if exact > config.keys.keys_max as usize {
+            let wrong = format!(
+                "declares {exact} keys, keys.keys_max is {}",
+                config.keys.keys_max
+            );
+            top.wrong(top.line(), "key", &wrong, "raise keys.keys_max");
+        }
+        top.finish();
+        config
+    }
+
+    fn node(&self, section: Section<'_, '_>) -> NodeConfig {
+        let node = NodeConfig {
+            socket: self.socket(&section, "socket", "keel-data/keel.sock"),
+            connections_max: section.integer("connections_max", 64, (1, 1024)) as u32,
+        };
+        section.finish();
+        node
+    }
+
+    fn store(&self, section: Section<'_, '_>) -> StoreConfig {
+        let store = StoreConfig {
+            image: self.path(&section, "image", "keel-data/store.img"),
+            create_mebibytes: section.integer("create_mebibytes", 256, (16, 1 << 20)),
+            commit_interval_ms: section.integer("commit_interval_ms", 250, (1, 60_000)) as u32,
+            full_policy: section.choice(
+                "full_policy",
+                db::FullPolicy::RejectNew,
+                &[
+                    ("reject-new", db::FullPolicy::RejectNew),
+                    ("drop-oldest", db::FullPolicy::DropOldest),
+                ],
+            ),
+            history_days_max: section.integer("history_days_max", 0, (0, 36_500)) as u32,
+            history_mebibytes_max: section.integer("history_mebibytes_max", 0, (0, 1 << 24)),
+            card_rated_write_terabytes: section.number(
+                "card_rated_write_terabytes",
+                0.0,
+                (0.0, 1_000_000.0),
+            ),
+        };
+        section.finish();
+        store
+    }
+
+    fn keys(section: Section<'_, '_>) -> KeysConfig {
+        let keys = KeysConfig {
+            keys_max: section.integer("keys_max", 4096, (1, 1_000_000)) as u32,
+            auto_create: section.boolean("auto_create", true),
+            value_bytes_max: section.integer(
+                "value_bytes_max",
+                64,
+                (16, db::VALUE_BYTES_LIMIT as u64),
+            ) as u32,
+        };
+        section.finish();
+        keys
+    }
+
+    fn key(section: Section<'_, '_>) -> KeyConfig {
+        const REMEDY: &str = "name the keys that are meant, such as \"hall/+/temperature\"";
+        let pattern = section.required("pattern", pattern::PATTERN_BYTES_MAX, REMEDY);
+        check_pattern(&section, "pattern", &pattern);
+        let key = KeyConfig {
+            pattern: pattern.value,
+            validity_ms: section.integer(
+                "validity_ms",
+                u64::from(VALIDITY_MS),
+                (1, u64::from(u32::MAX)),
+            ) as u32,
+            temporal: section.boolean("temporal", true),
+        };
+        section.finish();
+        key
+    }
+
+    fn time(section: Section<'_, '_>) -> TimeConfig {
+        let time = TimeConfig {
+            future_seconds_max: section.integer("future_seconds_max", 300, (0, 31_536_000)),
+            past_days_max: section.integer("past_days_max", 3650, (1, 36_500)),
+        };
+        section.finish();
+        time
+    }
+
+    fn mqtt(&self, section: Section<'_, '_>) -> MqttConfig {
+        const ADDRESS: &str = "give host:port, such as \"192.168.1.10:1883\"";
+        let address = section.required("address", TEXT_BYTES_MAX, ADDRESS);
+        let (host, port) = host_port(&address.value).unwrap_or_else(|| {
+            if !address.value.is_empty() {
+                let wrong = format!("is \"{}\"", address.value);
+                section.wrong(address.line, "address", &wrong, ADDRESS);
+            }
+            (String::new(), 0)
+        });
+        let client_id = section.required(
+            "client_id",
+            CREDENTIAL_BYTES_MAX,
+            "give a name that no other client of this broker has",
+        );
+        let username = section.text("username", CREDENTIAL_BYTES_MAX);
+        let password_file = section.text("password_file", PATH_BYTES_MAX);
+        if let (None, Some(file)) = (&username, &password_file) {
+            let remedy = "give username as well";
+            section.wrong(file.line, "password_file", "lacks a user", remedy);
+        }
+        let mqtt = MqttConfig {
+            host,
+            port,
+            version: section.choice(
+                "version",
+                MqttVersion::V5,
+                &[("3.1.1", MqttVersion::V3_1_1), ("5", MqttVersion::V5)],
+            ),
+            client_id: client_id.value,
+            username: username.map(|at| at.value),
+            password_file: password_file.map(|at| self.base_dir.join(at.value)),
+            keep_alive_seconds: section.integer("keep_alive_seconds", 30, (5, 3600)) as u16,
+            packet_bytes_max: section.integer("packet_bytes_max", 262_144, (1024, 16 << 20)) as u32,
+            reconnect_ms_min: section.integer("reconnect_ms_min", 500, (10, 3_600_000)) as u32,
+            reconnect_ms_max: section.integer("reconnect_ms_max", 30_000, (10, 3_600_000)) as u32,
+            subscribe: Self::subscriptions(&section),
+        };
+        if mqtt.reconnect_ms_max < mqtt.reconnect_ms_min {
+            section.wrong(
+                section.line(),
+                "reconnect_ms_max",
+                &format!("is {}", mqtt.reconnect_ms_max),
+                format!(
+                    "give at least reconnect_ms_min, which is {}",
+                    mqtt.reconnect_ms_min
+                ),
+            );
+        }
+        if mqtt.subscribe.is_empty() {
+            let remedy = "add [[mqtt.subscribe]] with a filter, or remove [mqtt]";
+            section.wrong(section.line(), "subscribe", "is missing", remedy);
+        }
+        section.finish();
+        mqtt
+    }
+
+    fn subscriptions(section: &Section<'_, '_>) -> Vec<SubscribeConfig> {
+        let mut all: Vec<SubscribeConfig> = Vec::new();
+        for one in section.sections("subscribe", SUBSCRIPTIONS_MAX) {
+            let line = one.line();
+            let subscribe = Self::subscribe(one);
+            if all.iter().any(|other| other.filter == subscribe.filter) {
+                let wrong = "has the same filter twice";
+                section.wrong(line, "subscribe", wrong, "remove one of them");
+            }
+            all.push(subscribe);
+        }
+        all
+    }
+
+    fn subscribe(section: Section<'_, '_>) -> SubscribeConfig {
+        #[derive(Clone, Copy, PartialEq)]
+        enum Kind {
+            Number,
+            Json,
+            Line,
+        }
+        const REMEDY: &str = "give a topic filter, such as \"sensors/#\"";
+        let filter = section.required("filter", pattern::PATTERN_BYTES_MAX, REMEDY);
+        check_pattern(&section, "filter", &filter);
+        let kinds = [
+            ("number", Kind::Number),
+            ("json", Kind::Json),
+            ("line", Kind::Line),
+        ];
+        let kind = section.choice("payload", Kind::Number, &kinds);
+        let field = section.text_or_empty("json_field", TEXT_BYTES_MAX);
+        let time_field = section.text("json_time_field", TEXT_BYTES_MAX);
+        if kind == Kind::Json && !section.has("json_field") {
+            let remedy = "name the member that holds the value; \"\" if the document is the value";
+            section.wrong(section.line(), "json_field", "is missing", remedy);
+        }
+        for (key, given) in [("json_field", &field), ("json_time_field", &time_field)] {
+            if let (true, Some(at)) = (kind != Kind::Json, given) {
+                let wrong = "is for payload = \"json\" only";
+                section.wrong(at.line, key, wrong, "set payload, or remove the line");
+            }
+        }
+        let (template, default) = match kind {
+            Kind::Line => (TemplateKind::TopicAndLine, LINE_KEY),
+            Kind::Number | Kind::Json => (TemplateKind::Topic, "{topic}"),
+        };
+        let subscribe = SubscribeConfig {
+            filter: filter.value,
+            qos: section.integer("qos", 1, (0, 1)) as u8,
+            payload: match kind {
+                Kind::Number => Payload::Number,
+                Kind::Json => Payload::Json {
+                    field: field.map(|at| at.value).unwrap_or_default(),
+                    time_field: time_field.map(|at| at.value),
+                },
+                Kind::Line => Payload::Line,
+            },
+            key: key_template(&section, template, default),
+        };
+        section.finish();
+        subscribe
+    }
+
+    fn line(&self, section: Section<'_, '_>) -> LineConfig {
+        let tcp_listen = match section.text_or_empty("tcp_listen", TEXT_BYTES_MAX) {
+            None => LINE_TCP.parse().ok(),
+            Some(at) if at.value.is_empty() => None,
+            Some(at) => {
+                let parsed = at.value.parse().ok();
+                if parsed.is_none() {
+                    let wrong = format!("is \"{}\"", at.value);
+                    let remedy = "give address:port, such as \"127.0.0.1:8094\", or \"\" for none";
+                    section.wrong(at.line, "tcp_listen", &wrong, remedy);
+                }
+                parsed
+            }
+        };
+        let line = LineConfig {
+            tcp_listen,
+            unix_socket: Some(self.socket(&section, "unix_socket", "keel-data/line.sock"))
+                .filter(|path| !path.as_os_str().is_empty()),
+            connections_max: section.integer("connections_max", 64, (1, 1024)) as u32,
+            line_bytes_max: section.integer("line_bytes_max", 65_536, (256, 1 << 20)) as u32,
+            idle_seconds_max: section.integer("idle_seconds_max", 3600, (0, 86_400)) as u32,
+            precision: section.choice(
+                "precision",
+                Precision::Nanoseconds,
+                &[
+                    ("ns", Precision::Nanoseconds),
+                    ("us", Precision::Microseconds),
+                    ("ms", Precision::Milliseconds),
+                    ("s", Precision::Seconds),
+                ],
+            ),
+            key: key_template(&section, TemplateKind::Line, LINE_KEY),
+        };
+        section.finish();
+        line
+    }
+
+    fn path(&self, section: &Section<'_, '_>, key: &'static str, default: &str) -> PathBuf {
+        let given = section.text(key, PATH_BYTES_MAX);
+        self.base_dir
+            .join(given.map_or(default.to_owned(), |at| at.value))
+    }
+
+    /// A path of a Unix socket; an empty one stands for none where that is allowed.
+    fn socket(&self, section: &Section<'_, '_>, key: &'static str, default: &str) -> PathBuf {
+        let given = if key == "unix_socket" {
+            section.text_or_empty(key, PATH_BYTES_MAX)
+        } else {
+            section.text(key, PATH_BYTES_MAX)
+        };
+        let (line, text) = given.map_or((section.line(), default.to_owned()), |at| {
+            (at.line, at.value)
+        });
+        if text.is_empty() {
+            return PathBuf::new();
+        }
+        let path = self.base_dir.join(text);
+        let bytes = path.as_os_str().len();
+        if bytes > SOCKET_PATH_BYTES_MAX {
+            let wrong = format!("has {bytes} bytes with its directory");
+            let remedy = format!("give a path of at most {SOCKET_PATH_BYTES_MAX} bytes");
+            section.wrong(line, key, &wrong, remedy);
+        }
+        path
+    }
+}
+
+fn check_pattern(section: &Section<'_, '_>, key: &'static str, pattern: &At<String>) {
+    if pattern.value.is_empty() {
+        return; // Already told.
+    }
+    if let Err(error) = pattern::check(&pattern.value) {
+        let wrong = format!("is \"{}\"", pattern.value);
+        section.wrong(pattern.line, key, &wrong, reason(&error));
+    }
+}
+
+fn key_template(section: &Section<'_, '_>, kind: TemplateKind, default: &str) -> String {
+    let Some(at) = section.text("key", TEMPLATE_BYTES_MAX) else {
+        return default.to_owned();
+    };
+    if let Err(error) = Template::parse(&at.value, kind) {
+        let wrong = format!("is \"{}\"", at.value);
+        section.wrong(at.line, "key", &wrong, reason(&error));
+    }
+    at.value
+}
+
+/// Why a pattern or template does not fit, without the text that stands there already.
+fn reason(error: &ingest::Error) -> String {
+    match error {
+        ingest::Error::Pattern { reason, .. } | ingest::Error::Template { reason, .. } => {
+            (*reason).to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+/// `host:port`, `[::1]:1883`.
+fn host_port(text: &str) -> Option<(String, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let port: u16 = port.parse().ok().filter(|port| *port != 0)?;
+    let host = match host.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']')?,
+        None if host.contains(':') => return None,
+        None => host,
+    };
+    let is_plain = !host.is_empty() && !host.contains(['/', '@', '[', ']', ' ']);
+    is_plain.then(|| (host.to_owned(), port))
+}

@@ -1,0 +1,452 @@
+use super::*;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(text, "keel.toml", Path::new("")).map_err(|error| error.to_string())
+}
+
+fn error(text: &str) -> String {
+    parse(text).expect_err(text)
+}
+
+/// The example with every setting switched on. Settings that are off have no space behind their `#`.
+fn everything_on() -> String {
+    let on = |line: &str| match line.strip_prefix('#') {
+        Some(rest) if !rest.is_empty() && !rest.starts_with(' ') => rest.to_owned(),
+        _ => line.to_owned(),
+    };
+    example().lines().map(|line| on(line) + "\n").collect()
+}
+
+#[test]
+fn the_example_as_it_stands_is_the_default() {
+    let example = parse(example()).unwrap();
+    assert_eq!(example, parse("").unwrap());
+    assert_eq!(example.mqtt, None);
+    assert!(example.warnings().is_empty(), "{:?}", example.warnings());
+}
+
+#[test]
+fn the_example_with_everything_on_says_the_defaults_too() {
+    let all = everything_on();
+    let config = parse(&all).unwrap();
+    assert_eq!(config.mqtt.as_ref().unwrap().subscribe.len(), 2);
+    assert_eq!(config.key.len(), 1);
+    // Without the settings that are at their default, nothing changes.
+    let mut needed = String::new();
+    let mut is_needed = false;
+    for line in all.lines() {
+        if let Some(comment) = line.strip_prefix("# ") {
+            is_needed |= comment.starts_with("Required") || comment.starts_with("No default");
+            continue;
+        }
+        if line.is_empty() {
+            is_needed = false;
+        }
+        if line.starts_with('[') || is_needed {
+            needed.push_str(line);
+            needed.push('\n');
+            if line.contains(" = ") {
+                is_needed = false;
+            }
+        }
+    }
+    assert!(needed.lines().count() < all.lines().count() / 4, "{needed}");
+    assert!(!needed.contains("keys_max"), "{needed}");
+    assert_eq!(parse(&needed), Ok(config), "{needed}");
+}
+
+#[test]
+fn the_example_names_every_key_that_the_reader_asks_for() {
+    let all = everything_on();
+    let document = Document::new(&all);
+    assert!(sections::config(&document, Path::new("")).is_some());
+    let (problems, known) = document.finish();
+    assert_eq!(problems, []);
+    assert!(known.len() > 40, "{known:?}");
+    let mut named = Vec::new();
+    let mut section = String::new();
+    for line in all.lines().filter(|line| !line.starts_with('#')) {
+        if line.starts_with('[') {
+            section = line.trim_matches(['[', ']']).to_owned();
+            named.push(section.clone());
+        } else if let Some((key, _)) = line.split_once(" = ") {
+            named.push(format!("{section}.{key}"));
+        }
+    }
+    for key in known {
+        assert!(named.contains(&key), "{key}");
+    }
+}
+
+#[test]
+fn a_misspelt_key_is_told_with_its_line_and_the_nearest_one() {
+    assert_eq!(
+        error("[store]\n\ncommit_intervall_ms = 5\n"),
+        "keel.toml:3: unknown key store.commit_intervall_ms; did you mean commit_interval_ms?"
+    );
+    assert_eq!(
+        error("[stroe]\n"),
+        "keel.toml:1: unknown key stroe; did you mean store?"
+    );
+    assert_eq!(
+        error("zzz = 1\n"),
+        "keel.toml:1: unknown key zzz; remove it; `keel config example` shows every key"
+    );
+    // The misspelt key comes first, not what follows from it.
+    let text = "[mqtt]\nclient_id = \"x\"\nadress = \"h:1\"\n[[mqtt.subscribe]]\nfilter = \"#\"\n";
+    assert_eq!(
+        error(text),
+        "keel.toml:3: unknown key mqtt.adress; did you mean address? (and 1 more problem)"
+    );
+}
+
+#[test]
+fn ranges_and_types_are_told_with_the_remedy() {
+    for (text, expected) in [
+        (
+            "[store]\ncommit_interval_ms = 0",
+            "keel.toml:2: store.commit_interval_ms is 0; give a whole number from 1 to 60000",
+        ),
+        (
+            "[store]\ncommit_interval_ms = \"5\"",
+            "keel.toml:2: store.commit_interval_ms is text; give a whole number from 1 to 60000",
+        ),
+        (
+            "store = 5",
+            "keel.toml:1: store is a whole number; give a table: [store]",
+        ),
+        (
+            "[store]\nfull_policy = \"stop\"",
+            "keel.toml:2: store.full_policy is \"stop\"; give \"reject-new\" or \"drop-oldest\"",
+        ),
+        (
+            "[store]\ncard_rated_write_terabytes = nan",
+            "keel.toml:2: store.card_rated_write_terabytes is nan; give a number from 0 to 1000000",
+        ),
+        (
+            "[keys]\nauto_create = 1",
+            "keel.toml:2: keys.auto_create is a whole number; give true or false",
+        ),
+        (
+            "[keys]\nkeys_max = 99999999999999999999999",
+            "keel.toml:2: keys.keys_max is 99999999999999999999999; give a whole number from 1 to 1000000",
+        ),
+        (
+            "[line]\ntcp_listen = \"localhost:8094\"",
+            "keel.toml:2: line.tcp_listen is \"localhost:8094\"; give address:port, such as \"127.0.0.1:8094\", \
+             or \"\" for none",
+        ),
+        (
+            "[line]\nkey = \"{topic}\"",
+            "keel.toml:2: line.key is \"{topic}\"; only {measurement}, {tags}, {tag:NAME} and {field} make sense here",
+        ),
+        (
+            "[[key]]\npattern = \"a/#/b\"",
+            "keel.toml:2: key.pattern is \"a/#/b\"; `#` must be the whole last level",
+        ),
+        (
+            "[[key]]\nvalidity_ms = 5",
+            "keel.toml:1: key.pattern is missing; name the keys that are meant, such as \"hall/+/temperature\"",
+        ),
+        (
+            "[key]\npattern = \"a\"",
+            "keel.toml:1: key is a table; give tables: [[key]]",
+        ),
+        (
+            "[keys]\nkeys_max = 1\n[[key]]\npattern = \"a\"\n[[key]]\npattern = \"b\"\n[[key]]\npattern = \"#\"",
+            "keel.toml:1: key declares 2 keys, keys.keys_max is 1; raise keys.keys_max",
+        ),
+        (
+            "[node]\nsocket = \"\"",
+            "keel.toml:2: node.socket is empty; give a text, or remove the line",
+        ),
+        (
+            "[node]\nsocket = \"a\\u0007\"",
+            "keel.toml:2: node.socket holds a control character; remove it",
+        ),
+    ] {
+        assert_eq!(error(text), expected);
+    }
+}
+
+#[test]
+fn what_is_no_toml_is_told_with_its_line() {
+    for (text, line) in [
+        ("[node\n", 1),
+        ("\n\nx ==", 3),
+        ("[store]\n[store]\n", 2),
+        ("[store]\nimage = \"a\"\nimage = \"b\"\n", 3),
+        ("[store]\nimage = \"a\n", 2),
+    ] {
+        let error = error(text);
+        let start = format!("keel.toml:{line}: is not TOML: ");
+        assert!(error.starts_with(&start), "{error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn the_broker_is_checked() {
+    let mqtt = |rest: &str| {
+        format!(
+            "[mqtt]\naddress = \"h:1883\"\nclient_id = \"k\"\n{rest}\n[[mqtt.subscribe]]\nfilter = \"a/#\"\n"
+        )
+    };
+    let config = parse(&mqtt("")).unwrap();
+    let broker = config.mqtt.unwrap();
+    assert_eq!((broker.host.as_str(), broker.port), ("h", 1883));
+    assert_eq!(broker.subscribe[0].key, "{topic}");
+    assert_eq!(broker.subscribe[0].qos, 1);
+    for (rest, expected) in [
+        (
+            "password_file = \"p\"",
+            "keel.toml:4: mqtt.password_file lacks a user; give username as well",
+        ),
+        (
+            "reconnect_ms_min = 50000",
+            "keel.toml:1: mqtt.reconnect_ms_max is 30000; give at least reconnect_ms_min, which is 50000",
+        ),
+        (
+            "[[mqtt.subscribe]]\nfilter = \"a/#\"",
+            "keel.toml:6: mqtt.subscribe has the same filter twice; remove one of them",
+        ),
+        (
+            "[[mqtt.subscribe]]\nfilter = \"b\"\npayload = \"json\"",
+            "keel.toml:4: mqtt.subscribe.json_field is missing; name the member that holds the value; \"\" if the \
+             document is the value",
+        ),
+        (
+            "[[mqtt.subscribe]]\nfilter = \"b\"\njson_field = \"x\"",
+            "keel.toml:6: mqtt.subscribe.json_field is for payload = \"json\" only; set payload, or remove the line",
+        ),
+        (
+            "[[mqtt.subscribe]]\nfilter = \"b\"\nkey = \"{field}\"",
+            "keel.toml:6: mqtt.subscribe.key is \"{field}\"; only {topic} and {1} to {9} make sense here",
+        ),
+    ] {
+        assert_eq!(error(&mqtt(rest)), expected);
+    }
+    let line = parse(&mqtt(
+        "[[mqtt.subscribe]]\nfilter = \"l\"\npayload = \"line\"",
+    ))
+    .unwrap();
+    assert_eq!(
+        line.mqtt.unwrap().subscribe[0].key,
+        "{measurement}/{tags}/{field}"
+    );
+    let none = "[mqtt]\naddress = \"h:1883\"\nclient_id = \"k\"\n";
+    assert_eq!(
+        error(none),
+        "keel.toml:1: mqtt.subscribe is missing; add [[mqtt.subscribe]] with a filter, or remove [mqtt]"
+    );
+    for bad in [
+        "h",
+        "h:0",
+        "h:99999",
+        "mqtt://h:1883",
+        ":1883",
+        "::1:1883",
+        "[::1:1",
+        "u@h:1",
+    ] {
+        let text = mqtt("").replace("h:1883", bad);
+        let expected = format!(
+            "keel.toml:2: mqtt.address is \"{bad}\"; give host:port, such as \"192.168.1.10:1883\""
+        );
+        assert_eq!(error(&text), expected);
+    }
+    let text = mqtt("").replace("h:1883", "[::1]:1883");
+    assert_eq!(parse(&text).unwrap().mqtt.unwrap().host, "::1");
+}
+
+#[test]
+fn relative_paths_start_at_the_file() {
+    let text = "[store]\nimage = \"/dev/null\"\n[line]\nunix_socket = \"\"\n";
+    let config = Config::parse(text, "x", Path::new("/etc/keel")).unwrap();
+    assert_eq!(config.store.image, Path::new("/dev/null"));
+    assert_eq!(
+        config.node.socket,
+        Path::new("/etc/keel/keel-data/keel.sock")
+    );
+    assert_eq!(config.line.unix_socket, None);
+    let here = parse("").unwrap();
+    assert_eq!(here.node.socket, Path::new("keel-data/keel.sock"));
+    let deep = format!("/{}", "d".repeat(100));
+    let error = Config::parse("", "x", Path::new(&deep))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("node.socket has 121 bytes"), "{error}");
+}
+
+#[test]
+fn history_ends_before_the_store_is_full_unless_told_otherwise() {
+    let capacity = 256 << 20;
+    let retention = parse("").unwrap().store.retention(capacity);
+    assert_eq!(retention.history_bytes_max, capacity / 10 * 9);
+    assert_eq!(retention.history_age_ms_max, 0);
+    let text =
+        "[store]\nhistory_mebibytes_max = 5\nhistory_days_max = 2\nfull_policy = \"drop-oldest\"";
+    assert_eq!(
+        parse(text).unwrap().store.retention(capacity),
+        db::Retention {
+            history_bytes_max: 5 << 20,
+            history_age_ms_max: 2 * 86_400_000,
+            full_policy: db::FullPolicy::DropOldest,
+        }
+    );
+}
+
+#[test]
+fn surprises_are_warned_of() {
+    for (text, expected) in [
+        (
+            "[store]\nhistory_mebibytes_max = 256",
+            "new readings are refused",
+        ),
+        ("[line]\ntcp_listen = \"0.0.0.0:8094\"", "no authentication"),
+        ("[line]\ntcp_listen = \"\"\nunix_socket = \"\"", "no source"),
+        (
+            "[keys]\nauto_create = false",
+            "every reading will be refused",
+        ),
+    ] {
+        let warnings = parse(text).unwrap().warnings();
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains(expected), "{warnings:?}");
+    }
+    let quiet = "[store]\nhistory_mebibytes_max = 255\n[line]\ntcp_listen = \"[::1]:8094\"";
+    assert!(parse(quiet).unwrap().warnings().is_empty());
+}
+
+#[test]
+fn a_running_node_changes_what_it_can() {
+    let old = parse("").unwrap();
+    let same = reload(&old, &old);
+    assert!(same.applied.is_empty() && same.needs_restart.is_empty());
+    assert_eq!(same.effective, old);
+    let text = "[store]\nhistory_days_max = 3\nimage = \"other.img\"\n[keys]\nauto_create = false\nkeys_max = 5\n\
+                [[key]]\npattern = \"a\"\n[line]\nprecision = \"s\"\nidle_seconds_max = 1\n[time]\npast_days_max = 1\n\
+                [mqtt]\naddress = \"h:1\"\nclient_id = \"k\"\n[[mqtt.subscribe]]\nfilter = \"#\"\n";
+    let new = parse(text).unwrap();
+    let changes = reload(&old, &new);
+    assert_eq!(
+        changes.applied,
+        [
+            "store.history_days_max",
+            "keys.auto_create",
+            "key",
+            "time.past_days_max",
+            "line.precision"
+        ]
+    );
+    assert_eq!(
+        changes.needs_restart,
+        [
+            "store.image",
+            "keys.keys_max",
+            "mqtt",
+            "line.idle_seconds_max"
+        ]
+    );
+    assert_eq!(changes.effective.store.image, old.store.image);
+    assert_eq!(changes.effective.store.history_days_max, 3);
+    assert_eq!(changes.effective.mqtt, None);
+    let changes = reload(&new, &parse(&text.replace("h:1", "h:2")).unwrap());
+    assert_eq!(changes.applied, ["mqtt"]);
+    assert!(changes.needs_restart.is_empty());
+}
+
+#[test]
+fn what_the_example_marks_needs_a_restart_and_nothing_else_does() {
+    // One other value for each key at the top of the example; the comment above it says [restart] or not.
+    let mut marked = false;
+    let mut section = String::new();
+    let mut seen = 0;
+    for line in example().lines() {
+        if line.is_empty() {
+            marked = false;
+        } else if let Some(comment) = line.strip_prefix("# ") {
+            marked |= comment.contains("[restart]");
+        } else if line.starts_with('[') {
+            section = line.to_owned();
+        } else if let Some((key, value)) = line.split_once(" = ").filter(|_| !line.starts_with('#'))
+        {
+            let other = match (key, value) {
+                ("full_policy", _) => "\"drop-oldest\"".to_owned(),
+                ("tcp_listen", _) => "\"127.0.0.1:1\"".to_owned(),
+                ("precision", _) => "\"s\"".to_owned(),
+                (_, "true") => "false".to_owned(),
+                ("card_rated_write_terabytes", _) => "7.5".to_owned(),
+                (_, number) if number.parse::<u64>().is_ok() => "77".to_owned(),
+                _ => "\"another\"".to_owned(),
+            };
+            let other = if key == "line_bytes_max" {
+                "777".to_owned()
+            } else {
+                other
+            };
+            let new = parse(&format!("{section}\n{key} = {other}\n")).unwrap();
+            let changes = reload(&parse("").unwrap(), &new);
+            let name = format!("{}.{key}", section.trim_matches(['[', ']']));
+            let found = (changes.applied, changes.needs_restart);
+            let expected = if marked {
+                (vec![], vec![&*name])
+            } else {
+                (vec![&*name], vec![])
+            };
+            assert_eq!(found, expected);
+            seen += 1;
+        }
+    }
+    assert!(seen > 20, "{seen}");
+}
+
+#[test]
+fn nothing_that_anybody_writes_makes_it_panic() {
+    let example = everything_on();
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = move |limit: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed % limit as u64) as usize
+    };
+    let scraps = [
+        "=",
+        "[",
+        "]",
+        "\"",
+        "\n",
+        "[[key]]\n",
+        "{",
+        "}",
+        "-1",
+        "é",
+        "\0",
+        "1e999",
+        "'''",
+        ".",
+        "#",
+    ];
+    for _ in 0..2_000 {
+        let mut text: Vec<char> = example.chars().collect();
+        for _ in 0..=next(3) {
+            let at = next(text.len());
+            if next(2) == 0 {
+                let end = (at + next(30)).min(text.len());
+                text.drain(at..end);
+            } else {
+                text.splice(at..at, scraps[next(scraps.len())].chars());
+            }
+        }
+        let text: String = text.into_iter().collect();
+        if let Err(error) = parse(&text) {
+            assert!(
+                error.starts_with("keel.toml:") && !error.contains('\n'),
+                "{error}"
+            );
+        }
+    }
+    let deep = format!("x = {}", "[".repeat(100_000));
+    assert!(error(&deep).starts_with("keel.toml:1: "));
+}
