@@ -425,12 +425,14 @@ impl<S: SegmentStore> Database<S> {
             let mut guard = lock(&shared.core);
             shared.store_waiters.fetch_sub(1, Ordering::Relaxed);
             let core = &mut *guard;
+            while shared.adopt(core)? {}
             let active = core.writer.active();
             let mut source = history::Source {
                 store: core.store.as_mut().ok_or(Error::Closed)?,
                 index: &mut core.index,
                 segments: core.writer.segments(),
                 active,
+                live: core.writer.summary(),
                 segment_bytes_max: shared.options.segment_bytes_max,
                 present: present.map(|sample| (shared.boot_id, sample)),
             };

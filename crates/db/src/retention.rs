@@ -19,10 +19,12 @@ impl<S: SegmentStore> Shared<S> {
         let wall_trusted = self.sample_wall_trusted();
         let active = core.writer.active();
         let segment_bytes_max = self.options.segment_bytes_max;
-        let store = core.store.as_mut().ok_or(Error::Closed)?;
-        let indexing = core
-            .index
-            .step(store, core.writer.segments(), active, segment_bytes_max)?;
+        let indexing = self.adopt(core)? || {
+            let store = core.store.as_mut().ok_or(Error::Closed)?;
+            let (segments, live) = (core.writer.segments(), core.writer.summary());
+            core.index
+                .step(store, segments, active, live, segment_bytes_max)?
+        };
         let retention = *lock(&self.retention);
         let mut deleted = false;
         if !indexing && self.has_expired(core, &retention, wall_trusted) {
@@ -40,6 +42,16 @@ impl<S: SegmentStore> Shared<S> {
         }
         self.publish(core);
         Ok(indexing || deleted)
+    }
+
+    /// Hands the index one summary that the writer has finished. `true`: there was one.
+    pub(crate) fn adopt(&self, core: &mut Core<S>) -> Result<bool, Error> {
+        let Some(summary) = core.writer.take_finished() else {
+            return Ok(false);
+        };
+        let store = core.store.as_mut().ok_or(Error::Closed)?;
+        core.index.adopt(store, core.writer.segments(), summary)?;
+        Ok(true)
     }
 
     /// Brings the figures of the log up to date.
@@ -85,7 +97,9 @@ impl<S: SegmentStore> Shared<S> {
             arrival_us: self.clock.monotonic_ns() / 1000,
             wall_ms: self.clock.wall_ms(),
         };
-        let boots = core.index.boots(Some((self.boot_id, now)));
+        let boots = core
+            .index
+            .boots(core.writer.summary(), Some((self.boot_id, now)));
         let age_max = i64::try_from(retention.history_age_ms_max).unwrap_or(i64::MAX);
         // A segment whose times nobody knows is as old as the next one whose times are known, or older.
         for segment in segments.iter() {

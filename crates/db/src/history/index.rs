@@ -74,12 +74,33 @@ impl Index {
         }
     }
 
-    /// What is known of the segment that grows, as far as it has been read.
-    pub(crate) fn active(&self, segment: u32) -> Option<&Summary> {
-        self.building
+    /// What is known of the segment that grows: by its writer, otherwise as far as it has been read.
+    pub(crate) fn active<'a>(
+        &'a self,
+        segment: u32,
+        live: Option<&'a Summary>,
+    ) -> Option<&'a Summary> {
+        live.filter(|summary| summary.segment == segment).or(self
+            .building
             .as_ref()
             .map(|building| &building.summary)
-            .filter(|summary| summary.segment == segment)
+            .filter(|summary| summary.segment == segment))
+    }
+
+    /// Takes the summary that the writer made of a segment.
+    pub(crate) fn adopt<S: SegmentStore>(
+        &mut self,
+        store: &mut S,
+        segments: &VecDeque<u32>,
+        summary: Summary,
+    ) -> Result<(), Error> {
+        // It may have been deleted before anybody asked.
+        if segments.binary_search(&summary.segment).is_ok() {
+            keep(store, &summary)?;
+            self.unindexed.remove(&summary.segment);
+            self.known.insert(summary.segment, summary.outline);
+        }
+        Ok(())
     }
 
     /// One step towards knowing every segment, the growing one up to its present end. `true`: more to do.
@@ -88,6 +109,7 @@ impl Index {
         store: &mut S,
         segments: &VecDeque<u32>,
         active: Option<(u32, u64)>,
+        live: Option<&Summary>,
         segment_bytes_max: u64,
     ) -> Result<bool, Error> {
         if self.remove_orphan(store, segments)? {
@@ -121,6 +143,10 @@ impl Index {
             (Some(segment), _) => self
                 .build(store, segment, None, segment_bytes_max)
                 .map(|()| true),
+            (None, Some((segment, _))) if live.is_some_and(|live| live.segment == segment) => {
+                self.building = None;
+                Ok(loads > 0)
+            }
             (None, Some((segment, bytes))) => {
                 self.build(store, segment, Some(bytes), segment_bytes_max)?;
                 Ok(self
@@ -222,13 +248,20 @@ impl Index {
     }
 
     /// When each boot's clock could be trusted, with what is known of the present one.
-    pub(crate) fn boots(&self, present: Option<([u8; 16], Sample)>) -> Boots {
+    pub(crate) fn boots(
+        &self,
+        live: Option<&Summary>,
+        present: Option<([u8; 16], Sample)>,
+    ) -> Boots {
         let mut boots = Boots::default();
         for outline in self.known.values() {
             boots.add_outline(outline);
         }
         if let Some(building) = &self.building {
             boots.add_outline(&building.summary.outline);
+        }
+        if let Some(summary) = live {
+            boots.add_outline(&summary.outline);
         }
         if let Some((boot_id, sample)) = present {
             boots.add(boot_id, sample);

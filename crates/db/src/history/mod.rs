@@ -20,7 +20,7 @@ use crate::options::ObjectId;
 use crate::store::SegmentStore;
 
 use index::{Index, STEP_BYTES};
-use summary::{Boots, Sample};
+use summary::{Boots, Sample, Summary};
 
 /// What a range read asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +157,8 @@ pub(crate) struct Source<'a, S: SegmentStore> {
     pub(crate) index: &'a mut Index,
     pub(crate) segments: &'a std::collections::VecDeque<u32>,
     pub(crate) active: Option<(u32, u64)>,
+    /// What the writer knows of the segment that grows.
+    pub(crate) live: Option<&'a Summary>,
     pub(crate) segment_bytes_max: u64,
     /// This boot and a trusted moment of it, if its clock is trusted now.
     pub(crate) present: Option<([u8; 16], Sample)>,
@@ -181,6 +183,7 @@ pub(crate) fn slice<S: SegmentStore>(
                 source.store,
                 source.segments,
                 source.active,
+                source.live,
                 source.segment_bytes_max,
             )?;
             if !more {
@@ -203,13 +206,13 @@ pub(crate) fn slice<S: SegmentStore>(
 
 /// Chooses the segments.
 fn plan<S: SegmentStore>(source: &Source<'_, S>, query: &HistoryQuery, cursor: &mut HistoryCursor) {
-    cursor.boots = source.index.boots(source.present);
+    cursor.boots = source.index.boots(source.live, source.present);
     cursor.report.segments_total = source.segments.len() as u64;
     for segment in source.segments.iter().rev().copied() {
-        let outline = source
+        let outline = source.index.outline(segment).or(source
             .index
-            .outline(segment)
-            .or(source.index.active(segment).map(|summary| &summary.outline));
+            .active(segment, source.live)
+            .map(|summary| &summary.outline));
         let meets = outline.is_none_or(|outline| {
             outline.readings > 0
                 && cursor
@@ -237,7 +240,7 @@ fn next_place<S: SegmentStore>(
             continue;
         }
         let loaded;
-        let summary = match source.index.active(segment) {
+        let summary = match source.index.active(segment, source.live) {
             // What was appended since the index was made is behind its last piece.
             Some(summary) => Some(summary),
             None => {

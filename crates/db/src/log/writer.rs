@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::clock::Clock;
 
 use crate::error::LogFailure;
+use crate::history::summary::Summary;
 use crate::options::{DbOptions, KEY_BYTES_MAX, ObjectId};
 use crate::queue::{Entries, Entry, EntryKind};
 use crate::stats::LogCounters;
@@ -17,7 +18,8 @@ use crate::store::{SegmentStore, StoreError};
 use crate::table::Table;
 use crate::ticket::Progress;
 
-use super::codec::{self, ANCHOR_BYTES, Anchor, Context, Dictionary, Reading, Seal};
+use super::codec::{self, ANCHOR_BYTES, Anchor, Context, Dictionary, Reading, Record, Seal};
+use super::reader::Found;
 use super::segment_name;
 
 /// Log bytes after which the times are said in full again: about one flash block, the unit of damage.
@@ -26,6 +28,8 @@ pub const ANCHOR_EVERY_BYTES: usize = 4000;
 const REANCHOR_US: i64 = codec::ARRIVAL_WINDOW_US / 4;
 /// Segment numbers tried when a name is taken that the listing did not show (a damaged directory block).
 const NUMBER_TRIES: u32 = 64;
+/// Summaries that wait for the index; beyond, a segment is read again for its own.
+const FINISHED_MAX: usize = 4;
 /// No dictionary record of the object in the current segment.
 const UNNAMED: u32 = u32::MAX;
 
@@ -74,6 +78,10 @@ pub(crate) struct LogWriter<F> {
     reserve_bytes: u64,
     /// Every segment of the log, ascending.
     segments: VecDeque<u32>,
+    /// What the growing segment holds; `None` when this writer does not know all of it.
+    summary: Option<Summary>,
+    /// Summaries of segments that have ceased to grow, for the index to take.
+    finished: Vec<Summary>,
 }
 
 /// How far a commit has come in what waited, in bytes of it.
@@ -105,7 +113,19 @@ impl<F: Copy> LogWriter<F> {
             bytes_appended: 0,
             reserve_bytes: 0,
             segments: VecDeque::new(),
+            summary: None,
+            finished: Vec::with_capacity(FINISHED_MAX),
         }
+    }
+
+    /// What the growing segment holds, if this writer began it.
+    pub(crate) fn summary(&self) -> Option<&Summary> {
+        self.summary.as_ref().filter(|_| self.file.is_some())
+    }
+
+    /// The summary of a segment that has ceased to grow.
+    pub(crate) fn take_finished(&mut self) -> Option<Summary> {
+        self.finished.pop()
     }
 
     /// Names the segments that are there already, ascending.
@@ -198,6 +218,8 @@ impl<F: Copy> LogWriter<F> {
         self.next_lsn -= self.staged_readings;
         self.staged_readings = 0;
         done.staged = done.durable;
+        // What was summed up of it was never written; the segment will be read again for that.
+        self.summary = None;
         // Anchors and names among it were never written.
         self.force_anchor = true;
         self.named_in.fill(UNNAMED);
@@ -208,6 +230,12 @@ impl<F: Copy> LogWriter<F> {
         if let Some(file) = self.file.take() {
             store.close(file);
         }
+        if let Some(mut summary) = self.summary.take()
+            && self.finished.len() < FINISHED_MAX
+        {
+            summary.outline.log_bytes = self.length;
+            self.finished.push(summary);
+        }
         self.segment = self.segment.saturating_add(1);
         self.length = 0;
     }
@@ -217,6 +245,7 @@ impl<F: Copy> LogWriter<F> {
         if self.length == 0 && begin == 0 {
             codec::put_segment(&mut self.staged, self.seal, self.segment);
             self.force_anchor = true;
+            self.summary = Some(Summary::new(self.segment));
         }
         let named = self
             .named_in
@@ -242,11 +271,26 @@ impl<F: Copy> LogWriter<F> {
                 node_time: entry.node_time,
                 value: entry.value,
             };
+            let offset = self.length + self.staged.len() as u64;
             codec::put_reading(&mut self.staged, &reading, &context, narrow);
+            self.sum_up(Record::Reading(reading), offset);
             self.next_lsn += 1;
             self.staged_readings += 1;
         }
         self.since_anchor += self.staged.len() - begin;
+    }
+
+    /// Takes a staged record into the summary, as a reader of the segment would.
+    fn sum_up(&mut self, record: Record<'_>, offset: u64) {
+        if let Some(summary) = &mut self.summary {
+            let found = Found {
+                record,
+                offset,
+                lsn: self.next_lsn,
+                boot_id: [0; 16],
+            };
+            summary.add(&found, self.segment_bytes_max);
+        }
     }
 
     fn stage_name(&mut self, id: u32, table: &Table) {
@@ -300,7 +344,9 @@ impl<F: Copy> LogWriter<F> {
             wall_trusted: around.clock.wall_is_trusted(),
             lsn: self.next_lsn,
         };
+        let offset = self.length + self.staged.len() as u64;
         codec::put_anchor(&mut self.staged, self.seal, &anchor);
+        self.sum_up(Record::Anchor(anchor), offset);
         // Where no earlier anchor could stand in for this one, it is written twice.
         self.earlier = self
             .anchor
@@ -388,6 +434,9 @@ impl<F: Copy> LogWriter<F> {
         loop {
             match store.create(&segment_name(self.segment)) {
                 Ok(file) => {
+                    if let Some(summary) = &mut self.summary {
+                        summary.segment = self.segment;
+                    }
                     self.segments.push_back(self.segment);
                     return Ok(*self.file.insert(file));
                 }
@@ -413,7 +462,7 @@ pub(crate) fn failure_of(error: &StoreError) -> LogFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::codec::{Record, decode};
+    use crate::log::codec::decode;
     use crate::queue::Queue;
     use crate::store::MemoryStore;
     use base::sim::SimClock;
