@@ -72,6 +72,18 @@ pub enum Error {
         /// What kind of failure it is.
         code: Code,
     },
+    /// A number lies outside its range.
+    #[error("{name} must lie between {low} and {high}, it is {value}")]
+    OptionRange {
+        /// Its name.
+        name: &'static str,
+        /// The refused value.
+        value: u64,
+        /// Least value allowed.
+        low: u64,
+        /// Greatest value allowed.
+        high: u64,
+    },
     /// The database refused.
     #[error(transparent)]
     Database(#[from] db::Error),
@@ -87,7 +99,8 @@ impl Error {
             | Self::Sensor { .. }
             | Self::Option(_)
             | Self::Pattern { .. }
-            | Self::Template { .. } => Code::Invalid,
+            | Self::Template { .. }
+            | Self::OptionRange { .. } => Code::Invalid,
             Self::Listen { code, .. } => *code,
             Self::TooLarge { .. } => Code::Full,
             Self::Database(error) => error.code(),

@@ -1,8 +1,20 @@
 //! Influx line protocol: its grammar and the sockets it comes in by. `LINE.md` says what is taken.
 
+mod buffer;
+mod connection;
+mod format;
+mod listen;
+mod options;
 mod parse;
+mod state;
 
+pub use buffer::{LineBuffer, Piece};
+pub use connection::ACKS_PENDING_MAX;
+pub use format::write_line;
+pub use listen::{Ended, LineListeners, run};
+pub use options::LineOptions;
 pub use parse::{Escaped, FIELDS_MAX, FieldValue, Line, Quoted, TAGS_MAX, parse};
+pub use state::{Control, Controller, LineFigures, LineState, control};
 
 /// Unit of the timestamps in lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

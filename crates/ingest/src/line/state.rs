@@ -1,0 +1,124 @@
+//! What others may see of the listeners while they run, and their end.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The listeners' figures; written by them, read from any thread.
+#[derive(Debug, Default)]
+pub struct LineState {
+    pub(super) connections: AtomicU64,
+    pub(super) connections_total: AtomicU64,
+    pub(super) connections_refused: AtomicU64,
+    pub(super) connections_idle: AtomicU64,
+    pub(super) waiting: AtomicU64,
+    pub(super) waiting_full: AtomicU64,
+    pub(super) lines: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) acknowledged: AtomicU64,
+    pub(super) oversized: AtomicU64,
+    pub(super) unfinished: AtomicU64,
+}
+
+/// [`LineState`] at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineFigures {
+    /// Connections that are open now.
+    pub connections: u64,
+    /// Connections that were ever taken.
+    pub connections_total: u64,
+    /// Connections that were closed at once because there were `connections_max` already.
+    pub connections_refused: u64,
+    /// Connections that were closed because nothing came for too long.
+    pub connections_idle: u64,
+    /// Connections whose lines wait now because the database takes nothing.
+    pub waiting: u64,
+    /// Those of them that wait because the store is full.
+    pub waiting_full: u64,
+    /// Lines done with, empty ones not counted.
+    pub lines: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Acknowledgement lines sent.
+    pub acknowledged: u64,
+    /// Lines above `line_bytes_max`.
+    pub oversized: u64,
+    /// Lines that the end of their connection cut off.
+    pub unfinished: u64,
+}
+
+impl LineState {
+    /// The figures now. They are not of one instant.
+    #[must_use]
+    pub fn figures(&self) -> LineFigures {
+        LineFigures {
+            connections: self.connections.load(Relaxed),
+            connections_total: self.connections_total.load(Relaxed),
+            connections_refused: self.connections_refused.load(Relaxed),
+            connections_idle: self.connections_idle.load(Relaxed),
+            waiting: self.waiting.load(Relaxed),
+            waiting_full: self.waiting_full.load(Relaxed),
+            lines: self.lines.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            acknowledged: self.acknowledged.load(Relaxed),
+            oversized: self.oversized.load(Relaxed),
+            unfinished: self.unfinished.load(Relaxed),
+        }
+    }
+}
+
+/// One more in a gauge for as long as it lives.
+pub(super) struct Counted<'s>(&'s AtomicU64);
+
+impl<'s> Counted<'s> {
+    pub(super) fn new(gauge: &'s AtomicU64) -> Self {
+        gauge.fetch_add(1, Relaxed);
+        Self(gauge)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Stops the listeners; usable from any thread. Dropping it stops them without waiting for anything.
+#[derive(Debug)]
+pub struct Controller {
+    sender: watch::Sender<Option<Duration>>,
+}
+
+/// The listeners' end of a [`Controller`].
+#[derive(Clone, Debug)]
+pub struct Control {
+    receiver: watch::Receiver<Option<Duration>>,
+}
+
+/// A controller and the control to run listeners with.
+#[must_use]
+pub fn control() -> (Controller, Control) {
+    let (sender, receiver) = watch::channel(None);
+    (Controller { sender }, Control { receiver })
+}
+
+impl Controller {
+    /// Ends the listeners: nothing more is taken, and acknowledgements that were asked for have `wait_ms_max` to
+    /// become due and be sent.
+    pub fn stop(&self, wait_ms_max: u64) {
+        self.sender
+            .send_replace(Some(Duration::from_millis(wait_ms_max)));
+    }
+}
+
+impl Control {
+    /// Waits for the wish to stop, and returns the time that is left for acknowledgements. Dropping the future
+    /// loses nothing.
+    pub(super) async fn stopped(&mut self) -> Duration {
+        match self.receiver.wait_for(Option::is_some).await {
+            Ok(wish) => wish.unwrap_or_default(),
+            // The controller is gone, perhaps after a wish.
+            Err(_) => Duration::ZERO,
+        }
+    }
+}

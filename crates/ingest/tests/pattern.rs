@@ -1,0 +1,110 @@
+//! Patterns: a table, and agreement with a definition that is written in another way.
+
+use ingest::pattern::{check, is_exact, matches};
+use proptest::prelude::*;
+
+#[test]
+fn wildcards_stand_for_levels() {
+    for (pattern, name, fits) in [
+        ("a", "a", true),
+        ("a", "b", false),
+        ("a", "a/b", false),
+        ("a/b", "a", false),
+        ("+", "a", true),
+        ("+", "", true),
+        ("+", "a/b", false),
+        ("+/+", "a/b", true),
+        ("a/+", "a", false),
+        ("a/+", "a/", true),
+        ("a/+/c", "a/b/c", true),
+        ("a/+/c", "a/b/d", false),
+        ("a/+/c", "a/b/b/c", false),
+        ("#", "a", true),
+        ("#", "a/b/c", true),
+        ("a/#", "a", true),
+        ("a/#", "a/b/c", true),
+        ("a/#", "ab", false),
+        ("+/b/#", "a/b", true),
+        ("+/b/#", "a/c", false),
+        ("$SYS/#", "$SYS/load", true),
+        ("#/a", "a/a", false),
+        ("a+", "ab", false),
+        ("/a", "/a", true),
+        ("/a", "a", false),
+    ] {
+        assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+    }
+}
+
+#[test]
+fn what_is_no_pattern_is_refused_with_a_reason() {
+    for pattern in [
+        "a", "a/b", "+", "#", "a/+/b/#", "/", "a//b", "é/+", "$SYS/#",
+    ] {
+        assert!(check(pattern).is_ok(), "{pattern}");
+    }
+    let long = "x".repeat(257);
+    for (pattern, reason) in [
+        ("", "empty"),
+        (long.as_str(), "256"),
+        ("a\n", "control"),
+        ("#/a", "`#`"),
+        ("a#", "`#`"),
+        ("a/b#", "`#`"),
+        ("a+", "`+`"),
+        ("a/+b/c", "`+`"),
+    ] {
+        let error = check(pattern).unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+        assert_eq!(error.code(), base::error::Code::Invalid);
+        assert!(error.to_string().len() < 200);
+    }
+    assert!(is_exact("a/b"));
+    assert!(!is_exact("a/+"));
+    assert!(!is_exact("#"));
+}
+
+/// By recursion over levels.
+fn fits(pattern: &[&str], name: &[&str]) -> bool {
+    match (pattern, name) {
+        (["#"], _) | ([], []) => true,
+        (["+", pattern @ ..], [_, name @ ..]) => fits(pattern, name),
+        ([first, pattern @ ..], [level, name @ ..]) => first == level && fits(pattern, name),
+        _ => false,
+    }
+}
+
+fn level() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just("a".to_owned()),
+        Just("b".to_owned()),
+        Just(String::new()),
+        Just("+".to_owned()),
+        Just("#".to_owned()),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn agrees_with_its_definition(
+        pattern in prop::collection::vec(level(), 1..5),
+        name in prop::collection::vec(level(), 1..5),
+    ) {
+        let (pattern_text, name_text) = (pattern.join("/"), name.join("/"));
+        if check(&pattern_text).is_ok() {
+            let pattern: Vec<&str> = pattern.iter().map(String::as_str).collect();
+            let name: Vec<&str> = name.iter().map(String::as_str).collect();
+            prop_assert_eq!(matches(&pattern_text, &name_text), fits(&pattern, &name));
+        }
+    }
+
+    #[test]
+    fn nothing_makes_it_panic(pattern in ".{0,20}", name in ".{0,20}") {
+        let _ = (check(&pattern), matches(&pattern, &name), is_exact(&pattern));
+        if check(&name).is_ok() && is_exact(&name) {
+            prop_assert!(matches(&name, &name));
+        }
+    }
+}
