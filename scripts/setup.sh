@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that the machine can build Evenkeel. Says what it does, changes nothing that is there already.
 #   scripts/setup.sh          what the build needs
-#   scripts/setup.sh --test   also what the checks need (rustfmt, clippy)
+#   scripts/setup.sh --test   also what the checks need (rustfmt, clippy, the MQTT broker mosquitto)
 set -euo pipefail
 
 rust_version_min=1.88
@@ -33,6 +33,23 @@ install_packages() {
     rm -f "$log"
 }
 
+# The broker that the tests start themselves, on ports and in directories of their own. Its package would start one as
+# a service, too, which a test run has no business to do.
+install_broker() {
+    local policy=/usr/sbin/policy-rc.d made=
+    if [ "$(id -u)" -eq 0 ] && [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+        made=yes
+    fi
+    (install_packages mosquitto mosquitto-clients) || say "the tests that need mosquitto will be skipped"
+    if [ -n "$made" ]; then rm -f "$policy"; fi
+}
+
+has_broker() {
+    command -v mosquitto_pub >/dev/null 2>&1 && { command -v mosquitto || [ -x /usr/sbin/mosquitto ]; } >/dev/null 2>&1
+}
+
 add_component() {
     command -v rustup >/dev/null 2>&1 || fail "$1 is missing: install it beside $(rustc --version)"
     say "adding $1 (rustup)"
@@ -58,6 +75,7 @@ can_link || fail "cc is there but cannot link a program: check the C compiler's 
 if [ "${1:-}" = --test ]; then
     cargo fmt --version >/dev/null 2>&1 || add_component rustfmt
     cargo clippy --version >/dev/null 2>&1 || add_component clippy
+    has_broker || install_broker
 fi
 
 say "ready: rustc $rust_version, $(cc --version | head -n 1)"
