@@ -37,11 +37,13 @@ use std::process::ExitCode;
 
 fn config_command(command: &cli::ConfigCommand) -> Result<u8, error::CliError> {
     match command {
-        cli::ConfigCommand::Check { file, json } => {
-            let _ = json;
-            config::Config::load(file).map(|_| 0)
+        cli::ConfigCommand::Check { file, json } => config::check(file, *json),
+        cli::ConfigCommand::Example => {
+            let mut output = output::Output::new();
+            output.bytes(config::example().as_bytes())?;
+            output.flush()?;
+            Ok(0)
         }
-        cli::ConfigCommand::Example => Ok(0),
     }
 }
 

@@ -5,6 +5,11 @@
 //! [`BLOCKING_THREADS_MAX`] read history. None but the commit thread waits for the device while it holds anything
 //! that a put needs.
 //!
+//! **Files:** `image.rs` the store's image and who holds it, `settings.rs` from the configuration to the options of
+//! the rooms, `sources.rs` line protocol and MQTT, `server.rs` the socket, `wire.rs` one connection, `protocol.rs`
+//! what is said over it, `session.rs` get, put and status, `watch.rs` and `changes.rs` changes, `history.rs` range
+//! reads, `keeper.rs` the keeper, `log.rs` events.
+//!
 //! **Order of the end:** sources and clients stop reading, what they hold is made durable and acknowledged, the
 //! database writes a checkpoint and closes, then the image is free for another node.
 
@@ -17,10 +22,11 @@ pub(crate) mod protocol;
 mod server;
 mod session;
 mod settings;
+mod sources;
 mod watch;
 mod wire;
 
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::error::CliError;
 use crate::flash_cmd::store_error;
 use base::clock::{Clock, SystemClock};
@@ -32,6 +38,7 @@ use ingest::durable::DurableWatch;
 use ingest::intake::NodeDestination;
 use keeper::Keeper;
 use protocol::{Failure, Kind};
+use sources::{Plan, Sources};
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
@@ -54,7 +61,10 @@ const BLOCKING_THREADS_MAX: usize = 2;
 const HISTORY_READS_MAX: usize = 4;
 
 /// How long the end waits for sources and clients; what they have not acknowledged by then, they will send again.
-const GRACE: Duration = Duration::from_millis(1_200);
+const GRACE: Duration = Duration::from_millis(1_000);
+
+/// How long the end waits for those who do not keep to it.
+const GRACE_MAX: Duration = Duration::from_millis(1_300);
 
 /// What the socket counts, for the status.
 #[derive(Debug, Default)]
@@ -76,6 +86,8 @@ pub(crate) struct Node {
     pub(crate) stop: latest::Receiver<bool>,
     pub(crate) history_reads: Semaphore,
     pub(crate) counters: Counters,
+    /// Why the last reload was refused, until one is not.
+    pub(crate) reload_error: RefCell<Option<String>>,
 }
 
 impl Node {
@@ -96,6 +108,7 @@ impl Node {
 pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
     let begun = Instant::now();
     let config = Config::load(path)?;
+    let plan = Plan::of(&config)?;
     let image_path = config.store.image.clone();
     let Image {
         store,
@@ -126,6 +139,7 @@ pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
         let socket = server::bind(&config.node.socket)?;
         let durable = DurableWatch::start(Arc::clone(&target))
             .map_err(|error| CliError::io("node", &error))?;
+        let mut sources = Sources::start(plan, &target, &durable)?;
         let keeper =
             Keeper::start(Arc::clone(&db), || {}).map_err(|error| CliError::io("node", &error))?;
         let mut signals = Signals::new()?;
@@ -155,6 +169,7 @@ pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
             stop: stopped,
             history_reads: Semaphore::new(HISTORY_READS_MAX),
             counters: Counters::default(),
+            reload_error: RefCell::new(None),
         });
         let server = tokio::task::spawn_local(server::run(Rc::clone(&node), socket));
         log::event(
@@ -171,12 +186,17 @@ pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
                     log::event("stopping", format!("on {name}"));
                     break;
                 }
-                What::Reload => log::event("reload", "not yet"),
+                What::Reload => reload(path, &node, &mut sources, capacity_bytes),
             }
         }
         stop.send_replace(true);
-        if tokio::time::timeout(GRACE, server).await.is_err() {
-            log::event("stopping", "without the clients that do not finish");
+        sources.stop(u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX));
+        let ended = async {
+            sources.ended().await;
+            server.await.ok();
+        };
+        if tokio::time::timeout(GRACE_MAX, ended).await.is_err() {
+            log::event("stopping", "without those who do not finish");
         }
         drop(keeper);
         Ok(())
@@ -190,6 +210,48 @@ pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
     drop(holder);
     log::event("stopped", "everything that was acknowledged is on flash");
     Ok(0)
+}
+
+/// Reads the configuration again. One that is wrong changes nothing; what needs a restart is named.
+fn reload(path: &Path, node: &Node, sources: &mut Sources, capacity_bytes: u64) {
+    let refused = |error: CliError| {
+        log::event("reload", format!("refused, nothing changes: {error}"));
+        *node.reload_error.borrow_mut() = Some(error.to_string());
+    };
+    let new = match Config::load(path) {
+        Ok(new) => new,
+        Err(error) => return refused(error),
+    };
+    let changes = config::reload(&node.config.borrow(), &new);
+    let plan = match Plan::of(&changes.effective) {
+        Ok(plan) => plan,
+        Err(error) => return refused(error),
+    };
+    let rules = settings::key_rules(&changes.effective);
+    node.db
+        .set_retention(changes.effective.store.retention(capacity_bytes));
+    if let Err(error) = node.target.inner().set_rules(rules) {
+        // The rules hold; only the declarations have not reached the log.
+        log::event("reload", format!("keys are not all declared: {error}"));
+    }
+    sources.reload(plan);
+    *node.config.borrow_mut() = changes.effective;
+    *node.reload_error.borrow_mut() = None;
+    let list = |names: &[&str]| {
+        if names.is_empty() {
+            "nothing".to_owned()
+        } else {
+            names.join(", ")
+        }
+    };
+    log::event(
+        "reload",
+        format!(
+            "applied: {}; needs a restart: {}",
+            list(&changes.applied),
+            list(&changes.needs_restart)
+        ),
+    );
 }
 
 fn database_error(image: &Path, error: &db::Error) -> CliError {

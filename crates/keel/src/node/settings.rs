@@ -1,8 +1,13 @@
 //! From the configuration to the options of the rooms.
 
-use crate::config::Config;
+use crate::config::{Config, KeyConfig, MqttConfig, MqttVersion, Payload, SubscribeConfig};
+use crate::error::CliError;
 use db::DbOptions;
-use ingest::intake::{KeyRule, KeyRules};
+use ingest::intake::{
+    IntakeOptions, KeyRule, KeyRules, PayloadKind, SubscriptionRule, Template, TemplateKind,
+};
+use ingest::line::LineOptions;
+use ingest::mqtt::{MqttOptions, Qos, Subscription, Version};
 
 /// A key that no `[[key]]` fits is fresh for so long.
 const VALIDITY_MS: u32 = 60_000;
@@ -20,7 +25,7 @@ pub(crate) fn database(config: &Config, capacity_bytes: u64) -> DbOptions {
 
 /// What is declared about keys.
 pub(crate) fn key_rules(config: &Config) -> KeyRules {
-    let rule = |key: &crate::config::KeyConfig| KeyRule {
+    let rule = |key: &KeyConfig| KeyRule {
         pattern: key.pattern.clone(),
         validity_ms: key.validity_ms,
         temporal: key.temporal,
@@ -31,4 +36,83 @@ pub(crate) fn key_rules(config: &Config) -> KeyRules {
         keys_max: config.keys.keys_max,
         default_validity_ms: VALIDITY_MS,
     }
+}
+
+/// How messages and lines become readings.
+pub(crate) fn intake(config: &Config) -> Result<IntakeOptions, CliError> {
+    let subscribed = config.mqtt.iter().flat_map(|mqtt| &mqtt.subscribe);
+    Ok(IntakeOptions {
+        subscriptions: subscribed.map(subscription).collect::<Result<_, _>>()?,
+        line_key: template(&config.line.key, TemplateKind::Line)?,
+        line_precision: config.line.precision,
+        value_bytes_max: config.keys.value_bytes_max as usize,
+        future_seconds_max: config.time.future_seconds_max,
+        past_days_max: config.time.past_days_max,
+        topics_cached_max: config.keys.keys_max as usize,
+    })
+}
+
+fn subscription(config: &SubscribeConfig) -> Result<SubscriptionRule, CliError> {
+    let (payload, kind) = match &config.payload {
+        Payload::Number => (PayloadKind::Number, TemplateKind::Topic),
+        Payload::Json { field, time_field } => {
+            let (field, time_field) = (field.clone(), time_field.clone());
+            (PayloadKind::Json { field, time_field }, TemplateKind::Topic)
+        }
+        Payload::Line => (PayloadKind::Line, TemplateKind::TopicAndLine),
+    };
+    Ok(SubscriptionRule {
+        filter: config.filter.clone(),
+        key: template(&config.key, kind)?,
+        payload,
+    })
+}
+
+fn template(text: &str, kind: TemplateKind) -> Result<Template, CliError> {
+    Template::parse(text, kind)
+        .map_err(|error| CliError::failure("key", error, "correct the configuration"))
+}
+
+/// Where lines are listened for.
+pub(crate) fn line(config: &Config) -> LineOptions {
+    let line = &config.line;
+    LineOptions {
+        tcp_listen: line.tcp_listen.map(|address| address.to_string()),
+        unix_socket: line.unix_socket.clone(),
+        connections_max: line.connections_max,
+        line_bytes_max: line.line_bytes_max as usize,
+        idle_seconds_max: u64::from(line.idle_seconds_max),
+        ..LineOptions::default()
+    }
+}
+
+/// The session with the broker. Reads the password.
+pub(crate) fn mqtt(config: &MqttConfig) -> Result<MqttOptions, CliError> {
+    // An IPv6 address needs its brackets back.
+    let address = if config.host.contains(':') {
+        format!("[{}]:{}", config.host, config.port)
+    } else {
+        format!("{}:{}", config.host, config.port)
+    };
+    let subscription = |subscribe: &SubscribeConfig| Subscription {
+        filter: subscribe.filter.clone(),
+        qos: match subscribe.qos {
+            0 => Qos::AtMostOnce,
+            _ => Qos::AtLeastOnce,
+        },
+    };
+    Ok(MqttOptions {
+        version: match config.version {
+            MqttVersion::V3_1_1 => Version::V311,
+            MqttVersion::V5 => Version::V5,
+        },
+        username: config.username.clone(),
+        password: config.password()?,
+        keep_alive_seconds: config.keep_alive_seconds,
+        packet_bytes_max: config.packet_bytes_max as usize,
+        reconnect_ms_min: u64::from(config.reconnect_ms_min),
+        reconnect_ms_max: u64::from(config.reconnect_ms_max),
+        subscriptions: config.subscribe.iter().map(subscription).collect(),
+        ..MqttOptions::new(address, config.client_id.clone())
+    })
 }

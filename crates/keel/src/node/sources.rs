@@ -1,0 +1,186 @@
+//! The sources of a node: line protocol and MQTT, both through one intake on the main thread.
+
+use super::{Target, log, settings};
+use crate::config::Config;
+use crate::error::CliError;
+use ingest::durable::DurableWatch;
+use ingest::intake::{Intake, IntakeCounters, IntakeOptions, Outcome, Reason};
+use ingest::line::{self, LineListeners, LineState};
+use ingest::mqtt::{self, MqttState};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::{JoinHandle, spawn_local};
+
+/// How often the state of the broker's link is looked at, to say what has changed.
+const LINK_PERIOD: Duration = Duration::from_millis(500);
+
+type Shared = Rc<RefCell<Intake<Target>>>;
+
+/// The intake as the MQTT session sees it.
+struct Messages(Shared);
+
+impl mqtt::Consumer for Messages {
+    fn message(&mut self, topic: &[u8], payload: &[u8]) -> Outcome {
+        self.0.borrow_mut().mqtt(topic, payload)
+    }
+    fn refuse(&mut self, reason: Reason) {
+        self.0.borrow_mut().refuse(reason);
+    }
+}
+
+/// What of the configuration the sources need, checked.
+pub(crate) struct Plan {
+    intake: IntakeOptions,
+    line: line::LineOptions,
+    mqtt: Option<mqtt::MqttOptions>,
+}
+
+impl Plan {
+    /// Translates and checks everything, and reads the password.
+    pub(crate) fn of(config: &Config) -> Result<Self, CliError> {
+        let mqtt = config.mqtt.as_ref().map(settings::mqtt).transpose()?;
+        if let Some(options) = &mqtt {
+            options
+                .check()
+                .map_err(|error| CliError::failure("mqtt", error, "correct the configuration"))?;
+        }
+        Ok(Self {
+            intake: settings::intake(config)?,
+            line: settings::line(config),
+            mqtt,
+        })
+    }
+}
+
+/// Running sources.
+pub(crate) struct Sources {
+    intake: Shared,
+    pub(crate) counters: Arc<IntakeCounters>,
+    pub(crate) line: Arc<LineState>,
+    pub(crate) mqtt: Option<Arc<MqttState>>,
+    line_control: line::Controller,
+    mqtt_control: Option<mqtt::Controller>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Sources {
+    /// Binds the listeners and starts everything. To be called on the main thread's runtime.
+    pub(crate) fn start(
+        plan: Plan,
+        target: &Arc<Target>,
+        durable: &DurableWatch,
+    ) -> Result<Self, CliError> {
+        let intake = Intake::new(plan.intake, Arc::clone(target));
+        let counters = intake.counters();
+        let intake: Shared = Rc::new(RefCell::new(intake));
+        let listeners = LineListeners::bind(plan.line)
+            .map_err(|error| CliError::coded(error.code(), "line", error, ""))?;
+        let line_state = Arc::new(LineState::default());
+        let (line_control, control) = line::control();
+        let running = line::run(
+            listeners,
+            Rc::clone(&intake),
+            durable.clone(),
+            control,
+            Arc::clone(&line_state),
+        );
+        let mut tasks = vec![spawn_local(async move {
+            match running.await {
+                Ok(line::Ended::Stopped) => {}
+                Ok(line::Ended::LogFailed) => log::event("failed", "the log takes nothing more"),
+                Err(error) => log::event("failed", format!("line protocol: {error}")),
+            }
+        })];
+        let (mut mqtt_state, mut mqtt_control) = (None, None);
+        if let Some(options) = plan.mqtt {
+            let state = Arc::new(MqttState::default());
+            let (controller, control) = mqtt::control();
+            let address = options.address.clone();
+            let running = mqtt::run(
+                options,
+                Rc::new(RefCell::new(Messages(Rc::clone(&intake)))),
+                durable.clone(),
+                control,
+                Arc::clone(&state),
+            );
+            let watched = Arc::clone(&state);
+            tasks.push(spawn_local(async move {
+                let ended = tokio::select! {
+                    ended = running => ended,
+                    () = say_link(&watched, &address) => return,
+                };
+                match ended {
+                    mqtt::Ended::Stopped => {}
+                    mqtt::Ended::LogFailed => log::event("failed", "the log takes nothing more"),
+                    mqtt::Ended::OptionsInvalid(error) => {
+                        log::event("failed", format!("mqtt: {error}"));
+                    }
+                }
+            }));
+            (mqtt_state, mqtt_control) = (Some(state), Some(controller));
+        }
+        Ok(Self {
+            intake,
+            counters,
+            line: line_state,
+            mqtt: mqtt_state,
+            line_control,
+            mqtt_control,
+            tasks,
+        })
+    }
+
+    /// Goes on with another configuration, as far as a running node can.
+    pub(crate) fn reload(&mut self, plan: Plan) {
+        self.intake.borrow_mut().reload(plan.intake);
+        if let (Some(control), Some(options)) = (&self.mqtt_control, plan.mqtt)
+            && let Err(error) = control.reload(options)
+        {
+            log::event("reload", format!("mqtt stays as it was: {error}"));
+        }
+    }
+
+    /// Nothing more is read; what has been taken has so long to become durable and to be acknowledged.
+    pub(crate) fn stop(&self, wait_ms_max: u64) {
+        self.line_control.stop(wait_ms_max);
+        if let Some(control) = &self.mqtt_control {
+            control.stop(wait_ms_max);
+        }
+    }
+
+    /// Returns when all have ended.
+    pub(crate) async fn ended(&mut self) {
+        for task in &mut self.tasks {
+            // A panic there has been reported by the runtime.
+            task.await.ok();
+        }
+    }
+}
+
+/// Says when the link to the broker comes and goes. Never returns.
+async fn say_link(state: &MqttState, address: &str) {
+    let mut was = None;
+    let mut ticks = tokio::time::interval(LINK_PERIOD);
+    let mut error_said = None;
+    loop {
+        ticks.tick().await;
+        let figures = state.figures();
+        let error = state.last_error();
+        let is_up = figures.connected;
+        if was != Some(is_up) && (is_up || was.is_some()) {
+            let what = if is_up { "connected to" } else { "lost" };
+            log::event("mqtt", format!("{what} {address}"));
+        }
+        if !is_up && error.is_some() && error != error_said {
+            let text = error.as_deref().unwrap_or_default();
+            log::event("mqtt", format!("{address}: {text}"));
+            error_said.clone_from(&error);
+        }
+        if is_up {
+            error_said = None;
+        }
+        was = Some(is_up);
+    }
+}
