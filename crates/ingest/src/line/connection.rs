@@ -129,6 +129,11 @@ where
         if is_failed || (sender.due.is_empty() && (stopping.is_some() || (is_ended && is_dry))) {
             return;
         }
+        if stopped == Stopped::Asking && sender.due.len() < ACKS_PENDING_MAX {
+            // Those answers have made room for lines that are here already.
+            tokio::task::yield_now().await;
+            continue;
+        }
         let retry = match stopped {
             Stopped::Wait { full: true } => Some(RETRY_FULL),
             Stopped::Wait { full: false } => Some(RETRY),

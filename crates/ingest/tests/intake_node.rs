@@ -1,0 +1,223 @@
+//! The database as destination: rules about keys, waiting, the full store, types that come back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::sim::SimClock;
+use db::value::Value;
+use db::{CommitDriver, Database, DbOptions, MemoryStore};
+use ingest::intake::{
+    Destination, Intake, IntakeOptions, KeyRule, KeyRules, NodeDestination, Outcome, PayloadKind,
+    PutError, Reason, SubscriptionRule, Template,
+};
+
+const NOW_MS: i64 = 1_780_272_000_000;
+
+type Node = Arc<NodeDestination<MemoryStore>>;
+
+fn rule(pattern: &str, validity_ms: u32) -> KeyRule {
+    KeyRule {
+        pattern: pattern.to_owned(),
+        validity_ms,
+        temporal: !pattern.starts_with("door"),
+    }
+}
+
+fn rules() -> KeyRules {
+    KeyRules {
+        rules: vec![
+            rule("room/1/temperature", 100),
+            rule("door/1", 200),
+            rule("room/+/temperature", 300),
+            rule("room/#", 400),
+        ],
+        auto_create: false,
+        keys_max: 5,
+        default_validity_ms: 500,
+    }
+}
+
+fn node(rules: KeyRules, options: DbOptions) -> (Node, SimClock) {
+    let clock = SimClock::new(3);
+    clock.set_wall_ms(NOW_MS);
+    clock.set_wall_trusted(true);
+    let options = DbOptions {
+        commit_driver: CommitDriver::Manual,
+        ..options
+    };
+    let database = Database::open(MemoryStore::new(), Arc::new(clock.clone()), options).unwrap();
+    let node = NodeDestination::new(Arc::new(database), Arc::new(clock.clone()), rules);
+    (Arc::new(node), clock)
+}
+
+fn validity(node: &Node, key: &str) -> Option<(u32, bool)> {
+    let database = node.database();
+    database.lookup(key).map(|id| database.validity(id))
+}
+
+fn get(node: &Node, key: &str) -> String {
+    let mut buffer = [0; 64];
+    let id = node.database().lookup(key).unwrap();
+    let got = node.database().get(id, &mut buffer).unwrap();
+    let value = Value::decode(&buffer[..got.value_bytes]).unwrap();
+    format!("{value:?} at {}", got.timestamp_ms - NOW_MS)
+}
+
+#[test]
+fn the_first_rule_that_fits_a_key_decides() {
+    let (node, _) = node(rules(), DbOptions::default());
+    assert_eq!(node.declare_exact(), Ok(2));
+    assert_eq!(validity(&node, "room/1/temperature"), Some((100, true)));
+    assert_eq!(validity(&node, "door/1"), Some((200, false)));
+    assert!(node.resolve("room/1/temperature").is_ok());
+    assert!(node.resolve("room/2/temperature").is_ok());
+    assert!(node.resolve("room/2/co2").is_ok());
+    assert_eq!(validity(&node, "room/2/temperature"), Some((300, true)));
+    assert_eq!(validity(&node, "room/2/co2"), Some((400, true)));
+    assert_eq!(node.resolve("kitchen"), Err(Reason::KeyUnknown));
+    for key in ["", "room/\u{7}", &"room/".repeat(13)] {
+        assert_eq!(node.resolve(key), Err(Reason::KeyInvalid), "{key:?}");
+    }
+    assert!(node.resolve("room").is_ok());
+    assert_eq!(node.resolve("room/6"), Err(Reason::KeysMax));
+    // What is there stays within reach at the limit.
+    assert!(node.resolve("room/2/co2").is_ok());
+    assert_eq!(node.database().objects(), 5);
+}
+
+#[test]
+fn other_rules_change_what_exists_and_what_is_taken() {
+    let (node, _) = node(rules(), DbOptions::default());
+    node.declare_exact().unwrap();
+    node.resolve("room/2/co2").unwrap();
+    let changed = KeyRules {
+        rules: vec![rule("room/+/co2", 7), rule("new", 8)],
+        keys_max: 5,
+        ..rules()
+    };
+    assert_eq!(node.set_rules(changed.clone()), Ok(4));
+    assert_eq!(validity(&node, "room/2/co2"), Some((7, true)));
+    assert_eq!(validity(&node, "new"), Some((8, true)));
+    assert_eq!(validity(&node, "room/1/temperature"), Some((500, true)));
+    // It has lost its rule, so its readings are those of an unknown sensor.
+    assert_eq!(node.resolve("room/1/temperature"), Err(Reason::KeyUnknown));
+    node.set_rules(KeyRules {
+        auto_create: true,
+        ..changed
+    })
+    .unwrap();
+    assert!(node.resolve("room/1/temperature").is_ok());
+    assert!(node.resolve("anything").is_ok());
+    assert_eq!(validity(&node, "anything"), Some((500, true)));
+    assert_eq!(node.resolve("one/more"), Err(Reason::KeysMax));
+}
+
+#[test]
+fn a_table_that_is_smaller_than_keys_max_is_the_limit() {
+    let options = DbOptions {
+        objects_max: 2,
+        ..DbOptions::default()
+    };
+    let rules = KeyRules {
+        auto_create: true,
+        keys_max: 100,
+        ..KeyRules::default()
+    };
+    let (node, _) = node(rules, options);
+    assert!(node.resolve("a").is_ok() && node.resolve("b").is_ok());
+    assert_eq!(node.resolve("c"), Err(Reason::KeysMax));
+}
+
+#[test]
+fn values_of_every_kind_come_back_with_their_time() {
+    let rules = KeyRules {
+        auto_create: true,
+        ..KeyRules::default()
+    };
+    let (node, clock) = node(rules, DbOptions::default());
+    let options = IntakeOptions {
+        subscriptions: vec![SubscriptionRule {
+            filter: "#".to_owned(),
+            key: Template::topic(),
+            payload: PayloadKind::Number,
+        }],
+        ..IntakeOptions::default()
+    };
+    let mut intake = Intake::new(options, node.clone());
+    clock.advance_ns(5_000_000);
+    assert_eq!(
+        intake.mqtt(b"room/1", b"21.5"),
+        Outcome::Accepted { lsn_end: 1 }
+    );
+    let time = (NOW_MS - 7) * 1_000_000;
+    let line = format!("m,no=1 i=-3i,u=4u,b=t,s=\"open\",seven=\"seven77\" {time}");
+    assert_eq!(
+        intake.line(line.as_bytes()),
+        Outcome::Accepted { lsn_end: 6 }
+    );
+    assert_eq!(get(&node, "room/1"), "Float(21.5) at 5");
+    assert_eq!(get(&node, "m/1/i"), "Integer(-3) at -7");
+    assert_eq!(get(&node, "m/1/u"), "Unsigned(4) at -7");
+    assert_eq!(get(&node, "m/1/b"), "Boolean(true) at -7");
+    assert_eq!(get(&node, "m/1/s"), "Text(\"open\") at -7");
+    assert_eq!(get(&node, "m/1/seven"), "Text(\"seven77\") at -7");
+    assert_eq!(node.durable_end(), 0);
+    node.database().pump().unwrap();
+    assert_eq!(node.wait_durable_past(0, Duration::from_secs(10)), Ok(6));
+}
+
+#[test]
+fn a_queue_that_is_full_makes_wait_and_a_closed_database_fails() {
+    let options = DbOptions {
+        queue_bytes_max: 1024,
+        ..DbOptions::default()
+    };
+    let (node, _) = node(rules(), options);
+    let object = node.resolve("room/9").unwrap();
+    let mut taken = 0;
+    let refusal = loop {
+        match node.put(object, &[0; 8], None) {
+            Ok(_) => taken += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(taken > 10);
+    assert_eq!(refusal, PutError::Wait { full: false });
+    node.database().pump().unwrap();
+    assert!(node.put(object, &[0; 8], Some(NOW_MS)).is_ok());
+    assert_eq!(
+        node.put(object, &[0; 65], None),
+        Err(PutError::Refused(Reason::ValueTooLong))
+    );
+    assert_eq!(
+        node.put(object, &[0; 8], Some(i64::MIN)),
+        Err(PutError::Refused(Reason::TimeAbsurd))
+    );
+    assert_eq!(
+        node.put(99, &[0; 8], None),
+        Err(PutError::Refused(Reason::KeyUnknown))
+    );
+    node.database().abandon();
+    assert_eq!(node.put(object, &[0; 8], None), Err(PutError::Failed));
+    let end = node.durable_end();
+    assert!(
+        node.wait_durable_past(end, Duration::from_secs(10))
+            .is_err()
+    );
+    // A key that is new now is not refused: its reading is told what is the matter.
+    let object = node.resolve("room/8").unwrap();
+    assert_eq!(node.put(object, &[0; 8], None), Err(PutError::Failed));
+}
+
+#[test]
+fn a_clock_that_becomes_trusted_is_noticed() {
+    let (node, clock) = node(rules(), DbOptions::default());
+    assert!(node.wall_trusted());
+    clock.reboot();
+    clock.advance_ns(2_000_000_000);
+    assert!(!node.wall_trusted());
+    clock.set_wall_trusted(true);
+    clock.advance_ns(2_000_000_000);
+    assert!(node.wall_trusted());
+    assert_eq!(node.wall_ms(), NOW_MS + 4000);
+}

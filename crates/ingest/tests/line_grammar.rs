@@ -1,0 +1,322 @@
+//! Line protocol as a grammar: tables of what is taken and refused, and properties over everything else.
+
+use db::value::Value;
+use ingest::intake::Reason;
+use ingest::line::{FieldValue, Line, LineBuffer, Piece, parse, write_line};
+use proptest::prelude::*;
+
+/// Measurement, tags, fields with their kind, time, as one text.
+fn show(line: &Line<'_>) -> String {
+    let mut text = String::new();
+    line.measurement().push_to(&mut text);
+    for (name, value) in line.tags() {
+        let (name, value): (String, String) = (name.chars().collect(), value.chars().collect());
+        text.push_str(&format!(" <{name}|{value}>"));
+    }
+    for (name, value) in line.fields() {
+        let name: String = name.chars().collect();
+        let value = match value {
+            FieldValue::Float(value) => format!("{value:?}"),
+            FieldValue::Integer(value) => format!("{value}i"),
+            FieldValue::Unsigned(value) => format!("{value}u"),
+            FieldValue::Boolean(value) => format!("{value}"),
+            FieldValue::Text(quoted) => {
+                let mut text = String::new();
+                quoted.push_to(&mut text);
+                format!("{text:?}")
+            }
+        };
+        text.push_str(&format!(" [{name}|{value}]"));
+    }
+    if let Some(time) = line.time() {
+        text.push_str(&format!(" @{time}"));
+    }
+    text
+}
+
+#[test]
+fn lines_that_are_taken() {
+    for (line, expected) in [
+        ("m v=1", "m [v|1.0]"),
+        ("m,t=a v=1 5", "m <t|a> [v|1.0] @5"),
+        ("  m   v=1   -5  ", "m [v|1.0] @-5"),
+        ("m,b=2,a=1 v=1", "m <b|2> <a|1> [v|1.0]"),
+        (
+            "m a=1,b=-2.5e-3,c=.5,d=5.",
+            "m [a|1.0] [b|-0.0025] [c|0.5] [d|5.0]",
+        ),
+        ("m a=1i,b=-2i,c=3u", "m [a|1i] [b|-2i] [c|3u]"),
+        (
+            "m a=9223372036854775807i,b=-9223372036854775808i,c=18446744073709551615u",
+            "m [a|9223372036854775807i] [b|-9223372036854775808i] [c|18446744073709551615u]",
+        ),
+        (
+            "m a=t,b=T,c=true,d=True,e=TRUE",
+            "m [a|true] [b|true] [c|true] [d|true] [e|true]",
+        ),
+        (
+            "m a=f,b=F,c=false,d=False,e=FALSE",
+            "m [a|false] [b|false] [c|false] [d|false] [e|false]",
+        ),
+        ("m a=\"x y,z=1\"", "m [a|\"x y,z=1\"]"),
+        ("m a=\"\" 5", "m [a|\"\"] @5"),
+        (r#"m a="q\"b\\c\d",b=1"#, r#"m [a|"q\"b\\c\\d"] [b|1.0]"#),
+        (r"m\ 1\,x,t\ \==\,\ a v\ 1=1", "m 1,x <t =|, a> [v 1|1.0]"),
+        (r"m\x,t=a\b v=1", r"m\x <t|a\b> [v|1.0]"),
+        (r"m\\,t=a v=1", r"m\ <t|a> [v|1.0]"),
+        ("m=x v=1", "m=x [v|1.0]"),
+        ("\"m\" \"v\"=1", "\"m\" [\"v\"|1.0]"),
+        ("温度,室=二 値=21.5", "温度 <室|二> [値|21.5]"),
+        (
+            "m v=1 9223372036854775807",
+            "m [v|1.0] @9223372036854775807",
+        ),
+    ] {
+        let parsed = parse(line).unwrap_or_else(|reason| panic!("{line}: {}", reason.name()));
+        assert_eq!(show(&parsed), expected, "{line}");
+    }
+}
+
+#[test]
+fn lines_that_are_refused() {
+    for line in [
+        "",
+        " ",
+        "m",
+        "m ",
+        "m v",
+        "m v=",
+        "m =1",
+        "m v=1,",
+        "m v=1,,w=2",
+        "m v=1 5 6",
+        "m v=1 x",
+        "m v=1 1.5",
+        "m v=1 9223372036854775808",
+        ", v=1",
+        ",t=a v=1",
+        "m, v=1",
+        "m,t v=1",
+        "m,t= v=1",
+        "m,=a v=1",
+        "m,t=a,, v=1",
+        "m,t=a=b v=1",
+        "m,t=a",
+        "m v=x",
+        "m v=1x",
+        "m v=0x10",
+        "m v=1 2i",
+        "m v=1.5i",
+        "m v=-1u",
+        "m v=9223372036854775808i",
+        "m v=i",
+        "m v=tRUE",
+        "m v=\"a",
+        "m v=\"a\\\"",
+        "m v=\"a\"b",
+        "m v='a'",
+        "m v=--1",
+        "m\\ v=1",
+        "m v\\=1",
+        "m\tv=1",
+        "m v=１",
+    ] {
+        assert_eq!(parse(line).err(), Some(Reason::LineInvalid), "{line}");
+    }
+    for line in [
+        "m v=NaN",
+        "m v=-nan 5",
+        "m v=inf",
+        "m v=1,w=-Infinity",
+        "m v=1e999",
+        "m v=-1e400",
+    ] {
+        assert_eq!(parse(line).err(), Some(Reason::NotFinite), "{line}");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Field {
+    Float(f64),
+    Integer(i64),
+    Unsigned(u64),
+    Boolean(bool),
+    Text(String),
+}
+
+impl Field {
+    fn value(&self) -> Value<'_> {
+        match self {
+            Self::Float(value) => Value::Float(*value),
+            Self::Integer(value) => Value::Integer(*value),
+            Self::Unsigned(value) => Value::Unsigned(*value),
+            Self::Boolean(value) => Value::Boolean(*value),
+            Self::Text(value) => Value::Text(value),
+        }
+    }
+}
+
+fn field() -> impl Strategy<Value = Field> {
+    let finite = any::<f64>().prop_filter("a line has no NaN", |value| value.is_finite());
+    prop_oneof![
+        finite.prop_map(Field::Float),
+        any::<i64>().prop_map(Field::Integer),
+        any::<u64>().prop_map(Field::Unsigned),
+        any::<bool>().prop_map(Field::Boolean),
+        "[ -~é\\\\\",= ]{0,12}".prop_map(Field::Text),
+    ]
+}
+
+/// Names with everything that needs an escape; a leading space would be taken for one before the line.
+const NAME: &str = "[a-z\\\\,=\"#é][a-z\\\\,= \"#é]{0,8}";
+
+fn stream() -> impl Strategy<Value = Vec<u8>> {
+    const PIECES: [&[u8]; 8] = [
+        b"\n",
+        b"\r\n",
+        b"\r",
+        b"a",
+        b"bc",
+        b"0123456789",
+        b"\n\n",
+        b"\xff",
+    ];
+    prop::collection::vec(prop::sample::select(&PIECES[..]), 0..60)
+        .prop_map(|pieces| pieces.concat())
+}
+
+/// The pieces of a stream that comes in the given chunks, and what is left at its end.
+fn split(
+    stream: &[u8],
+    chunks: &mut dyn Iterator<Item = usize>,
+    line_bytes_max: usize,
+) -> (Vec<Option<Vec<u8>>>, bool) {
+    let mut buffer = LineBuffer::new(line_bytes_max);
+    let mut pieces = Vec::new();
+    let mut rest = stream;
+    loop {
+        while let Some(piece) = buffer.peek() {
+            pieces.push(match piece {
+                Piece::Line(line) => Some(line.to_vec()),
+                Piece::Oversized(_) => None,
+            });
+            buffer.consume();
+        }
+        if rest.is_empty() {
+            return (pieces, buffer.unfinished().is_empty());
+        }
+        let spare = buffer.spare();
+        assert!(!spare.is_empty());
+        let count = chunks
+            .next()
+            .unwrap_or(usize::MAX)
+            .clamp(1, rest.len())
+            .min(spare.len());
+        spare[..count].copy_from_slice(&rest[..count]);
+        buffer.filled(count);
+        rest = &rest[count..];
+    }
+}
+
+#[test]
+fn a_long_line_costs_itself() {
+    let mut stream = b"short\n".to_vec();
+    stream.extend_from_slice(&vec![b'x'; 10 << 20]);
+    stream.extend_from_slice(b"\r\nafter\r\n");
+    stream.extend_from_slice(&[b'y'; 100]);
+    let (pieces, is_whole) = split(&stream, &mut std::iter::repeat(4096), 100);
+    let expected = [Some(b"short".to_vec()), None, Some(b"after".to_vec())];
+    assert_eq!(pieces, expected);
+    assert!(!is_whole);
+    // At the limit, with and without a carriage return.
+    for (length, end, taken) in [
+        (100, "\n", true),
+        (100, "\r\n", true),
+        (101, "\n", false),
+        (101, "\r\n", false),
+    ] {
+        let stream = format!("{}{end}", "z".repeat(length));
+        let (pieces, is_whole) = split(stream.as_bytes(), &mut std::iter::repeat(1), 100);
+        assert_eq!(
+            (pieces.len(), pieces[0].is_some(), is_whole),
+            (1, taken, true),
+            "{length}"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_text_makes_it_panic(text in "[a-z0-9,= \\\\\"\\n#é.+-]{0,60}", any in ".{0,40}") {
+        for text in [&text, &any] {
+            if let Ok(line) = parse(text) {
+                prop_assert!(line.fields().count() >= 1);
+                let _ = show(&line);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_parses_back(
+        measurement in NAME,
+        tags in prop::collection::vec((NAME, NAME), 0..4),
+        fields in prop::collection::vec((NAME, field()), 1..4),
+        time in any::<Option<i64>>(),
+    ) {
+        let tags: Vec<(&str, &str)> = tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let fields: Vec<(&str, Value<'_>)> = fields.iter().map(|(name, field)| (name.as_str(), field.value())).collect();
+        let mut text = String::new();
+        write_line(&mut text, &measurement, &tags, &fields, time);
+        let line = match parse(&text) {
+            Ok(line) => line,
+            Err(reason) => return Err(TestCaseError::fail(format!("{text}: {}", reason.name()))),
+        };
+        prop_assert_eq!(line.measurement().chars().collect::<String>(), measurement);
+        let parsed: Vec<(String, String)> =
+            line.tags().map(|(name, value)| (name.chars().collect(), value.chars().collect())).collect();
+        let parsed: Vec<(&str, &str)> = parsed.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        prop_assert_eq!(parsed, tags);
+        prop_assert_eq!(line.fields().count(), fields.len());
+        for ((name, value), (wanted_name, wanted)) in line.fields().zip(&fields) {
+            prop_assert_eq!(&name.chars().collect::<String>(), wanted_name);
+            let mut text = String::new();
+            let value = match value {
+                FieldValue::Float(value) => Value::Float(value),
+                FieldValue::Integer(value) => Value::Integer(value),
+                FieldValue::Unsigned(value) => Value::Unsigned(value),
+                FieldValue::Boolean(value) => Value::Boolean(value),
+                FieldValue::Text(quoted) => {
+                    quoted.push_to(&mut text);
+                    Value::Text(&text)
+                }
+            };
+            prop_assert_eq!(&value, wanted);
+        }
+        prop_assert_eq!(line.time(), time);
+    }
+
+    #[test]
+    fn a_stream_gives_the_same_lines_however_it_is_cut(
+        stream in stream(),
+        chunks in prop::collection::vec(1..20_usize, 0..40),
+        line_bytes_max in 1..30_usize,
+    ) {
+        let whole = split(&stream, &mut std::iter::empty(), line_bytes_max);
+        prop_assert_eq!(&split(&stream, &mut chunks.into_iter(), line_bytes_max), &whole);
+        prop_assert_eq!(&split(&stream, &mut std::iter::repeat(1), line_bytes_max), &whole);
+        let mut expected: Vec<&[u8]> = stream.split(|byte| *byte == b'\n').collect();
+        expected.pop();
+        let expected: Vec<Option<Vec<u8>>> = expected
+            .into_iter()
+            .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+            .map(|line| (line.len() <= line_bytes_max).then(|| line.to_vec()))
+            .collect();
+        let found = &whole.0;
+        prop_assert!(found.len() >= expected.len() && found.len() <= expected.len() + 1);
+        prop_assert_eq!(&found[..expected.len()], &expected[..]);
+        // One more can only be the beginning of a line that is known to be too long.
+        prop_assert!(found[expected.len()..].iter().all(Option::is_none));
+    }
+}

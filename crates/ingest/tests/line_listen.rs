@@ -1,0 +1,504 @@
+//! The listeners on loopback: acknowledgements, back-pressure, senders of every kind, stopping.
+
+mod intake_support;
+
+use std::cell::RefCell;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base::error::Code;
+use ingest::durable::DurableWatch;
+use ingest::intake::{Intake, IntakeCounters, Reason};
+use ingest::line::{
+    Controller, Ended, LineFigures, LineListeners, LineOptions, LineState, control, run,
+};
+use intake_support::{Fake, NOW_MS, options};
+
+/// Longer than anything here takes; a test that waits this long has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Node {
+    fake: Arc<Fake>,
+    address: Option<SocketAddr>,
+    controller: Controller,
+    state: Arc<LineState>,
+    counters: Arc<IntakeCounters>,
+    thread: JoinHandle<Ended>,
+}
+
+impl Node {
+    fn start(line: LineOptions) -> Self {
+        let fake = Fake::new();
+        let listeners = LineListeners::bind(line).unwrap();
+        let address = listeners.tcp_address();
+        let (controller, control) = control();
+        let state = Arc::new(LineState::default());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let thread = {
+            let (fake, state) = (fake.clone(), state.clone());
+            std::thread::spawn(move || {
+                let intake = Intake::new(options(), fake.clone());
+                sender.send(intake.counters()).unwrap();
+                let durable = DurableWatch::start(fake).unwrap();
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .unwrap();
+                let intake = Rc::new(RefCell::new(intake));
+                runtime
+                    .block_on(run(listeners, intake, durable, control, state))
+                    .unwrap()
+            })
+        };
+        Self {
+            fake,
+            address,
+            controller,
+            state,
+            counters: receiver.recv().unwrap(),
+            thread,
+        }
+    }
+
+    fn tcp() -> Self {
+        Self::start(tcp_options())
+    }
+
+    fn connect(&self) -> Client<TcpStream> {
+        let stream = TcpStream::connect(self.address.unwrap()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Client {
+            reader: BufReader::new(stream),
+        }
+    }
+
+    fn figures(&self) -> LineFigures {
+        self.state.figures()
+    }
+
+    /// Waits until something holds.
+    fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        for _ in 0..PATIENCE.as_millis() / 2 {
+            if holds(self) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        panic!("{what} did not happen: {:?}", self.figures());
+    }
+
+    fn stop(self, wait_ms_max: u64) -> Ended {
+        self.controller.stop(wait_ms_max);
+        self.thread.join().unwrap()
+    }
+}
+
+fn tcp_options() -> LineOptions {
+    LineOptions {
+        tcp_listen: Some("127.0.0.1:0".to_owned()),
+        ..LineOptions::default()
+    }
+}
+
+struct Client<S: Read + Write> {
+    reader: BufReader<S>,
+}
+
+impl<S: Read + Write> Client<S> {
+    fn send(&mut self, bytes: &[u8]) {
+        self.reader.get_mut().write_all(bytes).unwrap();
+    }
+
+    /// The next line of the node; empty at the end of the stream.
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).unwrap();
+        line
+    }
+}
+
+#[test]
+fn a_batch_is_acknowledged_with_its_counts() {
+    let node = Node::tcp();
+    let mut client = node.connect();
+    client.send(b"m a=1,b=2\r\nbroken\r\n# note\r\n\r\n");
+    assert_eq!(client.answer(), "ok 2 1\n");
+    // Counts begin again; a half line waits for its other half.
+    client.send(b"m c=3\nm d");
+    client.send(b"=4\n\n\n");
+    assert_eq!(client.answer(), "ok 2 0\n");
+    assert_eq!(client.answer(), "ok 0 0\n");
+    assert_eq!(node.fake.texts(), ["m/a=1", "m/b=2", "m/c=3", "m/d=4"]);
+    let figures = node.figures();
+    assert_eq!((figures.connections, figures.acknowledged), (1, 3));
+    assert_eq!(figures.lines, 5);
+    drop(client);
+    node.until("the end of the connection", |node| {
+        node.figures().connections == 0
+    });
+    assert_eq!(node.stop(0), Ended::Stopped);
+}
+
+#[test]
+fn nothing_is_sent_to_those_who_do_not_ask() {
+    let node = Node::tcp();
+    let mut client = node.connect();
+    client.send(b"m a=1\nbroken\nm a=2\n");
+    client.reader.get_mut().shutdown(Shutdown::Write).unwrap();
+    let mut all = Vec::new();
+    client.reader.read_to_end(&mut all).unwrap();
+    assert!(all.is_empty());
+    assert_eq!(node.fake.texts(), ["m/a=1", "m/a=2"]);
+    node.stop(0);
+}
+
+#[test]
+fn acknowledgements_come_in_order_and_only_once_durable() {
+    let node = Node::tcp();
+    node.fake.with(|inner| inner.durable_at_once = false);
+    let mut client = node.connect();
+    client.send(b"m a=1\n\nm a=2\nm a=3\n\n");
+    node.until("three readings", |node| node.fake.puts().len() == 3);
+    client
+        .reader
+        .get_mut()
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    assert!(client.reader.read_line(&mut String::new()).is_err());
+    client
+        .reader
+        .get_mut()
+        .set_read_timeout(Some(PATIENCE))
+        .unwrap();
+    node.fake.with(|inner| inner.durable_end = 2);
+    assert_eq!(client.answer(), "ok 1 0\n");
+    assert_eq!(node.figures().acknowledged, 1);
+    // Another sender's batch is durable before this one's second.
+    node.fake.with(|inner| inner.durable_end = 3);
+    assert_eq!(client.answer(), "ok 2 0\n");
+    // One that asks and says that it sends no more is answered before the end.
+    client.send(b"m a=4\n\n");
+    client.reader.get_mut().shutdown(Shutdown::Write).unwrap();
+    node.until("the fourth", |node| node.fake.puts().len() == 4);
+    node.fake.with(|inner| inner.durable_end = 4);
+    assert_eq!(client.answer(), "ok 1 0\n");
+    assert_eq!(client.answer(), "");
+    node.stop(0);
+}
+
+#[test]
+fn many_unanswered_questions_hold_their_sender_back_alone() {
+    let node = Node::tcp();
+    node.fake.with(|inner| inner.durable_at_once = false);
+    let mut eager = node.connect();
+    for number in 0..1000 {
+        eager.send(format!("m a={number}\n\n").as_bytes());
+    }
+    let limit = ingest::line::ACKS_PENDING_MAX;
+    node.until("the limit", |node| node.fake.puts().len() == limit);
+    let mut other = node.connect();
+    other.send(b"m b=1\n");
+    node.until("the other's line", |node| {
+        node.fake.puts().len() == limit + 1
+    });
+    node.fake.with(|inner| {
+        inner.durable_at_once = true;
+        inner.durable_end = inner.next_lsn;
+    });
+    for _ in 0..1000 {
+        assert_eq!(eager.answer(), "ok 1 0\n");
+    }
+    node.stop(0);
+}
+
+#[test]
+fn bad_input_costs_itself() {
+    let node = Node::start(LineOptions {
+        line_bytes_max: 1000,
+        ..tcp_options()
+    });
+    node.fake.with(|inner| inner.unknown.push("m/u".to_owned()));
+    let mut client = node.connect();
+    client.send(b"m a=1\n");
+    client.send(&vec![b'x'; 10 << 20]);
+    client.send(b"\nm v=NaN\nm v=\xff\nm u=1\nm a=1 5\n");
+    client.send(format!("m a=1 {}\n", (NOW_MS + 60_001) * 1_000_000).as_bytes());
+    client.send(format!("m {}=1\n", "k".repeat(100)).as_bytes());
+    client.send(b"\0\x01\x02\nm a=2\n\n");
+    assert_eq!(client.answer(), "ok 2 8\n");
+    assert_eq!(node.fake.texts(), ["m/a=1", "m/a=2"]);
+    for (reason, count) in [
+        (Reason::Oversized, 1),
+        (Reason::NotFinite, 1),
+        (Reason::InvalidUtf8, 1),
+        (Reason::KeyUnknown, 1),
+        (Reason::TimeAbsurd, 2),
+        (Reason::KeyInvalid, 1),
+        (Reason::LineInvalid, 1),
+    ] {
+        assert_eq!(node.counters.refused(reason), count, "{}", reason.name());
+    }
+    assert_eq!(node.figures().oversized, 1);
+    assert!(node.counters.excerpt(Reason::Oversized).starts_with("xxx"));
+    // A line that its end cuts off may lack half of a number.
+    client.send(b"m a=12");
+    drop(client);
+    node.until("the end", |node| node.figures().connections == 0);
+    assert_eq!(node.fake.puts().len(), 2);
+    assert_eq!(node.figures().unfinished, 1);
+    assert_eq!(node.counters.refused(Reason::LineInvalid), 2);
+    node.stop(0);
+}
+
+#[test]
+fn a_hundred_thousand_series_make_no_more_keys_than_allowed() {
+    let node = Node::tcp();
+    node.fake
+        .with(|inner| (inner.keys_max, inner.forget) = (10, true));
+    let mut client = node.connect();
+    let mut lines = String::new();
+    for number in 0..100_000 {
+        lines.push_str(&format!("m,t={number} a=1\n"));
+    }
+    lines.push('\n');
+    client.send(lines.as_bytes());
+    assert_eq!(client.answer(), "ok 10 99990\n");
+    assert_eq!(node.counters.refused(Reason::KeysMax), 99_990);
+    node.stop(0);
+}
+
+#[test]
+fn a_database_that_takes_nothing_holds_senders_back_and_loses_nothing() {
+    let node = Node::tcp();
+    let mut client = node.connect();
+    for full in [false, true] {
+        node.fake.with(|inner| {
+            inner.puts.clear();
+            (inner.room, inner.full) = (1, full);
+        });
+        client.send(b"m a=1,b=2,c=3\nm d=4\n\n");
+        assert_eq!(client.answer(), "ok 4 0\n");
+        assert_eq!(node.fake.texts(), ["m/a=1", "m/b=2", "m/c=3", "m/d=4"]);
+    }
+    // Two wait in the middle of the same line; neither takes the other's place.
+    let mut second = node.connect();
+    node.fake.with(|inner| {
+        inner.puts.clear();
+        inner.room = 3;
+    });
+    client.send(b"m a=1,b=2\n\n");
+    assert_eq!(client.answer(), "ok 2 0\n");
+    second.send(b"m a=1,b=2\n\n");
+    assert_eq!(second.answer(), "ok 2 0\n");
+    assert_eq!(node.fake.texts(), ["m/a=1", "m/b=2", "m/a=1", "m/b=2"]);
+    assert_eq!(node.figures().waiting, 0);
+    node.stop(0);
+}
+
+#[test]
+fn a_failed_log_is_told_and_ends_everything() {
+    let node = Node::tcp();
+    node.fake.with(|inner| inner.durable_at_once = false);
+    let mut waits = node.connect();
+    waits.send(b"m a=1\n\nm a=2\n\n");
+    let mut silent = node.connect();
+    silent.send(b"m b=1\n");
+    node.until("three readings", |node| node.fake.puts().len() == 3);
+    node.fake.with(|inner| {
+        inner.durable_end = 1;
+        inner.failed = true;
+    });
+    let first = waits.answer();
+    if first == "ok 1 0\n" {
+        assert_eq!(waits.answer(), "error failed\n");
+    } else {
+        // The other's reading came in between.
+        assert_eq!(first, "error failed\n");
+    }
+    assert_eq!(waits.answer(), "");
+    assert_eq!(silent.answer(), "");
+    assert_eq!(node.thread.join().unwrap(), Ended::LogFailed);
+}
+
+#[test]
+fn stopping_still_acknowledges_what_is_in_flight() {
+    let node = Node::tcp();
+    node.fake.with(|inner| inner.durable_at_once = false);
+    let mut asks = node.connect();
+    asks.send(b"m a=1\n\n");
+    let mut never = node.connect();
+    never.send(b"m b=1\n");
+    node.until("two readings", |node| node.fake.puts().len() == 2);
+    node.controller.stop(10_000);
+    // Those that wait for nothing end at once.
+    assert_eq!(never.answer(), "");
+    node.fake.with(|inner| inner.durable_end = 2);
+    assert_eq!(asks.answer(), "ok 1 0\n");
+    assert_eq!(asks.answer(), "");
+    assert_eq!(node.thread.join().unwrap(), Ended::Stopped);
+
+    let node = Node::tcp();
+    node.fake.with(|inner| inner.durable_at_once = false);
+    let mut asks = node.connect();
+    asks.send(b"m a=1\n\n");
+    node.until("a reading", |node| node.fake.puts().len() == 1);
+    // The time is over before the log moves: no acknowledgement.
+    assert_eq!(node.stop(20), Ended::Stopped);
+    assert_eq!(asks.answer(), "");
+}
+
+#[test]
+fn connections_are_limited_and_idle_ones_end() {
+    let node = Node::start(LineOptions {
+        connections_max: 2,
+        idle_seconds_max: 1,
+        ..tcp_options()
+    });
+    let mut one = node.connect();
+    one.send(b"\n");
+    assert_eq!(one.answer(), "ok 0 0\n");
+    let mut two = node.connect();
+    two.send(b"\n");
+    assert_eq!(two.answer(), "ok 0 0\n");
+    let mut three = node.connect();
+    assert_eq!(three.answer(), "error connections_max\n");
+    assert_eq!(node.figures().connections_refused, 1);
+    // A slow sender of half a line is as idle as one that sends nothing.
+    two.send(b"m a=");
+    assert_eq!(one.answer(), "");
+    assert_eq!(two.answer(), "");
+    node.until("their ends", |node| node.figures().connections == 0);
+    assert_eq!(node.figures().connections_idle, 2);
+    assert_eq!(node.figures().connections_total, 2);
+    let mut four = node.connect();
+    four.send(b"m a=1\n\n");
+    assert_eq!(four.answer(), "ok 1 0\n");
+    node.stop(0);
+}
+
+/// A folder of its own, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("line-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_unix_socket_has_its_mode_and_leaves_nothing_behind() {
+    let folder = Folder::new("mode");
+    let path = folder.0.join("line.sock");
+    let options = LineOptions {
+        unix_socket: Some(path.clone()),
+        unix_mode: 0o620,
+        ..LineOptions::default()
+    };
+    let node = Node::start(options.clone());
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o620);
+    let stream = UnixStream::connect(&path).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut client = Client {
+        reader: BufReader::new(stream),
+    };
+    client.send(b"m a=1\n\n");
+    assert_eq!(client.answer(), "ok 1 0\n");
+
+    let taken = LineListeners::bind(options).unwrap_err();
+    assert_eq!(taken.code(), Code::Busy);
+    assert!(
+        taken.to_string().contains("another process listens"),
+        "{taken}"
+    );
+    node.stop(0);
+    assert!(!path.exists());
+}
+
+#[test]
+fn only_a_socket_that_nobody_listens_on_is_replaced() {
+    let folder = Folder::new("stale");
+    let path = folder.0.join("line.sock");
+    let options = LineOptions {
+        unix_socket: Some(path.clone()),
+        ..LineOptions::default()
+    };
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    drop(LineListeners::bind(options.clone()).unwrap());
+    assert!(!path.exists());
+
+    fs::write(&path, "precious").unwrap();
+    let error = LineListeners::bind(options.clone()).unwrap_err();
+    assert_eq!(error.code(), Code::Exists);
+    assert!(
+        error
+            .to_string()
+            .contains("remove it or choose another path"),
+        "{error}"
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    fs::rename(&path, folder.0.join("other")).unwrap();
+    std::os::unix::fs::symlink(folder.0.join("other"), &path).unwrap();
+    assert_eq!(
+        LineListeners::bind(options).unwrap_err().code(),
+        Code::Exists
+    );
+
+    let nowhere = LineOptions {
+        unix_socket: Some(folder.0.join("no/such/folder")),
+        ..LineOptions::default()
+    };
+    let error = LineListeners::bind(nowhere).unwrap_err();
+    assert!(error.to_string().contains("make its folder"), "{error}");
+}
+
+#[test]
+fn addresses_that_cannot_be_are_named() {
+    let node = Node::tcp();
+    for (address, text) in [
+        (
+            node.address.unwrap().to_string(),
+            "another program listens there",
+        ),
+        ("nonsense".to_owned(), "host:port"),
+        ("203.0.113.1:0".to_owned(), "no such address"),
+    ] {
+        let options = LineOptions {
+            tcp_listen: Some(address.clone()),
+            ..LineOptions::default()
+        };
+        let error = LineListeners::bind(options).unwrap_err().to_string();
+        assert!(error.contains(&address) && error.contains(text), "{error}");
+    }
+    let options = LineOptions {
+        line_bytes_max: 0,
+        ..LineOptions::default()
+    };
+    let error = LineListeners::bind(options).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "line_bytes_max must lie between 64 and 1048576, it is 0"
+    );
+    // Dropping the controller stops, too.
+    drop(node.controller);
+    assert_eq!(node.thread.join().unwrap(), Ended::Stopped);
+}
