@@ -1,0 +1,257 @@
+//! The node's socket as NODE.md specifies it, spoken byte by byte: what is malformed costs its own connection only.
+
+mod common;
+
+use common::node::{
+    END, ERROR, GET, HISTORY, Node, PUT, READINGS, Raw, SMALL, STATE, STATUS, STORED, UPDATES,
+    VALUE, WATCH, frame,
+};
+use serde_json::json;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+/// The node still answers everybody else.
+fn is_well(node: &Node) {
+    let (kind, _) = node.connect().ask(PUT, &json!({"key": "well", "value": 1}));
+    assert_eq!(kind, STORED);
+}
+
+/// Sends bytes on a connection of their own; the error that comes back, and whether the connection then ends.
+fn refused(node: &Node, bytes: &[u8]) -> (serde_json::Value, bool) {
+    let mut raw = node.connect();
+    raw.stream.write_all(bytes).unwrap();
+    let (kind, error) = raw.answer().expect("an error");
+    assert_eq!(kind, ERROR, "{error}");
+    for field in ["code", "thing", "wrong", "remedy"] {
+        assert!(error[field].is_string(), "{error}");
+    }
+    // A connection that goes on answers the next request.
+    let next = frame(STATUS, 1, b"{}");
+    let goes_on = raw.stream.write_all(&next).is_ok() && raw.answer().is_some();
+    (error, !goes_on)
+}
+
+#[test]
+fn the_socket_is_for_user_and_group() {
+    let node = Node::start(SMALL);
+    let mode = std::fs::metadata(node.socket())
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o660);
+}
+
+#[test]
+fn requests_that_make_no_sense_are_told_so() {
+    let node = Node::start(SMALL);
+    let cases: [(u16, u16, &[u8], &str); 14] = [
+        (0, 1, b"{}", "unsupported"),
+        (6, 1, b"{}", "unsupported"),
+        (VALUE, 1, b"{}", "unsupported"),
+        (0xffff, 9, b"", "unsupported"),
+        (GET, 0, b"{\"key\":\"a\"}", "unsupported"),
+        (GET, 2, b"{\"key\":\"a\"}", "unsupported"),
+        (GET, 1, b"", "invalid"),
+        (GET, 1, b"{}", "invalid"),
+        (GET, 1, b"{\"key\":\"a\",\"more\":1}", "invalid"),
+        (GET, 1, b"\xff\xfe", "invalid"),
+        (PUT, 1, b"{\"key\":\"a\",\"value\":[1]}", "invalid"),
+        (PUT, 1, b"{\"key\":\"a\",\"value\":null}", "invalid"),
+        (PUT, 1, b"{\"key\":\"a\",\"value\":1e999}", "invalid"),
+        (HISTORY, 1, b"{\"key\":\"nobody\"}", "not-found"),
+    ];
+    for (kind, version, payload, code) in cases {
+        let (error, ended) = refused(&node, &frame(kind, version, payload));
+        assert_eq!(error["code"], code, "{kind} {version}: {error}");
+        assert!(!ended, "{kind} {version}");
+    }
+    // Deep nesting must not become deep recursion.
+    let deep = format!("{{\"key\":\"a\",\"value\":{}", "[".repeat(60_000));
+    assert_eq!(
+        refused(&node, &frame(PUT, 1, deep.as_bytes())).0["code"],
+        "invalid"
+    );
+    is_well(&node);
+}
+
+#[test]
+fn bytes_that_are_no_frame_cost_their_connection() {
+    let node = Node::start(SMALL);
+    let oversized = frame(GET, 1, &vec![b' '; (64 << 10) + 1]);
+    let mut damaged = frame(GET, 1, b"{\"key\":\"a\"}");
+    *damaged.last_mut().unwrap() ^= 1;
+    let cases: [(&[u8], &str); 5] = [
+        (&oversized, "invalid"),
+        (&oversized[..4], "invalid"),
+        (&damaged, "corrupt"),
+        (&[0; 64], "corrupt"),
+        (b"GET / HTTP/1.1\r\n\r\n", "invalid"),
+    ];
+    for (bytes, code) in cases {
+        let (error, ended) = refused(&node, bytes);
+        assert_eq!(error["code"], code, "{error}");
+        assert!(ended);
+        is_well(&node);
+    }
+    // The longest request that is allowed is no error of the frame.
+    let mut longest = b"{\"key\":\"a\"".to_vec();
+    longest.resize((64 << 10) - 1, b' ');
+    longest.push(b'}');
+    assert_eq!(
+        refused(&node, &frame(GET, 1, &longest)).0["code"],
+        "not-found"
+    );
+}
+
+#[test]
+fn half_frames_hold_nobody_up() {
+    let node = Node::start(SMALL);
+    let whole = frame(PUT, 1, b"{\"key\":\"slow\",\"value\":5}");
+    // Cut off at every byte: by a client that goes, and by one that stays.
+    let mut waiting = Vec::new();
+    for length in 0..whole.len() {
+        let mut raw = node.connect();
+        raw.stream.write_all(&whole[..length]).unwrap();
+        if length % 2 == 0 {
+            waiting.push((raw, length));
+        }
+    }
+    is_well(&node);
+    // Those that stayed may still finish.
+    for (raw, length) in &mut waiting {
+        raw.stream.write_all(&whole[*length..]).unwrap();
+        assert_eq!(raw.answer().unwrap().0, STORED);
+    }
+    // Byte by byte, and many in one piece.
+    let mut raw = node.connect();
+    for byte in &whole {
+        raw.stream.write_all(&[*byte]).unwrap();
+    }
+    raw.stream.write_all(&whole.repeat(20)).unwrap();
+    for _ in 0..21 {
+        assert_eq!(raw.answer().unwrap().0, STORED);
+    }
+}
+
+#[test]
+fn a_hundred_idle_connections_cost_themselves() {
+    let node = Node::start(SMALL);
+    // More than connections_max: the oldest silent ones make room.
+    let idle: Vec<Raw> = (0..100).map(|_| node.connect()).collect();
+    is_well(&node);
+    let mut closed = 0;
+    for mut raw in idle {
+        raw.stream.write_all(&frame(STATUS, 1, b"{}")).ok();
+        match raw.answer() {
+            Some((kind, _)) => assert_eq!(kind, STATE),
+            None => closed += 1,
+        }
+    }
+    assert!((36..=37 + 1).contains(&closed), "{closed}");
+    is_well(&node);
+}
+
+#[test]
+fn connections_that_are_served_are_not_sent_away() {
+    let config = format!("{SMALL}[node]\nconnections_max = 2\n");
+    let node = Node::start(&config);
+    let mut watchers = [node.connect(), node.connect()];
+    for watcher in &mut watchers {
+        assert_eq!(watcher.ask(WATCH, &json!({"pattern": "#"})).0, UPDATES);
+    }
+    let mut third = Raw::new(UnixStream::connect(node.socket()).unwrap());
+    let (kind, error) = third.answer().unwrap();
+    assert_eq!((kind, error["code"].as_str()), (ERROR, Some("busy")));
+    assert!(third.answer().is_none());
+    // The program's own client says the same, whether or not it could still send.
+    let line = node.fails(&["get", "a"], 1);
+    assert!(
+        line.contains("2 clients are being served already"),
+        "{line}"
+    );
+    drop(watchers);
+    common::wait_until("room", || node.run(&["put", "a", "1"]).status.success());
+}
+
+#[test]
+fn a_watch_ends_with_the_next_request_and_counts_what_it_did_not_show() {
+    let node = Node::start(SMALL);
+    let mut watch = node.connect();
+    let (kind, first) = watch.ask(WATCH, &json!({"pattern": "fast"}));
+    assert_eq!(
+        (kind, &first),
+        (UPDATES, &json!({"updates": [], "missed": 0}))
+    );
+    let mut writer = node.connect();
+    for value in 1..=200 {
+        writer.send(
+            PUT,
+            &json!({"key": "fast", "value": value, "time_ms": 1_772_368_200_000_i64 + value}),
+        );
+        assert_eq!(writer.answer().unwrap().0, STORED);
+    }
+    // One that is older than the latest value is stored, not shown.
+    let old = json!({"key": "fast", "value": 0, "time_ms": 1_772_368_200_000_i64});
+    assert_eq!(writer.ask(PUT, &old).0, STORED);
+    let (mut shown, mut missed, mut last) = (0, 0, 0.0);
+    while shown + missed < 201 {
+        let (kind, updates) = watch.answer().unwrap();
+        assert_eq!(kind, UPDATES);
+        missed += updates["missed"].as_u64().unwrap();
+        for update in updates["updates"].as_array().unwrap() {
+            shown += 1;
+            assert_eq!(update["key"], "fast");
+            let value = update["value"].as_f64().unwrap();
+            assert!(value > last, "{value} after {last}");
+            last = value;
+        }
+    }
+    assert_eq!((shown + missed, last), (201, 200.0));
+    let (kind, end) = watch.ask(STATUS, &json!({}));
+    assert_eq!(kind, END);
+    assert_eq!(
+        (end["sent"].as_u64(), end["missed"].as_u64()),
+        (Some(shown), Some(missed))
+    );
+    assert_eq!(watch.answer().unwrap().0, STATE);
+}
+
+#[test]
+fn a_long_history_comes_in_bounded_frames() {
+    let node = Node::start(SMALL);
+    let mut writer = node.connect();
+    let text = "\u{1}".repeat(60);
+    for _ in 0..3000 {
+        writer.send(PUT, &json!({"key": "long", "value": text}));
+        assert_eq!(writer.answer().unwrap().0, STORED);
+    }
+    let mut raw = node.connect();
+    raw.send(HISTORY, &json!({"key": "long"}));
+    let (mut readings, mut frames) = (0, 0);
+    let end = loop {
+        // The connection's decoder refuses what is longer than the limit.
+        let (kind, answer) = raw.answer().unwrap();
+        match kind {
+            READINGS => {
+                frames += 1;
+                for reading in answer["readings"].as_array().unwrap() {
+                    assert_eq!(reading["lsn"], readings);
+                    assert_eq!(reading["value"], text.as_str());
+                    readings += 1;
+                }
+            }
+            END => break answer,
+            other => panic!("{other}: {answer}"),
+        }
+    };
+    assert_eq!((readings, end["sent"].as_u64()), (3000, Some(3000)));
+    assert!(frames > 5, "{frames}");
+    assert_eq!(end["records_damaged"], 0);
+    // A client that goes in the middle of it is nobody's trouble.
+    let mut gone = node.connect();
+    gone.send(HISTORY, &json!({"key": "long"}));
+    gone.answer().unwrap();
+    drop(gone);
+    is_well(&node);
+}
