@@ -31,6 +31,7 @@ mod output;
 mod progress;
 mod random;
 mod signals;
+mod status;
 mod time_text;
 
 use std::process::ExitCode;

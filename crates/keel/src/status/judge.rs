@@ -1,0 +1,222 @@
+//! Whether a node is well. A node that drops, lags or guesses must not look healthy, so every rule here only ever
+//! makes the state worse.
+
+use super::{Judgement, NodeFigures, Reason, State};
+
+/// A reading may wait for flash so many commit intervals before the node lags.
+const LAG_INTERVALS: f64 = 4.0;
+/// And at least so long: shorter stalls are what cards do every day.
+const LAG_MS_MIN: f64 = 1_000.0;
+
+/// Every code and what it means; `docs/operate.md` says what to do.
+pub(crate) const CODES: &[(&str, &str)] = &[
+    (
+        "log_failed",
+        "the store or its device failed: nothing becomes durable until the node starts again",
+    ),
+    (
+        "shedding",
+        "readings are left out on purpose to keep deadlines",
+    ),
+    (
+        "dropping",
+        "readings were refused or deleted within the last minute because the store is full",
+    ),
+    ("store_full", "the store has no room"),
+    ("lagging", "the store is slower than the senders: they wait"),
+    ("log_damaged", "a part of the log cannot be read"),
+    (
+        "checkpoint_failing",
+        "a checkpoint could not be written: the next start takes longer",
+    ),
+    ("clock_untrusted", "the wall clock has not been set"),
+    ("mqtt_disconnected", "no connection to the broker"),
+    ("mqtt_refused", "the broker refused a subscription"),
+    (
+        "keys_max",
+        "new keys are refused because there are keys_max already",
+    ),
+    (
+        "config_refused",
+        "the configuration could not be read again: the old one is in force",
+    ),
+    (
+        "config_pending_restart",
+        "a changed setting waits for the next start",
+    ),
+];
+
+/// Judges a node by its figures.
+pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
+    let mut reasons = Vec::new();
+    let mut add = |code: &str, text: String| {
+        reasons.push(Reason {
+            code: code.to_owned(),
+            text,
+        });
+    };
+    let log = &figures.log;
+    if let Some(failure) = &log.failed {
+        let what = match failure.as_str() {
+            "device" => "the device failed".to_owned(),
+            "full" => "there was no room".to_owned(),
+            other => format!("it is {other}"),
+        };
+        add(
+            "log_failed",
+            format!(
+                "the log takes no readings any more, {what}: check the card, then start the node again"
+            ),
+        );
+    }
+    if figures.shedding {
+        add(
+            "shedding",
+            "readings are left out to keep deadlines".to_owned(),
+        );
+    }
+    let minute = &figures.last_minute;
+    if minute.readings_dropped > 0 {
+        let count = minute.readings_dropped;
+        add(
+            "dropping",
+            format!(
+                "{count} of the oldest readings were deleted within the last minute to make room for new ones"
+            ),
+        );
+    }
+    if minute.refused_full > 0 {
+        let count = minute.refused_full;
+        add(
+            "dropping",
+            format!(
+                "the full store refused new readings {count} times within the last minute; senders that do not keep \
+                 them lose them"
+            ),
+        );
+    }
+    if figures.store.full {
+        add(
+            "store_full",
+            "the store has no room: keep less history (store.history_mebibytes_max) or take a larger one".to_owned(),
+        );
+    }
+    lagging(figures, &mut add);
+    let damaged = log.records_damaged + log.pieces_unreadable + log.files_unreadable;
+    if damaged > 0 || log.readings_missing > 0 {
+        let missing = log.readings_missing;
+        add(
+            "log_damaged",
+            format!(
+                "{damaged} places of the log cannot be read, {missing} readings are missing: stop the node and run \
+                 `keel flash check` on the image"
+            ),
+        );
+    }
+    if log.checkpoint_failing {
+        add(
+            "checkpoint_failing",
+            "the last checkpoint could not be written: the next start takes longer".to_owned(),
+        );
+    }
+    if !figures.clock.trusted {
+        add(
+            "clock_untrusted",
+            "the wall clock has not been set since this machine started: times that the node gives are corrected \
+             once it is"
+                .to_owned(),
+        );
+    }
+    mqtt(figures, &mut add);
+    keys(figures, &mut add);
+    if let Some(error) = &figures.node.config_error {
+        let text =
+            format!("the last reload was refused, the old configuration is in force: {error}");
+        add("config_refused", text);
+    }
+    if !figures.node.config_pending_restart.is_empty() {
+        let keys = figures.node.config_pending_restart.join(", ");
+        add(
+            "config_pending_restart",
+            format!("changed settings wait for the next start: {keys}"),
+        );
+    }
+    let state = if log.failed.is_some() {
+        State::Failed
+    } else if reasons.is_empty() {
+        State::Ok
+    } else {
+        State::Degraded
+    };
+    Judgement { state, reasons }
+}
+
+fn lagging(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
+    let log = &figures.log;
+    let lag_ms_max = (f64::from(log.commit_interval_ms) * LAG_INTERVALS).max(LAG_MS_MIN);
+    if log.durable_lag_ms > lag_ms_max {
+        let (lag, limit) = (log.durable_lag_ms, log.commit_interval_ms);
+        add(
+            "lagging",
+            format!(
+                "the oldest reading has waited {lag:.0} ms for flash, at a commit interval of {limit} ms"
+            ),
+        );
+    }
+    if log.queue_bytes * 2 > log.queue_bytes_max {
+        let (bytes, bytes_max) = (log.queue_bytes, log.queue_bytes_max);
+        add(
+            "lagging",
+            format!("the queue of the log holds {bytes} of {bytes_max} bytes"),
+        );
+    }
+    let busy = figures.last_minute.refused_busy;
+    if busy > 0 {
+        add(
+            "lagging",
+            format!(
+                "the queue of the log was full {busy} times within the last minute: senders had to wait"
+            ),
+        );
+    }
+}
+
+fn mqtt(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
+    let Some(mqtt) = &figures.mqtt else { return };
+    if !mqtt.connected {
+        let why = match &mqtt.last_error {
+            Some(error) => format!(" ({error})"),
+            None => String::new(),
+        };
+        add(
+            "mqtt_disconnected",
+            format!(
+                "no connection to the broker {}{why}: what it keeps arrives later",
+                mqtt.address
+            ),
+        );
+    }
+    if mqtt.subscriptions_refused > 0 {
+        let (count, wanted) = (mqtt.subscriptions_refused, mqtt.subscriptions_wanted);
+        add(
+            "mqtt_refused",
+            format!("the broker refused {count} of {wanted} subscriptions: check its access rules"),
+        );
+    }
+}
+
+fn keys(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
+    let refused = figures.intake.refused.get("keys_max").copied();
+    let refused = refused.unwrap_or_default();
+    let keys = &figures.keys;
+    if refused > 0 && keys.count >= keys.count_max {
+        let count_max = keys.count_max;
+        add(
+            "keys_max",
+            format!(
+                "there are {count_max} keys, and {refused} readings of others were refused: raise keys.keys_max, or \
+                 declare what is wanted with keys.auto_create = false"
+            ),
+        );
+    }
+}

@@ -1,0 +1,474 @@
+//! What a node says about itself: its figures, the judgement over them, wear, and both as text and as JSON.
+//!
+//! The node fills [`NodeFigures`]; [`Report::new`] judges them. The JSON form is the report as it is: names are
+//! stable, units stand last in them, what is not known is null. `docs/operate.md` explains the codes of the reasons.
+
+#![allow(dead_code, unused_imports)] // Until `keel run` uses all of it.
+
+mod judge;
+#[cfg(test)]
+mod tests;
+mod text;
+mod totals;
+mod wear;
+
+pub(crate) use judge::{CODES, judge};
+pub(crate) use totals::{TOTALS_NAME, Totals};
+pub(crate) use wear::{Delta, Sample, Wear, Window};
+
+use ingest::intake::{IntakeCounters, Reason as RefusalReason};
+use ingest::line::LineFigures;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Exit status of `keel status` for a node that is degraded. Failed or unreachable is 1, wrong usage 2.
+pub(crate) const STATUS_DEGRADED: u8 = 3;
+
+/// Whether the node does what it shall.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    /// It does.
+    Ok,
+    /// It does, with a reservation that its owner should know.
+    Degraded,
+    /// No reading becomes durable any more.
+    #[default]
+    Failed,
+}
+
+impl State {
+    /// `ok`, `degraded` or `failed`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Degraded => "degraded",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Exit status of `keel status`.
+    pub(crate) fn exit_status(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::Degraded => STATUS_DEGRADED,
+            Self::Failed => crate::error::STATUS_FAILURE,
+        }
+    }
+}
+
+/// One reason why the state is not ok.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct Reason {
+    /// One of [`CODES`]; of a later node perhaps another.
+    pub(crate) code: String,
+    /// What is so, and what to do.
+    pub(crate) text: String,
+}
+
+/// The judgement over a node's figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Judgement {
+    /// The state.
+    pub(crate) state: State,
+    /// Why; empty if and only if the state is ok.
+    pub(crate) reasons: Vec<Reason>,
+}
+
+/// Everything that `keel status` shows; its JSON form.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct Report {
+    /// The judgement.
+    pub(crate) state: State,
+    /// Why.
+    pub(crate) reasons: Vec<Reason>,
+    /// What the node counts.
+    #[serde(flatten)]
+    pub(crate) figures: NodeFigures,
+    /// What writing does to the card.
+    pub(crate) wear: Wear,
+}
+
+impl Report {
+    /// Judges these figures.
+    pub(crate) fn new(figures: NodeFigures) -> Self {
+        let Judgement { state, reasons } = judge(&figures);
+        let wear = Wear::of(&figures);
+        Self {
+            state,
+            reasons,
+            figures,
+            wear,
+        }
+    }
+}
+
+/// What a node counts. Counts run from its start unless their names say otherwise.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct NodeFigures {
+    pub(crate) node: ProcessFigures,
+    pub(crate) store: StoreFigures,
+    pub(crate) log: LogFigures,
+    pub(crate) history: HistoryFigures,
+    pub(crate) keys: KeyFigures,
+    pub(crate) intake: IntakeFigures,
+    /// `None`: no broker is configured.
+    pub(crate) mqtt: Option<MqttFigures>,
+    pub(crate) line: LineState,
+    pub(crate) commands: CommandFigures,
+    pub(crate) clock: ClockFigures,
+    pub(crate) device: DeviceFigures,
+    /// What the last minute added.
+    pub(crate) last_minute: Delta,
+    /// What the last ten minutes added.
+    pub(crate) last_ten_minutes: Delta,
+    /// Since the store was made, this run included.
+    pub(crate) lifetime: Totals,
+    /// Readings are left out on purpose to keep deadlines. Nothing does that yet.
+    pub(crate) shedding: bool,
+}
+
+/// The process.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct ProcessFigures {
+    pub(crate) version: String,
+    pub(crate) pid: u32,
+    pub(crate) uptime_ms: u64,
+    pub(crate) memory_resident_bytes: u64,
+    pub(crate) config_file: String,
+    /// Keys of the configuration that wait for the next start.
+    pub(crate) config_pending_restart: Vec<String>,
+    /// Why the last reload was refused, until one is not.
+    pub(crate) config_error: Option<String>,
+}
+
+/// The store and its device.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct StoreFigures {
+    pub(crate) image: String,
+    /// Bytes that files can hold, and how many of them are free.
+    pub(crate) capacity_bytes: u64,
+    pub(crate) free_bytes: u64,
+    /// Whether transfers bypass the page cache.
+    pub(crate) direct: bool,
+    /// Whether new readings are refused because there is no room.
+    pub(crate) full: bool,
+    /// Terabytes (10^12 bytes) that the card is rated for; 0: not known.
+    pub(crate) card_rated_write_terabytes: f64,
+}
+
+/// The durable log.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct LogFigures {
+    /// Readings taken, and those of them that are on flash.
+    pub(crate) readings_taken: u64,
+    pub(crate) readings_durable: u64,
+    /// Readings taken and not yet on flash, what they take in the queue, and what the queue can take.
+    pub(crate) readings_outstanding: u64,
+    pub(crate) queue_bytes: u64,
+    pub(crate) queue_bytes_max: u64,
+    /// Age of the oldest reading that is not on flash yet.
+    pub(crate) durable_lag_ms: f64,
+    pub(crate) commit_interval_ms: u32,
+    /// Offers refused because the queue was full, because the store was full, and because the log had failed. A source
+    /// that waits offers the same reading again.
+    pub(crate) refused_busy: u64,
+    pub(crate) refused_full: u64,
+    pub(crate) refused_failed: u64,
+    /// Readings logged whose key already had a newer value.
+    pub(crate) readings_outdated: u64,
+    pub(crate) commits: u64,
+    pub(crate) appends: u64,
+    pub(crate) log_bytes: u64,
+    pub(crate) checkpoints: u64,
+    pub(crate) checkpoints_failed: u64,
+    /// Whether the last checkpoint could not be written.
+    pub(crate) checkpoint_failing: bool,
+    /// Why the log takes nothing any more: `device`, `full` or `closed`.
+    pub(crate) failed: Option<String>,
+    /// Damage found at the start and since.
+    pub(crate) records_damaged: u64,
+    pub(crate) pieces_unreadable: u64,
+    pub(crate) files_unreadable: u64,
+    pub(crate) readings_missing: u64,
+    /// From the call of an append to its return, and from a reading's arrival to flash.
+    pub(crate) append_us: Latency,
+    pub(crate) put_durable_us: Latency,
+}
+
+/// A distribution of times in µs; all 0 when nothing was measured.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct Latency {
+    pub(crate) count: u64,
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+    pub(crate) max: f64,
+}
+
+impl Latency {
+    /// Of a histogram of ns.
+    pub(crate) fn of(histogram: &base::histogram::Histogram) -> Self {
+        let us = |ns: u64| ns as f64 / 1e3;
+        if histogram.count() == 0 {
+            return Self::default();
+        }
+        Self {
+            count: histogram.count(),
+            p50: us(histogram.percentile(50.0)),
+            p99: us(histogram.percentile(99.0)),
+            p999: us(histogram.percentile(99.9)),
+            max: us(histogram.max()),
+        }
+    }
+}
+
+/// History and retention.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct HistoryFigures {
+    pub(crate) segments: u64,
+    pub(crate) bytes: u64,
+    /// Limits; 0: none.
+    pub(crate) bytes_max: u64,
+    pub(crate) days_max: u32,
+    /// `reject-new` or `drop-oldest`.
+    pub(crate) full_policy: String,
+    /// Readings deleted because of a limit, and to make room in a full store.
+    pub(crate) readings_expired: u64,
+    pub(crate) readings_dropped: u64,
+}
+
+/// Keys.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct KeyFigures {
+    pub(crate) count: u64,
+    pub(crate) count_max: u64,
+    pub(crate) auto_create: bool,
+}
+
+/// What came in by any source.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct IntakeFigures {
+    pub(crate) readings: u64,
+    pub(crate) messages: u64,
+    pub(crate) lines: u64,
+    /// Bad input, in all and by reason.
+    pub(crate) refused_total: u64,
+    pub(crate) refused: BTreeMap<String, u64>,
+    /// The beginning of the latest refused thing by reason, where one is kept.
+    pub(crate) refused_last: BTreeMap<String, String>,
+}
+
+/// The session with the broker.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct MqttFigures {
+    /// `host:port`
+    pub(crate) address: String,
+    pub(crate) connected: bool,
+    /// What went wrong last; it stays when things go well again.
+    pub(crate) last_error: Option<String>,
+    pub(crate) subscriptions_wanted: u64,
+    pub(crate) subscriptions_held: u64,
+    pub(crate) subscriptions_refused: u64,
+    pub(crate) connects: u64,
+    pub(crate) losses: u64,
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    pub(crate) acknowledged: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) redelivered: u64,
+    pub(crate) oversized: u64,
+    pub(crate) packets_invalid: u64,
+    /// Time in which nothing was read because the store was slower than the broker, and because it was full.
+    pub(crate) paused_busy_ms: u64,
+    pub(crate) paused_full_ms: u64,
+}
+
+/// The listeners of the line protocol.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct LineState {
+    /// Addresses and paths that are listened on.
+    pub(crate) listen: Vec<String>,
+    pub(crate) connections: u64,
+    pub(crate) connections_total: u64,
+    /// Closed at once because there were too many, and closed because they were silent.
+    pub(crate) connections_refused: u64,
+    pub(crate) connections_idle: u64,
+    /// Connections whose lines wait now for the store.
+    pub(crate) waiting: u64,
+    pub(crate) lines: u64,
+    pub(crate) bytes: u64,
+    pub(crate) acknowledged: u64,
+    pub(crate) oversized: u64,
+    /// Lines that the end of their connection cut off.
+    pub(crate) unfinished: u64,
+}
+
+/// The socket of the commands.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct CommandFigures {
+    pub(crate) socket: String,
+    pub(crate) connections: u64,
+    pub(crate) connections_refused: u64,
+    pub(crate) requests: u64,
+    pub(crate) puts: u64,
+    pub(crate) watchers: u64,
+}
+
+/// The wall clock.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct ClockFigures {
+    pub(crate) trusted: bool,
+    /// Steps of more than a second.
+    pub(crate) steps: u64,
+}
+
+/// What the node handed to the device.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct DeviceFigures {
+    pub(crate) bytes_written: u64,
+    pub(crate) flushes: u64,
+}
+
+impl NodeFigures {
+    /// Takes over what the database counts. What its start found broken must be added to `log` by the caller.
+    pub(crate) fn take_stats(&mut self, stats: &db::Stats) {
+        self.log = LogFigures {
+            readings_taken: stats.puts,
+            readings_durable: stats.readings,
+            readings_outstanding: stats.outstanding,
+            queue_bytes: stats.queue_bytes,
+            queue_bytes_max: self.log.queue_bytes_max,
+            durable_lag_ms: stats.durable_lag_ms,
+            commit_interval_ms: self.log.commit_interval_ms,
+            refused_busy: stats.busy,
+            refused_full: stats.refused_full,
+            refused_failed: stats.refused,
+            readings_outdated: stats.outdated,
+            commits: stats.batches,
+            appends: stats.appends,
+            log_bytes: stats.log_bytes,
+            checkpoints: stats.checkpoints,
+            checkpoints_failed: stats.checkpoints_failed,
+            checkpoint_failing: stats.health == db::Health::CheckpointFailing,
+            failed: match stats.health {
+                db::Health::LogFailed(failure) => Some(failure.name().to_owned()),
+                _ => None,
+            },
+            records_damaged: stats.damage.records_damaged,
+            pieces_unreadable: stats.damage.pieces_unreadable,
+            files_unreadable: stats.damage.files_unreadable,
+            readings_missing: stats.damage.readings_missing,
+            append_us: Latency::of(&stats.append_ns),
+            put_durable_us: Latency::of(&stats.put_durable_ns),
+        };
+        self.store.full = stats.full;
+        self.history.segments = stats.segments;
+        self.history.bytes = stats.history_bytes;
+        self.history.readings_expired = stats.readings_expired;
+        self.history.readings_dropped = stats.readings_dropped;
+        self.keys.count = u64::from(stats.objects);
+        self.clock.trusted = stats.wall_trusted;
+        self.clock.steps = stats.clock_steps;
+    }
+
+    /// Adds damage that was found when the log was opened.
+    pub(crate) fn add_damage(&mut self, damage: &db::Damage) {
+        self.log.records_damaged += damage.records_damaged;
+        self.log.pieces_unreadable += damage.pieces_unreadable;
+        self.log.files_unreadable += damage.files_unreadable;
+        self.log.readings_missing += damage.readings_missing;
+    }
+
+    /// Takes over what the intake counts.
+    pub(crate) fn take_intake(&mut self, counters: &IntakeCounters) {
+        self.intake = IntakeFigures {
+            readings: counters.readings(),
+            messages: counters.messages(),
+            lines: counters.lines(),
+            refused_total: counters.refused_total(),
+            ..IntakeFigures::default()
+        };
+        for reason in RefusalReason::ALL {
+            let name = reason.name().to_owned();
+            let excerpt = counters.excerpt(reason);
+            if !excerpt.is_empty() {
+                self.intake.refused_last.insert(name.clone(), excerpt);
+            }
+            self.intake.refused.insert(name, counters.refused(reason));
+        }
+    }
+
+    /// Takes over what the listeners count.
+    pub(crate) fn take_line(&mut self, figures: &LineFigures) {
+        self.line = LineState {
+            listen: std::mem::take(&mut self.line.listen),
+            connections: figures.connections,
+            connections_total: figures.connections_total,
+            connections_refused: figures.connections_refused,
+            connections_idle: figures.connections_idle,
+            waiting: figures.waiting,
+            lines: figures.lines,
+            bytes: figures.bytes,
+            acknowledged: figures.acknowledged,
+            oversized: figures.oversized,
+            unfinished: figures.unfinished,
+        };
+    }
+
+    /// Takes over what the session with the broker counts.
+    pub(crate) fn take_mqtt(
+        &mut self,
+        address: &str,
+        wanted: usize,
+        state: &ingest::mqtt::MqttState,
+    ) {
+        let figures = state.figures();
+        self.mqtt = Some(MqttFigures {
+            address: address.to_owned(),
+            connected: figures.connected,
+            last_error: state.last_error(),
+            subscriptions_wanted: wanted as u64,
+            subscriptions_held: figures.subscriptions_held,
+            subscriptions_refused: figures.subscriptions_refused,
+            connects: figures.connects,
+            losses: figures.losses,
+            messages: figures.messages,
+            bytes: figures.bytes,
+            acknowledged: figures.acknowledged,
+            in_flight: figures.in_flight,
+            redelivered: figures.redelivered,
+            oversized: figures.oversized,
+            packets_invalid: figures.packets_invalid,
+            paused_busy_ms: figures.paused_busy_ms,
+            paused_full_ms: figures.paused_full_ms,
+        });
+    }
+
+    /// The counters that [`Window`] keeps, now.
+    pub(crate) fn sample(&self) -> Sample {
+        Sample {
+            uptime_ms: self.node.uptime_ms,
+            bytes_written: self.device.bytes_written,
+            flushes: self.device.flushes,
+            readings: self.log.readings_durable,
+            refused_busy: self.log.refused_busy,
+            refused_full: self.log.refused_full,
+            readings_dropped: self.history.readings_dropped,
+        }
+    }
+}

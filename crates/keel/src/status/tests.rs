@@ -1,0 +1,427 @@
+use super::*;
+
+/// A node that has run for an hour and is well: 260 readings a second, a broker, a clock.
+fn well() -> NodeFigures {
+    let readings = 260 * 3600;
+    NodeFigures {
+        node: ProcessFigures {
+            version: "0.1.0".to_owned(),
+            pid: 4242,
+            uptime_ms: 3_600_000,
+            memory_resident_bytes: 12 << 20,
+            config_file: "keel.toml".to_owned(),
+            ..ProcessFigures::default()
+        },
+        store: StoreFigures {
+            image: "keel-data/store.img".to_owned(),
+            capacity_bytes: 250 << 20,
+            free_bytes: 190 << 20,
+            direct: true,
+            full: false,
+            card_rated_write_terabytes: 30.0,
+        },
+        log: LogFigures {
+            readings_taken: readings + 20,
+            readings_durable: readings,
+            readings_outstanding: 20,
+            queue_bytes: 900,
+            queue_bytes_max: 1 << 20,
+            durable_lag_ms: 110.0,
+            commit_interval_ms: 250,
+            put_durable_us: Latency {
+                count: readings,
+                p50: 128_000.0,
+                p99: 251_000.0,
+                p999: 260_000.0,
+                max: 812_000.0,
+            },
+            append_us: Latency {
+                count: 14_400,
+                p50: 900.0,
+                p99: 4_100.0,
+                p999: 9_000.0,
+                max: 561_000.0,
+            },
+            ..LogFigures::default()
+        },
+        history: HistoryFigures {
+            segments: 15,
+            bytes: 58 << 20,
+            bytes_max: 225 << 20,
+            days_max: 0,
+            full_policy: "reject-new".to_owned(),
+            readings_expired: 12_000,
+            readings_dropped: 0,
+        },
+        keys: KeyFigures {
+            count: 260,
+            count_max: 4096,
+            auto_create: true,
+        },
+        intake: IntakeFigures {
+            readings: readings + 20,
+            messages: readings,
+            lines: 20,
+            refused_total: 3,
+            refused: [("json_invalid".to_owned(), 3), ("keys_max".to_owned(), 0)].into(),
+            refused_last: [("json_invalid".to_owned(), "{\"t\": }".to_owned())].into(),
+        },
+        mqtt: Some(MqttFigures {
+            address: "127.0.0.1:1883".to_owned(),
+            connected: true,
+            subscriptions_wanted: 2,
+            subscriptions_held: 2,
+            connects: 1,
+            messages: readings,
+            acknowledged: readings,
+            in_flight: 20,
+            ..MqttFigures::default()
+        }),
+        line: LineState {
+            listen: vec!["127.0.0.1:8094".to_owned()],
+            connections: 1,
+            lines: 20,
+            ..LineState::default()
+        },
+        commands: CommandFigures {
+            socket: "keel-data/keel.sock".to_owned(),
+            connections: 1,
+            requests: 33,
+            ..CommandFigures::default()
+        },
+        clock: ClockFigures {
+            trusted: true,
+            steps: 0,
+        },
+        device: DeviceFigures {
+            bytes_written: 180_000_000,
+            flushes: 14_500,
+        },
+        last_minute: Delta {
+            span_ms: 60_000,
+            readings: 15_600,
+            ..Delta::default()
+        },
+        last_ten_minutes: Delta {
+            span_ms: 600_000,
+            bytes_written: 29_000_000,
+            readings: 156_000,
+            ..Delta::default()
+        },
+        lifetime: Totals {
+            starts: 7,
+            bytes_written: 1_200_000_000_000,
+            ..Totals::default()
+        },
+        shedding: false,
+    }
+}
+
+/// The codes of a node that is well but for one change.
+fn codes(change: impl FnOnce(&mut NodeFigures)) -> (State, Vec<String>) {
+    let mut figures = well();
+    change(&mut figures);
+    let Judgement { state, reasons } = judge(&figures);
+    assert_eq!(state == State::Ok, reasons.is_empty());
+    for reason in &reasons {
+        assert!(CODES.iter().any(|(code, _)| *code == reason.code));
+        assert!(!reason.text.is_empty() && !reason.text.contains('\n'));
+    }
+    (
+        state,
+        reasons.into_iter().map(|reason| reason.code).collect(),
+    )
+}
+
+fn degraded(code: &str, change: impl FnOnce(&mut NodeFigures)) {
+    assert_eq!(
+        codes(change),
+        (State::Degraded, vec![code.to_owned()]),
+        "{code}"
+    );
+}
+
+fn fine(change: impl FnOnce(&mut NodeFigures)) {
+    assert_eq!(codes(change), (State::Ok, vec![]));
+}
+
+#[test]
+fn a_node_that_is_well_is_ok() {
+    fine(|_| {});
+    // Bad input is the sender's; it is shown, and no fault of the node.
+    fine(|f| f.intake.refused_total = 1_000_000);
+    // No broker is configured.
+    fine(|f| f.mqtt = None);
+    // Retention by a configured limit is what the owner wants.
+    fine(|f| f.history.readings_expired = 1_000_000);
+    // What was refused an hour ago is counted, and over.
+    fine(|f| {
+        (
+            f.log.refused_busy,
+            f.log.refused_full,
+            f.history.readings_dropped,
+        ) = (5, 5, 5)
+    });
+}
+
+#[test]
+fn each_reason_shows() {
+    degraded("shedding", |f| f.shedding = true);
+    degraded("dropping", |f| f.last_minute.readings_dropped = 1);
+    degraded("dropping", |f| f.last_minute.refused_full = 1);
+    degraded("store_full", |f| f.store.full = true);
+    degraded("lagging", |f| f.last_minute.refused_busy = 1);
+    degraded("log_damaged", |f| f.log.records_damaged = 1);
+    degraded("log_damaged", |f| f.log.pieces_unreadable = 1);
+    degraded("log_damaged", |f| f.log.files_unreadable = 1);
+    degraded("log_damaged", |f| f.log.readings_missing = 1);
+    degraded("checkpoint_failing", |f| f.log.checkpoint_failing = true);
+    degraded("clock_untrusted", |f| f.clock.trusted = false);
+    degraded("config_refused", |f| {
+        f.node.config_error = Some("x".to_owned())
+    });
+    degraded("config_pending_restart", |f| {
+        f.node.config_pending_restart.push("store.image".to_owned());
+    });
+    let mqtt = |f: &mut NodeFigures| f.mqtt.take().unwrap();
+    degraded("mqtt_disconnected", |f| {
+        f.mqtt = Some(MqttFigures {
+            connected: false,
+            ..mqtt(f)
+        })
+    });
+    degraded("mqtt_refused", |f| {
+        f.mqtt = Some(MqttFigures {
+            subscriptions_refused: 1,
+            ..mqtt(f)
+        })
+    });
+}
+
+#[test]
+fn a_lag_is_one_from_some_intervals_on() {
+    fine(|f| f.log.durable_lag_ms = 1_000.0);
+    degraded("lagging", |f| f.log.durable_lag_ms = 1_000.1);
+    fine(|f| (f.log.durable_lag_ms, f.log.commit_interval_ms) = (40_000.0, 10_000));
+    degraded("lagging", |f| {
+        (f.log.durable_lag_ms, f.log.commit_interval_ms) = (40_001.0, 10_000)
+    });
+    // A short interval does not make an ordinary stall of a card a lag.
+    fine(|f| (f.log.durable_lag_ms, f.log.commit_interval_ms) = (999.0, 1));
+    fine(|f| f.log.queue_bytes = 1 << 19);
+    degraded("lagging", |f| f.log.queue_bytes = (1 << 19) + 1);
+}
+
+#[test]
+fn keys_are_short_only_when_some_were_refused() {
+    fine(|f| f.keys.count = 4096);
+    let refused = |f: &mut NodeFigures| f.intake.refused.insert("keys_max".to_owned(), 2);
+    fine(|f| {
+        refused(f);
+    });
+    degraded("keys_max", |f| {
+        refused(f);
+        f.keys.count = 4096;
+    });
+}
+
+#[test]
+fn a_failed_log_is_a_failed_node_whatever_else_is_so() {
+    for failure in ["device", "full", "closed"] {
+        let (state, reasons) = codes(|f| {
+            f.log.failed = Some(failure.to_owned());
+            f.clock.trusted = false;
+        });
+        assert_eq!(state, State::Failed);
+        assert_eq!(reasons, ["log_failed", "clock_untrusted"]);
+    }
+    let statuses = [State::Ok, State::Degraded, State::Failed].map(State::exit_status);
+    assert_eq!(statuses, [0, 3, 1]);
+}
+
+#[test]
+fn wear_is_arithmetic() {
+    let figures = well();
+    let wear = Wear::of(&figures);
+    let near = |found: Option<f64>, expected: f64| {
+        let found = found.unwrap();
+        assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
+    };
+    near(wear.bytes_per_reading, 180_000_000.0 / 936_000.0);
+    near(wear.flushes_per_reading, 14_500.0 / 936_000.0);
+    near(wear.gigabytes_per_day, 0.18 * 24.0);
+    near(wear.gigabytes_per_day_recent, 0.029 * 144.0);
+    near(Some(wear.card_written_terabytes), 1.2);
+    near(wear.card_years_left, 28_800.0 / 4.32 / 365.25);
+    // A card that is past its rating has none left.
+    let mut worn = well();
+    worn.lifetime.bytes_written = 31_000_000_000_000;
+    assert_eq!(Wear::of(&worn).card_years_left, Some(0.0));
+}
+
+#[test]
+fn what_is_not_known_is_not_made_up() {
+    let mut young = well();
+    young.node.uptime_ms = 59_999;
+    young.last_ten_minutes.span_ms = 59_999;
+    young.log.readings_durable = 0;
+    let wear = Wear::of(&young);
+    assert_eq!(wear.bytes_per_reading, None);
+    assert_eq!(wear.flushes_per_reading, None);
+    assert_eq!(wear.gigabytes_per_day, None);
+    assert_eq!(wear.gigabytes_per_day_recent, None);
+    assert_eq!(wear.card_years_left, None);
+    let mut figures = well();
+    figures.node.uptime_ms = 599_999;
+    assert!(Wear::of(&figures).gigabytes_per_day.is_some());
+    assert_eq!(Wear::of(&figures).card_years_left, None);
+    let mut idle = well();
+    idle.device.bytes_written = 0;
+    assert_eq!(Wear::of(&idle).card_years_left, None);
+    let mut unrated = well();
+    unrated.store.card_rated_write_terabytes = 0.0;
+    let wear = Wear::of(&unrated);
+    assert_eq!(
+        (wear.card_rated_terabytes, wear.card_years_left),
+        (None, None)
+    );
+    let text = Report::new(unrated).text();
+    assert!(text.contains("its rating is unknown"), "{text}");
+}
+
+#[test]
+fn the_window_knows_its_spans_and_stays_small() {
+    let at = |seconds: u64| Sample {
+        uptime_ms: seconds * 1000,
+        bytes_written: seconds * 10,
+        flushes: seconds,
+        readings: seconds * 2,
+        ..Sample::default()
+    };
+    let mut window = Window::new(at(0));
+    let begun = window.last_minute(&at(7));
+    assert_eq!((begun.span_ms, begun.bytes_written), (7_000, 70));
+    for seconds in 1..=5_000 {
+        window.offer(at(seconds));
+        let minute = window.last_minute(&at(seconds));
+        let ten = window.last_ten_minutes(&at(seconds));
+        let least = |span: u64| span.min(seconds) * 1000;
+        assert!(
+            (least(60)..least(60) + 5_001).contains(&minute.span_ms),
+            "{seconds} {minute:?}"
+        );
+        assert!(
+            (least(600)..least(600) + 5_001).contains(&ten.span_ms),
+            "{seconds} {ten:?}"
+        );
+        assert_eq!(ten.flushes * 1000, ten.span_ms);
+    }
+    let mut sample = at(5_001);
+    sample.readings_dropped = 3;
+    assert_eq!(window.last_minute(&sample).readings_dropped, 3);
+    assert!(std::mem::size_of::<Sample>() * 123 < 8 << 10);
+    assert!(format!("{window:?}").matches("uptime_ms").count() <= 123);
+}
+
+#[test]
+fn the_first_line_is_the_state_and_why() {
+    let text = Report::new(well()).text();
+    println!("{text}");
+    assert_eq!(text.lines().next(), Some("ok"));
+    let mut figures = well();
+    figures.clock.trusted = false;
+    figures.last_minute.readings_dropped = 3;
+    figures.last_minute.refused_full = 4;
+    let text = Report::new(figures).text();
+    println!("{text}");
+    assert_eq!(
+        text.lines().next(),
+        Some("degraded: dropping, clock_untrusted")
+    );
+    assert_eq!(text.matches("\n  dropping ").count(), 2);
+    assert!(text.lines().all(|line| !line.ends_with(' ')), "{text}");
+}
+
+#[test]
+fn the_json_form_comes_back_and_later_nodes_are_understood() {
+    let report = Report::new(well());
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["state"], "ok");
+    assert_eq!(json["log"]["readings_durable"], 936_000);
+    assert_eq!(json["wear"]["card_rated_terabytes"], 30.0);
+    let back: Report = serde_json::from_value(json.clone()).unwrap();
+    assert_eq!(back, report);
+    let mut later = json;
+    later["new"] = serde_json::json!({"figure": 1});
+    later["log"]["new"] = serde_json::json!(1);
+    assert_eq!(serde_json::from_value::<Report>(later).unwrap(), report);
+    // An answer that says nothing is not an answer that all is well.
+    let empty: Report = serde_json::from_str("{}").unwrap();
+    assert_eq!(empty.state, State::Failed);
+}
+
+fn golden_totals() -> Totals {
+    Totals {
+        starts: 3,
+        run_ms: 86_400_000,
+        bytes_written: 5_000_000_000,
+        flushes: 345_600,
+        readings: 22_464_000,
+        readings_expired: 1_000,
+        readings_dropped: 2,
+        refused_full: 7,
+        refused_input: 11,
+        clock_steps: 1,
+    }
+}
+
+const GOLDEN: &[u8] = include_bytes!("../../tests/golden/node-totals-1");
+
+#[test]
+fn totals_are_the_bytes_that_the_specification_says() {
+    assert_eq!(golden_totals().encode(), GOLDEN);
+    assert_eq!(Totals::decode(GOLDEN), Ok(golden_totals()));
+}
+
+#[test]
+fn damaged_totals_are_refused_and_others_are_told() {
+    for bit in 0..GOLDEN.len() * 8 {
+        let mut bytes = GOLDEN.to_vec();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(Totals::decode(&bytes), Err(totals::TotalsError::Damaged));
+    }
+    for end in 0..GOLDEN.len() {
+        assert_eq!(
+            Totals::decode(&GOLDEN[..end]),
+            Err(totals::TotalsError::Damaged)
+        );
+    }
+    let sealed = |mut bytes: Vec<u8>| {
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        bytes
+    };
+    let body = &GOLDEN[..GOLDEN.len() - 4];
+    let mut later = body.to_vec();
+    later[8] = 2;
+    assert_eq!(
+        Totals::decode(&sealed(later)),
+        Err(totals::TotalsError::Version { found: 2 })
+    );
+    // Fields that this version does not know, and fields that an earlier one did not have.
+    let mut more = body.to_vec();
+    more[12] += 1;
+    more.extend_from_slice(&5_u64.to_le_bytes());
+    assert_eq!(Totals::decode(&sealed(more)), Ok(golden_totals()));
+    let mut fewer = body[..body.len() - 8].to_vec();
+    fewer[12] -= 1;
+    let expected = Totals {
+        clock_steps: 0,
+        ..golden_totals()
+    };
+    assert_eq!(Totals::decode(&sealed(fewer)), Ok(expected));
+    let huge = Totals {
+        readings: u64::MAX,
+        ..Totals::default()
+    };
+    assert_eq!(huge.plus(&golden_totals()).readings, u64::MAX);
+}

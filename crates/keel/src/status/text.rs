@@ -1,0 +1,367 @@
+//! A report for people: the first line is the state and why, then one line or two for each subject.
+
+use super::{NodeFigures, Report, State};
+use crate::progress::bytes_text;
+use std::fmt::Display;
+
+/// Width of the first column.
+const SUBJECT_WIDTH: usize = 9;
+
+/// What stands for a figure that is not known.
+const UNKNOWN: &str = "unknown";
+
+impl Report {
+    /// The text form, with a line end after each line.
+    pub(crate) fn text(&self) -> String {
+        let mut page = Page::default();
+        page.state(self);
+        let figures = &self.figures;
+        page.node(figures);
+        page.store(figures);
+        page.history(figures);
+        page.intake(figures);
+        page.sources(figures);
+        page.wear(self);
+        page.text
+    }
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn raw(&mut self, line: impl Display) {
+        self.text.push_str(&line.to_string());
+        self.text.push('\n');
+    }
+
+    fn line(&mut self, subject: &str, text: impl Display) {
+        self.raw(format_args!("{subject:<SUBJECT_WIDTH$} {text}"));
+    }
+
+    fn state(&mut self, report: &Report) {
+        if report.state == State::Ok {
+            return self.raw("ok");
+        }
+        let mut codes: Vec<&str> = Vec::new();
+        for reason in &report.reasons {
+            if !codes.contains(&reason.code.as_str()) {
+                codes.push(&reason.code);
+            }
+        }
+        self.raw(format_args!(
+            "{}: {}",
+            report.state.name(),
+            codes.join(", ")
+        ));
+        let width = codes.iter().map(|code| code.len()).max().unwrap_or(0);
+        for reason in &report.reasons {
+            self.raw(format_args!("  {:<width$}  {}", reason.code, reason.text));
+        }
+    }
+
+    fn node(&mut self, figures: &NodeFigures) {
+        let node = &figures.node;
+        self.line(
+            "node",
+            format_args!(
+                "keel {}, process {}, up {}, {} of memory",
+                node.version,
+                node.pid,
+                span(node.uptime_ms),
+                bytes_text(node.memory_resident_bytes)
+            ),
+        );
+        let clock = &figures.clock;
+        let trusted = if clock.trusted {
+            "trusted"
+        } else {
+            "not trusted"
+        };
+        let steps = plural(clock.steps, "step", "steps");
+        self.line("clock", format_args!("{trusted}, {steps}"));
+    }
+
+    fn store(&mut self, figures: &NodeFigures) {
+        let store = &figures.store;
+        self.line(
+            "store",
+            format_args!(
+                "{}, {} free of {}{}",
+                store.image,
+                bytes_text(store.free_bytes),
+                bytes_text(store.capacity_bytes),
+                if store.full { ", FULL" } else { "" }
+            ),
+        );
+        let log = &figures.log;
+        let waiting = match log.readings_outstanding {
+            0 => "none waiting".to_owned(),
+            count => format!(
+                "{} waiting, {:.0} ms at most",
+                grouped(count),
+                log.durable_lag_ms
+            ),
+        };
+        self.line(
+            "log",
+            format_args!(
+                "{} on flash, {waiting}; a flush every {} ms at most",
+                plural(log.readings_durable, "reading", "readings"),
+                log.commit_interval_ms
+            ),
+        );
+        if log.put_durable_us.count > 0 {
+            let (put, append) = (&log.put_durable_us, &log.append_us);
+            self.line(
+                "latency",
+                format_args!(
+                    "to flash: half within {}, 99 % within {}, at most {}; the device: {}, {}, {}",
+                    us(put.p50),
+                    us(put.p99),
+                    us(put.max),
+                    us(append.p50),
+                    us(append.p99),
+                    us(append.max)
+                ),
+            );
+        }
+    }
+
+    fn history(&mut self, figures: &NodeFigures) {
+        let history = &figures.history;
+        let mut limits = String::new();
+        if history.bytes_max > 0 {
+            limits = format!(" of at most {}", bytes_text(history.bytes_max));
+        }
+        if history.days_max > 0 {
+            let days = plural(u64::from(history.days_max), "day", "days");
+            limits.push_str(&format!(" or {days}"));
+        }
+        self.line(
+            "history",
+            format_args!(
+                "{}{limits}, {}; {} expired, {} dropped (when full: {})",
+                bytes_text(history.bytes),
+                plural(history.segments, "segment", "segments"),
+                plural(history.readings_expired, "reading", "readings"),
+                grouped(history.readings_dropped),
+                history.full_policy
+            ),
+        );
+        let keys = &figures.keys;
+        let made = if keys.auto_create {
+            "made by their first reading"
+        } else {
+            "declared ones only"
+        };
+        self.line(
+            "keys",
+            format_args!(
+                "{} of at most {}, {made}",
+                grouped(keys.count),
+                grouped(keys.count_max)
+            ),
+        );
+    }
+
+    fn intake(&mut self, figures: &NodeFigures) {
+        let intake = &figures.intake;
+        self.line(
+            "intake",
+            format_args!(
+                "{} from {} and {}; {} refused",
+                plural(intake.readings, "reading", "readings"),
+                plural(intake.messages, "message", "messages"),
+                plural(intake.lines, "line", "lines"),
+                grouped(intake.refused_total)
+            ),
+        );
+        for (reason, count) in intake.refused.iter().filter(|(_, count)| **count > 0) {
+            let last = match intake.refused_last.get(reason) {
+                Some(last) => format!(", last: {last}"),
+                None => String::new(),
+            };
+            self.line("", format_args!("{reason} {}{last}", grouped(*count)));
+        }
+    }
+
+    fn sources(&mut self, figures: &NodeFigures) {
+        if let Some(mqtt) = &figures.mqtt {
+            self.line(
+                "mqtt",
+                format_args!(
+                    "{} {}, {} of {}; {}, {} not yet acknowledged; {} lost",
+                    mqtt.address,
+                    if mqtt.connected {
+                        "connected"
+                    } else {
+                        "NOT CONNECTED"
+                    },
+                    grouped(mqtt.subscriptions_held),
+                    plural(mqtt.subscriptions_wanted, "subscription", "subscriptions"),
+                    plural(mqtt.messages, "message", "messages"),
+                    grouped(mqtt.in_flight),
+                    plural(mqtt.losses, "connection", "connections")
+                ),
+            );
+        }
+        let line = &figures.line;
+        if !line.listen.is_empty() {
+            let refused = match line.connections_refused {
+                0 => String::new(),
+                count => format!(", {} refused", grouped(count)),
+            };
+            self.line(
+                "line",
+                format_args!(
+                    "{}; {} open{refused}; {}",
+                    line.listen.join(", "),
+                    plural(line.connections, "connection", "connections"),
+                    plural(line.lines, "line", "lines")
+                ),
+            );
+        }
+        let commands = &figures.commands;
+        self.line(
+            "commands",
+            format_args!(
+                "{}; {} open, {}",
+                commands.socket,
+                grouped(commands.connections),
+                plural(commands.requests, "request", "requests")
+            ),
+        );
+    }
+
+    fn wear(&mut self, report: &Report) {
+        let wear = &report.wear;
+        let each = match (wear.bytes_per_reading, wear.flushes_per_reading) {
+            (Some(bytes), Some(flushes)) => {
+                format!(
+                    "{} bytes and {} flushes a reading",
+                    digits(bytes),
+                    digits(flushes)
+                )
+            }
+            _ => "per reading unknown".to_owned(),
+        };
+        let per_day = |rate: Option<f64>| match rate {
+            Some(rate) => format!("{} GB a day", digits(rate)),
+            None => UNKNOWN.to_owned(),
+        };
+        self.line(
+            "wear",
+            format_args!(
+                "{each}; this run: {}, last 10 minutes: {}",
+                per_day(wear.gigabytes_per_day),
+                per_day(wear.gigabytes_per_day_recent)
+            ),
+        );
+        let written = decimal(report.figures.lifetime.bytes_written);
+        let card = match (wear.card_rated_terabytes, wear.card_years_left) {
+            (None, _) => {
+                format!("{written} written since the store was made; its rating is {UNKNOWN}")
+            }
+            (Some(rated), None) => {
+                format!("{written} of {rated} TB written; years left: {UNKNOWN}")
+            }
+            (Some(rated), Some(years)) => {
+                format!(
+                    "{written} of {rated} TB written; {} years left at this rate",
+                    digits(years)
+                )
+            }
+        };
+        self.line("card", card);
+    }
+}
+
+/// `1,234 readings`
+fn plural(count: u64, one: &str, many: &str) -> String {
+    format!("{} {}", grouped(count), if count == 1 { one } else { many })
+}
+
+/// A number with its thousands separated.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes in the units of data sheets of cards, which are powers of ten.
+fn decimal(bytes: u64) -> String {
+    match bytes as f64 {
+        bytes if bytes < 1e9 => format!("{} MB", digits(bytes / 1e6)),
+        bytes if bytes < 1e12 => format!("{} GB", digits(bytes / 1e9)),
+        bytes => format!("{} TB", digits(bytes / 1e12)),
+    }
+}
+
+/// Three digits that mean something.
+fn digits(value: f64) -> String {
+    let places = match value.abs() {
+        size if size >= 99.5 || size == 0.0 => 0,
+        size if size >= 9.95 => 1,
+        size if size >= 0.995 => 2,
+        size if size >= 0.0995 => 3,
+        size if size >= 0.00995 => 4,
+        _ => 5,
+    };
+    if places == 0 {
+        return grouped(value.max(0.0).round() as u64);
+    }
+    format!("{value:.places$}")
+}
+
+/// Microseconds for people.
+fn us(us: f64) -> String {
+    match us {
+        us if us < 999.5 => format!("{} µs", digits(us)),
+        us if us < 999_500.0 => format!("{} ms", digits(us / 1e3)),
+        us => format!("{} s", digits(us / 1e6)),
+    }
+}
+
+/// `3 d 4 h`, `5 min 12 s`
+fn span(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(digits(1234.6), "1,235");
+        assert_eq!(digits(0.0), "0");
+        assert_eq!(digits(12.34), "12.3");
+        assert_eq!(digits(1.234), "1.23");
+        assert_eq!(digits(0.01234), "0.0123");
+        assert_eq!(decimal(1_200_000_000_000), "1.20 TB");
+        assert_eq!(decimal(4_096), "0.00410 MB");
+        assert_eq!(us(12.0), "12.0 µs");
+        assert_eq!(us(249_800.0), "250 ms");
+        assert_eq!(us(1_250_000.0), "1.25 s");
+        assert_eq!(span(59_999), "59 s");
+        assert_eq!(span(61_000), "1 min 1 s");
+        assert_eq!(span(3_600_000 * 25), "1 d 1 h");
+    }
+}

@@ -1,0 +1,154 @@
+//! The figures that outlive a run, and the file that holds them. `TOTALS.md` beside this crate's manifest is
+//! the specification.
+
+use serde::{Deserialize, Serialize};
+
+/// Name of the file in the store.
+pub(crate) const TOTALS_NAME: &str = "node-totals";
+
+const MAGIC: [u8; 8] = *b"keeltots";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 16;
+const CHECK_BYTES: usize = 4;
+const FIELDS: usize = 10;
+/// Fields that a later version may have.
+const FIELDS_MAX: usize = 64;
+
+/// Figures since the store was made.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(default)]
+pub(crate) struct Totals {
+    /// Starts of a node on this store.
+    pub(crate) starts: u64,
+    /// Time that nodes have run, ms.
+    pub(crate) run_ms: u64,
+    /// Bytes handed to the device, and flushes of it.
+    pub(crate) bytes_written: u64,
+    pub(crate) flushes: u64,
+    /// Readings that became durable.
+    pub(crate) readings: u64,
+    /// Readings deleted because of a limit, and to make room in a full store.
+    pub(crate) readings_expired: u64,
+    pub(crate) readings_dropped: u64,
+    /// Offers that a full store refused.
+    pub(crate) refused_full: u64,
+    /// Bad input.
+    pub(crate) refused_input: u64,
+    /// Steps of the wall clock.
+    pub(crate) clock_steps: u64,
+}
+
+/// Why a file holds no totals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TotalsError {
+    /// It is damaged, or is something else.
+    #[error("the lifetime totals are damaged; they begin anew")]
+    Damaged,
+    /// A later version wrote it.
+    #[error(
+        "the lifetime totals have version {found}, this program knows {VERSION}; they begin anew"
+    )]
+    Version {
+        /// Version in the file.
+        found: u32,
+    },
+}
+
+impl Totals {
+    fn fields(&self) -> [u64; FIELDS] {
+        [
+            self.starts,
+            self.run_ms,
+            self.bytes_written,
+            self.flushes,
+            self.readings,
+            self.readings_expired,
+            self.readings_dropped,
+            self.refused_full,
+            self.refused_input,
+            self.clock_steps,
+        ]
+    }
+
+    fn of_fields(fields: [u64; FIELDS]) -> Self {
+        let [
+            starts,
+            run_ms,
+            bytes_written,
+            flushes,
+            readings,
+            readings_expired,
+            readings_dropped,
+            refused_full,
+            refused_input,
+            clock_steps,
+        ] = fields;
+        Self {
+            starts,
+            run_ms,
+            bytes_written,
+            flushes,
+            readings,
+            readings_expired,
+            readings_dropped,
+            refused_full,
+            refused_input,
+            clock_steps,
+        }
+    }
+
+    /// These and what a run has added.
+    pub(crate) fn plus(&self, run: &Self) -> Self {
+        let mut sum = self.fields();
+        for (total, more) in sum.iter_mut().zip(run.fields()) {
+            *total = total.saturating_add(more);
+        }
+        Self::of_fields(sum)
+    }
+
+    /// The content of the file.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + FIELDS * 8 + CHECK_BYTES);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&(FIELDS as u32).to_le_bytes());
+        for field in self.fields() {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// Reads the content of the file.
+    ///
+    /// # Errors
+    /// It holds no totals that this version can use.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, TotalsError> {
+        let word = |at: usize| -> Option<u32> {
+            let bytes = bytes.get(at..at + 4)?;
+            Some(u32::from_le_bytes(bytes.try_into().ok()?))
+        };
+        let count = word(12).ok_or(TotalsError::Damaged)? as usize;
+        if !bytes.starts_with(&MAGIC) || count > FIELDS_MAX {
+            return Err(TotalsError::Damaged);
+        }
+        let end = HEADER_BYTES + count * 8;
+        let body = bytes.get(..end).ok_or(TotalsError::Damaged)?;
+        if word(end) != Some(crc32c::crc32c(body)) || bytes.len() != end + CHECK_BYTES {
+            return Err(TotalsError::Damaged);
+        }
+        match word(8) {
+            Some(VERSION) => {}
+            found => {
+                let found = found.unwrap_or_default();
+                return Err(TotalsError::Version { found });
+            }
+        }
+        let mut fields = [0; FIELDS];
+        let stored = body[HEADER_BYTES..].chunks_exact(8);
+        for (field, stored) in fields.iter_mut().zip(stored) {
+            *field = u64::from_le_bytes(stored.try_into().map_err(|_| TotalsError::Damaged)?);
+        }
+        Ok(Self::of_fields(fields))
+    }
+}

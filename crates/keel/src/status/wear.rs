@@ -1,0 +1,153 @@
+//! What writing does to the card: rates over the run and over a window of samples, and the years that are left.
+
+use super::NodeFigures;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// Span of the window.
+const WINDOW_MS: u64 = 600_000;
+/// Time between two samples that are kept.
+const SAMPLE_MS: u64 = 5_000;
+/// Below so long a run, a rate for a day would be a guess.
+const RATE_MS_MIN: u64 = 60_000;
+/// Below so long a run, years would be a guess.
+const YEARS_MS_MIN: u64 = 600_000;
+
+const DAY_MS: f64 = 86_400_000.0;
+const YEAR_DAYS: f64 = 365.25;
+const GIGABYTE: f64 = 1e9;
+const TERABYTE: f64 = 1e12;
+
+/// Counters at one moment of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sample {
+    pub(crate) uptime_ms: u64,
+    pub(crate) bytes_written: u64,
+    pub(crate) flushes: u64,
+    pub(crate) readings: u64,
+    pub(crate) refused_busy: u64,
+    pub(crate) refused_full: u64,
+    pub(crate) readings_dropped: u64,
+}
+
+/// What a span of time added to the counters.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(default)]
+pub(crate) struct Delta {
+    /// The span; shorter than its name says while the node has not run for so long.
+    pub(crate) span_ms: u64,
+    pub(crate) bytes_written: u64,
+    pub(crate) flushes: u64,
+    pub(crate) readings: u64,
+    pub(crate) refused_busy: u64,
+    pub(crate) refused_full: u64,
+    pub(crate) readings_dropped: u64,
+}
+
+/// The counters of the last ten minutes, a sample each 5 s; some 7 KiB.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    samples: VecDeque<Sample>,
+}
+
+impl Window {
+    /// Begins with the counters of a node that has just started: what comes later is all of this run.
+    pub(crate) fn new(start: Sample) -> Self {
+        let mut samples = VecDeque::with_capacity((WINDOW_MS / SAMPLE_MS + 3) as usize);
+        samples.push_back(start);
+        Self { samples }
+    }
+
+    /// Offers a sample; call this every second or so. Only what the window needs is kept.
+    pub(crate) fn offer(&mut self, sample: Sample) {
+        let last_ms = self.samples.back().map_or(0, |last| last.uptime_ms);
+        if sample.uptime_ms < last_ms + SAMPLE_MS {
+            return;
+        }
+        // One sample that is old enough must stay: it is what the whole window is compared with.
+        while let Some(second) = self.samples.get(1) {
+            if second.uptime_ms + WINDOW_MS > sample.uptime_ms {
+                break;
+            }
+            self.samples.pop_front();
+        }
+        self.samples.push_back(sample);
+    }
+
+    /// What the last `span_ms` before `now` added: at least so much, and at most one sample more.
+    pub(crate) fn delta(&self, now: &Sample, span_ms: u64) -> Delta {
+        let begin_ms = now.uptime_ms.saturating_sub(span_ms);
+        let mut newest_first = self.samples.iter().rev();
+        let old = newest_first.find(|sample| sample.uptime_ms <= begin_ms);
+        let from = old.or(self.samples.front()).copied().unwrap_or_default();
+        Delta {
+            span_ms: now.uptime_ms.saturating_sub(from.uptime_ms),
+            bytes_written: now.bytes_written.saturating_sub(from.bytes_written),
+            flushes: now.flushes.saturating_sub(from.flushes),
+            readings: now.readings.saturating_sub(from.readings),
+            refused_busy: now.refused_busy.saturating_sub(from.refused_busy),
+            refused_full: now.refused_full.saturating_sub(from.refused_full),
+            readings_dropped: now.readings_dropped.saturating_sub(from.readings_dropped),
+        }
+    }
+
+    /// What the last minute added.
+    pub(crate) fn last_minute(&self, now: &Sample) -> Delta {
+        self.delta(now, 60_000)
+    }
+
+    /// What the last ten minutes added.
+    pub(crate) fn last_ten_minutes(&self, now: &Sample) -> Delta {
+        self.delta(now, WINDOW_MS)
+    }
+}
+
+/// Wear. What is not known, or would be a guess, is `None`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct Wear {
+    /// Of this run, for each reading that became durable.
+    pub(crate) bytes_per_reading: Option<f64>,
+    pub(crate) flushes_per_reading: Option<f64>,
+    /// Gigabytes (10^9 bytes) a day at the rate of this run, and of the last ten minutes.
+    pub(crate) gigabytes_per_day: Option<f64>,
+    pub(crate) gigabytes_per_day_recent: Option<f64>,
+    /// Terabytes (10^12 bytes) written since the store was made, and what the card is rated for.
+    pub(crate) card_written_terabytes: f64,
+    pub(crate) card_rated_terabytes: Option<f64>,
+    /// Years until the rating is reached at the rate of this run.
+    pub(crate) card_years_left: Option<f64>,
+}
+
+impl Wear {
+    /// Of these figures.
+    pub(crate) fn of(figures: &NodeFigures) -> Self {
+        let device = &figures.device;
+        let readings = figures.log.readings_durable;
+        let each = |count: u64| (readings > 0).then(|| count as f64 / readings as f64);
+        let run_ms = figures.node.uptime_ms;
+        let recent = &figures.last_ten_minutes;
+        let per_day = gigabytes_per_day(device.bytes_written, run_ms);
+        let written = figures.lifetime.bytes_written as f64 / TERABYTE;
+        let rated = figures.store.card_rated_write_terabytes;
+        let rated = (rated > 0.0).then_some(rated);
+        let years_left = per_day.zip(rated).and_then(|(per_day, rated)| {
+            let left = ((rated - written) * TERABYTE / GIGABYTE).max(0.0);
+            let is_known = run_ms >= YEARS_MS_MIN && per_day > 0.0;
+            is_known.then(|| left / per_day / YEAR_DAYS)
+        });
+        Self {
+            bytes_per_reading: each(device.bytes_written),
+            flushes_per_reading: each(device.flushes),
+            gigabytes_per_day: per_day,
+            gigabytes_per_day_recent: gigabytes_per_day(recent.bytes_written, recent.span_ms),
+            card_written_terabytes: written,
+            card_rated_terabytes: rated,
+            card_years_left: years_left,
+        }
+    }
+}
+
+fn gigabytes_per_day(bytes: u64, span_ms: u64) -> Option<f64> {
+    (span_ms >= RATE_MS_MIN).then(|| bytes as f64 / GIGABYTE * DAY_MS / span_ms as f64)
+}
