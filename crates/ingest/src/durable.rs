@@ -3,7 +3,7 @@
 use crate::intake::Destination;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// How long the thread waits before it looks whether anybody still listens.
@@ -62,12 +62,18 @@ impl DurableWatch {
 
 fn announce<D: Destination>(destination: &D, sender: &watch::Sender<Durable>) {
     let mut seen = sender.borrow().end;
+    let mut announced = Instant::now();
     while !sender.is_closed() {
         match destination.wait_durable_past(seen, Duration::from_millis(LOOK_AROUND_MS)) {
             Ok(end) if end > seen => {
+                let gap = Duration::from_millis(ANNOUNCE_MS_MIN);
+                if let Some(rest) = gap.checked_sub(announced.elapsed()) {
+                    std::thread::sleep(rest);
+                }
+                announced = Instant::now();
+                let end = destination.durable_end().max(end);
                 seen = end;
                 sender.send_replace(Durable { end, failed: false });
-                std::thread::sleep(Duration::from_millis(ANNOUNCE_MS_MIN));
             }
             Ok(_) => {}
             Err(_) => {

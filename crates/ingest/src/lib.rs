@@ -1,8 +1,10 @@
-//! Where readings come from: a recorded trace, replayed at any speed. Network sources join this room later.
+//! Where readings come from: brokers, senders of lines, and a recorded trace, replayed at any speed.
 //!
 //! **Holds:** the parser of a trace ([`trace`]), the trace of the burning office block that is bundled with
 //! the project ([`trace::bundled`]), the replayer that yields readings at the times of the trace
-//! ([`replay`]), and the step from a reading to an object of the database ([`sink`]).
+//! ([`replay`]), and the step from a reading to an object of the database ([`sink`]); the MQTT source, which
+//! acknowledges a message once its readings are on flash ([`mqtt`], semantics in `MQTT.md`), and how far the log is
+//! durable for tasks that must not block ([`durable`]).
 //!
 //! **Must not know:** the file store and its format, the controller, HTTP.
 //!
@@ -12,7 +14,8 @@
 //!
 //! **Files:** `trace/mod.rs` types, limits and the bundled trace, `trace/line.rs` bounded lines and CSV
 //! fields, `trace/sensors.rs` and `trace/readings.rs` the two tables, `replay.rs` the replayer, `sink.rs` the
-//! way into the database, `error.rs`.
+//! way into the database, `error.rs`; `mqtt/` one session with a broker (its own list of files in `mqtt/mod.rs`),
+//! `durable.rs` the thread that waits for the log.
 
 pub mod durable;
 mod error;

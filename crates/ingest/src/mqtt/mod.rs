@@ -25,7 +25,7 @@ pub use options::{MqttOptions, OptionInvalid, Qos, Subscription, Version};
 pub use run::{Ended, run};
 pub use state::{MqttFigures, MqttState, Pause};
 
-use crate::intake::{Outcome, Reason};
+use crate::intake::{Destination, Intake, Outcome, Reason};
 
 /// Who takes the messages.
 pub trait Consumer {
@@ -37,4 +37,14 @@ pub trait Consumer {
 
     /// Counts something that never became a message.
     fn refuse(&mut self, reason: Reason);
+}
+
+impl<D: Destination> Consumer for Intake<D> {
+    fn message(&mut self, topic: &[u8], payload: &[u8]) -> Outcome {
+        self.mqtt(topic, payload)
+    }
+
+    fn refuse(&mut self, reason: Reason) {
+        Intake::refuse(self, reason);
+    }
 }

@@ -26,6 +26,9 @@ const OUT_BYTES_MAX: usize = 64 << 10;
 const RETRY: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 /// Longest sleep of a session that has nothing to do; pings and timeouts are looked at then.
 const TICK: Duration = Duration::from_secs(1);
+/// Time for what is in flight before a connection is given up for another one: what is acknowledged does not come
+/// again on that one.
+const RECONNECT_WAIT: Duration = Duration::from_secs(1);
 /// Longest time for the last bytes to leave, and for the broker to hang up.
 const FAREWELL: Duration = Duration::from_millis(250);
 /// Between two looks at a socket on its way out.
@@ -130,7 +133,8 @@ impl<'a, C: Consumer> Session<'a, C> {
         let Err(leave) = self.loop_until(control).await;
         match &leave {
             Leave::Stop(wait) => self.finish(*wait).await,
-            Leave::Reconnect(_) | Leave::LogFailed => self.farewell(Farewell::Normal).await,
+            Leave::Reconnect(_) => self.finish(RECONNECT_WAIT).await,
+            Leave::LogFailed => self.farewell(Farewell::Normal).await,
             Leave::Malformed(_) => self.farewell(Farewell::Malformed).await,
             Leave::Lost(_) => {}
         }

@@ -74,8 +74,8 @@ impl Broker {
         };
         let path = broker.directory.display();
         let configuration = format!(
-            "user root\nlistener {port} 127.0.0.1\nallow_anonymous true\nmax_inflight_messages 0\nmax_queued_messages 0\n\
-             persistence true\npersistence_location {path}/\nlog_dest file {path}/log\n{extra}\n"
+            "user root\nlistener {port} 127.0.0.1\nallow_anonymous true\n\
+             max_inflight_messages 0\nmax_queued_messages 0\npersistence true\npersistence_location {path}/\nlog_dest file {path}/log\n{extra}\n"
         );
         std::fs::write(broker.directory.join("mosquitto.conf"), configuration).unwrap();
         broker.up();

@@ -1,0 +1,467 @@
+//! A session and a broker that says what a script tells it: everything that a good broker never says.
+
+mod mqtt_support;
+
+use ingest::intake::Reason;
+use ingest::mqtt::{Qos, Version};
+use mqtt_support::{Running, Store, options, subscription, until};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+const BOTH: [Version; 2] = [Version::V311, Version::V5];
+
+struct Fake {
+    listener: TcpListener,
+    version: Version,
+}
+
+impl Fake {
+    fn new(version: Version) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self { listener, version }
+    }
+
+    fn port(&self) -> u16 {
+        self.listener.local_addr().unwrap().port()
+    }
+
+    /// The next connection, after its CONNECT has been read.
+    fn accept(&self) -> Peer {
+        let (stream, _) = self.listener.accept().unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut peer = Peer {
+            stream,
+            version: self.version,
+        };
+        assert_eq!(peer.packet().unwrap().0, 0x10);
+        peer
+    }
+
+    /// The next connection, welcomed.
+    fn welcome(&self, session_present: bool) -> Peer {
+        let mut peer = self.accept();
+        match self.version {
+            Version::V311 => peer.send(&[0x20, 2, u8::from(session_present), 0]),
+            Version::V5 => peer.send(&[0x20, 3, u8::from(session_present), 0, 0]),
+        }
+        peer
+    }
+
+    /// The next connection, welcomed without a session, its one subscription granted.
+    fn subscribed(&self) -> Peer {
+        let mut peer = self.welcome(false);
+        peer.grant(&[1]);
+        peer
+    }
+}
+
+struct Peer {
+    stream: TcpStream,
+    version: Version,
+}
+
+impl Peer {
+    fn send(&mut self, bytes: &[u8]) {
+        // The session may have hung up already, which each test finds out by its own means.
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// The next packet: its first byte and its body; `None` at the end.
+    fn packet(&mut self) -> Option<(u8, Vec<u8>)> {
+        let mut byte = [0];
+        self.stream.read_exact(&mut byte).ok()?;
+        let first = byte[0];
+        let (mut length, mut shift) = (0, 0);
+        loop {
+            self.stream.read_exact(&mut byte).ok()?;
+            length |= usize::from(byte[0] & 0x7f) << shift;
+            shift += 7;
+            if byte[0] & 0x80 == 0 {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body).ok()?;
+        Some((first, body))
+    }
+
+    /// Reads a SUBSCRIBE and answers it.
+    fn grant(&mut self, codes: &[u8]) -> Vec<u8> {
+        let (first, body) = self.packet().unwrap();
+        assert_eq!(first, 0x82, "a SUBSCRIBE");
+        let mut answer = vec![body[0], body[1]];
+        if self.version == Version::V5 {
+            answer.push(0);
+        }
+        answer.extend_from_slice(codes);
+        let length = u8::try_from(answer.len()).unwrap();
+        self.send(&[&[0x90, length][..], &answer].concat());
+        body
+    }
+
+    fn publish(&self, first: u8, id: u16, payload: &[u8]) -> Vec<u8> {
+        let mut body = vec![0, 1, b't'];
+        if first & 6 != 0 {
+            body.extend_from_slice(&id.to_be_bytes());
+        }
+        if self.version == Version::V5 {
+            body.push(0);
+        }
+        body.extend_from_slice(payload);
+        let length = u8::try_from(body.len()).unwrap();
+        [&[first, length][..], &body].concat()
+    }
+}
+
+#[test]
+fn a_packet_that_breaks_the_protocol_is_counted_and_the_session_comes_back() {
+    for version in BOTH {
+        let wrong: [&[u8]; 9] = [
+            &[0x36, 5, 0, 1, b't', 0, 1],
+            &[0x32, 5, 0, 1, b't', 0, 0],
+            &[0x30, 1, 0],
+            &[0x30, 0xff, 0xff, 0xff, 0xff],
+            &[0x10, 0],
+            &[0x40, 2, 0, 1],
+            &[0x90, 3, 0x12, 0x34, 1],
+            &[0xb0, 2, 0x12, 0x34],
+            &[0x20, 2, 0, 0],
+        ];
+        let fake = Fake::new(version);
+        let store = Store::new();
+        let session = Running::start(options(fake.port(), version, "t"), &store);
+        for bytes in wrong {
+            let mut peer = fake.subscribed();
+            peer.send(bytes);
+            let mut last = None;
+            while let Some(packet) = peer.packet() {
+                last = Some(packet);
+            }
+            if version == Version::V5 {
+                assert_eq!(last, Some((0xe0, vec![0x81])), "told as much");
+            }
+        }
+        let mut peer = fake.subscribed();
+        let message = peer.publish(0x30, 0, b"1");
+        peer.send(&message);
+        until("messages come", || store.count("t") == 1);
+        let figures = session.stop(0);
+        assert_eq!(figures.packets_invalid, 9);
+        assert_eq!((figures.connects, figures.losses), (10, 9));
+        assert_eq!(store.lock().refused, [Reason::PacketInvalid; 9]);
+    }
+}
+
+#[test]
+fn no_bytes_end_a_session_for_good() {
+    for version in BOTH {
+        let fake = Fake::new(version);
+        let store = Store::new();
+        let mut options = options(fake.port(), version, "t");
+        options.reconnect_ms_max = 5;
+        let session = Running::start(options, &store);
+        let mut runner = TestRunner::new(Config {
+            cases: 100,
+            failure_persistence: None,
+            ..Config::default()
+        });
+        let bytes = (any::<bool>(), prop::collection::vec(any::<u8>(), 0..200));
+        let sent = runner.run(&bytes, |(consents, bytes)| {
+            let mut peer = if consents {
+                fake.welcome(true)
+            } else {
+                fake.accept()
+            };
+            peer.send(&bytes);
+            Ok(())
+        });
+        sent.unwrap();
+        let mut peer = fake.welcome(false);
+        let message = peer.publish(0x30, 0, b"the end");
+        peer.send(&message);
+        until("messages come", || {
+            store
+                .lock()
+                .taken
+                .iter()
+                .any(|(_, payload)| payload == b"the end")
+        });
+        session.stop(0);
+    }
+}
+
+#[test]
+fn what_a_broker_says_instead_of_consent_is_reported() {
+    let cases: [(Version, &[u8], &str); 9] = [
+        (Version::V311, &[0x20, 2, 0, 4], "bad user name password"),
+        (Version::V311, &[0x20, 2, 0, 5], "not authorized"),
+        (Version::V311, &[0x20, 2, 0, 99], "cannot be read"),
+        (Version::V311, &[0xd0, 0], "something else than CONNACK"),
+        (Version::V311, &[], "closed the connection"),
+        (Version::V5, &[0x20, 2, 0, 1], "does not speak MQTT 5"),
+        (Version::V5, &[0x20, 3, 0, 0x87, 0], "not authorized"),
+        (
+            Version::V5,
+            &[0x20, 7, 0, 0x87, 4, 31, 0, 1, b'!'],
+            "the broker refuses: !",
+        ),
+        (
+            Version::V5,
+            &[0x20, 9, 0, 0, 5, 31, 0, 9, b'!', 0, 0],
+            "cannot be read",
+        ),
+    ];
+    for (version, answer, text) in cases {
+        let fake = Fake::new(version);
+        let session = Running::start(options(fake.port(), version, "t"), &Store::new());
+        let mut peer = fake.accept();
+        peer.send(answer);
+        drop(peer);
+        until(text, || {
+            session
+                .state
+                .last_error()
+                .is_some_and(|error| error.contains(text))
+        });
+        // It tries again.
+        let _peer = fake.subscribed();
+        session.subscribed(1).stop(0);
+    }
+}
+
+#[test]
+fn a_refused_or_lowered_subscription_is_reported_and_the_others_are_kept() {
+    for version in BOTH {
+        let refusal = if version == Version::V5 { 0x87 } else { 0x80 };
+        let fake = Fake::new(version);
+        let mut options = options(fake.port(), version, "t");
+        options
+            .subscriptions
+            .push(subscription("secret", Qos::AtLeastOnce));
+        let session = Running::start(options.clone(), &Store::new());
+        let mut peer = fake.welcome(false);
+        peer.grant(&[1, refusal]);
+        let session = session.subscribed(1);
+        until("it is reported", || {
+            session.figures().subscriptions_refused == 1
+        });
+        let text = session.state.last_error().unwrap();
+        assert!(text.contains("refuses the subscription `secret`"), "{text}");
+        // New options are a reason to ask again.
+        options
+            .subscriptions
+            .push(subscription("more", Qos::AtLeastOnce));
+        session.controller.reload(options).unwrap();
+        peer.grant(&[0, 1]);
+        let session = session.subscribed(3);
+        until("it is reported", || {
+            session.figures().subscriptions_refused == 1
+        });
+        let text = session.state.last_error().unwrap();
+        assert!(text.contains("`secret` with QoS 0 only"), "{text}");
+        session.stop(0);
+    }
+}
+
+#[test]
+fn subscriptions_are_renewed_only_when_the_broker_has_forgotten_them() {
+    for version in BOTH {
+        let fake = Fake::new(version);
+        let store = Store::new();
+        store.set_durable(1_000);
+        let mut options = options(fake.port(), version, "t");
+        let session = Running::start(options.clone(), &store);
+        // The first time nobody knows what the session at the broker subscribed to.
+        let mut peer = fake.welcome(true);
+        peer.grant(&[1]);
+        let session = session.subscribed(1);
+        drop(peer);
+        let mut peer = fake.welcome(true);
+        let message = peer.publish(0x32, 7, b"1");
+        peer.send(&message);
+        assert_eq!(peer.packet(), Some((0x40, vec![0, 7])), "no SUBSCRIBE");
+        drop(peer);
+        let mut peer = fake.subscribed();
+        until("subscribed again", || {
+            session.figures().subscriptions_held == 1
+        });
+        // Changed while the broker is away: applied when it is back.
+        drop(peer);
+        peer = fake.accept();
+        options.subscriptions = vec![subscription("other", Qos::AtLeastOnce)];
+        session.controller.reload(options).unwrap();
+        drop(peer);
+        let mut peer = fake.welcome(true);
+        let (first, body) = peer.packet().unwrap();
+        assert_eq!(first, 0xa2, "an UNSUBSCRIBE");
+        match version {
+            Version::V311 => peer.send(&[0xb0, 2, body[0], body[1]]),
+            Version::V5 => peer.send(&[0xb0, 4, body[0], body[1], 0, 0]),
+        }
+        peer.grant(&[1]);
+        session.subscribed(1).stop(0);
+    }
+}
+
+#[test]
+fn a_broker_without_answers_is_left() {
+    // Side by side, because silence takes its time.
+    std::thread::scope(|scope| {
+        for version in BOTH {
+            scope.spawn(move || without_answers(version));
+        }
+    });
+}
+
+fn without_answers(version: Version) {
+    let fake = Fake::new(version);
+    let mut options = options(fake.port(), version, "t");
+    options.keep_alive_seconds = 1;
+    let session = Running::start(options, &Store::new());
+    let mut peer = fake.subscribed();
+    assert_eq!(peer.packet(), Some((0xc0, vec![])), "a ping");
+    until("the silence is noticed", || {
+        session
+            .state
+            .last_error()
+            .is_some_and(|text| text.contains("does not answer pings"))
+    });
+    let mut peer = fake.subscribed();
+    for _ in 0..2 {
+        assert_eq!(peer.packet(), Some((0xc0, vec![])), "a ping");
+        peer.send(&[0xd0, 0]);
+    }
+    assert_eq!(session.stop(0).losses, 1);
+}
+
+#[test]
+fn a_broker_that_never_consents_or_never_grants_is_left() {
+    for version in BOTH {
+        let fake = Fake::new(version);
+        let mut options = options(fake.port(), version, "t");
+        options.connect_ms_max = 200;
+        options.keep_alive_seconds = 1;
+        let session = Running::start(options, &Store::new());
+        let _silent = fake.accept();
+        until("the silence is noticed", || {
+            session
+                .state
+                .last_error()
+                .is_some_and(|text| text.contains("connect_ms_max"))
+        });
+        let _silent_too = fake.welcome(false);
+        until("the silence is noticed", || {
+            session
+                .state
+                .last_error()
+                .is_some_and(|text| text.contains("does not answer a subscription"))
+        });
+        let _peer = fake.subscribed();
+        session.subscribed(1).stop(0);
+    }
+}
+
+#[test]
+fn the_brokers_own_keep_alive_counts() {
+    let fake = Fake::new(Version::V5);
+    let mut options = options(fake.port(), Version::V5, "t");
+    options.keep_alive_seconds = 60_000;
+    let session = Running::start(options, &Store::new());
+    let mut peer = fake.accept();
+    peer.send(&[0x20, 6, 0, 0, 3, 19, 0, 1]);
+    peer.grant(&[1]);
+    assert_eq!(peer.packet(), Some((0xc0, vec![])), "a ping");
+    session.stop(0);
+}
+
+#[test]
+fn a_broker_that_takes_leave_is_quoted() {
+    let fake = Fake::new(Version::V5);
+    let session = Running::start(options(fake.port(), Version::V5, "t"), &Store::new());
+    for (bytes, text) in [
+        (&[0xe0, 1, 0x8e][..], "session taken over"),
+        (&[0xe0, 0], "normal disconnection"),
+        (&[0xe0, 2, 0xff, 0], "reason 255"),
+    ] {
+        let mut peer = fake.subscribed();
+        peer.send(bytes);
+        until(text, || {
+            session
+                .state
+                .last_error()
+                .is_some_and(|error| error.contains(text))
+        });
+    }
+    let _peer = fake.subscribed();
+    let figures = session.subscribed(1).stop(0);
+    assert_eq!((figures.losses, figures.packets_invalid), (3, 0));
+}
+
+#[test]
+fn packets_that_come_byte_by_byte_are_packets() {
+    for version in BOTH {
+        let fake = Fake::new(version);
+        let store = Store::new();
+        store.set_durable(1_000);
+        let session = Running::start(options(fake.port(), version, "t"), &store);
+        let mut peer = fake.subscribed();
+        for id in 1..=3 {
+            for byte in peer.publish(0x32, id, b"21.5") {
+                peer.send(&[byte]);
+                std::thread::yield_now();
+            }
+            assert_eq!(peer.packet(), Some((0x40, id.to_be_bytes().to_vec())));
+        }
+        assert_eq!(store.payloads("t"), ["21.5"; 3]);
+        session.stop(0);
+    }
+}
+
+#[test]
+fn qos_2_is_served_although_it_is_never_asked_for() {
+    for version in BOTH {
+        let fake = Fake::new(version);
+        let store = Store::new();
+        let session = Running::start(options(fake.port(), version, "t"), &store);
+        let mut peer = fake.subscribed();
+        let messages = [peer.publish(0x34, 1, b"1"), peer.publish(0x32, 2, b"2")].concat();
+        peer.send(&messages);
+        until("both have come", || store.count("t") == 2);
+        store.set_durable(2);
+        assert_eq!(peer.packet(), Some((0x50, vec![0, 1])), "PUBREC");
+        assert_eq!(peer.packet(), Some((0x40, vec![0, 2])), "PUBACK");
+        peer.send(&[0x62, 2, 0, 1]);
+        assert_eq!(peer.packet(), Some((0x70, vec![0, 1])), "PUBCOMP");
+        session.stop(0);
+    }
+}
+
+#[test]
+fn stopping_waits_for_what_is_in_flight_but_not_for_ever() {
+    for version in BOTH {
+        let fake = Fake::new(version);
+        let store = Store::new();
+        let session = Running::start(options(fake.port(), version, "t"), &store);
+        let mut peer = fake.subscribed();
+        for id in 1..=2 {
+            let message = peer.publish(0x32, id, b"1");
+            peer.send(&message);
+        }
+        until("both have come", || store.count("t") == 2);
+        store.set_durable(1);
+        assert_eq!(peer.packet(), Some((0x40, vec![0, 1])));
+        let state = session.state.clone();
+        let stopping = std::thread::spawn(move || session.stop(200));
+        // The second never becomes durable: goodbye without its acknowledgement.
+        assert_eq!(peer.packet(), Some((0xe0, vec![])));
+        assert_eq!(peer.packet(), None);
+        assert_eq!(stopping.join().unwrap().acknowledged, 1);
+        assert!(!state.figures().connected);
+    }
+}
