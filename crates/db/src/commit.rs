@@ -48,7 +48,10 @@ pub(crate) struct Shared<S: SegmentStore> {
     /// Steps of the wall clock seen.
     pub(crate) clock_steps: AtomicU64,
     pub(crate) retention: Mutex<Retention>,
+    /// Callers that wait for the store; the commit side lets them have it between two rounds.
     pub(crate) store_waiters: AtomicU32,
+    /// The commit side waits for the store: whoever wants it next lets it go first.
+    pub(crate) commit_waits: AtomicBool,
     pub(crate) thread: OnceLock<Thread>,
 }
 
@@ -82,6 +85,11 @@ const CLOCK_STEP_MS: u64 = 1000;
 /// Time between two looks whether a full store has room again.
 const FULL_RETRY: Duration = Duration::from_millis(200);
 
+/// How long one side leaves the store to the other.
+const TURN: Duration = Duration::from_micros(50);
+/// Turns that a caller leaves to a commit that waits; a commit gets the lock in the first one.
+const COMMIT_FIRST_TRIES: u32 = 100;
+
 /// What the thread does next.
 enum Plan {
     Stop,
@@ -98,7 +106,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<S: SegmentStore> Shared<S> {
     /// Commits what waits and writes one checkpoint piece if one is due. `true` while a checkpoint is unfinished.
     pub(crate) fn round(&self) -> Result<bool, LogFailure> {
+        self.commit_waits.store(true, Ordering::Relaxed);
         let mut guard = lock(&self.core);
+        self.commit_waits.store(false, Ordering::Relaxed);
         let core = &mut *guard;
         if core.store.is_none() {
             return Err(LogFailure::Closed);
@@ -266,6 +276,21 @@ impl<S: SegmentStore> Shared<S> {
             .map_or(0, |(begin, end)| end.saturating_sub(begin)))
     }
 
+    /// Takes the store for a caller. The lock is not fair: a caller that comes back at once, as a range read does,
+    /// would have it again before the commit side has woken up, slice after slice.
+    pub(crate) fn lock_core(&self) -> MutexGuard<'_, Core<S>> {
+        for _ in 0..COMMIT_FIRST_TRIES {
+            if !self.commit_waits.load(Ordering::Relaxed) {
+                break;
+            }
+            std::thread::sleep(TURN);
+        }
+        self.store_waiters.fetch_add(1, Ordering::Relaxed);
+        let core = lock(&self.core);
+        self.store_waiters.fetch_sub(1, Ordering::Relaxed);
+        core
+    }
+
     /// Begins a checkpoint or writes its next piece. A full store only costs the checkpoint.
     pub(crate) fn checkpoint_piece(&self, core: &mut Core<S>) -> Result<(), LogFailure> {
         let Some(store) = core.store.as_mut() else {
@@ -422,7 +447,7 @@ impl<S: SegmentStore> Shared<S> {
                     }
                     if self.store_waiters.load(Ordering::Relaxed) > 0 {
                         // The lock is not fair: let whoever waits for the store have it between two rounds.
-                        std::thread::sleep(Duration::from_micros(50));
+                        std::thread::sleep(TURN);
                     }
                 }
             }

@@ -121,6 +121,7 @@ impl<S: SegmentStore> Database<S> {
             clock_steps: AtomicU64::new(0),
             retention: Mutex::new(options.retention),
             store_waiters: AtomicU32::new(0),
+            commit_waits: AtomicBool::new(false),
             thread: OnceLock::new(),
             clock,
             options,
@@ -397,9 +398,7 @@ impl<S: SegmentStore> Database<S> {
     /// # Errors
     /// [`Error::Store`], [`Error::Closed`].
     pub fn maintain(&self) -> Result<bool, Error> {
-        self.shared.store_waiters.fetch_add(1, Ordering::Relaxed);
-        let mut core = lock(&self.shared.core);
-        self.shared.store_waiters.fetch_sub(1, Ordering::Relaxed);
+        let mut core = self.shared.lock_core();
         self.shared.maintain(&mut core)
     }
 
@@ -421,9 +420,7 @@ impl<S: SegmentStore> Database<S> {
             wall_ms: shared.clock.wall_ms(),
         });
         let more = {
-            shared.store_waiters.fetch_add(1, Ordering::Relaxed);
-            let mut guard = lock(&shared.core);
-            shared.store_waiters.fetch_sub(1, Ordering::Relaxed);
+            let mut guard = shared.lock_core();
             let core = &mut *guard;
             while shared.adopt(core)? {}
             let active = core.writer.active();
@@ -492,9 +489,7 @@ impl<S: SegmentStore> Database<S> {
 
     /// Lends the store, between two rounds of the commit thread, which waits meanwhile. `None` once closed.
     pub fn with_store<R>(&self, use_store: impl FnOnce(&mut S) -> R) -> Option<R> {
-        self.shared.store_waiters.fetch_add(1, Ordering::Relaxed);
-        let mut core = lock(&self.shared.core);
-        self.shared.store_waiters.fetch_sub(1, Ordering::Relaxed);
+        let mut core = self.shared.lock_core();
         core.store.as_mut().map(use_store)
     }
 

@@ -357,6 +357,57 @@ fn a_clock_that_is_set_back_neither_hides_nor_reorders() {
     assert_eq!(buffer[0], 59, "the latest by arrival after a restart, too");
 }
 
+/// A range read of everything, over and over, beside a stream of readings: commits go on between its slices, and it
+/// sees each reading once, in order.
+#[test]
+fn range_reads_and_commits_go_on_beside_each_other() {
+    let clock = clock();
+    let options = DbOptions {
+        commit_driver: db::CommitDriver::Thread,
+        commit_interval_ms: 1,
+        ..wide()
+    };
+    let db = std::sync::Arc::new(open(MemoryStore::new(), &clock, options));
+    let id = declare(&db, 1)[0];
+    for n in 0..60_000u64 {
+        while db
+            .put(id, &n.to_le_bytes(), n as i64, Durability::Batched)
+            .is_err()
+        {
+            std::thread::yield_now();
+        }
+    }
+    db.flush(std::time::Duration::from_secs(60)).unwrap();
+    let reader = std::sync::Arc::clone(&db);
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let told = std::sync::Arc::clone(&stop);
+    let reading = std::thread::spawn(move || {
+        let mut reads = 0u64;
+        while !told.load(std::sync::atomic::Ordering::Relaxed) {
+            let (mut cursor, mut next) = (HistoryCursor::default(), 0);
+            while reader
+                .history(&ALL, &mut cursor, &mut |entry| {
+                    assert_eq!((entry.lsn, entry.time_ms), (next, next as i64));
+                    next += 1;
+                    ControlFlow::Continue(())
+                })
+                .unwrap()
+            {}
+            assert!(next >= 60_000);
+            reads += 1;
+        }
+        reads
+    });
+    for n in 60_000..60_200u64 {
+        let ticket = db
+            .put(id, &n.to_le_bytes(), n as i64, Durability::Now)
+            .unwrap();
+        ticket.wait(std::time::Duration::from_secs(60)).unwrap();
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(reading.join().unwrap() > 0);
+}
+
 #[test]
 fn damaged_and_missing_index_files_cost_nothing_but_time() {
     let clock = clock();
