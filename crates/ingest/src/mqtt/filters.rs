@@ -25,10 +25,10 @@ struct Pending {
 pub(super) struct Filters {
     /// Granted, with the QoS asked for (a broker may grant less).
     held: Vec<Subscription>,
+    /// Those of `held` that the broker granted with less than asked.
+    lowered: Vec<String>,
     /// Refused on this connection; asked for again on the next one.
     refused: Vec<Subscription>,
-    /// How many of `held` the broker granted with less than asked.
-    lowered: u64,
     pending: Vec<Pending>,
     pending_since: Option<Instant>,
     last_id: u16,
@@ -42,7 +42,7 @@ impl Filters {
         self.refused.clear();
         if !session_present {
             self.held.clear();
-            self.lowered = 0;
+            self.lowered.clear();
         }
     }
 
@@ -120,6 +120,7 @@ impl Filters {
         }
         for (asked, grant) in asked.into_iter().zip(grants) {
             self.held.retain(|held| held.filter != asked.filter);
+            self.lowered.retain(|lowered| *lowered != asked.filter);
             match grant {
                 Grant::Refused(reason) => {
                     state.set_error(&format!(
@@ -130,7 +131,7 @@ impl Filters {
                 }
                 Grant::Granted(qos) => {
                     if asked.qos == Qos::AtLeastOnce && qos == 0 {
-                        self.lowered += 1;
+                        self.lowered.push(asked.filter.clone());
                         state.set_error(&format!(
                             "the broker grants the subscription `{}` with QoS 0 only",
                             asked.filter
@@ -150,6 +151,7 @@ impl Filters {
             return Err(Malformed("an UNSUBACK that nobody asked for"));
         };
         self.held.retain(|held| !filters.contains(&held.filter));
+        self.lowered.retain(|lowered| !filters.contains(lowered));
         self.publish(state);
         Ok(())
     }
@@ -159,9 +161,8 @@ impl Filters {
         state
             .subscriptions_held
             .store(self.held.len() as u64, Relaxed);
-        state
-            .subscriptions_refused
-            .store(self.refused.len() as u64 + self.lowered, Relaxed);
+        let refused = self.refused.len() + self.lowered.len();
+        state.subscriptions_refused.store(refused as u64, Relaxed);
     }
 
     fn take(&mut self, packet_id: u16) -> Option<Asked> {

@@ -68,11 +68,12 @@ struct Halt {
 }
 
 pub(super) struct Session<'a, C> {
+    /// Those in force: a reload may have changed them.
     pub options: Arc<MqttOptions>,
-    pub consumer: &'a RefCell<C>,
-    pub durable: &'a mut DurableWatch,
-    pub filters: &'a mut Filters,
-    pub state: &'a MqttState,
+    consumer: &'a RefCell<C>,
+    durable: &'a mut DurableWatch,
+    filters: &'a mut Filters,
+    state: &'a MqttState,
     link: Link,
     reader: Reader,
     acks: Acks,
