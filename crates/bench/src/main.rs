@@ -8,10 +8,11 @@
 //! memory until the run is over; a figure that was not measured is absent, never estimated.
 //!
 //! **Files:** `main.rs` the command line, `store/` the file store's cases with one file for each system,
-//! `report.rs` figures, table and JSON, `machine.rs` what the measurement ran on, `scratch.rs` the folder
-//! that a run leaves no trace of.
+//! `node/` the node's cases with broker, publisher and peers, `report.rs` figures, table and JSON, `machine.rs`
+//! what the measurement ran on, `scratch.rs` the folder that a run leaves no trace of.
 
 mod machine;
+mod node;
 mod report;
 mod scratch;
 mod store;
@@ -34,6 +35,11 @@ struct Arguments {
 enum Bench {
     /// The flash store beside the device's floor and the kernel's file system in the same folder.
     Flash(store::Options),
+    /// The whole node beside loggers that store in SQLite, behind a broker on this machine.
+    Node(node::Options),
+    /// A peer of the node; started by `node`.
+    #[command(hide = true)]
+    Consumer(node::consumer::Options),
 }
 
 /// Where the JSON report goes; shared by every bench.
@@ -45,10 +51,15 @@ pub(crate) struct Output {
 }
 
 fn main() -> ExitCode {
-    let Arguments {
-        bench: Bench::Flash(options),
-    } = Arguments::parse();
-    match run_flash(&options) {
+    let done = match Arguments::parse().bench {
+        Bench::Flash(options) => store::run(&options)
+            .and_then(|report| write(&options.output, report.table(), &report.json())),
+        Bench::Node(options) => {
+            node::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
+        }
+        Bench::Consumer(options) => node::consumer::run(&options),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("keel-bench: {error}");
@@ -57,12 +68,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_flash(options: &store::Options) -> Result<(), String> {
-    let report = store::run(options)?;
-    let mut text = report.table();
-    if let Some(path) = &options.output.json {
-        let json = serde_json::to_string_pretty(&report.json())
-            .map_err(|error| format!("report: {error}"))?;
+/// Writes the report where it was asked for, and the table to standard output.
+fn write(output: &Output, mut text: String, json: &report::Json) -> Result<(), String> {
+    if let Some(path) = &output.json {
+        let json =
+            serde_json::to_string_pretty(json).map_err(|error| format!("report: {error}"))?;
         std::fs::write(path, json + "\n")
             .map_err(|error| format!("{}: {error}", path.display()))?;
         text.push_str(&format!("\nwritten: {}\n", path.display()));

@@ -168,7 +168,7 @@ fn percentile(samples: &mut [u64], per_mille: u64) -> u64 {
 }
 
 /// The middle value; the mean of the two middle ones of an even number.
-fn median(values: &mut [f64]) -> f64 {
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {
@@ -214,40 +214,51 @@ pub(crate) struct Report {
 /// The shape that `--json` writes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Json {
-    bench: &'static str,
-    version: &'static str,
-    machine: Machine,
-    rows: Vec<Row>,
-    ratios: Vec<Ratio>,
-    missing: Vec<String>,
+    pub(crate) bench: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) machine: Machine,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) ratios: Vec<Ratio>,
+    /// Peers, tools and figures that are not there.
+    pub(crate) missing: Vec<String>,
+    /// How it was measured, where that is chosen for a run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) method: Option<serde_json::Value>,
 }
 
+/// One figure of one system.
 #[derive(Debug, Serialize)]
-struct Row {
-    case: &'static str,
-    system: String,
-    metric: &'static str,
-    unit: &'static str,
-    value: f64,
+pub(crate) struct Row {
+    pub(crate) case: &'static str,
+    pub(crate) system: String,
+    pub(crate) metric: &'static str,
+    pub(crate) unit: &'static str,
+    pub(crate) value: f64,
     #[serde(flatten)]
-    verdict: Option<Verdict>,
+    pub(crate) verdict: Option<Verdict>,
 }
 
 /// Only where a goal was stated.
 #[derive(Debug, Serialize)]
-struct Verdict {
-    goal: f64,
-    better: &'static str,
-    met: bool,
+pub(crate) struct Verdict {
+    pub(crate) goal: f64,
+    pub(crate) better: &'static str,
+    pub(crate) met: bool,
 }
 
+/// Ours divided by a peer's.
 #[derive(Debug, Serialize)]
-struct Ratio {
-    case: &'static str,
-    metric: &'static str,
-    peer: String,
-    ratio: f64,
-    better: &'static str,
+pub(crate) struct Ratio {
+    pub(crate) case: &'static str,
+    pub(crate) metric: &'static str,
+    pub(crate) peer: String,
+    pub(crate) ratio: f64,
+    pub(crate) better: &'static str,
+    /// Absent where no goal was stated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) goal: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) met: Option<bool>,
 }
 
 impl Report {
@@ -282,6 +293,8 @@ impl Report {
                     peer: peer.system.clone(),
                     ratio,
                     better: "lower",
+                    goal: None,
+                    met: None,
                 });
             }
         }
@@ -292,6 +305,7 @@ impl Report {
             rows,
             ratios,
             missing: self.missing.clone(),
+            method: None,
         }
     }
 

@@ -5,6 +5,8 @@ mod floor;
 mod keel;
 mod kernel;
 
+pub(crate) use floor::{open_direct, write_through};
+
 use std::io::{IsTerminal, Write};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;

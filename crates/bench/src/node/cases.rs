@@ -1,0 +1,266 @@
+//! The cases that need a broker: a steady stream, as much as goes, and the start after a kill.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::disk::LoopDisk;
+use super::figures::{Figures, Metric};
+use super::system::{self, Place, Running, System, Watch};
+use crate::scratch::check_interrupted;
+use crate::store::DeviceCounts;
+
+/// Readings a second of the steady stream.
+pub(crate) const STEADY_RATE: u32 = 260;
+
+pub(crate) const STEADY: &str = "steady-260";
+pub(crate) const RATE: &str = "acknowledged-rate";
+
+pub(crate) const CPU_SHARE: Metric = Metric::compared("cpu_of_one_core", "%");
+pub(crate) const RESIDENT: Metric = Metric::compared("resident", "MiB");
+pub(crate) const RESIDENT_MAX: Metric = Metric::compared("resident_max", "MiB");
+pub(crate) const RATE_ACKNOWLEDGED: Metric = Metric::compared("acknowledged_per_second", "1/s");
+pub(crate) const CPU_PER_READING: Metric = Metric::compared("cpu_per_reading", "us");
+pub(crate) const WRITTEN: Metric = Metric::compared("device_written_per_reading", "B");
+pub(crate) const FLUSHES: Metric = Metric::compared("device_flushes_per_reading", "1");
+pub(crate) const WRITES: Metric = Metric::compared("device_writes_per_reading", "1");
+pub(crate) const FIRST_ACKNOWLEDGED: Metric = Metric::compared("first_acknowledged", "s");
+
+/// What every case needs.
+pub(crate) struct Course<'a> {
+    pub(crate) figures: &'a mut Figures,
+    pub(crate) place: Place,
+    pub(crate) scratch: &'a Path,
+    pub(crate) rounds: u32,
+    /// Shows how far the run is.
+    pub(crate) progress: &'a mut dyn FnMut(&str),
+}
+
+/// The order in which the systems of a round take their turns.
+pub(crate) fn turns<T>(systems: &mut [T], round: u32) -> impl Iterator<Item = usize> + use<T> {
+    let count = systems.len();
+    (0..count).map(move |turn| (turn + round as usize) % count)
+}
+
+/// Adds what the device did for `readings`.
+pub(crate) fn record_device(
+    figures: &mut Figures,
+    case: &'static str,
+    system: &'static str,
+    spent: (DeviceCounts, DeviceCounts),
+    readings: u64,
+) {
+    let (before, after) = spent;
+    let each = |count: u64| count as f64 / readings as f64;
+    figures.record(
+        case,
+        system,
+        WRITTEN,
+        each(after.bytes_written - before.bytes_written),
+    );
+    figures.record(case, system, WRITES, each(after.writes - before.writes));
+    if let (Some(after), Some(before)) = (after.flushes, before.flushes) {
+        figures.record(case, system, FLUSHES, each(after - before));
+    }
+}
+
+/// One system of the steady stream, with a disk of its own where that is possible.
+struct Steady {
+    running: Running,
+    // After the process, which has its files there.
+    disk: Option<LoopDisk>,
+}
+
+/// A steady stream of 260 readings a second into each system in turn, `time` long in each round.
+pub(crate) fn steady(
+    course: &mut Course<'_>,
+    systems: &[System],
+    time: Duration,
+) -> Result<(), String> {
+    let Course {
+        figures,
+        place,
+        scratch,
+        rounds,
+        progress,
+    } = course;
+    let mut started = Vec::new();
+    for system in systems {
+        let name = format!("steady-{}", system.name());
+        let disk = LoopDisk::create(scratch, &name, (place.image_mebibytes + 192) << 20);
+        let (folder, disk) = match disk {
+            Ok(disk) => (disk.folder().to_path_buf(), Some(disk)),
+            Err(error) => {
+                figures.missing(format!(
+                    "{STEADY}, bytes at the device of {}: {error}",
+                    system.name()
+                ));
+                (folder(scratch, &format!("{name}-plain"))?, None)
+            }
+        };
+        started.push(Steady {
+            running: Running::start(*system, place, &folder)?,
+            disk,
+        });
+    }
+    let warm_up = time.min(Duration::from_secs(5));
+    for round in 0..*rounds {
+        for at in turns(&mut started, round) {
+            check_interrupted()?;
+            let Steady { running, disk } = &mut started[at];
+            let name = running.system.name();
+            progress(&format!("{STEADY}, round {}, {name}", round + 1));
+            running.publisher.paced(STEADY_RATE, warm_up)?;
+            running.drain()?;
+            let before = disk.as_ref().map(LoopDisk::counts).transpose()?;
+            let (cpu, begin) = (running.process.cpu_ns()?, Instant::now());
+            let readings = running.publisher.paced(STEADY_RATE, time)?;
+            let share =
+                (running.process.cpu_ns()? - cpu) as f64 / begin.elapsed().as_nanos() as f64;
+            running.drain()?;
+            figures.record(STEADY, name, CPU_SHARE, 100.0 * share);
+            let (now, most) = running.process.resident_mebibytes()?;
+            figures.record(STEADY, name, RESIDENT, now);
+            figures.record(STEADY, name, RESIDENT_MAX, most);
+            if let (Some(disk), Some(before)) = (disk, before) {
+                record_device(figures, STEADY, name, (before, disk.counts()?), readings);
+            }
+        }
+    }
+    for Steady { running, disk } in started {
+        running.end(place)?;
+        drop(disk);
+    }
+    Ok(())
+}
+
+/// As many readings as each system acknowledges: `count` in each round.
+pub(crate) fn rate(course: &mut Course<'_>, systems: &[System], count: u64) -> Result<(), String> {
+    let Course {
+        figures,
+        place,
+        scratch,
+        rounds,
+        progress,
+    } = course;
+    let mut started = Vec::new();
+    for system in systems {
+        let mut running = Running::start(
+            *system,
+            place,
+            &folder(scratch, &format!("rate-{}", system.name()))?,
+        )?;
+        // Every key is there and every cache is warm before the first round.
+        running.burst(count.min(20_000))?;
+        started.push(running);
+    }
+    for round in 0..*rounds {
+        for at in turns(&mut started, round) {
+            let running = &mut started[at];
+            let name = running.system.name();
+            progress(&format!("{RATE}, round {}, {name}", round + 1));
+            let (cpu, begin) = (running.process.cpu_ns()?, Instant::now());
+            running.burst(count)?;
+            let elapsed = begin.elapsed();
+            let cpu_ns = running.process.cpu_ns()? - cpu;
+            figures.record(
+                RATE,
+                name,
+                RATE_ACKNOWLEDGED,
+                count as f64 / elapsed.as_secs_f64(),
+            );
+            figures.record(
+                RATE,
+                name,
+                CPU_PER_READING,
+                cpu_ns as f64 / 1000.0 / count as f64,
+            );
+        }
+    }
+    for running in started {
+        running.end(place)?;
+    }
+    Ok(())
+}
+
+/// From the start after a SIGKILL under load to the first acknowledgement. `prepare` fills the store of a system
+/// that has been started once and ended.
+pub(crate) fn restart(
+    course: &mut Course<'_>,
+    case: &'static str,
+    systems: &[System],
+    prepare: &mut dyn FnMut(System, &Path) -> Result<(), String>,
+) -> Result<(), String> {
+    let Course {
+        figures,
+        place,
+        scratch,
+        rounds,
+        progress,
+    } = course;
+    let mut folders = Vec::new();
+    for system in systems {
+        progress(&format!("{case}, filling {}", system.name()));
+        let folder = folder(scratch, &format!("restart-{}", system.name()))?;
+        Running::start(*system, place, &folder)?.end(place)?;
+        prepare(*system, &folder)?;
+        folders.push((*system, folder));
+    }
+    for round in 0..*rounds {
+        for at in turns(&mut folders, round) {
+            check_interrupted()?;
+            let (system, folder) = &folders[at];
+            progress(&format!("{case}, round {}, {}", round + 1, system.name()));
+            let elapsed = kill_and_start(*system, place, folder)?;
+            figures.record(
+                case,
+                system.name(),
+                FIRST_ACKNOWLEDGED,
+                elapsed.as_secs_f64(),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn kill_and_start(system: System, place: &Place, folder: &Path) -> Result<Duration, String> {
+    let Running {
+        process,
+        mut publisher,
+        mut watch,
+        ..
+    } = Running::start(system, place, folder)?;
+    let load = Duration::from_secs(1);
+    publisher.paced(LOAD_RATE, load)?;
+    if watch.acknowledged()? == 0 {
+        return Err(format!(
+            "{}: nothing was acknowledged before the kill",
+            system.name()
+        ));
+    }
+    let greeting_bytes = watch.greeting_bytes;
+    std::thread::scope(|scope| {
+        // The load goes on over the kill and the start.
+        let load = scope.spawn(move || publisher.paced(LOAD_RATE, Duration::from_secs(3)));
+        std::thread::sleep(Duration::from_millis(100));
+        process.kill()?;
+        let begin = Instant::now();
+        let mut process = system::spawn(system, place, folder)?;
+        system::first_acknowledgement(&mut process, place.broker.port(), greeting_bytes)
+            .map_err(|error| format!("{}: {error}", system.name()))?;
+        let elapsed = begin.elapsed();
+        load.join().map_err(|_| "the publisher panicked")??;
+        // What came meanwhile is taken too, before the next round.
+        Watch::settle(&mut process, place.broker.port())?;
+        process.end()?;
+        Ok(elapsed)
+    })
+}
+
+/// Readings a second around a kill.
+const LOAD_RATE: u32 = 2000;
+
+fn folder(scratch: &Path, name: &str) -> Result<PathBuf, String> {
+    let path = scratch.join(name);
+    std::fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(path)
+}

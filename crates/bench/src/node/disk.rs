@@ -1,0 +1,96 @@
+//! A block device for one system alone: a loop device over a file, with a fresh ext4 on it, so that everything a
+//! system writes is counted at the device and nothing else is: data, the file system's journal and its tables.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::machine::Disk;
+use crate::store::DeviceCounts;
+
+/// A mounted loop device. Dropping it unmounts and detaches it.
+pub(crate) struct LoopDisk {
+    device: PathBuf,
+    folder: PathBuf,
+    is_mounted: bool,
+    disk: Option<Disk>,
+}
+
+impl LoopDisk {
+    /// Makes one of `bytes` bytes; file and mount point lie in `parent`.
+    ///
+    /// # Errors
+    /// One line that says what is lacking: the right to do so, or a tool.
+    pub(crate) fn create(parent: &Path, name: &str, bytes: u64) -> Result<Self, String> {
+        let image = parent.join(format!("{name}.disk"));
+        // Written, not only reserved: a hole that fills would be work of the file system below.
+        crate::store::write_through(&image, bytes, |_, chunk| chunk.fill(0))?;
+        let attached = run(Command::new("losetup")
+            .args(["--show", "--direct-io=on", "-f"])
+            .arg(&image))?;
+        let mut disk = Self {
+            device: PathBuf::from(attached.trim()),
+            folder: parent.join(name),
+            is_mounted: false,
+            disk: None,
+        };
+        // Nothing shall be left to initialise in the background of a measurement.
+        let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+        run(Command::new("mkfs.ext4")
+            .args(["-q", "-F", "-E", options])
+            .arg(&disk.device))?;
+        fs::create_dir(&disk.folder)
+            .map_err(|error| format!("{}: {error}", disk.folder.display()))?;
+        run(Command::new("mount").arg(&disk.device).arg(&disk.folder))?;
+        disk.is_mounted = true;
+        disk.disk = Disk::below(&disk.folder);
+        Ok(disk)
+    }
+
+    /// Where its file system is mounted.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What the device has done since it was attached, after everything that waited has been written.
+    pub(crate) fn counts(&self) -> Result<DeviceCounts, String> {
+        let folder = fs::File::open(&self.folder).map_err(|error| error.to_string())?;
+        // SAFETY: the descriptor is open; no memory is passed.
+        if unsafe { libc::syncfs(std::os::fd::AsRawFd::as_raw_fd(&folder)) } != 0 {
+            return Err(std::io::Error::last_os_error().to_string());
+        }
+        let counts = self.disk.as_ref().and_then(Disk::counts);
+        counts.ok_or_else(|| format!("{}: no counters", self.device.display()))
+    }
+}
+
+impl Drop for LoopDisk {
+    fn drop(&mut self) {
+        let unmounted = !self.is_mounted || run(Command::new("umount").arg(&self.folder)).is_ok();
+        let detached = run(Command::new("losetup").arg("-d").arg(&self.device));
+        if !unmounted || detached.is_err() {
+            eprintln!(
+                "keel-bench: {} is still in use; umount {} and losetup -d {} by hand",
+                self.device.display(),
+                self.folder.display(),
+                self.device.display()
+            );
+        }
+    }
+}
+
+/// Runs a tool; its standard output, or one line about what went wrong.
+fn run(command: &mut Command) -> Result<String, String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .map_err(|error| format!("{name}: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    Err(format!(
+        "{name}: {}",
+        text.lines().next().unwrap_or("failed")
+    ))
+}

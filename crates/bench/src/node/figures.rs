@@ -1,0 +1,407 @@
+//! Figures of the node's bench: one value for each round, from which medians, ratios, a table and JSON are made.
+
+use std::fmt::Write;
+
+use serde_json::json;
+
+use crate::machine::Machine;
+use crate::report::{Json, Ratio, Row, Verdict, median};
+
+/// The system that goals are for and ratios are taken of.
+pub(crate) const OURS: &str = "keel";
+
+/// A bound that was stated for a figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Bound {
+    Below(f64),
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Bound {
+    fn goal(self) -> f64 {
+        match self {
+            Self::Below(goal) | Self::AtMost(goal) | Self::AtLeast(goal) => goal,
+        }
+    }
+
+    fn is_met(self, value: f64) -> bool {
+        match self {
+            Self::Below(goal) => value < goal,
+            Self::AtMost(goal) => value <= goal,
+            Self::AtLeast(goal) => value >= goal,
+        }
+    }
+
+    fn verdict(self, value: f64) -> Verdict {
+        Verdict {
+            goal: self.goal(),
+            better: self.better(),
+            met: self.is_met(value),
+        }
+    }
+
+    fn better(self) -> &'static str {
+        if matches!(self, Self::AtLeast(_)) {
+            "higher"
+        } else {
+            "lower"
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::Below(goal) => format!("below {goal}"),
+            Self::AtMost(goal) => format!("at most {goal}"),
+            Self::AtLeast(goal) => format!("at least {goal}"),
+        }
+    }
+}
+
+/// What is measured: its name and unit in reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Metric {
+    pub(crate) name: &'static str,
+    pub(crate) unit: &'static str,
+    /// Whether ours is divided by the peers'.
+    pub(crate) is_compared: bool,
+}
+
+impl Metric {
+    pub(crate) const fn compared(name: &'static str, unit: &'static str) -> Self {
+        Self {
+            name,
+            unit,
+            is_compared: true,
+        }
+    }
+
+    pub(crate) const fn shown(name: &'static str, unit: &'static str) -> Self {
+        Self {
+            name,
+            unit,
+            is_compared: false,
+        }
+    }
+}
+
+struct Figure {
+    case: &'static str,
+    system: &'static str,
+    metric: Metric,
+    rounds: Vec<f64>,
+}
+
+/// A goal of ours: for the figure itself, or for its ratio to a peer's.
+pub(crate) struct Goal {
+    pub(crate) case: &'static str,
+    pub(crate) metric: &'static str,
+    pub(crate) peer: Option<&'static str>,
+    pub(crate) bound: Bound,
+}
+
+/// Everything that a run has measured so far.
+pub(crate) struct Figures {
+    figures: Vec<Figure>,
+    goals: Vec<Goal>,
+    missing: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Figures {
+    /// No figure yet; `goals` are judged at the end, of the figures that are there.
+    pub(crate) fn new(goals: Vec<Goal>) -> Self {
+        Self {
+            figures: Vec::new(),
+            goals,
+            missing: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Adds the value of one round.
+    pub(crate) fn record(
+        &mut self,
+        case: &'static str,
+        system: &'static str,
+        metric: Metric,
+        value: f64,
+    ) {
+        let place = self
+            .figures
+            .iter_mut()
+            .find(|figure| (figure.case, figure.system, figure.metric) == (case, system, metric));
+        match place {
+            Some(figure) => figure.rounds.push(value),
+            None => self.figures.push(Figure {
+                case,
+                system,
+                metric,
+                rounds: vec![value],
+            }),
+        }
+    }
+
+    pub(crate) fn missing(&mut self, what: String) {
+        self.missing.push(what);
+    }
+
+    pub(crate) fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// Ours with each peer that has the same figure, where figures are compared.
+    fn pairs(&self) -> impl Iterator<Item = (&Figure, &Figure)> {
+        let ours = self
+            .figures
+            .iter()
+            .filter(|figure| figure.system == OURS && figure.metric.is_compared);
+        ours.flat_map(|ours| {
+            let same = move |peer: &&Figure| {
+                (peer.case, peer.metric) == (ours.case, ours.metric) && peer.system != OURS
+            };
+            self.figures
+                .iter()
+                .filter(same)
+                .map(move |peer| (ours, peer))
+        })
+    }
+
+    fn goal(&self, case: &str, metric: &str, peer: Option<&str>) -> Option<&Goal> {
+        self.goals
+            .iter()
+            .find(|goal| (goal.case, goal.metric, goal.peer) == (case, metric, peer))
+    }
+
+    /// The figures as data. `method` says how they came about.
+    pub(crate) fn json(&self, machine: &Machine, mut method: serde_json::Value) -> Json {
+        if let Some(object) = method.as_object_mut() {
+            object.insert("notes".to_owned(), json!(self.notes));
+            let each = |figure: &Figure| {
+                json!({"case": figure.case, "system": figure.system, "metric": figure.metric.name,
+                       "values": figure.rounds})
+            };
+            object.insert("rounds".to_owned(), self.figures.iter().map(each).collect());
+        }
+        let rows = self.figures.iter().map(|figure| {
+            let value = figure.median();
+            let goal =
+                (figure.system == OURS).then(|| self.goal(figure.case, figure.metric.name, None));
+            Row {
+                case: figure.case,
+                system: figure.system.to_owned(),
+                metric: figure.metric.name,
+                unit: figure.metric.unit,
+                value,
+                verdict: goal.flatten().map(|goal| goal.bound.verdict(value)),
+            }
+        });
+        let ratios = self.pairs().map(|(ours, peer)| {
+            let ratio = ratio(ours, peer);
+            let goal = self.goal(ours.case, ours.metric.name, Some(peer.system));
+            Ratio {
+                case: ours.case,
+                metric: ours.metric.name,
+                peer: peer.system.to_owned(),
+                ratio,
+                better: if ours.metric.unit == "1/s" {
+                    "higher"
+                } else {
+                    "lower"
+                },
+                goal: goal.map(|goal| goal.bound.goal()),
+                met: goal.map(|goal| goal.bound.is_met(ratio)),
+            }
+        });
+        Json {
+            bench: "node",
+            version: env!("CARGO_PKG_VERSION"),
+            machine: machine.clone(),
+            rows: rows.collect(),
+            ratios: ratios.collect(),
+            missing: self.missing.clone(),
+            method: Some(method),
+        }
+    }
+
+    /// The figures for a reader.
+    pub(crate) fn table(&self, title: &str, machine: &Machine) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write_table(&mut text, title, machine);
+        text
+    }
+
+    fn write_table(&self, text: &mut String, title: &str, machine: &Machine) -> std::fmt::Result {
+        writeln!(text, "{title}")?;
+        writeln!(
+            text,
+            "machine: {}, {} cores, kernel {}\n",
+            machine.cpu, machine.cores, machine.kernel
+        )?;
+        writeln!(
+            text,
+            "{:<22}{:<16}{:<30}{:>12}{:>12}{:>12}  goal",
+            "case", "system", "metric", "median", "least", "most"
+        )?;
+        for figure in &self.figures {
+            let unit = if figure.metric.unit == "1" {
+                String::new()
+            } else {
+                format!(" [{}]", figure.metric.unit)
+            };
+            let least = figure.rounds.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = figure
+                .rounds
+                .iter()
+                .copied()
+                .fold(f64::NEG_INFINITY, f64::max);
+            write!(
+                text,
+                "{:<22}{:<16}{:<30}{:>12.3}{:>12.3}{:>12.3}",
+                figure.case,
+                figure.system,
+                format!("{}{unit}", figure.metric.name),
+                figure.median(),
+                least,
+                most
+            )?;
+            let goal =
+                (figure.system == OURS).then(|| self.goal(figure.case, figure.metric.name, None));
+            writeln!(text, "{}", verdict_text(goal.flatten(), figure.median()))?;
+        }
+        writeln!(text, "\n{OURS} divided by the peer, median of the rounds")?;
+        writeln!(
+            text,
+            "{:<22}{:<16}{:<30}{:>12}  goal",
+            "case", "peer", "metric", "ratio"
+        )?;
+        for (ours, peer) in self.pairs() {
+            let ratio = ratio(ours, peer);
+            let goal = self.goal(ours.case, ours.metric.name, Some(peer.system));
+            writeln!(
+                text,
+                "{:<22}{:<16}{:<30}{ratio:>12.3}{}",
+                ours.case,
+                peer.system,
+                ours.metric.name,
+                verdict_text(goal, ratio)
+            )?;
+        }
+        for missing in &self.missing {
+            writeln!(text, "\nmissing: {missing}")?;
+        }
+        for note in &self.notes {
+            writeln!(text, "\nnote: {note}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Figure {
+    fn median(&self) -> f64 {
+        median(&mut self.rounds.clone())
+    }
+}
+
+/// Median over rounds of ours divided by the peer's.
+fn ratio(ours: &Figure, peer: &Figure) -> f64 {
+    let rounds = ours.rounds.iter().zip(&peer.rounds);
+    median(&mut rounds.map(|(ours, peer)| ours / peer).collect::<Vec<_>>())
+}
+
+fn verdict_text(goal: Option<&Goal>, value: f64) -> String {
+    goal.map_or_else(String::new, |goal| {
+        let met = if goal.bound.is_met(value) {
+            "met"
+        } else {
+            "MISSED"
+        };
+        format!("  {}: {met}", goal.bound.text())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPEED: Metric = Metric::compared("readings_per_second", "1/s");
+    const COST: Metric = Metric::compared("cpu_per_reading", "us");
+
+    fn figures() -> Figures {
+        let mut figures = Figures::new(vec![
+            Goal {
+                case: "rate",
+                metric: SPEED.name,
+                peer: None,
+                bound: Bound::AtLeast(20.0),
+            },
+            Goal {
+                case: "rate",
+                metric: COST.name,
+                peer: Some("sqlite"),
+                bound: Bound::AtMost(0.5),
+            },
+            Goal {
+                case: "steady",
+                metric: "resident",
+                peer: None,
+                bound: Bound::Below(32.0),
+            },
+        ]);
+        for round in [1.0, 2.0, 6.0] {
+            figures.record("rate", OURS, SPEED, round * 10.0);
+            figures.record("rate", OURS, COST, round);
+            figures.record("rate", "sqlite", COST, 4.0);
+        }
+        figures.record("steady", OURS, Metric::shown("resident", "MiB"), 32.0);
+        figures.missing("mosquitto".to_owned());
+        figures.note("a note".to_owned());
+        figures
+    }
+
+    fn machine() -> Machine {
+        Machine {
+            cpu: "c".to_owned(),
+            kernel: "k".to_owned(),
+            cores: 2,
+        }
+    }
+
+    #[test]
+    fn json_has_medians_ratios_of_rounds_and_verdicts_where_a_goal_is() {
+        let json =
+            serde_json::to_value(figures().json(&machine(), json!({"quick": false}))).unwrap();
+        let rows = json["rows"].as_array().unwrap();
+        assert_eq!(
+            (rows[0]["value"].as_f64(), rows[0]["met"].as_bool()),
+            (Some(20.0), Some(true))
+        );
+        assert_eq!(rows[0]["better"], "higher");
+        assert!(rows[1].get("met").is_none());
+        assert_eq!(rows[3]["met"], false, "below is not at most");
+        let ratios = json["ratios"].as_array().unwrap();
+        assert_eq!(ratios.len(), 1);
+        assert_eq!(
+            (ratios[0]["ratio"].as_f64(), ratios[0]["met"].as_bool()),
+            (Some(0.5), Some(true))
+        );
+        assert_eq!(json["missing"][0], "mosquitto");
+        assert_eq!(json["method"]["rounds"][0]["values"][2], 60.0);
+        assert_eq!(json["method"]["notes"][0], "a note");
+    }
+
+    #[test]
+    fn the_table_names_every_figure_verdict_and_gap() {
+        let table = figures().table("a title", &machine());
+        for part in [
+            "a title",
+            "readings_per_second [1/s]",
+            "at least 20: met",
+            "below 32: MISSED",
+            "missing: mosquitto",
+        ] {
+            assert!(table.contains(part), "{part} in\n{table}");
+        }
+    }
+}

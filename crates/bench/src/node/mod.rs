@@ -1,0 +1,277 @@
+//! The node's bench: `keel run` beside loggers that store in SQLite, all behind one broker on this machine.
+//!
+//! **Invariants:** a figure counts only if every reading published was acknowledged, as the kernel counts the
+//! acknowledgements that reach the broker, and the broker holds none any more; broker and publisher are charged to
+//! nobody; every process is ended by its own number; a figure that was not measured is listed as missing.
+
+mod broker;
+mod cases;
+pub(crate) mod consumer;
+mod disk;
+mod figures;
+mod process;
+mod publisher;
+mod socket;
+mod sqlite;
+mod store;
+mod system;
+mod wear;
+mod wire;
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::machine::{Machine, file_system_type, is_ext4_without_journal};
+use crate::scratch::Scratch;
+use cases::{
+    CPU_PER_READING, CPU_SHARE, Course, FIRST_ACKNOWLEDGED, FLUSHES, RATE, RATE_ACKNOWLEDGED,
+    RESIDENT_MAX, STEADY, WRITTEN,
+};
+use figures::{Bound, Figures, Goal};
+use system::{COMMIT_INTERVAL_MS, Place, System};
+use wear::WEAR;
+
+/// `keel-bench node`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pub(crate) output: crate::Output,
+    /// Few readings: shows that everything works; the figures mean little and no goal is judged.
+    #[arg(long)]
+    quick: bool,
+    /// Folder to measure in; what matters is the device below it.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// Only these cases.
+    #[arg(long, value_name = "CASE", value_delimiter = ',')]
+    only: Vec<Case>,
+}
+
+/// One part of the bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Case {
+    Steady,
+    Rate,
+    Wear,
+    Restart,
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    rounds: u32,
+    steady_seconds: u64,
+    rate_readings: u64,
+    wear_readings: u64,
+    restart_case: &'static str,
+    restart_readings: u64,
+    image_mebibytes: u64,
+    restart_image_mebibytes: u64,
+}
+
+const WHOLE: Extent = Extent {
+    rounds: 5,
+    steady_seconds: 30,
+    rate_readings: 300_000,
+    // Ten minutes of readings: two checkpoints of ours, five of the peer.
+    wear_readings: 156_000,
+    restart_case: "restart-10m",
+    restart_readings: 10_000_000,
+    image_mebibytes: 256,
+    restart_image_mebibytes: 1024,
+};
+
+const QUICK: Extent = Extent {
+    rounds: 1,
+    steady_seconds: 1,
+    rate_readings: 4_000,
+    wear_readings: 650,
+    restart_case: "restart-20k",
+    restart_readings: 20_000,
+    image_mebibytes: 32,
+    restart_image_mebibytes: 32,
+};
+
+/// Bytes of the folder that a whole run needs.
+const SPACE_BYTES: u64 = 5 << 30;
+
+fn goals(extent: &Extent) -> Vec<Goal> {
+    let goal = |case, metric, peer, bound| Goal {
+        case,
+        metric,
+        peer,
+        bound,
+    };
+    let sqlite = Some(System::Sqlite.name());
+    vec![
+        goal(STEADY, CPU_SHARE.name, None, Bound::Below(3.0)),
+        goal(STEADY, RESIDENT_MAX.name, None, Bound::Below(32.0)),
+        goal(RATE, RATE_ACKNOWLEDGED.name, None, Bound::AtLeast(20_000.0)),
+        goal(RATE, CPU_PER_READING.name, sqlite, Bound::AtMost(0.5)),
+        goal(WEAR, WRITTEN.name, sqlite, Bound::AtMost(0.5)),
+        goal(WEAR, FLUSHES.name, sqlite, Bound::AtMost(1.0)),
+        goal(
+            extent.restart_case,
+            FIRST_ACKNOWLEDGED.name,
+            None,
+            Bound::Below(2.0),
+        ),
+    ]
+}
+
+/// Runs the bench; the figures, and the table for a reader.
+///
+/// # Errors
+/// One line that names what failed; nothing is reported then.
+pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), String> {
+    let extent = if options.quick { QUICK } else { WHOLE };
+    let space = if options.quick {
+        SPACE_BYTES / 2
+    } else {
+        SPACE_BYTES
+    };
+    let scratch = Scratch::create(&options.dir, space)?;
+    let file_system = file_system_type(scratch.path())?;
+    let mut figures = Figures::new(if options.quick {
+        Vec::new()
+    } else {
+        goals(&extent)
+    });
+    if is_ext4_without_journal(scratch.path()) {
+        figures.note(
+            "the ext4 of the folder has no journal; the loop devices' file systems have one"
+                .to_owned(),
+        );
+    }
+    let is_asked = |case| options.only.is_empty() || options.only.contains(&case);
+    let progress = Progress(std::io::stderr().is_terminal());
+    let mut show = |text: &str| progress.show(text);
+
+    if is_asked(Case::Wear) {
+        wear::measure(
+            &mut figures,
+            scratch.path(),
+            extent.rounds,
+            extent.wear_readings,
+            extent.image_mebibytes,
+            &mut show,
+        )?;
+    }
+    match broker::find() {
+        None => figures.missing(format!(
+            "mosquitto is not installed: {STEADY}, {RATE}, {}",
+            extent.restart_case
+        )),
+        Some(program) => {
+            let broker = broker::Broker::start(&program, scratch.path())?;
+            let mut course = Course {
+                figures: &mut figures,
+                place: Place {
+                    broker: broker.address(),
+                    keel: keel_program(),
+                    image_mebibytes: extent.image_mebibytes,
+                },
+                scratch: scratch.path(),
+                rounds: extent.rounds,
+                progress: &mut show,
+            };
+            let mut ours = vec![System::Keel];
+            if course.place.keel.is_none() {
+                let what = "keel: no program with a command `run` beside this one";
+                course.figures.missing(what.to_owned());
+                ours.clear();
+            }
+            if is_asked(Case::Steady) {
+                let time = Duration::from_secs(extent.steady_seconds);
+                cases::steady(&mut course, &[&ours[..], &[System::Sqlite]].concat(), time)?;
+            }
+            if is_asked(Case::Rate) {
+                let peers = [
+                    System::Sqlite,
+                    System::SqliteIndexed,
+                    System::SqliteStock,
+                    System::KeelParts,
+                ];
+                cases::rate(
+                    &mut course,
+                    &[&ours[..], &peers].concat(),
+                    extent.rate_readings,
+                )?;
+            }
+            if is_asked(Case::Restart) {
+                course.place.image_mebibytes = extent.restart_image_mebibytes;
+                let systems = [&ours[..], &[System::Sqlite]].concat();
+                let mut fill = |system: System, folder: &Path| {
+                    store::fill(system, folder, extent.restart_readings)
+                };
+                cases::restart(&mut course, extent.restart_case, &systems, &mut fill)?;
+            }
+        }
+    }
+    progress.clear();
+
+    let machine = Machine::detect();
+    let method = json!({
+        "quick": options.quick,
+        "rounds_each": extent.rounds,
+        "commit_interval_ms": COMMIT_INTERVAL_MS,
+        "file_system": file_system,
+        "broker": {"max_inflight_messages": 0, "max_queued_messages": broker::QUEUED_MESSAGES_MAX,
+                   "max_queued_bytes": 0, "persistence": false},
+        "publisher": {"topics": publisher::TOPICS, "qos": 1, "backlog_max": publisher::BACKLOG_MAX},
+        "steady_seconds": extent.steady_seconds,
+        "rate_readings": extent.rate_readings,
+        "wear_readings": extent.wear_readings,
+        "restart_readings": extent.restart_readings,
+    });
+    let title = format!(
+        "node: medians of {} rounds, the systems taking turns, on {file_system}; commits every {COMMIT_INTERVAL_MS} ms{}",
+        extent.rounds,
+        if options.quick {
+            "; QUICK: these figures mean little"
+        } else {
+            ""
+        },
+    );
+    let table = figures.table(&title, &machine);
+    Ok((figures.json(&machine, method), table))
+}
+
+/// The program `keel` beside this one.
+fn keel_program() -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok()?.parent()?.join("keel");
+    // One of an earlier build may have no node.
+    let mut probe = Command::new(&beside);
+    probe
+        .args(["run", "--help"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    probe
+        .status()
+        .is_ok_and(|status| status.success())
+        .then_some(beside)
+}
+
+/// One line on a terminal that says how far the run is.
+struct Progress(bool);
+
+impl Progress {
+    fn show(&self, text: &str) {
+        if self.0 {
+            eprint!("\r\x1b[K{text}");
+            // A progress line that cannot be shown is no reason to stop.
+            let _ = std::io::stderr().flush();
+        }
+    }
+
+    fn clear(&self) {
+        if self.0 {
+            eprint!("\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The node's bench as a user runs it, with few readings: every case in its place, no goal judged, nothing left.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// A folder that goes when the test does.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn has_mosquitto() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let beside = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path)
+        .chain(beside)
+        .any(|folder| folder.join("mosquitto").is_file())
+}
+
+#[test]
+fn a_quick_run_has_every_case_or_says_that_it_is_missing_and_judges_nothing() {
+    if !has_mosquitto() {
+        println!("skipped: mosquitto is not installed");
+        return;
+    }
+    let folder =
+        Folder(std::env::temp_dir().join(format!("keel-bench-test-node-{}", std::process::id())));
+    std::fs::create_dir(&folder.0).unwrap();
+    let json = folder.0.join("node.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_keel-bench"))
+        .args([
+            "node",
+            "--quick",
+            "--dir",
+            folder.0.to_str().unwrap(),
+            "--json",
+            json.to_str().unwrap(),
+        ])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(report["bench"], "node");
+    assert_eq!(report["method"]["quick"], true);
+    assert_eq!(report["method"]["rounds_each"], 1);
+    let list = |name: &str| report[name].as_array().unwrap().clone();
+    let missing: Vec<String> = list("missing")
+        .iter()
+        .map(|what| what.as_str().unwrap().to_owned())
+        .collect();
+    let (rows, ratios) = (list("rows"), list("ratios"));
+    // So few readings meet no goal and miss none.
+    assert!(
+        rows.iter()
+            .chain(&ratios)
+            .all(|figure| figure.get("met").is_none())
+    );
+    // A store of 20,000 readings is not called one of ten million.
+    assert!(rows.iter().all(|row| row["case"] != "restart-10m"));
+    let value = |case: &str, system: &str, metric: &str| {
+        let found = rows
+            .iter()
+            .find(|row| row["case"] == case && row["system"] == system && row["metric"] == metric);
+        found.map(|row| row["value"].as_f64().unwrap())
+    };
+    let with_broker = [
+        ("steady-260", "cpu_of_one_core"),
+        ("steady-260", "resident_max"),
+        ("acknowledged-rate", "acknowledged_per_second"),
+        ("acknowledged-rate", "cpu_per_reading"),
+        ("restart-20k", "first_acknowledged"),
+    ];
+    let has_keel = !missing.iter().any(|what| what.starts_with("keel:"));
+    for (case, metric) in with_broker {
+        for system in ["keel", "sqlite"] {
+            let found = value(case, system, metric);
+            if system == "keel" && !has_keel {
+                assert_eq!(
+                    found, None,
+                    "{case} {metric} of a program that is not there"
+                );
+            } else {
+                assert!(found.unwrap_or_else(|| panic!("{case} {system} {metric}")) > 0.0);
+            }
+        }
+    }
+    let wear = "bytes-per-reading-260";
+    if missing.iter().any(|what| what.starts_with(wear)) {
+        assert!(rows.iter().all(|row| row["case"] != wear));
+    } else {
+        for system in ["keel", "sqlite", "sqlite-indexed"] {
+            // A reading has eight bytes of value, and 65 of them share a flush at most.
+            assert!(value(wear, system, "device_written_per_reading").unwrap() > 8.0);
+            assert!(value(wear, system, "device_flushes_per_reading").unwrap() >= 1.0 / 65.0);
+        }
+        assert!(
+            ratios
+                .iter()
+                .any(|ratio| ratio["case"] == wear && ratio["peer"] == "sqlite")
+        );
+    }
+
+    let left: Vec<_> = std::fs::read_dir(&folder.0)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(left, ["node.json"]);
+}
