@@ -1,17 +1,25 @@
 //! `keel status`: whether the node does what it shall.
 
-use super::Connection;
+use super::{Connection, strange};
 use crate::cli::StatusArgs;
 use crate::error::CliError;
 use crate::node::protocol::{self, Kind};
 use crate::output::Output;
+use crate::status::Report;
 
 pub(super) fn run(arguments: &StatusArgs) -> Result<u8, CliError> {
     let mut connection = Connection::open(&arguments.node)?;
     let state: serde_json::Value =
         connection.ask(Kind::Status, &protocol::Status {}, Kind::State)?;
+    let report: Report =
+        serde_json::from_value(state.clone()).map_err(|error| strange("status", error))?;
     let mut output = Output::new();
-    output.json(&state)?;
+    if arguments.json {
+        // As it came: a later node may say more than this version knows.
+        output.json(&state)?;
+    } else {
+        output.bytes(report.text().as_bytes())?;
+    }
     output.flush()?;
-    Ok(0)
+    Ok(report.state.exit_status())
 }

@@ -1,5 +1,6 @@
 //! The thread that keeps the log in order: index and retention, step by step, and the figures that outlive a start.
 
+use super::figures::Lifetime;
 use super::{Db, log};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -43,11 +44,8 @@ impl Shared {
 }
 
 impl Keeper {
-    /// Starts the thread. `save` writes the totals.
-    pub(crate) fn start(
-        db: Arc<Db>,
-        mut save: impl FnMut() + Send + 'static,
-    ) -> std::io::Result<Self> {
+    /// Starts the thread.
+    pub(crate) fn start(db: Arc<Db>, lifetime: Arc<Lifetime>) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             stop: Mutex::new(false),
             changed: Condvar::new(),
@@ -75,7 +73,10 @@ impl Keeper {
                 failing &= pause == FAILED_PAUSE;
                 if saved.elapsed() >= TOTALS_PERIOD {
                     saved = Instant::now();
-                    save();
+                    lifetime.save();
+                }
+                if !pause.is_zero() {
+                    lifetime.look();
                 }
                 if theirs.pause(pause) {
                     return;

@@ -8,12 +8,14 @@
 //! **Files:** `image.rs` the store's image and who holds it, `settings.rs` from the configuration to the options of
 //! the rooms, `sources.rs` line protocol and MQTT, `server.rs` the socket, `wire.rs` one connection, `protocol.rs`
 //! what is said over it, `session.rs` get, put and status, `watch.rs` and `changes.rs` changes, `history.rs` range
-//! reads, `keeper.rs` the keeper, `log.rs` events.
+//! reads, `keeper.rs` the keeper, `figures.rs`
+//! what the status shows, `log.rs` events.
 //!
 //! **Order of the end:** sources and clients stop reading, what they hold is made durable and acknowledged, the
 //! database writes a checkpoint and closes, then the image is free for another node.
 
 mod changes;
+mod figures;
 mod history;
 mod image;
 mod keeper;
@@ -32,6 +34,7 @@ use crate::flash_cmd::store_error;
 use base::clock::{Clock, SystemClock};
 use changes::{Changes, Counted};
 use db::Database;
+use figures::{Figures, Lifetime};
 use flash::Store;
 use image::{Device, Image};
 use ingest::durable::DurableWatch;
@@ -88,19 +91,15 @@ pub(crate) struct Node {
     pub(crate) counters: Counters,
     /// Why the last reload was refused, until one is not.
     pub(crate) reload_error: RefCell<Option<String>>,
+    /// Keys of the configuration that wait for the next start.
+    pub(crate) pending_restart: RefCell<Vec<&'static str>>,
+    pub(crate) figures: Figures,
 }
 
 impl Node {
     /// The answer to a question for the status.
     pub(crate) fn state(&self) -> Result<Vec<u8>, Failure> {
-        let stats = self.db.stats();
-        session::framed(
-            Kind::State,
-            &serde_json::json!({
-                "state": "ok", "pid": std::process::id(), "readings": stats.readings,
-                "connections": self.counters.connections.get(), "requests": self.counters.requests.get(),
-            }),
-        )
+        session::framed(Kind::State, &figures::report(self))
     }
 }
 
@@ -111,8 +110,8 @@ pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
     let plan = Plan::of(&config)?;
     let image_path = config.store.image.clone();
     let Image {
-        store,
-        counts: _counts,
+        mut store,
+        counts,
         is_new,
         is_direct,
         capacity_bytes,
@@ -122,6 +121,8 @@ pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
     let options = settings::database(&config, capacity_bytes);
     let failed = |error: db::Error| database_error(&image_path, &error);
     let objects_max = options.objects_max;
+    let queue_bytes_max = options.queue_bytes_max as u64;
+    let totals = figures::read_totals(&mut store);
     let db = Arc::new(Database::open(store, Arc::clone(&clock), options).map_err(failed)?);
     let rules = settings::key_rules(&config);
     let destination = NodeDestination::new(Arc::clone(&db), clock, rules);
@@ -140,8 +141,15 @@ pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
         let durable = DurableWatch::start(Arc::clone(&target))
             .map_err(|error| CliError::io("node", &error))?;
         let mut sources = Sources::start(plan, &target, &durable)?;
-        let keeper =
-            Keeper::start(Arc::clone(&db), || {}).map_err(|error| CliError::io("node", &error))?;
+        let lifetime = Arc::new(Lifetime::new(
+            totals,
+            Arc::clone(&db),
+            counts,
+            Arc::clone(&sources.counters),
+            begun,
+        ));
+        let keeper = Keeper::start(Arc::clone(&db), Arc::clone(&lifetime))
+            .map_err(|error| CliError::io("node", &error))?;
         let mut signals = Signals::new()?;
         let (stop, stopped) = latest::channel(false);
         let recovery = db.recovery();
@@ -170,7 +178,21 @@ pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
             history_reads: Semaphore::new(HISTORY_READS_MAX),
             counters: Counters::default(),
             reload_error: RefCell::new(None),
+            pending_restart: RefCell::new(Vec::new()),
+            figures: Figures {
+                lifetime: Arc::clone(&lifetime),
+                config_file: path.to_path_buf(),
+                capacity_bytes,
+                is_direct,
+                queue_bytes_max,
+                line: Arc::clone(&sources.line),
+                mqtt: sources.mqtt.clone(),
+                listen: sources.listen.clone(),
+                window: Figures::window(),
+            },
         });
+        let sampled = Rc::clone(&node);
+        let sampler = tokio::task::spawn_local(async move { figures::sample(&sampled).await });
         let server = tokio::task::spawn_local(server::run(Rc::clone(&node), socket));
         log::event(
             "ready",
@@ -198,7 +220,9 @@ pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
         if tokio::time::timeout(GRACE_MAX, ended).await.is_err() {
             log::event("stopping", "without those who do not finish");
         }
+        sampler.abort();
         drop(keeper);
+        lifetime.save();
         Ok(())
     });
     runtime.shutdown_timeout(Duration::from_millis(200));
@@ -237,6 +261,9 @@ fn reload(path: &Path, node: &Node, sources: &mut Sources, capacity_bytes: u64) 
     sources.reload(plan);
     *node.config.borrow_mut() = changes.effective;
     *node.reload_error.borrow_mut() = None;
+    node.pending_restart
+        .borrow_mut()
+        .clone_from(&changes.needs_restart);
     let list = |names: &[&str]| {
         if names.is_empty() {
             "nothing".to_owned()

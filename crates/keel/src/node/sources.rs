@@ -60,6 +60,8 @@ pub(crate) struct Sources {
     pub(crate) counters: Arc<IntakeCounters>,
     pub(crate) line: Arc<LineState>,
     pub(crate) mqtt: Option<Arc<MqttState>>,
+    /// Addresses and paths that are listened on.
+    pub(crate) listen: Vec<String>,
     line_control: line::Controller,
     mqtt_control: Option<mqtt::Controller>,
     tasks: Vec<JoinHandle<()>>,
@@ -75,8 +77,11 @@ impl Sources {
         let intake = Intake::new(plan.intake, Arc::clone(target));
         let counters = intake.counters();
         let intake: Shared = Rc::new(RefCell::new(intake));
+        let unix_socket = plan.line.unix_socket.clone();
         let listeners = LineListeners::bind(plan.line)
             .map_err(|error| CliError::coded(error.code(), "line", error, ""))?;
+        let tcp = listeners.tcp_address().map(|address| address.to_string());
+        let unix = unix_socket.map(|path| path.display().to_string());
         let line_state = Arc::new(LineState::default());
         let (line_control, control) = line::control();
         let running = line::run(
@@ -126,6 +131,7 @@ impl Sources {
             counters,
             line: line_state,
             mqtt: mqtt_state,
+            listen: tcp.into_iter().chain(unix).collect(),
             line_control,
             mqtt_control,
             tasks,

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)]
 
+pub mod broker;
 pub mod node;
 
 use std::io::Write;

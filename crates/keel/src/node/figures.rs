@@ -1,0 +1,248 @@
+//! The figures of a running node: gathered when somebody asks, sampled for the spans of the status, and added to those
+//! that outlive it.
+
+use super::{Db, Node, log};
+use crate::device::Counts;
+use crate::status::{self, NodeFigures, Report, TOTALS_NAME, Totals, Window};
+use base::block::{BLOCK_BYTES, BlockDevice};
+use db::FullPolicy;
+use flash::Store;
+use ingest::intake::IntakeCounters;
+use ingest::line::LineState;
+use ingest::mqtt::MqttState;
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bytes of the file of totals at most; what is longer is none.
+const TOTALS_BYTES_MAX: usize = 4096;
+
+/// Time between two samples.
+const SAMPLE_PERIOD: Duration = Duration::from_secs(5);
+
+/// What this run adds to the totals; read by the keeper's thread, too.
+pub(crate) struct Lifetime {
+    /// Before this start.
+    before: Totals,
+    db: Arc<Db>,
+    counts: Arc<Counts>,
+    intake: Arc<IntakeCounters>,
+    begun: Instant,
+    /// Bytes that are free in the store, when the keeper looked last.
+    free_bytes: AtomicU64,
+}
+
+/// The totals in a store; damaged ones begin anew, and that is said.
+pub(crate) fn read_totals<D: BlockDevice>(store: &mut Store<D>) -> Totals {
+    let Ok(file) = store.open_file(TOTALS_NAME) else {
+        return Totals::default();
+    };
+    let mut bytes = [0; TOTALS_BYTES_MAX];
+    let length = store.read(file, 0, &mut bytes);
+    store.close_file(file);
+    let found = bytes.get(..length.unwrap_or(0)).unwrap_or_default();
+    Totals::decode(found).unwrap_or_else(|error| {
+        log::event("totals", error);
+        Totals::default()
+    })
+}
+
+impl Lifetime {
+    pub(crate) fn new(
+        before: Totals,
+        db: Arc<Db>,
+        counts: Arc<Counts>,
+        intake: Arc<IntakeCounters>,
+        begun: Instant,
+    ) -> Self {
+        Self {
+            before,
+            db,
+            counts,
+            intake,
+            begun,
+            free_bytes: AtomicU64::new(0),
+        }
+    }
+
+    fn bytes_written(&self) -> u64 {
+        self.counts.now().blocks_written * BLOCK_BYTES as u64
+    }
+
+    fn uptime_ms(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The totals now, with what this run has added.
+    fn now(&self, stats: &db::Stats) -> Totals {
+        self.before.plus(&Totals {
+            starts: 1,
+            run_ms: self.uptime_ms(),
+            bytes_written: self.bytes_written(),
+            flushes: self.counts.now().flushes,
+            readings: stats.readings,
+            readings_expired: stats.readings_expired,
+            readings_dropped: stats.readings_dropped,
+            refused_full: stats.refused_full,
+            refused_input: self.intake.refused_total(),
+            clock_steps: stats.clock_steps,
+        })
+    }
+
+    /// Writes the totals into the store.
+    pub(crate) fn save(&self) {
+        let bytes = self.now(&self.db.stats()).encode();
+        let saved = self
+            .db
+            .with_store(|store| store.replace(TOTALS_NAME, &bytes));
+        if let Some(Err(error)) = saved {
+            log::event("totals", format!("cannot be written: {error}"));
+        }
+    }
+
+    /// Looks how much is free; waits while the commit thread works.
+    pub(crate) fn look(&self) {
+        let free = self.db.with_store(|store| store.statistics().blocks_free);
+        if let Some(blocks) = free {
+            let bytes = blocks * flash::PAYLOAD_BYTES as u64;
+            self.free_bytes.store(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What the figures of a node are taken from, besides the node itself.
+pub(crate) struct Figures {
+    pub(crate) lifetime: Arc<Lifetime>,
+    pub(crate) config_file: PathBuf,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) is_direct: bool,
+    pub(crate) queue_bytes_max: u64,
+    pub(crate) line: Arc<LineState>,
+    pub(crate) mqtt: Option<Arc<MqttState>>,
+    /// Addresses and paths of the line protocol.
+    pub(crate) listen: Vec<String>,
+    pub(crate) window: RefCell<Window>,
+}
+
+impl Figures {
+    /// A window that begins now.
+    pub(crate) fn window() -> RefCell<Window> {
+        RefCell::new(Window::new(status::Sample::default()))
+    }
+}
+
+/// Everything, judged.
+pub(crate) fn report(node: &Node) -> Report {
+    let mut figures = gather(node);
+    let window = node.figures.window.borrow();
+    let sample = figures.sample();
+    figures.last_minute = window.last_minute(&sample);
+    figures.last_ten_minutes = window.last_ten_minutes(&sample);
+    Report::new(figures)
+}
+
+fn gather(node: &Node) -> NodeFigures {
+    let from = &node.figures;
+    let config = node.config.borrow();
+    let stats = node.db.stats();
+    let mut figures = NodeFigures::default();
+    figures.take_stats(&stats);
+    figures.add_damage(&node.db.recovery().damage);
+    figures.take_intake(&from.lifetime.intake);
+    figures.take_line(&from.line.figures());
+    figures.line.listen.clone_from(&from.listen);
+    if let (Some(state), Some(mqtt)) = (&from.mqtt, &config.mqtt) {
+        let address = format!("{}:{}", mqtt.host, mqtt.port);
+        figures.take_mqtt(&address, mqtt.subscribe.len(), state);
+    }
+    let process = &mut figures.node;
+    env!("CARGO_PKG_VERSION").clone_into(&mut process.version);
+    process.pid = std::process::id();
+    process.uptime_ms = from.lifetime.uptime_ms();
+    process.memory_resident_bytes = resident_bytes();
+    process.config_file = from.config_file.display().to_string();
+    process.config_pending_restart = owned(&node.pending_restart.borrow());
+    process.config_error.clone_from(&node.reload_error.borrow());
+    let store = &mut figures.store;
+    store.image = config.store.image.display().to_string();
+    store.capacity_bytes = from.capacity_bytes;
+    store.free_bytes = from.lifetime.free_bytes.load(Ordering::Relaxed);
+    store.direct = from.is_direct;
+    store.card_rated_write_terabytes = config.store.card_rated_write_terabytes;
+    figures.log.queue_bytes_max = from.queue_bytes_max;
+    figures.log.commit_interval_ms = config.store.commit_interval_ms;
+    let history = &mut figures.history;
+    history.bytes_max = config
+        .store
+        .retention(from.capacity_bytes)
+        .history_bytes_max;
+    history.days_max = config.store.history_days_max;
+    history.full_policy = match config.store.full_policy {
+        FullPolicy::RejectNew => "reject-new",
+        FullPolicy::DropOldest => "drop-oldest",
+    }
+    .to_owned();
+    figures.keys.count_max = u64::from(config.keys.keys_max);
+    figures.keys.auto_create = config.keys.auto_create;
+    let (commands, counters) = (&mut figures.commands, &node.counters);
+    commands.socket = config.node.socket.display().to_string();
+    commands.connections = u64::from(counters.connections.get());
+    commands.connections_refused = counters.connections_refused.get();
+    commands.requests = counters.requests.get();
+    commands.puts = counters.puts.get();
+    commands.watchers = u64::from(counters.watchers.get());
+    figures.device.bytes_written = from.lifetime.bytes_written();
+    figures.device.flushes = from.lifetime.counts.now().flushes;
+    figures.lifetime = from.lifetime.now(&stats);
+    figures
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// Memory of this process that is resident, 0 where the kernel does not tell.
+fn resident_bytes() -> u64 {
+    let Ok(text) = std::fs::read_to_string("/proc/self/statm") else {
+        return 0;
+    };
+    let pages: u64 = text
+        .split_whitespace()
+        .nth(1)
+        .and_then(|pages| pages.parse().ok())
+        .unwrap_or(0);
+    // SAFETY: a plain question to the system.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    pages.saturating_mul(u64::try_from(page_bytes).unwrap_or(4096))
+}
+
+/// Samples the counters, and says when the judgement changes. Never returns.
+pub(crate) async fn sample(node: &Node) {
+    let mut ticks = tokio::time::interval(SAMPLE_PERIOD);
+    let mut said = Vec::new();
+    loop {
+        ticks.tick().await;
+        let report = report(node);
+        node.figures
+            .window
+            .borrow_mut()
+            .offer(report.figures.sample());
+        let mut codes: Vec<String> = report
+            .reasons
+            .into_iter()
+            .map(|reason| reason.code)
+            .collect();
+        codes.dedup();
+        if codes != said {
+            let why = if codes.is_empty() {
+                String::new()
+            } else {
+                format!(": {}", codes.join(", "))
+            };
+            log::event("state", format!("{}{why}", report.state.name()));
+            said = codes;
+        }
+    }
+}

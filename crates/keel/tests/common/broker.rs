@@ -1,0 +1,138 @@
+//! A broker of the test's own, and a publisher that knows what the broker has acknowledged.
+
+use super::{TempDir, wait_until};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const MOSQUITTO: &str = "/usr/sbin/mosquitto";
+
+/// A free port of the loopback interface.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// A mosquitto with its own directory; both are gone when it is dropped.
+pub struct Broker {
+    pub port: u16,
+    child: Child,
+    _dir: TempDir,
+}
+
+impl Broker {
+    /// Starts one; `None`, and a line that says so, where mosquitto is not installed.
+    pub fn start() -> Option<Self> {
+        if !Path::new(MOSQUITTO).exists() {
+            println!("skipped: mosquitto is not installed");
+            return None;
+        }
+        let dir = TempDir::new();
+        let port = free_port();
+        let path = dir.path().display();
+        // What is queued for a node that is away has no limit, and neither has what is on its way to it.
+        let text = format!(
+            "listener {port} 127.0.0.1\nallow_anonymous true\npersistence true\n\
+             persistence_location {path}/\nmax_inflight_messages 0\nmax_queued_messages 0\n\
+             log_dest none\nuser root\n"
+        );
+        std::fs::write(dir.file("mosquitto.conf"), text).unwrap();
+        let child = Command::new(MOSQUITTO)
+            .arg("-c")
+            .arg(dir.file("mosquitto.conf"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let broker = Self {
+            port,
+            child,
+            _dir: dir,
+        };
+        wait_until("the broker", || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        Some(broker)
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// A client that publishes with QoS 1 (MQTT 3.1.1, section 3), at most a window ahead of the acknowledgements.
+pub struct Publisher {
+    stream: TcpStream,
+    input: Vec<u8>,
+    next_id: u16,
+    /// Messages that the broker has acknowledged, and those on their way.
+    pub acknowledged: u64,
+    pub in_flight: u64,
+}
+
+impl Publisher {
+    pub fn connect(port: u16, client_id: &str) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        let mut body = b"\x00\x04MQTT\x04\x02\x00\x00".to_vec();
+        body.extend_from_slice(&(client_id.len() as u16).to_be_bytes());
+        body.extend_from_slice(client_id.as_bytes());
+        let mut packet = vec![0x10, u8::try_from(body.len()).unwrap()];
+        packet.extend_from_slice(&body);
+        stream.write_all(&packet).unwrap();
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [0x20, 2, 0, 0], "CONNACK");
+        Self {
+            stream,
+            input: Vec::new(),
+            next_id: 1,
+            acknowledged: 0,
+            in_flight: 0,
+        }
+    }
+
+    /// Publishes messages in one write.
+    pub fn publish(&mut self, topic: &str, payloads: impl Iterator<Item = String>) {
+        let mut packets = Vec::new();
+        for payload in payloads {
+            let length = 2 + topic.len() + 2 + payload.len();
+            // One byte of length is enough for what tests publish.
+            packets.extend_from_slice(&[0x32, u8::try_from(length).unwrap()]);
+            assert!(length < 128);
+            packets.extend_from_slice(&(topic.len() as u16).to_be_bytes());
+            packets.extend_from_slice(topic.as_bytes());
+            packets.extend_from_slice(&self.next_id.to_be_bytes());
+            packets.extend_from_slice(payload.as_bytes());
+            self.next_id = self.next_id.checked_add(1).unwrap_or(1);
+            self.in_flight += 1;
+        }
+        self.stream.write_all(&packets).unwrap();
+    }
+
+    /// Waits until at most so many messages are on their way.
+    pub fn settle(&mut self, in_flight_max: u64) {
+        while self.in_flight > in_flight_max {
+            let mut buffer = [0; 4096];
+            let read = self.stream.read(&mut buffer).unwrap();
+            assert!(read > 0, "the broker has gone");
+            self.input.extend_from_slice(&buffer[..read]);
+            let whole = self.input.len() / 4;
+            for packet in self.input.chunks_exact(4) {
+                assert_eq!(packet[..2], [0x40, 2], "PUBACK");
+            }
+            self.acknowledged += whole as u64;
+            self.in_flight -= whole as u64;
+            self.input.drain(..4 * whole);
+        }
+    }
+}

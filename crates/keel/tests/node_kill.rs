@@ -1,0 +1,277 @@
+//! The node is killed with SIGKILL, again and again, under load from every source: nothing that it or the broker has
+//! acknowledged may be missing or altered afterwards.
+//!
+//! `KEEL_KILL_SEED` and `KEEL_KILLS` choose other random moments, and more of them.
+
+mod common;
+
+use common::broker::{Broker, Publisher};
+use common::node::{Node, PUT, Raw, STORED, frame};
+use common::wait_until;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Kills of one run.
+const KILLS: u64 = 50;
+
+/// Longest life after the node was ready.
+const LIFE_US_MAX: u64 = 700_000;
+
+/// Longest life of a node that is killed while it starts.
+const START_US_MAX: u64 = 60_000;
+
+/// Messages published in one piece, and on their way to the broker at most.
+const BURST: u64 = 50;
+const WINDOW: u64 = 200;
+
+/// Pause of a publisher between two pieces: the comparison at the end reads all of it.
+const PACE: Duration = Duration::from_millis(15);
+
+/// Pause before a source looks for the node again.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// What a source has offered and what was acknowledged to it: everything up to these numbers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
+    offered: u64,
+    acknowledged: u64,
+}
+
+/// The value of a reading; its fraction tells the sources apart.
+fn value(number: u64, source: u64) -> f64 {
+    number as f64 + source as f64 / 8.0
+}
+
+fn config(broker: Option<&Broker>) -> String {
+    let mqtt = broker.map_or(String::new(), |broker| {
+        format!(
+            "[mqtt]\naddress = \"127.0.0.1:{}\"\nclient_id = \"kill\"\nreconnect_ms_min = 20\n\
+             reconnect_ms_max = 100\n[[mqtt.subscribe]]\nfilter = \"load/#\"\n",
+            broker.port
+        )
+    });
+    format!(
+        "[store]\ncreate_mebibytes = 64\ncommit_interval_ms = 50\n\
+         [line]\ntcp_listen = \"\"\nunix_socket = \"line.sock\"\nkey = \"{{measurement}}\"\n{mqtt}"
+    )
+}
+
+/// The exit status may say that the node is degraded: who has set this machine's clock is not this test's business.
+fn status(node: &Node) -> serde_json::Value {
+    serde_json::from_slice(&node.run(&["status", "--json"]).stdout).unwrap()
+}
+
+fn environment(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % limit
+    }
+}
+
+type Source = JoinHandle<Record>;
+
+/// Publishes without a look at the node: what the broker takes, it keeps for it.
+fn publish(port: u16, stop: Arc<AtomicBool>) -> Source {
+    std::thread::spawn(move || {
+        let mut publisher = Publisher::connect(port, "publisher");
+        let mut offered = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let numbers = offered + 1..=offered + BURST;
+            publisher.publish(
+                "load/mqtt",
+                numbers.map(|number| value(number, 1).to_string()),
+            );
+            offered += BURST;
+            publisher.settle(WINDOW);
+            std::thread::sleep(PACE);
+        }
+        publisher.settle(0);
+        Record {
+            offered,
+            acknowledged: publisher.acknowledged,
+        }
+    })
+}
+
+/// Sends lines in batches and asks for each to be acknowledged; a batch that was not is sent again.
+fn send_lines(path: PathBuf, stop: Arc<AtomicBool>) -> Source {
+    std::thread::spawn(move || {
+        let mut record = Record::default();
+        let mut connection: Option<BufReader<UnixStream>> = None;
+        while !stop.load(Ordering::Relaxed) {
+            let Some(reader) = &mut connection else {
+                std::thread::sleep(RETRY);
+                connection = UnixStream::connect(&path).ok().map(BufReader::new);
+                continue;
+            };
+            let last = record.acknowledged + 1 + record.acknowledged % 7;
+            let mut text = String::new();
+            for number in record.acknowledged + 1..=last {
+                text.push_str(&format!("lines v={}\n", value(number, 2)));
+            }
+            text.push('\n');
+            record.offered = record.offered.max(last);
+            let count = last - record.acknowledged;
+            let mut answer = String::new();
+            let sent = reader.get_mut().write_all(text.as_bytes());
+            let answered = sent.and_then(|()| reader.read_line(&mut answer));
+            if answered.is_ok() && answer.ends_with('\n') {
+                assert_eq!(answer, format!("ok {count} 0\n"));
+                record.acknowledged = last;
+            } else {
+                connection = None;
+            }
+        }
+        record
+    })
+}
+
+/// Puts readings one by one; one that was not acknowledged is put again.
+fn put(path: PathBuf, stop: Arc<AtomicBool>) -> Source {
+    std::thread::spawn(move || {
+        let mut record = Record::default();
+        let mut connection: Option<Raw> = None;
+        while !stop.load(Ordering::Relaxed) {
+            let Some(raw) = &mut connection else {
+                std::thread::sleep(RETRY);
+                connection = UnixStream::connect(&path).ok().map(Raw::new);
+                continue;
+            };
+            let number = record.acknowledged + 1;
+            record.offered = record.offered.max(number);
+            let request = json!({"key": "puts", "value": value(number, 3)}).to_string();
+            let sent = raw.stream.write_all(&frame(PUT, 1, request.as_bytes()));
+            match sent.ok().and_then(|()| raw.answer()) {
+                Some((STORED, _)) => record.acknowledged = number,
+                Some(other) => panic!("{other:?}"),
+                None => connection = None,
+            }
+        }
+        record
+    })
+}
+
+/// Compares a key's history with its source's record; answers how many readings are there more than once.
+fn compare(node: &Node, key: &str, source: u64, record: Record) -> u64 {
+    let csv = node.ok(&["history", key, "--csv"]);
+    let mut found: BTreeMap<u64, u64> = BTreeMap::new();
+    for line in csv.lines().skip(1) {
+        let text = line.split(',').nth(2).unwrap();
+        let stored: f64 = text.parse().unwrap();
+        let number = stored as u64;
+        assert!(
+            stored == value(number, source) && (1..=record.offered).contains(&number),
+            "altered: {key} holds {text}, {record:?}"
+        );
+        *found.entry(number).or_default() += 1;
+    }
+    let missing: Vec<u64> = (1..=record.acknowledged)
+        .filter(|number| !found.contains_key(number))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "missing: {} of {key}, the first {:?}, {record:?}",
+        missing.len(),
+        &missing[..missing.len().min(10)]
+    );
+    found.values().map(|count| count - 1).sum()
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_the_node_is_killed() {
+    let seed = environment("KEEL_KILL_SEED", 1);
+    let kills = environment("KEEL_KILLS", KILLS);
+    let mut random = Random(seed);
+    let broker = Broker::start();
+    let mut node = Node::start(&config(broker.as_ref()));
+    if broker.is_some() {
+        // From now on the broker keeps what it takes for this node.
+        wait_until("the subscription", || {
+            node.log().contains(" mqtt: connected")
+                && status(&node)["mqtt"]["subscriptions_held"] == 1
+        });
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut sources = vec![
+        (
+            "lines",
+            2,
+            send_lines(node.dir.file("line.sock"), stop.clone()),
+        ),
+        ("puts", 3, put(node.socket(), stop.clone())),
+    ];
+    if let Some(broker) = &broker {
+        sources.push(("load/mqtt", 1, publish(broker.port, stop.clone())));
+    }
+    let mut in_start = 0;
+    let mut is_ready = true;
+    for _ in 0..kills {
+        let life_us = if is_ready {
+            random.below(LIFE_US_MAX)
+        } else {
+            in_start += 1;
+            random.below(START_US_MAX)
+        };
+        std::thread::sleep(Duration::from_micros(life_us));
+        node.kill();
+        // Every third life ends before it may have begun.
+        is_ready = random.below(3) > 0;
+        if is_ready {
+            node.restart();
+        } else {
+            node.spawn();
+        }
+    }
+    if !is_ready {
+        node.kill();
+        node.restart();
+    }
+    // A last life without a kill, so that each source gets through.
+    std::thread::sleep(Duration::from_micros(LIFE_US_MAX));
+    stop.store(true, Ordering::Relaxed);
+    let records: Vec<(&str, u64, Record)> = sources
+        .into_iter()
+        .map(|(key, source, thread)| (key, source, thread.join().unwrap()))
+        .collect();
+    for (key, source, record) in &records {
+        assert!(record.acknowledged > kills, "{key}: {record:?}");
+        if *key == "load/mqtt" {
+            // Everything published, since the broker keeps what the node has not acknowledged.
+            assert_eq!(record.offered, record.acknowledged);
+            let last = format!("{}\n", value(record.offered, *source));
+            wait_until("the broker's last message", || {
+                node.run(&["get", key]).stdout == last.as_bytes()
+            });
+        }
+    }
+    // Not from memory: what a next life finds.
+    node.kill();
+    node.restart();
+    for (key, source, record) in &records {
+        let again = compare(&node, key, *source, *record);
+        println!(
+            "seed {seed}, {kills} kills ({in_start} during a start): {key}: {} acknowledged, none missing, \
+             {again} stored more than once",
+            record.acknowledged
+        );
+    }
+    assert!(node.stop().success());
+    node.ok(&["flash", "check", "keel-data/store.img"]);
+}
