@@ -346,6 +346,37 @@ fn without_answers(version: Version) {
 }
 
 #[test]
+fn pings_go_out_while_nothing_is_read() {
+    std::thread::scope(|scope| {
+        for version in BOTH {
+            scope.spawn(move || pings_while_paused(version));
+        }
+    });
+}
+
+fn pings_while_paused(version: Version) {
+    let fake = Fake::new(version);
+    let store = Store::new();
+    store.set(|inner| inner.room = Some(0));
+    let mut options = options(fake.port(), version, "t");
+    options.keep_alive_seconds = 1;
+    let session = Running::start(options, &store);
+    let mut peer = fake.subscribed();
+    let message = peer.publish(0x32, 7, b"1");
+    peer.send(&message);
+    until("the session pauses", || session.figures().pause.is_some());
+    // Their answers, if there were any, could not be read: that is no reason to leave.
+    for _ in 0..3 {
+        assert_eq!(peer.packet(), Some((0xc0, vec![])), "a ping");
+    }
+    store.set(|inner| inner.room = None);
+    until("the message is taken", || store.count("t") == 1);
+    store.set_durable(1);
+    assert_eq!(peer.packet(), Some((0x40, vec![0, 7])));
+    assert_eq!(session.stop(0).losses, 0);
+}
+
+#[test]
 fn a_broker_that_never_consents_or_never_grants_is_left() {
     for version in BOTH {
         let fake = Fake::new(version);
