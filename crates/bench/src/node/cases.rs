@@ -1,11 +1,13 @@
 //! The cases that need a broker: a steady stream, as much as goes, and the start after a kill.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::disk::LoopDisk;
 use super::figures::{Figures, Metric};
-use super::system::{self, Place, Running, System, Watch};
+use super::process::Process;
+use super::system::{self, Place, Running, System};
 use crate::scratch::check_interrupted;
 use crate::store::DeviceCounts;
 
@@ -86,7 +88,7 @@ pub(crate) fn steady(
     let mut started = Vec::new();
     for system in systems {
         let name = format!("steady-{}", system.name());
-        let disk = LoopDisk::create(scratch, &name, (place.image_mebibytes + 192) << 20);
+        let disk = LoopDisk::create(scratch, &name, (2 * place.image_mebibytes) << 20);
         let (folder, disk) = match disk {
             Ok(disk) => (disk.folder().to_path_buf(), Some(disk)),
             Err(error) => {
@@ -229,8 +231,7 @@ fn kill_and_start(system: System, place: &Place, folder: &Path) -> Result<Durati
         mut watch,
         ..
     } = Running::start(system, place, folder)?;
-    let load = Duration::from_secs(1);
-    publisher.paced(LOAD_RATE, load)?;
+    publisher.paced(LOAD_RATE, Duration::from_secs(1))?;
     if watch.acknowledged()? == 0 {
         return Err(format!(
             "{}: nothing was acknowledged before the kill",
@@ -238,22 +239,38 @@ fn kill_and_start(system: System, place: &Place, folder: &Path) -> Result<Durati
         ));
     }
     let greeting_bytes = watch.greeting_bytes;
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // The load goes on over the kill and the start.
-        let load = scope.spawn(move || publisher.paced(LOAD_RATE, Duration::from_secs(3)));
-        std::thread::sleep(Duration::from_millis(100));
-        process.kill()?;
-        let begin = Instant::now();
-        let mut process = system::spawn(system, place, folder)?;
-        system::first_acknowledgement(&mut process, place.broker.port(), greeting_bytes)
-            .map_err(|error| format!("{}: {error}", system.name()))?;
-        let elapsed = begin.elapsed();
+        // The load goes on over the kill and the start, in steps too short to hold the end up.
+        let load = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                publisher.paced(LOAD_RATE, Duration::from_millis(50))?;
+            }
+            Ok::<_, String>(())
+        });
+        let elapsed = kill_under_load(system, place, folder, process, greeting_bytes);
+        is_over.store(true, Ordering::Relaxed);
         load.join().map_err(|_| "the publisher panicked")??;
-        // What came meanwhile is taken too, before the next round.
-        Watch::settle(&mut process, place.broker.port())?;
-        process.end()?;
-        Ok(elapsed)
+        elapsed
     })
+}
+
+fn kill_under_load(
+    system: System,
+    place: &Place,
+    folder: &Path,
+    process: Process,
+    greeting_bytes: u64,
+) -> Result<Duration, String> {
+    std::thread::sleep(Duration::from_millis(100));
+    process.kill()?;
+    let begin = Instant::now();
+    let mut process = system::spawn(system, place, folder)?;
+    system::first_acknowledgement(&mut process, place.broker.port(), greeting_bytes)
+        .map_err(|error| format!("{}: {error}", system.name()))?;
+    let elapsed = begin.elapsed();
+    process.end()?;
+    Ok(elapsed)
 }
 
 /// Readings a second around a kill.

@@ -150,7 +150,7 @@ impl Figures {
         self.notes.push(note);
     }
 
-    /// Ours with each peer that has the same figure, where figures are compared.
+    /// Ours with each peer that has the same figure, where figures are compared. Parts of ours are no peers.
     fn pairs(&self) -> impl Iterator<Item = (&Figure, &Figure)> {
         let ours = self
             .figures
@@ -158,7 +158,8 @@ impl Figures {
             .filter(|figure| figure.system == OURS && figure.metric.is_compared);
         ours.flat_map(|ours| {
             let same = move |peer: &&Figure| {
-                (peer.case, peer.metric) == (ours.case, ours.metric) && peer.system != OURS
+                (peer.case, peer.metric) == (ours.case, ours.metric)
+                    && !peer.system.starts_with(OURS)
             };
             self.figures
                 .iter()

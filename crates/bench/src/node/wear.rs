@@ -30,9 +30,6 @@ const BEGIN_MS: i64 = 1_700_000_000_000;
 /// Nanoseconds between two readings.
 const STEP_NS: u64 = 1_000_000_000 / STEADY_RATE as u64;
 
-/// MiB of each disk besides the size of our image: room for the peer's indexed table and for the file system.
-const DISK_BESIDES_MEBIBYTES: u64 = 384;
-
 /// A storage that is driven directly.
 trait Storage {
     fn name(&self) -> &'static str;
@@ -194,7 +191,7 @@ pub(crate) fn measure(
         match LoopDisk::create(
             scratch,
             &format!("wear-{}", system.name()),
-            (image_mebibytes + DISK_BESIDES_MEBIBYTES) << 20,
+            (2 * image_mebibytes) << 20,
         ) {
             Ok(disk) => disks.push(disk),
             Err(error) => {
