@@ -1,9 +1,10 @@
 //! How far the log is durable, for tasks that wait for it without blocking their runtime.
 
 use crate::intake::Destination;
+use base::clock::{Clock, SystemClock};
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// How long the thread waits before it looks whether anybody still listens.
@@ -62,15 +63,18 @@ impl DurableWatch {
 
 fn announce<D: Destination>(destination: &D, sender: &watch::Sender<Durable>) {
     let mut seen = sender.borrow().end;
-    let mut announced = Instant::now();
+    let clock = SystemClock::new();
+    let now = || Duration::from_nanos(clock.monotonic_ns());
+    let mut announced = now();
     while !sender.is_closed() {
         match destination.wait_durable_past(seen, Duration::from_millis(LOOK_AROUND_MS)) {
             Ok(end) if end > seen => {
                 let gap = Duration::from_millis(ANNOUNCE_MS_MIN);
-                if let Some(rest) = gap.checked_sub(announced.elapsed()) {
-                    std::thread::sleep(rest);
+                if let Some(rest) = gap.checked_sub(now().saturating_sub(announced)) {
+                    // Whatever becomes durable meanwhile is announced with the rest. Nobody unparks this thread.
+                    std::thread::park_timeout(rest);
                 }
-                announced = Instant::now();
+                announced = now();
                 let end = destination.durable_end().max(end);
                 seen = end;
                 sender.send_replace(Durable { end, failed: false });

@@ -5,7 +5,7 @@ use super::options::{Qos, Subscription, Version};
 use super::packet::Malformed;
 use super::state::MqttState;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::Duration;
 
 /// Filters in one packet; some hosted brokers refuse more.
 const FILTERS_PER_PACKET: usize = 8;
@@ -30,7 +30,7 @@ pub(super) struct Filters {
     /// Refused on this connection; asked for again on the next one.
     refused: Vec<Subscription>,
     pending: Vec<Pending>,
-    pending_since: Option<Instant>,
+    pending_since: Option<Duration>,
     last_id: u16,
 }
 
@@ -56,13 +56,13 @@ impl Filters {
         self.refused.clear();
     }
 
-    /// Since when the broker owes an answer.
-    pub(super) fn pending_since(&self) -> Option<Instant> {
+    /// Since when, on the session's clock, the broker owes an answer.
+    pub(super) fn pending_since(&self) -> Option<Duration> {
         self.pending_since
     }
 
     /// Reading starts again after a pause: the broker may have answered long ago.
-    pub(super) fn resumed(&mut self, now: Instant) {
+    pub(super) fn resumed(&mut self, now: Duration) {
         if self.pending_since.is_some() {
             self.pending_since = Some(now);
         }
@@ -74,7 +74,7 @@ impl Filters {
         version: Version,
         wanted: &[Subscription],
         out: &mut Vec<u8>,
-        now: Instant,
+        now: Duration,
     ) -> Result<(), &'static str> {
         if !self.pending.is_empty() {
             return Ok(());

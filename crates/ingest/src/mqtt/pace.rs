@@ -1,6 +1,6 @@
 //! When to read: at once while messages are few, in steps while they are many.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Above this rate reads are paced.
 const PACED_ABOVE_PER_SECOND: u64 = 2_000;
@@ -14,13 +14,14 @@ pub(super) const STEP: Duration = Duration::from_millis(2);
 /// The rate of messages, and what follows from it.
 #[derive(Debug)]
 pub(super) struct Pace {
-    since: Instant,
+    /// On the session's clock.
+    since: Duration,
     messages: u64,
     paced: bool,
 }
 
 impl Pace {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Duration) -> Self {
         Self {
             since: now,
             messages: 0,
@@ -33,8 +34,8 @@ impl Pace {
     }
 
     /// Whether to pace the next read.
-    pub(super) fn paced(&mut self, now: Instant) -> bool {
-        let time = now.saturating_duration_since(self.since);
+    pub(super) fn paced(&mut self, now: Duration) -> bool {
+        let time = now.saturating_sub(self.since);
         if time >= WINDOW {
             let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
             let per_second = self.messages.saturating_mul(1_000) / milliseconds;
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn many_messages_are_paced_and_few_are_not() {
-        let mut now = Instant::now();
+        let mut now = Duration::ZERO;
         let mut pace = Pace::new(now);
         let mut second = |messages: u64| {
             for _ in 0..10 {

@@ -7,15 +7,16 @@ use super::filters::Filters;
 use super::options::{MqttOptions, OptionInvalid};
 use super::pace::Backoff;
 use super::packet::Malformed;
-use super::session::{Leave, Session};
+use super::session::{Leave, Session, now_of};
 use super::state::MqttState;
 use crate::durable::DurableWatch;
 use crate::intake::Reason;
+use base::clock::SystemClock;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Why a session is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,7 @@ pub async fn run<C: Consumer>(
         state: &state,
         filters: Filters::default(),
         backoff: Backoff::default(),
+        clock: SystemClock::new(),
     };
     loop {
         match life.one_connection().await {
@@ -80,6 +82,7 @@ struct Life<'a, C> {
     state: &'a MqttState,
     filters: Filters,
     backoff: Backoff,
+    clock: SystemClock,
 }
 
 impl<C: Consumer> Life<'_, C> {
@@ -109,7 +112,7 @@ impl<C: Consumer> Life<'_, C> {
     }
 
     async fn session(&mut self, connection: Connection) -> Next {
-        let began = Instant::now();
+        let began = now_of(&self.clock);
         self.filters.connected(connection.session_present);
         self.filters.publish(self.state);
         self.state.connects.fetch_add(1, Relaxed);
@@ -120,6 +123,7 @@ impl<C: Consumer> Life<'_, C> {
             &mut self.durable,
             &mut self.filters,
             self.state,
+            &self.clock,
             connection,
         );
         let leave = session.serve(&mut self.control).await;
@@ -129,7 +133,8 @@ impl<C: Consumer> Life<'_, C> {
         self.options = options;
         // Two nodes with one client id throw each other out; a wait that starts over each time would make them do so
         // as fast as they can.
-        if began.elapsed() >= Duration::from_millis(self.options.reconnect_ms_max) {
+        let lasted = now_of(&self.clock).saturating_sub(began);
+        if lasted >= Duration::from_millis(self.options.reconnect_ms_max) {
             self.backoff.reset();
         }
         match leave {

@@ -12,12 +12,13 @@ use super::packet::{self, Kind, Malformed, Reader, Step};
 use super::state::{MqttState, Pause};
 use crate::durable::DurableWatch;
 use crate::intake::{Outcome, Reason};
+use base::clock::Clock;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::time::sleep;
 
 /// Acknowledgements stay in their queue while more than this waits to be written.
@@ -56,6 +57,11 @@ impl From<std::io::Error> for Leave {
     }
 }
 
+/// Time since an arbitrary moment, by this clock.
+pub(super) fn now_of(clock: &dyn Clock) -> Duration {
+    Duration::from_nanos(clock.monotonic_ns())
+}
+
 fn lost<T>(why: &str) -> Result<T, Leave> {
     Err(Leave::Lost(why.into()))
 }
@@ -64,7 +70,7 @@ fn lost<T>(why: &str) -> Result<T, Leave> {
 struct Halt {
     pause: Pause,
     retry: Duration,
-    accounted: Instant,
+    accounted: Duration,
 }
 
 pub(super) struct Session<'a, C> {
@@ -74,6 +80,7 @@ pub(super) struct Session<'a, C> {
     durable: &'a mut DurableWatch,
     filters: &'a mut Filters,
     state: &'a MqttState,
+    clock: &'a dyn Clock,
     link: Link,
     reader: Reader,
     acks: Acks,
@@ -87,10 +94,11 @@ pub(super) struct Session<'a, C> {
     /// The last read filled its space: there is more.
     eager: bool,
     keep_alive: Duration,
-    sent: Instant,
-    heard: Instant,
+    /// This and the two below: moments of `clock`.
+    sent: Duration,
+    heard: Duration,
     /// A ping without an answer.
-    ping: Option<Instant>,
+    ping: Option<Duration>,
 }
 
 impl<'a, C: Consumer> Session<'a, C> {
@@ -101,9 +109,10 @@ impl<'a, C: Consumer> Session<'a, C> {
         durable: &'a mut DurableWatch,
         filters: &'a mut Filters,
         state: &'a MqttState,
+        clock: &'a dyn Clock,
         connection: super::connect::Connection,
     ) -> Self {
-        let now = Instant::now();
+        let now = now_of(clock);
         let seconds = connection
             .keep_alive_seconds
             .unwrap_or(options.keep_alive_seconds);
@@ -113,6 +122,7 @@ impl<'a, C: Consumer> Session<'a, C> {
             durable,
             filters,
             state,
+            clock,
             link: Link::Watched(connection.stream),
             reader: connection.reader,
             acks: Acks::default(),
@@ -150,7 +160,7 @@ impl<'a, C: Consumer> Session<'a, C> {
             }
             // Before messages are taken, for room in the window; and after, for those that were refused.
             self.acknowledge()?;
-            let now = Instant::now();
+            let now = now_of(self.clock);
             self.drain(now)?;
             self.acknowledge()?;
             self.keep_alive(now)?;
@@ -176,13 +186,13 @@ impl<'a, C: Consumer> Session<'a, C> {
                 self.options.version,
                 &self.options.subscriptions,
                 &mut self.out,
-                Instant::now(),
+                now_of(self.clock),
             )
             .or_else(lost)
     }
 
     /// Takes what the reader holds, until it is empty or the consumer takes no more.
-    fn drain(&mut self, now: Instant) -> Result<(), Leave> {
+    fn drain(&mut self, now: Duration) -> Result<(), Leave> {
         let mut consumer = self.consumer.borrow_mut();
         let (mut taken, mut redelivered, mut retained, mut oversized) = (0, 0, 0, 0);
         let mut progress = false;
@@ -231,6 +241,7 @@ impl<'a, C: Consumer> Session<'a, C> {
                         filters: self.filters,
                         state: self.state,
                         out: &mut self.out,
+                        now,
                     };
                     if let Err(leave) = parts.control(kind, packet, header) {
                         break Err(leave);
@@ -259,9 +270,9 @@ impl<'a, C: Consumer> Session<'a, C> {
         Ok(())
     }
 
-    fn note_pause(&mut self, pause: Option<Pause>, progress: bool, now: Instant) {
+    fn note_pause(&mut self, pause: Option<Pause>, progress: bool, now: Duration) {
         if let Some(halt) = &mut self.halt {
-            let time = now.saturating_duration_since(halt.accounted);
+            let time = now.saturating_sub(halt.accounted);
             halt.accounted = now;
             let counter = match halt.pause {
                 Pause::Busy => &self.state.busy_us,
@@ -324,7 +335,7 @@ impl<'a, C: Consumer> Session<'a, C> {
                 None | Some(0) => return Ok(()),
                 Some(count) => {
                     self.written += count;
-                    self.sent = Instant::now();
+                    self.sent = now_of(self.clock);
                 }
             }
         }
@@ -334,8 +345,8 @@ impl<'a, C: Consumer> Session<'a, C> {
     }
 
     /// Pings when they are due, and finds out that the broker is gone without having said so.
-    fn keep_alive(&mut self, now: Instant) -> Result<(), Leave> {
-        let since = |moment: Instant| now.saturating_duration_since(moment);
+    fn keep_alive(&mut self, now: Duration) -> Result<(), Leave> {
+        let since = |moment: Duration| now.saturating_sub(moment);
         if self.keep_alive.is_zero() {
             return Ok(());
         }
@@ -366,7 +377,7 @@ impl<'a, C: Consumer> Session<'a, C> {
         Ok(())
     }
 
-    async fn wait(&mut self, control: &mut Control, now: Instant) -> Result<(), Leave> {
+    async fn wait(&mut self, control: &mut Control, now: Duration) -> Result<(), Leave> {
         if let Some(halt) = &self.halt {
             let retry = halt.retry.min(self.tick());
             self.link.unwatch()?;
@@ -417,7 +428,7 @@ impl<'a, C: Consumer> Session<'a, C> {
         }
         self.reader.filled(count);
         self.eager = count == asked;
-        self.heard = Instant::now();
+        self.heard = now_of(self.clock);
         self.ping = None;
         self.state.bytes.fetch_add(count as u64, Relaxed);
         Ok(())
@@ -432,10 +443,11 @@ impl<'a, C: Consumer> Session<'a, C> {
 
     /// Gives what is in flight the time to become durable, then takes leave.
     async fn finish(&mut self, wait: Duration) {
-        let until = tokio::time::Instant::now() + wait;
+        let over = sleep(wait);
+        tokio::pin!(over);
         while self.acknowledge().is_ok() && !(self.acks.is_empty() && self.out.is_empty()) {
             tokio::select! {
-                () = tokio::time::sleep_until(until) => break,
+                () = &mut over => break,
                 () = self.durable.changed(), if !self.acks.is_empty() => {}
                 () = sleep(FAREWELL_STEP), if !self.out.is_empty() => {}
             }
@@ -446,7 +458,7 @@ impl<'a, C: Consumer> Session<'a, C> {
     /// Says goodbye and waits, for a short time, until the broker has hung up: closing the socket over unread bytes
     /// would reset the connection and could take the last acknowledgements with it.
     async fn farewell(&mut self, farewell: Farewell) {
-        let until = Instant::now() + FAREWELL;
+        let until = now_of(self.clock) + FAREWELL;
         let bytes = codec::farewell(self.options.version, farewell);
         self.out.extend_from_slice(bytes);
         if self.link.unwatch().is_err() {
@@ -454,7 +466,7 @@ impl<'a, C: Consumer> Session<'a, C> {
         }
         let mut said = false;
         let mut waste = vec![0; packet::READ_BYTES];
-        while Instant::now() < until {
+        while now_of(self.clock) < until {
             if !said {
                 if self.flush().is_err() {
                     return;
@@ -479,6 +491,7 @@ struct Parts<'a> {
     filters: &'a mut Filters,
     state: &'a MqttState,
     out: &'a mut Vec<u8>,
+    now: Duration,
 }
 
 impl Parts<'_> {
@@ -505,12 +518,7 @@ impl Parts<'_> {
         }
         // What was changed while the answer was due.
         self.filters
-            .reconcile(
-                version,
-                &self.options.subscriptions,
-                self.out,
-                Instant::now(),
-            )
+            .reconcile(version, &self.options.subscriptions, self.out, self.now)
             .or_else(lost)
     }
 }

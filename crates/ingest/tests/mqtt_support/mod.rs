@@ -75,7 +75,8 @@ impl Broker {
         let path = broker.directory.display();
         let configuration = format!(
             "user root\nlistener {port} 127.0.0.1\nallow_anonymous true\n\
-             max_inflight_messages 0\nmax_queued_messages 0\npersistence true\npersistence_location {path}/\nlog_dest file {path}/log\n{extra}\n"
+             max_inflight_messages 0\nmax_queued_messages 0\npersistence true\n\
+             persistence_location {path}/\nlog_dest file {path}/log\n{extra}\n"
         );
         std::fs::write(broker.directory.join("mosquitto.conf"), configuration).unwrap();
         broker.up();
