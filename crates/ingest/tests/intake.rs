@@ -532,12 +532,16 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 0..20).prop_map(|pieces| pieces.concat())
 }
 
+fn message() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![payload(), prop::collection::vec(any::<u8>(), 0..40)]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn arbitrary_messages_are_accounted_for(
-        messages in prop::collection::vec((0..6_usize, prop_oneof![payload(), prop::collection::vec(any::<u8>(), 0..40)]), 1..10),
+        messages in prop::collection::vec((0..6_usize, message()), 1..10),
         room in 0..5_usize,
     ) {
         let fake = Fake::new();
@@ -549,7 +553,9 @@ proptest! {
             let outcome = offer(&mut intake, topic, payload);
             let grown = fake.puts().len() - before.0;
             match outcome {
-                Outcome::Accepted { lsn_end } if grown > 0 => prop_assert_eq!(lsn_end, fake.with(|inner| inner.next_lsn)),
+                Outcome::Accepted { lsn_end } if grown > 0 => {
+                    prop_assert_eq!(lsn_end, fake.with(|inner| inner.next_lsn));
+                }
                 Outcome::Accepted { lsn_end } => prop_assert_eq!(lsn_end, 0),
                 Outcome::Refused => {
                     prop_assert_eq!(grown, 0);

@@ -266,7 +266,8 @@ proptest! {
         time in any::<Option<i64>>(),
     ) {
         let tags: Vec<(&str, &str)> = tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let fields: Vec<(&str, Value<'_>)> = fields.iter().map(|(name, field)| (name.as_str(), field.value())).collect();
+        let fields: Vec<(&str, Value<'_>)> =
+            fields.iter().map(|(name, field)| (name.as_str(), field.value())).collect();
         let mut text = String::new();
         write_line(&mut text, &measurement, &tags, &fields, time);
         let line = match parse(&text) {

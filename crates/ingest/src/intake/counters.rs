@@ -92,39 +92,47 @@ pub fn excerpt(bytes: &[u8]) -> String {
 }
 
 fn write_excerpt(text: &mut String, pieces: &[&[u8]]) {
-    const CUT: &str = "...";
     text.clear();
     text.reserve(EXCERPT_BYTES_MAX);
     // Where the cut would stand, if there must be one.
     let mut fits = 0;
     for piece in pieces {
-        // Every byte shows as at least one, except in characters of several bytes, which are as long as they are.
+        // Every byte shows as at least one; this many are more than can be shown.
         for chunk in piece[..piece.len().min(EXCERPT_BYTES_MAX + 4)].utf8_chunks() {
             for found in chunk.valid().chars() {
-                // Writing to a String does not fail.
-                let _ = write!(text, "{}", found.escape_debug());
-                if text.len() > EXCERPT_BYTES_MAX {
-                    text.truncate(fits);
-                    text.push_str(CUT);
-                    return;
+                // Most are plain, and somebody may send a great many things to be refused.
+                if matches!(found, ' '..='~') && !matches!(found, '"' | '\'' | '\\') {
+                    text.push(found);
+                } else {
+                    text.extend(found.escape_debug());
                 }
-                if text.len() + CUT.len() <= EXCERPT_BYTES_MAX {
-                    fits = text.len();
+                if is_cut(text, &mut fits) {
+                    return;
                 }
             }
             for byte in chunk.invalid() {
+                // Writing to a String does not fail.
                 let _ = write!(text, "\\x{byte:02x}");
-                if text.len() > EXCERPT_BYTES_MAX {
-                    text.truncate(fits);
-                    text.push_str(CUT);
+                if is_cut(text, &mut fits) {
                     return;
-                }
-                if text.len() + CUT.len() <= EXCERPT_BYTES_MAX {
-                    fits = text.len();
                 }
             }
         }
     }
+}
+
+/// Ends a text that has become too long.
+fn is_cut(text: &mut String, fits: &mut usize) -> bool {
+    const CUT: &str = "...";
+    if text.len() > EXCERPT_BYTES_MAX {
+        text.truncate(*fits);
+        text.push_str(CUT);
+        return true;
+    }
+    if text.len() + CUT.len() <= EXCERPT_BYTES_MAX {
+        *fits = text.len();
+    }
+    false
 }
 
 #[cfg(test)]

@@ -7,6 +7,9 @@
 //! **Invariants:** what is refused costs that message, line or reading alone; no sender makes anything grow beyond its
 //! limit; no reading of a message is handed over twice because the message had to wait; a message that is refused
 //! makes no object.
+//!
+//! **Files:** `run.rs` the intake, `options.rs` what it is told, `decode.rs` payloads, `template.rs` keys, `time.rs`
+//! times that are believed, `counters.rs` and `reason.rs` what was refused, `node.rs` the database as destination.
 
 mod counters;
 mod decode;

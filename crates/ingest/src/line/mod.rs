@@ -1,4 +1,7 @@
 //! Influx line protocol: its grammar and the sockets it comes in by. `LINE.md` says what is taken.
+//!
+//! **Files:** `parse.rs` the grammar, `format.rs` its reverse, `buffer.rs` lines out of a stream, `options.rs` and
+//! `state.rs` what listeners are told and show, `listen.rs` sockets, `connection.rs` one sender.
 
 mod buffer;
 mod connection;
