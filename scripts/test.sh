@@ -71,5 +71,6 @@ step structure cargo xtask tidy
 step build cargo test --locked --quiet --workspace --no-run
 step tests cargo test --locked --workspace --no-fail-fast -- --show-output
 step readme scripts/readme-commands.sh
+step operate scripts/operate-commands.sh
 step seeded-bugs scripts/seeded-bugs.sh
 finish

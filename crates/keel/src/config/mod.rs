@@ -3,8 +3,6 @@
 //! One reader serves all: a key that it does not ask for is unknown, a value outside its range is refused with
 //! its line and the remedy. Relative paths are relative to the directory of the file.
 
-#![allow(dead_code, unused_imports)] // Until `keel run` uses all of it.
-
 mod check;
 mod example;
 mod reader;
@@ -15,7 +13,7 @@ mod tests;
 
 pub(crate) use check::check;
 pub(crate) use example::example;
-pub(crate) use reload::{Changes, reload};
+pub(crate) use reload::reload;
 
 use crate::error::CliError;
 use base::error::Code;

@@ -8,7 +8,8 @@ const LAG_INTERVALS: f64 = 4.0;
 /// And at least so long: shorter stalls are what cards do every day.
 const LAG_MS_MIN: f64 = 1_000.0;
 
-/// Every code and what it means; `docs/operate.md` says what to do.
+/// Every code and what it means; `docs/operate.md` must explain each.
+#[cfg(test)]
 pub(crate) const CODES: &[(&str, &str)] = &[
     (
         "log_failed",

@@ -3,8 +3,6 @@
 //! The node fills [`NodeFigures`]; [`Report::new`] judges them. The JSON form is the report as it is: names are
 //! stable, units stand last in them, what is not known is null. `docs/operate.md` explains the codes of the reasons.
 
-#![allow(dead_code, unused_imports)] // Until `keel run` uses all of it.
-
 mod judge;
 #[cfg(test)]
 mod tests;
@@ -12,7 +10,9 @@ mod text;
 mod totals;
 mod wear;
 
-pub(crate) use judge::{CODES, judge};
+#[cfg(test)]
+pub(crate) use judge::CODES;
+pub(crate) use judge::judge;
 pub(crate) use totals::{TOTALS_NAME, Totals};
 pub(crate) use wear::{Delta, Sample, Wear, Window};
 
@@ -60,7 +60,7 @@ impl State {
 /// One reason why the state is not ok.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Reason {
-    /// One of [`CODES`]; of a later node perhaps another.
+    /// A code of `docs/operate.md`; of a later node perhaps another.
     pub(crate) code: String,
     /// What is so, and what to do.
     pub(crate) text: String,

@@ -199,6 +199,15 @@ fn each_reason_shows() {
 }
 
 #[test]
+fn the_page_for_operators_explains_every_reason() {
+    let page = include_str!("../../../../docs/operate.md");
+    let refusals = ingest::intake::Reason::ALL.map(|reason| reason.name());
+    for code in CODES.iter().map(|(code, _)| *code).chain(refusals) {
+        assert!(page.contains(&format!("\n| `{code}` | ")), "{code}");
+    }
+}
+
+#[test]
 fn a_lag_is_one_from_some_intervals_on() {
     fine(|f| f.log.durable_lag_ms = 1_000.0);
     degraded("lagging", |f| f.log.durable_lag_ms = 1_000.1);

@@ -300,6 +300,7 @@ fn grouped(number: u64) -> String {
 /// Bytes in the units of data sheets of cards, which are powers of ten.
 fn decimal(bytes: u64) -> String {
     match bytes as f64 {
+        bytes if bytes < 1e6 => format!("{} kB", digits(bytes / 1e3)),
         bytes if bytes < 1e9 => format!("{} MB", digits(bytes / 1e6)),
         bytes if bytes < 1e12 => format!("{} GB", digits(bytes / 1e9)),
         bytes => format!("{} TB", digits(bytes / 1e12)),
@@ -356,7 +357,7 @@ mod tests {
         assert_eq!(digits(1.234), "1.23");
         assert_eq!(digits(0.01234), "0.0123");
         assert_eq!(decimal(1_200_000_000_000), "1.20 TB");
-        assert_eq!(decimal(4_096), "0.00410 MB");
+        assert_eq!(decimal(4_096), "4.10 kB");
         assert_eq!(us(12.0), "12.0 µs");
         assert_eq!(us(249_800.0), "250 ms");
         assert_eq!(us(1_250_000.0), "1.25 s");

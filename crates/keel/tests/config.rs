@@ -1,0 +1,125 @@
+//! `keel config`, from the outside.
+
+mod common;
+
+use common::{TempDir, fails, keel, ok, ok_json, run};
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+fn example() -> String {
+    String::from_utf8(ok(&["config", "example"])).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn the_example_is_accepted_as_it_stands() {
+    let dir = TempDir::new();
+    let file = dir.file("keel.toml");
+    std::fs::write(&file, example()).unwrap();
+    let answer = String::from_utf8(ok(&["config", "check", text(&file)])).unwrap();
+    let first = answer.lines().next();
+    assert_eq!(first, Some(format!("{}: ok", file.display()).as_str()));
+    assert!(!answer.contains("warning"), "{answer}");
+    let json = ok_json(&["config", "check", text(&file), "--json"]);
+    assert_eq!(
+        (&json["ok"], &json["problems"]),
+        (&Value::from(true), &Value::from(Vec::<u8>::new()))
+    );
+    // The default is the file in the current directory.
+    let here = keel()
+        .args(["config", "check"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(here.stdout.starts_with(b"keel.toml: ok\n"), "{here:?}");
+}
+
+#[test]
+fn a_mistake_is_one_line_and_exit_status_1() {
+    let dir = TempDir::new();
+    let file = dir.file("keel.toml");
+    let wrong = example().replace("commit_interval_ms", "commit_intervall_ms");
+    let line = 1 + wrong
+        .lines()
+        .position(|line| line.starts_with("commit_intervall_ms"))
+        .unwrap();
+    std::fs::write(&file, &wrong).unwrap();
+    assert_eq!(
+        fails(&["config", "check", text(&file)], 1),
+        format!(
+            "keel: {}:{line}: unknown key store.commit_intervall_ms; did you mean commit_interval_ms?",
+            file.display()
+        )
+    );
+    // The node refuses it in the same words and makes nothing.
+    assert_eq!(
+        fails(&["run", "-c", text(&file)], 1),
+        fails(&["config", "check", text(&file)], 1)
+    );
+    assert_eq!(dir.entries(), std::slice::from_ref(&file));
+    let output = run(&["config", "check", text(&file), "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["ok"], false);
+    assert_eq!(json["problems"][0]["line"], line);
+    assert_eq!(
+        json["problems"][0]["remedy"],
+        "did you mean commit_interval_ms?"
+    );
+}
+
+#[test]
+fn what_is_no_configuration_is_refused_whatever_it_is() {
+    let dir = TempDir::new();
+    let file = dir.file("keel.toml");
+    let check = |bytes: &[u8]| {
+        std::fs::write(&file, bytes).unwrap();
+        let error = fails(&["config", "check", text(&file)], 1);
+        error.replace(text(&file), "FILE")
+    };
+    assert_eq!(
+        check(&vec![b'#'; (1 << 20) + 1]),
+        "keel: FILE: is larger than 1048576 bytes; name the right file"
+    );
+    assert_eq!(
+        check(b"[node]\n# \xff\n"),
+        "keel: FILE:2: is not UTF-8; save it as UTF-8"
+    );
+    assert!(check(b"\0\x01\x02").starts_with("keel: FILE:1: is not TOML: "));
+    assert!(check(b"a\r\n[[[[").starts_with("keel: FILE:1: is not TOML: "));
+    let at = |path: &Path| fails(&["config", "check", text(path)], 1);
+    assert!(at(dir.path()).ends_with("is no regular file; name a file"));
+    assert!(at(Path::new("/dev/zero")).ends_with("is no regular file; name a file"));
+    assert!(at(&dir.file("none")).ends_with("no such file or directory; check the path"));
+}
+
+#[test]
+fn what_may_surprise_is_warned_of() {
+    let dir = TempDir::new();
+    let (file, password) = (dir.file("keel.toml"), dir.file("password"));
+    std::fs::write(&password, "secret\n").unwrap();
+    let all = "[store]\nhistory_mebibytes_max = 1000\n[line]\ntcp_listen = \"0.0.0.0:8094\"\n[mqtt]\n\
+               address = \"h:1\"\nclient_id = \"k\"\nusername = \"u\"\npassword_file = \"password\"\n\
+               [[mqtt.subscribe]]\nfilter = \"#\"\n";
+    std::fs::write(&file, all).unwrap();
+    let warnings = |mode: u32| {
+        std::fs::set_permissions(&password, std::fs::Permissions::from_mode(mode)).unwrap();
+        let answer = String::from_utf8(ok(&["config", "check", text(&file)])).unwrap();
+        assert!(!answer.contains("secret"), "{answer}");
+        let lines = answer.lines().filter(|line| line.starts_with("warning: "));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let open = warnings(0o644);
+    assert_eq!(open.len(), 3, "{open:?}");
+    assert!(
+        open[2].ends_with(&format!("chmod 600 {}", password.display())),
+        "{open:?}"
+    );
+    assert_eq!(warnings(0o600), open[..2]);
+    assert_eq!(warnings(0o640), open[..2]);
+}

@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# Runs the commands of docs/operate.md: every ```sh block in its order, in one shell, in one empty directory, with
+# `keel` in PATH. A page whose commands do not work is a failed test.
+#
+# What the page can say:
+#   ```text right after a ```sh block    what that block prints (both outputs). `…` stands for anything within a
+#                                        line, a line of `…` alone for any number of lines.
+#   <!-- exit status: 0 3 -->            before a block: commands of it may end with these; otherwise with 0 only.
+#   <!-- needs: mosquitto -->            before a block: skipped where that program is not installed.
+# The page's ports (8094 of the line protocol, 1883 of the broker) are exchanged for free ones on the way.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# All blocks together; longer means that one hangs.
+page_seconds_max=${OPERATE_SECONDS_MAX:-180}
+page=docs/operate.md
+
+cargo build --locked --quiet --package keel --bins
+real_keel=$(cd "${CARGO_TARGET_DIR:-target}/debug" && pwd)/keel
+
+work=$(mktemp -d)
+broker=
+finish() {
+    if [ -n "$broker" ]; then kill "$broker" 2>/dev/null || true; fi
+    rm -rf "$work"
+}
+trap finish EXIT
+mkdir "$work/blocks" "$work/here" "$work/bin" "$work/broker"
+
+free_port() {
+    local port
+    while port=$((20000 + RANDOM % 40000)); do
+        if ! (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+            echo "$port"
+            return
+        fi
+    done
+}
+line_port=$(free_port)
+broker_port=$(free_port)
+exchange="s/8094/$line_port/g;s/1883/$broker_port/g"
+
+# `exec` keeps the process id, which the page needs for signals.
+cat >"$work/bin/keel" <<END
+#!/bin/sh
+if [ "\$1 \$2" = "config example" ]; then "$real_keel" "\$@" | sed '$exchange'; exit; fi
+exec "$real_keel" "\$@"
+END
+chmod +x "$work/bin/keel"
+
+# NNN.sh the commands, NNN.expected what they print, NNN.status what they may end with, NNN.needs a program.
+awk -v folder="$work/blocks" '
+    function name(ending) { return sprintf("%s/%03d.%s", folder, count, ending) }
+    /^<!-- exit status: .* -->$/ { status = $0; gsub(/[^0-9 ]/, "", status); next }
+    /^<!-- needs: .* -->$/ { needs = $3; next }
+    !open && /^```sh$/ {
+        open = "sh"; count++; after = 0
+        printf "%s\n", status == "" ? "0" : status > name("status")
+        if (needs != "") print needs > name("needs")
+        status = needs = ""
+        next
+    }
+    !open && after && /^```text$/ { open = "expected"; printf "" > name("expected"); after = 0; next }
+    !open && /^```/ { open = "other"; after = 0; next }
+    open && /^```$/ { after = open == "sh"; open = ""; next }
+    open == "sh" || open == "expected" { print > name(open) }
+    !open && NF { after = 0 }' "$page"
+sed -i "$exchange" "$work"/blocks/*.sh "$work"/blocks/*.expected
+
+mosquitto=$(PATH="$PATH:/usr/sbin" command -v mosquitto || true)
+if [ -n "$mosquitto" ]; then
+    cat >"$work/broker/mosquitto.conf" <<END
+listener $broker_port 127.0.0.1
+allow_anonymous true
+max_inflight_messages 0
+max_queued_messages 1000000
+persistence false
+END
+    "$mosquitto" -c "$work/broker/mosquitto.conf" >"$work/broker/log" 2>&1 &
+    broker=$!
+fi
+
+# One shell for all blocks, as the reader has it. It notes each command that fails, and ends what it started.
+cat >"$work/run" <<'END'
+failures=()
+trap 'for job in $(jobs -p); do kill "$job"; done 2>/dev/null' EXIT
+trap 'exit 1' TERM
+trap 'failures+=("$?")' ERR
+for block in "$1"/*.sh; do
+    base=${block%.sh}
+    if [ -e "$base.needs" ] && ! PATH="$PATH:/usr/sbin" command -v "$(<"$base.needs")" >/dev/null; then continue; fi
+    failures=()
+    echo begun >"$base.begun"
+    source "$block" >"$base.out" 2>&1
+    echo "${failures[*]}" >"$base.ended"
+done
+END
+(cd "$work/here" && PATH="$work/bin:$PATH" timeout "$page_seconds_max" bash "$work/run" "$work/blocks") </dev/null || true
+
+# Whether the output of a block is what the page shows.
+matches() {
+    awk -v expected="$1" '
+        function pattern(line) {
+            gsub(/[][\\.^$*+?(){}|]/, "\\\\&", line)
+            gsub(/…/, ".*", line)
+            return "^" line "$"
+        }
+        # Whether got[g..] fits want[w..]; a line of … alone takes any number of lines.
+        function fits(w, g) {
+            for (; w <= wanted; w++) {
+                if (want[w] == "…") {
+                    for (; g <= got_count + 1; g++) if (fits(w + 1, g)) return 1
+                    return 0
+                }
+                if (g > got_count || got[g] !~ pattern(want[w])) return 0
+                g++
+            }
+            return g == got_count + 1
+        }
+        BEGIN { while ((getline line < expected) > 0) want[++wanted] = line }
+        { got[++got_count] = $0 }
+        END { exit !fits(1, 1) }' "$2"
+}
+
+passed=0
+failed=0
+skipped=0
+for block in "$work"/blocks/*.sh; do
+    base=${block%.sh}
+    problem=
+    if [ -e "$base.needs" ] && ! PATH="$PATH:/usr/sbin" command -v "$(<"$base.needs")" >/dev/null; then
+        printf 'skipped: %s is not installed\n' "$(<"$base.needs")"
+        skipped=$((skipped + 1))
+        continue
+    elif [ ! -e "$base.begun" ]; then
+        problem="was not reached within $page_seconds_max s"
+    elif [ ! -e "$base.ended" ]; then
+        problem="did not end within $page_seconds_max s"
+    else
+        for status in $(<"$base.ended"); do
+            if [[ " $(<"$base.status") " != *" $status "* ]]; then problem="a command ended with status $status"; fi
+        done
+        if [ -z "$problem" ] && [ -e "$base.expected" ] && ! matches "$base.expected" "$base.out"; then
+            problem='it prints something else than the page shows'
+        fi
+    fi
+    if [ -z "$problem" ]; then
+        passed=$((passed + 1))
+        continue
+    fi
+    failed=$((failed + 1))
+    printf 'operate: this block failed: %s\n' "$problem"
+    sed 's/^/  $ /' "$block"
+    if [ -e "$base.expected" ]; then sed 's/^/  expected: /' "$base.expected"; fi
+    if [ -e "$base.out" ]; then sed 's/^/  printed:  /' "$base.out"; fi
+done
+if [ "$failed" -gt 0 ] && [ -e "$work/here/keel.log" ]; then sed 's/^/  keel.log: /' "$work/here/keel.log"; fi
+printf 'operate: %d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
