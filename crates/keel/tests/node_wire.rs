@@ -255,3 +255,107 @@ fn a_long_history_comes_in_bounded_frames() {
     drop(gone);
     is_well(&node);
 }
+
+#[test]
+fn the_golden_requests_are_answered() {
+    let node = Node::start(SMALL);
+    node.ok(&["put", "room/1", "5"]);
+    let golden = include_str!("golden/node-protocol-1.txt");
+    let mut answered = Vec::new();
+    for line in golden.lines().filter(|line| !line.starts_with('#')) {
+        let (name, digits) = line.split_once(' ').unwrap();
+        let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        let bytes: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
+        if u16::from_le_bytes([bytes[4], bytes[5]]) < 256 {
+            let mut raw = node.connect();
+            raw.stream.write_all(&bytes).unwrap();
+            let (kind, answer) = raw.answer().unwrap();
+            assert!(
+                kind != ERROR || answer["code"] == "invalid",
+                "{name}: {answer}"
+            );
+            answered.push((name.to_owned(), kind));
+        }
+    }
+    let expected = [
+        ("get", VALUE),
+        ("put", STORED),
+        // Its time lies before 1970.
+        ("put-text-time", ERROR),
+        ("watch", UPDATES),
+        ("history", END),
+        ("status", STATE),
+    ];
+    assert_eq!(
+        answered,
+        expected.map(|(name, kind)| (name.to_owned(), kind))
+    );
+}
+
+#[test]
+fn the_exit_status_of_status_is_the_state() {
+    let mut node = Node::start(SMALL);
+    let check = |node: &Node| {
+        let output = node.run(&["status", "--json"]);
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let expected = match report["state"].as_str().unwrap() {
+            "ok" => 0,
+            "degraded" => 3,
+            _ => 1,
+        };
+        assert_eq!(output.status.code(), Some(expected), "{report}");
+        let text = node.run(&["status"]);
+        assert_eq!(text.status.code(), Some(expected));
+        let first = String::from_utf8(text.stdout).unwrap();
+        assert!(
+            first.starts_with(report["state"].as_str().unwrap()),
+            "{first}"
+        );
+        report
+    };
+    node.ok(&["put", "a", "1"]);
+    let report = check(&node);
+    // Whether this machine's clock is trusted is not for the test to say.
+    let codes = |report: &serde_json::Value| -> Vec<String> {
+        let reasons = report["reasons"].as_array().unwrap();
+        let code = |reason: &serde_json::Value| reason["code"].as_str().unwrap().to_owned();
+        reasons
+            .iter()
+            .map(code)
+            .filter(|code| code != "clock_untrusted")
+            .collect()
+    };
+    assert_eq!(codes(&report), [""; 0], "{report}");
+    assert_eq!(report["log"]["readings_durable"], 1);
+    assert_eq!(report["lifetime"]["starts"], 1);
+    assert_eq!(report["node"]["pid"], node.pid());
+    assert!(report["device"]["flushes"].as_u64().unwrap() > 0);
+    assert_eq!(report["store"]["image"], "keel-data/store.img");
+
+    let changed = format!("{SMALL}[keys]\nkeys_max = 1\n");
+    std::fs::write(node.dir.file("keel.toml"), &changed).unwrap();
+    node.signal(libc::SIGHUP);
+    common::wait_until("the reload", || {
+        codes(&check(&node)) == ["config_pending_restart"]
+    });
+    std::fs::write(node.dir.file("keel.toml"), format!("{changed}x = 1\n")).unwrap();
+    node.signal(libc::SIGHUP);
+    common::wait_until("the refusal", || {
+        let output = node.run(&["status", "--json", "--node", "keel-data/keel.sock"]);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let report = serde_json::from_slice(&output.stdout).unwrap();
+        codes(&report).contains(&"config_refused".to_owned())
+    });
+    // The one key that there may be is there: another is refused, for whoever wants it.
+    std::fs::write(node.dir.file("keel.toml"), &changed).unwrap();
+    assert!(node.stop().success());
+    node.restart();
+    let line = node.fails(&["put", "b", "1"], 1);
+    assert!(line.contains("keys_max keys already"), "{line}");
+    let report = check(&node);
+    assert_eq!(report["lifetime"]["starts"], 2);
+    assert_eq!(report["lifetime"]["readings"], 1);
+    node.kill();
+    let line = node.fails(&["status"], 1);
+    assert!(line.contains("no node answers"), "{line}");
+}

@@ -1,7 +1,7 @@
 //! Readings of a key, read in slices on blocking threads and sent slice by slice: a slow client holds up neither a
 //! commit nor another reader, and costs the memory of one slice.
 
-use super::protocol::{ANSWER_BYTES_MAX, End, History, Kind, LIST_BYTES, Reading, Shown, frame_of};
+use super::protocol::{End, History, Kind, LIST_BYTES, Reading, Shown, readings_frame};
 use super::session::{failure, framed, object};
 use super::wire::{Fault, Wire};
 use super::{Db, Node};
@@ -93,7 +93,9 @@ impl Read {
                 clock_trusted: entry.wall_trusted,
                 lsn: entry.lsn,
             };
-            list.push(if list.is_empty() { b'[' } else { b',' });
+            if !list.is_empty() {
+                list.push(b',');
+            }
             // Writing plain structures to memory cannot fail.
             serde_json::to_writer(&mut *list, &reading).ok();
             *sent += 1;
@@ -130,8 +132,6 @@ impl Read {
 }
 
 fn close(list: &mut Vec<u8>, frames: &mut Vec<u8>) {
-    let mut payload = b"{\"readings\":".to_vec();
-    payload.append(list);
-    payload.extend_from_slice(b"]}");
-    frames.append(&mut frame_of(Kind::Readings, &payload, ANSWER_BYTES_MAX).unwrap_or_default());
+    frames.append(&mut readings_frame(list));
+    list.clear();
 }

@@ -226,8 +226,21 @@ pub(crate) fn frame(
     frame_of(kind, &payload, payload_bytes_max)
 }
 
+/// The frame of an answer to [`Watch`]; `list` holds updates as JSON, separated by commas.
+pub(crate) fn updates_frame(list: &[u8], missed: u64) -> Vec<u8> {
+    let end = format!("],\"missed\":{missed}}}");
+    let payload = [b"{\"updates\":[", list, end.as_bytes()].concat();
+    frame_of(Kind::Updates, &payload, ANSWER_BYTES_MAX).unwrap_or_default()
+}
+
+/// The frame of an answer to [`History`]; `list` holds readings as JSON, separated by commas.
+pub(crate) fn readings_frame(list: &[u8]) -> Vec<u8> {
+    let payload = [b"{\"readings\":[", list, b"]}"].concat();
+    frame_of(Kind::Readings, &payload, ANSWER_BYTES_MAX).unwrap_or_default()
+}
+
 /// The frame around a payload that is JSON already.
-pub(crate) fn frame_of(kind: Kind, payload: &[u8], payload_bytes_max: usize) -> Option<Vec<u8>> {
+fn frame_of(kind: Kind, payload: &[u8], payload_bytes_max: usize) -> Option<Vec<u8>> {
     if payload.len() > payload_bytes_max {
         return None;
     }
@@ -236,4 +249,207 @@ pub(crate) fn frame_of(kind: Kind, payload: &[u8], payload_bytes_max: usize) -> 
     bytes.extend_from_slice(&header);
     bytes.extend_from_slice(payload);
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::wire::{Decoded, decode};
+    use std::fmt::Write;
+
+    const GOLDEN: &str = include_str!("../../tests/golden/node-protocol-1.txt");
+
+    fn latest<'a>(key: &'a str, bytes: &'a [u8]) -> Latest<'a> {
+        let (value, kind) = Shown::of(bytes);
+        Latest {
+            key,
+            value,
+            kind,
+            time_ms: 1_772_368_200_250,
+            age_ms: -40,
+            fresh: true,
+            validity_ms: 60_000,
+            temporal: true,
+            node_time: false,
+            clock_trusted: true,
+            this_boot: true,
+        }
+    }
+
+    fn reading(bytes: &[u8], recorded_ms: Option<i64>, lsn: u64) -> Vec<u8> {
+        let (value, kind) = Shown::of(bytes);
+        let reading = Reading {
+            time_ms: 1_772_368_200_250,
+            value,
+            kind,
+            recorded_ms,
+            node_time: recorded_ms.is_some(),
+            clock_trusted: false,
+            lsn,
+        };
+        serde_json::to_vec(&reading).unwrap()
+    }
+
+    /// One message of every kind, with every field.
+    fn messages() -> Vec<(&'static str, Vec<u8>)> {
+        let request = |kind, message: &dyn erased::Message| message.frame(kind);
+        let float = 21.5_f64.to_le_bytes();
+        let put = |value, time_ms| Put {
+            key: "room/1".to_owned(),
+            value,
+            time_ms,
+        };
+        let history = History {
+            key: "room/1".to_owned(),
+            from_ms: Some(-1),
+            to_ms: Some(1_772_368_200_000),
+            limit: Some(10),
+        };
+        let end = End {
+            sent: 1,
+            missed: 2,
+            segments_total: 3,
+            segments_read: 4,
+            segments_skipped: 5,
+            segments_gone: 6,
+            bytes_read: 7,
+            records_damaged: 8,
+            readings_missing: 9,
+        };
+        let failure = Failure {
+            code: "not-found".to_owned(),
+            thing: "room/1".to_owned(),
+            wrong: "no such key".to_owned(),
+            remedy: String::new(),
+        };
+        let watched: Vec<Vec<u8>> = [
+            &b"b\x01"[..],
+            b"topen",
+            b"i\xfe\xff\xff\xff\xff\xff\xff\xff",
+        ]
+        .iter()
+        .map(|bytes| serde_json::to_vec(&latest("door", bytes)).unwrap())
+        .collect();
+        let readings = [reading(&float, None, 5), reading(b"?", Some(-7), 6)];
+        vec![
+            (
+                "get",
+                request(
+                    Kind::Get,
+                    &Get {
+                        key: "room/1".to_owned(),
+                    },
+                ),
+            ),
+            ("put", request(Kind::Put, &put(21.5.into(), None))),
+            (
+                "put-text-time",
+                request(Kind::Put, &put("\u{e4}\n".into(), Some(-5))),
+            ),
+            (
+                "watch",
+                request(
+                    Kind::Watch,
+                    &Watch {
+                        pattern: "room/#".to_owned(),
+                        current: true,
+                    },
+                ),
+            ),
+            ("history", request(Kind::History, &history)),
+            ("status", request(Kind::Status, &Status {})),
+            ("value", request(Kind::Value, &latest("room/1", &float))),
+            ("stored", request(Kind::Stored, &Stored { lsn: u64::MAX })),
+            ("updates-none", updates_frame(b"", 0)),
+            ("updates", updates_frame(&watched.join(&b','), 3)),
+            ("readings", readings_frame(&readings.join(&b','))),
+            ("end", request(Kind::End, &end)),
+            ("error", request(Kind::Error, &failure)),
+        ]
+    }
+
+    mod erased {
+        use super::{ANSWER_BYTES_MAX, Kind, frame};
+
+        /// Whatever can be sent.
+        pub(super) trait Message {
+            fn frame(&self, kind: Kind) -> Vec<u8>;
+        }
+
+        impl<T: serde::Serialize> Message for T {
+            fn frame(&self, kind: Kind) -> Vec<u8> {
+                frame(kind, self, ANSWER_BYTES_MAX).unwrap()
+            }
+        }
+    }
+
+    #[test]
+    fn every_message_has_its_golden_bytes() {
+        let mut text = String::new();
+        for (name, bytes) in messages() {
+            let payload = String::from_utf8_lossy(&bytes[base::wire::HEADER_BYTES..]);
+            write!(text, "# {payload}\n{name} ").unwrap();
+            for byte in &bytes {
+                write!(text, "{byte:02x}").unwrap();
+            }
+            text.push('\n');
+        }
+        // A difference means another version of the protocol, unless fields were added to an answer.
+        assert_eq!(text, GOLDEN, "what is sent now:\n{text}");
+    }
+
+    #[test]
+    fn requests_read_back_as_they_were_written() {
+        for (name, bytes) in messages() {
+            let Ok(Decoded::Frame(frame)) = decode(&bytes, REQUEST_BYTES_MAX) else {
+                panic!("{name}");
+            };
+            let again = match Kind::of(frame.kind).unwrap() {
+                Kind::Get => serde_json::to_vec(&read::<Get>(frame.payload)),
+                Kind::Put => serde_json::to_vec(&read::<Put>(frame.payload)),
+                Kind::Watch => serde_json::to_vec(&read::<Watch>(frame.payload)),
+                Kind::History => serde_json::to_vec(&read::<History>(frame.payload)),
+                Kind::Status => serde_json::to_vec(&read::<Status>(frame.payload)),
+                Kind::End => serde_json::to_vec(&read::<End>(frame.payload)),
+                Kind::Error => serde_json::to_vec(&read::<Failure>(frame.payload)),
+                _ => continue,
+            };
+            assert_eq!(again.unwrap(), frame.payload, "{name}");
+        }
+    }
+
+    fn read<T: serde::de::DeserializeOwned>(payload: &[u8]) -> T {
+        serde_json::from_slice(payload).unwrap()
+    }
+
+    #[test]
+    fn a_number_comes_back_bit_for_bit() {
+        for value in [
+            0.1,
+            -0.0,
+            1e300,
+            f64::MIN_POSITIVE,
+            5e-324,
+            2.0_f64.powi(60) + 256.0,
+            0.3 - 0.1,
+        ] {
+            let bytes = value.to_le_bytes();
+            let text = serde_json::to_vec(&latest("a", &bytes)).unwrap();
+            let found: serde_json::Value = read(&text);
+            assert_eq!(found["value"].as_f64().unwrap().to_bits(), value.to_bits());
+        }
+        for nothing in [f64::NAN, f64::INFINITY] {
+            let bytes = nothing.to_le_bytes();
+            let text = serde_json::to_vec(&latest("a", &bytes)).unwrap();
+            assert!(read::<serde_json::Value>(&text)["value"].is_null());
+        }
+    }
+
+    #[test]
+    fn kinds_are_told_by_their_numbers() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::of(kind as u16), Some(kind));
+        }
+        assert_eq!(Kind::of(0), None);
+    }
 }

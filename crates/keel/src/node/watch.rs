@@ -7,7 +7,7 @@
 //! a reading that is older than the value in its slot.
 
 use super::Node;
-use super::protocol::{ANSWER_BYTES_MAX, End, Kind, LIST_BYTES, Watch, frame_of};
+use super::protocol::{End, Kind, LIST_BYTES, Watch, updates_frame};
 use super::session::{failure, framed, with_latest};
 use super::wire::{Fault, Wire};
 use base::error::Code;
@@ -162,7 +162,9 @@ impl Watcher<'_> {
             missed += u64::from(new - 1);
             let before = list.len();
             let written = with_latest(node, seen.id, key.as_str(), &mut self.bytes, |latest| {
-                list.push(if before == 0 { b'[' } else { b',' });
+                if before > 0 {
+                    list.push(b',');
+                }
                 serde_json::to_writer(&mut list, latest).is_ok()
             });
             if !matches!(written, Ok(true)) {
@@ -183,12 +185,8 @@ impl Watcher<'_> {
 
 /// The frame of the list so far, and of the changes missed since the one before.
 fn close(list: &mut Vec<u8>, missed: &mut u64, end: &mut End) -> Vec<u8> {
-    let mut payload = b"{\"updates\":".to_vec();
-    if list.is_empty() {
-        list.push(b'[');
-    }
-    payload.append(list);
-    payload.extend_from_slice(format!("],\"missed\":{missed}}}").as_bytes());
+    let frame = updates_frame(list, *missed);
+    list.clear();
     end.missed += std::mem::take(missed);
-    frame_of(Kind::Updates, &payload, ANSWER_BYTES_MAX).unwrap_or_default()
+    frame
 }
