@@ -10,6 +10,7 @@
 # The page's ports (8094 of the line protocol, 1883 of the broker) are exchanged for free ones on the way.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/page-keel.sh
 
 # All blocks together; longer means that one hangs.
 page_seconds_max=${OPERATE_SECONDS_MAX:-180}
@@ -21,32 +22,20 @@ real_keel=$(cd "${CARGO_TARGET_DIR:-target}/debug" && pwd)/keel
 work=$(mktemp -d)
 broker=
 finish() {
-    if [ -n "$broker" ]; then kill "$broker" 2>/dev/null || true; fi
+    if [ -n "$broker" ]; then
+        kill "$broker" 2>/dev/null || true
+        wait "$broker" || true
+    fi
     rm -rf "$work"
 }
 trap finish EXIT
 mkdir "$work/blocks" "$work/here" "$work/bin" "$work/broker"
 
-free_port() {
-    local port
-    while port=$((20000 + RANDOM % 40000)); do
-        if ! (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
-            echo "$port"
-            return
-        fi
-    done
-}
 line_port=$(free_port)
 broker_port=$(free_port)
 exchange="s/8094/$line_port/g;s/1883/$broker_port/g"
 
-# `exec` keeps the process id, which the page needs for signals.
-cat >"$work/bin/keel" <<END
-#!/bin/sh
-if [ "\$1 \$2" = "config example" ]; then "$real_keel" "\$@" | sed '$exchange'; exit; fi
-exec "$real_keel" "\$@"
-END
-chmod +x "$work/bin/keel"
+page_keel "$real_keel" "$work/bin" "$exchange"
 
 # NNN.sh the commands, NNN.expected what they print, NNN.status what they may end with, NNN.needs a program.
 awk -v folder="$work/blocks" '
@@ -95,7 +84,10 @@ for block in "$1"/*.sh; do
     echo "${failures[*]}" >"$base.ended"
 done
 END
-(cd "$work/here" && PATH="$work/bin:$PATH" timeout "$page_seconds_max" bash "$work/run" "$work/blocks") </dev/null || true
+(
+    cd "$work/here"
+    PATH="$work/bin:$PATH" timeout "$page_seconds_max" bash "$work/run" "$work/blocks" </dev/null
+) || true
 
 # Whether the output of a block is what the page shows.
 matches() {

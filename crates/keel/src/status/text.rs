@@ -7,6 +7,9 @@ use std::fmt::Display;
 /// Width of the first column.
 const SUBJECT_WIDTH: usize = 9;
 
+/// Below so many readings, what the start of a node writes hides what a reading costs.
+const READINGS_MIN: u64 = 1_000;
+
 /// What stands for a figure that is not known.
 const UNKNOWN: &str = "unknown";
 
@@ -238,15 +241,14 @@ impl Page {
 
     fn wear(&mut self, report: &Report) {
         let wear = &report.wear;
+        let readings = report.figures.log.readings_durable;
         let each = match (wear.bytes_per_reading, wear.flushes_per_reading) {
-            (Some(bytes), Some(flushes)) => {
-                format!(
-                    "{} bytes and {} flushes a reading",
-                    digits(bytes),
-                    digits(flushes)
-                )
-            }
-            _ => "per reading unknown".to_owned(),
+            (Some(bytes), Some(flushes)) if readings >= READINGS_MIN => format!(
+                "{} bytes and {} flushes a reading",
+                digits(bytes),
+                digits(flushes)
+            ),
+            _ => format!("per reading {UNKNOWN} before {READINGS_MIN} of them"),
         };
         let per_day = |rate: Option<f64>| match rate {
             Some(rate) => format!("{} GB a day", digits(rate)),
