@@ -353,6 +353,8 @@ fn the_exit_status_of_status_is_the_state() {
     let line = node.fails(&["put", "b", "1"], 1);
     assert!(line.contains("keys_max keys already"), "{line}");
     let report = check(&node);
+    assert_eq!(report["intake"]["refused"]["keys_max"], 1);
+    assert_eq!(report["intake"]["refused_last"]["keys_max"], "b");
     assert_eq!(report["lifetime"]["starts"], 2);
     assert_eq!(report["lifetime"]["readings"], 1);
     node.kill();

@@ -220,7 +220,9 @@ fn resident_bytes() -> u64 {
 
 /// Samples the counters, and says when the judgement changes. Never returns.
 pub(crate) async fn sample(node: &Node) {
-    let mut ticks = tokio::time::interval(SAMPLE_PERIOD);
+    // Not at once: the link to a broker takes a moment.
+    let first = tokio::time::Instant::now() + SAMPLE_PERIOD;
+    let mut ticks = tokio::time::interval_at(first, SAMPLE_PERIOD);
     let mut said = Vec::new();
     loop {
         ticks.tick().await;

@@ -85,6 +85,8 @@ pub(crate) struct Node {
     pub(crate) db: Arc<Db>,
     pub(crate) target: Arc<Target>,
     pub(crate) durable: DurableWatch,
+    /// Counts what is refused, whichever way it came.
+    pub(crate) intake: sources::Shared,
     /// Becomes true when the node stops.
     pub(crate) stop: latest::Receiver<bool>,
     pub(crate) history_reads: Semaphore,
@@ -174,6 +176,7 @@ pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
             db: Arc::clone(&db),
             target: Arc::clone(&target),
             durable,
+            intake: Rc::clone(&sources.intake),
             stop: stopped,
             history_reads: Semaphore::new(HISTORY_READS_MAX),
             counters: Counters::default(),

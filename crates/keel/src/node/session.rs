@@ -157,7 +157,11 @@ pub(crate) fn with_latest<R>(
 
 /// Stores a reading at once, without waiting for others to share its flush.
 async fn store(node: &Node, put: &Put) -> Answer {
-    let refused = |reason: Reason| refusal(&put.key, reason);
+    let refused = |reason: Reason| {
+        let mut intake = node.intake.borrow_mut();
+        intake.refuse_with(reason, put.key.as_bytes());
+        refusal(&put.key, reason)
+    };
     let value = match &put.value {
         serde_json::Value::Number(number) => number
             .as_f64()

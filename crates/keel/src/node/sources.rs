@@ -16,7 +16,8 @@ use tokio::task::{JoinHandle, spawn_local};
 /// How often the state of the broker's link is looked at, to say what has changed.
 const LINK_PERIOD: Duration = Duration::from_millis(500);
 
-type Shared = Rc<RefCell<Intake<Target>>>;
+/// The one intake of a node.
+pub(crate) type Shared = Rc<RefCell<Intake<Target>>>;
 
 /// The intake as the MQTT session sees it.
 struct Messages(Shared);
@@ -56,7 +57,7 @@ impl Plan {
 
 /// Running sources.
 pub(crate) struct Sources {
-    intake: Shared,
+    pub(crate) intake: Shared,
     pub(crate) counters: Arc<IntakeCounters>,
     pub(crate) line: Arc<LineState>,
     pub(crate) mqtt: Option<Arc<MqttState>>,
