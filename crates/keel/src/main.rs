@@ -3,21 +3,21 @@
 //! **Holds:** the command line ([`cli`]), how commands fail and print, and the wiring of the rooms for each
 //! command: the node (`keel run`) and those who ask it, `keel flash`, `keel demo`.
 //!
-//! **Must not know:** the algorithms of a room; it calls them. (The analysis of the demo's burning building is
-//! the demo's own, an example of a program that uses the database.)
+//! **Must not know:** the algorithms of a room; it calls them. (The analysis of the demo's burning building is the
+//! demo's own, an example of a program that uses the database.)
 //!
-//! **Invariants:** exit status 0 is success, 1 failure, 2 wrong usage, 3 (`keel status`) degraded; a failure is one line on standard error
-//! that names the thing and the remedy; `--json` prints one JSON value on standard output and nothing else; a
-//! closed standard output ends a command quietly; every exit path of the demo removes what it made and gives
-//! the terminal back.
+//! **Invariants:** exit status 0 is success, 1 failure, 2 wrong usage, 3 (`keel status`) degraded; a failure is
+//! one line on standard error that names the thing and the remedy; `--json` prints one JSON value on standard
+//! output and nothing else; a closed standard output ends a command quietly; every exit path of the demo removes
+//! what it made and gives the terminal back.
 //!
 //! **Files:** `cli.rs` the definition of the command line, `error.rs`, `output.rs`, `progress.rs`, `signals.rs`,
 //! `random.rs`, `time_text.rs` times as people write them, `device.rs` a device that can be counted from outside,
 //! `node/` the node (`NODE.md` specifies its socket), `client/` the commands that talk to it, `config/` its
-//! configuration, `status/` what it says about itself, `flash_cmd/` the commands on stores, `bench_cmd.rs`, `demo/` the demo: `mod.rs` from arguments to
-//! exit status, `run.rs` the run and its comparison, `supervisor.rs` start, kill and restart of the child,
-//! `writer.rs` the child process, `protocol.rs` what both say, `recorder.rs` the
-//! parent's record, `place.rs` where the store lies, `building.rs` and `analysis.rs` the task, `state.rs` one
+//! configuration, `status/` what it says about itself, `flash_cmd/` the commands on stores, `bench_cmd.rs`,
+//! `demo/` the demo: `mod.rs` from arguments to exit status, `run.rs` the run and its comparison, `supervisor.rs`
+//! start, kill and restart of the child, `writer.rs` the child process, `protocol.rs` what both say, `recorder.rs`
+//! the parent's record, `place.rs` where the store lies, `building.rs` and `analysis.rs` the task, `state.rs` one
 //! moment of a run, `face.rs` plain lines, `view.rs` the live view, `summary.rs` the figures at the end.
 
 mod bench_cmd;

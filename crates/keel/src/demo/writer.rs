@@ -3,11 +3,11 @@
 
 use super::analysis::{Analysis, Picture};
 use super::building;
-use crate::device::{CountedDevice, Counts, CountsNow};
 use super::protocol::{
     BATCH_MAX, FrameReader, FrameWriter, FromParent, LatencyOf, Offered, Ready, Start, Stats,
     TableRow,
 };
+use crate::device::{CountedDevice, Counts, CountsNow};
 use crate::error::{CliError, describe};
 use base::block::{FileDevice, FileDeviceOptions};
 use base::clock::{Clock, SystemClock};
