@@ -1,0 +1,14 @@
+#![no_main]
+// The program is no library; what is not the configuration's own is not used here.
+#![allow(dead_code, unused_imports)]
+
+#[path = "../../crates/keel/src/config/mod.rs"]
+mod config;
+#[path = "../src/configuration.rs"]
+mod entry;
+#[path = "../../crates/keel/src/error.rs"]
+mod error;
+#[path = "../../crates/keel/src/output.rs"]
+mod output;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| entry::configuration(data));
