@@ -39,7 +39,7 @@ impl Broker {
         let text = format!(
             "listener {} 127.0.0.1\nallow_anonymous true\npersistence false\nuser root\n\
              max_inflight_messages 0\nmax_queued_messages {QUEUED_MESSAGES_MAX}\nmax_queued_bytes 0\n\
-             set_tcp_nodelay true\nlog_type error\nlog_dest file {}\n",
+             log_type error\nlog_dest file {}\n",
             address.port(),
             folder.join("mosquitto.log").display()
         );

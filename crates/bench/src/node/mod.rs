@@ -221,7 +221,7 @@ pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), St
         "commit_interval_ms": COMMIT_INTERVAL_MS,
         "file_system": file_system,
         "broker": {"max_inflight_messages": 0, "max_queued_messages": broker::QUEUED_MESSAGES_MAX,
-                   "max_queued_bytes": 0, "persistence": false},
+                   "max_queued_bytes": 0, "persistence": false, "set_tcp_nodelay": false},
         "publisher": {"topics": publisher::TOPICS, "qos": 1, "backlog_max": publisher::BACKLOG_MAX},
         "steady_seconds": extent.steady_seconds,
         "rate_readings": extent.rate_readings,
