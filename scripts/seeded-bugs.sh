@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 bugs=(
     "flash seeded-bug-swapped-barrier crash"
     "db seeded-bug-ack-before-flush crash_flash"
+    "keel seeded-bug-ack-when-put node_kill"
 )
 
 log=$(mktemp)
