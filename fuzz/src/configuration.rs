@@ -36,7 +36,7 @@ pub(crate) fn configuration(data: &[u8]) {
     });
     assert_eq!(changes.effective.key, config.key);
     assert!((1..=60_000).contains(&config.store.commit_interval_ms));
-    let bytes_max = config.store.retention(1 << 30).history_bytes_max;
+    let bytes_max = config.retention(1 << 30).history_bytes_max;
     assert!(bytes_max > 0, "a store without a limit fills up");
     if let Some(mqtt) = &config.mqtt {
         assert!(mqtt.reconnect_ms_min <= mqtt.reconnect_ms_max);

@@ -15,6 +15,8 @@ pub(crate) use check::check;
 pub(crate) use example::example;
 pub(crate) use reload::reload;
 
+pub(crate) use sections::VALIDITY_MS;
+
 use crate::error::CliError;
 use base::error::Code;
 use reader::{Document, Problem};
@@ -68,7 +70,8 @@ pub(crate) struct StoreConfig {
     pub(crate) full_policy: db::FullPolicy,
     /// Age in days above which readings are deleted; 0: none.
     pub(crate) history_days_max: u32,
-    /// Size of the history in MiB above which the oldest readings are deleted; 0: nine tenths of the store.
+    /// Size of the history in MiB above which the oldest readings are deleted; 0: nine tenths of the store, or what
+    /// is left beside its checkpoints.
     pub(crate) history_mebibytes_max: u64,
     /// Terabytes (10^12 bytes) that the card is rated for; 0: not known.
     pub(crate) card_rated_write_terabytes: f64,
@@ -103,7 +106,12 @@ pub(crate) struct TimeConfig {
     pub(crate) future_seconds_max: u64,
     /// A sensor's time further in the past is refused.
     pub(crate) past_days_max: u64,
+    /// The wall clock is right from the start, whatever the kernel says of it.
+    pub(crate) wall_clock_trusted: bool,
 }
+
+/// Bytes that an object takes in a checkpoint beside its value, at most.
+const CHECKPOINT_OBJECT_BYTES: u64 = 112;
 
 /// Version of the protocol spoken with the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,19 +230,30 @@ impl Config {
     }
 }
 
-impl StoreConfig {
+impl Config {
     /// How long readings are kept in a store that holds `capacity_bytes` of files.
     pub(crate) fn retention(&self, capacity_bytes: u64) -> db::Retention {
-        // The tenth that stays free holds the checkpoints and what arrives while the oldest segment goes.
-        let history_bytes_max = match self.history_mebibytes_max {
-            0 => capacity_bytes / 10 * 9,
+        let store = &self.store;
+        let history_bytes_max = match store.history_mebibytes_max {
+            0 => self.history_bytes_max_by_default(capacity_bytes),
             mebibytes => mebibytes << 20,
         };
         db::Retention {
             history_bytes_max,
-            history_age_ms_max: u64::from(self.history_days_max) * 86_400_000,
-            full_policy: self.full_policy,
+            history_age_ms_max: u64::from(store.history_days_max) * 86_400_000,
+            full_policy: store.full_policy,
         }
+    }
+
+    /// Nine tenths; the rest holds the checkpoints and what arrives while the oldest segment goes. In a small store
+    /// with many keys a tenth is too little for that.
+    fn history_bytes_max_by_default(&self, capacity_bytes: u64) -> u64 {
+        let object_bytes = u64::from(self.keys.value_bytes_max) + CHECKPOINT_OBJECT_BYTES;
+        let checkpoint_bytes = u64::from(self.keys.keys_max) * object_bytes;
+        let beside = 3 * checkpoint_bytes + (2 << 20);
+        let most = (capacity_bytes / 16 * 15).saturating_sub(beside);
+        // A store that cannot hold its checkpoints keeps a little all the same.
+        (capacity_bytes / 10 * 9).min(most).max(capacity_bytes / 4)
     }
 }
 

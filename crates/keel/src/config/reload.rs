@@ -51,6 +51,7 @@ pub(crate) fn reload(old: &Config, new: &Config) -> Changes {
     can_change!(key, "key");
     can_change!(time.future_seconds_max, "time.future_seconds_max");
     can_change!(time.past_days_max, "time.past_days_max");
+    needs_restart!(time.wall_clock_trusted, "time.wall_clock");
     if old.mqtt.is_some() == new.mqtt.is_some() {
         can_change!(mqtt, "mqtt");
     } else {

@@ -24,7 +24,7 @@ const KEY_RULES_MAX: usize = 1024;
 /// `[[mqtt.subscribe]]` tables.
 const SUBSCRIPTIONS_MAX: usize = 256;
 /// A value without a declaration is fresh for so long.
-pub(super) const VALIDITY_MS: u32 = 60_000;
+pub(crate) const VALIDITY_MS: u32 = 60_000;
 /// Listener of the line protocol without any configuration.
 const LINE_TCP: &str = "127.0.0.1:8094";
 /// Key of a line without any configuration.
@@ -143,6 +143,11 @@ impl Reader<'_> {
         let time = TimeConfig {
             future_seconds_max: section.integer("future_seconds_max", 300, (0, 31_536_000)),
             past_days_max: section.integer("past_days_max", 3650, (1, 36_500)),
+            wall_clock_trusted: section.choice(
+                "wall_clock",
+                false,
+                &[("kernel", false), ("trusted", true)],
+            ),
         };
         section.finish();
         time

@@ -300,13 +300,20 @@ fn relative_paths_start_at_the_file() {
 #[test]
 fn history_ends_before_the_store_is_full_unless_told_otherwise() {
     let capacity = 256 << 20;
-    let retention = parse("").unwrap().store.retention(capacity);
+    let retention = parse("").unwrap().retention(capacity);
     assert_eq!(retention.history_bytes_max, capacity / 10 * 9);
     assert_eq!(retention.history_age_ms_max, 0);
+    // In a small store the checkpoints of 4,096 keys need more than a tenth.
+    let small = parse("").unwrap().retention(16 << 20).history_bytes_max;
+    assert!((9 << 20..12 << 20).contains(&small), "{small}");
+    let tight = parse("[keys]\nkeys_max = 100000")
+        .unwrap()
+        .retention(16 << 20);
+    assert_eq!(tight.history_bytes_max, 4 << 20);
     let text =
         "[store]\nhistory_mebibytes_max = 5\nhistory_days_max = 2\nfull_policy = \"drop-oldest\"";
     assert_eq!(
-        parse(text).unwrap().store.retention(capacity),
+        parse(text).unwrap().retention(capacity),
         db::Retention {
             history_bytes_max: 5 << 20,
             history_age_ms_max: 2 * 86_400_000,
@@ -394,6 +401,7 @@ fn what_the_example_marks_needs_a_restart_and_nothing_else_does() {
                 ("full_policy", _) => "\"drop-oldest\"".to_owned(),
                 ("tcp_listen", _) => "\"127.0.0.1:1\"".to_owned(),
                 ("precision", _) => "\"s\"".to_owned(),
+                ("wall_clock", _) => "\"trusted\"".to_owned(),
                 (_, "true") => "false".to_owned(),
                 ("card_rated_write_terabytes", _) => "7.5".to_owned(),
                 (_, number) if number.parse::<u64>().is_ok() => "77".to_owned(),

@@ -174,10 +174,7 @@ fn gather(node: &Node) -> NodeFigures {
     figures.log.queue_bytes_max = from.queue_bytes_max;
     figures.log.commit_interval_ms = config.store.commit_interval_ms;
     let history = &mut figures.history;
-    history.bytes_max = config
-        .store
-        .retention(from.capacity_bytes)
-        .history_bytes_max;
+    history.bytes_max = config.retention(from.capacity_bytes).history_bytes_max;
     history.days_max = config.store.history_days_max;
     history.full_policy = match config.store.full_policy {
         FullPolicy::RejectNew => "reject-new",

@@ -8,13 +8,14 @@
 //! **Files:** `image.rs` the store's image and who holds it, `settings.rs` from the configuration to the options of
 //! the rooms, `sources.rs` line protocol and MQTT, `server.rs` the socket, `wire.rs` one connection, `protocol.rs`
 //! what is said over it, `session.rs` get, put and status, `watch.rs` and `changes.rs` changes, `history.rs` range
-//! reads, `keeper.rs` the keeper, `figures.rs`
-//! what the status shows, `log.rs` events.
+//! reads, `keeper.rs` the keeper, `figures.rs` what the
+//! status shows, `clock.rs` the clock with the operator's word, `log.rs` events.
 //!
 //! **Order of the end:** sources and clients stop reading, what they hold is made durable and acknowledged, the
 //! database writes a checkpoint and closes, then the image is free for another node.
 
 mod changes;
+mod clock;
 mod figures;
 mod history;
 mod image;
@@ -33,6 +34,7 @@ use crate::error::CliError;
 use crate::flash_cmd::store_error;
 use base::clock::{Clock, SystemClock};
 use changes::{Changes, Counted};
+use clock::NodeClock;
 use db::Database;
 use figures::{Figures, Lifetime};
 use flash::Store;
@@ -119,7 +121,10 @@ pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
         capacity_bytes,
         holder,
     } = image::open(&config.store)?;
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let clock: Arc<dyn Clock> = Arc::new(NodeClock {
+        system: SystemClock::new(),
+        wall_trusted: config.time.wall_clock_trusted,
+    });
     let options = settings::database(&config, capacity_bytes);
     let failed = |error: db::Error| database_error(&image_path, &error);
     let objects_max = options.objects_max;
@@ -256,7 +261,7 @@ fn reload(path: &Path, node: &Node, sources: &mut Sources, capacity_bytes: u64) 
     };
     let rules = settings::key_rules(&changes.effective);
     node.db
-        .set_retention(changes.effective.store.retention(capacity_bytes));
+        .set_retention(changes.effective.retention(capacity_bytes));
     if let Err(error) = node.target.inner().set_rules(rules) {
         // The rules hold; only the declarations have not reached the log.
         log::event("reload", format!("keys are not all declared: {error}"));

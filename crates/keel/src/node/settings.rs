@@ -1,6 +1,8 @@
 //! From the configuration to the options of the rooms.
 
-use crate::config::{Config, KeyConfig, MqttConfig, MqttVersion, Payload, SubscribeConfig};
+use crate::config::{
+    Config, KeyConfig, MqttConfig, MqttVersion, Payload, SubscribeConfig, VALIDITY_MS,
+};
 use crate::error::CliError;
 use db::DbOptions;
 use ingest::intake::{
@@ -9,16 +11,13 @@ use ingest::intake::{
 use ingest::line::LineOptions;
 use ingest::mqtt::{MqttOptions, Qos, Subscription, Version};
 
-/// A key that no `[[key]]` fits is fresh for so long.
-const VALIDITY_MS: u32 = 60_000;
-
 /// Options of the database of a store with this capacity.
 pub(crate) fn database(config: &Config, capacity_bytes: u64) -> DbOptions {
     DbOptions {
         objects_max: config.keys.keys_max,
         value_bytes_max: config.keys.value_bytes_max as usize,
         commit_interval_ms: config.store.commit_interval_ms,
-        retention: config.store.retention(capacity_bytes),
+        retention: config.retention(capacity_bytes),
         ..DbOptions::default()
     }
 }
