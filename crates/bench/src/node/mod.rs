@@ -229,7 +229,8 @@ pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), St
         "restart_readings": extent.restart_readings,
     });
     let title = format!(
-        "node: medians of {} rounds, the systems taking turns, on {file_system}; commits every {COMMIT_INTERVAL_MS} ms{}",
+        "node: medians of {} rounds, the systems taking turns, on {file_system}; \
+         commits every {COMMIT_INTERVAL_MS} ms{}",
         extent.rounds,
         if options.quick {
             "; QUICK: these figures mean little"
