@@ -164,15 +164,7 @@ impl<S: SegmentStore> Database<S> {
         if !changed {
             return Ok(id);
         }
-        let entry = Entry {
-            kind: EntryKind::Declared,
-            id: id.0,
-            timestamp_ms: 0,
-            arrival_ns: self.shared.clock.monotonic_ns(),
-            wall_trusted: false,
-            node_time: false,
-            value: &[],
-        };
+        let entry = self.declaration(id);
         loop {
             {
                 let mut queue = lock(&self.shared.queue);
@@ -189,6 +181,44 @@ impl<S: SegmentStore> Database<S> {
                 queue.urgent = true;
             }
             self.push_on(QUEUE_WAIT)?;
+        }
+    }
+
+    /// As [`declare`](Self::declare), and never waits: for callers that serve others meanwhile. Where the queue has no
+    /// room or the log takes nothing, the object is there all the same, and its declaration reaches flash with its
+    /// first reading in each segment, or with the next checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::KeyInvalid`], [`Error::TableFull`].
+    pub fn try_declare(&self, spec: &ObjectSpec<'_>) -> Result<ObjectId, Error> {
+        let (id, changed) = self
+            .shared
+            .table
+            .insert(spec.key, spec.avi_ms, spec.temporal)?;
+        if changed {
+            let entry = self.declaration(id);
+            let mut queue = lock(&self.shared.queue);
+            if Self::check_open(&queue).is_ok() && queue.has_room(&entry) {
+                queue.push(&entry);
+                let wake = std::mem::take(&mut queue.sleeping);
+                drop(queue);
+                if wake {
+                    self.shared.wake();
+                }
+            }
+        }
+        Ok(id)
+    }
+
+    fn declaration(&self, id: ObjectId) -> Entry<'static> {
+        Entry {
+            kind: EntryKind::Declared,
+            id: id.0,
+            timestamp_ms: 0,
+            arrival_ns: self.shared.clock.monotonic_ns(),
+            wall_trusted: false,
+            node_time: false,
+            value: &[],
         }
     }
 
@@ -289,30 +319,39 @@ impl<S: SegmentStore> Database<S> {
         timestamp_ms: i64,
         durability: Durability,
     ) -> Result<Ticket, Error> {
-        self.put_timed(id, value, timestamp_ms, false, durability)
+        self.put_timed(id, value, Some(timestamp_ms), durability)
     }
 
     fn put_timed(
         &self,
         id: ObjectId,
         value: &[u8],
-        timestamp_ms: i64,
-        node_time: bool,
+        sensor_ms: Option<i64>,
         durability: Durability,
     ) -> Result<Ticket, Error> {
         let shared = &*self.shared;
-        shared.table.check(id, timestamp_ms, value.len())?;
+        shared
+            .table
+            .check(id, sensor_ms.unwrap_or(0), value.len())?;
         let wall_trusted = if shared.asleep.load(Ordering::Relaxed) {
             // This put is about to wake the thread that samples the flag, perhaps hours after its last look.
             shared.sample_wall_trusted()
         } else {
             shared.wall_trusted.load(Ordering::Relaxed)
         };
+        let arrival_ns = shared.clock.monotonic_ns();
+        let node_time = sensor_ms.is_none();
+        // The node's time by the offset of the last look, which is as old as what is known of its trust: one reading
+        // of a clock less for each put, and a time never has the trust of another.
+        let timestamp_ms = sensor_ms.unwrap_or_else(|| {
+            let offset_ms = shared.clock_offset_ms.load(Ordering::Relaxed);
+            offset_ms.saturating_add_unsigned(arrival_ns / 1_000_000)
+        });
         let entry = Entry {
             kind: EntryKind::Reading,
             id: id.0,
             timestamp_ms,
-            arrival_ns: shared.clock.monotonic_ns(),
+            arrival_ns,
             wall_trusted,
             node_time,
             value,
@@ -371,8 +410,7 @@ impl<S: SegmentStore> Database<S> {
         value: &[u8],
         durability: Durability,
     ) -> Result<Ticket, Error> {
-        let timestamp_ms = self.shared.clock.wall_ms();
-        self.put_timed(id, value, timestamp_ms, true, durability)
+        self.put_timed(id, value, None, durability)
     }
 
     /// Readings numbered below this are on flash.

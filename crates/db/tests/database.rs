@@ -201,6 +201,33 @@ fn a_full_queue_answers_busy_and_takes_again_after_a_commit() {
 }
 
 #[test]
+fn a_declaration_that_does_not_wait_is_there_with_its_first_reading() {
+    let clock = sim_clock();
+    let options = DbOptions {
+        queue_bytes_max: 200,
+        ..small_options()
+    };
+    let db = open(MemoryStore::new(), &clock, options);
+    let id = declare(&db, 1)[0];
+    while db.put(id, &[1; 8], 1, Durability::Batched).is_ok() {}
+    // The queue is full: nobody is kept waiting, and the object can be looked up.
+    let spec = ObjectSpec {
+        key: "late",
+        avi_ms: 7,
+        temporal: true,
+    };
+    let late = db.try_declare(&spec).unwrap();
+    assert_eq!(db.lookup("late"), Some(late));
+    db.pump().unwrap();
+    db.put(late, b"x", 1, Durability::Now).unwrap();
+    db.pump().unwrap();
+    let mut store = db.abandon().unwrap();
+    assert_eq!(scan(&mut store).1.readings_unnamed, 0);
+    let db = open(store, &clock, options);
+    assert_eq!(db.validity(db.lookup("late").unwrap()), (7, true));
+}
+
+#[test]
 fn a_failed_log_fails_its_tickets_and_refuses_puts() {
     let clock = sim_clock();
     let mut store = MemoryStore::new();
