@@ -30,12 +30,20 @@ pub(crate) const CODES: &[(&str, &str)] = &[
         "checkpoint_failing",
         "a checkpoint could not be written: the next start takes longer",
     ),
+    (
+        "history_failing",
+        "index and retention do not go on: history is not deleted, and the store fills up",
+    ),
     ("clock_untrusted", "the wall clock has not been set"),
     ("mqtt_disconnected", "no connection to the broker"),
     ("mqtt_refused", "the broker refused a subscription"),
     (
         "keys_max",
         "new keys are refused because there are keys_max already",
+    ),
+    (
+        "listener_failed",
+        "connections could not be taken over within the last minute",
     ),
     (
         "config_refused",
@@ -120,6 +128,13 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
             "the last checkpoint could not be written: the next start takes longer".to_owned(),
         );
     }
+    if let Some(error) = &figures.history_failing {
+        let text = format!(
+            "history cannot be indexed and old readings cannot be deleted ({error}): unless that ends, the store \
+             fills up; check the card"
+        );
+        add("history_failing", text);
+    }
     if !figures.clock.trusted {
         add(
             "clock_untrusted",
@@ -130,6 +145,7 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
     }
     mqtt(figures, &mut add);
     keys(figures, &mut add);
+    listeners(figures, &mut add);
     if let Some(error) = &figures.node.config_error {
         let text =
             format!("the last reload was refused, the old configuration is in force: {error}");
@@ -207,16 +223,33 @@ fn mqtt(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
 }
 
 fn keys(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
-    let refused = figures.intake.refused.get("keys_max").copied();
-    let refused = refused.unwrap_or_default();
+    // Of the last minute: what was refused once is counted for ever, but over when nobody asks any more.
+    let refused = figures.last_minute.refused_keys_max;
     let keys = &figures.keys;
     if refused > 0 && keys.count >= keys.count_max {
         let count_max = keys.count_max;
         add(
             "keys_max",
             format!(
-                "there are {count_max} keys, and {refused} readings of others were refused: raise keys.keys_max, or \
-                 declare what is wanted with keys.auto_create = false"
+                "there are {count_max} keys, and {refused} readings of others were refused within the last minute: \
+                 raise keys.keys_max, or declare what is wanted with keys.auto_create = false"
+            ),
+        );
+    }
+}
+
+fn listeners(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
+    let failed = figures.last_minute.listeners_failed;
+    if failed > 0 {
+        let why = match &figures.listener_error {
+            Some(error) => format!(" ({error})"),
+            None => String::new(),
+        };
+        add(
+            "listener_failed",
+            format!(
+                "{failed} times within the last minute a connection could not be taken over{why}: look for open \
+                 connections that nobody needs, or raise the limit of open files"
             ),
         );
     }

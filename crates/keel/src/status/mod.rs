@@ -128,6 +128,12 @@ pub(crate) struct NodeFigures {
     pub(crate) lifetime: Totals,
     /// Readings are left out on purpose to keep deadlines. Nothing does that yet.
     pub(crate) shedding: bool,
+    /// Why index and retention do not go on; null while they do.
+    pub(crate) history_failing: Option<String>,
+    /// Connections that no listener could take over, of commands and of line protocol together: each failed accept.
+    pub(crate) listeners_failed: u64,
+    /// What the latest of them failed with, with the address or path of its listener; it stays.
+    pub(crate) listener_error: Option<String>,
 }
 
 /// The process.
@@ -266,6 +272,13 @@ pub(crate) struct IntakeFigures {
     pub(crate) refused: BTreeMap<String, u64>,
     /// The beginning of the latest refused thing by reason, where one is kept.
     pub(crate) refused_last: BTreeMap<String, String>,
+}
+
+impl IntakeFigures {
+    /// Bad input of one reason.
+    fn refused_for(&self, reason: RefusalReason) -> u64 {
+        self.refused.get(reason.name()).copied().unwrap_or_default()
+    }
 }
 
 /// The session with the broker.
@@ -469,6 +482,8 @@ impl NodeFigures {
             refused_busy: self.log.refused_busy,
             refused_full: self.log.refused_full,
             readings_dropped: self.history.readings_dropped,
+            refused_keys_max: self.intake.refused_for(RefusalReason::KeysMax),
+            listeners_failed: self.listeners_failed,
         }
     }
 }

@@ -114,6 +114,9 @@ fn well() -> NodeFigures {
             ..Totals::default()
         },
         shedding: false,
+        history_failing: None,
+        listeners_failed: 0,
+        listener_error: None,
     }
 }
 
@@ -160,8 +163,10 @@ fn a_node_that_is_well_is_ok() {
             f.log.refused_busy,
             f.log.refused_full,
             f.history.readings_dropped,
-        ) = (5, 5, 5)
+            f.listeners_failed,
+        ) = (5, 5, 5, 5)
     });
+    fine(|f| f.listener_error = Some("too many open files".to_owned()));
 }
 
 #[test]
@@ -176,6 +181,10 @@ fn each_reason_shows() {
     degraded("log_damaged", |f| f.log.files_unreadable = 1);
     degraded("log_damaged", |f| f.log.readings_missing = 1);
     degraded("checkpoint_failing", |f| f.log.checkpoint_failing = true);
+    degraded("history_failing", |f| {
+        f.history_failing = Some("x".to_owned())
+    });
+    degraded("listener_failed", |f| f.last_minute.listeners_failed = 1);
     degraded("clock_untrusted", |f| f.clock.trusted = false);
     degraded("config_refused", |f| {
         f.node.config_error = Some("x".to_owned())
@@ -224,14 +233,61 @@ fn a_lag_is_one_from_some_intervals_on() {
 #[test]
 fn keys_are_short_only_when_some_were_refused() {
     fine(|f| f.keys.count = 4096);
-    let refused = |f: &mut NodeFigures| f.intake.refused.insert("keys_max".to_owned(), 2);
-    fine(|f| {
-        refused(f);
-    });
+    fine(|f| f.last_minute.refused_keys_max = 2);
     degraded("keys_max", |f| {
-        refused(f);
+        f.last_minute.refused_keys_max = 2;
         f.keys.count = 4096;
     });
+}
+
+#[test]
+fn what_was_refused_is_over_when_a_minute_has_passed() {
+    let mut figures = well();
+    figures.keys.count = 4096;
+    figures.node.uptime_ms = 0;
+    let mut window = Window::new(figures.sample());
+    let mut codes_at = |uptime_ms: u64, refused: u64, failed: u64| {
+        figures.node.uptime_ms = uptime_ms;
+        figures
+            .intake
+            .refused
+            .insert("keys_max".to_owned(), refused);
+        figures.listeners_failed = failed;
+        let sample = figures.sample();
+        figures.last_minute = window.last_minute(&sample);
+        window.offer(sample);
+        judge(&figures)
+            .reasons
+            .into_iter()
+            .map(|reason| reason.code)
+            .collect::<Vec<_>>()
+    };
+    assert!(codes_at(5_000, 0, 0).is_empty());
+    assert_eq!(codes_at(10_000, 2, 0), ["keys_max"]);
+    assert_eq!(codes_at(40_000, 2, 3), ["keys_max", "listener_failed"]);
+    assert_eq!(codes_at(80_000, 2, 3), ["listener_failed"]);
+    assert!(codes_at(110_000, 2, 3).is_empty());
+}
+
+#[test]
+fn what_fails_is_named_in_the_text_and_in_the_json_form() {
+    let mut figures = well();
+    figures.history_failing = Some("index-7 cannot be written".to_owned());
+    figures.listener_error = Some("127.0.0.1:8094: too many open files".to_owned());
+    figures.last_minute.listeners_failed = 4;
+    let report = Report::new(figures);
+    let text = report.text();
+    assert!(text.contains("(index-7 cannot be written)"), "{text}");
+    assert!(
+        text.contains("4 times") && text.contains("(127.0.0.1:8094: too many open files)"),
+        "{text}"
+    );
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["history_failing"], "index-7 cannot be written");
+    assert_eq!(json["listeners_failed"], 0);
+    assert_eq!(json["reasons"][0]["code"], "history_failing");
+    let json = serde_json::to_value(Report::new(well())).unwrap();
+    assert!(json["history_failing"].is_null() && json["listener_error"].is_null());
 }
 
 #[test]
@@ -328,7 +384,7 @@ fn the_window_knows_its_spans_and_stays_small() {
     let mut sample = at(5_001);
     sample.readings_dropped = 3;
     assert_eq!(window.last_minute(&sample).readings_dropped, 3);
-    assert!(std::mem::size_of::<Sample>() * 123 < 8 << 10);
+    assert!(std::mem::size_of::<Sample>() * 123 < 9 << 10);
     assert!(format!("{window:?}").matches("uptime_ms").count() <= 123);
 }
 

@@ -28,6 +28,8 @@ pub(crate) struct Sample {
     pub(crate) refused_busy: u64,
     pub(crate) refused_full: u64,
     pub(crate) readings_dropped: u64,
+    pub(crate) refused_keys_max: u64,
+    pub(crate) listeners_failed: u64,
 }
 
 /// What a span of time added to the counters.
@@ -42,9 +44,12 @@ pub(crate) struct Delta {
     pub(crate) refused_busy: u64,
     pub(crate) refused_full: u64,
     pub(crate) readings_dropped: u64,
+    /// Readings refused because there were `keys_max` keys, and accepts that failed.
+    pub(crate) refused_keys_max: u64,
+    pub(crate) listeners_failed: u64,
 }
 
-/// The counters of the last ten minutes, a sample each 5 s; some 7 KiB.
+/// The counters of the last ten minutes, a sample each 5 s; some 9 KiB.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     samples: VecDeque<Sample>,
@@ -88,6 +93,8 @@ impl Window {
             refused_busy: now.refused_busy.saturating_sub(from.refused_busy),
             refused_full: now.refused_full.saturating_sub(from.refused_full),
             readings_dropped: now.readings_dropped.saturating_sub(from.readings_dropped),
+            refused_keys_max: now.refused_keys_max.saturating_sub(from.refused_keys_max),
+            listeners_failed: now.listeners_failed.saturating_sub(from.listeners_failed),
         }
     }
 
