@@ -696,10 +696,11 @@ impl<M: AsRef<[Line]>> Table<M> {
     }
 }
 
-/// The freshness rule: no older than the validity interval.
+/// The freshness rule: no older than the validity interval. A time that lies further than that in the future is a wrong
+/// time, and nobody knows how old its value is.
 #[must_use]
 pub fn is_fresh(age_ms: i64, avi_ms: u32) -> bool {
-    age_ms <= i64::from(avi_ms)
+    age_ms.unsigned_abs() <= u64::from(avi_ms)
 }
 
 fn validity(avi_ms: u32, temporal: bool) -> u64 {

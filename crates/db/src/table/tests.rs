@@ -129,6 +129,13 @@ fn freshness_counts_temporal_objects_only() {
     );
 }
 
+#[test]
+fn what_claims_to_come_from_the_future_is_not_fresh() {
+    assert!(is_fresh(100, 100) && is_fresh(-100, 100) && is_fresh(0, 0));
+    assert!(!is_fresh(101, 100) && !is_fresh(-101, 100));
+    assert!(!is_fresh(i64::MIN, u32::MAX) && !is_fresh(i64::MAX, u32::MAX));
+}
+
 fn at(wall_ms: i64) -> Now {
     Now {
         wall_ms,
