@@ -129,6 +129,78 @@ fn a_table_that_is_smaller_than_keys_max_is_the_limit() {
 }
 
 #[test]
+fn a_declared_key_that_cannot_be_made_costs_itself_alone() {
+    let options = DbOptions {
+        objects_max: 2,
+        ..DbOptions::default()
+    };
+    let declared = |patterns: &[(&str, u32)]| KeyRules {
+        rules: patterns.iter().map(|(key, ms)| rule(key, *ms)).collect(),
+        ..KeyRules::default()
+    };
+    let (node, _) = node(declared(&[("a", 1), ("b", 2)]), options);
+    assert_eq!(node.declare_exact(), Ok(2));
+    assert_eq!(node.declare_failures(), None);
+    let long = "x".repeat(65);
+    let changed = declared(&[("c", 3), (&long, 4), ("a", 5), ("d", 6), ("+", 7)]);
+    assert_eq!(node.set_rules(changed.clone()), Ok(2));
+    assert_eq!(validity(&node, "a"), Some((5, true)));
+    assert_eq!(validity(&node, "b"), Some((7, true)));
+    let failures = node.declare_failures().unwrap();
+    assert!(
+        failures.starts_with("3 of 4 declared keys cannot be made; the first is `c`: "),
+        "{failures}"
+    );
+    // The same rules again are no better, and others that fit are.
+    assert_eq!(node.set_rules(changed), Ok(2));
+    assert_eq!(node.declare_failures(), Some(failures));
+    assert_eq!(node.set_rules(declared(&[("b", 8)])), Ok(2));
+    assert_eq!(node.declare_failures(), None);
+    assert_eq!(validity(&node, "b"), Some((8, true)));
+}
+
+#[test]
+fn rules_that_differ_in_their_default_alone_are_applied_too() {
+    let (node, _) = node(rules(), DbOptions::default());
+    node.set_rules(KeyRules {
+        auto_create: true,
+        ..rules()
+    })
+    .unwrap();
+    node.resolve("kitchen").unwrap();
+    assert_eq!(validity(&node, "kitchen"), Some((500, true)));
+    node.set_rules(KeyRules {
+        default_validity_ms: 501,
+        ..rules()
+    })
+    .unwrap();
+    assert_eq!(validity(&node, "kitchen"), Some((501, true)));
+    assert_eq!(validity(&node, "door/1"), Some((200, false)));
+}
+
+#[test]
+fn a_new_key_does_not_wait_for_a_full_queue() {
+    let options = DbOptions {
+        queue_bytes_max: 1024,
+        ..DbOptions::default()
+    };
+    let (node, _) = node(rules(), options);
+    let object = node.resolve("room/9").unwrap();
+    while node.put(object, &[0; 8], None).is_ok() {}
+    // Whoever waited for room would commit here: nothing else does.
+    let new = node.resolve("room/8").unwrap();
+    assert_eq!(node.set_rules(rules()), Ok(4));
+    assert_eq!(node.durable_end(), 0);
+    assert_eq!(
+        node.put(object, &[0; 8], None),
+        Err(PutError::Wait { full: false })
+    );
+    node.database().pump().unwrap();
+    assert!(node.put(new, &[0; 8], None).is_ok());
+    assert_eq!(validity(&node, "door/1"), Some((200, false)));
+}
+
+#[test]
 fn values_of_every_kind_come_back_with_their_time() {
     let rules = KeyRules {
         auto_create: true,

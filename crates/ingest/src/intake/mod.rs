@@ -9,13 +9,15 @@
 //! makes no object.
 //!
 //! **Files:** `run.rs` the intake, `options.rs` what it is told, `decode.rs` payloads, `template.rs` keys, `time.rs`
-//! times that are believed, `counters.rs` and `reason.rs` what was refused, `node.rs` the database as destination.
+//! times that are believed, `counters.rs` and `reason.rs` what was refused, `node.rs` the database as destination,
+//! `rules.rs` the rule of a key.
 
 mod counters;
 mod decode;
 mod node;
 mod options;
 mod reason;
+mod rules;
 mod run;
 mod template;
 mod time;

@@ -7,14 +7,15 @@ use std::time::Duration;
 use base::clock::Clock;
 use db::{Database, Durability, ObjectId, ObjectSpec, SegmentStore};
 
-use super::{Destination, KeyRules, LogGone, PutError, Reason, check_key};
+use super::rules::RuleIndex;
+use super::{Destination, KeyRule, KeyRules, LogGone, PutError, Reason, check_key};
 use crate::pattern;
 
 /// Makes and finds objects by the rules, and puts readings with batched durability.
 pub struct NodeDestination<S: SegmentStore> {
     database: Arc<Database<S>>,
     clock: Arc<dyn Clock>,
-    rules: Mutex<KeyRules>,
+    rules: Mutex<Held>,
     /// Second of the wall clock in which `trusted` was last asked for: asking is a system call.
     trusted_at_s: AtomicI64,
     trusted: AtomicBool,
@@ -34,7 +35,7 @@ impl<S: SegmentStore> NodeDestination<S> {
         Self {
             database,
             clock,
-            rules: Mutex::new(rules),
+            rules: Mutex::new(Held::new(rules)),
             trusted_at_s: AtomicI64::new(i64::MIN),
             trusted: AtomicBool::new(false),
         }
@@ -46,76 +47,152 @@ impl<S: SegmentStore> NodeDestination<S> {
     }
 
     /// Makes every key that is declared without wildcards, and gives those that exist the validity that the rules
-    /// say now. Returns the keys there are. May wait while the database's queue is full.
+    /// say now. Returns the keys there are. Never waits. A key that cannot be made costs itself alone: the others are
+    /// declared, and [`declare_failures`](Self::declare_failures) tells of it.
     ///
     /// # Errors
-    /// As [`Database::declare`].
+    /// What concerns the database as a whole; at present nothing does.
     pub fn declare_exact(&self) -> Result<u32, db::Error> {
-        let rules = self.rules();
-        let exact = rules
-            .rules
-            .iter()
-            .filter(|rule| pattern::is_exact(&rule.pattern));
-        for rule in exact {
-            self.declare(&rules, &rule.pattern)?;
-        }
-        for id in 0..self.database.objects() {
-            let key = self.database.key(ObjectId(id));
-            // Damage can cost a key; its object stays without a name.
-            if !key.as_str().is_empty() {
-                self.declare(&rules, key.as_str())?;
-            }
-        }
-        Ok(self.database.objects())
+        self.apply(&mut self.rules())
     }
 
     /// Takes other rules, from a configuration that was read again, and applies them as
     /// [`declare_exact`](Self::declare_exact) does. Intakes must be told with `Intake::reload` afterwards.
     ///
     /// # Errors
-    /// As [`Database::declare`]; the rules hold all the same.
+    /// As [`declare_exact`](Self::declare_exact); the rules hold all the same.
     pub fn set_rules(&self, rules: KeyRules) -> Result<u32, db::Error> {
-        *self.rules() = rules;
-        self.declare_exact()
+        let mut held = self.rules();
+        let same = held.rules.rules == rules.rules
+            && held.rules.default_validity_ms == rules.default_validity_ms;
+        let applied = held.applied && same;
+        *held = Held {
+            applied,
+            ..Held::new(rules)
+        };
+        self.apply(&mut held)
     }
 
-    fn declare(&self, rules: &KeyRules, key: &str) -> Result<ObjectId, db::Error> {
-        let rule = rule_of(rules, key);
-        self.database.declare(&ObjectSpec {
+    /// Which declared keys could not be made when the rules were last applied, and why, for people; `None` when all
+    /// are there.
+    #[must_use]
+    pub fn declare_failures(&self) -> Option<String> {
+        self.rules().failures.clone()
+    }
+
+    fn apply(&self, held: &mut Held) -> Result<u32, db::Error> {
+        let (mut declared, mut failed) = (0_u64, 0_u64);
+        let mut first: Option<(&str, db::Error)> = None;
+        let mut general = None;
+        for rule in &held.rules.rules {
+            if !pattern::is_exact(&rule.pattern) {
+                continue;
+            }
+            declared += 1;
+            match self.declare(held, &rule.pattern) {
+                Ok(_) => {}
+                Err(error @ (db::Error::KeyInvalid { .. } | db::Error::TableFull { .. })) => {
+                    failed += 1;
+                    first.get_or_insert((&rule.pattern, error));
+                }
+                Err(error) => {
+                    general.get_or_insert(error);
+                }
+            }
+        }
+        let failures = first.map(|(key, error)| {
+            let key = super::excerpt(key.as_bytes());
+            format!(
+                "{failed} of {declared} declared keys cannot be made; the first is `{key}`: {error}"
+            )
+        });
+        // Keys that are made later get their validity then, so one application for each set of rules is enough.
+        if !held.applied {
+            for id in (0..self.database.objects()).map(ObjectId) {
+                let key = self.database.key(id);
+                let key = key.as_str();
+                // Damage can cost a key; its object stays without a name.
+                if key.is_empty() || self.database.validity(id) == held.validity_of(key) {
+                    continue;
+                }
+                if let Err(error) = self.declare(held, key) {
+                    general.get_or_insert(error);
+                }
+            }
+        }
+        held.failures = failures;
+        held.applied = general.is_none();
+        match general {
+            Some(error) => Err(error),
+            None => Ok(self.database.objects()),
+        }
+    }
+
+    /// Never waits: callers have others to serve. A declaration that finds no room in the queue reaches flash with
+    /// the object's first reading.
+    fn declare(&self, held: &Held, key: &str) -> Result<ObjectId, db::Error> {
+        let (avi_ms, temporal) = held.validity_of(key);
+        self.database.try_declare(&ObjectSpec {
             key,
-            avi_ms: rule.map_or(rules.default_validity_ms, |rule| rule.validity_ms),
-            temporal: rule.is_none_or(|rule| rule.temporal),
+            avi_ms,
+            temporal,
         })
     }
 
-    fn rules(&self) -> MutexGuard<'_, KeyRules> {
+    fn rules(&self) -> MutexGuard<'_, Held> {
         // Rules are replaced as a whole, so a holder that panicked has done no harm.
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn rule_of<'r>(rules: &'r KeyRules, key: &str) -> Option<&'r super::KeyRule> {
-    rules
-        .rules
-        .iter()
-        .find(|rule| pattern::matches(&rule.pattern, key))
+/// The rules in force.
+#[derive(Debug)]
+struct Held {
+    rules: KeyRules,
+    index: RuleIndex,
+    /// Whether the keys that exist have the validity that the rules say.
+    applied: bool,
+    failures: Option<String>,
+}
+
+impl Held {
+    fn new(rules: KeyRules) -> Self {
+        Self {
+            index: RuleIndex::new(rules.rules.iter().map(|rule| rule.pattern.as_str())),
+            rules,
+            applied: false,
+            failures: None,
+        }
+    }
+
+    /// The first that fits.
+    fn rule_of(&self, key: &str) -> Option<&KeyRule> {
+        self.rules.rules.get(self.index.find(key)?)
+    }
+
+    fn validity_of(&self, key: &str) -> (u32, bool) {
+        match self.rule_of(key) {
+            Some(rule) => (rule.validity_ms, rule.temporal),
+            None => (self.rules.default_validity_ms, true),
+        }
+    }
 }
 
 impl<S: SegmentStore + 'static> Destination for NodeDestination<S> {
-    /// A new key is declared here, which may wait while the database's queue is full.
+    /// A new key is declared here. Never waits.
     fn resolve(&self, key: &str) -> Result<u32, Reason> {
         check_key(key)?;
-        let rules = self.rules();
-        if rule_of(&rules, key).is_none() && !rules.auto_create {
+        let held = self.rules();
+        if !held.rules.auto_create && held.rule_of(key).is_none() {
             return Err(Reason::KeyUnknown);
         }
         if let Some(id) = self.database.lookup(key) {
             return Ok(id.0);
         }
-        if self.database.objects() >= rules.keys_max {
+        if self.database.objects() >= held.rules.keys_max {
             return Err(Reason::KeysMax);
         }
-        match self.declare(&rules, key) {
+        match self.declare(&held, key) {
             Ok(id) => Ok(id.0),
             Err(db::Error::KeyInvalid { .. }) => Err(Reason::KeyInvalid),
             Err(db::Error::TableFull { .. }) => Err(Reason::KeysMax),
