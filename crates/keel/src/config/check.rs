@@ -121,7 +121,7 @@ impl Config {
         format!("at most {keys_max}, {made}; {rules}; values of at most {bytes} bytes")
     }
 
-    fn sources_sentence(&self) -> String {
+    pub(super) fn sources_sentence(&self) -> String {
         let mut sources = Vec::new();
         if let Some(address) = self.line.tcp_listen {
             sources.push(format!("line protocol on {address}"));
@@ -136,9 +136,8 @@ impl Config {
             };
             let filters: Vec<String> = mqtt.subscribe.iter().map(filter).collect();
             sources.push(format!(
-                "MQTT {version} from {}:{} as {}: {}",
-                mqtt.host,
-                mqtt.port,
+                "MQTT {version} from {} as {}: {}",
+                mqtt.address(),
                 mqtt.client_id,
                 filters.join(", ")
             ));

@@ -258,6 +258,15 @@ impl Config {
 }
 
 impl MqttConfig {
+    /// `host:port`; an IPv6 address in its brackets.
+    pub(crate) fn address(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
     /// The password, read from its file now.
     ///
     /// # Errors

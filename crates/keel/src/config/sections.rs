@@ -126,6 +126,13 @@ impl Reader<'_> {
         const REMEDY: &str = "name the keys that are meant, such as \"hall/+/temperature\"";
         let pattern = section.required("pattern", pattern::PATTERN_BYTES_MAX, REMEDY);
         check_pattern(&section, "pattern", &pattern);
+        // What stands for one key is made at the start, so it must be one that can be made.
+        let bytes = pattern.value.len();
+        if bytes > db::KEY_BYTES_MAX && pattern::is_exact(&pattern.value) {
+            let wrong = format!("is a key of {bytes} bytes");
+            let remedy = format!("give at most {}, or a pattern", db::KEY_BYTES_MAX);
+            section.wrong(pattern.line, "pattern", &wrong, remedy);
+        }
         let key = KeyConfig {
             pattern: pattern.value,
             validity_ms: section.integer(
@@ -234,6 +241,7 @@ impl Reader<'_> {
         const REMEDY: &str = "give a topic filter, such as \"sensors/#\"";
         let filter = section.required("filter", pattern::PATTERN_BYTES_MAX, REMEDY);
         check_pattern(&section, "filter", &filter);
+        check_shared(&section, &filter);
         let kinds = [
             ("number", Kind::Number),
             ("json", Kind::Json),
@@ -347,6 +355,20 @@ fn check_pattern(section: &Section<'_, '_>, key: &'static str, pattern: &At<Stri
     if let Err(error) = pattern::check(&pattern.value) {
         let wrong = format!("is \"{}\"", pattern.value);
         section.wrong(pattern.line, key, &wrong, reason(&error));
+    }
+}
+
+/// A shared subscription is `$share/GROUP/FILTER`; the broker takes nothing else that begins so.
+fn check_shared(section: &Section<'_, '_>, filter: &At<String>) {
+    let Some(rest) = filter.value.strip_prefix("$share/") else {
+        return;
+    };
+    let (group, shared) = rest.split_once('/').unwrap_or((rest, ""));
+    if group.is_empty() || group.contains(['+', '#']) || shared.is_empty() {
+        let wrong = format!("is \"{}\"", filter.value);
+        let remedy =
+            "a shared subscription is $share/GROUP/FILTER, such as \"$share/keel/sensors/#\"";
+        section.wrong(filter.line, "filter", &wrong, remedy);
     }
 }
 

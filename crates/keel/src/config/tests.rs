@@ -164,6 +164,18 @@ fn ranges_and_types_are_told_with_the_remedy() {
             "keel.toml:2: key.pattern is \"a/#/b\"; `#` must be the whole last level",
         ),
         (
+            "[[key]]\npattern = \"a\"\n[[key]]\npattern = \"0123456789012345678901234567890123456789/12345678901234567890123/5\"",
+            "keel.toml:4: key.pattern is a key of 66 bytes; give at most 64, or a pattern",
+        ),
+        (
+            "[[key]]\npattern = \"a\\u0007\"",
+            "keel.toml:2: key.pattern holds a control character; remove it",
+        ),
+        (
+            "[[key]]\npattern = \"a\\u0085\"",
+            "keel.toml:2: key.pattern holds a control character; remove it",
+        ),
+        (
             "[[key]]\nvalidity_ms = 5",
             "keel.toml:1: key.pattern is missing; name the keys that are meant, such as \"hall/+/temperature\"",
         ),
@@ -245,6 +257,29 @@ fn the_broker_is_checked() {
     ] {
         assert_eq!(error(&mqtt(rest)), expected);
     }
+    for bad in [
+        "$share/g",
+        "$share/g/",
+        "$share//a",
+        "$share/+/a",
+        "$share/",
+    ] {
+        let text = mqtt("").replace("a/#", bad);
+        let expected = format!(
+            "keel.toml:6: mqtt.subscribe.filter is \"{bad}\"; a shared subscription is $share/GROUP/FILTER, such as \
+             \"$share/keel/sensors/#\""
+        );
+        assert_eq!(error(&text), expected);
+    }
+    for good in [
+        "$share/g/a/#",
+        "$share/g/+",
+        "$share/g//a",
+        "$shared/a",
+        "$SYS/#",
+    ] {
+        parse(&mqtt("").replace("a/#", good)).unwrap();
+    }
     let line = parse(&mqtt(
         "[[mqtt.subscribe]]\nfilter = \"l\"\npayload = \"line\"",
     ))
@@ -275,7 +310,28 @@ fn the_broker_is_checked() {
         assert_eq!(error(&text), expected);
     }
     let text = mqtt("").replace("h:1883", "[::1]:1883");
-    assert_eq!(parse(&text).unwrap().mqtt.unwrap().host, "::1");
+    let config = parse(&text).unwrap();
+    assert!(
+        config
+            .sources_sentence()
+            .contains("MQTT 5 from [::1]:1883 as k")
+    );
+    assert_eq!(config.mqtt.unwrap().host, "::1");
+}
+
+#[test]
+fn what_is_declared_as_one_key_is_one_that_can_be_made() {
+    // As long as a key can be, in bytes; and a pattern, which stands for keys that can be shorter than it is.
+    for pattern in [
+        "x".repeat(64),
+        "é".repeat(32),
+        format!("{}/+/#", "x".repeat(70)),
+    ] {
+        parse(&format!("[[key]]\npattern = \"{pattern}\"")).unwrap();
+    }
+    let text = format!("\n[[key]]\npattern = \"{}\"", "é".repeat(33));
+    let expected = "keel.toml:3: key.pattern is a key of 66 bytes; give at most 64, or a pattern";
+    assert_eq!(error(&text), expected);
 }
 
 #[test]
