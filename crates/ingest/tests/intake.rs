@@ -5,8 +5,8 @@ mod intake_support;
 use std::collections::BTreeMap;
 
 use ingest::intake::{
-    IntakeOptions, JSON_BYTES_MAX, Outcome, PayloadKind, Reason, TOPIC_CACHED_BYTES_MAX, Template,
-    TemplateKind,
+    IntakeOptions, JSON_BYTES_MAX, Outcome, PayloadKind, Reason, SubscriptionRule,
+    TOPIC_CACHED_BYTES_MAX, Template, TemplateKind,
 };
 use ingest::line::{FIELDS_MAX, Precision, TAGS_MAX};
 use intake_support::{Fake, NOW_MS, intake, json, offer, options, refused, topic_rule};
@@ -491,6 +491,49 @@ fn topics_at_hand_are_limited_in_number_and_length() {
     intake.mqtt(b"n/a/99", b"1");
     assert_eq!(fake.with(|inner| inner.keys.clone()), ["a", "n"]);
     assert_eq!(intake.counters().readings(), 104);
+}
+
+#[test]
+fn what_was_taken_of_a_message_counts_after_a_reload_that_refuses_its_rest() {
+    let lines = topic_rule("t", "{measurement}/{field}", PayloadKind::Line);
+    let with = |subscriptions: &[SubscriptionRule]| IntakeOptions {
+        subscriptions: subscriptions.to_vec(),
+        ..IntakeOptions::default()
+    };
+    let begun = |room: usize, payload: &[u8], consumed: usize| {
+        let fake = Fake::new();
+        fake.with(|inner| inner.room = room);
+        let mut intake = ingest::intake::Intake::new(with(&[lines.clone()]), fake.clone());
+        let wait = Outcome::Wait {
+            consumed,
+            full: false,
+        };
+        assert_eq!(intake.mqtt(b"t", payload), wait);
+        (fake, intake)
+    };
+    // The subscription is gone.
+    let (_, mut intake) = begun(1, b"m a=1\nm b=2\n", 6);
+    intake.reload(with(&[]));
+    let accepted = Outcome::Accepted { lsn_end: 1 };
+    assert_eq!(intake.mqtt(b"t", b"m b=2\n"), accepted);
+    assert_eq!(intake.counters().refused(Reason::TopicUnmatched), 1);
+    // It has to do with that message alone.
+    assert_eq!(intake.mqtt(b"t", b"m b=2\n"), Outcome::Refused);
+    // The same within a line.
+    let (_, mut intake) = begun(1, b"m a=1,b=2", 0);
+    intake.reload(with(&[topic_rule("t", "{topic}", PayloadKind::Number)]));
+    assert_eq!(intake.mqtt(b"t", b"m a=1,b=2"), accepted);
+    // The rest has to wait once more before other rules refuse it.
+    let (fake, mut intake) = begun(1, b"m a=1\nm b=2", 6);
+    fake.with(|inner| inner.room = 0);
+    let wait = Outcome::Wait {
+        consumed: 0,
+        full: false,
+    };
+    assert_eq!(intake.mqtt(b"t", b"m b=2"), wait);
+    intake.reload(with(&[]));
+    assert_eq!(intake.mqtt(b"t", b"m b=2"), accepted);
+    assert_eq!(fake.texts(), ["m/a=1"]);
 }
 
 #[test]

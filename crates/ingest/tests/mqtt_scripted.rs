@@ -460,6 +460,55 @@ fn packets_that_come_byte_by_byte_are_packets() {
 }
 
 #[test]
+fn a_lower_limit_does_not_take_back_a_message_that_was_taken_in_part() {
+    for version in BOTH {
+        let fake = Fake::new(version);
+        let store = Store::new();
+        store.set(|inner| inner.room = Some(1));
+        let mut options = options(fake.port(), version, "t");
+        let session = Running::start(options.clone(), &store);
+        let mut peer = fake.subscribed();
+        let rest = "b".repeat(200);
+        let mut body = vec![0, 1, b't', 0, 7];
+        if version == Version::V5 {
+            body.push(0);
+        }
+        body.extend_from_slice(format!("a\n{rest}").as_bytes());
+        let length = u8::try_from(body.len() - 128).unwrap() | 0x80;
+        peer.send(&[&[0x32, length, 1][..], &body].concat());
+        until("the message waits", || store.lock().waits > 0);
+        options.packet_bytes_max = 128;
+        options
+            .subscriptions
+            .push(subscription("u", Qos::AtLeastOnce));
+        session.controller.reload(options).unwrap();
+        // The new subscription shows that the session has heard of it.
+        peer.grant(&[1]);
+        let waits = store.lock().waits;
+        until("it is offered again or given up", || {
+            let inner = store.lock();
+            inner.waits > waits || !inner.refused.is_empty()
+        });
+        store.set(|inner| inner.room = None);
+        until("its rest is taken", || store.count("t") == 2);
+        assert_eq!(store.lock().refused, []);
+        assert_eq!(store.payloads("t"), ["a".to_owned(), rest]);
+        store.set_durable(1);
+        // The limit holds for the next one, which has nothing to wait for but its turn.
+        peer.send(&[&[0x32, length, 1][..], &body].concat());
+        until("the next is refused", || {
+            store.lock().refused == [Reason::Oversized]
+        });
+        assert_eq!(session.figures().acknowledged, 0);
+        store.set_durable(2);
+        until("both are acknowledged", || {
+            session.figures().acknowledged == 2
+        });
+        session.stop(0);
+    }
+}
+
+#[test]
 fn qos_2_is_served_although_it_is_never_asked_for() {
     for version in BOTH {
         let fake = Fake::new(version);

@@ -146,7 +146,18 @@ impl<D: Destination> Intake<D> {
     /// payload goes on where it stopped; any other call makes the intake forget that place.
     pub fn mqtt(&mut self, topic: &[u8], payload: &[u8]) -> Outcome {
         let waiting = self.waiting_message.take();
-        let outcome = self.message(topic, payload, waiting);
+        let taken_end = self.progress_of(waiting, topic, payload).lsn_end;
+        let mut outcome = self.message(topic, payload, waiting);
+        if taken_end > 0 {
+            // Other rules may hold for the rest than for what was taken: it has been all the same, and must be
+            // durable before the message is acknowledged.
+            match &mut outcome {
+                Outcome::Accepted { lsn_end } => *lsn_end = taken_end.max(*lsn_end),
+                Outcome::Refused => outcome = Outcome::Accepted { lsn_end: taken_end },
+                // Only lines can have been taken in part, so only they can have to wait again, and keep the place.
+                Outcome::Wait { .. } | Outcome::Failed => {}
+            }
+        }
         if !matches!(outcome, Outcome::Wait { .. }) {
             self.counters.add_message();
         }

@@ -89,6 +89,9 @@ pub(super) struct Session<'a, C> {
     written: usize,
     /// Bytes of the first payload in the reader that the consumer is done with.
     offset: usize,
+    /// The limit under which the first message in the reader has been offered already. A lower one must not take it
+    /// back: readings of it may have been taken.
+    offered_bytes_max: Option<usize>,
     halt: Option<Halt>,
     pace: Pace,
     /// The last read filled its space: there is more.
@@ -129,6 +132,7 @@ impl<'a, C: Consumer> Session<'a, C> {
             out: Vec::new(),
             written: 0,
             offset: 0,
+            offered_bytes_max: None,
             halt: None,
             pace: Pace::new(now),
             eager: false,
@@ -198,10 +202,10 @@ impl<'a, C: Consumer> Session<'a, C> {
         let mut progress = false;
         let inflight_max = usize::from(self.options.inflight_max);
         let result = loop {
-            let step = match self
-                .reader
-                .peek(self.options.version, self.options.packet_bytes_max)
-            {
+            let bytes_max = self
+                .offered_bytes_max
+                .unwrap_or(self.options.packet_bytes_max);
+            let step = match self.reader.peek(self.options.version, bytes_max) {
                 Ok(step) => step,
                 Err(malformed) => break Err(malformed.into()),
             };
@@ -217,6 +221,7 @@ impl<'a, C: Consumer> Session<'a, C> {
                         Outcome::Refused => 0,
                         Outcome::Wait { consumed, full } => {
                             self.offset += consumed.min(rest.len());
+                            self.offered_bytes_max = Some(bytes_max);
                             progress |= consumed > 0;
                             break Ok(Some(if full { Pause::Full } else { Pause::Busy }));
                         }
@@ -255,6 +260,7 @@ impl<'a, C: Consumer> Session<'a, C> {
             }
             self.reader.advance(bytes);
             self.offset = 0;
+            self.offered_bytes_max = None;
             taken += 1;
         };
         drop(consumer);
