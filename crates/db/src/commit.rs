@@ -48,6 +48,8 @@ pub(crate) struct Shared<S: SegmentStore> {
     /// Steps of the wall clock seen.
     pub(crate) clock_steps: AtomicU64,
     pub(crate) retention: Mutex<Retention>,
+    /// Bytes that the store can hold.
+    pub(crate) capacity_bytes: u64,
     /// Callers that wait for the store; the commit side lets them have it between two rounds.
     pub(crate) store_waiters: AtomicU32,
     /// The commit side waits for the store: whoever wants it next lets it go first.
@@ -72,6 +74,8 @@ pub(crate) struct Core<S: SegmentStore> {
     pub(crate) needed_from_next: u32,
     /// What is known of the segments.
     pub(crate) index: Index,
+    /// Log bytes appended when room was last sought in a full store.
+    pub(crate) room_sought_at: Option<u64>,
     /// Checkpoint files that are of no use.
     pub(crate) stale_checkpoints: Vec<u32>,
     /// Log bytes since the position of the last checkpoint begun.
@@ -89,6 +93,9 @@ const FULL_RETRY: Duration = Duration::from_millis(200);
 const TURN: Duration = Duration::from_micros(50);
 /// Turns that a caller leaves to a commit that waits; a commit gets the lock in the first one.
 const COMMIT_FIRST_TRIES: u32 = 100;
+
+/// Bytes of an object in a checkpoint, beside its value.
+const OBJECT_BYTES_BESIDES: u64 = 112;
 
 /// What the thread does next.
 enum Plan {
@@ -114,35 +121,45 @@ impl<S: SegmentStore> Shared<S> {
             return Err(LogFailure::Closed);
         }
         self.sample_wall_trusted();
-        if self.clock_changed.swap(false, Ordering::Relaxed) {
-            core.writer.anchor_next();
-        }
-        if let Some(failure) = lock(&self.queue).failure {
-            return Err(failure);
-        }
-        // What a full store kept from being written comes first.
-        self.commit_drained(core)?;
         {
             let mut queue = lock(&self.queue);
-            self.in_flight_since_ns.store(
-                queue.first_reading_ns.unwrap_or(NO_READING),
-                Ordering::Relaxed,
-            );
-            self.in_flight.store(!queue.is_empty(), Ordering::Relaxed);
-            queue.swap(&mut core.drained);
+            queue.checkpoint_due = false;
+            if let Some(failure) = queue.failure {
+                return Err(failure);
+            }
         }
-        self.commit_drained(core)?;
+        // What a full store kept from being written comes first.
+        let mut committed = self.commit_drained(core);
+        if committed.is_ok() {
+            {
+                let mut queue = lock(&self.queue);
+                self.in_flight_since_ns.store(
+                    queue.first_reading_ns.unwrap_or(NO_READING),
+                    Ordering::Relaxed,
+                );
+                self.in_flight.store(!queue.is_empty(), Ordering::Relaxed);
+                queue.swap(&mut core.drained);
+            }
+            committed = self.commit_drained(core);
+        }
+        if let Err(failure) = committed
+            && failure != LogFailure::Full
+        {
+            return Err(failure);
+        }
+        // In a full store, too: retention may wait for it, and its room has been kept.
         let due = core.checkpoint.is_some() || core.log_bytes >= self.options.checkpoint_bytes;
         if due && let Err(failure) = self.checkpoint_piece(core) {
             self.fail(failure);
             return Err(failure);
         }
-        Ok(core.checkpoint.is_some())
+        committed.map(|()| core.checkpoint.is_some())
     }
 
     /// Makes what was taken from the queue durable; when the store is full, after making room as configured.
     fn commit_drained(&self, core: &mut Core<S>) -> Result<(), LogFailure> {
-        if core.drained.is_empty() {
+        let clock_changed = self.clock_changed.swap(false, Ordering::Relaxed);
+        if core.drained.is_empty() && !clock_changed {
             return Ok(());
         }
         let around = Surroundings {
@@ -154,6 +171,20 @@ impl<S: SegmentStore> Shared<S> {
             in_flight_since_ns: &self.in_flight_since_ns,
         };
         core.writer.set_reserve_bytes(self.checkpoint_bytes_max());
+        if clock_changed && let Some(store) = core.store.as_mut() {
+            // Said at once: perhaps no reading follows, and those before it are dated by this.
+            match core.writer.say_clock(store, &around) {
+                Ok(()) => {}
+                Err(LogFailure::Full) => core.writer.anchor_next(),
+                Err(failure) => {
+                    self.fail(failure);
+                    return Err(failure);
+                }
+            }
+            if core.drained.is_empty() {
+                return Ok(());
+            }
+        }
         loop {
             let Some(store) = core.store.as_mut() else {
                 return Err(LogFailure::Closed);
@@ -191,10 +222,10 @@ impl<S: SegmentStore> Shared<S> {
         Ok(())
     }
 
-    /// Bytes that a checkpoint of all objects can take.
-    fn checkpoint_bytes_max(&self) -> u64 {
-        let object = self.table.value_bytes_max() as u64 + 112;
-        u64::from(self.table.objects()) * object + 4096
+    /// Bytes that a checkpoint of all objects takes, and never so many that little would be left for the log.
+    pub(crate) fn checkpoint_bytes_max(&self) -> u64 {
+        let objects = u64::from(self.table.objects()) * OBJECT_BYTES_BESIDES;
+        (objects + self.table.values_bytes() + 4096).min(self.capacity_bytes / 4)
     }
 
     /// Deletes the oldest segment if the policy says so and a restart does not need it. `false`: nothing to be had.
@@ -202,7 +233,10 @@ impl<S: SegmentStore> Shared<S> {
         if lock(&self.retention).full_policy != FullPolicy::DropOldest {
             return Ok(false);
         }
-        if !self.oldest_is_free(core) {
+        let appended = core.writer.bytes_appended();
+        if !self.oldest_is_free(core) && core.room_sought_at != Some(appended) {
+            // Once for each state of the log: trying again would only wear the card.
+            core.room_sought_at = Some(appended);
             // A checkpoint now, into the room that is kept for it, and the log before it is free.
             if core.writer.segments().len() == 1
                 && core.writer.active().is_some_and(|(_, bytes)| bytes > 0)
@@ -255,25 +289,26 @@ impl<S: SegmentStore> Shared<S> {
         let Some(oldest) = segments.next().copied() else {
             return Ok(0);
         };
-        let next = segments.next().copied();
-        let begin = core.index.first_lsn(store, oldest);
-        let end = match next {
-            Some(next) => core.index.first_lsn(store, next),
-            None => Some(core.writer.next_lsn()),
-        };
+        let live = core.writer.summary();
+        // A segment may be without a number: its first append was cut.
+        let begin = core.index.first_lsn(store, oldest, live);
+        let begin = begin.unwrap_or_else(|| lock(&self.counters).oldest_lsn);
+        let end = segments
+            .find_map(|later| core.index.first_lsn(store, *later, live))
+            .unwrap_or(core.writer.next_lsn());
         // The index first: one without a segment is found and removed, a segment without one is only read again.
         for name in [index::name(oldest), segment_name(oldest)] {
             match store.delete(&name) {
                 Ok(()) | Err(StoreError::NotFound) => {}
+                // Its entry cannot be read: it stays where it is, and the next one goes.
+                Err(StoreError::Damaged { .. }) => core.index.damage.files_unreadable += 1,
                 Err(error) => return Err(failure_of(&error)),
             }
         }
         core.index.forget(oldest);
         core.writer.forget_oldest();
-        lock(&self.counters).oldest_lsn = end.unwrap_or(0);
-        Ok(begin
-            .zip(end)
-            .map_or(0, |(begin, end)| end.saturating_sub(begin)))
+        lock(&self.counters).oldest_lsn = end;
+        Ok(end.saturating_sub(begin))
     }
 
     /// Takes the store for a caller. The lock is not fair: a caller that comes back at once, as a range read does,
@@ -407,7 +442,7 @@ impl<S: SegmentStore> Shared<S> {
             }
             return Plan::Nap(left);
         }
-        if checkpointing {
+        if checkpointing || queue.checkpoint_due || self.clock_changed.load(Ordering::Relaxed) {
             return Plan::Round;
         }
         queue.urgent = false;

@@ -88,6 +88,7 @@ impl<S: SegmentStore> Database<S> {
         if let Some((segment, length)) = recovered.resume {
             writer.resume(store.open(&segment_name(segment))?, segment, length);
         }
+        let capacity_bytes = store.capacity_bytes();
         let segments = recovered.segments;
         writer.set_segments(segments);
         let boot_id = clock.boot_id();
@@ -108,6 +109,7 @@ impl<S: SegmentStore> Database<S> {
                 needed_from: recovered.needed_from,
                 needed_from_next: 0,
                 index: Index::default(),
+                room_sought_at: None,
                 stale_checkpoints: recovered.stale_checkpoints,
                 log_bytes: recovered.log_bytes,
             }),
@@ -120,6 +122,7 @@ impl<S: SegmentStore> Database<S> {
             clock_changed: AtomicBool::new(false),
             clock_steps: AtomicU64::new(0),
             retention: Mutex::new(options.retention),
+            capacity_bytes,
             store_waiters: AtomicU32::new(0),
             commit_waits: AtomicBool::new(false),
             thread: OnceLock::new(),
@@ -157,10 +160,9 @@ impl<S: SegmentStore> Database<S> {
     /// # Errors
     /// [`Error::KeyInvalid`], [`Error::TableFull`], [`Error::Closed`], [`Error::LogFailed`], [`Error::Full`].
     pub fn declare(&self, spec: &ObjectSpec<'_>) -> Result<ObjectId, Error> {
-        let (id, changed) = self
-            .shared
-            .table
-            .insert(spec.key, spec.avi_ms, spec.temporal)?;
+        let table = &self.shared.table;
+        let before = table.lookup(spec.key).map(|id| table.validity(id));
+        let (id, changed) = table.insert(spec.key, spec.avi_ms, spec.temporal)?;
         if !changed {
             return Ok(id);
         }
@@ -168,7 +170,13 @@ impl<S: SegmentStore> Database<S> {
         loop {
             {
                 let mut queue = lock(&self.shared.queue);
-                Self::check_open(&queue)?;
+                if let Err(error) = Self::check_open(&queue) {
+                    drop(queue);
+                    // Or the same call, repeated, would find nothing to do.
+                    let (avi_ms, temporal) = before.unwrap_or((0, false));
+                    table.insert(spec.key, avi_ms, temporal)?;
+                    return Err(error);
+                }
                 if queue.has_room(&entry) {
                     queue.push(&entry);
                     let wake = std::mem::take(&mut queue.sleeping);
@@ -468,7 +476,7 @@ impl<S: SegmentStore> Database<S> {
                 segments: core.writer.segments(),
                 active,
                 live: core.writer.summary(),
-                segment_bytes_max: shared.options.segment_bytes_max,
+                limits: shared.limits(),
                 present: present.map(|sample| (shared.boot_id, sample)),
             };
             history::slice(&mut source, query, cursor)?

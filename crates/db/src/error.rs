@@ -118,7 +118,10 @@ pub enum Error {
         reason: &'static str,
     },
     /// A later version wrote the log. Nothing was changed.
-    #[error("the log has format version {found}, this program knows up to 0: use a newer program")]
+    #[error(
+        "the log has format version {found}, this program knows up to {}: use a newer program",
+        crate::log::codec::FORMAT_VERSION
+    )]
     Version {
         /// Version in the file.
         found: u32,

@@ -59,6 +59,8 @@ pub(crate) struct Queue {
     pub(crate) closed: bool,
     /// The log has failed.
     pub(crate) failure: Option<LogFailure>,
+    /// A checkpoint is wanted although nothing waits.
+    pub(crate) checkpoint_due: bool,
     /// The store is full: nothing more is taken until room returns.
     pub(crate) full: bool,
     /// Readings refused because of that.
@@ -90,6 +92,7 @@ impl Queue {
             stop: false,
             closed: false,
             failure: None,
+            checkpoint_due: false,
             full: false,
             refused_full: 0,
             refused_full_last_ns: None,

@@ -120,6 +120,7 @@ pub(crate) fn recover<S: SegmentStore>(
             .map(|bytes| (number, bytes));
     }
     if !listed_whole {
+        reader.damage.files_unreadable += 1;
         // The last segment may be one that was not listed.
         reader.lose(segment_bytes_max);
     }

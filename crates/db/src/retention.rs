@@ -1,29 +1,34 @@
 //! How long readings are kept: indexing and deletion, in bounded steps between commits.
 //!
 //! **Invariants:** only whole segments go, the oldest first, and none that a restart would read; deleting needs no free
-//! space; what goes is counted. Age is judged by a trusted wall clock alone, and for what arrived in this boot by the
-//! monotonic clock too, so that a clock that jumps deletes nothing early.
+//! space; what goes is counted. Age is counted from the arrival, so that a sensor's wrong time neither keeps nor deletes
+//! anything; by a trusted wall clock alone, and for what arrived in this boot by the monotonic clock too, so that a clock
+//! that jumps deletes nothing early.
 
 use crate::commit::{Core, Shared, lock};
 use crate::error::Error;
-use crate::history::summary::{Outline, Sample, Span};
+use crate::history::index::Limits;
+use crate::history::summary::{Outline, Sample};
 use crate::options::Retention;
 use crate::store::SegmentStore;
-
-/// Newer than anything: such a segment is not old, whatever the limit.
-const UNKNOWN_MS: i64 = i64::MAX;
 
 impl<S: SegmentStore> Shared<S> {
     /// One step; `true` when there is more to do at once.
     pub(crate) fn maintain(&self, core: &mut Core<S>) -> Result<bool, Error> {
         let wall_trusted = self.sample_wall_trusted();
+        if self
+            .clock_changed
+            .load(std::sync::atomic::Ordering::Relaxed)
+        {
+            // Nothing may have arrived for hours; the commit side says it in the log.
+            self.wake();
+        }
         let active = core.writer.active();
-        let segment_bytes_max = self.options.segment_bytes_max;
         let indexing = self.adopt(core)? || {
             let store = core.store.as_mut().ok_or(Error::Closed)?;
             let (segments, live) = (core.writer.segments(), core.writer.summary());
             core.index
-                .step(store, segments, active, live, segment_bytes_max)?
+                .step(store, segments, active, live, &self.limits())?
         };
         let retention = *lock(&self.retention);
         let mut deleted = false;
@@ -37,11 +42,19 @@ impl<S: SegmentStore> Shared<S> {
             } else if core.checkpoint.is_none() && core.writer.segments().len() > 1 {
                 // A restart would still read it. The next round begins a checkpoint.
                 core.log_bytes = core.log_bytes.max(self.options.checkpoint_bytes);
+                lock(&self.queue).checkpoint_due = true;
                 self.wake();
             }
         }
         self.publish(core);
         Ok(indexing || deleted)
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            segment_bytes_max: self.options.segment_bytes_max,
+            reserve_bytes: self.checkpoint_bytes_max(),
+        }
     }
 
     /// Hands the index one summary that the writer has finished. `true`: there was one.
@@ -50,7 +63,9 @@ impl<S: SegmentStore> Shared<S> {
             return Ok(false);
         };
         let store = core.store.as_mut().ok_or(Error::Closed)?;
-        core.index.adopt(store, core.writer.segments(), summary)?;
+        let reserve_bytes = self.checkpoint_bytes_max();
+        core.index
+            .adopt(store, core.writer.segments(), summary, reserve_bytes)?;
         Ok(true)
     }
 
@@ -66,13 +81,18 @@ impl<S: SegmentStore> Shared<S> {
         let count = segments.len() as u64;
         let unknown = lock(&self.counters).oldest_lsn == 0;
         let oldest_lsn = match (oldest, core.store.as_mut()) {
-            (Some(oldest), Some(store)) if unknown => core.index.first_lsn(store, oldest),
+            (Some(oldest), Some(store)) if unknown => {
+                core.index.first_lsn(store, oldest, core.writer.summary())
+            }
             _ => None,
         };
+        // A segment that is gone without having been deleted leaves a gap in the numbers.
+        let missing = core.index.readings_missing(core.writer.segments());
         let mut counters = lock(&self.counters);
         counters.segments = count;
         counters.history_bytes = history_bytes;
         counters.damage = core.index.damage;
+        counters.damage.readings_missing += missing;
         if let Some(lsn) = oldest_lsn {
             counters.oldest_lsn = lsn;
         }
@@ -101,22 +121,22 @@ impl<S: SegmentStore> Shared<S> {
             .index
             .boots(core.writer.summary(), Some((self.boot_id, now)));
         let age_max = i64::try_from(retention.history_age_ms_max).unwrap_or(i64::MAX);
-        // A segment whose times nobody knows is as old as the next one whose times are known, or older.
+        // The log is in the order of arrival: what nobody can date arrived before the next that somebody can.
         for segment in segments.iter() {
             let Some(outline) = core.index.outline(*segment) else {
                 return false;
             };
-            if outline.readings == 0 {
-                continue;
+            let arrivals = outline
+                .boots
+                .iter()
+                .map(|part| boots.wall_at(&part.boot_id, part.arrival_max_us));
+            let newest = arrivals
+                .collect::<Option<Vec<_>>>()
+                .and_then(|dated| dated.into_iter().max().filter(|_| !outline.unbounded));
+            if let Some(newest_ms) = newest {
+                let old = now.wall_ms.saturating_sub(newest_ms) > age_max;
+                return old && self.arrived_long_ago(outline, now, age_max);
             }
-            let newest_ms = newest_known_ms(outline, &boots.span_of(outline), &|boot_id| {
-                boots.wall_at(boot_id, 0).is_some()
-            });
-            if newest_ms == UNKNOWN_MS {
-                continue;
-            }
-            let old = now.wall_ms.saturating_sub(newest_ms) > age_max;
-            return old && self.arrived_long_ago(outline, now, age_max);
         }
         false
     }
@@ -132,13 +152,4 @@ impl<S: SegmentStore> Shared<S> {
                 i64::try_from(since_us / 1000).unwrap_or(i64::MAX) > age_max_ms
             })
     }
-}
-
-/// The newest time in a segment; [`UNKNOWN_MS`] where some of its times can neither be trusted nor corrected.
-fn newest_known_ms(outline: &Outline, span: &Span, is_known: &dyn Fn(&[u8; 16]) -> bool) -> i64 {
-    let doubtful = outline.unbounded
-        || outline.boots.iter().any(|part| {
-            part.doubtful_arrival.min <= part.doubtful_arrival.max && !is_known(&part.boot_id)
-        });
-    if doubtful { UNKNOWN_MS } else { span.max }
 }

@@ -201,6 +201,8 @@ pub struct Table<M: AsRef<[Line]> = Box<[Line]>> {
     shape: Shape,
     hash_seed: u64,
     insert_lock: Mutex<()>,
+    /// Bytes of all values that were written through this handle.
+    value_bytes: AtomicU64,
 }
 
 impl Table {
@@ -247,6 +249,7 @@ impl<M: AsRef<[Line]>> Table<M> {
             shape,
             hash_seed,
             insert_lock: Mutex::new(()),
+            value_bytes: AtomicU64::new(0),
         };
         let header = [
             MAGIC,
@@ -299,7 +302,13 @@ impl<M: AsRef<[Line]>> Table<M> {
             shape,
             hash_seed: header[6],
             insert_lock: Mutex::new(()),
+            value_bytes: AtomicU64::new(0),
         })
+    }
+
+    /// Bytes of all latest values together.
+    pub fn values_bytes(&self) -> u64 {
+        self.value_bytes.load(Ordering::Relaxed)
     }
 
     /// Objects the table can hold.
@@ -513,6 +522,17 @@ impl<M: AsRef<[Line]>> Table<M> {
         let newer = node_time
             || self.slot_word(id, TIMESTAMP).load(Ordering::Relaxed) as i64 <= new.timestamp_ms;
         if newer {
+            let before =
+                if self.slot_word(id, TIMESTAMP).load(Ordering::Relaxed) as i64 == NO_TIMESTAMP {
+                    0
+                } else {
+                    meta & META_LENGTH
+                };
+            // Wraps around to the difference.
+            self.value_bytes.fetch_add(
+                (new.value.len() as u64).wrapping_sub(before),
+                Ordering::Relaxed,
+            );
             let flag = |set, bit| if set { bit } else { 0 };
             let meta = new.value.len() as u64
                 | flag(new.wall_trusted, META_TRUSTED)

@@ -383,7 +383,8 @@ fn range_reads_and_commits_go_on_beside_each_other() {
     let told = std::sync::Arc::clone(&stop);
     let reading = std::thread::spawn(move || {
         let mut reads = 0u64;
-        while !told.load(std::sync::atomic::Ordering::Relaxed) {
+        // At least once.
+        while reads == 0 || !told.load(std::sync::atomic::Ordering::Relaxed) {
             let (mut cursor, mut next) = (HistoryCursor::default(), 0);
             while reader
                 .history(&ALL, &mut cursor, &mut |entry| {

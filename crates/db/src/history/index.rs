@@ -8,9 +8,9 @@ use std::ops::ControlFlow;
 
 use crate::error::Error;
 use crate::log::codec::Seal;
-use crate::log::number_in;
 use crate::log::reader::{Damage, Reader, Tail};
 use crate::log::scan;
+use crate::log::{number_in, segment_name};
 use crate::store::{SegmentStore, StoreError};
 
 use super::summary::{Boots, INDEX_BYTES_MAX, Outline, Sample, Summary};
@@ -20,7 +20,7 @@ pub const INDEX_PREFIX: &str = "index-";
 /// Bytes of log that one step reads, at most (and what a damaged place needs to be passed).
 pub(crate) const STEP_BYTES: u64 = 256 << 10;
 /// Index files that one step reads.
-const LOADS_PER_STEP: usize = 16;
+pub(crate) const LOADS_PER_STEP: usize = 16;
 
 /// Name of the index file of a segment.
 #[must_use]
@@ -33,6 +33,13 @@ struct Building {
     summary: Summary,
     reader: Reader,
     offset: u64,
+}
+
+/// Sizes that the index must respect.
+pub(crate) struct Limits {
+    pub(crate) segment_bytes_max: u64,
+    /// Bytes of the store that are kept for a checkpoint.
+    pub(crate) reserve_bytes: u64,
 }
 
 /// The index.
@@ -50,8 +57,16 @@ pub(crate) struct Index {
 
 impl Index {
     /// Number of the first reading of a segment.
-    pub(crate) fn first_lsn<S: SegmentStore>(&self, store: &mut S, segment: u32) -> Option<u64> {
-        match self.known.get(&segment) {
+    pub(crate) fn first_lsn<S: SegmentStore>(
+        &self,
+        store: &mut S,
+        segment: u32,
+        live: Option<&Summary>,
+    ) -> Option<u64> {
+        let growing = live
+            .filter(|summary| summary.segment == segment)
+            .map(|summary| &summary.outline);
+        match growing.or(self.known.get(&segment)) {
             Some(outline) if outline.readings > 0 => Some(outline.first_lsn),
             _ => scan::first_lsn_of(store, segment),
         }
@@ -74,17 +89,21 @@ impl Index {
         }
     }
 
-    /// What is known of the segment that grows: by its writer, otherwise as far as it has been read.
+    /// All that is known of the segment that grows, with so many bytes: by its writer, otherwise by having read it to
+    /// this very end.
     pub(crate) fn active<'a>(
         &'a self,
+        active: Option<(u32, u64)>,
         segment: u32,
         live: Option<&'a Summary>,
     ) -> Option<&'a Summary> {
-        live.filter(|summary| summary.segment == segment).or(self
+        let (_, bytes) = active.filter(|(growing, _)| *growing == segment)?;
+        let read = self
             .building
             .as_ref()
-            .map(|building| &building.summary)
-            .filter(|summary| summary.segment == segment))
+            .filter(|building| building.offset >= bytes)
+            .map(|building| &building.summary);
+        live.or(read).filter(|summary| summary.segment == segment)
     }
 
     /// Takes the summary that the writer made of a segment.
@@ -93,10 +112,11 @@ impl Index {
         store: &mut S,
         segments: &VecDeque<u32>,
         summary: Summary,
+        reserve_bytes: u64,
     ) -> Result<(), Error> {
         // It may have been deleted before anybody asked.
         if segments.binary_search(&summary.segment).is_ok() {
-            keep(store, &summary)?;
+            keep(store, &summary, reserve_bytes)?;
             self.unindexed.remove(&summary.segment);
             self.known.insert(summary.segment, summary.outline);
         }
@@ -110,7 +130,7 @@ impl Index {
         segments: &VecDeque<u32>,
         active: Option<(u32, u64)>,
         live: Option<&Summary>,
-        segment_bytes_max: u64,
+        limits: &Limits,
     ) -> Result<bool, Error> {
         if self.remove_orphan(store, segments)? {
             return Ok(true);
@@ -127,7 +147,7 @@ impl Index {
                     return Ok(true);
                 }
                 loads += 1;
-                match load(store, segment)? {
+                match load(store, segment) {
                     Some(summary) => {
                         self.known.insert(segment, summary.outline);
                         continue;
@@ -140,15 +160,13 @@ impl Index {
             next = next.or(Some(segment));
         }
         match (next, active) {
-            (Some(segment), _) => self
-                .build(store, segment, None, segment_bytes_max)
-                .map(|()| true),
+            (Some(segment), _) => self.build(store, segment, None, limits).map(|()| true),
             (None, Some((segment, _))) if live.is_some_and(|live| live.segment == segment) => {
                 self.building = None;
                 Ok(loads > 0)
             }
             (None, Some((segment, bytes))) => {
-                self.build(store, segment, Some(bytes), segment_bytes_max)?;
+                self.build(store, segment, Some(bytes), limits)?;
                 Ok(self
                     .building
                     .as_ref()
@@ -170,7 +188,7 @@ impl Index {
         store: &mut S,
         segment: u32,
         grows_to: Option<u64>,
-        segment_bytes_max: u64,
+        limits: &Limits,
     ) -> Result<(), Error> {
         if !self.is_building(segment) {
             self.building = None;
@@ -193,7 +211,7 @@ impl Index {
         let until = offset.saturating_add(STEP_BYTES);
         let before = reader.damage;
         let tail = scan::read_segment(store, reader, segment, *offset, &mut |found| {
-            summary.add(found, segment_bytes_max);
+            summary.add(found, limits.segment_bytes_max);
             Ok(if found.offset >= until {
                 ControlFlow::Break(())
             } else {
@@ -203,11 +221,19 @@ impl Index {
         self.damage.add_since(&reader.damage, &before);
         *offset = reader.position().max(*offset);
         if tail != Tail::Stopped {
+            // What could not be read is passed, too.
+            *offset = grows_to.map_or(*offset, |end| end.max(*offset));
             summary.outline.log_bytes = *offset;
+            let damage = reader.damage;
             if grows_to.is_none() {
                 self.unindexed.remove(&segment);
-                if let Some(building) = self.building.take() {
-                    keep(store, &building.summary)?;
+                if let Some(mut building) = self.building.take() {
+                    if damage.any() {
+                        // Nobody knows what is in the places that cannot be read, or for how long they cannot.
+                        building.summary.outline.unbounded = true;
+                    } else {
+                        keep(store, &building.summary, limits.reserve_bytes)?;
+                    }
                     self.known.insert(segment, building.summary.outline);
                 }
             }
@@ -270,6 +296,26 @@ impl Index {
         boots
     }
 
+    /// Readings whose numbers lie between two neighbouring segments that are known: they were there once.
+    pub(crate) fn readings_missing(&self, segments: &VecDeque<u32>) -> u64 {
+        let mut missing = 0u64;
+        let mut next = None;
+        for segment in segments {
+            let Some(outline) = self.known.get(segment) else {
+                next = None;
+                continue;
+            };
+            if outline.readings == 0 {
+                continue;
+            }
+            if let Some(next) = next {
+                missing = missing.saturating_add(outline.first_lsn.saturating_sub(next));
+            }
+            next = Some(outline.first_lsn.saturating_add(outline.readings));
+        }
+        missing
+    }
+
     /// Bytes of the segments; one that is not known yet counts as a full one.
     pub(crate) fn log_bytes(
         &self,
@@ -286,20 +332,17 @@ impl Index {
     }
 }
 
-/// Reads a segment's index file; `None` when there is none that can be used.
-pub(crate) fn load<S: SegmentStore>(store: &mut S, segment: u32) -> Result<Option<Summary>, Error> {
-    let file = match store.open(&name(segment)) {
-        Ok(file) => file,
-        Err(error @ StoreError::Failed { .. }) => return Err(error.into()),
-        Err(_) => return Ok(None),
-    };
+/// Reads a segment's index file. `None`: there is none that can be used, whatever the reason, and none is needed.
+pub(crate) fn load<S: SegmentStore>(store: &mut S, segment: u32) -> Option<Summary> {
+    let file = store.open(&name(segment)).ok()?;
     let loaded = load_open(store, file, segment);
     store.close(file);
-    match loaded {
-        Ok(summary) => Ok(summary),
-        Err(error @ StoreError::Failed { .. }) => Err(error.into()),
-        Err(_) => Ok(None),
-    }
+    let summary = loaded.ok().flatten()?;
+    // The segment may have grown since: a start goes on in one that was left and not followed.
+    let file = store.open(&segment_name(segment)).ok()?;
+    let length = store.length(file);
+    store.close(file);
+    (length == Ok(summary.outline.log_bytes)).then_some(summary)
 }
 
 fn load_open<S: SegmentStore>(
@@ -320,10 +363,14 @@ fn load_open<S: SegmentStore>(
 }
 
 /// Writes a segment's index file. A store without room goes without.
-fn keep<S: SegmentStore>(store: &mut S, summary: &Summary) -> Result<(), Error> {
+fn keep<S: SegmentStore>(
+    store: &mut S,
+    summary: &Summary,
+    reserve_bytes: u64,
+) -> Result<(), Error> {
     let name = name(summary.segment);
     let bytes = summary.encode(Seal::of(store.secret()));
-    if store.free_bytes() < bytes.len() as u64 {
+    if store.free_bytes() < (bytes.len() as u64).saturating_add(reserve_bytes) {
         return Ok(());
     }
     let write = |store: &mut S| {

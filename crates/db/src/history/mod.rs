@@ -19,7 +19,7 @@ use crate::log::scan;
 use crate::options::ObjectId;
 use crate::store::SegmentStore;
 
-use index::{Index, STEP_BYTES};
+use index::{Index, LOADS_PER_STEP, Limits, STEP_BYTES};
 use summary::{Boots, Sample, Summary};
 
 /// What a range read asks for.
@@ -159,7 +159,7 @@ pub(crate) struct Source<'a, S: SegmentStore> {
     pub(crate) active: Option<(u32, u64)>,
     /// What the writer knows of the segment that grows.
     pub(crate) live: Option<&'a Summary>,
-    pub(crate) segment_bytes_max: u64,
+    pub(crate) limits: Limits,
     /// This boot and a trusted moment of it, if its clock is trusted now.
     pub(crate) present: Option<([u8; 16], Sample)>,
 }
@@ -184,7 +184,7 @@ pub(crate) fn slice<S: SegmentStore>(
                 source.segments,
                 source.active,
                 source.live,
-                source.segment_bytes_max,
+                &source.limits,
             )?;
             if !more {
                 plan(source, query, cursor);
@@ -193,7 +193,7 @@ pub(crate) fn slice<S: SegmentStore>(
             Ok(true)
         }
         Phase::Read => {
-            if cursor.place.is_none() && !next_place(source, query, cursor)? {
+            if cursor.place.is_none() && !next_place(source, query, cursor) {
                 stop(cursor);
                 return Ok(false);
             }
@@ -211,7 +211,7 @@ fn plan<S: SegmentStore>(source: &Source<'_, S>, query: &HistoryQuery, cursor: &
     for segment in source.segments.iter().rev().copied() {
         let outline = source.index.outline(segment).or(source
             .index
-            .active(segment, source.live)
+            .active(source.active, segment, source.live)
             .map(|summary| &summary.outline));
         let meets = outline.is_none_or(|outline| {
             outline.readings > 0
@@ -228,23 +228,27 @@ fn plan<S: SegmentStore>(source: &Source<'_, S>, query: &HistoryQuery, cursor: &
     }
 }
 
-/// Goes to the next segment and the part of it that can match. `false`: there is none.
+/// Goes to the next segment and the part of it that can match; in one call past a few segments at most, whose files it
+/// opens. `false`: there is none left.
 fn next_place<S: SegmentStore>(
     source: &mut Source<'_, S>,
     query: &HistoryQuery,
     cursor: &mut HistoryCursor,
-) -> Result<bool, Error> {
-    while let Some(segment) = cursor.plan.pop() {
+) -> bool {
+    for _ in 0..LOADS_PER_STEP {
+        let Some(segment) = cursor.plan.pop() else {
+            return false;
+        };
         if source.segments.binary_search(&segment).is_err() {
             cursor.report.segments_gone += 1;
             continue;
         }
         let loaded;
-        let summary = match source.index.active(segment, source.live) {
+        let summary = match source.index.active(source.active, segment, source.live) {
             // What was appended since the index was made is behind its last piece.
             Some(summary) => Some(summary),
             None => {
-                loaded = index::load(source.store, segment)?;
+                loaded = index::load(source.store, segment);
                 loaded.as_ref()
             }
         };
@@ -261,9 +265,9 @@ fn next_place<S: SegmentStore>(
         cursor.place = Some((segment, begin, end));
         // A segment can be read alone; what another one said shall not stand in for a damaged beginning.
         cursor.reader = Some(Reader::new());
-        return Ok(true);
+        return true;
     }
-    Ok(false)
+    true
 }
 
 /// Reads a part of the segment at hand.

@@ -20,7 +20,7 @@ const BOOTS_MAX: usize = 64;
 /// Objects with a higher number are not told apart.
 const IDS_MAX: u32 = 1 << 16;
 /// Bytes of the longest index file.
-pub const INDEX_BYTES_MAX: usize = 64 + BOOTS_MAX * 89 + PIECES_MAX * 25 + IDS_MAX as usize / 8;
+pub const INDEX_BYTES_MAX: usize = 67 + BOOTS_MAX * 89 + PIECES_MAX * 25 + IDS_MAX as usize / 8;
 
 /// Times from the earliest to the latest, both included. Empty when `min > max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -451,8 +451,16 @@ impl Boots {
                 span.join(&part.doubtful_recorded);
                 continue;
             };
-            // Corrected times follow the sample chosen, and the clock may have been set between two of them.
-            for sample in samples {
+            // Corrected times follow the sample chosen, and the clock may have been set between two of them. Those that
+            // can be chosen: from the first after the earliest arrival to the first after the latest.
+            let after = |arrival_us: i64| {
+                samples.partition_point(|sample| {
+                    i128::from(sample.arrival_us) < i128::from(arrival_us)
+                })
+            };
+            let last = samples.len().saturating_sub(1);
+            let (first, last) = (after(arrival.min).min(last), after(arrival.max).min(last));
+            for sample in samples.get(first..=last).unwrap_or_default() {
                 for end_us in [arrival.min, arrival.max] {
                     let since_us = i128::from(end_us) - i128::from(sample.arrival_us);
                     let wall_ms = i128::from(sample.wall_ms) + since_us.div_euclid(1000);

@@ -99,19 +99,20 @@ fn read_head<S: SegmentStore>(store: &mut S, number: u32, head: &mut [u8]) -> Re
     }
 }
 
-/// Number of the first reading of a segment, from the anchor at its begin; `None` where there is none.
+/// Number of the first reading of a segment, from the first anchor in it; `None` where there is none.
 pub(crate) fn first_lsn_of<S: SegmentStore>(store: &mut S, number: u32) -> Option<u64> {
-    let mut head = [0; 1024];
-    let read = read_head(store, number, &mut head).ok()?;
-    let (seal, mut rest) = (Seal::of(store.secret()), head.get(..read)?);
-    // Head, perhaps a few names, then the anchor.
-    while let Ok((record, bytes)) = codec::decode(rest, seal, None) {
-        if let Record::Anchor(anchor) = record {
-            return Some(anchor.lsn);
-        }
-        rest = rest.get(bytes..)?;
-    }
-    None
+    let mut first = None;
+    // Many names may come before it.
+    let read = read_segment(store, &mut Reader::new(), number, 0, &mut |found| {
+        Ok(match found.record {
+            Record::Anchor(anchor) => {
+                first = Some(anchor.lsn);
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        })
+    });
+    read.ok().and(first)
 }
 
 /// Reads one segment from `offset`. A segment that cannot be opened is counted and ends torn.

@@ -212,6 +212,25 @@ impl<F: Copy> LogWriter<F> {
         self.append(store, around, waiting, done)
     }
 
+    /// Says the times in full now, if there is a segment to say them in.
+    pub(crate) fn say_clock<S: SegmentStore<File = F>>(
+        &mut self,
+        store: &mut S,
+        around: &Surroundings<'_>,
+    ) -> Result<(), LogFailure> {
+        self.force_anchor = true;
+        let room = 4 * ANCHOR_BYTES as u64;
+        if self.file.is_none() || self.length + room > self.segment_bytes_max {
+            return Ok(());
+        }
+        self.stage_anchor(
+            around.clock.monotonic_ns() / 1000,
+            around.clock.wall_ms(),
+            around,
+        );
+        self.append(store, around, &[], &mut Done::default())
+    }
+
     /// Throws away what is staged, to be staged again: it did not fit.
     fn unstage(&mut self, done: &mut Done) {
         self.staged.clear();
@@ -441,7 +460,7 @@ impl<F: Copy> LogWriter<F> {
                     return Ok(*self.file.insert(file));
                 }
                 // The head that is staged carries the first number tried; readers go by the name.
-                Err(StoreError::Exists) if tries < NUMBER_TRIES => {
+                Err(StoreError::Exists | StoreError::Damaged { .. }) if tries < NUMBER_TRIES => {
                     tries += 1;
                     self.segment = self.segment.saturating_add(1);
                 }

@@ -4,8 +4,11 @@ use base::block::BlockDevice;
 
 use super::{SegmentStore, StoreError};
 
-/// Free blocks that are never promised to an append.
-const BLOCKS_BESIDES: u64 = 32;
+/// Free blocks that are never promised to an append: a few for the store's own lists, and the run that each file which
+/// grows (log, checkpoint, index) may take ahead of what is written.
+const BLOCKS_BESIDES: u64 = 32 + 3 * RUN_BLOCKS;
+/// Blocks that the store hands to a growing file at a time, at most.
+const RUN_BLOCKS: u64 = 64;
 
 impl From<flash::Error> for StoreError {
     fn from(error: flash::Error) -> Self {
@@ -73,8 +76,15 @@ impl<D: BlockDevice + 'static> SegmentStore for flash::Store<D> {
 
     fn free_bytes(&self) -> u64 {
         // A file's own addresses take a block now and then, a new file or a full chain a few.
-        let blocks = self.statistics().blocks_free.saturating_sub(BLOCKS_BESIDES);
+        let statistics = self.statistics();
+        // Runs grow with their file: in a small store they are small.
+        let besides = BLOCKS_BESIDES.min(statistics.blocks_total / 8);
+        let blocks = statistics.blocks_free.saturating_sub(besides);
         blocks / 16 * 15 * flash::PAYLOAD_BYTES as u64
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.statistics().blocks_total * flash::PAYLOAD_BYTES as u64
     }
 
     fn payload_bytes(&self) -> u64 {

@@ -257,6 +257,10 @@ impl SegmentStore for MemoryStore {
         self.capacity_bytes.saturating_sub(self.used_bytes())
     }
 
+    fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes
+    }
+
     fn payload_bytes(&self) -> u64 {
         self.payload_bytes
     }

@@ -111,6 +111,9 @@ pub trait SegmentStore: Send + 'static {
     /// Bytes that appends can certainly still take, whatever else they need besides.
     fn free_bytes(&self) -> u64;
 
+    /// Bytes that all files together can take in an empty store, about.
+    fn capacity_bytes(&self) -> u64;
+
     /// File bytes that one damaged device block can cost: damage is skipped in pieces aligned to this.
     fn payload_bytes(&self) -> u64;
 

@@ -1,0 +1,279 @@
+//! A full store in random runs, and on the file store, whose files grow by long runs of blocks.
+mod common;
+
+use base::sim::Random;
+use common::{declare, open, sim_clock, small_options};
+use db::*;
+
+fn keep(retention: Retention) -> DbOptions {
+    DbOptions {
+        retention,
+        ..small_options()
+    }
+}
+/// Random runs with a store that is full now and then, restarts and range reads, against a model.
+#[test]
+fn model_with_full_and_restarts() {
+    for seed in 0..150u64 {
+        let mut r = Random::new(seed);
+        let clock = sim_clock();
+        let options = DbOptions {
+            checkpoint_bytes: [1024, 2000, 1 << 20][r.index(3)],
+            segment_bytes_max: [2000, 3000, 200_000][r.index(3)],
+            ..keep(Retention::default())
+        };
+        let mut store = Some(MemoryStore::new());
+        // Every reading taken: number, durable.
+        let mut taken: Vec<(u64, u64)> = Vec::new();
+        let mut durable: Vec<(u64, u64)> = Vec::new();
+        let mut n = 0u64;
+        for life in 0..4 {
+            let mut s = store.take().unwrap();
+            s.set_capacity_bytes(1 << 30);
+            let db = open(s, &clock, options);
+            let ids = declare(&db, 5);
+            let mut tickets = Vec::new();
+            for _ in 0..r.below(1200) {
+                clock.advance_ns(1_000_000);
+                match r.below(100) {
+                    0 => {
+                        db.with_store(|s| {
+                            s.set_capacity_bytes(1 << 40);
+                            let used = (1u64 << 40) - s.free_bytes();
+                            s.set_capacity_bytes(used + r.below(7_000))
+                        });
+                    }
+                    1 | 2 => {
+                        db.with_store(|s| s.set_capacity_bytes(1 << 30));
+                    }
+                    3..=9 => {
+                        let _ = db.pump();
+                    }
+                    10 => {
+                        db.maintain().unwrap();
+                    }
+                    11 => {
+                        // Everything durable is seen once, in order.
+                        let end = db.durable_end();
+                        let expect: Vec<(u64, u64)> = durable
+                            .iter()
+                            .copied()
+                            .chain(
+                                tickets
+                                    .iter()
+                                    .filter(|(t, _): &&(Ticket, u64)| t.lsn() < end)
+                                    .map(|(t, n)| (t.lsn(), *n)),
+                            )
+                            .collect();
+                        let (mut c, mut out) = (HistoryCursor::default(), Vec::new());
+                        let from = if r.below(2) == 0 { 0 } else { r.below(n + 1) };
+                        let to = if from == 0 {
+                            u64::MAX >> 2
+                        } else {
+                            from + r.below(200)
+                        };
+                        while db
+                            .history(
+                                &HistoryQuery {
+                                    id: None,
+                                    from_ms: from as i64,
+                                    to_ms: to as i64,
+                                },
+                                &mut c,
+                                &mut |e| {
+                                    out.push((
+                                        e.lsn,
+                                        u64::from_le_bytes(e.value.try_into().unwrap()),
+                                    ));
+                                    std::ops::ControlFlow::Continue(())
+                                },
+                            )
+                            .unwrap()
+                        {}
+                        let expect: Vec<_> = expect
+                            .into_iter()
+                            .filter(|(_, n)| (from..to).contains(n))
+                            .collect();
+                        assert_eq!(out, expect, "seed {seed} life {life} {from}..{to}");
+                    }
+                    _ => {
+                        if let Ok(t) = db.put(
+                            ids[r.index(5)],
+                            &n.to_le_bytes(),
+                            n as i64,
+                            Durability::Batched,
+                        ) {
+                            taken.push((t.lsn(), n));
+                            tickets.push((t, n));
+                            n += 1;
+                        }
+                    }
+                }
+            }
+            durable.extend(
+                tickets
+                    .iter()
+                    .filter(|(t, _)| t.is_durable())
+                    .map(|(t, n)| (t.lsn(), *n)),
+            );
+            store = db.abandon();
+        }
+    }
+}
+
+/// The file store gives a growing file long runs at once; is the room for the checkpoint still there?
+#[test]
+fn flash_drop_goes_on_with_large_segments() {
+    use base::sim::SimDevice;
+    use flash::{FormatOptions, Store};
+    let mut bad = Vec::new();
+    for seed in 0..40u64 {
+        let mut r = Random::new(seed);
+        let clock = sim_clock();
+        let blocks = 500 + r.below(1500);
+        let format = FormatOptions {
+            files_max: 64,
+            name_bytes_max: 255,
+            uuid: [1; 16],
+            hash_key: [2; 16],
+        };
+        let store = Store::format(SimDevice::new(blocks, seed), &format).unwrap();
+        let objects = [16u32, 100, 800][r.index(3)];
+        let options = DbOptions {
+            objects_max: objects,
+            value_bytes_max: 400,
+            queue_bytes_max: 64 << 10,
+            append_bytes_max: 32 << 10,
+            segment_bytes_max: [300 << 10, 1 << 20, 4 << 20, 16 << 20][r.index(4)],
+            checkpoint_bytes: [100 << 10, 1 << 20, 1 << 30][r.index(3)],
+            checkpoint_piece_bytes_max: 16 << 10,
+            ..keep(DROP)
+        };
+        let db = open(store, &clock, options);
+        let ids = declare(&db, objects);
+        let value = [7u8; 400];
+        let (mut full, mut last_ok) = (0, 0u64);
+        let total = blocks * 10 * 5;
+        for n in 0..total {
+            clock.advance_ns(1_000_000);
+            match db.put_now(ids[r.index(ids.len())], &value, Durability::Batched) {
+                Ok(_) => last_ok = n,
+                Err(Error::Full) => full += 1,
+                Err(e) => {
+                    println!("seed {seed}: {e:?}");
+                    full += 1;
+                    break;
+                }
+            }
+            if n % 50 == 49 {
+                let _ = db.pump();
+                let _ = db.maintain();
+            }
+            if full > 3000 {
+                break;
+            }
+        }
+        if full > 0 {
+            let s = db.stats();
+            bad.push((
+                seed,
+                blocks,
+                objects,
+                options.segment_bytes_max >> 10,
+                options.checkpoint_bytes >> 10,
+                full,
+                last_ok,
+                total,
+                s.checkpoints_failed,
+                s.segments,
+                s.segments_dropped,
+                (
+                    db.health(),
+                    db.with_store(|s| (s.free_bytes(), s.statistics().blocks_free)),
+                ),
+            ));
+        }
+    }
+    for b in &bad {
+        println!("{b:?}");
+    }
+    assert!(bad.is_empty(), "{} of 40", bad.len());
+}
+/// Default sizes; the file store gives a growing file long runs at once; is the room for the checkpoint still there?
+#[test]
+fn flash_default_sizes() {
+    use base::sim::SimDevice;
+    use flash::{FormatOptions, Store};
+    let mut bad = Vec::new();
+    for seed in 0..100u64 {
+        let mut r = Random::new(seed);
+        let clock = sim_clock();
+        let blocks = 900 + 25 * seed;
+        let format = FormatOptions {
+            files_max: 64,
+            name_bytes_max: 255,
+            uuid: [1; 16],
+            hash_key: [2; 16],
+        };
+        let store = Store::format(SimDevice::new(blocks, seed), &format).unwrap();
+        let objects = [16u32, 100, 800][r.index(3)];
+        let options = DbOptions {
+            objects_max: objects,
+            value_bytes_max: 400,
+            queue_bytes_max: 64 << 10,
+            append_bytes_max: 32 << 10,
+            segment_bytes_max: 4 << 20,
+            checkpoint_bytes: 2 << 20,
+            checkpoint_piece_bytes_max: 16 << 10,
+            ..keep(DROP)
+        };
+        let db = open(store, &clock, options);
+        let ids = declare(&db, objects);
+        let value = [7u8; 400];
+        let (mut full, mut last_ok) = (0, 0u64);
+        let total = blocks * 10 * 4;
+        for n in 0..total {
+            clock.advance_ns(1_000_000);
+            match db.put_now(ids[r.index(ids.len())], &value, Durability::Batched) {
+                Ok(_) => last_ok = n,
+                Err(Error::Full) => full += 1,
+                Err(e) => {
+                    println!("seed {seed}: {e:?}");
+                    full += 1;
+                    break;
+                }
+            }
+            if n % 50 == 49 {
+                let _ = db.pump();
+                let _ = db.maintain();
+            }
+            if full > 3000 {
+                break;
+            }
+        }
+        if full > 0 {
+            let s = db.stats();
+            bad.push((
+                seed,
+                blocks,
+                objects,
+                options.segment_bytes_max >> 10,
+                options.checkpoint_bytes >> 10,
+                full,
+                last_ok,
+                total,
+                s.checkpoints_failed,
+                s.segments,
+                s.segments_dropped,
+                (
+                    db.health(),
+                    db.with_store(|s| (s.free_bytes(), s.statistics().blocks_free)),
+                ),
+            ));
+        }
+    }
+    for b in &bad {
+        println!("{b:?}");
+    }
+    assert!(bad.is_empty(), "{} of 100", bad.len());
+}
