@@ -8,6 +8,9 @@ use crate::Error;
 /// Bytes of the longest pattern.
 pub const PATTERN_BYTES_MAX: usize = 256;
 
+/// How the filter of a shared subscription begins.
+const SHARED: &str = "$share/";
+
 /// Checks that `pattern` is one.
 ///
 /// # Errors
@@ -38,6 +41,39 @@ pub fn check(pattern: &str) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// What the topics of a subscription's messages are matched with: brokers send them without the `$share/NAME/` with
+/// which a subscription is shared between clients.
+#[must_use]
+pub fn topic_filter(filter: &str) -> &str {
+    match filter.strip_prefix(SHARED) {
+        Some(shared) => shared.split_once('/').map_or("", |(_, filter)| filter),
+        None => filter,
+    }
+}
+
+/// Checks that `filter` is one that a broker can be asked for: a pattern, or `$share/NAME/` and a pattern.
+///
+/// # Errors
+/// [`Error::Pattern`] says what is wrong with it.
+pub fn check_filter(filter: &str) -> Result<(), Error> {
+    check(filter)?;
+    let Some(shared) = filter.strip_prefix(SHARED) else {
+        return Ok(());
+    };
+    let reason = match shared.split_once('/') {
+        Some(("", _)) => "the name of a shared subscription is empty",
+        Some((name, _)) if name.contains(['+', '#']) => {
+            "the name of a shared subscription has no wildcards"
+        }
+        Some((_, filter)) if !filter.is_empty() => return Ok(()),
+        _ => "a shared subscription is `$share/NAME/FILTER`",
+    };
+    Err(Error::Pattern {
+        pattern: crate::intake::excerpt(filter.as_bytes()),
+        reason,
+    })
 }
 
 /// Whether `name` fits `pattern`. A pattern that [`check`] refuses fits nothing but, perhaps, itself.

@@ -503,7 +503,8 @@ fn what_was_taken_of_a_message_counts_after_a_reload_that_refuses_its_rest() {
     let begun = |room: usize, payload: &[u8], consumed: usize| {
         let fake = Fake::new();
         fake.with(|inner| inner.room = room);
-        let mut intake = ingest::intake::Intake::new(with(&[lines.clone()]), fake.clone());
+        let mut intake =
+            ingest::intake::Intake::new(with(std::slice::from_ref(&lines)), fake.clone());
         let wait = Outcome::Wait {
             consumed,
             full: false,
@@ -550,6 +551,19 @@ fn the_first_subscription_that_fits_decides() {
     intake.mqtt(b"a/b", b"1");
     intake.mqtt(b"a/b/c", b"2");
     assert_eq!(fake.texts(), ["first=1", "second=2"]);
+}
+
+#[test]
+fn messages_of_a_shared_subscription_find_their_rule() {
+    let fake = Fake::new();
+    let options = IntakeOptions {
+        subscriptions: vec![topic_rule("$share/nodes/a/+", "{2}", PayloadKind::Number)],
+        ..IntakeOptions::default()
+    };
+    let mut intake = ingest::intake::Intake::new(options, fake.clone());
+    assert_eq!(intake.mqtt(b"a/b", b"1"), Outcome::Accepted { lsn_end: 1 });
+    assert_eq!(intake.mqtt(b"b/b", b"1"), Outcome::Refused);
+    assert_eq!(fake.texts(), ["b=1"]);
 }
 
 /// Bytes that look enough like payloads to reach every branch.

@@ -1,6 +1,6 @@
 //! Patterns: a table, and agreement with a definition that is written in another way.
 
-use ingest::pattern::{check, is_exact, matches};
+use ingest::pattern::{check, check_filter, is_exact, matches, topic_filter};
 use proptest::prelude::*;
 
 #[test]
@@ -106,5 +106,33 @@ proptest! {
         if check(&name).is_ok() && is_exact(&name) {
             prop_assert!(matches(&name, &name));
         }
+    }
+}
+
+#[test]
+fn a_shared_subscription_is_matched_without_its_share() {
+    for (filter, topics) in [
+        ("$share/g/site/+/t", "site/+/t"),
+        ("$share/g/#", "#"),
+        ("$share/g//a", "/a"),
+        ("site/#", "site/#"),
+        ("$shared/g/a", "$shared/g/a"),
+    ] {
+        assert!(check_filter(filter).is_ok(), "{filter}");
+        assert_eq!(topic_filter(filter), topics);
+    }
+    let wrong = [
+        "",
+        "a#",
+        "$share/",
+        "$share/g",
+        "$share/g/",
+        "$share//a",
+        "$share/+/a",
+        "$share/#",
+        "$share/g/a#",
+    ];
+    for filter in wrong {
+        assert!(check_filter(filter).is_err(), "{filter}");
     }
 }

@@ -6,7 +6,7 @@ use crate::line::Precision;
 /// How the messages of one subscription become readings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriptionRule {
-    /// MQTT topic filter.
+    /// MQTT topic filter; `$share/NAME/` before it does not count.
     pub filter: String,
     /// Key of a message's reading.
     pub key: Template,

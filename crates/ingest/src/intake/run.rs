@@ -426,7 +426,7 @@ impl<D: Destination> Intake<D> {
         self.options
             .subscriptions
             .iter()
-            .position(|rule| pattern::matches(&rule.filter, topic))
+            .position(|rule| pattern::matches(pattern::topic_filter(&rule.filter), topic))
             .ok_or(Reason::TopicUnmatched)
     }
 

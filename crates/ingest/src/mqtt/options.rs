@@ -36,7 +36,8 @@ pub enum Qos {
 /// A topic filter and its QoS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// With `+` for one level and `#` for all further ones.
+    /// With `+` for one level and `#` for all further ones; `$share/NAME/` before it shares the subscription with
+    /// other clients.
     pub filter: String,
     /// As asked of the broker.
     pub qos: Qos,
@@ -158,6 +159,12 @@ impl MqttOptions {
                 return bad(
                     "subscriptions",
                     "not a topic filter: `+` and `#` stand alone between slashes, `#` at the end only",
+                );
+            }
+            if filter.starts_with("$share/") && crate::pattern::check_filter(filter).is_err() {
+                return bad(
+                    "subscriptions",
+                    "a shared subscription is `$share/NAME/FILTER` of at most 256 bytes",
                 );
             }
             filters.push(filter);
@@ -303,10 +310,18 @@ mod tests {
             Some("reconnect_ms_max")
         );
         assert_eq!(
-            with(|o| o.subscriptions = filters(&["a/+/b", "#", "a/#", "$share/g/a"])),
+            with(|o| o.subscriptions =
+                filters(&["a/+/b", "#", "a/#", "$share/g/a", "$share/g/#", "$shared/a"])),
             None
         );
-        for wrong in ["", "a+", "#/a", "a/b#", "a\0"] {
+        let shared = [
+            "$share/",
+            "$share/g",
+            "$share/g/",
+            "$share//a",
+            "$share/+/a",
+        ];
+        for wrong in ["", "a+", "#/a", "a/b#", "a\0"].into_iter().chain(shared) {
             assert_eq!(
                 with(|o| o.subscriptions = filters(&[wrong])),
                 Some("subscriptions")
