@@ -5,6 +5,12 @@ use base::sim::Random;
 use common::{declare, open, sim_clock, small_options};
 use db::*;
 
+const DROP: Retention = Retention {
+    history_bytes_max: 0,
+    history_age_ms_max: 0,
+    full_policy: FullPolicy::DropOldest,
+};
+
 fn keep(retention: Retention) -> DbOptions {
     DbOptions {
         retention,
