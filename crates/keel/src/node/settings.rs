@@ -17,11 +17,73 @@ pub(crate) fn database(config: &Config, capacity_bytes: u64) -> DbOptions {
         objects_max: config.keys.keys_max,
         value_bytes_max: config.keys.value_bytes_max as usize,
         commit_interval_ms: config.store.commit_interval_ms,
+        // Several segments fit any store, so that the oldest can go before it is full.
+        segment_bytes_max: (4 << 20).min(capacity_bytes / 8),
         // At full speed what waits for a commit goes to flash in one append and one flush instead of six.
         append_bytes_max: 512 << 10,
         retention: config.retention(capacity_bytes),
         ..DbOptions::default()
     }
+}
+
+/// What a database's error says, and what helps, in the words of the configuration; the remedy may be empty.
+pub(crate) fn told(error: &db::Error) -> (String, String) {
+    let name = |option: &str| match option {
+        "objects_max" => "keys.keys_max".to_owned(),
+        "value_bytes_max" => "keys.value_bytes_max".to_owned(),
+        "commit_interval_ms" => "store.commit_interval_ms".to_owned(),
+        other => other.to_owned(),
+    };
+    match error {
+        db::Error::Full => (
+            "the store is full".to_owned(),
+            "keep less history (store.history_mebibytes_max), let the oldest readings make room \
+             (store.full_policy = \"drop-oldest\"), or take a larger store"
+                .to_owned(),
+        ),
+        db::Error::TableFull { objects_max } => (
+            format!("there are {objects_max} keys already, as many as keys.keys_max allows"),
+            "raise keys.keys_max, then start the node again".to_owned(),
+        ),
+        db::Error::TableTooSmall {
+            what,
+            needed,
+            configured,
+        } => {
+            let name = name(what);
+            (
+                format!("what is stored needs {name} = {needed} at least, it is {configured}"),
+                format!("raise {name} in the configuration"),
+            )
+        }
+        db::Error::OptionInvalid {
+            name: option,
+            value,
+            low,
+            high,
+        } => {
+            let name = name(option);
+            (
+                format!("{name} must lie between {low} and {high}, it is {value}"),
+                "correct the configuration".to_owned(),
+            )
+        }
+        other => (other.to_string(), String::new()),
+    }
+}
+
+/// What has been left undone by a declaration of keys, for the operator; none of it stops a node.
+pub(crate) fn declare_error(
+    declared: Result<(), db::Error>,
+    failures: Option<String>,
+) -> Option<String> {
+    // Its text comes from the database, which calls the limit by a name of its own.
+    let failures = failures.map(|text| text.replace("objects_max", "keys.keys_max"));
+    let general = declared.err().map(|error| {
+        let (wrong, _) = told(&error);
+        format!("keys are not all declared: {wrong}")
+    });
+    failures.or(general)
 }
 
 /// What is declared about keys.
@@ -87,14 +149,19 @@ pub(crate) fn line(config: &Config) -> LineOptions {
     }
 }
 
-/// The session with the broker. Reads the password.
-pub(crate) fn mqtt(config: &MqttConfig) -> Result<MqttOptions, CliError> {
+/// The broker's address as it is written.
+pub(crate) fn broker(config: &MqttConfig) -> String {
     // An IPv6 address needs its brackets back.
-    let address = if config.host.contains(':') {
+    if config.host.contains(':') {
         format!("[{}]:{}", config.host, config.port)
     } else {
         format!("{}:{}", config.host, config.port)
-    };
+    }
+}
+
+/// The session with the broker. Reads the password.
+pub(crate) fn mqtt(config: &MqttConfig) -> Result<MqttOptions, CliError> {
+    let address = broker(config);
     let subscription = |subscribe: &SubscribeConfig| Subscription {
         filter: subscribe.filter.clone(),
         qos: match subscribe.qos {
@@ -116,4 +183,30 @@ pub(crate) fn mqtt(config: &MqttConfig) -> Result<MqttOptions, CliError> {
         subscriptions: config.subscribe.iter().map(subscription).collect(),
         ..MqttOptions::new(address, config.client_id.clone())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::told;
+
+    #[test]
+    fn errors_of_the_database_name_keys_of_the_configuration() {
+        let small = |what| db::Error::TableTooSmall {
+            what,
+            needed: 9,
+            configured: 8,
+        };
+        let cases = [
+            (db::Error::Full, "store.history_mebibytes_max"),
+            (db::Error::Full, "store.full_policy"),
+            (db::Error::TableFull { objects_max: 8 }, "keys.keys_max"),
+            (small("objects_max"), "keys.keys_max"),
+            (small("value_bytes_max"), "keys.value_bytes_max"),
+        ];
+        for (error, name) in cases {
+            let (wrong, remedy) = told(&error);
+            assert!(remedy.contains(name), "{error:?}: {wrong}; {remedy}");
+            assert!(!wrong.contains("objects_max"), "{wrong}");
+        }
+    }
 }
