@@ -5,6 +5,9 @@
 //! reads the values of the objects that differ. So nobody pays when nobody watches; a value that is replaced within
 //! one scan's period, or while the client does not take what was sent, is not shown but counted as missed, and so is
 //! a reading that is older than the value in its slot.
+//!
+//! **Limits.** A scan goes in slices of [`SLICE_OBJECTS`] and sends each frame before it fills the next, so a watch of
+//! every key of a large node holds up nobody, and a client that does not read costs one frame of memory.
 
 use super::Node;
 use super::protocol::{End, Kind, LIST_BYTES, Watch, updates_frame};
@@ -13,9 +16,13 @@ use super::wire::{Fault, Wire};
 use base::error::Code;
 use db::{ObjectId, VALUE_BYTES_LIMIT};
 use std::time::Duration;
+use tokio::sync::watch as latest;
 
 /// Looks at the counts in a second.
 const SCANS_PER_SECOND: u64 = 20;
+
+/// Objects looked at before others get their turn.
+const SLICE_OBJECTS: u32 = 2048;
 
 /// Clients that watch at once.
 const WATCHERS_MAX: u32 = 16;
@@ -65,81 +72,113 @@ pub(crate) async fn run(node: &Node, wire: &mut Wire, asked: &Watch) -> Result<(
         asked,
         objects: 0,
         seen: Vec::new(),
+        at: 0,
+        list: Vec::new(),
+        missed: 0,
         end: End::default(),
         bytes: vec![0; VALUE_BYTES_LIMIT],
     };
-    watcher.begin(node);
-    // The first answer says that from now on nothing is overlooked, even if it shows nothing.
-    let first = watcher.scan(node, true);
-    wire.send(&first).await?;
     let mut stop = node.stop.clone();
+    // What there is now; what is made while it is taken up is new.
+    let objects = node.db.objects();
+    while watcher.meet(node, objects, true) {
+        tokio::task::yield_now().await;
+    }
     let mut ticks = tokio::time::interval(Duration::from_millis(1000 / SCANS_PER_SECOND));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = wire.stirs() => break,
-            _ = stop.wait_for(|stop| *stop) => break,
-            _ = ticks.tick() => {}
+    // The first answer says that from now on nothing is overlooked, even if it shows nothing.
+    let mut is_answered = false;
+    while !is_over(wire, &mut stop, ticks.tick()).await {
+        let objects = node.db.objects();
+        while watcher.meet(node, objects, false) {
+            tokio::task::yield_now().await;
         }
-        watcher.meet(node);
-        let frames = watcher.scan(node, false);
-        if !frames.is_empty() {
-            wire.send(&frames).await?;
+        loop {
+            let is_whole = watcher.look(node);
+            if let Some(frame) = watcher.frame(is_whole, !is_answered) {
+                wire.send(&frame).await?;
+                is_answered = true;
+            }
+            if is_whole || is_over(wire, &mut stop, tokio::task::yield_now()).await {
+                break;
+            }
         }
     }
     let frame = framed(Kind::End, &watcher.end).unwrap_or_default();
     wire.send(&frame).await
 }
 
+/// Whether the watch is over before `pause` is.
+async fn is_over(
+    wire: &mut Wire,
+    stop: &mut latest::Receiver<bool>,
+    pause: impl Future<Output = impl Sized>,
+) -> bool {
+    tokio::select! {
+        biased;
+        () = wire.stirs() => true,
+        _ = stop.wait_for(|stop| *stop) => true,
+        _ = pause => false,
+    }
+}
+
 struct Watcher<'a> {
     asked: &'a Watch,
-    /// Objects looked at so far: new ones come behind.
+    /// Objects taken up so far: new ones come behind.
     objects: u32,
     seen: Vec<Seen>,
+    /// Where in `seen` the scan goes on.
+    at: usize,
+    /// Updates that wait for their frame, as JSON, and changes missed since the frame before.
+    list: Vec<u8>,
+    missed: u64,
     end: End,
     bytes: Vec<u8>,
 }
 
 impl Watcher<'_> {
-    /// Takes up the objects there are: what they hold is shown if the client has asked for that.
-    fn begin(&mut self, node: &Node) {
-        self.meet(node);
-        for seen in &mut self.seen {
-            seen.puts = node.target.changes().get(seen.id.0);
-            let Ok(got) = node.db.get(seen.id, &mut self.bytes) else {
-                continue;
-            };
-            if self.asked.current {
-                // One behind: the first scan shows its value.
-                seen.puts = seen.puts.wrapping_sub(1);
-            } else {
-                seen.arrival_ns = Some(got.arrival_ns);
-            }
-        }
-    }
-
-    /// Takes up objects that have been made since.
-    fn meet(&mut self, node: &Node) {
-        let objects = node.db.objects();
-        for number in self.objects..objects {
+    /// Takes up one slice of the first `objects`; whether there are more. `is_begin`: the watch begins with them, so
+    /// what they hold is shown only if the client has asked for that.
+    fn meet(&mut self, node: &Node, objects: u32, is_begin: bool) -> bool {
+        let slice_end = objects.min(self.objects.saturating_add(SLICE_OBJECTS));
+        for number in self.objects..slice_end {
             let id = ObjectId(number);
-            if ingest::pattern::matches(&self.asked.pattern, node.db.key(id).as_str()) {
-                self.seen.push(Seen {
-                    id,
-                    puts: 0,
-                    arrival_ns: None,
-                });
+            if !ingest::pattern::matches(&self.asked.pattern, node.db.key(id).as_str()) {
+                continue;
             }
+            let mut seen = Seen {
+                id,
+                puts: 0,
+                arrival_ns: None,
+            };
+            if is_begin {
+                seen.puts = node.target.changes().get(number);
+                if let Ok(got) = node.db.get(id, &mut self.bytes) {
+                    if self.asked.current {
+                        // One behind: the first scan shows its value.
+                        seen.puts = seen.puts.wrapping_sub(1);
+                    } else {
+                        seen.arrival_ns = Some(got.arrival_ns);
+                    }
+                }
+            }
+            self.seen.push(seen);
         }
-        self.objects = objects;
+        self.objects = slice_end.max(self.objects);
+        self.objects < objects
     }
 
-    /// Frames with what has changed; none without a change, unless `always`.
-    fn scan(&mut self, node: &Node, always: bool) -> Vec<u8> {
-        let mut frames = Vec::new();
-        let mut list = Vec::new();
-        let mut missed = 0;
-        for seen in &mut self.seen {
+    /// Looks on for changes, until a frame is full or a slice is over; whether every object has been looked at.
+    fn look(&mut self, node: &Node) -> bool {
+        let slice_end = self
+            .seen
+            .len()
+            .min(self.at.saturating_add(SLICE_OBJECTS as usize));
+        while self.at < slice_end && self.list.len() < LIST_BYTES {
+            let Some(seen) = self.seen.get_mut(self.at) else {
+                break;
+            };
+            self.at += 1;
             let puts = node.target.changes().get(seen.id.0);
             let new = puts.wrapping_sub(seen.puts);
             if new == 0 {
@@ -148,45 +187,45 @@ impl Watcher<'_> {
             seen.puts = puts;
             let key = node.db.key(seen.id);
             let last = seen.arrival_ns;
-            let arrival_ns = node
-                .db
-                .get(seen.id, &mut self.bytes)
-                .ok()
-                .map(|got| got.arrival_ns);
+            let got = node.db.get(seen.id, &mut self.bytes);
+            let arrival_ns = got.ok().map(|got| got.arrival_ns);
             if arrival_ns.is_none() || arrival_ns == last {
                 // Older than what the slot holds: stored, but never the latest value.
-                missed += u64::from(new);
+                self.missed += u64::from(new);
                 continue;
             }
             seen.arrival_ns = arrival_ns;
-            missed += u64::from(new - 1);
+            self.missed += u64::from(new - 1);
+            let list = &mut self.list;
             let before = list.len();
             let written = with_latest(node, seen.id, key.as_str(), &mut self.bytes, |latest| {
                 if before > 0 {
                     list.push(b',');
                 }
-                serde_json::to_writer(&mut list, latest).is_ok()
+                serde_json::to_writer(&mut *list, latest).is_ok()
             });
-            if !matches!(written, Ok(true)) {
+            if matches!(written, Ok(true)) {
+                self.end.sent += 1;
+            } else {
                 list.truncate(before);
-                continue;
-            }
-            self.end.sent += 1;
-            if list.len() >= LIST_BYTES {
-                frames.append(&mut close(&mut list, &mut missed, &mut self.end));
             }
         }
-        if !list.is_empty() || missed > 0 || (always && frames.is_empty()) {
-            frames.append(&mut close(&mut list, &mut missed, &mut self.end));
+        let is_whole = self.at >= self.seen.len();
+        if is_whole {
+            self.at = 0;
         }
-        frames
+        is_whole
     }
-}
 
-/// The frame of the list so far, and of the changes missed since the one before.
-fn close(list: &mut Vec<u8>, missed: &mut u64, end: &mut End) -> Vec<u8> {
-    let frame = updates_frame(list, *missed);
-    list.clear();
-    end.missed += std::mem::take(missed);
-    frame
+    /// The frame of what has been found, if it is full, or if the scan is whole and has found something or must answer.
+    fn frame(&mut self, is_whole: bool, must_answer: bool) -> Option<Vec<u8>> {
+        let has_some = !self.list.is_empty() || self.missed > 0 || must_answer;
+        if self.list.len() < LIST_BYTES && !(is_whole && has_some) {
+            return None;
+        }
+        let frame = updates_frame(&self.list, self.missed);
+        self.list.clear();
+        self.end.missed += std::mem::take(&mut self.missed);
+        Some(frame)
+    }
 }
