@@ -148,6 +148,52 @@ fn a_batch_is_acknowledged_with_its_counts() {
     assert_eq!(node.stop(0), Ended::Stopped);
 }
 
+/// Set for the process of its own in which descriptors are allowed to run out.
+const FEW_DESCRIPTORS: &str = "EVENKEEL_TEST_FEW_DESCRIPTORS";
+
+#[test]
+fn connections_that_cannot_be_taken_are_counted() {
+    if std::env::var_os(FEW_DESCRIPTORS).is_some() {
+        return run_out_of_descriptors();
+    }
+    let status = std::process::Command::new("sh")
+        .args(["-c", "ulimit -n 64 && exec \"$@\"", "sh"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "connections_that_cannot_be_taken_are_counted"])
+        .env(FEW_DESCRIPTORS, "1")
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+fn run_out_of_descriptors() {
+    let node = Node::tcp();
+    let mut first = node.connect();
+    first.send(b"m a=1\n\n");
+    assert_eq!(first.answer(), "ok 1 0\n");
+    assert_eq!(node.figures().accept_failures, 0);
+    assert_eq!(node.state.accept_error(), None);
+    let mut fillers: Vec<fs::File> = std::iter::from_fn(|| fs::File::open("/dev/null").ok())
+        .take(1000)
+        .collect();
+    // One is left for the sender, none for the node's end.
+    fillers.pop();
+    let mut second = node.connect();
+    node.until("failures", |node| node.figures().accept_failures >= 2);
+    assert!(node.figures().accept_failing);
+    let error = node.state.accept_error().unwrap();
+    assert!(error.contains("open files"), "{error}");
+    // Those that are there are served meanwhile.
+    first.send(b"m a=2\n\n");
+    assert_eq!(first.answer(), "ok 1 0\n");
+    drop(fillers);
+    second.send(b"m a=3\n\n");
+    assert_eq!(second.answer(), "ok 1 0\n");
+    assert!(!node.figures().accept_failing);
+    assert_eq!(node.state.accept_error(), None);
+    node.stop(0);
+}
+
 #[test]
 fn nothing_is_sent_to_those_who_do_not_ask() {
     let node = Node::tcp();

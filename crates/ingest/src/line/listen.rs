@@ -155,11 +155,11 @@ async fn accept_all<D: Destination>(
             Some(_) = connections.join_next() => {}
             accepted = accept_tcp(tcp.as_ref()) => match accepted {
                 Ok(stream) => take(&mut connections, &shared, stream),
-                Err(_) => tokio::time::sleep(ACCEPT_BACKOFF).await,
+                Err(error) => failed(&shared, &error).await,
             },
             accepted = accept_unix(unix.as_ref()) => match accepted {
                 Ok(stream) => take(&mut connections, &shared, stream),
-                Err(_) => tokio::time::sleep(ACCEPT_BACKOFF).await,
+                Err(error) => failed(&shared, &error).await,
             },
         }
     };
@@ -173,8 +173,8 @@ async fn accept_tcp(listener: Option<&TcpListener>) -> io::Result<tokio::net::Tc
     match listener {
         Some(listener) => {
             let (stream, _) = listener.accept().await?;
-            // Acknowledgements are small and waited for.
-            stream.set_nodelay(true)?;
+            // Acknowledgements are small and waited for. A peer that has hung up already is met when it is read.
+            let _ = stream.set_nodelay(true);
             Ok(stream)
         }
         None => std::future::pending().await,
@@ -188,12 +188,21 @@ async fn accept_unix(listener: Option<&UnixListener>) -> io::Result<tokio::net::
     }
 }
 
+async fn failed<D: Destination>(shared: &Shared<D>, error: &io::Error) {
+    // The peer's doing, not the node's state.
+    if error.kind() != io::ErrorKind::ConnectionAborted {
+        shared.state.accept_failed(error);
+    }
+    tokio::time::sleep(ACCEPT_BACKOFF).await;
+}
+
 fn take<D, S>(connections: &mut JoinSet<()>, shared: &Rc<Shared<D>>, mut stream: S)
 where
     D: Destination,
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let state = Arc::clone(&shared.state);
+    state.accept_succeeded();
     if connections.len() >= shared.options.connections_max as usize {
         state.connections_refused.fetch_add(1, Relaxed);
         // The empty socket buffer takes this at once or not at all.

@@ -1,6 +1,7 @@
 //! What others may see of the listeners while they run, and their end.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::io;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -11,6 +12,9 @@ pub struct LineState {
     pub(super) connections_total: AtomicU64,
     pub(super) connections_refused: AtomicU64,
     pub(super) connections_idle: AtomicU64,
+    accept_failures: AtomicU64,
+    /// Of the latest attempt to take a connection; 0: it went well.
+    accept_errno: AtomicI32,
     pub(super) waiting: AtomicU64,
     pub(super) waiting_full: AtomicU64,
     pub(super) lines: AtomicU64,
@@ -31,6 +35,11 @@ pub struct LineFigures {
     pub connections_refused: u64,
     /// Connections that were closed because nothing came for too long.
     pub connections_idle: u64,
+    /// Attempts to take a connection that failed, for lack of descriptors for example; one every 100 ms while that
+    /// lasts.
+    pub accept_failures: u64,
+    /// Whether the latest attempt failed: senders cannot connect now. [`LineState::accept_error`] says why.
+    pub accept_failing: bool,
     /// Connections whose lines wait now because the database takes nothing.
     pub waiting: u64,
     /// Those of them that wait because the store is full.
@@ -56,6 +65,8 @@ impl LineState {
             connections_total: self.connections_total.load(Relaxed),
             connections_refused: self.connections_refused.load(Relaxed),
             connections_idle: self.connections_idle.load(Relaxed),
+            accept_failures: self.accept_failures.load(Relaxed),
+            accept_failing: self.accept_errno.load(Relaxed) != 0,
             waiting: self.waiting.load(Relaxed),
             waiting_full: self.waiting_full.load(Relaxed),
             lines: self.lines.load(Relaxed),
@@ -65,7 +76,30 @@ impl LineState {
             unfinished: self.unfinished.load(Relaxed),
         }
     }
+
+    /// Why no connection can be taken at the moment, for people.
+    #[must_use]
+    pub fn accept_error(&self) -> Option<String> {
+        match self.accept_errno.load(Relaxed) {
+            0 => None,
+            UNKNOWN => Some("the system gives no reason".to_owned()),
+            errno => Some(io::Error::from_raw_os_error(errno).to_string()),
+        }
+    }
+
+    pub(super) fn accept_failed(&self, error: &io::Error) {
+        self.accept_failures.fetch_add(1, Relaxed);
+        let errno = error.raw_os_error().filter(|errno| *errno != 0);
+        self.accept_errno.store(errno.unwrap_or(UNKNOWN), Relaxed);
+    }
+
+    pub(super) fn accept_succeeded(&self) {
+        self.accept_errno.store(0, Relaxed);
+    }
 }
+
+/// Stands for the number of an error that has none.
+const UNKNOWN: i32 = -1;
 
 /// One more in a gauge for as long as it lives.
 pub(super) struct Counted<'s>(&'s AtomicU64);
