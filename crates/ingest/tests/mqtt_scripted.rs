@@ -509,6 +509,16 @@ fn a_lower_limit_does_not_take_back_a_message_that_was_taken_in_part() {
 }
 
 #[test]
+fn a_broker_that_has_a_name_is_found_without_the_blocking_threads() {
+    let fake = Fake::new(Version::V5);
+    let mut options = options(fake.port(), Version::V5, "t");
+    options.address = format!("localhost:{}", fake.port());
+    let session = Running::start(options, &Store::new());
+    let _peer = fake.subscribed();
+    session.subscribed(1).stop(0);
+}
+
+#[test]
 fn qos_2_is_served_although_it_is_never_asked_for() {
     for version in BOTH {
         let fake = Fake::new(version);

@@ -3,6 +3,7 @@
 use super::codec;
 use super::options::MqttOptions;
 use super::packet::{Kind, Malformed, Reader, Step};
+use super::resolve::Resolver;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -28,11 +29,18 @@ impl From<Malformed> for Refusal {
 }
 
 /// Connects and waits for the broker's consent. The caller limits the time; dropping the future closes the socket.
-pub(super) async fn connect(options: &MqttOptions) -> Result<Connection, Refusal> {
+pub(super) async fn connect(
+    options: &MqttOptions,
+    resolver: &mut Resolver,
+) -> Result<Connection, Refusal> {
     let failed = |what: &str, error: &std::io::Error| {
         Refusal::Failed(format!("{}: {what}: {error}", options.address))
     };
-    let mut stream = TcpStream::connect(options.address.as_str())
+    let addresses = resolver
+        .resolve(&options.address)
+        .await
+        .map_err(|error| failed("cannot look up the address", &error))?;
+    let mut stream = TcpStream::connect(addresses.as_slice())
         .await
         .map_err(|error| failed("cannot connect", &error))?;
     // Acknowledgements are written in batches already; waiting for more would only keep the broker waiting.

@@ -4,8 +4,9 @@
 //!
 //! **Files:** `options.rs` what a session is told, `state.rs` what others see of it, `control.rs` stopping and
 //! reloading, `run.rs` connections one after the other, `connect.rs` from nothing to the broker's consent,
-//! `session.rs` one connection, `link.rs` its socket, `pace.rs` rate and back-off, `acks.rs` acknowledgements that are
-//! due, `filters.rs` subscriptions, `packet.rs` framing and PUBLISH, `codec.rs` all other packets.
+//! `resolve.rs` its name, `session.rs` one connection, `link.rs` its socket, `pace.rs` rate and back-off, `acks.rs`
+//! acknowledgements that are due, `filters.rs` subscriptions, `packet.rs` framing and PUBLISH, `codec.rs` all other
+//! packets.
 
 mod acks;
 mod codec;
@@ -16,6 +17,7 @@ mod link;
 pub mod options;
 mod pace;
 pub mod packet;
+mod resolve;
 mod run;
 mod session;
 pub mod state;

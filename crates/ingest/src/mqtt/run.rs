@@ -7,6 +7,7 @@ use super::filters::Filters;
 use super::options::{MqttOptions, OptionInvalid};
 use super::pace::Backoff;
 use super::packet::Malformed;
+use super::resolve::Resolver;
 use super::session::{Leave, Session, now_of};
 use super::state::MqttState;
 use crate::durable::DurableWatch;
@@ -53,6 +54,7 @@ pub async fn run<C: Consumer>(
         state: &state,
         filters: Filters::default(),
         backoff: Backoff::default(),
+        resolver: Resolver::default(),
         clock: SystemClock::new(),
     };
     loop {
@@ -82,6 +84,7 @@ struct Life<'a, C> {
     state: &'a MqttState,
     filters: Filters,
     backoff: Backoff,
+    resolver: Resolver,
     clock: SystemClock,
 }
 
@@ -96,7 +99,7 @@ impl<C: Consumer> Life<'_, C> {
         let limit = Duration::from_millis(self.options.connect_ms_max);
         let options = self.options.clone();
         let connection = tokio::select! {
-            found = tokio::time::timeout(limit, connect(&options)) => found,
+            found = tokio::time::timeout(limit, connect(&options, &mut self.resolver)) => found,
             () = self.control.wait() => return Next::Now,
         };
         match connection {

@@ -370,10 +370,14 @@ impl Running {
         let state = Arc::new(MqttState::default());
         let (shown, store) = (state.clone(), store.clone());
         let thread = std::thread::spawn(move || {
+            // The session has no business on the blocking threads, which are others': here, all of them are taken.
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
+                .max_blocking_threads(1)
                 .build()
                 .unwrap();
+            let (_taken, until_dropped) = std::sync::mpsc::channel::<()>();
+            runtime.spawn_blocking(move || until_dropped.recv());
             runtime.block_on(async move {
                 let durable = DurableWatch::start(store.clone()).unwrap();
                 let consumer = Rc::new(RefCell::new(Taker(store)));
