@@ -47,7 +47,7 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     ),
     (
         "config_refused",
-        "the configuration could not be read again: the old one is in force",
+        "a reload was refused, or a declared key could not be made",
     ),
     (
         "config_pending_restart",
@@ -148,7 +148,7 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
     listeners(figures, &mut add);
     if let Some(error) = &figures.node.config_error {
         let text =
-            format!("the last reload was refused, the old configuration is in force: {error}");
+            format!("the configuration is not in force as it stands, what was before is: {error}");
         add("config_refused", text);
     }
     if !figures.node.config_pending_restart.is_empty() {

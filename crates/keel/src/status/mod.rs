@@ -147,7 +147,7 @@ pub(crate) struct ProcessFigures {
     pub(crate) config_file: String,
     /// Keys of the configuration that wait for the next start.
     pub(crate) config_pending_restart: Vec<String>,
-    /// Why the last reload was refused, until one is not.
+    /// Why the last reload was refused or a declared key could not be made, until a reload succeeds.
     pub(crate) config_error: Option<String>,
 }
 
