@@ -12,8 +12,8 @@ use ingest::line::LineState;
 use ingest::mqtt::MqttState;
 use std::cell::RefCell;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes of the file of totals at most; what is longer is none.
@@ -32,6 +32,8 @@ pub(crate) struct Lifetime {
     begun: Instant,
     /// Bytes that are free in the store, when the keeper looked last.
     free_bytes: AtomicU64,
+    /// Why the keeper cannot do its work, until it can.
+    history_failing: Mutex<Option<String>>,
 }
 
 /// The totals in a store; damaged ones begin anew, and that is said.
@@ -49,6 +51,11 @@ pub(crate) fn read_totals<D: BlockDevice>(store: &mut Store<D>) -> Totals {
     })
 }
 
+/// Bytes that files of a store can still take.
+pub(crate) fn free_bytes<D: BlockDevice>(store: &Store<D>) -> u64 {
+    store.statistics().blocks_free * flash::PAYLOAD_BYTES as u64
+}
+
 impl Lifetime {
     pub(crate) fn new(
         before: Totals,
@@ -56,6 +63,7 @@ impl Lifetime {
         counts: Arc<Counts>,
         intake: Arc<IntakeCounters>,
         begun: Instant,
+        free_bytes: u64,
     ) -> Self {
         Self {
             before,
@@ -63,7 +71,8 @@ impl Lifetime {
             counts,
             intake,
             begun,
-            free_bytes: AtomicU64::new(0),
+            free_bytes: AtomicU64::new(free_bytes),
+            history_failing: Mutex::new(None),
         }
     }
 
@@ -104,11 +113,20 @@ impl Lifetime {
 
     /// Looks how much is free; waits while the commit thread works.
     pub(crate) fn look(&self) {
-        let free = self.db.with_store(|store| store.statistics().blocks_free);
-        if let Some(blocks) = free {
-            let bytes = blocks * flash::PAYLOAD_BYTES as u64;
+        if let Some(bytes) = self.db.with_store(|store| free_bytes(store)) {
             self.free_bytes.store(bytes, Ordering::Relaxed);
         }
+    }
+
+    /// Why index and retention do not advance; `None`: they do.
+    pub(crate) fn set_history_failing(&self, why: Option<String>) {
+        *self.lock_failing() = why;
+    }
+
+    fn lock_failing(&self) -> MutexGuard<'_, Option<String>> {
+        self.history_failing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -154,7 +172,7 @@ fn gather(node: &Node) -> NodeFigures {
     figures.take_line(&from.line.figures());
     figures.line.listen.clone_from(&from.listen);
     if let (Some(state), Some(mqtt)) = (&from.mqtt, &config.mqtt) {
-        let address = format!("{}:{}", mqtt.host, mqtt.port);
+        let address = super::settings::broker(mqtt);
         figures.take_mqtt(&address, mqtt.subscribe.len(), state);
     }
     let process = &mut figures.node;
@@ -164,7 +182,7 @@ fn gather(node: &Node) -> NodeFigures {
     process.memory_resident_bytes = resident_bytes();
     process.config_file = from.config_file.display().to_string();
     process.config_pending_restart = owned(&node.pending_restart.borrow());
-    process.config_error.clone_from(&node.reload_error.borrow());
+    process.config_error = node.config_error();
     let store = &mut figures.store;
     store.image = config.store.image.display().to_string();
     store.capacity_bytes = from.capacity_bytes;
@@ -193,6 +211,13 @@ fn gather(node: &Node) -> NodeFigures {
     figures.device.bytes_written = from.lifetime.bytes_written();
     figures.device.flushes = from.lifetime.counts.now().flushes;
     figures.lifetime = from.lifetime.now(&stats);
+    figures.listeners_failed = counters.listener_failed.get();
+    figures
+        .listener_error
+        .clone_from(&counters.listener_error.borrow());
+    figures
+        .history_failing
+        .clone_from(&from.lifetime.lock_failing());
     figures
 }
 

@@ -1,10 +1,11 @@
 //! Readings of a key, read in slices on blocking threads and sent slice by slice: a slow client holds up neither a
-//! commit nor another reader, and costs the memory of one slice.
+//! commit nor another reader, and costs the memory of one slice. Whoever wants the next slice queues anew.
 
 use super::protocol::{End, History, Kind, LIST_BYTES, Reading, Shown, readings_frame};
 use super::session::{failure, framed, object};
 use super::wire::{Fault, Wire};
 use super::{Db, Node};
+use base::error::Code;
 use db::{HistoryCursor, HistoryQuery};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,15 +29,20 @@ pub(crate) async fn run(node: &Node, wire: &mut Wire, asked: &History) -> Result
         frames: Vec::new(),
         list: Vec::new(),
     };
-    // Fair, because it queues: so many reads hold memory at once.
-    let Ok(_permit) = node.history_reads.acquire().await else {
-        return Err(Fault::Gone);
-    };
+    let mut stop = node.stop.clone();
     loop {
-        if *node.stop.borrow() {
-            let failure = failure(base::error::Code::Gone, &asked.key, "the node stops", "");
-            return wire.fail(&failure).await;
-        }
+        let turn = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => {
+                let failure = failure(Code::Gone, &asked.key, "the node stops", "");
+                return wire.fail(&failure).await;
+            }
+            () = wire.left() => return Err(Fault::Gone),
+            turn = node.history_reads.acquire() => turn,
+        };
+        let Ok(turn) = turn else {
+            return Err(Fault::Gone);
+        };
         let db = Arc::clone(&node.db);
         let slice = tokio::task::spawn_blocking(move || {
             let more = read.slice(&db);
@@ -46,6 +52,8 @@ pub(crate) async fn run(node: &Node, wire: &mut Wire, asked: &History) -> Result
         let Ok((back, more)) = slice.await else {
             return Err(Fault::Gone);
         };
+        // Not while this client takes its slice, which may last as long as it likes.
+        drop(turn);
         read = back;
         let more = match more {
             Ok(more) => more,

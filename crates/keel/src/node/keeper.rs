@@ -67,10 +67,15 @@ impl Keeper {
                             );
                         }
                         failing = true;
+                        lifetime.set_history_failing(Some(error.to_string()));
                         FAILED_PAUSE
                     }
                 };
-                failing &= pause == FAILED_PAUSE;
+                if failing && pause != FAILED_PAUSE {
+                    failing = false;
+                    lifetime.set_history_failing(None);
+                    log::event("failing", "no more: history is kept in order again");
+                }
                 if saved.elapsed() >= TOTALS_PERIOD {
                     saved = Instant::now();
                     lifetime.save();

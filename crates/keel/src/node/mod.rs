@@ -5,7 +5,7 @@
 //! [`BLOCKING_THREADS_MAX`] read history. None but the commit thread waits for the device while it holds anything
 //! that a put needs.
 //!
-//! **Files:** `image.rs` the store's image and who holds it, `settings.rs` from the configuration to the options of
+//! **Files:** `start.rs` the start, `signals.rs` the signals, `image.rs` the store's image and who holds it, `settings.rs` from the configuration to the options of
 //! the rooms, `sources.rs` line protocol and MQTT, `server.rs` the socket, `wire.rs` one connection, `protocol.rs`
 //! what is said over it, `session.rs` get, put and status, `watch.rs` and `changes.rs` changes, `history.rs` range
 //! reads, `keeper.rs` the keeper, `figures.rs` what the
@@ -25,31 +25,32 @@ pub(crate) mod protocol;
 mod server;
 mod session;
 mod settings;
+mod signals;
 mod sources;
+mod start;
 mod watch;
 mod wire;
 
 use crate::config::{self, Config};
 use crate::error::CliError;
 use crate::flash_cmd::store_error;
-use base::clock::{Clock, SystemClock};
-use changes::{Changes, Counted};
-use clock::NodeClock;
+use changes::Counted;
 use db::Database;
 use figures::{Figures, Lifetime};
 use flash::Store;
-use image::{Device, Image};
+use image::{Device, Holder};
 use ingest::durable::DurableWatch;
 use ingest::intake::NodeDestination;
 use keeper::Keeper;
 use protocol::{Failure, Kind};
+use signals::{Signals, What};
 use sources::{Plan, Sources};
+use start::Opened;
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, watch as latest};
 use tokio::task::LocalSet;
 
@@ -79,6 +80,9 @@ pub(crate) struct Counters {
     pub(crate) requests: Cell<u64>,
     pub(crate) puts: Cell<u64>,
     pub(crate) watchers: Cell<u32>,
+    /// Connections that the system did not hand over, and why the latest.
+    pub(crate) listener_failed: Cell<u64>,
+    pub(crate) listener_error: RefCell<Option<String>>,
 }
 
 /// What clients are served from.
@@ -95,6 +99,8 @@ pub(crate) struct Node {
     pub(crate) counters: Counters,
     /// Why the last reload was refused, until one is not.
     pub(crate) reload_error: RefCell<Option<String>>,
+    /// Which declared keys could not be made, until they can.
+    pub(crate) declare_error: RefCell<Option<String>>,
     /// Keys of the configuration that wait for the next start.
     pub(crate) pending_restart: RefCell<Vec<&'static str>>,
     pub(crate) figures: Figures,
@@ -105,70 +111,125 @@ impl Node {
     pub(crate) fn state(&self) -> Result<Vec<u8>, Failure> {
         session::framed(Kind::State, &figures::report(self))
     }
+
+    /// What of the configuration is not in force, and why.
+    pub(crate) fn config_error(&self) -> Option<String> {
+        let refused = self.reload_error.borrow().clone();
+        refused.or_else(|| self.declare_error.borrow().clone())
+    }
 }
 
 /// Runs the node that this file configures until a signal ends it.
 pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
     let begun = Instant::now();
-    let config = Config::load(path)?;
-    let plan = Plan::of(&config)?;
-    let image_path = config.store.image.clone();
-    let Image {
-        mut store,
-        counts,
-        is_new,
-        is_direct,
-        capacity_bytes,
-        holder,
-    } = image::open(&config.store)?;
-    let clock: Arc<dyn Clock> = Arc::new(NodeClock {
-        system: SystemClock::new(),
-        wall_trusted: config.time.wall_clock_trusted,
-    });
-    let options = settings::database(&config, capacity_bytes);
-    let failed = |error: db::Error| database_error(&image_path, &error);
-    let objects_max = options.objects_max;
-    let queue_bytes_max = options.queue_bytes_max as u64;
-    let totals = figures::read_totals(&mut store);
-    let db = Arc::new(Database::open(store, Arc::clone(&clock), options).map_err(failed)?);
-    let rules = settings::key_rules(&config);
-    let destination = NodeDestination::new(Arc::clone(&db), clock, rules);
-    destination.declare_exact().map_err(failed)?;
-    let target = Arc::new(Counted::new(destination, Changes::new(objects_max)));
-
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .thread_stack_size(256 << 10)
         .build()
         .map_err(|error| CliError::io("node", &error))?;
+    // Before anything that takes time: a reload that is asked for early must not kill.
+    let mut signals = {
+        let _inside = runtime.enter();
+        Signals::new()?
+    };
+    let config = Config::load(path)?;
+    let plan = Plan::of(&config)?;
+    say_warnings(&config);
+    let image_path = config.store.image.clone();
+    let opened = runtime.block_on(start::open(&config, &mut signals))?;
+    let Some((opened, is_reload_due)) = opened else {
+        log::event("stopped", "before anything was taken");
+        return Ok(0);
+    };
+    let db = Arc::clone(&opened.db);
+    if let Some(error) = &opened.declare_error {
+        log::event("warning", error);
+    }
     let local = LocalSet::new();
-    let ended = local.block_on(&runtime, async {
-        let socket = server::bind(&config.node.socket)?;
+    let holder = local.block_on(&runtime, async {
+        let holder = Serving {
+            path,
+            config,
+            plan,
+            begun,
+            is_reload_due,
+        };
+        holder.run(opened, &mut signals).await
+    })?;
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    // What it says is true as long as the image is locked, and another node's word is not this one's to remove.
+    drop(holder);
+    let store = match db.close() {
+        Ok(store) => Some(store),
+        Err(db::Error::Full) => {
+            let text = "the store is full: what did not fit was not acknowledged, and is not kept";
+            log::event("stopping", text);
+            db.abandon()
+        }
+        Err(error) => return Err(database_error(&image_path, &error)),
+    };
+    if let Some(store) = store {
+        store
+            .close()
+            .map_err(|error| store_error(&image_path, &error))?;
+    }
+    log::event("stopped", "everything that was acknowledged is on flash");
+    Ok(0)
+}
+
+/// A node between its start and its end.
+struct Serving<'p> {
+    path: &'p Path,
+    config: Config,
+    plan: Plan,
+    begun: Instant,
+    /// Whether a reload was asked for during the start.
+    is_reload_due: bool,
+}
+
+impl Serving<'_> {
+    /// Serves until a signal asks for the end; what then remains is to close the database.
+    async fn run(self, opened: Opened, signals: &mut Signals) -> Result<Holder, CliError> {
+        let Self {
+            path,
+            config,
+            plan,
+            begun,
+            is_reload_due,
+        } = self;
+        let Opened {
+            holder,
+            db,
+            target,
+            capacity_bytes,
+            is_direct,
+            ..
+        } = opened;
+        let socket = server::bind(&config.node.socket).await?;
         let durable = DurableWatch::start(Arc::clone(&target))
             .map_err(|error| CliError::io("node", &error))?;
         let mut sources = Sources::start(plan, &target, &durable)?;
         let lifetime = Arc::new(Lifetime::new(
-            totals,
+            opened.totals,
             Arc::clone(&db),
-            counts,
+            opened.counts,
             Arc::clone(&sources.counters),
             begun,
+            opened.free_bytes,
         ));
         let keeper = Keeper::start(Arc::clone(&db), Arc::clone(&lifetime))
             .map_err(|error| CliError::io("node", &error))?;
-        let mut signals = Signals::new()?;
         let (stop, stopped) = latest::channel(false);
-        let recovery = db.recovery();
-        let made = if is_new { "made" } else { "opened" };
         let shown = config.node.socket.display().to_string();
         log::event(
             "store",
             format!(
-                "{made} {}: {} keys, {} readings replayed, {}",
-                image_path.display(),
+                "{} {}: {} keys, {} readings replayed, {}",
+                if opened.is_new { "made" } else { "opened" },
+                config.store.image.display(),
                 db.objects(),
-                recovery.readings_replayed,
+                db.recovery().readings_replayed,
                 if is_direct {
                     "direct"
                 } else {
@@ -178,21 +239,22 @@ pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
         );
         let node = Rc::new(Node {
             config: RefCell::new(config),
-            db: Arc::clone(&db),
-            target: Arc::clone(&target),
+            db,
+            target,
             durable,
             intake: Rc::clone(&sources.intake),
             stop: stopped,
             history_reads: Semaphore::new(HISTORY_READS_MAX),
             counters: Counters::default(),
             reload_error: RefCell::new(None),
+            declare_error: RefCell::new(opened.declare_error),
             pending_restart: RefCell::new(Vec::new()),
             figures: Figures {
                 lifetime: Arc::clone(&lifetime),
                 config_file: path.to_path_buf(),
                 capacity_bytes,
                 is_direct,
-                queue_bytes_max,
+                queue_bytes_max: opened.queue_bytes_max,
                 line: Arc::clone(&sources.line),
                 mqtt: sources.mqtt.clone(),
                 listen: sources.listen.clone(),
@@ -210,6 +272,9 @@ pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
                 begun.elapsed().as_millis()
             ),
         );
+        if is_reload_due {
+            reload(path, &node, &mut sources, capacity_bytes);
+        }
         loop {
             match signals.next().await {
                 What::Stop(name) => {
@@ -231,17 +296,15 @@ pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
         sampler.abort();
         drop(keeper);
         lifetime.save();
-        Ok(())
-    });
-    runtime.shutdown_timeout(Duration::from_millis(200));
-    ended?;
-    let store = db.close().map_err(failed)?;
-    store
-        .close()
-        .map_err(|error| store_error(&image_path, &error))?;
-    drop(holder);
-    log::event("stopped", "everything that was acknowledged is on flash");
-    Ok(0)
+        Ok(holder)
+    }
+}
+
+/// Says what is allowed in a configuration and may surprise.
+fn say_warnings(config: &Config) {
+    for warning in config.warnings() {
+        log::event("warning", warning);
+    }
 }
 
 /// Reads the configuration again. One that is wrong changes nothing; what needs a restart is named.
@@ -262,10 +325,15 @@ fn reload(path: &Path, node: &Node, sources: &mut Sources, capacity_bytes: u64) 
     let rules = settings::key_rules(&changes.effective);
     node.db
         .set_retention(changes.effective.retention(capacity_bytes));
-    if let Err(error) = node.target.inner().set_rules(rules) {
-        // The rules hold; only the declarations have not reached the log.
-        log::event("reload", format!("keys are not all declared: {error}"));
+    // The rules hold whatever becomes of single keys.
+    let declared = node.target.inner().set_rules(rules).map(drop);
+    let failures = node.target.inner().declare_failures();
+    let declare_error = settings::declare_error(declared, failures);
+    say_warnings(&changes.effective);
+    if let Some(error) = &declare_error {
+        log::event("warning", error);
     }
+    *node.declare_error.borrow_mut() = declare_error;
     sources.reload(plan);
     *node.config.borrow_mut() = changes.effective;
     *node.reload_error.borrow_mut() = None;
@@ -290,41 +358,11 @@ fn reload(path: &Path, node: &Node, sources: &mut Sources, capacity_bytes: u64) 
 }
 
 fn database_error(image: &Path, error: &db::Error) -> CliError {
+    let (wrong, remedy) = settings::told(error);
     let remedy = match error {
-        db::Error::TableTooSmall { .. } => "",
         db::Error::Version { .. } => "use the version of keel that wrote it",
-        _ => "check it with `keel flash check`",
+        _ if remedy.is_empty() => "check it with `keel flash check`",
+        _ => &remedy,
     };
-    CliError::failure(image.display(), error, remedy)
-}
-
-/// What a signal asks for.
-enum What {
-    Stop(&'static str),
-    Reload,
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self, CliError> {
-        let on = |kind| signal(kind).map_err(|error| CliError::io("signals", &error));
-        Ok(Self {
-            terminate: on(SignalKind::terminate())?,
-            interrupt: on(SignalKind::interrupt())?,
-            hangup: on(SignalKind::hangup())?,
-        })
-    }
-
-    async fn next(&mut self) -> What {
-        tokio::select! {
-            _ = self.terminate.recv() => What::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => What::Stop("SIGINT"),
-            _ = self.hangup.recv() => What::Reload,
-        }
-    }
+    CliError::failure(image.display(), wrong, remedy)
 }

@@ -6,11 +6,11 @@ use super::protocol::Failure;
 use super::session::{self, failure};
 use super::wire::{Fault, Wire};
 use super::{Node, log};
-use crate::error::CliError;
+use crate::error::{CliError, describe};
 use base::error::Code;
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,16 +26,25 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Socket {
     listener: UnixListener,
     path: PathBuf,
+    /// Device and number of the file, by which it is told from one that has taken its place.
+    identity: Option<(u64, u64)>,
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        std::fs::remove_file(&self.path).ok();
+        if self.identity.is_some() && self.identity == identity(&self.path) {
+            std::fs::remove_file(&self.path).ok();
+        }
     }
 }
 
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
 /// Binds the socket, readable and writable for user and group. One that nobody listens on is replaced.
-pub(crate) fn bind(path: &Path) -> Result<Socket, CliError> {
+pub(crate) async fn bind(path: &Path) -> Result<Socket, CliError> {
     let failed = |error: io::Error| CliError::io(path.display(), &error);
     make_parent(path)?;
     match std::fs::symlink_metadata(path) {
@@ -47,16 +56,30 @@ pub(crate) fn bind(path: &Path) -> Result<Socket, CliError> {
                 remedy,
             ));
         }
-        Ok(_) => {
-            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        Ok(_) => match UnixStream::connect(path).await {
+            // Left behind by a node that was killed.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path).map_err(failed)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // No room in the queue of one that has stopped is somebody, too.
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                let wrong = format!(
+                    "whether another node serves this socket cannot be told ({})",
+                    describe(&error)
+                );
+                let remedy =
+                    "run as its user, remove it, or name another socket in the configuration";
+                return Err(CliError::failure(path.display(), wrong, remedy));
+            }
+            _ => {
                 return Err(CliError::failure(
                     path.display(),
                     "another node serves this socket",
                     "end it, or name another socket in the configuration",
                 ));
             }
-            std::fs::remove_file(path).map_err(failed)?;
-        }
+        },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
     }
@@ -69,6 +92,7 @@ pub(crate) fn bind(path: &Path) -> Result<Socket, CliError> {
     Ok(Socket {
         listener: bound.map_err(failed)?,
         path: path.to_path_buf(),
+        identity: identity(path),
     })
 }
 
@@ -85,6 +109,8 @@ pub(crate) async fn run(node: Rc<Node>, socket: Socket) {
     let clients: Rc<RefCell<Vec<Rc<Client>>>> = Rc::default();
     let mut tasks = JoinSet::new();
     let mut stop = node.stop.clone();
+    // Attempts that failed since the last one that did not.
+    let mut failures: u64 = 0;
     loop {
         let accepted = tokio::select! {
             accepted = socket.listener.accept() => accepted,
@@ -94,20 +120,32 @@ pub(crate) async fn run(node: Rc<Node>, socket: Socket) {
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                log::event("refused", format!("a connection ({error})"));
-                tokio::time::sleep(REFUSED_PAUSE).await;
-                continue;
+                // Once per episode: it may last for hours, and is tried again ten times a second.
+                if failures == 0 {
+                    log::event("refused", format!("no client can connect ({error})"));
+                }
+                failures += 1;
+                add(&node.counters.listener_failed);
+                let text = format!("{}: {}", socket.path.display(), describe(&error));
+                *node.counters.listener_error.borrow_mut() = Some(text);
+                tokio::select! {
+                    () = tokio::time::sleep(REFUSED_PAUSE) => continue,
+                    _ = stop.wait_for(|stop| *stop) => break,
+                }
             }
         };
+        if failures > 0 {
+            let text = format!("clients can connect again, after {failures} failed attempts");
+            log::event("refused", text);
+            failures = 0;
+        }
         let client = Rc::new(Client {
             idle_since: Cell::new(Some(Instant::now())),
             leave: Notify::new(),
         });
         let connections_max = node.config.borrow().node.connections_max as usize;
         if let Err(failure) = make_room(&clients, connections_max) {
-            node.counters
-                .connections_refused
-                .set(node.counters.connections_refused.get() + 1);
+            add(&node.counters.connections_refused);
             tasks.spawn_local(async move {
                 let mut wire = Wire::new(stream);
                 wire.fail(&failure).await.ok();
@@ -128,6 +166,10 @@ pub(crate) async fn run(node: Rc<Node>, socket: Socket) {
     // No client finds the socket any more; those inside get their answers.
     drop(socket);
     while tasks.join_next().await.is_some() {}
+}
+
+fn add(count: &Cell<u64>) {
+    count.set(count.get() + 1);
 }
 
 /// Makes sure that one more fits.
@@ -169,9 +211,42 @@ async fn serve(node: &Node, stream: UnixStream, client: &Client) {
                 return;
             }
         };
-        node.counters.requests.set(node.counters.requests.get() + 1);
+        add(&node.counters.requests);
         if session::answer(node, &mut wire, &request).await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener as StdListener;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn only_a_socket_that_nobody_serves_is_replaced() {
+        let dir = std::env::temp_dir().join(format!("keel-server-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("keel.sock");
+        // Its owner takes nobody, so that its queue is full in the end.
+        let owner = StdListener::bind(&path).unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(stream) = UnixStream::connect(&path).await {
+            waiting.push(stream);
+        }
+        let error = bind(&path).await.err().unwrap().to_string();
+        assert!(error.contains("another node serves this socket"), "{error}");
+        drop(waiting);
+        drop(owner);
+        let socket = bind(&path).await.unwrap();
+        // A file that has taken its place is not this socket's to remove.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "other").unwrap();
+        drop(socket);
+        assert!(path.exists());
+        std::fs::remove_file(&path).unwrap();
+        drop(bind(&path).await.unwrap());
+        assert!(!path.exists());
+        std::fs::remove_dir(&dir).unwrap();
     }
 }

@@ -2,6 +2,7 @@
 
 use super::protocol::{self, ANSWER_BYTES_MAX, Failure, Get, History, Kind, Latest, Put, Shown};
 use super::protocol::{Stored, Watch};
+use super::settings::told;
 use super::wire::{Fault, Request, Wire};
 use super::{Node, history, watch};
 use base::error::Code;
@@ -179,6 +180,10 @@ async fn store(node: &Node, put: &Put) -> Answer {
     if let Some(time_ms) = put.time_ms {
         check_time(node, time_ms).map_err(refused)?;
     }
+    // Before the key, which would be made for a reading that is not taken.
+    if length > node.config.borrow().keys.value_bytes_max as usize {
+        return Err(refused(Reason::ValueTooLong));
+    }
     let object = node.target.resolve(&put.key).map_err(refused)?;
     let bytes = &bytes[..length];
     let room_end = Instant::now() + ROOM_MAX;
@@ -229,12 +234,13 @@ fn check_time(node: &Node, time_ms: i64) -> Result<(), Reason> {
 }
 
 fn database_failure(key: &str, error: &db::Error) -> Failure {
+    let (wrong, remedy) = told(error);
     let remedy = match error {
-        db::Error::Full => "",
         db::Error::Busy | db::Error::Timeout => "the device is too slow at the moment: try again",
-        _ => "see `keel status`, and start the node again",
+        _ if remedy.is_empty() => "see `keel status`, and start the node again",
+        _ => &remedy,
     };
-    failure(error.code(), key, error, remedy)
+    failure(error.code(), key, wrong, remedy)
 }
 
 fn refusal(key: &str, reason: Reason) -> Failure {

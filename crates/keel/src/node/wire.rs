@@ -5,7 +5,7 @@ use base::error::Code;
 use base::wire::{self, Decoded};
 use std::io;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -124,6 +124,26 @@ impl Wire {
     pub(crate) async fn fail(&mut self, failure: &Failure) -> Result<(), Fault> {
         let frame = protocol::frame(Kind::Error, failure, protocol::ANSWER_BYTES_MAX);
         self.send(&frame.unwrap_or_default()).await
+    }
+
+    /// Returns when the client has gone. One that only sends no more still waits for its answer, and one that has sent
+    /// its next request is found out by an answer that cannot be sent.
+    pub(crate) async fn left(&mut self) {
+        while self.input.is_empty() {
+            if self.stream.readable().await.is_err() {
+                return;
+            }
+            match self.stream.try_read_buf(&mut self.input) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+                Ok(0) => match self.stream.ready(Interest::WRITABLE).await {
+                    Ok(ready) if !ready.is_write_closed() => break,
+                    _ => return,
+                },
+                Ok(_) => {}
+            }
+        }
+        std::future::pending().await
     }
 
     /// Returns when the client has sent something or gone.

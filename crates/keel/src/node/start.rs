@@ -1,0 +1,115 @@
+//! The start, up to the point where the node can serve: the store is opened or made, and the database recovered. Both
+//! may take minutes, so a thread of their own does it while signals are heeded.
+
+use super::changes::{Changes, Counted};
+use super::clock::NodeClock;
+use super::figures::{self, free_bytes};
+use super::image::{self, Holder, Image};
+use super::signals::{Signals, What};
+use super::{Db, GRACE, Target, database_error, log, settings};
+use crate::config::Config;
+use crate::device::Counts;
+use crate::error::CliError;
+use crate::status::Totals;
+use base::clock::{Clock, SystemClock};
+use db::Database;
+use ingest::intake::NodeDestination;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// An open store with its database.
+pub(crate) struct Opened {
+    /// Stands first: it goes before the image is free for another node, whose file it would remove otherwise.
+    pub(crate) holder: Holder,
+    pub(crate) db: Arc<Db>,
+    pub(crate) target: Arc<Target>,
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) totals: Totals,
+    pub(crate) is_new: bool,
+    pub(crate) is_direct: bool,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) free_bytes: u64,
+    pub(crate) queue_bytes_max: u64,
+    /// What could not be declared.
+    pub(crate) declare_error: Option<String>,
+}
+
+/// Opens what the configuration names. The flag says whether a signal has asked for a reload meanwhile; `None`: one has
+/// asked for the end.
+pub(crate) async fn open(
+    config: &Config,
+    signals: &mut Signals,
+) -> Result<Option<(Opened, bool)>, CliError> {
+    let (done, mut opened) = oneshot::channel();
+    let theirs = config.clone();
+    let work = move || {
+        // Nobody waits any more when the node ends during its start.
+        done.send(open_now(&theirs)).ok();
+    };
+    std::thread::Builder::new()
+        .name("start".into())
+        .spawn(work)
+        .map_err(|error| CliError::io("node", &error))?;
+    let mut is_reload_due = false;
+    loop {
+        let what = tokio::select! {
+            biased;
+            what = signals.next() => what,
+            opened = &mut opened => {
+                let gone = || CliError::failure("node", "the start broke off", "start it again");
+                let opened = opened.unwrap_or_else(|_| Err(gone()))?;
+                return Ok(Some((opened, is_reload_due)));
+            }
+        };
+        match what {
+            What::Reload => is_reload_due = true,
+            What::Stop(name) => {
+                log::event("stopping", format!("on {name}, during the start"));
+                // Later it ends as if the power failed, which harms neither a store nor half of a new one.
+                drop(tokio::time::timeout(GRACE, opened).await);
+                return Ok(None);
+            }
+        }
+    }
+}
+
+fn open_now(config: &Config) -> Result<Opened, CliError> {
+    let Image {
+        mut store,
+        counts,
+        is_new,
+        is_direct,
+        capacity_bytes,
+        holder,
+    } = image::open(&config.store)?;
+    let clock: Arc<dyn Clock> = Arc::new(NodeClock {
+        system: SystemClock::new(),
+        wall_trusted: config.time.wall_clock_trusted,
+    });
+    let options = settings::database(config, capacity_bytes);
+    let objects_max = options.objects_max;
+    let queue_bytes_max = options.queue_bytes_max as u64;
+    let totals = figures::read_totals(&mut store);
+    let free_bytes = free_bytes(&store);
+    let db = Database::open(store, Arc::clone(&clock), options)
+        .map_err(|error| database_error(&config.store.image, &error))?;
+    let db = Arc::new(db);
+    let rules = settings::key_rules(config);
+    let destination = NodeDestination::new(Arc::clone(&db), clock, rules);
+    let declared = destination.declare_exact().map(drop);
+    let declare_error = settings::declare_error(declared, destination.declare_failures());
+    let changes = Changes::new(objects_max);
+    Ok(Opened {
+        holder,
+        db,
+        target: Arc::new(Counted::new(destination, changes)),
+        counts,
+        totals,
+        is_new,
+        is_direct,
+        capacity_bytes,
+        free_bytes,
+        queue_bytes_max,
+        declare_error,
+    })
+}

@@ -1,0 +1,183 @@
+//! `keel run` at its edges: a full store, too many keys, signals during the start, clients that take nothing.
+
+mod common;
+
+use common::node::{END, HISTORY, Node, PUT, READINGS, SMALL, STATE, STATUS, frame};
+use common::{one_line, wait_until};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+fn state(node: &Node) -> Value {
+    let (kind, state) = node.connect().ask(STATUS, &json!({}));
+    assert_eq!(kind, STATE);
+    state
+}
+
+/// Sends lines from a thread of its own, which ends when the node takes no more.
+fn send_lines(node: &Node, line: String, count: usize) -> std::thread::JoinHandle<()> {
+    let mut stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
+    std::thread::spawn(move || {
+        let lines = line.repeat(100);
+        for _ in 0..count / 100 {
+            if stream.write_all(lines.as_bytes()).is_err() {
+                return;
+            }
+        }
+        stream.shutdown(std::net::Shutdown::Write).ok();
+        stream.read_to_end(&mut Vec::new()).ok();
+    })
+}
+
+#[test]
+fn a_full_store_is_no_obstacle_to_the_end_nor_to_the_next_start() {
+    let config = format!("{SMALL}[keys]\nvalue_bytes_max = 250\n");
+    let mut node = Node::start(&config);
+    assert!(state(&node)["store"]["free_bytes"].as_u64().unwrap() > 0);
+    node.ok(&["put", "a", "1"]);
+    let line = format!("m text=\"{}\"\n", "x".repeat(200));
+    let sender = send_lines(&node, line, 200_000);
+    wait_until("a full store", || state(&node)["store"]["full"] == true);
+    let line = node.fails(&["put", "a", "2"], 1);
+    assert!(line.contains("store.history_mebibytes_max"), "{line}");
+    assert!(node.stop().success(), "{}", node.log());
+    assert!(node.log().contains(" stopped: "), "{}", node.log());
+    sender.join().unwrap();
+    let drop_oldest = config.replace("[store]", "[store]\nfull_policy = \"drop-oldest\"");
+    std::fs::write(node.dir.file("keel.toml"), drop_oldest).unwrap();
+    node.restart();
+    assert_eq!(node.ok(&["get", "a"]), "1\n");
+    assert!(node.stop().success());
+}
+
+#[test]
+fn a_declared_key_too_many_is_said_and_costs_itself_alone() {
+    let config = format!("{SMALL}[keys]\nkeys_max = 2\n");
+    let mut node = Node::start(&config);
+    node.ok(&["put", "a", "1"]);
+    node.ok(&["put", "b", "1"]);
+    assert!(state(&node)["node"]["config_error"].is_null());
+    // A reload and a start say the same, and neither is refused.
+    let more =
+        format!("{config}[[key]]\npattern = \"c\"\n[[key]]\npattern = \"b\"\nvalidity_ms = 7\n");
+    std::fs::write(node.dir.file("keel.toml"), more).unwrap();
+    node.signal(libc::SIGHUP);
+    wait_until("the reload", || node.log().contains(" reload: "));
+    let is_said = |node: &Node| {
+        let error = state(node)["node"]["config_error"].clone();
+        let text = error.as_str().unwrap_or_default().to_owned();
+        assert!(
+            text.contains('c') && text.contains("keys.keys_max"),
+            "{error}"
+        );
+        assert!(node.log().contains(" warning: "), "{}", node.log());
+        assert_eq!(node.json(&["get", "b", "--json"])["validity_ms"], 7);
+    };
+    is_said(&node);
+    assert!(node.stop().success());
+    node.restart();
+    is_said(&node);
+    std::fs::write(node.dir.file("keel.toml"), &config).unwrap();
+    node.signal(libc::SIGHUP);
+    wait_until("the reload", || node.log().contains(" reload: "));
+    assert!(state(&node)["node"]["config_error"].is_null());
+    assert!(node.stop().success());
+    // What is stored already is another matter.
+    let fewer = config.replace("keys_max = 2", "keys_max = 1");
+    std::fs::write(node.dir.file("keel.toml"), fewer).unwrap();
+    let output = node.run(&["run"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    let last = text.lines().last().unwrap();
+    assert!(last.contains("raise keys.keys_max"), "{text}");
+}
+
+#[test]
+fn a_value_that_is_too_long_makes_no_key() {
+    let node = Node::start(SMALL);
+    let put = json!({"key": "a", "value": "x".repeat(65)});
+    assert_eq!(node.connect().ask(PUT, &put).1["code"], "invalid");
+    assert_eq!(state(&node)["keys"]["count"], 0);
+}
+
+#[test]
+fn signals_during_the_start_are_heeded() {
+    let config = SMALL.replace("16", "128");
+    let mut node = Node::prepare(&config);
+    let is_begun = |node: &Node| node.dir.file("keel-data").exists();
+    node.spawn();
+    wait_until("the beginning", || is_begun(&node));
+    node.signal(libc::SIGHUP);
+    wait_until("the reload", || node.log().contains(" reload: "));
+    node.ok(&["put", "a", "1"]);
+    assert!(node.stop().success());
+    std::fs::remove_dir_all(node.dir.file("keel-data")).unwrap();
+    node.spawn();
+    wait_until("the beginning", || is_begun(&node));
+    node.signal(libc::SIGTERM);
+    assert!(node.ended().success(), "{}", node.log());
+    assert!(node.log().contains(" stopped: "), "{}", node.log());
+    node.restart();
+    node.ok(&["put", "a", "1"]);
+    assert!(node.stop().success());
+}
+
+#[test]
+fn what_may_surprise_in_a_configuration_is_said_at_the_start() {
+    let node = Node::start(&format!("{SMALL}[keys]\nauto_create = false\n"));
+    let log = node.log();
+    assert!(log.contains(" warning: keys.auto_create is false"), "{log}");
+}
+
+#[test]
+fn clients_that_do_not_take_their_history_hold_nobody_up() {
+    let node = Node::start(SMALL);
+    const COUNT: usize = 30_000;
+    send_lines(&node, "m v=1\n".to_owned(), COUNT)
+        .join()
+        .unwrap();
+    wait_until("the readings", || {
+        state(&node)["log"]["readings_durable"] == COUNT
+    });
+    let mut slow: Vec<_> = (0..8).map(|_| node.connect()).collect();
+    for raw in &mut slow {
+        raw.send(HISTORY, &json!({"key": "m/v"}));
+    }
+    let lines = node.ok(&["history", "m/v"]);
+    assert_eq!(lines.lines().count(), COUNT);
+    // They have not been given up either.
+    for raw in &mut slow {
+        let mut readings = 0;
+        loop {
+            match raw.answer().expect("an answer") {
+                (READINGS, found) => readings += found["readings"].as_array().unwrap().len(),
+                (kind, _) => {
+                    assert_eq!(kind, END);
+                    break;
+                }
+            }
+        }
+        assert_eq!(readings, COUNT);
+    }
+}
+
+#[test]
+fn a_history_that_breaks_off_is_whole_json_and_a_failure() {
+    let node = Node::prepare(SMALL);
+    let listener = UnixListener::bind(node.dir.file("fake.sock")).unwrap();
+    let fake = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+        let readings = json!({"readings": [{"time_ms": 0, "value": 1.5, "type": "float",
+            "node_time": false, "clock_trusted": true, "lsn": 0}]});
+        let bytes = frame(READINGS, 1, readings.to_string().as_bytes());
+        stream.write_all(&bytes).unwrap();
+    });
+    let output = node.run(&["history", "a", "--json", "--node", "fake.sock"]);
+    fake.join().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let line = one_line(&output.stderr);
+    assert!(line.contains("closed the connection"), "{line}");
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found.as_array().unwrap().len(), 1);
+}
