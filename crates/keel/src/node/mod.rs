@@ -5,10 +5,10 @@
 //! [`BLOCKING_THREADS_MAX`] read history. None but the commit thread waits for the device while it holds anything
 //! that a put needs.
 //!
-//! **Files:** `start.rs` the start, `signals.rs` the signals, `image.rs` the store's image and who holds it, `settings.rs` from the configuration to the options of
-//! the rooms, `sources.rs` line protocol and MQTT, `server.rs` the socket, `wire.rs` one connection, `protocol.rs`
-//! what is said over it, `session.rs` get, put and status, `watch.rs` and `changes.rs` changes, `history.rs` range
-//! reads, `keeper.rs` the keeper, `figures.rs` what the
+//! **Files:** `start.rs` the start, `signals.rs` the signals, `image.rs` the store's image and who holds it,
+//! `settings.rs` from the configuration to the options of the rooms, `sources.rs` line protocol and MQTT, `server.rs`
+//! the socket, `wire.rs` one connection, `protocol.rs` what is said over it, `session.rs` get, put and status,
+//! `watch.rs` and `changes.rs` changes, `history.rs` range reads, `keeper.rs` the keeper, `figures.rs` what the
 //! status shows, `clock.rs` the clock with the operator's word, `log.rs` events.
 //!
 //! **Order of the end:** sources and clients stop reading, what they hold is made durable and acknowledged, the
