@@ -51,33 +51,16 @@ pub(super) fn run(arguments: &HistoryArgs) -> Result<u8, CliError> {
     connection.send(Kind::History, &asked)?;
     let mut output = Output::new();
     let mut count: u64 = 0;
-    let end = loop {
-        let answer = connection.answer()?;
-        match answer.kind {
-            Kind::End => break answer.read::<End>()?,
-            Kind::Readings => {
-                let Readings { readings } = answer.read()?;
-                for reading in &readings {
-                    if count == 0 {
-                        output.bytes(form.head())?;
-                    }
-                    output.line(form.reading(reading, count == 0))?;
-                    count += 1;
-                }
-            }
-            other => return Err(strange(answer.shown, format!("{other:?}"))),
-        }
-        if !output.is_open() {
-            return Ok(0);
-        }
-    };
-    if count == 0 {
+    let ended = print(&mut connection, form, &mut output, &mut count);
+    // Of a history that breaks off, what there is shall be whole; of one that never began, nothing is printed.
+    if ended.is_ok() && count == 0 {
         output.bytes(form.head())?;
     }
-    if form == Form::Json {
+    if form == Form::Json && (ended.is_ok() || count > 0) {
         output.line("]")?;
     }
     output.flush()?;
+    let Some(end) = ended? else { return Ok(0) };
     if end.records_damaged > 0 || end.readings_missing > 0 {
         return Err(CliError::failure(
             &asked.key,
@@ -89,6 +72,35 @@ pub(super) fn run(arguments: &HistoryArgs) -> Result<u8, CliError> {
         ));
     }
     Ok(0)
+}
+
+/// Prints readings as they come, and counts them; `None` when nobody reads them any more.
+fn print(
+    connection: &mut Connection,
+    form: Form,
+    output: &mut Output,
+    count: &mut u64,
+) -> Result<Option<End>, CliError> {
+    loop {
+        let answer = connection.answer()?;
+        match answer.kind {
+            Kind::End => return answer.read().map(Some),
+            Kind::Readings => {
+                let Readings { readings } = answer.read()?;
+                for reading in &readings {
+                    if *count == 0 {
+                        output.bytes(form.head())?;
+                    }
+                    output.line(form.reading(reading, *count == 0))?;
+                    *count += 1;
+                }
+            }
+            other => return Err(strange(answer.shown, format!("{other:?}"))),
+        }
+        if !output.is_open() {
+            return Ok(None);
+        }
+    }
 }
 
 impl Form {
