@@ -164,7 +164,8 @@ fn ranges_and_types_are_told_with_the_remedy() {
             "keel.toml:2: key.pattern is \"a/#/b\"; `#` must be the whole last level",
         ),
         (
-            "[[key]]\npattern = \"a\"\n[[key]]\npattern = \"0123456789012345678901234567890123456789/12345678901234567890123/5\"",
+            "[[key]]\npattern = \"a\"\n[[key]]\npattern = \
+             \"0123456789012345678901234567890123456789/12345678901234567890123/5\"",
             "keel.toml:4: key.pattern is a key of 66 bytes; give at most 64, or a pattern",
         ),
         (
