@@ -537,6 +537,34 @@ fn qos_2_is_served_although_it_is_never_asked_for() {
     }
 }
 
+/// A broker that asks and asks and does not read the answers is not read on, so that they do not pile up.
+#[test]
+fn answers_that_nobody_reads_do_not_pile_up() {
+    const PUBRELS: [u8; 4] = [0x62, 2, 0, 7];
+    let fake = Fake::new(Version::V311);
+    let store = Store::new();
+    let session = Running::start(options(fake.port(), Version::V311, "t"), &store);
+    let mut peer = fake.subscribed();
+    peer.stream
+        .set_write_timeout(Some(Duration::from_secs(2)))
+        .unwrap();
+    let chunk = PUBRELS.repeat(16 << 10);
+    let mut sent = 0;
+    while let Ok(count) = peer.stream.write(&chunk[sent % 4..]) {
+        sent += count;
+        // Far more than the buffers of both ends and the session's own.
+        assert!(sent < 256 << 20, "the session reads without end");
+    }
+    // Once they are read, all of them are there.
+    let mut answers = 0;
+    let mut waste = vec![0; 64 << 10];
+    while answers < sent / 4 * 4 {
+        answers += peer.stream.read(&mut waste).unwrap();
+    }
+    assert_eq!(answers, sent / 4 * 4);
+    session.stop(0);
+}
+
 #[test]
 fn stopping_waits_for_what_is_in_flight_but_not_for_ever() {
     for version in BOTH {

@@ -239,6 +239,10 @@ impl<'a, C: Consumer> Session<'a, C> {
                     oversized += 1;
                     (found.qos, found.packet_id, 0, bytes)
                 }
+                // A broker that asks and does not read the answers has to wait.
+                Step::Control(Kind::PubRel, ..) if self.out.len() >= OUT_BYTES_MAX => {
+                    break Ok(Some(Pause::Busy));
+                }
                 Step::Control(kind, packet, header) => {
                     let bytes = packet.len();
                     let mut parts = Parts {
