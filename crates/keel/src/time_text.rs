@@ -1,4 +1,5 @@
-//! Times as people write them: RFC 3339, local dates, seconds or milliseconds since 1970, and times before now.
+//! Times as people write them: RFC 3339, local dates, seconds or milliseconds since 1970, and times
+//! before and after now.
 
 use std::fmt::Write;
 
@@ -9,7 +10,7 @@ const SECONDS_BELOW: i64 = 100_000_000_000;
 const DAY_MS: i64 = 86_400_000;
 
 /// What times may look like.
-const FORMS: &str = "write a time such as 2026-03-01T12:30:00Z, 2026-03-01 (local), -15m, -7d, now, \
+const FORMS: &str = "write a time such as 2026-03-01T12:30:00Z, 2026-03-01 (local), -15m, -7d, +5m, now, \
                      or seconds or milliseconds since 1970";
 
 /// A time in UTC: `2026-03-01T12:30:00.250Z`.
@@ -27,6 +28,25 @@ pub(crate) fn format_ms(time_ms: i64) -> String {
         seconds % 60
     );
     text
+}
+
+/// How old something is, in a unit that suits it: `15 min`; `in 23 h` for a time in the future.
+pub(crate) fn age_text(age_ms: i64) -> String {
+    const SECOND_MS: u64 = 1000;
+    const MINUTE_MS: u64 = 60 * SECOND_MS;
+    const HOUR_MS: u64 = 60 * MINUTE_MS;
+    const DAY_MS: u64 = 24 * HOUR_MS;
+    let ms = age_ms.unsigned_abs();
+    // The next unit begins at two of it: one alone would hide too much of what is left.
+    let (amount, unit) = match ms {
+        ..2_000 => (ms, "ms"),
+        _ if ms < 2 * MINUTE_MS => (ms / SECOND_MS, "s"),
+        _ if ms < 2 * HOUR_MS => (ms / MINUTE_MS, "min"),
+        _ if ms < 2 * DAY_MS => (ms / HOUR_MS, "h"),
+        _ => (ms / DAY_MS, "days"),
+    };
+    let ahead = if age_ms < 0 { "in " } else { "" };
+    format!("{ahead}{amount} {unit}")
 }
 
 /// Year, month and day of so many days since 1970, in the Gregorian calendar.
@@ -239,6 +259,25 @@ mod tests {
         // Whatever a sensor sends can be shown.
         for extreme in [i64::MIN, i64::MAX] {
             assert!(format_ms(extreme).ends_with('Z'));
+        }
+    }
+
+    #[test]
+    fn ages_have_units() {
+        for (ms, expected) in [
+            (0, "0 ms"),
+            (1_999, "1999 ms"),
+            (2_000, "2 s"),
+            (119_999, "119 s"),
+            (15 * 60_000 + 400, "15 min"),
+            (7_199_999, "119 min"),
+            (7_200_000, "2 h"),
+            (5 * DAY_MS, "5 days"),
+            (-40, "in 40 ms"),
+            (1 - DAY_MS, "in 23 h"),
+            (i64::MIN, "in 106751991167 days"),
+        ] {
+            assert_eq!(age_text(ms), expected);
         }
     }
 

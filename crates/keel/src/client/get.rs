@@ -5,7 +5,7 @@ use crate::cli::GetArgs;
 use crate::error::CliError;
 use crate::node::protocol::{self, Kind};
 use crate::output::Output;
-use crate::time_text::format_ms;
+use crate::time_text::{age_text, format_ms};
 use serde::Deserialize;
 
 /// What the node says about a value, as far as it is shown to people.
@@ -40,7 +40,7 @@ pub(super) fn run(arguments: &GetArgs) -> Result<u8, CliError> {
                 format_ms(found.time_ms),
                 notes(&found)
             ))?;
-            output.line(format!("age      {} ms", found.age_ms))?;
+            output.line(format!("age      {}", age_text(found.age_ms)))?;
             let fresh = match (found.temporal, found.fresh) {
                 (false, _) => "not expected to be updated",
                 (true, true) => "yes",
