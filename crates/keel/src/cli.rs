@@ -1,7 +1,7 @@
 //! The command line, defined once: help, defaults and limits come from here.
 
 use crate::error::{CliError, STATUS_USAGE};
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -192,16 +192,20 @@ pub(crate) struct GetArgs {
     keel put room/1/temperature 21.5\n  \
     keel put door/1 open\n  \
     keel put room/1/temperature 20.9 --time 2026-03-01T12:30:00Z\n  \
+    keel put tide/forecast 3.1 --time +5m\n  \
     keel put batch/7 --text 0042\n\n\
     What looks like a number is stored as one (64-bit floating point), true and false as truth values, all\n\
-    else as text. Without --time the node's clock gives the time.")]
+    else as text. Without --time the node's clock gives the time. --time +5m is five minutes from now; how far\n\
+    ahead a time may lie, and how far back, [time] of the configuration says.\n\n\
+    Exit status 1 when the node refuses the reading, 2 when the command line itself is wrong.")]
 pub(crate) struct PutArgs {
     /// Key
     pub(crate) key: String,
     /// Value
     #[arg(allow_negative_numbers = true)]
     pub(crate) value: String,
-    /// When it was measured: RFC 3339, a local date and time, -15m, seconds or milliseconds since 1970
+    /// When it was measured: RFC 3339, a local date and time, -15m, +5m, seconds or milliseconds since
+    /// 1970
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub(crate) time: Option<String>,
     /// Store the value as text whatever it looks like
@@ -242,7 +246,7 @@ pub(crate) struct WatchArgs {
     keel history room/1/temperature --from -1h\n  \
     keel history room/1/temperature --from 2026-03-01 --to 2026-03-02 --csv > march-1.csv\n  \
     keel history room/1/temperature --from 2026-03-01T12:00:00+01:00 --to now --json\n\n\
-    Times: RFC 3339; a local date, perhaps with a time of day; now; -90s, -15m, -1h30m, -7d, -2w; seconds or\n\
+    Times: RFC 3339; a local date, perhaps with a time of day; now; -90s, -15m, -1h30m, -7d, -2w, +5m; seconds or\n\
     milliseconds since 1970. --from is included, --to is not. Readings come in the order of their arrival,\n\
     which need not be that of their times. A time that the node gave before its clock was right is corrected\n\
     once it is; recorded_ms is then what it was.\n\n\
@@ -259,7 +263,7 @@ pub(crate) struct HistoryArgs {
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub(crate) to: Option<String>,
     /// End after so many readings
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
     /// One JSON array
     #[arg(long, conflicts_with = "csv")]
@@ -471,7 +475,7 @@ pub(crate) fn parse() -> Result<Cli, u8> {
         }
         _ => {
             let wrong = first_paragraph(&error.render().to_string());
-            let remedy = format!("see `{} --help`", subcommand(std::env::args_os().skip(1)));
+            let remedy = remedy(&error, &subcommand(std::env::args_os().skip(1)));
             eprintln!("keel: {}", CliError::usage("command line", wrong, remedy));
             Err(STATUS_USAGE)
         }
@@ -486,6 +490,33 @@ pub(crate) fn first_paragraph(text: &str) -> String {
         .map(str::trim);
     let wrong = lines.collect::<Vec<_>>().join(" ");
     wrong.strip_prefix("error: ").unwrap_or(&wrong).to_owned()
+}
+
+/// What to do about an error of the parser, which keeps what may have been meant apart from what is wrong.
+fn remedy(error: &clap::Error, command: &str) -> String {
+    let meant = |kind| match error.get(kind) {
+        Some(ContextValue::String(meant)) => vec![meant.clone()],
+        Some(ContextValue::Strings(meant)) => meant.clone(),
+        _ => Vec::new(),
+    };
+    let see = format!("see `{command} --help`");
+    let is_hidden = |name: &String| {
+        let program = Cli::command();
+        let found = program.find_subcommand(name);
+        found.is_some_and(|found| found.is_hide_set())
+    };
+    let mut subcommands = meant(ContextKind::SuggestedSubcommand);
+    subcommands.retain(|name| !is_hidden(name));
+    // The likeliest comes last.
+    if let Some(name) = subcommands.pop() {
+        return format!("did you mean `{command} {name}`? If not, {see}");
+    }
+    let mut others = meant(ContextKind::SuggestedArg);
+    others.extend(meant(ContextKind::SuggestedValue));
+    match others.pop() {
+        Some(name) => format!("did you mean `{name}`? If not, {see}"),
+        None => see,
+    }
 }
 
 /// The command that the arguments name, as far as they name one: `keel flash put`.
@@ -550,6 +581,33 @@ mod tests {
         assert_eq!(of("flash nonsense put"), "keel flash");
         assert_eq!(of("--flash"), "keel");
         assert_eq!(of("demo-writer"), "keel");
+    }
+
+    #[test]
+    fn what_was_meant_is_suggested() {
+        let of = |text: &str| {
+            let error = Cli::try_parse_from(text.split(' ')).unwrap_err();
+            remedy(
+                &error,
+                &subcommand(text.split(' ').skip(1).map(OsString::from)),
+            )
+        };
+        for (text, meant) in [
+            ("keel statsu", "`keel status`"),
+            ("keel histroy a", "`keel history`"),
+            ("keel flash fromat x", "`keel flash format`"),
+            ("keel config exmaple", "`keel config example`"),
+            ("keel get a --jsno", "`--json`"),
+        ] {
+            let remedy = of(text);
+            assert!(
+                remedy.starts_with(&format!("did you mean {meant}? ")),
+                "{remedy}"
+            );
+        }
+        assert_eq!(of("keel zzz"), "see `keel --help`");
+        // What only the program itself starts is no suggestion.
+        assert!(!of("keel demo-writr").contains("demo-writer"));
     }
 
     #[test]
