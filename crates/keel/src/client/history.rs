@@ -36,12 +36,28 @@ enum Form {
 }
 
 pub(super) fn run(arguments: &HistoryArgs) -> Result<u8, CliError> {
+    let now_ms = super::now_ms();
+    let time = |text| super::time(text, now_ms);
     let asked = protocol::History {
         key: arguments.key.clone(),
-        from_ms: arguments.from.as_deref().map(super::time).transpose()?,
-        to_ms: arguments.to.as_deref().map(super::time).transpose()?,
+        from_ms: arguments.from.as_deref().map(time).transpose()?,
+        to_ms: arguments.to.as_deref().map(time).transpose()?,
         limit: arguments.limit,
     };
+    if let (Some(from_ms), Some(to_ms)) = (asked.from_ms, asked.to_ms)
+        && from_ms >= to_ms
+    {
+        let wrong = format!(
+            "no time lies between --from {} and --to {}",
+            format_ms(from_ms),
+            format_ms(to_ms)
+        );
+        return Err(CliError::usage(
+            "command line",
+            wrong,
+            "--to must be later: it is the first time no longer wanted",
+        ));
+    }
     let form = match (arguments.json, arguments.csv) {
         (true, _) => Form::Json,
         (false, true) => Form::Csv,

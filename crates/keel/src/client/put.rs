@@ -1,22 +1,27 @@
 //! `keel put`: store one reading; returns when it is on flash.
 
-use super::Connection;
+use super::{Connection, failed};
 use crate::cli::PutArgs;
 use crate::error::CliError;
-use crate::node::protocol::{self, Kind, Stored};
+use crate::node::protocol::{self, Failure, Kind, Stored};
 use crate::output::Output;
 use crate::time_text;
+use ingest::intake::{TIME_MS_MAX, TIME_MS_MIN};
 use serde_json::Value;
 
 pub(super) fn run(arguments: &PutArgs) -> Result<u8, CliError> {
-    let time_ms = arguments.time.as_deref().map(super::time).transpose()?;
+    let now_ms = super::now_ms();
+    let time = |text| super::time(text, now_ms);
+    let time_ms = arguments.time.as_deref().map(time).transpose()?;
     let put = protocol::Put {
         key: arguments.key.clone(),
         value: value(&arguments.value, arguments.text)?,
         time_ms,
     };
     let mut connection = Connection::open(&arguments.node)?;
-    let stored: Stored = connection.ask(Kind::Put, &put, Kind::Stored)?;
+    let stored: Stored = connection.ask_or(Kind::Put, &put, Kind::Stored, |failure| {
+        failed(&with_time(failure, time_ms), Some(Kind::Put))
+    })?;
     if arguments.json {
         let mut output = Output::new();
         let time = time_ms.map(time_text::format_ms);
@@ -24,6 +29,16 @@ pub(super) fn run(arguments: &PutArgs) -> Result<u8, CliError> {
         output.flush()?;
     }
     Ok(0)
+}
+
+/// No limit of the configuration helps a time that no node takes.
+fn with_time(mut failure: Failure, time_ms: Option<i64>) -> Failure {
+    let is_impossible = time_ms.is_some_and(|ms| !(TIME_MS_MIN..TIME_MS_MAX).contains(&ms));
+    // The node says no reason that a program can read; a time that it has not looked at is no reason.
+    if is_impossible && failure.wrong.contains("time") {
+        "give a time in the years 2000 to 2199".clone_into(&mut failure.remedy);
+    }
+    failure
 }
 
 /// A number, a truth value, or else the text itself.
@@ -50,6 +65,35 @@ fn value(text: &str, is_text: bool) -> Result<Value, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_that_no_node_takes_is_no_matter_of_configuration() {
+        let remedy_of = |wrong: &str, time_ms| {
+            let failure = Failure {
+                code: "invalid".to_owned(),
+                thing: "a".to_owned(),
+                wrong: wrong.to_owned(),
+                remedy: "change [time]".to_owned(),
+            };
+            with_time(failure, time_ms).remedy
+        };
+        for ms in [i64::MIN, 0, TIME_MS_MIN - 1, TIME_MS_MAX, i64::MAX] {
+            let remedy = remedy_of("the time lies too far in the past", Some(ms));
+            assert_eq!(remedy, "give a time in the years 2000 to 2199");
+            assert_eq!(remedy_of("is no key", Some(ms)), "change [time]");
+        }
+        for ms in [None, Some(TIME_MS_MIN), Some(TIME_MS_MAX - 1)] {
+            assert_eq!(remedy_of("the time lies too far", ms), "change [time]");
+        }
+        assert_eq!(
+            crate::time_text::format_ms(TIME_MS_MIN),
+            "2000-01-01T00:00:00.000Z"
+        );
+        assert_eq!(
+            crate::time_text::format_ms(TIME_MS_MAX),
+            "2200-01-01T00:00:00.000Z"
+        );
+    }
 
     #[test]
     fn values_are_what_they_look_like() {

@@ -17,6 +17,10 @@ struct Updates {
 }
 
 pub(super) fn run(arguments: &WatchArgs) -> Result<u8, CliError> {
+    if let Err(error) = ingest::pattern::check(&arguments.pattern) {
+        let remedy = "write a key, + for one level, or # for the rest";
+        return Err(CliError::usage(&arguments.pattern, error, remedy));
+    }
     let mut connection = Connection::open(&arguments.node)?;
     let asked = protocol::Watch {
         pattern: arguments.pattern.clone(),
@@ -26,7 +30,10 @@ pub(super) fn run(arguments: &WatchArgs) -> Result<u8, CliError> {
     let mut output = Output::new();
     let mut left = arguments.count.unwrap_or(u64::MAX);
     while left > 0 && output.is_open() {
-        let answer = connection.answer()?;
+        // Perhaps nothing changes for days: whoever has stopped reading shall not have to wait for that.
+        let Some(answer) = connection.answer_to_reader()? else {
+            return Ok(0);
+        };
         if answer.kind == Kind::End {
             let wrong = "the node has ended the watch";
             return Err(CliError::failure(
