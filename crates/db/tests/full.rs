@@ -1,5 +1,5 @@
-//! A full store and retention where they are hard: checkpoints that deletion waits for, segments without readings, clocks
-//! that come late, small stores with large segments. Each test stands for a fault that was there once.
+//! A full store and retention where they are hard: checkpoints that deletion waits for, segments without readings,
+//! clocks that come late, small stores with large segments. Each test stands for a fault that was there once.
 mod common;
 use base::sim::{Random, SimClock};
 use common::{declare, open, scan, sim_clock, small_options};

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     };
     let result = match command {
         cli::Command::Demo(arguments) => demo::run(&arguments),
-        cli::Command::Run(arguments) => node::run(&arguments.config),
+        cli::Command::Run(arguments) => node::run_and_finish(&arguments.config),
         cli::Command::Client(command) => client::run(&command),
         cli::Command::Config(arguments) => config_command(&arguments.command),
         cli::Command::Flash(arguments) => flash_cmd::run(&arguments.command),

@@ -110,7 +110,7 @@ impl Reader<'_> {
 
     fn keys(section: Section<'_, '_>) -> KeysConfig {
         let keys = KeysConfig {
-            keys_max: section.integer("keys_max", 4096, (1, 1_000_000)) as u32,
+            keys_max: section.integer("keys_max", 4096, (1, 100_000)) as u32,
             auto_create: section.boolean("auto_create", true),
             value_bytes_max: section.integer(
                 "value_bytes_max",

@@ -148,7 +148,7 @@ fn ranges_and_types_are_told_with_the_remedy() {
         ),
         (
             "[keys]\nkeys_max = 99999999999999999999999",
-            "keel.toml:2: keys.keys_max is 99999999999999999999999; give a whole number from 1 to 1000000",
+            "keel.toml:2: keys.keys_max is 99999999999999999999999; give a whole number from 1 to 100000",
         ),
         (
             "[line]\ntcp_listen = \"localhost:8094\"",

@@ -211,10 +211,9 @@ fn gather(node: &Node) -> NodeFigures {
     figures.device.bytes_written = from.lifetime.bytes_written();
     figures.device.flushes = from.lifetime.counts.now().flushes;
     figures.lifetime = from.lifetime.now(&stats);
-    figures.listeners_failed = counters.listener_failed.get();
-    figures
-        .listener_error
-        .clone_from(&counters.listener_error.borrow());
+    figures.listeners_failed = counters.listener_failed.get() + from.line.figures().accept_failures;
+    let listener_error = counters.listener_error.borrow().clone();
+    figures.listener_error = listener_error.or_else(|| from.line.accept_error());
     figures
         .history_failing
         .clone_from(&from.lifetime.lock_failing());

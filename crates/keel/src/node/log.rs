@@ -1,11 +1,62 @@
 //! What the node says: one line per event on standard error, with the time, for a terminal or a journal.
+//!
+//! The lines go through a thread of their own: whoever reads them may stall, and must not stop what the node does. What
+//! does not fit meanwhile is left out, and how much that was is said afterwards.
 
 use crate::time_text::format_ms;
 use std::fmt;
 use std::io::Write;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
 
-/// Says that something has happened. `word` names the kind of event, such as `ready`.
-pub(crate) fn event(word: &str, text: impl fmt::Display) {
+/// Events that may wait for their reader.
+const WAITING_MAX: usize = 256;
+/// How long the end of the node waits for a reader that stalls.
+const FINISH: Duration = Duration::from_millis(200);
+
+enum Message {
+    Line(String),
+    /// Tell when everything before it is written.
+    Finish(SyncSender<()>),
+}
+
+/// The way to the writing thread; `None` when the system refused the thread.
+static SENDER: OnceLock<Option<SyncSender<Message>>> = OnceLock::new();
+static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
+
+fn sender() -> Option<&'static SyncSender<Message>> {
+    let start = || {
+        let (sender, receiver) = sync_channel(WAITING_MAX);
+        let thread = std::thread::Builder::new().name("log".into());
+        thread
+            .spawn(move || write_all(&receiver, &mut std::io::stderr()))
+            .ok()
+            .map(|_| sender)
+    };
+    SENDER.get_or_init(start).as_ref()
+}
+
+fn write_all(receiver: &Receiver<Message>, out: &mut dyn Write) {
+    while let Ok(message) = receiver.recv() {
+        match message {
+            // Whoever reads this may have gone; the node goes on.
+            Message::Line(line) => drop(writeln!(out, "{line}")),
+            Message::Finish(done) => drop(done.try_send(())),
+        }
+        let left_out = LEFT_OUT.swap(0, Ordering::Relaxed);
+        if left_out > 0 {
+            let line = line(
+                "log",
+                format_args!("{left_out} events were left out: nobody read them"),
+            );
+            writeln!(out, "{line}").ok();
+        }
+    }
+}
+
+fn line(word: &str, text: impl fmt::Display) -> String {
     // The boot's identity is not asked for here, so a default clock would read a file for nothing.
     let now_ms = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -15,6 +66,51 @@ pub(crate) fn event(word: &str, text: impl fmt::Display) {
     let text = text
         .to_string()
         .replace(|letter: char| letter.is_control(), " ");
-    // Whoever reads this may have gone; the node goes on.
-    writeln!(std::io::stderr(), "{} {word}: {text}", format_ms(now_ms)).ok();
+    format!("{} {word}: {text}", format_ms(now_ms))
+}
+
+/// Says that something has happened. `word` names the kind of event, such as `ready`. Never waits.
+pub(crate) fn event(word: &str, text: impl fmt::Display) {
+    let line = line(word, text);
+    match sender() {
+        Some(sender) => {
+            if sender.try_send(Message::Line(line)).is_err() {
+                LEFT_OUT.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        None => drop(writeln!(std::io::stderr(), "{line}")),
+    }
+}
+
+/// Waits until what was said is written, but not for a reader that stalls.
+pub(crate) fn finish() {
+    if let Some(sender) = SENDER.get().and_then(Option::as_ref) {
+        let (done, written) = sync_channel(1);
+        if sender.try_send(Message::Finish(done)).is_ok() {
+            written.recv_timeout(FINISH).ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_written_in_order_and_the_end_waits_for_them() {
+        let (sender, receiver) = sync_channel(WAITING_MAX);
+        let (done, written) = sync_channel(1);
+        for text in ["one", "two\nlines"] {
+            sender.send(Message::Line(line("word", text))).unwrap();
+        }
+        sender.send(Message::Finish(done)).unwrap();
+        drop(sender);
+        let mut out = Vec::new();
+        write_all(&receiver, &mut out);
+        assert!(written.try_recv().is_ok());
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines.len() == 2 && lines[0].ends_with(" word: one"));
+        assert!(lines[1].ends_with(" word: two lines"));
+    }
 }

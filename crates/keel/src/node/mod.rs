@@ -119,8 +119,15 @@ impl Node {
     }
 }
 
+/// As [`run`]; what it said is written before this returns.
+pub(crate) fn run_and_finish(path: &Path) -> Result<u8, CliError> {
+    let result = run(path);
+    log::finish();
+    result
+}
+
 /// Runs the node that this file configures until a signal ends it.
-pub(crate) fn run(path: &Path) -> Result<u8, CliError> {
+fn run(path: &Path) -> Result<u8, CliError> {
     let begun = Instant::now();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -93,6 +93,22 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
     let free_bytes = free_bytes(&store);
     let db = Database::open(store, Arc::clone(&clock), options)
         .map_err(|error| database_error(&config.store.image, &error))?;
+    let found = db.recovery();
+    if found.damage.any() || found.checkpoints_unusable > 1 {
+        let damage = &found.damage;
+        log::event(
+            "damage",
+            format!(
+                "{} places of the log cannot be read, {} pieces, {} files; {} readings are known to be missing, \
+                 there may be more; stop the node and look with `keel flash check {}`",
+                damage.records_damaged,
+                damage.pieces_unreadable,
+                damage.files_unreadable,
+                damage.readings_missing,
+                config.store.image.display(),
+            ),
+        );
+    }
     let db = Arc::new(db);
     let rules = settings::key_rules(config);
     let destination = NodeDestination::new(Arc::clone(&db), clock, rules);
