@@ -1,9 +1,9 @@
 //! How long readings are kept: indexing and deletion, in bounded steps between commits.
 //!
-//! **Invariants:** only whole segments go, the oldest first, and none that a restart would read; deleting needs no free
-//! space; what goes is counted. Age is counted from the arrival, so that a sensor's wrong time neither keeps nor deletes
-//! anything; by a trusted wall clock alone, and for what arrived in this boot by the monotonic clock too, so that a
-//! clock that jumps deletes nothing early.
+//! **Invariants:** only whole segments go, the oldest first, and none that a restart would read; deleting needs no
+//! free space; what goes is counted. Age is counted from the arrival, so that a sensor's wrong time neither keeps nor
+//! deletes anything; by a trusted wall clock alone, and for what arrived in this boot by the monotonic clock too, so
+//! that a clock that jumps deletes nothing early.
 
 use crate::commit::{Core, Shared, lock};
 use crate::error::Error;
