@@ -228,9 +228,18 @@ impl<S: SegmentStore> Shared<S> {
         (objects + self.table.values_bytes() + 4096).min(self.capacity_bytes / 4)
     }
 
-    /// Deletes the oldest segment if the policy says so and a restart does not need it. `false`: nothing to be had.
+    /// Deletes the oldest segment if it is too much by the limit of the history or the policy says so, and a restart
+    /// does not need it. `false`: nothing to be had.
     fn make_room(&self, core: &mut Core<S>) -> Result<bool, LogFailure> {
-        if lock(&self.retention).full_policy != FullPolicy::DropOldest {
+        let retention = *lock(&self.retention);
+        // Readings may come faster than retention is looked at: what is too much by its own limit goes first.
+        let too_much = retention.history_bytes_max > 0
+            && core.index.log_bytes(
+                core.writer.segments(),
+                core.writer.active(),
+                self.options.segment_bytes_max,
+            ) > retention.history_bytes_max;
+        if !too_much && retention.full_policy != FullPolicy::DropOldest {
             return Ok(false);
         }
         let appended = core.writer.bytes_appended();
@@ -263,9 +272,14 @@ impl<S: SegmentStore> Shared<S> {
         }
         let readings = self.delete_oldest(core)?;
         let mut counters = lock(&self.counters);
-        counters.segments_dropped += 1;
-        counters.readings_dropped += readings;
-        counters.dropped_last_ns = Some(self.clock.monotonic_ns());
+        if too_much {
+            counters.segments_expired += 1;
+            counters.readings_expired += readings;
+        } else {
+            counters.segments_dropped += 1;
+            counters.readings_dropped += readings;
+            counters.dropped_last_ns = Some(self.clock.monotonic_ns());
+        }
         Ok(true)
     }
 

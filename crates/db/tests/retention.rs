@@ -227,6 +227,31 @@ fn drop_for_ever(capacity_bytes: u64) {
 }
 
 #[test]
+fn a_limit_below_the_store_is_kept_however_fast_readings_come() {
+    let clock = sim_clock();
+    let retention = Retention {
+        history_bytes_max: 15_000,
+        ..Retention::default()
+    };
+    let db = open(small_store(30_000), &clock, keep(retention));
+    let ids = declare(&db, 4);
+    // Nobody looks at the retention meanwhile, and the policy for a full store would refuse.
+    for n in 0..5_000u64 {
+        clock.advance_ns(1_000_000);
+        db.put_now(ids[(n % 4) as usize], &n.to_le_bytes(), Durability::Batched)
+            .unwrap();
+        if n % 16 == 15 {
+            db.pump().unwrap();
+        }
+    }
+    db.pump().unwrap();
+    let stats = db.stats();
+    assert!(stats.readings_expired > 1000 && stats.readings_dropped == 0 && !stats.full);
+    let expired = stats.readings_expired;
+    check_end(&numbers(&mut db.close().unwrap()), 5_000, expired);
+}
+
+#[test]
 fn one_segment_larger_than_the_store_is_no_trap() {
     let clock = sim_clock();
     let options = DbOptions {

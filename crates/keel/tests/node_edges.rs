@@ -31,7 +31,8 @@ fn send_lines(node: &Node, line: String, count: usize) -> std::thread::JoinHandl
 
 #[test]
 fn a_full_store_is_no_obstacle_to_the_end_nor_to_the_next_start() {
-    let config = format!("{SMALL}[keys]\nvalue_bytes_max = 250\n");
+    let config = SMALL.replace("[line]", "history_mebibytes_max = 100\n[line]");
+    let config = format!("{config}[keys]\nvalue_bytes_max = 250\n");
     let mut node = Node::start(&config);
     assert!(state(&node)["store"]["free_bytes"].as_u64().unwrap() > 0);
     node.ok(&["put", "a", "1"]);
@@ -120,6 +121,32 @@ fn signals_during_the_start_are_heeded() {
     node.restart();
     node.ok(&["put", "a", "1"]);
     assert!(node.stop().success());
+}
+
+#[test]
+fn links_beside_the_store_are_not_followed() {
+    let mut node = Node::prepare(SMALL);
+    let data = node.dir.file("keel-data");
+    std::fs::create_dir(&data).unwrap();
+    let image = data.join("store.img");
+    // A card that is not mounted: no new store is made in its place.
+    std::os::unix::fs::symlink(node.dir.file("card/store.img"), &image).unwrap();
+    node.spawn();
+    assert!(!node.ended().success());
+    assert!(
+        node.log().contains("is a symbolic link to nothing; mount"),
+        "{}",
+        node.log()
+    );
+    std::fs::remove_file(&image).unwrap();
+    // What the file that names the holder leads to stays as it is.
+    let precious = node.dir.file("precious");
+    std::fs::write(&precious, "precious").unwrap();
+    std::os::unix::fs::symlink(&precious, data.join("store.img.lock")).unwrap();
+    node.restart();
+    node.ok(&["put", "a", "1"]);
+    assert!(node.stop().success());
+    assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
 }
 
 #[test]

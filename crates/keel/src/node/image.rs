@@ -65,8 +65,18 @@ pub(crate) fn open(config: &StoreConfig) -> Result<Image, CliError> {
 }
 
 fn exists(path: &Path) -> Result<bool, CliError> {
-    path.try_exists()
-        .map_err(|error| CliError::io(path.display(), &error))
+    let exists = path
+        .try_exists()
+        .map_err(|error| CliError::io(path.display(), &error))?;
+    if !exists && std::fs::symlink_metadata(path).is_ok() {
+        // A card that is not mounted, most likely. A new store in its place would lie on another disk.
+        return Err(CliError::failure(
+            path.display(),
+            "is a symbolic link to nothing",
+            "mount what it leads to, or remove the link",
+        ));
+    }
+    Ok(exists)
 }
 
 fn open_device(path: &Path, create_bytes: Option<u64>) -> Result<FileDevice, CliError> {
@@ -104,6 +114,10 @@ fn make(config: &StoreConfig) -> Result<Made, CliError> {
     make_parent(path)?;
     let draft = with_suffix(path, ".new");
     let bytes = config.create_mebibytes << 20;
+    super::log::event(
+        "store",
+        format!("making {}, {} MiB", path.display(), config.create_mebibytes),
+    );
     let mut device = open_device(&draft, Some(bytes))?;
     if device.geometry().block_count * base::block::BLOCK_BYTES as u64 > bytes {
         // Left by a start that was interrupted when the configuration said more.
@@ -184,7 +198,12 @@ pub(crate) struct Holder {
 impl Holder {
     fn announce(image: &Path) -> Self {
         let path = with_suffix(image, ".lock");
-        let write = std::fs::File::create(&path)
+        // Made anew: what lies there may be a link to somebody's file, or a pipe that nobody reads.
+        std::fs::remove_file(&path).ok();
+        let write = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&path)
             .and_then(|mut file| writeln!(file, "{}", std::process::id()));
         if write.is_err() {
             // A second node will be refused all the same, with fewer words.
