@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::log::codec::{Record, Seal};
+use crate::log::codec::{Fields, Record, Seal};
 use crate::log::reader::Found;
 
 /// Version of the index file that this code writes.
@@ -359,28 +359,7 @@ fn put_span(out: &mut Vec<u8>, span: &Span) {
     out.extend_from_slice(&span.max.to_le_bytes());
 }
 
-/// An index file being taken apart; every method is `None` at its end.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.bytes(N)?.try_into().ok()
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn i64(&mut self) -> Option<i64> {
-        self.array().map(i64::from_le_bytes)
-    }
-
+impl Fields<'_> {
     fn span(&mut self) -> Option<Span> {
         Some(Span {
             min: self.i64()?,
