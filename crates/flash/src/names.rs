@@ -13,11 +13,11 @@ use crate::table::{buckets_of, set_entry, validate_name};
 const SOURCE_BYTES: usize = 256 << 10;
 
 /// Where a name is, or where it would go.
-struct Place {
-    bucket: u32,
+pub(crate) struct Place {
+    pub(crate) bucket: u32,
     /// Block of the scratch buffer that holds the bucket.
-    scratch: usize,
-    entry: u16,
+    pub(crate) scratch: usize,
+    pub(crate) entry: u16,
 }
 
 /// Result of looking a name up in its two buckets.
@@ -52,7 +52,7 @@ impl<D: BlockDevice> Store<D> {
         self.root.next_file_id += 1;
         self.root.files += 1;
         self.commit()?;
-        Ok(self.fill_handle(handle, &place, state))
+        Ok(self.fill_handle(handle, &place, state, name))
     }
 
     /// Opens an existing file. Opening it again gives the same handle; close it as often.
@@ -71,7 +71,7 @@ impl<D: BlockDevice> Store<D> {
             });
         }
         let handle = self.free_handle()?;
-        Ok(self.fill_handle(handle, &place, state))
+        Ok(self.fill_handle(handle, &place, state, name))
     }
 
     /// Closes a handle; an unknown one is ignored. Nothing is written: every append was durable already.
@@ -337,7 +337,7 @@ impl<D: BlockDevice> Store<D> {
         damaged.map_or(Ok(lookup), Err)
     }
 
-    fn find(&mut self, name: &str) -> Result<(Place, FileState)> {
+    pub(crate) fn find(&mut self, name: &str) -> Result<(Place, FileState)> {
         self.look_up(name)?.found.ok_or(Error::NotFound)
     }
 
@@ -390,13 +390,20 @@ impl<D: BlockDevice> Store<D> {
             .ok_or(Error::TooManyOpenFiles)
     }
 
-    fn fill_handle(&mut self, index: usize, place: &Place, state: FileState) -> FileHandle {
+    fn fill_handle(
+        &mut self,
+        index: usize,
+        place: &Place,
+        state: FileState,
+        name: &str,
+    ) -> FileHandle {
         let file = &mut self.files[index];
         file.generation = file.generation.wrapping_add(1);
         file.references = 1;
         file.bucket = place.bucket;
         file.entry = place.entry;
         file.state = state;
+        name.clone_into(&mut file.name);
         FileHandle {
             index: index as u32,
             generation: file.generation,

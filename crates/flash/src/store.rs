@@ -118,6 +118,7 @@ pub(crate) struct OpenFile {
     pub(crate) entry: u16,
     /// State of the file while no slot of the root knows it.
     pub(crate) state: FileState,
+    pub(crate) name: String,
 }
 
 /// A store on a device. See the crate's documentation for what it promises.
@@ -249,6 +250,7 @@ impl<D: BlockDevice> Store<D> {
                     bucket: 0,
                     entry: 0,
                     state: FileState::default(),
+                    name: String::new(),
                 })
                 .collect(),
             addresses: AddressCache::new(options.addresses_max),

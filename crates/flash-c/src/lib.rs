@@ -1,0 +1,1 @@
+//! libkeelflash: the C interface of the flash store.

@@ -1,0 +1,1 @@
+//! The FUSE mount of a flash store.

@@ -1,0 +1,1 @@
+//! An SQLite extension: databases inside a flash store.
