@@ -320,7 +320,9 @@ pub(crate) enum ConfigCommand {
     keel flash ls store.img\n  \
     keel flash get store.img config.toml > copy.toml\n  \
     keel flash check store.img && echo whole\n\n\
-    IMAGE is a file or a block device. ls, get, stat, check, bounds and dump never write to it.")]
+    IMAGE is a file or a block device. ls, get, stat, check, bounds and dump never write to it.\n\
+    While one program has a store open for writing, every other one that wants to write, check or copy it is\n\
+    refused; the other commands show it as a power cut at that moment would leave it.")]
 pub(crate) struct FlashArgs {
     #[command(subcommand)]
     pub(crate) command: FlashCommand,
@@ -332,7 +334,8 @@ pub(crate) enum FlashCommand {
     #[command(after_help = "Examples:\n  \
         keel flash format store.img --size 256M\n  \
         keel flash format /dev/mmcblk0p3 --files 100000 --force\n\n\
-        Without --force nothing is overwritten: neither a store nor a file or device that holds anything.\n\
+        Without --force nothing is overwritten: neither a store nor a file or device that holds anything. A file\n\
+        or device that is in use or mounted is refused in any case.\n\
         The smallest store is 272K with --files 1; the default --files needs 5728K. What cannot become a\n\
         store is refused before anything is changed.")]
     Format {
@@ -420,6 +423,61 @@ pub(crate) enum FlashCommand {
         image: PathBuf,
         /// Name in the store
         name: OsString,
+    },
+    /// Rename a file of the store; one that has the new name already is replaced. Atomic
+    #[command(after_help = "Example:\n  keel flash mv store.img new.conf active.conf")]
+    Mv {
+        /// File or block device
+        image: PathBuf,
+        /// Name in the store
+        old: OsString,
+        /// Name that it shall have
+        new: OsString,
+    },
+    /// Cut a file of the store off at a length, or fill it up with zeros to it
+    #[command(after_help = "Examples:\n  \
+        keel flash truncate store.img log.txt 0\n  \
+        keel flash truncate store.img table.bin 64K")]
+    Truncate {
+        /// File or block device
+        image: PathBuf,
+        /// Name in the store
+        name: OsString,
+        /// Length that it shall have, in bytes or with K, M, G or T
+        #[arg(value_parser = size)]
+        size: u64,
+    },
+    /// Copy all files of a store into a new one, of another size perhaps, and compare them
+    #[command(after_help = "Examples:\n  \
+        keel flash copy store.img larger.img --size 1G --files 100000\n  \
+        keel flash copy store.img /dev/mmcblk0p3\n\n\
+        The copy has an identity of its own. DST is no store until every byte in it has been compared with SRC;\n\
+        what an interrupted copy leaves is refused by every command. Nobody may write to SRC meanwhile.")]
+    Copy {
+        /// Store to copy: file or block device
+        #[arg(value_name = "SRC")]
+        from: PathBuf,
+        /// Where the new store goes: file or block device
+        #[arg(value_name = "DST")]
+        to: PathBuf,
+        /// Size of the new image file, in bytes or with K, M, G or T [default: that of SRC]
+        #[arg(long, value_parser = size)]
+        size: Option<u64>,
+        /// Number of files to size the name table for [default: as SRC]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
+        files: Option<u64>,
+        /// Longest file name in bytes [default: as SRC]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=255))]
+        name_bytes: Option<u16>,
+        /// Overwrite what is at DST
+        #[arg(long)]
+        force: bool,
+        /// Do not write the whole image file now
+        #[arg(long)]
+        sparse: bool,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// Figures of the store, or of one file
     Stat {

@@ -187,6 +187,47 @@ pub(super) fn rm(image: &Path, name: &OsStr) -> Result<u8, CliError> {
     Ok(0)
 }
 
+pub(super) fn mv(image: &Path, old: &OsStr, new: &OsStr) -> Result<u8, CliError> {
+    let (old, new) = (name_text(old)?, name_text(new)?);
+    let mut store = open(image, Access::Write)?;
+    // Asked for apart, so that the error names the right one of the two.
+    store
+        .stat(old)
+        .map_err(|error| file_error(image, old, &error))?;
+    store
+        .rename(old, new)
+        .map_err(|error| file_error(image, new, &error))?;
+    store.close().map_err(|error| store_error(image, &error))?;
+    Ok(0)
+}
+
+pub(super) fn truncate(image: &Path, name: &OsStr, size: u64) -> Result<u8, CliError> {
+    let name = name_text(name)?;
+    let mut store = open(image, Access::Write)?;
+    let failed = |error| file_error(image, name, &error);
+    let file = store.open_file(name).map_err(failed)?;
+    let length = store.length(file).map_err(failed)?;
+    let bytes_free = store
+        .statistics()
+        .blocks_free
+        .saturating_mul(BLOCK_BYTES as u64);
+    if size > length.saturating_add(bytes_free) {
+        return Err(CliError::failure(
+            image.display(),
+            format!(
+                "{} are more than the free space of {}",
+                bytes_text(size),
+                bytes_text(bytes_free)
+            ),
+            "delete files with `keel flash rm`, or copy the store into a larger one with `keel flash copy`",
+        ));
+    }
+    store.truncate(file, size).map_err(failed)?;
+    store.close_file(file);
+    store.close().map_err(|error| store_error(image, &error))?;
+    Ok(0)
+}
+
 pub(super) fn stat(image: &Path, name: &OsStr, as_json: bool) -> Result<u8, CliError> {
     let name = name_text(name)?;
     let mut store = open(image, Access::Read)?;

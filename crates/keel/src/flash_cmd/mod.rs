@@ -1,8 +1,11 @@
 //! `keel flash`: a store in an image file or on a block device, from the command line.
 
+mod copy;
 mod files;
 mod get;
+mod make;
 mod whole;
+mod withheld;
 
 use crate::cli::FlashCommand;
 use crate::error::CliError;
@@ -25,9 +28,9 @@ pub(crate) fn run(command: &FlashCommand) -> Result<u8, CliError> {
             force,
             sparse,
             json,
-        } => whole::format(
+        } => make::format(
             image,
-            &whole::Format {
+            &make::Wanted {
                 size: *size,
                 files: *files,
                 name_bytes: *name_bytes,
@@ -36,6 +39,29 @@ pub(crate) fn run(command: &FlashCommand) -> Result<u8, CliError> {
             },
             *json,
         ),
+        FlashCommand::Copy {
+            from,
+            to,
+            size,
+            files,
+            name_bytes,
+            force,
+            sparse,
+            json,
+        } => copy::copy(
+            from,
+            to,
+            &copy::Wanted {
+                size: *size,
+                files: *files,
+                name_bytes: *name_bytes,
+                force: *force,
+                sparse: *sparse,
+            },
+            *json,
+        ),
+        FlashCommand::Mv { image, old, new } => files::mv(image, old, new),
+        FlashCommand::Truncate { image, name, size } => files::truncate(image, name, *size),
         FlashCommand::Ls { image, json } => files::ls(image, *json),
         FlashCommand::Put { image, name, from } => files::put(image, name, from),
         FlashCommand::Get {
@@ -62,17 +88,20 @@ pub(crate) fn run(command: &FlashCommand) -> Result<u8, CliError> {
     }
 }
 
-/// Whether a command will change the store.
+/// What a command will do with the store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
+    /// Look at it as it is, whoever is writing to it.
     Read,
+    /// Read all of it, which needs it to stay as it is.
+    ReadAll,
     Write,
 }
 
 fn open(image: &Path, access: Access) -> Result<Store<FileDevice>, CliError> {
     let device = open_device(image, access)?;
     let options = OpenOptions {
-        read_only: access == Access::Read,
+        read_only: access != Access::Write,
         ..OpenOptions::default()
     };
     Store::open(device, &options).map_err(|error| store_error(image, &error))
@@ -134,10 +163,10 @@ fn open_device(image: &Path, access: Access) -> Result<FileDevice, CliError> {
     find_image(image)?;
     let options = FileDeviceOptions {
         create_bytes: None,
-        read_only: access == Access::Read,
+        read_only: access != Access::Write,
         direct: true,
-        // A reader takes no lock: it looks at the store as it is, as recovery would find it.
-        exclusive: access == Access::Write,
+        // A single look takes no lock: it finds the store as recovery would.
+        exclusive: access != Access::Read,
     };
     FileDevice::open(image, &options).map_err(|error| device_error(image, &error))
 }
@@ -171,11 +200,18 @@ pub(crate) fn device_error(image: &Path, error: &DeviceError) -> CliError {
             "choose a smaller --size",
         ),
         DeviceError::Open { source, .. } => CliError::io(shown, source),
-        DeviceError::InUse { .. } => CliError::failure(
-            shown,
-            "in use by another program",
-            "end that program, then try again",
-        ),
+        DeviceError::InUse { .. } => match base::block::find_holder(image) {
+            Some(holder) => CliError::failure(
+                shown,
+                holder,
+                "unmount it or take it out of use, then try again",
+            ),
+            None => CliError::failure(
+                shown,
+                "in use by another program",
+                "end that program, then try again",
+            ),
+        },
         other => CliError::failure(shown, other, "check the device"),
     }
 }

@@ -1,220 +1,15 @@
 //! Commands about a store as a whole.
 
-use super::{Access, check_error, device_error, find_image, open, open_device, store_error};
+use super::{Access, check_error, open};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
-use base::block::{BLOCK_BYTES, BlockDevice, FileDevice, FileDeviceOptions, Geometry};
-use flash::{FormatOptions, OpenOptions, Store};
+use base::block::BLOCK_BYTES;
 use serde_json::{Value, json};
-use std::fs::{File, Metadata};
-use std::io::Read;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Size of a new image when none is given.
-const IMAGE_BYTES: u64 = 256 << 20;
-
-/// Bytes at the start of a block device that must be zero for it to count as empty.
-const EMPTY_PROBE_BYTES: u64 = 1 << 20;
-
-/// What `format` was asked for.
-pub(super) struct Format {
-    pub(super) size: Option<u64>,
-    pub(super) files: u64,
-    pub(super) name_bytes: u16,
-    pub(super) force: bool,
-    pub(super) sparse: bool,
-}
-
-pub(super) fn format(image: &Path, wanted: &Format, as_json: bool) -> Result<u8, CliError> {
-    let shown = image.display();
-    let found = find_image(image)?;
-    if found.is_none() && image.symlink_metadata().is_ok() {
-        return Err(CliError::failure(
-            shown,
-            "is a symbolic link to nothing",
-            "remove it, or name the file itself",
-        ));
-    }
-    let is_device = found
-        .as_ref()
-        .is_some_and(|found| found.file_type().is_block_device());
-    if is_device && wanted.size.is_some() {
-        return Err(CliError::usage(
-            shown,
-            "a block device has the size that it has",
-            "leave --size away",
-        ));
-    }
-    if !wanted.force
-        && let Some(found) = &found
-    {
-        refuse_content(image, found)?;
-    }
-    let file_bytes = found
-        .as_ref()
-        .filter(|found| found.is_file())
-        .map_or(0, Metadata::len);
-    let bytes = wanted.size.unwrap_or(if file_bytes > 0 {
-        file_bytes
-    } else {
-        IMAGE_BYTES
-    });
-    let block_count = bytes / BLOCK_BYTES as u64;
-    let bytes = block_count * BLOCK_BYTES as u64;
-    let options = FormatOptions {
-        files_max: wanted.files,
-        name_bytes_max: wanted.name_bytes,
-        uuid: crate::random::bytes()?,
-        hash_key: crate::random::bytes()?,
-    };
-    if !is_device {
-        // What cannot become a store must not cost the old one, so this comes before anything is changed.
-        // (A block device's size is known once it is open; nothing is written to it before the same check.)
-        let checked = options.check(Geometry { block_count });
-        checked.map_err(|error| store_error(image, &error))?;
-    }
-    if found.is_none() {
-        create(image).map_err(|error| CliError::io(image.display(), &error))?;
-    }
-    let progress = Progress::start(format!("formatting {shown}"));
-    let made = make(image, wanted, &options, bytes, file_bytes, &progress);
-    drop(progress);
-    if found.is_none() && made.is_err() {
-        // This call has created it, for this store alone.
-        std::fs::remove_file(image).ok();
-    }
-    let store = made?;
-    let statistics = store.statistics();
-    let blocks = store.device().geometry().block_count;
-    let uuid = uuid_text(store.layout().uuid);
-    store.close().map_err(|error| store_error(image, &error))?;
-    let mut out = Output::new();
-    if as_json {
-        out.json(&json!({
-            "image": shown.to_string(),
-            "size_bytes": blocks * BLOCK_BYTES as u64,
-            "free_bytes": statistics.blocks_free * BLOCK_BYTES as u64,
-            "files_max": statistics.files_max,
-            "name_bytes_max": wanted.name_bytes,
-            "format": flash::FORMAT_VERSION,
-            "uuid": uuid,
-        }))?;
-    } else {
-        out.line(format_args!(
-            "{shown}: an empty store of {}, its table sized for {} files, {} free",
-            bytes_text(blocks * BLOCK_BYTES as u64),
-            statistics.files_max,
-            bytes_text(statistics.blocks_free * BLOCK_BYTES as u64)
-        ))?;
-    }
-    out.flush()?;
-    Ok(0)
-}
-
-/// Creates an empty file; its name is durable.
-fn create(image: &Path) -> std::io::Result<()> {
-    File::options().write(true).create_new(true).open(image)?;
-    let folder = match image.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    match File::open(folder)?.sync_all() {
-        // Some file systems have directories that cannot be synchronised; they then need no such thing.
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
-        done => done,
-    }
-}
-
-fn make(
-    image: &Path,
-    wanted: &Format,
-    options: &FormatOptions,
-    bytes: u64,
-    file_bytes: u64,
-    progress: &Progress,
-) -> Result<Store<FileDevice>, CliError> {
-    let device_options = FileDeviceOptions {
-        create_bytes: Some(bytes),
-        read_only: false,
-        direct: true,
-        exclusive: true,
-    };
-    let set_length = |bytes| {
-        let file = File::options().write(true).open(image);
-        file.and_then(|file| file.set_len(bytes))
-    };
-    let mut device =
-        FileDevice::open(image, &device_options).map_err(|error| device_error(image, &error))?;
-    if !device.is_block_device() && file_bytes > bytes {
-        // Only now that nobody else holds the file; a device is only ever extended.
-        drop(device);
-        set_length(bytes).map_err(|error| CliError::io(image.display(), &error))?;
-        device = open_device(image, Access::Write)?;
-    }
-    if !wanted.sparse {
-        let written = device.write_zeros(&mut |bytes| progress.add(bytes));
-        if let Err(error) = written {
-            if error.code() != base::error::Code::Full {
-                return Err(device_error(image, &error));
-            }
-            if file_bytes > 0 && file_bytes < bytes {
-                // Nothing was written: the old content is as it was, once its length is.
-                set_length(file_bytes).ok();
-            }
-            return Err(CliError::failure(
-                image.display(),
-                format!("the disk has no room for {}", bytes_text(bytes)),
-                "choose a smaller --size, or free some space",
-            ));
-        }
-    }
-    Store::format(device, options).map_err(|error| store_error(image, &error))
-}
-
-/// Without `--force` only a missing or an empty file is formatted, or a device that begins with zeros.
-fn refuse_content(image: &Path, found: &Metadata) -> Result<(), CliError> {
-    let shown = image.display();
-    let is_empty = if found.file_type().is_block_device() {
-        begins_with_zeros(image)?
-    } else {
-        found.len() == 0
-    };
-    if is_empty {
-        return Ok(());
-    }
-    let device = open_device(image, Access::Read);
-    let options = OpenOptions {
-        read_only: true,
-        ..OpenOptions::default()
-    };
-    let holds_store = device.is_ok_and(|device| {
-        // Damage or another version: a store all the same.
-        !matches!(Store::open(device, &options), Err(flash::Error::NotAStore))
-    });
-    let wrong = if holds_store {
-        "holds a store already"
-    } else {
-        "is not empty"
-    };
-    Err(CliError::failure(
-        shown,
-        wrong,
-        "add --force to erase what it holds",
-    ))
-}
-
-fn begins_with_zeros(image: &Path) -> Result<bool, CliError> {
-    let mut bytes = Vec::new();
-    let read =
-        File::open(image).and_then(|file| file.take(EMPTY_PROBE_BYTES).read_to_end(&mut bytes));
-    read.map_err(|error| CliError::io(image.display(), &error))?;
-    Ok(bytes.iter().all(|byte| *byte == 0))
-}
-
 /// The usual text of an identity.
-fn uuid_text(uuid: [u8; 16]) -> String {
+pub(super) fn uuid_text(uuid: [u8; 16]) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     [
         &hex[..8],
@@ -275,7 +70,7 @@ pub(super) fn stat(image: &Path, as_json: bool) -> Result<u8, CliError> {
 }
 
 pub(super) fn check(image: &Path, as_json: bool) -> Result<u8, CliError> {
-    let mut store = open(image, Access::Read)?;
+    let mut store = open(image, Access::ReadAll)?;
     let progress = Progress::start(format!("checking {}", image.display()));
     let report = store.check();
     drop(progress);

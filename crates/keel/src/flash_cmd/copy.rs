@@ -1,0 +1,385 @@
+//! `keel flash copy`: all files of a store into a new one.
+
+use super::withheld::Withheld;
+use super::{
+    Access, device_error, file_error, find_image, make, open, refuse_the_image, store_error,
+};
+use crate::error::CliError;
+use crate::output::Output;
+use crate::progress::{Progress, bytes_text};
+use crate::signals;
+use base::block::{BLOCK_BYTES, BlockDevice};
+use flash::{OpenOptions, PAYLOAD_BYTES, Store};
+use serde_json::json;
+use std::path::Path;
+
+/// Bytes read at a time: whole blocks.
+const PIECE_BYTES: usize = 256 * PAYLOAD_BYTES;
+
+/// What the copy is to be; what is not said is as in the store that is copied.
+pub(super) struct Wanted {
+    pub(super) size: Option<u64>,
+    pub(super) files: Option<u64>,
+    pub(super) name_bytes: Option<u16>,
+    pub(super) force: bool,
+    pub(super) sparse: bool,
+}
+
+pub(super) fn copy(from: &Path, to: &Path, wanted: &Wanted, as_json: bool) -> Result<u8, CliError> {
+    let target = find_image(to)?;
+    refuse_the_image(from, target.as_ref(), &to.display().to_string())?;
+    let mut source = open(from, Access::ReadAll)?;
+    let files = list(&mut source).map_err(|error| store_error(from, &error))?;
+    let bytes: u64 = files.iter().map(|file| file.bytes).sum();
+    let layout = source.layout();
+    let is_device = target.is_some_and(|found| !found.is_file());
+    let made = make::Wanted {
+        size: wanted
+            .size
+            .or_else(|| (!is_device).then_some(layout.block_count * BLOCK_BYTES as u64)),
+        files: wanted.files.unwrap_or(layout.files_max),
+        name_bytes: wanted.name_bytes.unwrap_or(layout.name_bytes_max),
+        force: wanted.force,
+        sparse: wanted.sparse,
+    };
+    let progress = Progress::start(format!("formatting {}", to.display()));
+    let prepared = make::prepare(to, &made, bytes, &progress)?;
+    drop(progress);
+    signals::catch_stop();
+    let progress = Progress::start(format!("copying and comparing {}", from.display()));
+    let device = Withheld::new(prepared.device);
+    let failed = |stop| stop_error(from, to, stop);
+    let store =
+        Store::format(device, &prepared.options).map_err(|error| store_error(to, &error))?;
+    let mut note = |bytes| {
+        progress.add(bytes);
+        !signals::stop_requested()
+    };
+    let device = fill(&mut source, store, &files, &mut note).map_err(failed)?;
+    // Opened once more: what is compared is what the device holds.
+    let store = compare(&mut source, device, &files, &mut note).map_err(failed)?;
+    drop(progress);
+    let statistics = store.statistics();
+    let size_bytes = store.device().geometry().block_count * BLOCK_BYTES as u64;
+    let device = store.close().map_err(|error| store_error(to, &error))?;
+    let released = device.release();
+    released.map_err(|error| device_error(to, &error))?;
+    prepared.created.keep();
+    let free_bytes = statistics.blocks_free * BLOCK_BYTES as u64;
+    let mut out = Output::new();
+    if as_json {
+        out.json(&json!({
+            "image": to.display().to_string(),
+            "files": files.len(),
+            "bytes": bytes,
+            "size_bytes": size_bytes,
+            "free_bytes": free_bytes,
+            "files_max": statistics.files_max,
+            "name_bytes_max": made.name_bytes,
+        }))?;
+    } else {
+        out.line(format_args!(
+            "{}: {} files, {} copied and compared; a store of {}, its table sized for {} files, {} free",
+            to.display(),
+            files.len(),
+            bytes_text(bytes),
+            bytes_text(size_bytes),
+            statistics.files_max,
+            bytes_text(free_bytes)
+        ))?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+/// A file to copy.
+struct Listed {
+    name: String,
+    bytes: u64,
+}
+
+fn list<D: BlockDevice>(store: &mut Store<D>) -> flash::Result<Vec<Listed>> {
+    let mut files = Vec::new();
+    store.list(&mut |name, stat| {
+        files.push(Listed {
+            name: name.to_owned(),
+            bytes: stat.length_bytes,
+        });
+    })?;
+    Ok(files)
+}
+
+/// Why a copy was given up.
+enum Stop {
+    /// The store that is copied, at this file.
+    Source(String, flash::Error),
+    /// The new store, at this file, or as a whole.
+    Target(Option<String>, flash::Error),
+    /// This file came back with other content.
+    Differs(String),
+    Interrupted,
+}
+
+fn stop_error(from: &Path, to: &Path, stop: Stop) -> CliError {
+    match stop {
+        Stop::Source(name, error @ flash::Error::Damaged { .. }) => CliError::failure(
+            name,
+            error,
+            "save what can be read of it with `keel flash get --salvage`, delete it, then copy again",
+        ),
+        Stop::Source(name, error) => file_error(from, &name, &error),
+        Stop::Target(_, flash::Error::Full) => CliError::failure(
+            to.display(),
+            "no room for all files",
+            "choose a larger --size, or a larger device",
+        ),
+        Stop::Target(Some(name), error @ flash::Error::NameInvalid { .. }) => {
+            CliError::usage(name, error, "choose a larger --name-bytes")
+        }
+        Stop::Target(_, error @ flash::Error::NameTableFull) => {
+            CliError::failure(to.display(), error, "")
+        }
+        Stop::Target(Some(name), error) => file_error(to, &name, &error),
+        Stop::Target(None, error) => store_error(to, &error),
+        Stop::Differs(name) => CliError::failure(
+            to.display(),
+            format!("the file {name} came back with other content"),
+            "do not trust this device; copy to another one",
+        ),
+        Stop::Interrupted => CliError::failure(
+            to.display(),
+            "interrupted; it holds no store",
+            "copy again, with --force if it is there",
+        ),
+    }
+}
+
+/// Copies every file. `note` is told the bytes done and answers whether to go on.
+fn fill<S: BlockDevice, D: BlockDevice>(
+    source: &mut Store<S>,
+    mut target: Store<D>,
+    files: &[Listed],
+    note: &mut dyn FnMut(usize) -> bool,
+) -> Result<D, Stop> {
+    let mut piece = vec![0; PIECE_BYTES];
+    for file in files {
+        let name = &file.name;
+        let of_source = |error| Stop::Source(name.clone(), error);
+        let of_target = |error| Stop::Target(Some(name.clone()), error);
+        let reading = source.open_file(name).map_err(of_source)?;
+        let writing = target.create(name).map_err(of_target)?;
+        let mut offset = 0;
+        loop {
+            if !note(0) {
+                return Err(Stop::Interrupted);
+            }
+            let bytes = source
+                .read(reading, offset, &mut piece)
+                .map_err(of_source)?;
+            if bytes == 0 {
+                break;
+            }
+            target
+                .append_nosync(writing, &piece[..bytes])
+                .map_err(of_target)?;
+            note(bytes);
+            offset += bytes as u64;
+        }
+        source.close_file(reading);
+        target.close_file(writing);
+    }
+    target.sync().map_err(|error| Stop::Target(None, error))?;
+    target.close().map_err(|error| Stop::Target(None, error))
+}
+
+/// Compares every file of the store on `device` with the original.
+fn compare<S: BlockDevice, D: BlockDevice>(
+    source: &mut Store<S>,
+    device: D,
+    files: &[Listed],
+    note: &mut dyn FnMut(usize) -> bool,
+) -> Result<Store<D>, Stop> {
+    let whole = |error| Stop::Target(None, error);
+    let mut target = Store::open(device, &OpenOptions::default()).map_err(whole)?;
+    if target.statistics().files != files.len() as u64 {
+        return Err(Stop::Differs("table".to_owned()));
+    }
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut other = vec![0; PIECE_BYTES];
+    for file in files {
+        let name = &file.name;
+        let of_source = |error| Stop::Source(name.clone(), error);
+        let of_target = |error| Stop::Target(Some(name.clone()), error);
+        let first = source.open_file(name).map_err(of_source)?;
+        let second = target.open_file(name).map_err(of_target)?;
+        let mut offset = 0;
+        loop {
+            if !note(0) {
+                return Err(Stop::Interrupted);
+            }
+            let bytes = source.read(first, offset, &mut piece).map_err(of_source)?;
+            let others = target.read(second, offset, &mut other).map_err(of_target)?;
+            if piece[..bytes] != other[..others] {
+                return Err(Stop::Differs(name.clone()));
+            }
+            if bytes == 0 {
+                break;
+            }
+            note(bytes);
+            offset += bytes as u64;
+        }
+        source.close_file(first);
+        target.close_file(second);
+    }
+    Ok(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::sim::SimDevice;
+    use flash::FormatOptions;
+
+    const BLOCKS: u64 = 512;
+
+    fn format_options(identity: u8) -> FormatOptions {
+        FormatOptions {
+            files_max: 16,
+            name_bytes_max: 40,
+            uuid: [identity; 16],
+            hash_key: [identity; 16],
+        }
+    }
+
+    /// Without a pattern, so that no part of it is found elsewhere.
+    fn content(index: usize) -> Vec<u8> {
+        let mut state = index as u32;
+        let next = |_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        (0..index * 5000).map(next).collect()
+    }
+
+    /// A store with five files, the first of them empty.
+    fn source() -> Store<SimDevice> {
+        let mut store = Store::format(SimDevice::new(BLOCKS, 1), &format_options(1)).unwrap();
+        for index in 0..5 {
+            store
+                .replace(&format!("file {index}"), &content(index))
+                .unwrap();
+        }
+        store
+    }
+
+    /// Copies onto `device`; the device afterwards, whatever came of it.
+    fn copy_onto(device: &mut SimDevice) -> Result<(), Stop> {
+        let mut source = source();
+        let files = list(&mut source).unwrap_or_default();
+        let whole = |error| Stop::Target(None, error);
+        let store = Store::format(Withheld::new(device), &format_options(2)).map_err(whole)?;
+        let device = fill(&mut source, store, &files, &mut |_| true)?;
+        let store = compare(&mut source, device, &files, &mut |_| true)?;
+        let device = store.close().map_err(whole)?;
+        let released = device.release();
+        released.map(|_| ()).map_err(|error| whole(error.into()))
+    }
+
+    /// Whether the device holds a store; then it must be the whole copy.
+    fn is_whole_copy(device: SimDevice) -> bool {
+        let Ok(mut store) = Store::open(device, &OpenOptions::default()) else {
+            return false;
+        };
+        if store.layout().uuid != [2; 16] {
+            return false;
+        }
+        assert_eq!(store.statistics().files, 5);
+        for index in 0..5 {
+            let file = store.open_file(&format!("file {index}")).unwrap();
+            let expected = content(index);
+            let mut read = vec![0; expected.len() + 1];
+            assert_eq!(store.read(file, 0, &mut read).unwrap(), expected.len());
+            assert!(read[..expected.len()] == expected);
+        }
+        // The cut may have torn one of the two superblocks.
+        let report = store.check().unwrap();
+        assert!(report.problems_total <= 1, "{:?}", report.problems);
+        assert!(report.problems.iter().all(|problem| !problem.data_lost));
+        true
+    }
+
+    #[test]
+    fn a_copy_that_is_cut_short_is_no_store() {
+        let mut device = SimDevice::new(BLOCKS, 3);
+        assert!(copy_onto(&mut device).is_ok());
+        let writes = device.counters().writes;
+        assert!(is_whole_copy(device));
+        let (mut states, mut whole) = (0, 0);
+        for cut in 0..writes {
+            let mut device = SimDevice::new(BLOCKS, 3);
+            device.set_power_cut_after_writes(Some(cut));
+            assert!(copy_onto(&mut device).is_err());
+            let is_near_the_end = cut + 4 > writes;
+            for seed in 0..if is_near_the_end { 64 } else { 4 } {
+                states += 1;
+                whole += u32::from(is_whole_copy(device.crash_image_random(seed)));
+            }
+        }
+        println!("{states} states, in {whole} of them the copy is there, whole");
+        assert!(whole > 0 && whole < states);
+    }
+
+    #[test]
+    fn a_device_that_changes_bytes_is_found_out() {
+        let mut source = source();
+        let files = list(&mut source).unwrap();
+        let target = Store::format(SimDevice::new(BLOCKS, 3), &format_options(2)).unwrap();
+        let mut device = fill(&mut source, target, &files, &mut |_| true)
+            .ok()
+            .unwrap();
+        let expected = content(4);
+        let block = (0..BLOCKS)
+            .find(|block| {
+                let bytes = device.peek(*block);
+                bytes
+                    .windows(32)
+                    .any(|window| window == &expected[100..132])
+            })
+            .unwrap();
+        device.inject_bit_rot(block, 9000);
+        assert!(matches!(
+            compare(&mut source, device, &files, &mut |_| true),
+            Err(Stop::Target(Some(name), flash::Error::Damaged { .. })) if name == "file 4"
+        ));
+    }
+
+    #[test]
+    fn other_content_and_another_number_of_files_are_found() {
+        let mut source = source();
+        let files = list(&mut source).unwrap();
+        for change in 0..3 {
+            let target = Store::format(SimDevice::new(BLOCKS, 3), &format_options(2)).unwrap();
+            let device = fill(&mut source, target, &files, &mut |_| true)
+                .ok()
+                .unwrap();
+            let mut target = Store::open(device, &OpenOptions::default()).unwrap();
+            match change {
+                0 => target.replace("file 2", b"other").unwrap(),
+                1 => target.delete("file 0").unwrap(),
+                _ => target.replace("one more", b"").unwrap(),
+            }
+            let device = target.close().unwrap();
+            let found = compare(&mut source, device, &files, &mut |_| true);
+            assert!(matches!(found, Err(Stop::Differs(_))), "{change}");
+        }
+    }
+
+    #[test]
+    fn an_interruption_ends_it() {
+        let mut source = source();
+        let files = list(&mut source).unwrap();
+        let target = Store::format(SimDevice::new(BLOCKS, 3), &format_options(2)).unwrap();
+        let found = fill(&mut source, target, &files, &mut |_| false);
+        assert!(matches!(found, Err(Stop::Interrupted)));
+    }
+}

@@ -1,0 +1,311 @@
+//! `keel flash format`, and what it shares with `copy`: deciding what may be overwritten, and getting a file or
+//! device ready for a new store.
+
+use super::whole::uuid_text;
+use super::{Access, device_error, find_image, open_device, store_error};
+use crate::error::CliError;
+use crate::output::Output;
+use crate::progress::{Progress, bytes_text};
+use base::block::{
+    BLOCK_BYTES, BlockBuffer, BlockDevice, Content, FileDevice, FileDeviceOptions, Geometry,
+    find_content,
+};
+use flash::{FormatOptions, OpenOptions, Store};
+use serde_json::json;
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+
+/// Size of a new image when none is given.
+const IMAGE_BYTES: u64 = 256 << 20;
+
+/// Blocks at each end that a new store clears: the magic numbers of what was there before would otherwise stay
+/// where the store has no use for their blocks, and another program would mount it.
+const CLEARED_BLOCKS: u64 = (1 << 20) / BLOCK_BYTES as u64;
+
+/// What is to be made.
+pub(super) struct Wanted {
+    pub(super) size: Option<u64>,
+    pub(super) files: u64,
+    pub(super) name_bytes: u16,
+    pub(super) force: bool,
+    pub(super) sparse: bool,
+}
+
+pub(super) fn format(image: &Path, wanted: &Wanted, as_json: bool) -> Result<u8, CliError> {
+    let shown = image.display();
+    let progress = Progress::start(format!("formatting {shown}"));
+    let prepared = prepare(image, wanted, 0, &progress)?;
+    let store = Store::format(prepared.device, &prepared.options)
+        .map_err(|error| store_error(image, &error))?;
+    drop(progress);
+    let statistics = store.statistics();
+    let blocks = store.device().geometry().block_count;
+    let uuid = uuid_text(store.layout().uuid);
+    store.close().map_err(|error| store_error(image, &error))?;
+    prepared.created.keep();
+    let mut out = Output::new();
+    if as_json {
+        out.json(&json!({
+            "image": shown.to_string(),
+            "size_bytes": blocks * BLOCK_BYTES as u64,
+            "free_bytes": statistics.blocks_free * BLOCK_BYTES as u64,
+            "files_max": statistics.files_max,
+            "name_bytes_max": wanted.name_bytes,
+            "format": flash::FORMAT_VERSION,
+            "uuid": uuid,
+        }))?;
+    } else {
+        out.line(format_args!(
+            "{shown}: an empty store of {}, its table sized for {} files, {} free",
+            bytes_text(blocks * BLOCK_BYTES as u64),
+            statistics.files_max,
+            bytes_text(statistics.blocks_free * BLOCK_BYTES as u64)
+        ))?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+/// A file or device that may be formatted, held alone.
+pub(super) struct Prepared {
+    pub(super) device: FileDevice,
+    pub(super) options: FormatOptions,
+    pub(super) created: Created,
+}
+
+/// A file that was created for the store and goes again unless the store is made.
+pub(super) struct Created(Option<PathBuf>);
+
+impl Created {
+    pub(super) fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+/// Gets `image` ready to be formatted as `wanted`; `bytes_min` is what the store must at least have room for.
+/// What cannot become such a store, or must not, is as it was when this fails.
+pub(super) fn prepare(
+    image: &Path,
+    wanted: &Wanted,
+    bytes_min: u64,
+    progress: &Progress,
+) -> Result<Prepared, CliError> {
+    let shown = image.display();
+    let found = find_image(image)?;
+    if found.is_none() && image.symlink_metadata().is_ok() {
+        return Err(CliError::failure(
+            shown,
+            "is a symbolic link to nothing",
+            "remove it, or name the file itself",
+        ));
+    }
+    let is_device = found
+        .as_ref()
+        .is_some_and(|found| found.file_type().is_block_device());
+    if is_device && wanted.size.is_some() {
+        return Err(CliError::usage(
+            shown,
+            "a block device has the size that it has",
+            "leave --size away",
+        ));
+    }
+    // Whoever has it keeps it, --force or not; and what is mounted has content that --force is not meant for.
+    let held = found.as_ref().map(|_| open_device(image, Access::Write));
+    let held = held.transpose()?;
+    if !wanted.force && held.is_some() {
+        refuse_content(image)?;
+    }
+    let file_bytes = found
+        .as_ref()
+        .filter(|found| found.is_file())
+        .map_or(0, Metadata::len);
+    let bytes = wanted.size.unwrap_or(if file_bytes > 0 {
+        file_bytes
+    } else {
+        IMAGE_BYTES
+    });
+    let options = FormatOptions {
+        files_max: wanted.files,
+        name_bytes_max: wanted.name_bytes,
+        uuid: crate::random::bytes()?,
+        hash_key: crate::random::bytes()?,
+    };
+    // What cannot become a store must not cost the old one, so this comes before anything is changed.
+    let geometry = match &held {
+        Some(device) if is_device => device.geometry(),
+        _ => Geometry {
+            block_count: bytes / BLOCK_BYTES as u64,
+        },
+    };
+    options
+        .check(geometry)
+        .map_err(|error| store_error(image, &error))?;
+    let bytes = geometry.block_count * BLOCK_BYTES as u64;
+    if bytes < bytes_min {
+        return Err(CliError::failure(
+            shown,
+            format!(
+                "{} are to be stored, {} is the size",
+                bytes_text(bytes_min),
+                bytes_text(bytes)
+            ),
+            if is_device {
+                "name a larger device"
+            } else {
+                "choose a larger --size"
+            },
+        ));
+    }
+    let mut created = Created(None);
+    let mut device = match held {
+        Some(device) if is_device => device,
+        held => {
+            if found.is_none() {
+                create(image).map_err(|error| CliError::io(image.display(), &error))?;
+                created = Created(Some(image.to_path_buf()));
+            }
+            drop(held);
+            resize(image, bytes, file_bytes)?
+        }
+    };
+    fill(image, &mut device, wanted, file_bytes, progress)?;
+    if device.is_block_device() || (wanted.sparse && file_bytes > 0) {
+        clear_ends(image, &mut device)?;
+    }
+    Ok(Prepared {
+        device,
+        options,
+        created,
+    })
+}
+
+/// Creates an empty file; its name is durable.
+fn create(image: &Path) -> std::io::Result<()> {
+    File::options().write(true).create_new(true).open(image)?;
+    let folder = match image.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    match File::open(folder)?.sync_all() {
+        // Some file systems have directories that cannot be synchronised; they then need no such thing.
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+        done => done,
+    }
+}
+
+fn set_length(image: &Path, bytes: u64) -> std::io::Result<()> {
+    let file = File::options().write(true).open(image);
+    file.and_then(|file| file.set_len(bytes))
+}
+
+/// Opens the file with the length `bytes`.
+fn resize(image: &Path, bytes: u64, file_bytes: u64) -> Result<FileDevice, CliError> {
+    let options = FileDeviceOptions {
+        create_bytes: Some(bytes),
+        read_only: false,
+        direct: true,
+        exclusive: true,
+    };
+    let device = FileDevice::open(image, &options).map_err(|error| device_error(image, &error))?;
+    if file_bytes <= bytes {
+        return Ok(device);
+    }
+    // Only now that nobody else holds the file; a device is only ever extended.
+    drop(device);
+    set_length(image, bytes).map_err(|error| CliError::io(image.display(), &error))?;
+    open_device(image, Access::Write)
+}
+
+/// Gives every block of a file its place on the disk below.
+fn fill(
+    image: &Path,
+    device: &mut FileDevice,
+    wanted: &Wanted,
+    file_bytes: u64,
+    progress: &Progress,
+) -> Result<(), CliError> {
+    if wanted.sparse {
+        return Ok(());
+    }
+    let bytes = device.geometry().block_count * BLOCK_BYTES as u64;
+    let written = device.write_zeros(&mut |bytes| progress.add(bytes));
+    let Err(error) = written else { return Ok(()) };
+    if error.code() != base::error::Code::Full {
+        return Err(device_error(image, &error));
+    }
+    if file_bytes > 0 && file_bytes < bytes {
+        // Nothing was written: the old content is as it was, once its length is.
+        set_length(image, file_bytes).ok();
+    }
+    Err(CliError::failure(
+        image.display(),
+        format!("the disk has no room for {}", bytes_text(bytes)),
+        "choose a smaller --size, or free some space",
+    ))
+}
+
+/// Clears both ends, also what lies behind the last whole block.
+fn clear_ends(image: &Path, device: &mut FileDevice) -> Result<(), CliError> {
+    let block_count = device.geometry().block_count;
+    let blocks = block_count.min(CLEARED_BLOCKS);
+    let zeros = BlockBuffer::zeroed(blocks as usize);
+    let cleared = device
+        .write(0, &zeros)
+        .and_then(|()| device.write(block_count - blocks, &zeros))
+        .and_then(|()| device.flush());
+    cleared.map_err(|error| device_error(image, &error))?;
+    if device.is_block_device() {
+        let cleared = clear_behind(image, block_count * BLOCK_BYTES as u64);
+        cleared.map_err(|error| CliError::io(image.display(), &error))?;
+    }
+    Ok(())
+}
+
+/// Clears what a block device has behind its last whole block, where a partition table has its copy.
+fn clear_behind(image: &Path, from: u64) -> std::io::Result<()> {
+    use std::io::{Seek, SeekFrom};
+    let mut file = File::options().write(true).open(image)?;
+    let bytes = file.seek(SeekFrom::End(0))?;
+    let rest = bytes.saturating_sub(from).min(BLOCK_BYTES as u64);
+    if rest > 0 {
+        file.write_all_at(&[0; BLOCK_BYTES][..rest as usize], from)?;
+        file.sync_all()?;
+    }
+    Ok(())
+}
+
+/// Without `--force` only a missing or an empty file is formatted, or a device that begins with zeros.
+fn refuse_content(image: &Path) -> Result<(), CliError> {
+    let content = find_content(image).map_err(|error| CliError::io(image.display(), &error))?;
+    let wrong = match content {
+        Content::Missing | Content::Empty => return Ok(()),
+        // A store first: what its files hold may look like anything, and so may its blocks.
+        _ if holds_store(image) => "holds a store already".to_owned(),
+        Content::Known(known) => format!("holds {}", known.join(" and ")),
+        Content::Unknown => "is not empty".to_owned(),
+    };
+    Err(CliError::failure(
+        image.display(),
+        wrong,
+        "add --force to erase what it holds",
+    ))
+}
+
+/// Whether there is a store, be it damaged or of another version.
+fn holds_store(image: &Path) -> bool {
+    let options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    open_device(image, Access::Read)
+        .is_ok_and(|device| !matches!(Store::open(device, &options), Err(flash::Error::NotAStore)))
+}

@@ -1,0 +1,157 @@
+//! A device on which a store cannot be recognised before it is released: for a store that is worth nothing until
+//! it is complete.
+
+use base::block::{BLOCK_BYTES, BlockDevice, Counters, DeviceError, Geometry};
+use std::collections::BTreeMap;
+
+/// What a superblock of a store begins with, and no other block of one does (`SPEC.md` of the store).
+const MAGIC: &[u8] = b"KEELFLSH";
+
+/// Superblocks that are kept back; a store has two.
+const HELD_MAX: usize = 16;
+
+type Block = [u8; BLOCK_BYTES];
+
+/// Keeps superblocks in memory and writes everything else.
+pub(super) struct Withheld<D> {
+    below: D,
+    held: BTreeMap<u64, Box<Block>>,
+}
+
+impl<D: BlockDevice> Withheld<D> {
+    pub(super) fn new(below: D) -> Self {
+        Self {
+            below,
+            held: BTreeMap::new(),
+        }
+    }
+
+    /// The device below, on which the store is still withheld.
+    #[cfg(test)]
+    pub(super) fn below(&self) -> &D {
+        &self.below
+    }
+
+    /// Makes everything else durable, and only then writes the superblocks.
+    pub(super) fn release(mut self) -> Result<D, DeviceError> {
+        self.below.flush()?;
+        for (block, content) in &self.held {
+            self.below.write(*block, &content[..])?;
+        }
+        self.below.flush()?;
+        Ok(self.below)
+    }
+
+    /// Takes the superblocks out of `data`; what is left of it goes to the device.
+    fn hold(&mut self, first_block: u64, data: &[u8]) -> Result<Option<Vec<u8>>, DeviceError> {
+        let mut rest = None;
+        for (index, content) in data.chunks_exact(BLOCK_BYTES).enumerate() {
+            let block = first_block + index as u64;
+            if !content.starts_with(MAGIC) {
+                self.held.remove(&block);
+                continue;
+            }
+            if self.held.len() == HELD_MAX && !self.held.contains_key(&block) {
+                return Err(DeviceError::NotWritable {
+                    reason: "more superblocks than any store has",
+                });
+            }
+            let mut held = Box::new([0; BLOCK_BYTES]);
+            held.copy_from_slice(content);
+            self.held.insert(block, held);
+            let rest = rest.get_or_insert_with(|| data.to_vec());
+            rest[index * BLOCK_BYTES..][..BLOCK_BYTES].fill(0);
+        }
+        Ok(rest)
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for Withheld<D> {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn read(&mut self, first_block: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        self.below.read(first_block, buffer)?;
+        let end = first_block + (buffer.len() / BLOCK_BYTES) as u64;
+        for (block, content) in self.held.range(first_block..end) {
+            let at = (block - first_block) as usize * BLOCK_BYTES;
+            buffer[at..at + BLOCK_BYTES].copy_from_slice(&content[..]);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, first_block: u64, data: &[u8]) -> Result<(), DeviceError> {
+        match self.hold(first_block, data)? {
+            Some(rest) => self.below.write(first_block, &rest),
+            None => self.below.write(first_block, data),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), DeviceError> {
+        self.below.flush()
+    }
+
+    fn discard(&mut self, first_block: u64, block_count: u64) -> Result<(), DeviceError> {
+        self.below.discard(first_block, block_count)?;
+        self.held
+            .retain(|block, _| !(first_block..first_block + block_count).contains(block));
+        Ok(())
+    }
+
+    fn counters(&self) -> Counters {
+        self.below.counters()
+    }
+
+    fn reset_write_blocks_max(&mut self) {
+        self.below.reset_write_blocks_max();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::sim::SimDevice;
+
+    #[test]
+    fn what_is_withheld_is_read_but_not_on_the_device() {
+        let mut device = Withheld::new(SimDevice::new(8, 1));
+        let mut data = [7; 3 * BLOCK_BYTES];
+        data[BLOCK_BYTES..BLOCK_BYTES + MAGIC.len()].copy_from_slice(MAGIC);
+        device.write(2, &data).unwrap();
+        let mut read = [0; 4 * BLOCK_BYTES];
+        device.read(1, &mut read).unwrap();
+        assert!(read[BLOCK_BYTES..] == data);
+        assert_eq!(device.below().peek(2), [7; BLOCK_BYTES]);
+        assert_eq!(device.below().peek(3), [0; BLOCK_BYTES]);
+        assert_eq!(device.below().peek(4), [7; BLOCK_BYTES]);
+        let released = device.release().unwrap();
+        assert!(released.peek_durable(3)[..] == data[BLOCK_BYTES..2 * BLOCK_BYTES]);
+    }
+
+    #[test]
+    fn a_superblock_that_is_written_over_is_forgotten() {
+        let mut device = Withheld::new(SimDevice::new(8, 1));
+        let mut data = [0; BLOCK_BYTES];
+        data[..MAGIC.len()].copy_from_slice(MAGIC);
+        device.write(0, &data).unwrap();
+        device.write(0, &[9; BLOCK_BYTES]).unwrap();
+        device.write(1, &data).unwrap();
+        device.discard(1, 1).unwrap();
+        let released = device.release().unwrap();
+        assert_eq!(released.peek(0), [9; BLOCK_BYTES]);
+        assert_eq!(released.peek(1)[..8], [0; 8]);
+    }
+
+    #[test]
+    fn memory_has_a_limit() {
+        let mut device = Withheld::new(SimDevice::new(32, 1));
+        let mut data = [0; BLOCK_BYTES];
+        data[..MAGIC.len()].copy_from_slice(MAGIC);
+        for block in 0..HELD_MAX as u64 {
+            device.write(block, &data).unwrap();
+        }
+        device.write(3, &data).unwrap();
+        assert!(device.write(HELD_MAX as u64, &data).is_err());
+    }
+}
