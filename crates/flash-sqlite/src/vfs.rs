@@ -1,0 +1,600 @@
+//! The VFS itself: its methods on names. What concerns no file of a store is passed to the default VFS.
+//!
+//! Full names are `IDENTITY/name`, the identity being that of the store. SQLite derives the names of journals from
+//! them, compares them to tell databases apart, and writes the name of a super-journal into journals; so they must
+//! differ between images, and must not change when an image is moved.
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use base::error::Code;
+use flash::Error;
+
+use crate::abi::{ACCESS_EXISTS, Sqlite, SqliteFile, SqliteVfs, Symbol, code, open};
+use crate::failure::Failure;
+use crate::file::{KeelFile, OpenFile, put_open_file};
+use crate::image::{Image, Images, Opening, Registry};
+
+/// Name under which the extension registers its VFS.
+pub const VFS_NAME: &CStr = c"keel";
+
+/// Hexadecimal digits of an identity in a full name.
+const IDENTITY_DIGITS: usize = 32;
+
+/// Bytes that a full name may have: identity, slash, and the longest name that a store takes.
+const PATH_BYTES_MAX: usize = IDENTITY_DIGITS + 1 + 255;
+
+/// The longest ending that SQLite adds to the name of a database: `-mj` and nine characters.
+const ENDING_BYTES_MAX: usize = 12;
+
+/// Everything behind one registered VFS. Never freed: SQLite may call it as long as the process runs.
+pub(crate) struct Vfs {
+    pub(crate) sqlite: Sqlite,
+    pub(crate) name: CString,
+    pub(crate) registry: Registry,
+    images: Box<dyn Images>,
+    /// The default VFS when this one was registered.
+    parent: *mut SqliteVfs,
+    /// An image opened to learn a full name, kept for the opening of the database that follows.
+    parked: Mutex<Option<Arc<Image>>>,
+    last_failure: Mutex<Option<Failure>>,
+    connections: AtomicU64,
+}
+
+// SAFETY: SQLite calls methods of a VFS from any thread, so that `parent` bears it; the rest is Sync by itself.
+unsafe impl Sync for Vfs {}
+// SAFETY: as above.
+unsafe impl Send for Vfs {}
+
+/// Registers a VFS called `name` with this SQLite, not as its default. Registering a name again changes nothing.
+///
+/// # Errors
+/// SQLite's result code.
+///
+/// # Safety
+/// `sqlite` must hold the functions of one SQLite library, which stays loaded, as does this code.
+pub unsafe fn register(sqlite: Sqlite, name: &CStr, images: Box<dyn Images>) -> Result<(), c_int> {
+    // SAFETY: the caller vouches for the function; the name ends with a NUL.
+    if !unsafe { (sqlite.vfs_find)(name.as_ptr()) }.is_null() {
+        return Ok(());
+    }
+    // SAFETY: as above; null asks for the default.
+    let parent = unsafe { (sqlite.vfs_find)(std::ptr::null()) };
+    if parent.is_null() {
+        return Err(code::NOTFOUND);
+    }
+    // SAFETY: SQLite's own VFS objects outlive the library's use.
+    let parent_file_bytes = unsafe { (*parent).file_bytes };
+    let vfs: &'static Vfs = Box::leak(Box::new(Vfs {
+        sqlite,
+        name: name.to_owned(),
+        registry: Registry::default(),
+        images,
+        parent,
+        parked: Mutex::new(None),
+        last_failure: Mutex::new(None),
+        connections: AtomicU64::new(0),
+    }));
+    let object = Box::leak(Box::new(SqliteVfs {
+        version: 2,
+        // Temporary files are opened by the default VFS in the same place.
+        file_bytes: parent_file_bytes.max(size_of::<KeelFile>() as c_int),
+        path_bytes_max: PATH_BYTES_MAX as c_int,
+        next: std::ptr::null_mut(),
+        name: vfs.name.as_ptr(),
+        app_data: std::ptr::from_ref(vfs).cast_mut().cast(),
+        open: Some(open_method),
+        delete: Some(delete_method),
+        access: Some(access_method),
+        full_pathname: Some(full_pathname_method),
+        library_open: Some(library_open_method),
+        library_error: Some(library_error_method),
+        library_symbol: Some(library_symbol_method),
+        library_close: Some(library_close_method),
+        randomness: Some(randomness_method),
+        sleep: Some(sleep_method),
+        current_time: Some(current_time_method),
+        last_error: Some(last_error_method),
+        current_time_ms: Some(current_time_ms_method),
+    }));
+    // SAFETY: the object is complete and lives for ever.
+    match unsafe { (sqlite.vfs_register)(object, 0) } {
+        code::OK => Ok(()),
+        failed => Err(failed),
+    }
+}
+
+impl Vfs {
+    /// The VFS behind a pointer that SQLite passes to a method of it.
+    ///
+    /// # Safety
+    /// `object` must be one that [`register`] made.
+    pub(crate) unsafe fn of(object: *mut SqliteVfs) -> &'static Self {
+        // SAFETY: `register` stored a reference that is never freed.
+        unsafe { &*(*object).app_data.cast::<Self>() }
+    }
+
+    /// Runs a method; a failure is noted and logged, and a panic ends here.
+    pub(crate) fn guard(
+        &self,
+        otherwise: c_int,
+        call: impl FnOnce() -> Result<c_int, Failure>,
+    ) -> c_int {
+        let failure = match catch_unwind(AssertUnwindSafe(call)) {
+            Ok(Ok(code)) => return code,
+            Ok(Err(failure)) => failure,
+            Err(_) => Failure::new(
+                otherwise,
+                Code::Io,
+                "a call has failed in the middle; close the connection",
+            ),
+        };
+        let code = failure.code;
+        if let Ok(text) = CString::new(failure.text.as_str()) {
+            // SAFETY: the format takes one string, which lives until the call returns.
+            unsafe { (self.sqlite.log)(code, c"keel: %s".as_ptr(), text.as_ptr()) };
+        }
+        if let Ok(mut last) = self.last_failure.lock() {
+            *last = Some(failure);
+        }
+        code
+    }
+
+    /// The text of the last failure, for people.
+    pub(crate) fn last_failure_text(&self) -> Option<String> {
+        let last = self.last_failure.lock().ok()?;
+        last.as_ref().map(|failure| failure.text.clone())
+    }
+
+    /// errno of the last failure, 0 before the first.
+    pub(crate) fn last_errno(&self) -> c_int {
+        let last = self.last_failure.lock();
+        last.ok()
+            .and_then(|last| last.as_ref().map(|failure| failure.errno))
+            .unwrap_or(0)
+    }
+
+    /// The image that a database's URI names.
+    fn image_parameter(&self, name: *const c_char) -> Option<&Path> {
+        // SAFETY: SQLite keeps the parameters of a URI behind the name of a database, and ends every other name
+        // such that there are none.
+        let value = unsafe { (self.sqlite.uri_parameter)(name, c"image".as_ptr()) };
+        if value.is_null() {
+            return None;
+        }
+        // SAFETY: a string that SQLite keeps at least until the call returns.
+        let value = unsafe { CStr::from_ptr(value) }.to_bytes();
+        (!value.is_empty()).then(|| Path::new(OsStr::from_bytes(value)))
+    }
+
+    fn acquire_by_parameter(&self, path: &Path) -> Result<Arc<Image>, Failure> {
+        let located = self.images.locate(path).map_err(|error| {
+            let text = format!("image {}: {error}", path.display());
+            Failure::new(code::CANTOPEN, Code::from_io(&error), text)
+        })?;
+        self.registry.acquire(&*self.images, &located)
+    }
+
+    pub(crate) fn release(&self, image: &Arc<Image>) -> Result<(), Failure> {
+        self.registry.release(image)
+    }
+
+    /// Puts `image` aside for the coming opening, and lets go of the one that was there.
+    fn park(&self, image: Option<Arc<Image>>) -> Result<(), Failure> {
+        let before = match self.parked.lock() {
+            Ok(mut parked) => std::mem::replace(&mut *parked, image),
+            Err(_) => image,
+        };
+        before.map_or(Ok(()), |before| self.release(&before))
+    }
+
+    /// The open image in which a full name, or one that a journal has kept, lies; and the name there.
+    fn find<'a>(&self, name: &'a str) -> Option<(Arc<Image>, &'a str)> {
+        let (identity, flat) = split_full_name(name)?;
+        let image = self
+            .registry
+            .find(identity, |image| image.length_by_name(flat).is_ok())?;
+        Some((image, flat))
+    }
+
+    fn full_pathname(&self, name: *const c_char) -> Result<String, Failure> {
+        // SAFETY: SQLite passes a string.
+        let given = text_of(unsafe { CStr::from_ptr(name) })?;
+        let Some(path) = self.image_parameter(name) else {
+            if self.find(given).is_some() {
+                return Ok(given.to_owned());
+            }
+            let text = format!(
+                "{given}: no image is named; open 'file:{given}?vfs={}&image=/path/to/image'",
+                self.name.to_string_lossy()
+            );
+            return Err(Failure::new(code::CANTOPEN, Code::Invalid, text));
+        };
+        let flat = split_full_name(given).map_or(given, |(_, flat)| flat);
+        let refused = |reason: &str| {
+            Err(Failure::new(
+                code::CANTOPEN,
+                Code::Invalid,
+                format!("{given}: {reason}"),
+            ))
+        };
+        if flat.contains('/') {
+            return refused("names in a store are flat; write file:NAME?..., without slashes");
+        }
+        let image = self.acquire_by_parameter(path)?;
+        let name_bytes_max = image.name_bytes_max.saturating_sub(ENDING_BYTES_MAX);
+        let full = format!("{}/{flat}", image.identity);
+        // Also when the name is refused: the image is given back with the next one at the latest.
+        self.park(Some(image))?;
+        if flat.len() > name_bytes_max {
+            return refused(&format!(
+                "the name is too long; in this store databases have at most {name_bytes_max} bytes"
+            ));
+        }
+        Ok(full)
+    }
+
+    /// Opens a file of a store. `None` for a file that is no file of any open store.
+    fn open_file(
+        &'static self,
+        name: *const c_char,
+        text: &str,
+        flags: c_int,
+    ) -> Result<Option<OpenFile>, Failure> {
+        let parameter = self
+            .image_parameter(name)
+            .filter(|_| flags & open::MAIN_DB != 0);
+        let found = self.find(text);
+        let (image, flat) = match (parameter, &found, split_full_name(text)) {
+            (Some(path), _, Some((_, flat))) => (self.acquire_by_parameter(path)?, flat),
+            (None, Some((image, flat)), _) => {
+                (self.registry.acquire(&*self.images, &image.path)?, *flat)
+            }
+            _ => return Ok(None),
+        };
+        let opened = self.open_in(&image, flat, flags);
+        if opened.is_err() {
+            self.release(&image)?;
+        }
+        opened.map(Some)
+    }
+
+    fn open_in(
+        &'static self,
+        image: &Arc<Image>,
+        flat: &str,
+        flags: c_int,
+    ) -> Result<OpenFile, Failure> {
+        let create = flags & open::CREATE != 0;
+        let how = Opening {
+            create: create && !image.is_read_only,
+            exclusive: create && flags & open::EXCLUSIVE != 0,
+        };
+        let (handle, node) = image
+            .open_file(flat, how)
+            .map_err(|error| Failure::of_store(&error, code::CANTOPEN, flat))?;
+        let id = self.connections.fetch_add(1, Ordering::Relaxed);
+        let is_read_only = image.is_read_only || flags & open::READWRITE == 0;
+        Ok(OpenFile::new(
+            self,
+            Arc::clone(image),
+            node,
+            handle,
+            id,
+            flags,
+            is_read_only,
+        ))
+    }
+}
+
+fn text_of(name: &CStr) -> Result<&str, Failure> {
+    name.to_str().map_err(|_| {
+        let text = format!("{}: names in a store are UTF-8", name.to_string_lossy());
+        Failure::new(code::CANTOPEN, Code::Invalid, text)
+    })
+}
+
+/// Identity and flat name of a full name.
+pub(crate) fn split_full_name(name: &str) -> Option<(&str, &str)> {
+    let (identity, flat) = name.split_once('/')?;
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let is_identity = identity.len() == IDENTITY_DIGITS && identity.bytes().all(is_digit);
+    (is_identity && !flat.is_empty() && !flat.contains('/')).then_some((identity, flat))
+}
+
+// ---- methods ----
+
+unsafe extern "C" fn open_method(
+    object: *mut SqliteVfs,
+    name: *const c_char,
+    file: *mut SqliteFile,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> c_int {
+    // SAFETY: SQLite passes the object that was registered, and room for a file.
+    let vfs = unsafe {
+        (*file).methods = std::ptr::null();
+        Vfs::of(object)
+    };
+    const TEMPORARY: c_int =
+        open::TEMP_DB | open::TRANSIENT_DB | open::TEMP_JOURNAL | open::SUBJOURNAL;
+    if name.is_null() || flags & TEMPORARY != 0 {
+        // SAFETY: arguments as SQLite passed them; `file_bytes` leaves room for a file of the default VFS.
+        return unsafe { open_in_parent(vfs, name, file, flags, out_flags) };
+    }
+    let mut is_foreign = false;
+    let done = vfs.guard(code::CANTOPEN, || {
+        // SAFETY: SQLite passes a string.
+        let text = text_of(unsafe { CStr::from_ptr(name) })?;
+        let opened = vfs.open_file(name, text, flags);
+        vfs.park(None)?;
+        let Some(opened) = opened? else {
+            if flags & open::SUPER_JOURNAL != 0 && flags & open::CREATE == 0 {
+                is_foreign = true;
+                return Ok(code::OK);
+            }
+            let text = format!("{text}: its image is not open");
+            return Err(Failure::new(code::CANTOPEN, Code::NotFound, text));
+        };
+        if !out_flags.is_null() {
+            let granted = if opened.is_read_only() {
+                flags & !(open::READWRITE | open::CREATE) | open::READONLY
+            } else {
+                flags
+            };
+            // SAFETY: not null, and SQLite passes room for a number.
+            unsafe { *out_flags = granted };
+        }
+        // SAFETY: SQLite passes room for `file_bytes` bytes, in which no file is open.
+        unsafe { put_open_file(file, opened) };
+        Ok(code::OK)
+    });
+    if done == code::OK && is_foreign {
+        // A super-journal that never came to count, see `access_method`: it names no databases.
+        let flags = open::READWRITE
+            | open::CREATE
+            | open::EXCLUSIVE
+            | open::DELETEONCLOSE
+            | open::TEMP_JOURNAL;
+        // SAFETY: as above; a file without a name is a temporary one.
+        return unsafe { open_in_parent(vfs, std::ptr::null(), file, flags, std::ptr::null_mut()) };
+    }
+    done
+}
+
+unsafe fn open_in_parent(
+    vfs: &Vfs,
+    name: *const c_char,
+    file: *mut SqliteFile,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> c_int {
+    // SAFETY: the default VFS lives as long as SQLite; the caller vouches for the arguments.
+    unsafe {
+        match (*vfs.parent).open {
+            Some(open) => open(vfs.parent, name, file, flags, out_flags),
+            None => code::CANTOPEN,
+        }
+    }
+}
+
+unsafe extern "C" fn delete_method(
+    object: *mut SqliteVfs,
+    name: *const c_char,
+    _sync: c_int,
+) -> c_int {
+    // SAFETY: SQLite passes the object that was registered.
+    let vfs = unsafe { Vfs::of(object) };
+    vfs.guard(code::IOERR_DELETE, || {
+        // SAFETY: SQLite passes a string.
+        let text = text_of(unsafe { CStr::from_ptr(name) })?;
+        let Some((image, flat)) = vfs.find(text) else {
+            // A super-journal elsewhere belongs to whoever made it.
+            return Ok(if split_full_name(text).is_some() {
+                code::IOERR_DELETE_NOENT
+            } else {
+                code::OK
+            });
+        };
+        match image.delete(flat) {
+            Ok(()) => Ok(code::OK),
+            Err(Error::NotFound) => Ok(code::IOERR_DELETE_NOENT),
+            Err(error) => Err(Failure::of_store(&error, code::IOERR_DELETE, flat)),
+        }
+    })
+}
+
+unsafe extern "C" fn access_method(
+    object: *mut SqliteVfs,
+    name: *const c_char,
+    flags: c_int,
+    result: *mut c_int,
+) -> c_int {
+    // SAFETY: SQLite passes the object that was registered.
+    let vfs = unsafe { Vfs::of(object) };
+    vfs.guard(code::IOERR_ACCESS, || {
+        // SAFETY: SQLite passes a string.
+        let text = text_of(unsafe { CStr::from_ptr(name) })?;
+        let exists = if split_full_name(text).is_some() {
+            match vfs
+                .find(text)
+                .map(|(image, flat)| (image.length_by_name(flat), image, flat))
+            {
+                // An empty journal is no journal, as for SQLite's own VFS.
+                Some((Ok(length), image, _)) => {
+                    flags == ACCESS_EXISTS && length > 0
+                        || flags != ACCESS_EXISTS && !image.is_read_only
+                }
+                None | Some((Err(Error::NotFound), ..)) => false,
+                Some((Err(error), _, flat)) => {
+                    return Err(Failure::of_store(&error, code::IOERR_ACCESS, flat));
+                }
+            }
+        } else if flags == ACCESS_EXISTS {
+            // SQLite asks whether a super-journal named in a journal of ours still exists. One that lies outside
+            // the store was refused before its transaction could commit (`file.rs`), so the journal counts.
+            true
+        } else {
+            // SAFETY: the default VFS lives as long as SQLite; arguments as SQLite passed them.
+            return Ok(unsafe {
+                match (*vfs.parent).access {
+                    Some(access) => access(vfs.parent, name, flags, result),
+                    None => code::IOERR_ACCESS,
+                }
+            });
+        };
+        // SAFETY: SQLite passes room for a number.
+        unsafe { *result = c_int::from(exists) };
+        Ok(code::OK)
+    })
+}
+
+unsafe extern "C" fn full_pathname_method(
+    object: *mut SqliteVfs,
+    name: *const c_char,
+    out_bytes: c_int,
+    out: *mut c_char,
+) -> c_int {
+    // SAFETY: SQLite passes the object that was registered.
+    let vfs = unsafe { Vfs::of(object) };
+    vfs.guard(code::CANTOPEN, || {
+        let full = vfs.full_pathname(name)?;
+        // SAFETY: SQLite passes room for so many bytes.
+        unsafe { put_text(&full, out_bytes, out) }
+            .then_some(code::OK)
+            .ok_or_else(|| {
+                Failure::new(
+                    code::CANTOPEN,
+                    Code::Invalid,
+                    format!("{full}: the name is too long"),
+                )
+            })
+    })
+}
+
+/// Copies `text` with a NUL behind it; false, and nothing copied, when there is no room.
+///
+/// # Safety
+/// `out` must have room for `out_bytes` bytes.
+unsafe fn put_text(text: &str, out_bytes: c_int, out: *mut c_char) -> bool {
+    if usize::try_from(out_bytes).is_ok_and(|room| text.len() < room) {
+        // SAFETY: there is room for the text and the NUL, and `text` lies elsewhere.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), out.cast(), text.len());
+            *out.add(text.len()) = 0;
+        }
+        true
+    } else {
+        false
+    }
+}
+
+unsafe extern "C" fn last_error_method(
+    object: *mut SqliteVfs,
+    out_bytes: c_int,
+    out: *mut c_char,
+) -> c_int {
+    // SAFETY: SQLite passes the object that was registered.
+    let vfs = unsafe { Vfs::of(object) };
+    let copied = catch_unwind(AssertUnwindSafe(|| {
+        let text = vfs.last_failure_text().unwrap_or_default();
+        let mut end = text
+            .len()
+            .min(usize::try_from(out_bytes).unwrap_or(0).saturating_sub(1));
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        if !out.is_null() {
+            // SAFETY: SQLite passes room for so many bytes.
+            unsafe { put_text(&text[..end], out_bytes, out) };
+        }
+        vfs.last_errno()
+    }));
+    copied.unwrap_or(0)
+}
+
+// ---- passed on to the default VFS ----
+
+/// Calls a method of the default VFS that it may lack.
+macro_rules! pass_on {
+    ($method:ident, $member:ident, ($($argument:ident: $type:ty),*) -> $result:ty, $otherwise:expr) => {
+        unsafe extern "C" fn $method(object: *mut SqliteVfs, $($argument: $type),*) -> $result {
+            // SAFETY: SQLite passes the object that was registered; the default VFS lives as long as SQLite,
+            // and gets the arguments as they came.
+            unsafe {
+                let parent = Vfs::of(object).parent;
+                match (*parent).$member {
+                    Some(method) => method(parent, $($argument),*),
+                    None => $otherwise,
+                }
+            }
+        }
+    };
+}
+
+pass_on!(library_open_method, library_open, (path: *const c_char) -> *mut c_void, std::ptr::null_mut());
+pass_on!(library_error_method, library_error, (bytes: c_int, out: *mut c_char) -> (), ());
+pass_on!(library_symbol_method, library_symbol, (library: *mut c_void, name: *const c_char) -> Symbol, None);
+pass_on!(library_close_method, library_close, (library: *mut c_void) -> (), ());
+pass_on!(randomness_method, randomness, (bytes: c_int, out: *mut c_char) -> c_int, 0);
+pass_on!(sleep_method, sleep, (time_us: c_int) -> c_int, 0);
+pass_on!(current_time_method, current_time, (out: *mut f64) -> c_int, code::ERROR);
+
+unsafe extern "C" fn current_time_ms_method(object: *mut SqliteVfs, out: *mut i64) -> c_int {
+    /// Milliseconds in a day, the unit of the older method.
+    const DAY_MS: f64 = 86_400_000.0;
+    // SAFETY: SQLite passes the object that was registered and room for a number; the default VFS has the newer
+    // method only if its version says so.
+    unsafe {
+        let parent = Vfs::of(object).parent;
+        if (*parent).version >= 2
+            && let Some(method) = (*parent).current_time_ms
+        {
+            return method(parent, out);
+        }
+        let mut days = 0.0;
+        let done = current_time_method(object, &raw mut days);
+        *out = (days * DAY_MS) as i64;
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_names_are_told_from_paths() {
+        let identity = "0123456789abcdef0123456789abcdef";
+        let full = format!("{identity}/plant.db-journal");
+        assert_eq!(split_full_name(&full), Some((identity, "plant.db-journal")));
+        for other in [
+            "plant.db",
+            "/tmp/plant.db",
+            "0123/plant.db",
+            &format!("{identity}/"),
+            &format!("{identity}/a/b"),
+            &format!("{}/a", identity.to_uppercase()),
+        ] {
+            assert_eq!(split_full_name(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn text_goes_only_where_there_is_room() {
+        let mut out = [1; 4];
+        // SAFETY: the array has the room that is said.
+        unsafe {
+            assert!(!put_text("four", 4, out.as_mut_ptr()));
+            assert!(!put_text("", 0, out.as_mut_ptr()));
+            assert!(!put_text("", -1, out.as_mut_ptr()));
+            assert_eq!(out, [1; 4]);
+            assert!(put_text("abc", 4, out.as_mut_ptr()));
+        }
+        assert_eq!(out.map(|byte| byte as u8), *b"abc\0");
+    }
+}
