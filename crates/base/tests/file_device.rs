@@ -441,6 +441,74 @@ fn a_loop_device_is_measured_held_alone_and_counted() {
     drop(claim);
 }
 
+#[test]
+fn readers_share_a_device_and_a_writer_does_not() {
+    let scratch = Scratch::new("readers");
+    let writer = FileDeviceOptions {
+        exclusive: true,
+        ..sized(4)
+    };
+    let reader = FileDeviceOptions {
+        read_only: true,
+        ..writer
+    };
+    drop(FileDevice::open(&scratch.0, &writer).unwrap());
+    let first = FileDevice::open(&scratch.0, &reader).unwrap();
+    let second = FileDevice::open(&scratch.0, &reader).unwrap();
+    let refused = FileDevice::open(&scratch.0, &writer).unwrap_err();
+    assert_eq!(refused.code(), Code::Busy);
+    drop(first);
+    FileDevice::open(&scratch.0, &writer).unwrap_err();
+    drop(second);
+    let held = FileDevice::open(&scratch.0, &writer).unwrap();
+    FileDevice::open(&scratch.0, &reader).unwrap_err();
+    drop(held);
+    FileDevice::open(&scratch.0, &reader).unwrap();
+}
+
+#[test]
+fn a_file_and_the_loop_device_that_shows_it_are_one_thing() {
+    let Some(looped) = Loop::attach(1024) else {
+        return;
+    };
+    let writer = FileDeviceOptions {
+        exclusive: true,
+        ..FileDeviceOptions::default()
+    };
+    let reader = FileDeviceOptions {
+        read_only: true,
+        ..writer
+    };
+    let file = &looped._backing.0;
+    let link = Scratch::new("loop-link");
+    fs::hard_link(file, &link.0).unwrap();
+    let busy = |path: &Path, options| {
+        let error = FileDevice::open(path, options).unwrap_err();
+        assert_eq!(error.code(), Code::Busy, "{error}");
+    };
+    let device = Path::new(&looped.path);
+    for (held, other) in [(file.as_path(), device), (&link.0, device), (device, file)] {
+        let held = FileDevice::open(held, &writer).unwrap();
+        busy(other, &writer);
+        busy(other, &reader);
+        drop(held);
+        let held = FileDevice::open(other, &reader).unwrap();
+        FileDevice::open(&link.0, &reader).unwrap();
+        busy(file, &writer);
+        busy(device, &writer);
+        drop(held);
+    }
+    // What claims the device in the kernel, as a mount does, has the file as well.
+    let claim = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_EXCL)
+        .open(device)
+        .unwrap();
+    busy(file, &writer);
+    drop(claim);
+    FileDevice::open(file, &writer).unwrap();
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Write {

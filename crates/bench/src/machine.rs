@@ -1,7 +1,7 @@
 //! What a measurement ran on: processor, kernel, file system, and the disk's own counters.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -110,7 +110,18 @@ pub(crate) struct Disk {
 impl Disk {
     /// The disk that holds `path`, when the kernel shows its counters.
     pub(crate) fn below(path: &Path) -> Option<Self> {
-        let device = fs::metadata(path).ok()?.dev();
+        Self::numbered(fs::metadata(path).ok()?.dev())
+    }
+
+    /// The block device `path` itself, when the kernel shows its counters.
+    pub(crate) fn at(path: &Path) -> Option<Self> {
+        let data = fs::metadata(path).ok()?;
+        data.file_type()
+            .is_block_device()
+            .then(|| Self::numbered(data.rdev()))?
+    }
+
+    fn numbered(device: u64) -> Option<Self> {
         let stat = PathBuf::from(format!(
             "/sys/dev/block/{}:{}/stat",
             libc::major(device),
@@ -126,7 +137,8 @@ impl Disk {
     }
 }
 
-/// Fields of a block device's `stat`: reads first, writes fifth, sectors written seventh, flushes sixteenth.
+/// Fields of a block device's `stat`: reads first, sectors read third, writes fifth, sectors written seventh,
+/// flushes sixteenth.
 fn counts_in_stat(stat: &str) -> Option<DeviceCounts> {
     let fields: Vec<u64> = stat
         .split_whitespace()
@@ -134,6 +146,7 @@ fn counts_in_stat(stat: &str) -> Option<DeviceCounts> {
         .collect();
     Some(DeviceCounts {
         reads: *fields.first()?,
+        bytes_read: fields.get(2)? * 512,
         writes: *fields.get(4)?,
         // A partition does not count them, nor does a kernel before 5.5.
         flushes: fields.get(15).copied(),
@@ -186,11 +199,12 @@ mod tests {
         assert_eq!(
             (
                 counts.reads,
+                counts.bytes_read,
                 counts.writes,
                 counts.bytes_written,
                 counts.flushes
             ),
-            (1, 5, 7 * 512, Some(16))
+            (1, 3 * 512, 5, 7 * 512, Some(16))
         );
         assert_eq!(
             counts_in_stat("1 2 3 4 5 6 7 8 9 10 11").unwrap().flushes,

@@ -33,7 +33,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// The flash store beside the device's floor and the kernel's file system in the same folder.
+    /// The flash store beside the device's floor, the kernel's file system and SQLite.
     Flash(store::Options),
     /// The whole node beside loggers that store in SQLite, behind a broker on this machine.
     Node(node::Options),

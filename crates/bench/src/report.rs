@@ -5,13 +5,21 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use crate::machine::Machine;
-use crate::store::{Case, DeviceCounts};
+use crate::store::DeviceCounts;
 
 /// Percentiles that are reported, in parts per thousand, with their metric.
 const PERCENTILES: [(u64, &str); 3] = [
     (500, "latency_p50"),
     (990, "latency_p99"),
     (999, "latency_p999"),
+];
+
+/// Counted metrics of which ratios are taken, where both systems have them.
+const RATIO_COUNTS: [&str; 4] = [
+    "device_reads_per_op",
+    "device_writes_per_op",
+    "device_flushes_per_op",
+    "device_written_per_op",
 ];
 
 /// Latencies and device counts of one case on one system, kept whole until the run is over.
@@ -32,7 +40,7 @@ pub(crate) struct Samples {
 impl Samples {
     /// Room for every sample, so that recording one never allocates.
     pub(crate) fn new(
-        case: Case,
+        case: &'static str,
         system: &str,
         source: Option<&'static str>,
         rounds: u32,
@@ -43,7 +51,7 @@ impl Samples {
             ..DeviceCounts::default()
         };
         Self {
-            case: case.name(),
+            case,
             system: system.to_owned(),
             counts_source: source,
             round_steps: round_steps as usize,
@@ -66,42 +74,18 @@ impl Samples {
             self.counts_complete = false;
             return;
         };
-        let spent = DeviceCounts {
-            reads: after.reads - before.reads,
-            writes: after.writes - before.writes,
-            flushes: after
-                .flushes
-                .zip(before.flushes)
-                .map(|(after, before)| after - before),
-            bytes_written: after.bytes_written - before.bytes_written,
-        };
-        let (totals, maxima) = (&mut self.totals, &mut self.maxima);
-        totals.reads += spent.reads;
-        totals.writes += spent.writes;
-        totals.flushes = totals
-            .flushes
-            .zip(spent.flushes)
-            .map(|(sum, one)| sum + one);
-        totals.bytes_written += spent.bytes_written;
-        maxima.reads = maxima.reads.max(spent.reads);
-        maxima.writes = maxima.writes.max(spent.writes);
-        maxima.flushes = maxima
-            .flushes
-            .zip(spent.flushes)
-            .map(|(most, one)| most.max(one));
-        maxima.bytes_written = maxima.bytes_written.max(spent.bytes_written);
+        let spent = after.since(before);
+        self.totals.add(spent);
+        self.maxima.raise_to(spent);
     }
 
-    /// The exact percentile over all rounds, in nanoseconds.
-    fn percentile_ns(&self, per_mille: u64) -> u64 {
-        percentile(&mut self.latencies_ns.clone(), per_mille)
-    }
-
-    fn round_percentiles_ns(&self, per_mille: u64) -> Vec<u64> {
+    /// The median of the rounds' percentiles, in nanoseconds.
+    pub(crate) fn percentile_ns(&self, per_mille: u64) -> f64 {
         let rounds = self.latencies_ns.chunks(self.round_steps.max(1));
-        rounds
-            .map(|round| percentile(&mut round.to_vec(), per_mille))
-            .collect()
+        let mut percentiles: Vec<f64> = rounds
+            .map(|round| percentile(&mut round.to_vec(), per_mille) as f64)
+            .collect();
+        median(&mut percentiles)
     }
 
     fn max_ns(&self) -> u64 {
@@ -123,6 +107,11 @@ impl Samples {
                 totals.writes as f64 / operations,
             ),
             (
+                "device_read_per_op",
+                "KiB",
+                totals.bytes_read as f64 / 1024.0 / operations,
+            ),
+            (
                 "device_written_per_op",
                 "KiB",
                 totals.bytes_written as f64 / 1024.0 / operations,
@@ -132,21 +121,15 @@ impl Samples {
             figures.push(("device_flushes_per_op", "1", flushes as f64 / operations));
         }
         // Of a disk that others use too the largest figure says nothing about this system.
-        if self.counts_source == Some("exact") {
-            figures.push(("device_reads_max", "1", maxima.reads as f64));
-            figures.push(("device_writes_max", "1", maxima.writes as f64));
-            figures.push((
-                "device_flushes_max",
-                "1",
-                maxima.flushes.unwrap_or(0) as f64,
-            ));
-            figures.push((
-                "device_written_max",
-                "KiB",
-                maxima.bytes_written as f64 / 1024.0,
-            ));
+        if self.counts_source != Some("whole disk") {
+            figures.extend(maxima.figures_max());
         }
         figures
+    }
+
+    /// Whether these are of that case and system.
+    pub(crate) fn is_of(&self, case: &str, system: &str) -> bool {
+        self.case == case && self.system == system
     }
 
     fn count(&self, metric: &str) -> Option<f64> {
@@ -157,8 +140,29 @@ impl Samples {
     }
 }
 
+impl DeviceCounts {
+    /// Metric, unit and value, of counts that are the largest of any one call.
+    pub(crate) fn figures_max(&self) -> [(&'static str, &'static str, f64); 5] {
+        [
+            ("device_reads_max", "1", self.reads as f64),
+            (
+                "device_blocks_read_max",
+                "1",
+                self.bytes_read as f64 / 4096.0,
+            ),
+            ("device_writes_max", "1", self.writes as f64),
+            ("device_flushes_max", "1", self.flushes.unwrap_or(0) as f64),
+            (
+                "device_written_max",
+                "KiB",
+                self.bytes_written as f64 / 1024.0,
+            ),
+        ]
+    }
+}
+
 /// The smallest sample that at least `per_mille` thousandths of all samples do not exceed; 0 without samples.
-fn percentile(samples: &mut [u64], per_mille: u64) -> u64 {
+pub(crate) fn percentile(samples: &mut [u64], per_mille: u64) -> u64 {
     if samples.is_empty() {
         return 0;
     }
@@ -178,22 +182,23 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Median over rounds of ours divided by the peer's.
-fn ratio(ours: &Samples, peer: &Samples, per_mille: u64) -> f64 {
-    let ours = ours.round_percentiles_ns(per_mille);
-    let peers = peer.round_percentiles_ns(per_mille);
-    let mut ratios: Vec<f64> = ours
-        .iter()
-        .zip(&peers)
-        .map(|(ours, peer)| *ours as f64 / (*peer).max(1) as f64)
-        .collect();
-    median(&mut ratios)
-}
-
-/// An absolute figure that a case of ours must not exceed.
+/// A figure that a case of ours must not exceed: of its own, or divided by a peer's.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Goal {
     pub(crate) case: &'static str,
     pub(crate) metric: &'static str,
+    /// `None` for a figure of ours, else the peer that it is divided by.
+    pub(crate) peer: Option<&'static str>,
+    pub(crate) at_most: f64,
+}
+
+/// A figure that is not a latency or count of a timed case.
+#[derive(Clone, Debug)]
+pub(crate) struct Figure {
+    pub(crate) case: &'static str,
+    pub(crate) system: String,
+    pub(crate) metric: &'static str,
+    pub(crate) unit: &'static str,
     pub(crate) value: f64,
 }
 
@@ -206,9 +211,11 @@ pub(crate) struct Report {
     pub(crate) ours: &'static str,
     /// Case after case, the systems of a case together.
     pub(crate) samples: Vec<Samples>,
+    pub(crate) figures: Vec<Figure>,
     pub(crate) goals: Vec<Goal>,
     pub(crate) missing: Vec<String>,
     pub(crate) notes: Vec<String>,
+    pub(crate) method: serde_json::Value,
 }
 
 /// The shape that `--json` writes.
@@ -264,49 +271,106 @@ pub(crate) struct Ratio {
 impl Report {
     /// The figures as data.
     pub(crate) fn json(&self) -> Json {
-        let mut rows = Vec::new();
-        for samples in &self.samples {
-            let latencies = PERCENTILES
-                .iter()
-                .map(|(per_mille, metric)| (*metric, samples.percentile_ns(*per_mille)));
-            let latencies = latencies.chain([("latency_max", samples.max_ns())]);
-            let latencies = latencies.map(|(metric, ns)| (metric, "us", ns as f64 / 1000.0));
-            for (metric, unit, value) in latencies.chain(samples.count_figures()) {
-                let verdict = self.verdict(samples, metric, value);
-                rows.push(Row {
-                    case: samples.case,
-                    system: samples.system.clone(),
-                    metric,
-                    unit,
-                    value,
-                    verdict,
-                });
-            }
-        }
-        let mut ratios = Vec::new();
-        for (ours, peer) in self.pairs() {
-            for (per_mille, metric) in PERCENTILES {
-                let ratio = ratio(ours, peer, per_mille);
-                ratios.push(Ratio {
-                    case: ours.case,
-                    metric,
-                    peer: peer.system.clone(),
-                    ratio,
-                    better: "lower",
-                    goal: None,
-                    met: None,
-                });
-            }
+        let mut method = self.method.clone();
+        if let Some(object) = method.as_object_mut() {
+            object.insert("notes".to_owned(), self.notes.clone().into());
         }
         Json {
             bench: self.bench,
             version: env!("CARGO_PKG_VERSION"),
             machine: self.machine.clone(),
-            rows,
-            ratios,
+            rows: self.rows(),
+            ratios: self.ratios(),
             missing: self.missing.clone(),
-            method: None,
+            method: Some(method),
         }
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let mut push = |case, system: &str, metric, unit, value| {
+            rows.push(Row {
+                case,
+                system: system.to_owned(),
+                metric,
+                unit,
+                value,
+                verdict: self.verdict(case, system, metric, value),
+            });
+        };
+        for samples in &self.samples {
+            for (per_mille, metric) in PERCENTILES {
+                let value = samples.percentile_ns(per_mille) / 1000.0;
+                push(samples.case, &samples.system, metric, "us", value);
+            }
+            let max = samples.max_ns() as f64 / 1000.0;
+            push(samples.case, &samples.system, "latency_max", "us", max);
+            for (metric, unit, value) in samples.count_figures() {
+                push(samples.case, &samples.system, metric, unit, value);
+            }
+        }
+        for figure in &self.figures {
+            let Figure {
+                case,
+                metric,
+                unit,
+                value,
+                ..
+            } = *figure;
+            push(case, &figure.system, metric, unit, value);
+        }
+        rows
+    }
+
+    fn ratios(&self) -> Vec<Ratio> {
+        let mut ratios = Vec::new();
+        let mut push = |case, metric, peer: &str, better, ratio: f64| {
+            // Nothing divided by nothing is no figure.
+            if !ratio.is_finite() {
+                return;
+            }
+            let goal = self.goal(case, metric, Some(peer));
+            ratios.push(Ratio {
+                case,
+                metric,
+                peer: peer.to_owned(),
+                ratio,
+                better,
+                goal: goal.map(|goal| goal.at_most),
+                met: goal.map(|goal| ratio <= goal.at_most),
+            });
+        };
+        for (ours, peer) in self.pairs() {
+            for (per_mille, metric) in PERCENTILES {
+                let ratio = ours.percentile_ns(per_mille) / peer.percentile_ns(per_mille);
+                push(ours.case, metric, &peer.system, "lower", ratio);
+            }
+            for metric in RATIO_COUNTS {
+                if let (Some(ours_count), Some(peers)) = (ours.count(metric), peer.count(metric)) {
+                    push(ours.case, metric, &peer.system, "lower", ours_count / peers);
+                }
+            }
+        }
+        for ours in self.figures.iter().filter(|own| own.system == self.ours) {
+            let peers = self.figures.iter().filter(|peer| {
+                (peer.case, peer.metric) == (ours.case, ours.metric) && peer.system != self.ours
+            });
+            for peer in peers {
+                let better = if ours.unit == "1/s" {
+                    "higher"
+                } else {
+                    "lower"
+                };
+                push(
+                    ours.case,
+                    ours.metric,
+                    &peer.system,
+                    better,
+                    ours.value / peer.value,
+                );
+            }
+        }
+        ratios
     }
 
     /// The figures for a reader.
@@ -327,17 +391,13 @@ impl Report {
         )?;
         writeln!(
             text,
-            "{:<18}{:<12}{:>9}{:>9}{:>9}{:>10}  {:>6}{:>6}{:>7}{:>7}  counted",
+            "{:<28}{:<22}{:>9}{:>9}{:>9}{:>10}  {:>6}{:>6}{:>7}{:>7}  counted",
             "case", "system", "p50", "p99", "p99.9", "max", "R/op", "W/op", "F/op", "KiB/op"
         )?;
         for samples in &self.samples {
-            write!(text, "{:<18}{:<12}", samples.case, samples.system)?;
+            write!(text, "{:<28}{:<22}", samples.case, samples.system)?;
             for (per_mille, _) in PERCENTILES {
-                write!(
-                    text,
-                    "{:>9.1}",
-                    samples.percentile_ns(per_mille) as f64 / 1000.0
-                )?;
+                write!(text, "{:>9.1}", samples.percentile_ns(per_mille) / 1000.0)?;
             }
             write!(text, "{:>10.1}  ", samples.max_ns() as f64 / 1000.0)?;
             let columns = [("reads", 6), ("writes", 6), ("flushes", 7), ("written", 7)];
@@ -351,40 +411,37 @@ impl Report {
         }
         writeln!(
             text,
-            "\n{} divided by the peer, median of the rounds (lower is better)",
+            "\n{} divided by the peer, of the medians of the rounds (lower is better)",
             self.ours
         )?;
         writeln!(
             text,
-            "{:<18}{:<12}{:>9}{:>9}{:>9}",
+            "{:<28}{:<22}{:>9}{:>9}{:>9}",
             "case", "peer", "p50", "p99", "p99.9"
         )?;
         for (ours, peer) in self.pairs() {
-            write!(text, "{:<18}{:<12}", ours.case, peer.system)?;
+            write!(text, "{:<28}{:<22}", ours.case, peer.system)?;
             for (per_mille, _) in PERCENTILES {
-                write!(text, "{:>9.2}", ratio(ours, peer, per_mille))?;
+                let ratio = ours.percentile_ns(per_mille) / peer.percentile_ns(per_mille);
+                write!(text, "{ratio:>9.2}")?;
             }
             writeln!(text)?;
         }
-        for goal in &self.goals {
-            let ours = self
-                .samples
-                .iter()
-                .find(|samples| samples.case == goal.case && samples.system == self.ours);
-            if let Some(value) = ours.and_then(|samples| samples.count(goal.metric)) {
-                let met = if value <= goal.value { "met" } else { "MISSED" };
-                writeln!(
-                    text,
-                    "\ngoal {} {}: {value:.3}, at most {}: {met}",
-                    goal.case, goal.metric, goal.value
-                )?;
+        let mut last = None;
+        for figure in &self.figures {
+            let of = Some((figure.case, &figure.system));
+            if of != last {
+                write!(text, "\n{} {}:", figure.case, figure.system)?;
+                last = of;
             }
+            let unit = if figure.unit == "1" { "" } else { figure.unit };
+            let decimals = if figure.value.fract() == 0.0 { 0 } else { 2 };
+            write!(text, " {}={:.decimals$}{unit}", figure.metric, figure.value)?;
         }
+        writeln!(text)?;
+        self.write_goals(text)?;
         for missing in &self.missing {
-            writeln!(
-                text,
-                "\nmissing: {missing} (no such file system in this folder)"
-            )?;
+            writeln!(text, "\nmissing: {missing}")?;
         }
         for note in &self.notes {
             writeln!(text, "\nnote: {note}")?;
@@ -392,16 +449,52 @@ impl Report {
         Ok(())
     }
 
-    fn verdict(&self, samples: &Samples, metric: &str, value: f64) -> Option<Verdict> {
-        let goal = self
-            .goals
+    fn write_goals(&self, text: &mut String) -> std::fmt::Result {
+        if !self.goals.is_empty() {
+            writeln!(text)?;
+        }
+        let verdict = |met| if met { "met" } else { "MISSED" };
+        for row in self.rows() {
+            if let Some(Verdict { goal, met, .. }) = row.verdict {
+                let (case, metric, value) = (row.case, row.metric, row.value);
+                writeln!(
+                    text,
+                    "goal {case} {metric}: {value:.3}, at most {goal}: {}",
+                    verdict(met)
+                )?;
+            }
+        }
+        for row in self.ratios() {
+            if let (Some(goal), Some(met)) = (row.goal, row.met) {
+                let Ratio {
+                    case,
+                    metric,
+                    peer,
+                    ratio,
+                    ..
+                } = &row;
+                writeln!(
+                    text,
+                    "goal {case} {metric} divided by {peer}: {ratio:.3}, at most {goal}: {}",
+                    verdict(met)
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    fn goal(&self, case: &str, metric: &str, peer: Option<&str>) -> Option<&Goal> {
+        self.goals
             .iter()
-            .find(|goal| goal.case == samples.case && goal.metric == metric)?;
-        let is_ours = samples.system == self.ours;
-        is_ours.then_some(Verdict {
-            goal: goal.value,
+            .find(|goal| (goal.case, goal.metric, goal.peer) == (case, metric, peer))
+    }
+
+    fn verdict(&self, case: &str, system: &str, metric: &str, value: f64) -> Option<Verdict> {
+        let goal = self.goal(case, metric, None)?;
+        (system == self.ours).then_some(Verdict {
+            goal: goal.at_most,
             better: "lower",
-            met: value <= goal.value,
+            met: value <= goal.at_most,
         })
     }
 
@@ -427,9 +520,11 @@ impl Report {
 mod tests {
     use super::*;
 
+    const CASE: &str = "append-4096-sync";
+
     fn samples(system: &str, latencies_ns: &[u64], writes: u64) -> Samples {
         let round_steps = latencies_ns.len() as u32 / 2;
-        let mut samples = Samples::new(Case::Append, system, Some("exact"), 2, round_steps);
+        let mut samples = Samples::new(CASE, system, Some("exact"), 2, round_steps);
         for latency in latencies_ns {
             let before = DeviceCounts {
                 flushes: Some(4),
@@ -438,12 +533,22 @@ mod tests {
             let after = DeviceCounts {
                 writes,
                 flushes: Some(5),
-                bytes_written: 8192,
-                reads: 0,
+                bytes_written: writes * 4096,
+                ..before
             };
             samples.record(*latency, Some(before), Some(after));
         }
         samples
+    }
+
+    fn figure(system: &str, unit: &'static str, value: f64) -> Figure {
+        Figure {
+            case: "mount",
+            system: system.to_owned(),
+            metric: "speed",
+            unit,
+            value,
+        }
     }
 
     fn report(writes: u64) -> Report {
@@ -458,15 +563,26 @@ mod tests {
             ours: "keel",
             samples: vec![
                 samples("keel", &[2000, 2000, 6000, 6000], writes),
-                samples("floor", &[1000, 1000, 2000, 2000], 1),
+                samples("floor", &[1000, 1000, 3000, 3000], 1),
             ],
-            goals: vec![Goal {
-                case: Case::Append.name(),
-                metric: "device_writes_per_op",
-                value: 2.0,
-            }],
+            figures: vec![figure("keel", "1/s", 6.0), figure("peer", "1/s", 3.0)],
+            goals: vec![
+                Goal {
+                    case: CASE,
+                    metric: "device_writes_per_op",
+                    peer: None,
+                    at_most: 2.0,
+                },
+                Goal {
+                    case: CASE,
+                    metric: "latency_p50",
+                    peer: Some("floor"),
+                    at_most: 1.5,
+                },
+            ],
             missing: vec!["ext4-sync".to_owned()],
             notes: Vec::new(),
+            method: serde_json::json!({}),
         }
     }
 
@@ -487,12 +603,35 @@ mod tests {
     }
 
     #[test]
-    fn the_ratio_is_the_median_of_the_rounds_not_of_the_whole() {
+    fn figures_and_ratios_are_of_the_medians_of_the_rounds() {
         let json = serde_json::to_value(report(2).json()).unwrap();
-        // Round one is 2, round two is 3.
-        assert_eq!(json["ratios"][0]["ratio"], 2.5);
-        assert_eq!(json["ratios"][0]["peer"], "floor");
-        assert_eq!(json["ratios"][0]["metric"], "latency_p50");
+        let rows = json["rows"].as_array().unwrap().iter();
+        let p50: Vec<_> = rows.filter(|row| row["metric"] == "latency_p50").collect();
+        assert_eq!(
+            (&p50[0]["value"], &p50[1]["value"]),
+            (&4.0.into(), &2.0.into())
+        );
+        let ratio = &json["ratios"][0];
+        assert_eq!(ratio["ratio"], 2.0);
+        assert_eq!(ratio["peer"], "floor");
+        assert_eq!(ratio["metric"], "latency_p50");
+        assert_eq!(
+            (&ratio["goal"], &ratio["met"]),
+            (&1.5.into(), &false.into())
+        );
+        assert!(json["ratios"][1].get("goal").is_none());
+    }
+
+    #[test]
+    fn figures_have_ratios_too_and_rates_are_better_when_higher() {
+        let json = serde_json::to_value(report(2).json()).unwrap();
+        let ratios = json["ratios"].as_array().unwrap();
+        let speed = ratios.iter().find(|ratio| ratio["metric"] == "speed");
+        let speed = speed.unwrap();
+        assert_eq!(
+            (&speed["ratio"], &speed["better"]),
+            (&2.0.into(), &"higher".into())
+        );
     }
 
     #[test]
@@ -506,7 +645,9 @@ mod tests {
             .collect();
         assert_eq!(
             keys,
-            ["bench", "machine", "missing", "ratios", "rows", "version"]
+            [
+                "bench", "machine", "method", "missing", "ratios", "rows", "version"
+            ]
         );
         let rows = json["rows"].as_array().unwrap();
         let row = |system: &str, metric: &str| {
@@ -514,11 +655,10 @@ mod tests {
                 .find(|row| row["system"] == system && row["metric"] == metric)
                 .unwrap()
         };
-        assert_eq!(row("keel", "latency_p50")["value"], 2.0);
         assert_eq!(row("keel", "latency_p50")["unit"], "us");
         assert!(row("keel", "latency_p50").get("goal").is_none());
         assert_eq!(row("keel", "device_writes_per_op")["met"], false);
-        assert_eq!(row("keel", "device_written_per_op")["value"], 8.0);
+        assert_eq!(row("keel", "device_written_per_op")["value"], 12.0);
         assert!(row("floor", "device_writes_per_op").get("goal").is_none());
         let met = serde_json::to_value(report(2).json()).unwrap();
         assert!(
@@ -532,10 +672,10 @@ mod tests {
 
     #[test]
     fn counts_that_were_not_taken_are_absent() {
-        let mut samples = Samples::new(Case::Read, "xfs-sync", None, 1, 1);
+        let mut samples = Samples::new(CASE, "xfs-sync", None, 1, 1);
         samples.record(5, None, None);
         assert!(samples.count_figures().is_empty());
-        let mut disk = Samples::new(Case::Read, "xfs-sync", Some("whole disk"), 1, 1);
+        let mut disk = Samples::new(CASE, "xfs-sync", Some("whole disk"), 1, 1);
         disk.record(
             5,
             Some(DeviceCounts::default()),
@@ -547,7 +687,7 @@ mod tests {
                 .iter()
                 .all(|(metric, ..)| !metric.contains("flushes") && !metric.ends_with("_max"))
         );
-        assert_eq!(figures.len(), 3);
+        assert_eq!(figures.len(), 4);
     }
 
     #[test]
@@ -559,6 +699,7 @@ mod tests {
             "append-4096-sync",
             "MISSED",
             "missing: ext4-sync",
+            "speed",
         ] {
             assert!(table.contains(part), "{part} in\n{table}");
         }

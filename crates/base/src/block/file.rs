@@ -12,6 +12,7 @@ use libc::{fallocate, off_t};
 #[cfg(target_env = "gnu")]
 use libc::{fallocate64 as fallocate, off64_t as off_t};
 
+use super::claim::{Claim, Hold, unlock};
 use super::{BLOCK_BYTES, BlockBuffer, BlockDevice, Counters, DeviceError, Geometry};
 
 /// The longest request, in blocks, that stays one request when its buffer is not aligned to a block and the
@@ -40,6 +41,8 @@ pub struct FileDeviceOptions {
     pub direct: bool,
     /// Hold the file alone: an advisory lock on the file (`flock`), which every opening with this option
     /// respects, and for a block device the kernel's own exclusive claim, which also refuses a mounted one.
+    /// A loop device and the file that it shows are one thing in this. With `read_only`, others that only
+    /// read may hold it at the same time.
     pub exclusive: bool,
 }
 
@@ -55,17 +58,14 @@ pub struct FileDevice {
     /// Copies of unaligned buffers, allocated at open; only for direct transfers.
     bounce: Option<BlockBuffer>,
     is_block_device: bool,
-    is_locked: bool,
+    claim: Option<Claim>,
     read_only: bool,
 }
 
 impl Drop for FileDevice {
     fn drop(&mut self) {
-        if self.is_locked {
-            // Closing is not enough: a child that another thread has forked and that has not yet executed its
-            // program still holds the descriptor, and with it the lock.
-            // SAFETY: the descriptor is open; no memory is passed.
-            unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+        if self.claim.is_some() {
+            unlock(&self.file);
         }
     }
 }
@@ -94,7 +94,7 @@ impl FileDevice {
             .create_bytes
             .filter(|_| !is_block_device && !options.read_only);
         let mut flags = 0;
-        if is_block_device && options.exclusive {
+        if is_block_device && options.exclusive && !options.read_only {
             flags |= libc::O_EXCL;
         }
         let (file, is_new) =
@@ -107,14 +107,22 @@ impl FileDevice {
                     failed(source)
                 }
             })?;
-        if options.exclusive {
-            lock(&file).map_err(|source| match source.kind() {
-                ErrorKind::WouldBlock => DeviceError::InUse {
-                    path: path.to_path_buf(),
-                },
-                _ => failed(source),
-            })?;
-        }
+        let hold = match options {
+            FileDeviceOptions {
+                exclusive: false, ..
+            } => None,
+            FileDeviceOptions {
+                read_only: true, ..
+            } => Some(Hold::WithReaders),
+            _ => Some(Hold::Alone),
+        };
+        let claim = hold.map(|hold| Claim::take(&file, hold)).transpose();
+        let claim = claim.map_err(|source| match source.kind() {
+            ErrorKind::WouldBlock => DeviceError::InUse {
+                path: path.to_path_buf(),
+            },
+            _ => failed(source),
+        })?;
         let kind = file.metadata().map_err(failed)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(failed(Error::new(
@@ -141,7 +149,7 @@ impl FileDevice {
             counters: Counters::default(),
             bounce: is_direct.then(|| BlockBuffer::zeroed(BOUNCE_BLOCKS_MAX)),
             is_block_device,
-            is_locked: options.exclusive,
+            claim,
             read_only: options.read_only,
         })
     }
@@ -347,11 +355,6 @@ fn open_file(
     }
 }
 
-fn lock(file: &File) -> Result<(), Error> {
-    // SAFETY: the descriptor is open; no memory is passed.
-    retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) })
-}
-
 /// Extends the file to `bytes` where it is shorter, durably; returns its length.
 fn ensure_length(file: &File, bytes: Option<u64>) -> Result<u64, Error> {
     let length = file.metadata()?.len();
@@ -410,7 +413,7 @@ fn is_aligned(bytes: &[u8]) -> bool {
 }
 
 /// Makes a raw system call until it is not interrupted by a signal.
-fn retry(mut call: impl FnMut() -> libc::c_int) -> Result<(), Error> {
+pub(super) fn retry(mut call: impl FnMut() -> libc::c_int) -> Result<(), Error> {
     uninterrupted(|| {
         if call() == -1 {
             Err(Error::last_os_error())

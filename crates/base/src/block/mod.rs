@@ -5,9 +5,13 @@
 //! checksums and barriers.
 
 mod buffer;
+mod claim;
+mod content;
 mod file;
 
 pub use buffer::BlockBuffer;
+pub use claim::find_holder;
+pub use content::{Content, EMPTY_PROBE_BYTES, find_content};
 pub use file::{BOUNCE_BLOCKS_MAX, FileDevice, FileDeviceOptions};
 
 use std::path::PathBuf;

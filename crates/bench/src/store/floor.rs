@@ -1,5 +1,5 @@
-//! The floor: what the device below costs at least. For whatever must be durable, one aligned 4 KiB write past
-//! the page cache and one flush; for a read, one aligned 4 KiB read past the page cache. The file is written
+//! The floor: what the device below costs at least. For whatever must be durable, one aligned write of 4 KiB past
+//! the page cache and one flush; for a read, one aligned 4 KiB read past the page cache. A file is written
 //! through once before, so that the file system has nothing to allocate or to log.
 
 use std::fs::OpenOptions;
@@ -7,26 +7,61 @@ use std::path::Path;
 
 use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, FileDevice, FileDeviceOptions};
 
-use super::{
-    Case, DeviceCounts, READ_FILE_BYTES, Step, System, check_pattern, fill_pattern, timed,
-};
+use super::counts::{DeviceCounts, counts_of};
+use super::timed::{Case, READ_FILE_BYTES, Step, System, check_pattern, fill_pattern, timed};
 
-/// One write and one flush, or one read, on a file of its own.
+/// Bytes that a floor takes: the lower half is read, the upper half written.
+pub(crate) const FLOOR_BYTES: u64 = 2 * READ_FILE_BYTES;
+
+/// The system with writes of 8 KiB.
+pub(crate) const WIDE: &str = "floor-8192";
+
+/// One write and one flush, or one read, on a file or device of its own.
 pub(crate) struct Floor {
+    name: &'static str,
     device: FileDevice,
     buffer: BlockBuffer,
+    blocks_in_write: u64,
     next_block: u64,
 }
 
 impl Floor {
-    /// Creates the file in `folder`.
-    pub(crate) fn create(folder: &Path) -> Result<Self, String> {
-        let path = folder.join("floor.img");
-        // The lower half is read, the upper half written.
-        write_through(&path, 2 * READ_FILE_BYTES, fill_pattern)?;
+    /// On the file or block device `path`; a file is made.
+    ///
+    /// # Errors
+    /// One line that names the path.
+    pub(crate) fn create(path: &Path) -> Result<Self, String> {
+        Self::with_write(path, "floor", 1)
+    }
+
+    /// As [`create`](Self::create), with writes of 8 KiB, and for appends alone: what the next block costs beside
+    /// the first.
+    ///
+    /// # Errors
+    /// One line that names the path.
+    pub(crate) fn create_wide(path: &Path) -> Result<Self, String> {
+        Self::with_write(path, WIDE, 2)
+    }
+
+    fn with_write(path: &Path, name: &'static str, blocks_in_write: u64) -> Result<Self, String> {
+        if !path.exists() {
+            write_through(path, FLOOR_BYTES, fill_pattern)?;
+        }
+        let mut device = open_direct(path)?;
+        if device.is_block_device() {
+            let mut chunk = BlockBuffer::zeroed(64);
+            let chunk_bytes = chunk.len() as u64;
+            for offset in (0..FLOOR_BYTES).step_by(chunk.len()) {
+                fill_pattern(offset, &mut chunk);
+                let done = device.write(offset / chunk_bytes * 64, &chunk);
+                done.map_err(|error| error.to_string())?;
+            }
+        }
         Ok(Self {
-            device: open_direct(&path)?,
-            buffer: BlockBuffer::zeroed(1),
+            name,
+            device,
+            buffer: BlockBuffer::zeroed(blocks_in_write as usize),
+            blocks_in_write,
             next_block: 0,
         })
     }
@@ -74,7 +109,11 @@ pub(crate) fn write_through(
 
 impl System for Floor {
     fn name(&self) -> &str {
-        "floor"
+        self.name
+    }
+
+    fn takes(&self, case: Case) -> bool {
+        self.blocks_in_write == 1 || case == Case::Append
     }
 
     fn begin(&mut self, _case: Case, _round: u32, _count: u32) -> Result<(), String> {
@@ -94,7 +133,7 @@ impl System for Floor {
             return Ok(elapsed_ns);
         }
         let block = half_blocks + self.next_block;
-        self.next_block = (self.next_block + 1) % half_blocks;
+        self.next_block = (self.next_block + self.blocks_in_write) % half_blocks;
         let (written, elapsed_ns) = timed(|| {
             self.device.write(block, &self.buffer)?;
             self.device.flush()
@@ -113,16 +152,5 @@ impl System for Floor {
 
     fn counts_source(&self) -> Option<&'static str> {
         Some("exact")
-    }
-}
-
-/// What a device of ours has counted, exactly.
-pub(crate) fn counts_of(device: &impl BlockDevice) -> DeviceCounts {
-    let counters = device.counters();
-    DeviceCounts {
-        reads: counters.reads,
-        writes: counters.writes,
-        flushes: Some(counters.flushes),
-        bytes_written: counters.blocks_written * BLOCK_BYTES as u64,
     }
 }

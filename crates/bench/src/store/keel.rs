@@ -1,58 +1,79 @@
-//! Ours: a store in an image file, opened past the page cache, so that every read comes from the device.
+//! Ours: a store in an image file or on a block device, opened past the page cache, so that every read comes from
+//! the device.
 
 use std::path::Path;
 
 use base::block::FileDevice;
 use flash::{FileHandle, FormatOptions, Store};
 
-use super::floor::{counts_of, open_direct, write_through};
-use super::{
-    Case, DeviceCounts, OPERATION_BYTES, READ_FILE_BYTES, Step, System, check_pattern,
-    fill_pattern, timed,
+use super::counts::{DeviceCounts, counts_of};
+use super::floor::{open_direct, write_through};
+use super::timed::{
+    Case, OPERATION_BYTES, OVERWRITE_FILE_BYTES, READ_FILE_BYTES, RECORD_BYTES, Step, System,
+    check_pattern, fill_pattern, timed,
 };
 
 /// Name of the file that reads are spread over.
 const READ_NAME: &str = "read";
 
-/// Names beside those of a round: the file to read and the file to append to.
-const FILES_BESIDE: u64 = 8;
+/// Name of the file that overwrites are spread over.
+const OVERWRITE_NAME: &str = "overwrite";
+
+/// Names beside those of a round: the files to read, to overwrite, to append to and to cut.
+const FILES_BESIDE: u64 = 16;
 
 /// A freshly formatted store.
 pub(crate) struct Keel {
     store: Store<FileDevice>,
     is_direct: bool,
     read_file: FileHandle,
-    append_file: Option<FileHandle>,
+    overwrite_file: FileHandle,
+    /// The file that the running round appends to or cuts.
+    round_file: Option<FileHandle>,
+    round_length: u64,
     payload: Vec<u8>,
 }
 
+/// Options of every store that a bench formats, for so many names.
+pub(crate) fn format_options(files_max: u64) -> FormatOptions {
+    FormatOptions {
+        files_max,
+        name_bytes_max: 255,
+        // Nobody chooses names to attack a bench, and a fixed key repeats a run exactly.
+        uuid: [1; 16],
+        hash_key: [2; 16],
+    }
+}
+
+/// One line about what the store refused.
+pub(crate) fn describe(error: flash::Error) -> String {
+    error.to_string()
+}
+
 impl Keel {
-    /// Formats a store of `bytes` bytes in `folder` with room for `files` files, and writes the file to read.
-    pub(crate) fn create(folder: &Path, bytes: u64, files: u32) -> Result<Self, String> {
-        let path = folder.join("store.img");
-        write_through(&path, bytes, |_, chunk| chunk.fill(0))?;
-        let device = open_direct(&path)?;
-        let is_direct = device.is_direct();
-        let options = FormatOptions {
-            files_max: u64::from(files) + FILES_BESIDE,
-            name_bytes_max: 255,
-            // Nobody chooses names to attack a bench, and a fixed key repeats a run exactly.
-            uuid: [1; 16],
-            hash_key: [2; 16],
-        };
-        let mut store = Store::format(device, &options).map_err(describe)?;
-        let read_file = store.create(READ_NAME).map_err(describe)?;
-        let mut payload = vec![0; OPERATION_BYTES];
-        for offset in (0..READ_FILE_BYTES).step_by(OPERATION_BYTES) {
-            fill_pattern(offset, &mut payload);
-            store.append(read_file, &payload).map_err(describe)?;
+    /// Formats a store on `path`, a block device or else a file that is made with `bytes` bytes, with room for
+    /// `files` files, and writes the files to read and to overwrite.
+    ///
+    /// # Errors
+    /// One line that names the path or says what the store refused.
+    pub(crate) fn create(path: &Path, bytes: u64, files: u32) -> Result<Self, String> {
+        if !path.exists() {
+            write_through(path, bytes, |_, chunk| chunk.fill(0))?;
         }
+        let device = open_direct(path)?;
+        let is_direct = device.is_direct();
+        let options = format_options(u64::from(files) + FILES_BESIDE);
+        let mut store = Store::format(device, &options).map_err(describe)?;
+        let read_file = filled(&mut store, READ_NAME, READ_FILE_BYTES)?;
+        let overwrite_file = filled(&mut store, OVERWRITE_NAME, OVERWRITE_FILE_BYTES)?;
         Ok(Self {
             store,
             is_direct,
             read_file,
-            append_file: None,
-            payload,
+            overwrite_file,
+            round_file: None,
+            round_length: 0,
+            payload: vec![0; OPERATION_BYTES],
         })
     }
 
@@ -62,8 +83,16 @@ impl Keel {
     }
 }
 
-fn describe(error: flash::Error) -> String {
-    error.to_string()
+/// Makes a file of `bytes` bytes with the pattern in it.
+fn filled(store: &mut Store<FileDevice>, name: &str, bytes: u64) -> Result<FileHandle, String> {
+    let file = store.create(name).map_err(describe)?;
+    let mut chunk = vec![0; 1 << 18];
+    for offset in (0..bytes).step_by(chunk.len()) {
+        let part = &mut chunk[..(bytes - offset).min(1 << 18) as usize];
+        fill_pattern(offset, part);
+        store.append(file, part).map_err(describe)?;
+    }
+    Ok(file)
 }
 
 impl System for Keel {
@@ -72,74 +101,83 @@ impl System for Keel {
     }
 
     fn begin(&mut self, case: Case, round: u32, count: u32) -> Result<(), String> {
-        let first = Step {
-            case,
-            round,
-            index: 0,
-            offset: 0,
-        };
+        let first = Step::first(case, round);
         match case {
-            Case::Append => {
-                self.append_file = Some(self.store.create(&first.append_name()).map_err(describe)?)
+            Case::Append | Case::Record => {
+                let name = first.round_name();
+                self.round_file = Some(self.store.create(&name).map_err(describe)?);
+            }
+            Case::Truncate => {
+                self.round_length = u64::from(count) * OPERATION_BYTES as u64;
+                let name = first.round_name();
+                self.round_file = Some(filled(&mut self.store, &name, self.round_length)?);
             }
             Case::Delete => {
                 for index in 0..count {
-                    let name = Step { index, ..first }.file_name();
+                    let name = Step { index, ..first }.renamed_name();
                     let file = self.store.open_file(&name).map_err(describe)?;
                     self.store.append(file, &self.payload).map_err(describe)?;
                     self.store.close_file(file);
                 }
             }
-            Case::Read | Case::Create => {}
+            Case::Read | Case::Create | Case::Overwrite | Case::Rename => {}
         }
         Ok(())
     }
 
     fn step(&mut self, step: &Step) -> Result<u64, String> {
-        match step.case {
+        let store = &mut self.store;
+        let (done, elapsed_ns) = match step.case {
             Case::Append => {
-                let file = self.append_file.ok_or("no round has begun")?;
-                let (done, elapsed_ns) = timed(|| self.store.append(file, &self.payload));
-                done.map(|()| elapsed_ns).map_err(describe)
+                let file = self.round_file.ok_or("no round has begun")?;
+                timed(|| store.append(file, &self.payload))
+            }
+            Case::Record => {
+                let file = self.round_file.ok_or("no round has begun")?;
+                timed(|| store.append(file, &self.payload[..RECORD_BYTES]))
             }
             Case::Read => {
-                let (read, elapsed_ns) = timed(|| {
-                    self.store
-                        .read(self.read_file, step.offset, &mut self.payload)
-                });
-                match read.map_err(describe)? {
-                    OPERATION_BYTES => {
-                        check_pattern(step.offset, &self.payload).map(|()| elapsed_ns)
-                    }
-                    short => Err(format!("read at {}: {short} bytes", step.offset)),
+                let (read, elapsed_ns) =
+                    timed(|| store.read(self.read_file, step.offset, &mut self.payload));
+                if read.map_err(describe)? != OPERATION_BYTES {
+                    return Err(format!("read at {}: too few bytes", step.offset));
                 }
+                check_pattern(step.offset, &self.payload)?;
+                (Ok(()), elapsed_ns)
             }
             Case::Create => {
                 let name = step.file_name();
-                let (created, elapsed_ns) = timed(|| self.store.create(&name));
-                self.store.close_file(created.map_err(describe)?);
-                Ok(elapsed_ns)
+                let (created, elapsed_ns) = timed(|| store.create(&name));
+                store.close_file(created.map_err(describe)?);
+                (Ok(()), elapsed_ns)
+            }
+            Case::Overwrite => {
+                let offset = step.offset % OVERWRITE_FILE_BYTES;
+                fill_pattern(offset, &mut self.payload);
+                timed(|| store.write_at(self.overwrite_file, offset, &self.payload))
+            }
+            Case::Rename => {
+                let (from, to) = (step.file_name(), step.renamed_name());
+                timed(|| store.rename(&from, &to))
+            }
+            Case::Truncate => {
+                let file = self.round_file.ok_or("no round has begun")?;
+                self.round_length -= OPERATION_BYTES as u64;
+                timed(|| store.truncate(file, self.round_length))
             }
             Case::Delete => {
-                let name = step.file_name();
-                let (deleted, elapsed_ns) = timed(|| self.store.delete(&name));
-                deleted.map(|()| elapsed_ns).map_err(describe)
+                let name = step.renamed_name();
+                timed(|| store.delete(&name))
             }
-        }
+        };
+        done.map(|()| elapsed_ns).map_err(describe)
     }
 
     fn end(&mut self, case: Case, round: u32) -> Result<(), String> {
-        if case == Case::Append {
-            if let Some(file) = self.append_file.take() {
-                self.store.close_file(file);
-            }
-            let step = Step {
-                case,
-                round,
-                index: 0,
-                offset: 0,
-            };
-            self.store.delete(&step.append_name()).map_err(describe)?;
+        if let Some(file) = self.round_file.take() {
+            self.store.close_file(file);
+            let name = Step::first(case, round).round_name();
+            self.store.delete(&name).map_err(describe)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The kernel's file system in the same folder, made durable as its manual says: an append is a write and an
+//! The kernel's file system, made durable as its manual says: a change of content is a write and an
 //! `fdatasync`; a new or removed name needs an `fsync` of the folder, a new file one of its own besides. Reads
 //! are cold: the page is dropped from the cache first, outside the timing, and read-ahead is off.
 
@@ -8,10 +8,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::counts::DeviceCounts;
 use super::floor::write_through;
-use super::{
-    Case, DeviceCounts, OPERATION_BYTES, READ_FILE_BYTES, Step, System, check_pattern,
-    fill_pattern, timed,
+use super::timed::{
+    Case, OPERATION_BYTES, OVERWRITE_FILE_BYTES, READ_FILE_BYTES, RECORD_BYTES, Step, System,
+    check_pattern, fill_pattern, timed,
 };
 use crate::machine::Disk;
 
@@ -21,14 +22,26 @@ pub(crate) struct Kernel {
     folder: PathBuf,
     directory: File,
     read_file: File,
-    append_file: Option<File>,
+    overwrite_file: File,
+    /// The file that the running round appends to or cuts.
+    round_file: Option<File>,
+    round_length: u64,
     payload: Vec<u8>,
     disk: Option<Disk>,
+    counts_source: &'static str,
 }
 
 impl Kernel {
-    /// Creates the folder and the file to read below `parent`, which lies on a `file_system`.
-    pub(crate) fn create(parent: &Path, file_system: &str) -> Result<Self, String> {
+    /// Makes a folder and the files to read and overwrite below `parent`. `counts_source` says whose the disk
+    /// below is: `own disk` or `whole disk`.
+    ///
+    /// # Errors
+    /// One line that names the path.
+    pub(crate) fn create(
+        parent: &Path,
+        name: &str,
+        counts_source: &'static str,
+    ) -> Result<Self, String> {
         let folder = parent.join("files");
         let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
         fs::create_dir(&folder).map_err(failed)?;
@@ -39,25 +52,50 @@ impl Kernel {
         let read_file = File::open(&read_path).map_err(failed)?;
         // Without this the kernel would fetch more than was asked for.
         advise(&read_file, libc::POSIX_FADV_RANDOM)?;
+        let overwrite_path = folder.join("overwrite");
+        write_through(&overwrite_path, OVERWRITE_FILE_BYTES, fill_pattern)?;
         Ok(Self {
-            name: format!("{file_system}-sync"),
+            name: name.to_owned(),
             disk: Disk::below(&folder),
+            overwrite_file: File::options()
+                .write(true)
+                .open(&overwrite_path)
+                .map_err(failed)?,
             folder,
             directory,
             read_file,
-            append_file: None,
+            round_file: None,
+            round_length: 0,
             payload: vec![0; OPERATION_BYTES],
+            counts_source,
         })
     }
 
-    fn append(&mut self) -> Result<u64, String> {
-        let file = self.append_file.as_mut().ok_or("no round has begun")?;
-        let payload = &self.payload;
-        let (done, elapsed_ns) = timed(|| {
+    fn append(&mut self, bytes: usize) -> Result<u64, String> {
+        let file = self.round_file.as_mut().ok_or("no round has begun")?;
+        let payload = &self.payload[..bytes];
+        finish(timed(|| {
             file.write_all(payload)?;
             file.sync_data()
-        });
-        done.map(|()| elapsed_ns).map_err(|error| error.to_string())
+        }))
+    }
+
+    fn overwrite(&mut self, offset: u64) -> Result<u64, String> {
+        fill_pattern(offset, &mut self.payload);
+        let (file, payload) = (&self.overwrite_file, &self.payload);
+        finish(timed(|| {
+            file.write_all_at(payload, offset)?;
+            file.sync_data()
+        }))
+    }
+
+    fn truncate(&mut self) -> Result<u64, String> {
+        let file = self.round_file.as_ref().ok_or("no round has begun")?;
+        self.round_length -= OPERATION_BYTES as u64;
+        finish(timed(|| {
+            file.set_len(self.round_length)?;
+            file.sync_data()
+        }))
     }
 
     fn read(&mut self, offset: u64) -> Result<u64, String> {
@@ -81,21 +119,37 @@ impl Kernel {
             // Handed out, so that closing it is not timed.
             std::io::Result::Ok(file)
         });
-        created
-            .map(|_| elapsed_ns)
-            .map_err(|error| error.to_string())
+        finish((created.map(|_| ()), elapsed_ns))
+    }
+
+    fn rename_file(&mut self, from: &str, to: &str) -> Result<u64, String> {
+        let (from, to) = (self.folder.join(from), self.folder.join(to));
+        finish(timed(|| {
+            fs::rename(&from, &to)?;
+            self.directory.sync_all()
+        }))
     }
 
     fn delete_file(&mut self, name: &str) -> Result<u64, String> {
         let path = self.folder.join(name);
-        let (deleted, elapsed_ns) = timed(|| {
+        finish(timed(|| {
             fs::remove_file(&path)?;
             self.directory.sync_all()
-        });
-        deleted
-            .map(|()| elapsed_ns)
-            .map_err(|error| error.to_string())
+        }))
     }
+
+    /// Writes out everything that waits.
+    fn settle(&self) -> Result<(), String> {
+        // SAFETY: the descriptor is open; no memory is passed.
+        match unsafe { libc::syncfs(self.directory.as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error().to_string()),
+        }
+    }
+}
+
+fn finish((done, elapsed_ns): (std::io::Result<()>, u64)) -> Result<u64, String> {
+    done.map(|()| elapsed_ns).map_err(|error| error.to_string())
 }
 
 impl System for Kernel {
@@ -103,71 +157,70 @@ impl System for Kernel {
         &self.name
     }
 
+    fn takes(&self, case: Case) -> bool {
+        // Records are for databases.
+        case != Case::Record
+    }
+
     fn begin(&mut self, case: Case, round: u32, count: u32) -> Result<(), String> {
         let failed = |error: std::io::Error| error.to_string();
-        let first = Step {
-            case,
-            round,
-            index: 0,
-            offset: 0,
-        };
+        let first = Step::first(case, round);
         match case {
             Case::Append => {
-                let path = self.folder.join(first.append_name());
-                self.append_file = Some(
-                    OpenOptions::new()
-                        .append(true)
-                        .create_new(true)
-                        .open(path)
-                        .map_err(failed)?,
-                );
+                let path = self.folder.join(first.round_name());
+                let mut options = OpenOptions::new();
+                let file = options.append(true).create_new(true).open(path);
+                self.round_file = Some(file.map_err(failed)?);
+                self.directory.sync_all().map_err(failed)?;
+            }
+            Case::Truncate => {
+                self.round_length = u64::from(count) * OPERATION_BYTES as u64;
+                let path = self.folder.join(first.round_name());
+                write_through(&path, self.round_length, fill_pattern)?;
+                let file = File::options().write(true).open(&path);
+                self.round_file = Some(file.map_err(failed)?);
                 self.directory.sync_all().map_err(failed)?;
             }
             Case::Delete => {
                 for index in 0..count {
-                    let path = self.folder.join(Step { index, ..first }.file_name());
+                    let path = self.folder.join(Step { index, ..first }.renamed_name());
                     let mut file = OpenOptions::new().append(true).open(path).map_err(failed)?;
                     file.write_all(&self.payload).map_err(failed)?;
                 }
-                // SAFETY: the descriptor is open; no memory is passed.
-                if unsafe { libc::syncfs(self.directory.as_raw_fd()) } != 0 {
-                    return Err(std::io::Error::last_os_error().to_string());
-                }
+                self.settle()?;
             }
-            Case::Read | Case::Create => {}
+            Case::Read | Case::Create | Case::Overwrite | Case::Rename | Case::Record => {}
         }
         Ok(())
     }
 
     fn step(&mut self, step: &Step) -> Result<u64, String> {
         match step.case {
-            Case::Append => self.append(),
+            Case::Append => self.append(OPERATION_BYTES),
+            Case::Record => self.append(RECORD_BYTES),
             Case::Read => self.read(step.offset),
             Case::Create => self.create_file(&step.file_name()),
-            Case::Delete => self.delete_file(&step.file_name()),
+            Case::Overwrite => self.overwrite(step.offset % OVERWRITE_FILE_BYTES),
+            Case::Rename => self.rename_file(&step.file_name(), &step.renamed_name()),
+            Case::Truncate => self.truncate(),
+            Case::Delete => self.delete_file(&step.renamed_name()),
         }
     }
 
     fn end(&mut self, case: Case, round: u32) -> Result<(), String> {
-        if case == Case::Append {
-            self.append_file = None;
-            let step = Step {
-                case,
-                round,
-                index: 0,
-                offset: 0,
-            };
-            self.delete_file(&step.append_name())?;
+        if self.round_file.take().is_some() {
+            let path = self.folder.join(Step::first(case, round).round_name());
+            fs::remove_file(path).map_err(|error| error.to_string())?;
         }
-        Ok(())
+        self.settle()
     }
 
     fn counts(&self) -> Option<DeviceCounts> {
-        self.disk.as_ref()?.counts()
+        self.disk.as_ref().and_then(Disk::counts)
     }
 
     fn counts_source(&self) -> Option<&'static str> {
-        self.disk.as_ref().map(|_| "whole disk")
+        self.disk.as_ref().map(|_| self.counts_source)
     }
 }
 

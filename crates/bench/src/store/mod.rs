@@ -1,35 +1,41 @@
-//! The file store's bench: each repetition does one operation on each system, in rotating order, so that
-//! whatever disturbs the machine disturbs all of them alike.
+//! The file store's bench. `timed.rs` has the cases that are timed beside the peers, `counted.rs` those of which
+//! the device operations matter, `large.rs` those that need size; one file for each system.
 
+mod counted;
+mod counts;
 mod floor;
 mod keel;
 mod kernel;
+mod large;
+mod loopback;
+mod memory;
+mod records;
+mod timed;
 
+pub(crate) use counts::DeviceCounts;
 pub(crate) use floor::{open_direct, write_through};
 
 use std::io::{IsTerminal, Write};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
 
-use base::sim::Random;
 use clap::value_parser;
+use serde_json::json;
 
-use crate::machine::{Machine, file_system_type, is_ext4_without_journal};
-use crate::report::{Goal, Report, Samples};
-use crate::scratch::{Scratch, check_interrupted};
-
-/// Bytes of an append and of a read.
-pub(crate) const OPERATION_BYTES: usize = 4096;
-
-/// Bytes of the file that reads are spread over.
-pub(crate) const READ_FILE_BYTES: u64 = 16 << 20;
+use crate::machine::{Disk, Machine, file_system_type, is_ext4_without_journal};
+use crate::report::{Figure, Goal, Report, Samples};
+use crate::scratch::Scratch;
+use loopback::{Ext4Disk, LoopDevice};
+use timed::{Case, Place, System};
 
 /// Device bytes of our store. Rounds clean up after themselves, so this holds any number of them.
 const STORE_BYTES_MIN: u64 = 256 << 20;
 
-/// Repetitions and rounds of `--quick`.
-const QUICK: (u32, u32) = (500, 5);
+/// Our counts beside the kernel's.
+const COUNTS_AGREE: &str = "counts-agree-loop";
+
+/// Device bytes of each file system on a loop device.
+const EXT4_BYTES: u64 = 512 << 20;
 
 /// What `--repetitions` may be.
 const REPETITIONS: RangeInclusive<i64> = 100..=1_000_000;
@@ -42,13 +48,13 @@ const ROUNDS: RangeInclusive<i64> = 5..=100;
 pub(crate) struct Options {
     #[command(flatten)]
     pub(crate) output: crate::Output,
-    /// Few repetitions: shows that everything works; the tails mean little.
+    /// Few repetitions, small files: shows that everything works; no latency is judged.
     #[arg(long)]
     quick: bool,
     /// Folder to measure in; what matters is the device below it.
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// Operations of each case on each system.
+    /// Operations of each case on each system; of appends, five times as many.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u32).range(REPETITIONS))]
     repetitions: u32,
     /// Rounds that the repetitions are spread over.
@@ -56,117 +62,118 @@ pub(crate) struct Options {
     rounds: u32,
 }
 
-/// One kind of operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Case {
-    /// Append 4,096 bytes, durable on return.
-    Append,
-    /// Read 4,096 bytes at a random multiple of 4,096, from the device.
-    Read,
-    /// Create an empty file under a new name, durable on return.
-    Create,
-    /// Delete a file of 4,096 bytes, durable on return.
-    Delete,
-}
-
-impl Case {
-    /// In the order of a round: what is created is what is deleted.
-    pub(crate) const ALL: [Self; 4] = [Self::Append, Self::Read, Self::Create, Self::Delete];
-
-    /// The name in reports.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Append => "append-4096-sync",
-            Self::Read => "read-4096-random",
-            Self::Create => "create-sync",
-            Self::Delete => "delete-sync",
-        }
-    }
-}
-
-/// Requests that a device has completed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DeviceCounts {
-    pub(crate) reads: u64,
-    pub(crate) writes: u64,
-    /// `None` where the source does not count them.
-    pub(crate) flushes: Option<u64>,
-    pub(crate) bytes_written: u64,
-}
-
-/// One operation to do.
+/// How much is measured.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
-    pub(crate) case: Case,
-    pub(crate) round: u32,
-    /// From 0 within the round.
-    pub(crate) index: u32,
-    /// Where a read starts; a multiple of [`OPERATION_BYTES`] within [`READ_FILE_BYTES`].
-    pub(crate) offset: u64,
+struct Extent {
+    repetitions: u32,
+    rounds: u32,
+    /// Calls of the varied run that is counted.
+    varied_calls: u32,
+    /// Files in the store with many names.
+    files_many: u64,
+    large_file_bytes: u64,
+    /// Losses of power before a store is opened.
+    cuts: u32,
 }
 
-impl Step {
-    /// The file that a create makes and a delete removes.
-    fn file_name(&self) -> String {
-        format!("file-{}-{}", self.round, self.index)
-    }
-
-    /// The file that the appends of a round grow.
-    fn append_name(&self) -> String {
-        format!("append-{}", self.round)
-    }
-}
-
-/// A system under measurement. Only the operation itself is timed; everything around it is not.
-pub(crate) trait System {
-    /// The name in reports.
-    fn name(&self) -> &str;
-
-    /// Prepares the steps of `case` in `round`, of which there are `count`.
-    fn begin(&mut self, case: Case, round: u32, count: u32) -> Result<(), String>;
-
-    /// Does one step; returns the nanoseconds of the operation alone.
-    fn step(&mut self, step: &Step) -> Result<u64, String>;
-
-    /// Removes what a round left.
-    fn end(&mut self, case: Case, round: u32) -> Result<(), String>;
-
-    /// The device's counters now; `None` when unknown.
-    fn counts(&self) -> Option<DeviceCounts>;
-
-    /// Where the counters come from, for the report; `None` when there are none.
-    fn counts_source(&self) -> Option<&'static str>;
-}
-
-/// Nanoseconds that `operation` takes, with what it returns.
-fn timed<T>(operation: impl FnOnce() -> T) -> (T, u64) {
-    let start = Instant::now();
-    let result = operation();
-    let elapsed = start.elapsed();
-    (
-        result,
-        u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
-    )
-}
-
-/// The content of every file read here: each eight bytes hold their own position, so a wrong block shows.
-fn fill_pattern(offset: u64, bytes: &mut [u8]) {
-    for (index, word) in bytes.chunks_exact_mut(8).enumerate() {
-        word.copy_from_slice(&(offset / 8 + index as u64).to_le_bytes());
-    }
-}
-
-/// An error when `bytes` are not those of [`fill_pattern`].
-fn check_pattern(offset: u64, bytes: &[u8]) -> Result<(), String> {
-    for (index, word) in bytes.chunks_exact(8).enumerate() {
-        if word != (offset / 8 + index as u64).to_le_bytes() {
-            return Err(format!(
-                "read at {offset}: wrong content at byte {}",
-                index * 8
-            ));
+impl Extent {
+    fn of(options: &Options) -> Self {
+        if options.quick {
+            Self {
+                repetitions: 250,
+                rounds: 5,
+                varied_calls: 20_000,
+                files_many: 20_000,
+                large_file_bytes: 64 << 20,
+                cuts: 3,
+            }
+        } else {
+            Self {
+                repetitions: options.repetitions,
+                rounds: options.rounds,
+                varied_calls: 300_000,
+                files_many: 1_000_000,
+                large_file_bytes: 1 << 30,
+                cuts: 20,
+            }
         }
     }
-    Ok(())
+
+    fn round_steps(&self) -> u32 {
+        self.repetitions.div_ceil(self.rounds)
+    }
+
+    /// Device bytes of our store in the timed cases.
+    fn store_bytes(&self) -> u64 {
+        STORE_BYTES_MIN.max(u64::from(self.round_steps()) * 96 * 1024)
+    }
+}
+
+/// The issue's goals for figures that do not depend on the extent of the run.
+fn goals() -> Vec<Goal> {
+    let own = |case, metric, at_most| Goal {
+        case,
+        metric,
+        peer: None,
+        at_most,
+    };
+    let ratio = |case, metric, peer, at_most| Goal {
+        case,
+        metric,
+        peer: Some(peer),
+        at_most,
+    };
+    let (append, append_loop) = (
+        Case::Append.name(Place::File),
+        Case::Append.name(Place::Loop),
+    );
+    let mut goals = vec![
+        own(append, "device_writes_per_op", 1.05),
+        own(append, "device_flushes_per_op", 1.0),
+        own(append, "device_written_per_op", 8.5),
+        ratio(append, "latency_p50", "floor", 1.1),
+        ratio(append, "latency_p999", "floor", 1.2),
+        ratio(append_loop, "latency_p50", "ext4-sync", 0.55),
+        ratio(append_loop, "latency_p999", "ext4-sync", 0.5),
+        ratio(
+            "open-by-name",
+            "device_blocks_read_p99",
+            counted::KEEL_FEW,
+            1.1,
+        ),
+        own(COUNTS_AGREE, "difference", 0.0),
+        own("mount-after-cut-16gib", "latency_max", 1e6),
+        // Below 1 MiB.
+        own("memory-16gib-32-open", "memory", (1 << 20) as f64 - 1.0),
+        own("read-4096-large-file-index", "device_reads_p50", 1.0),
+    ];
+    let record = Case::Record.name(Place::Loop);
+    goals.extend([
+        ratio(record, "latency_p50", "sqlite-wal-full", 1.0),
+        ratio(record, "latency_p999", "sqlite-wal-full", 0.5),
+        ratio(record, "device_written_per_op", "sqlite-wal-full", 0.45),
+    ]);
+    for (cases, writes_max) in [
+        (["append-4096-varied", "append-4096-many-files"], 3.0),
+        (["create-varied", "create-many-files"], 2.0),
+        (["delete-varied", "delete-many-files"], 2.0),
+    ] {
+        for case in cases {
+            goals.push(own(case, "device_writes_max", writes_max));
+            goals.push(own(case, "device_flushes_max", 2.0));
+            goals.push(own(case, "device_reads_max", 4.0));
+        }
+    }
+    goals
+}
+
+/// What a run has found out so far.
+#[derive(Default)]
+struct Found {
+    samples: Vec<Samples>,
+    figures: Vec<Figure>,
+    missing: Vec<String>,
+    notes: Vec<String>,
 }
 
 /// Runs the whole bench.
@@ -174,174 +181,245 @@ fn check_pattern(offset: u64, bytes: &[u8]) -> Result<(), String> {
 /// # Errors
 /// One line that names what failed; nothing is reported then.
 pub(crate) fn run(options: &Options) -> Result<Report, String> {
-    let (repetitions, rounds) = if options.quick {
-        QUICK
-    } else {
-        (options.repetitions, options.rounds)
-    };
-    let round_steps = repetitions.div_ceil(rounds);
-    let store_bytes = STORE_BYTES_MIN.max(u64::from(round_steps) * 64 * 1024);
-    let scratch = Scratch::create(
-        &options.dir,
-        store_bytes + 4 * READ_FILE_BYTES + u64::from(round_steps) * 16_384,
-    )?;
+    let extent = Extent::of(options);
+    let (rounds, round_steps) = (extent.rounds, extent.round_steps());
+    // The larger of the two parts that take room, one after the other.
+    let loops_bytes = extent.store_bytes() + 2 * EXT4_BYTES + 2 * floor::FLOOR_BYTES;
+    let large_bytes = 2 * extent.large_file_bytes + extent.files_many * 4096;
+    let scratch = Scratch::create(&options.dir, loops_bytes.max(large_bytes) + (256 << 20))?;
     let file_system = file_system_type(scratch.path())?;
+    let progress = Progress(std::io::stderr().is_terminal());
+    let mut show = |text: &str| progress.show(text);
+    let mut found = Found::default();
+    let mut goals = goals();
 
-    let ours = keel::Keel::create(scratch.path(), store_bytes, round_steps)?;
-    let floor = floor::Floor::create(scratch.path())?;
-    let mut notes = Vec::new();
-    if !ours.is_direct() || !floor.is_direct() {
-        notes.push(format!(
-            "{file_system} refuses O_DIRECT: keel and floor went through the page cache"
-        ));
+    on_files(&mut found, scratch.path(), &file_system, &extent, &mut show)?;
+    match LoopDevice::probe(scratch.path()) {
+        Ok(()) => on_loops(&mut found, scratch.path(), &extent, &mut show)?,
+        Err(reason) => found.missing.push(format!(
+            "ext4-sync, sqlite-wal-full and every case on a loop device ({reason}; that takes root)"
+        )),
     }
-    if is_ext4_without_journal(scratch.path()) {
-        notes.push(
-            "this ext4 has no journal: cheaper than an ordinary one, not safe against a power cut"
-                .to_owned(),
-        );
-    }
-    let kernel = kernel::Kernel::create(scratch.path(), &file_system)?;
-    let mut systems: Vec<Box<dyn System>> = vec![Box::new(ours), Box::new(floor), Box::new(kernel)];
-
-    let mut samples = Vec::new();
-    for case in Case::ALL {
-        for system in &systems {
-            samples.push(Samples::new(
-                case,
-                system.name(),
-                system.counts_source(),
-                rounds,
-                round_steps,
-            ));
-        }
-    }
-    let mut random = Random::new(1);
-    let progress = Progress::new(rounds);
-    for round in 0..rounds {
-        for (case_index, case) in Case::ALL.into_iter().enumerate() {
-            progress.show(round, case);
-            let of_case = case_index * systems.len()..(case_index + 1) * systems.len();
-            run_round(
-                &mut systems,
-                &mut samples[of_case],
-                case,
-                round,
-                round_steps,
-                &mut random,
-            )?;
-        }
-    }
+    found
+        .figures
+        .extend(counted::varied(extent.varied_calls, &mut show)?);
+    let (figures, many, few) = counted::many_names(extent.files_many, &mut show)?;
+    found.figures.extend(figures);
+    found.samples.extend(large::names_on_disk(
+        scratch.path(),
+        [many, few],
+        extent.files_many,
+        rounds,
+        round_steps,
+        &mut show,
+    )?);
+    let (samples, figures, blocks) = large::random_reads(
+        scratch.path(),
+        extent.large_file_bytes,
+        rounds,
+        round_steps,
+        &mut show,
+    )?;
+    found.samples.extend(samples);
+    found.figures.extend(figures);
+    goals.push(Goal {
+        case: "read-4096-large-file",
+        metric: "device_reads_max",
+        peer: None,
+        at_most: 1.0 + (blocks as f64).log2().ceil(),
+    });
+    let (figures, bound) = large::mounts(scratch.path(), extent.cuts, &mut show)?;
+    found.figures.extend(figures);
+    goals.push(Goal {
+        case: "mount-after-cut-16gib",
+        metric: "device_blocks_read_max",
+        peer: None,
+        at_most: bound,
+    });
     progress.clear();
-
-    let mut missing = Vec::new();
-    if file_system != "ext4" {
-        missing.push("ext4-sync".to_owned());
+    if options.quick {
+        goals.retain(|goal| !goal.metric.starts_with("latency"));
+        let note = "quick: counts hold, latencies mean little and are not judged";
+        found.notes.push(note.to_owned());
     }
     Ok(Report {
         bench: "flash",
         title: format!(
-            "flash: {} operations of each case on each system, in {rounds} rounds, on {file_system}; \
-             reads from a file of {} MiB; times in us",
+            "flash: {} operations of each case on each system, of appends five times as many, in {rounds} rounds, on \
+             {file_system}; times in us",
             round_steps * rounds,
-            READ_FILE_BYTES >> 20
         ),
         machine: Machine::detect(),
         ours: "keel",
-        samples,
-        goals: vec![
-            // The issue's figures for a durable append, amortised.
-            Goal {
-                case: Case::Append.name(),
-                metric: "device_writes_per_op",
-                value: 2.0,
-            },
-            Goal {
-                case: Case::Append.name(),
-                metric: "device_flushes_per_op",
-                value: 1.0,
-            },
-        ],
-        missing,
-        notes,
+        samples: found.samples,
+        figures: found.figures,
+        goals,
+        missing: found.missing,
+        notes: found.notes,
+        method: json!({
+            "quick": options.quick,
+            "file_system": file_system,
+            "rounds": rounds,
+            "operations_in_round": round_steps,
+            "appends_in_round": round_steps * 5,
+            "varied_calls": extent.varied_calls,
+            "files_many": extent.files_many,
+            "large_file_bytes": extent.large_file_bytes,
+            "cuts": extent.cuts,
+            "latency": "median of the rounds' percentiles; maximum of all rounds",
+            "ratio": "ours divided by the peer's, of these",
+        }),
     })
 }
 
-/// One case of one round: the same steps on every system, the order rotating with each.
-fn run_round(
-    systems: &mut [Box<dyn System>],
-    samples: &mut [Samples],
-    case: Case,
-    round: u32,
-    round_steps: u32,
-    random: &mut Random,
+/// Image files past the page cache, beside the file system that holds them.
+fn on_files(
+    found: &mut Found,
+    folder: &Path,
+    file_system: &str,
+    extent: &Extent,
+    show: &mut dyn FnMut(&str),
 ) -> Result<(), String> {
-    for system in systems.iter_mut() {
-        system
-            .begin(case, round, round_steps)
-            .map_err(|error| describe(system.name(), case, &error))?;
+    show("preparing files");
+    let round_steps = extent.round_steps();
+    let ours = keel::Keel::create(&folder.join("store.img"), extent.store_bytes(), round_steps)?;
+    let floor = floor::Floor::create(&folder.join("floor.img"))?;
+    let wide = floor::Floor::create_wide(&folder.join("wide.img"))?;
+    if !ours.is_direct() || !floor.is_direct() {
+        found.notes.push(format!(
+            "{file_system} refuses O_DIRECT: keel and floor went through the page cache"
+        ));
     }
-    for index in 0..round_steps {
-        check_interrupted()?;
-        let offset =
-            random.below(READ_FILE_BYTES / OPERATION_BYTES as u64) * OPERATION_BYTES as u64;
-        let step = Step {
-            case,
-            round,
-            index,
-            offset,
-        };
-        for turn in 0..systems.len() {
-            let position = (index as usize + turn) % systems.len();
-            let system = &mut systems[position];
-            let before = system.counts();
-            let elapsed_ns = system
-                .step(&step)
-                .map_err(|error| describe(system.name(), case, &error))?;
-            samples[position].record(elapsed_ns, before, system.counts());
-        }
+    let mut name = format!("{file_system}-sync");
+    let mut database = "sqlite-wal-full";
+    if is_ext4_without_journal(folder) {
+        name = "ext4-no-journal-sync".to_owned();
+        database = "sqlite-no-journal";
+        found.notes.push(
+            "the ext4 of this folder has no journal: cheaper than an ordinary one, not safe against a power cut; \
+             ordinary ones are on the loop devices"
+                .to_owned(),
+        );
     }
-    for system in systems.iter_mut() {
-        system
-            .end(case, round)
-            .map_err(|error| describe(system.name(), case, &error))?;
+    let kernel = kernel::Kernel::create(folder, &name, "whole disk")?;
+    let sqlite = records::Sqlite::create(folder, database, "whole disk")?;
+    let mut systems: Vec<Box<dyn System>> = vec![
+        Box::new(ours),
+        Box::new(floor),
+        Box::new(wide),
+        Box::new(kernel),
+        Box::new(sqlite),
+    ];
+    let rounds = extent.rounds;
+    let samples = timed::measure(&mut systems, Place::File, rounds, round_steps, show)?;
+    drop(systems);
+    let case = Case::Append.name(Place::File);
+    let p50 = |system| {
+        let of = samples.iter().find(|samples| samples.is_of(case, system));
+        of.map_or(f64::NAN, |samples| samples.percentile_ns(500))
+    };
+    found.figures.push(Figure {
+        case,
+        system: floor::WIDE.to_owned(),
+        metric: "latency_p50_of_floor",
+        unit: "1",
+        value: p50(floor::WIDE) / p50("floor"),
+    });
+    found.samples.extend(samples);
+    for name in ["store.img", "floor.img", "wide.img"] {
+        std::fs::remove_file(folder.join(name)).map_err(|error| error.to_string())?;
     }
     Ok(())
 }
 
-fn describe(system: &str, case: Case, error: &str) -> String {
-    format!("{system}, {}: {error}", case.name())
+/// Loop devices of one kind, one for each system; ours and the floor use theirs raw, ext4 has its journal.
+fn on_loops(
+    found: &mut Found,
+    folder: &Path,
+    extent: &Extent,
+    show: &mut dyn FnMut(&str),
+) -> Result<(), String> {
+    show("preparing loop devices");
+    let (rounds, round_steps) = (extent.rounds, extent.round_steps());
+    let store_bytes = extent.store_bytes();
+    // Before the systems, so that they outlive what lies on them.
+    let store_loop = LoopDevice::create(folder, "store", store_bytes)?;
+    let floor_loop = LoopDevice::create(folder, "floor", floor::FLOOR_BYTES)?;
+    let ext4 = Ext4Disk::create(folder, "ext4", EXT4_BYTES)?;
+    let database = Ext4Disk::create(folder, "database", EXT4_BYTES)?;
+
+    let kernel_counts = Disk::at(store_loop.path());
+    let kernel_before = kernel_counts.as_ref().and_then(Disk::counts);
+    let ours = keel::Keel::create(store_loop.path(), store_bytes, round_steps)?;
+    let mut systems: Vec<Box<dyn System>> = vec![
+        Box::new(ours),
+        Box::new(floor::Floor::create(floor_loop.path())?),
+        Box::new(kernel::Kernel::create(
+            ext4.folder(),
+            "ext4-sync",
+            "own disk",
+        )?),
+        Box::new(records::Sqlite::create(
+            database.folder(),
+            "sqlite-wal-full",
+            "own disk",
+        )?),
+    ];
+    let samples = timed::measure(&mut systems, Place::Loop, rounds, round_steps, show)?;
+    found.samples.extend(samples);
+    let own = systems[0].counts();
+    let kernel_after = kernel_counts.as_ref().and_then(Disk::counts);
+    if let (Some(own), Some(before), Some(after)) = (own, kernel_before, kernel_after) {
+        found.figures.extend(agreement(own, after.since(before)));
+    }
+    Ok(())
+}
+
+/// What we counted beside what the kernel counted at the block layer of our loop device, over the whole section.
+/// The kernel counts an empty flush as a write too.
+fn agreement(own: DeviceCounts, kernel: DeviceCounts) -> Vec<Figure> {
+    let flushes = |counts: DeviceCounts| counts.flushes.unwrap_or(0);
+    let pairs = [
+        ("writes", own.writes, kernel.writes - flushes(kernel)),
+        ("flushes", flushes(own), flushes(kernel)),
+        ("bytes_written", own.bytes_written, kernel.bytes_written),
+    ];
+    let difference: u64 = pairs
+        .iter()
+        .map(|(_, ours, kernels)| ours.abs_diff(*kernels))
+        .sum();
+    let mut figures = Vec::new();
+    let mut push = |system: &str, metric, value: u64| {
+        figures.push(Figure {
+            case: COUNTS_AGREE,
+            system: system.to_owned(),
+            metric,
+            unit: if metric == "bytes_written" { "B" } else { "1" },
+            value: value as f64,
+        });
+    };
+    for (metric, ours, kernels) in pairs {
+        push("keel", metric, ours);
+        push("block-layer", metric, kernels);
+    }
+    push("keel", "difference", difference);
+    figures
 }
 
 /// One line on a terminal that says how far the run is.
-struct Progress {
-    rounds: u32,
-    is_terminal: bool,
-}
+struct Progress(bool);
 
 impl Progress {
-    fn new(rounds: u32) -> Self {
-        Self {
-            rounds,
-            is_terminal: std::io::stderr().is_terminal(),
-        }
-    }
-
-    fn show(&self, round: u32, case: Case) {
-        if self.is_terminal {
-            eprint!(
-                "\r\x1b[Kround {} of {}: {}",
-                round + 1,
-                self.rounds,
-                case.name()
-            );
+    fn show(&self, text: &str) {
+        if self.0 {
+            eprint!("\r\x1b[K{text}");
             // A progress line that cannot be shown is no reason to stop.
             let _ = std::io::stderr().flush();
         }
     }
 
     fn clear(&self) {
-        if self.is_terminal {
+        if self.0 {
             eprint!("\r\x1b[K");
         }
     }

@@ -1,0 +1,274 @@
+//! The cases that are timed: each repetition does one operation on each system, in rotating order, so that
+//! whatever disturbs the machine disturbs all of them alike.
+
+use std::time::Instant;
+
+use base::sim::Random;
+
+use super::counts::DeviceCounts;
+use crate::report::Samples;
+use crate::scratch::check_interrupted;
+
+/// Bytes of an append, of a read, of an overwrite and of what is cut off.
+pub(crate) const OPERATION_BYTES: usize = 4096;
+
+/// Bytes of a small record.
+pub(crate) const RECORD_BYTES: usize = 100;
+
+/// Bytes of the file that reads are spread over.
+pub(crate) const READ_FILE_BYTES: u64 = 16 << 20;
+
+/// Bytes of the file that overwrites are spread over.
+pub(crate) const OVERWRITE_FILE_BYTES: u64 = 1 << 20;
+
+/// One kind of operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Case {
+    /// Append 4,096 bytes, durable on return.
+    Append,
+    /// Append a record of 100 bytes, durable on return.
+    Record,
+    /// Read 4,096 bytes at a random multiple of 4,096, from the device.
+    Read,
+    /// Overwrite 4,096 bytes at a random multiple of 4,096, durable on return.
+    Overwrite,
+    /// Cut 4,096 bytes off the end of a file, durable on return.
+    Truncate,
+    /// Create an empty file under a new name, durable on return.
+    Create,
+    /// Give a file a new name, durable on return.
+    Rename,
+    /// Delete a file of 4,096 bytes, durable on return.
+    Delete,
+}
+
+impl Case {
+    /// In the order of a round: what is created is what is renamed and deleted.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Append,
+        Self::Record,
+        Self::Read,
+        Self::Overwrite,
+        Self::Truncate,
+        Self::Create,
+        Self::Rename,
+        Self::Delete,
+    ];
+
+    /// The name in reports: on a file, or on a loop device.
+    pub(crate) fn name(self, place: Place) -> &'static str {
+        let (file, on_loop) = match self {
+            Self::Append => ("append-4096-sync", "append-4096-sync-loop"),
+            Self::Record => ("record-100-sync", "record-100-sync-loop"),
+            Self::Read => ("read-4096-random", "read-4096-random-loop"),
+            Self::Overwrite => ("overwrite-4096-sync", "overwrite-4096-sync-loop"),
+            Self::Truncate => ("truncate-4096-sync", "truncate-4096-sync-loop"),
+            Self::Create => ("create-sync", "create-sync-loop"),
+            Self::Rename => ("rename-sync", "rename-sync-loop"),
+            Self::Delete => ("delete-sync", "delete-sync-loop"),
+        };
+        match place {
+            Place::File => file,
+            Place::Loop => on_loop,
+        }
+    }
+
+    /// How often in a round. Goals stand on the tails of the first two, which need more samples.
+    fn steps(self, round_steps: u32) -> u32 {
+        match self {
+            Self::Append | Self::Record => round_steps * 5,
+            _ => round_steps,
+        }
+    }
+}
+
+/// What the systems of a section lie on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Files of one folder, ours and the floor past the page cache.
+    File,
+    /// A loop device for each, all of one kind.
+    Loop,
+}
+
+/// One operation to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    pub(crate) case: Case,
+    pub(crate) round: u32,
+    /// From 0 within the round.
+    pub(crate) index: u32,
+    /// Where a read or overwrite starts; a multiple of [`OPERATION_BYTES`] within [`READ_FILE_BYTES`].
+    pub(crate) offset: u64,
+}
+
+impl Step {
+    /// The first of a round, for the names that it uses.
+    pub(crate) fn first(case: Case, round: u32) -> Self {
+        Self {
+            case,
+            round,
+            index: 0,
+            offset: 0,
+        }
+    }
+
+    /// The file that a create makes and a rename renames.
+    pub(crate) fn file_name(&self) -> String {
+        format!("file-{}-{}", self.round, self.index)
+    }
+
+    /// The name that it has afterwards, under which it is deleted.
+    pub(crate) fn renamed_name(&self) -> String {
+        format!("renamed-{}-{}", self.round, self.index)
+    }
+
+    /// The file that a round appends to or cuts.
+    pub(crate) fn round_name(&self) -> String {
+        format!("{:?}-{}", self.case, self.round).to_lowercase()
+    }
+}
+
+/// A system under measurement. Only the operation itself is timed; everything around it is not.
+pub(crate) trait System {
+    /// The name in reports.
+    fn name(&self) -> &str;
+
+    /// Whether it takes part in `case`.
+    fn takes(&self, case: Case) -> bool {
+        let _ = case;
+        true
+    }
+
+    /// Prepares the steps of `case` in `round`, of which there are `count`.
+    fn begin(&mut self, case: Case, round: u32, count: u32) -> Result<(), String>;
+
+    /// Does one step; returns the nanoseconds of the operation alone.
+    fn step(&mut self, step: &Step) -> Result<u64, String>;
+
+    /// Removes what a round left.
+    fn end(&mut self, case: Case, round: u32) -> Result<(), String>;
+
+    /// The device's counters now; `None` when unknown.
+    fn counts(&self) -> Option<DeviceCounts>;
+
+    /// Where the counters come from, for the report: `exact` our own, `own disk` the kernel's of a disk that only
+    /// this system uses, `whole disk` the kernel's of one that everything uses; `None` when there are none.
+    fn counts_source(&self) -> Option<&'static str>;
+}
+
+/// Nanoseconds that `operation` takes, with what it returns.
+pub(crate) fn timed<T>(operation: impl FnOnce() -> T) -> (T, u64) {
+    let start = Instant::now();
+    let result = operation();
+    let elapsed = start.elapsed();
+    (
+        result,
+        u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
+    )
+}
+
+/// The content of every file read here: each eight bytes hold their own position, so a wrong block shows.
+pub(crate) fn fill_pattern(offset: u64, bytes: &mut [u8]) {
+    for (index, word) in bytes.chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&(offset / 8 + index as u64).to_le_bytes());
+    }
+}
+
+/// An error when `bytes` are not those of [`fill_pattern`].
+pub(crate) fn check_pattern(offset: u64, bytes: &[u8]) -> Result<(), String> {
+    for (index, word) in bytes.chunks_exact(8).enumerate() {
+        if word != (offset / 8 + index as u64).to_le_bytes() {
+            return Err(format!(
+                "read at {offset}: wrong content at byte {}",
+                index * 8
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Measures every case on `systems`, in `rounds` rounds; samples of each case and system.
+///
+/// # Errors
+/// One line that names system, case and reason.
+pub(crate) fn measure(
+    systems: &mut [Box<dyn System>],
+    place: Place,
+    rounds: u32,
+    round_steps: u32,
+    show: &mut dyn FnMut(&str),
+) -> Result<Vec<Samples>, String> {
+    let mut samples = Vec::new();
+    for case in Case::ALL {
+        for system in systems.iter().filter(|system| system.takes(case)) {
+            samples.push(Samples::new(
+                case.name(place),
+                system.name(),
+                system.counts_source(),
+                rounds,
+                case.steps(round_steps),
+            ));
+        }
+    }
+    let mut random = Random::new(1);
+    for round in 0..rounds {
+        let mut rest = &mut samples[..];
+        for case in Case::ALL {
+            show(&format!(
+                "round {} of {rounds}: {}",
+                round + 1,
+                case.name(place)
+            ));
+            let mut taking: Vec<_> = systems
+                .iter_mut()
+                .filter(|system| system.takes(case))
+                .collect();
+            let (of_case, others) = rest.split_at_mut(taking.len());
+            let steps = case.steps(round_steps);
+            run_round(&mut taking, of_case, case, round, steps, &mut random)?;
+            rest = others;
+        }
+    }
+    Ok(samples)
+}
+
+/// One case of one round: the same steps on every system, the order rotating with each.
+fn run_round(
+    systems: &mut [&mut Box<dyn System>],
+    samples: &mut [Samples],
+    case: Case,
+    round: u32,
+    steps: u32,
+    random: &mut Random,
+) -> Result<(), String> {
+    let described = |system: &dyn System, error| format!("{}, {:?}: {error}", system.name(), case);
+    for system in systems.iter_mut() {
+        let done = system.begin(case, round, steps);
+        done.map_err(|error| described(system.as_ref(), error))?;
+    }
+    for index in 0..steps {
+        check_interrupted()?;
+        let offset =
+            random.below(READ_FILE_BYTES / OPERATION_BYTES as u64) * OPERATION_BYTES as u64;
+        let step = Step {
+            case,
+            round,
+            index,
+            offset,
+        };
+        for turn in 0..systems.len() {
+            let position = (index as usize + turn) % systems.len();
+            let system = &mut systems[position];
+            let before = system.counts();
+            let done = system.step(&step);
+            let elapsed_ns = done.map_err(|error| described(system.as_ref(), error))?;
+            samples[position].record(elapsed_ns, before, system.counts());
+        }
+    }
+    for system in systems.iter_mut() {
+        let done = system.end(case, round);
+        done.map_err(|error| described(system.as_ref(), error))?;
+    }
+    Ok(())
+}
