@@ -45,7 +45,9 @@ impl Bound {
         }
     }
 
-    const fn plus(self, other: Self) -> Self {
+    /// Both calls, one after the other.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
         Self {
             reads: self.reads + other.reads,
             blocks_read: self.blocks_read + other.blocks_read,

@@ -232,6 +232,7 @@ impl<D: BlockDevice> Store<D> {
         };
         // Of what an older, longer record has left behind, the newest root tells what should be there.
         let known = (0..IMAGES_MAX + 2)
+            .rev()
             .filter_map(root)
             .max_by_key(|(root, _)| root.record_sequence);
         let mut damaged = Vec::new();

@@ -335,8 +335,8 @@ mod tests {
             .unwrap();
             let table_end = layout.bucket_block(layout.bucket_count - 1) + TABLE_COPIES;
             assert!(table_end <= u64::from(layout.data_first));
-            let second = superblock_second(layout.block_count);
-            assert!(layout.record_block(1) + RECORD_BLOCKS <= second);
+            let second = superblock_far(layout.block_count);
+            assert!(layout.record_block(1) + RECORD_PLACE_BLOCKS <= second);
             assert!(second < layout.block_count);
         }
     }

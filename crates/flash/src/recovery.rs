@@ -120,9 +120,12 @@ impl<D: BlockDevice> Store<D> {
         if !self.read_only {
             self.root.mounts += 1;
             self.root.clean = false;
-            self.commit()?;
-            if !newest_is_whole {
-                // Write over the place that a power cut has left with one good copy.
+            // What a cut has left of the record after this one must pass neither for a part of the next nor for the
+            // one before it.
+            self.root.record_sequence += 2;
+            // Over the places that a power cut may have left with one good copy; so neither record spills a list.
+            for _ in 0..if newest_is_whole { 1 } else { 2 } {
+                self.root.spilled = true;
                 self.commit()?;
             }
         }
