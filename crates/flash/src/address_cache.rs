@@ -56,6 +56,15 @@ impl AddressCache {
         }
     }
 
+    /// Forgets the blocks of a file from number `index` on, which has been cut off there.
+    pub(crate) fn forget_from(&mut self, file_id: u64, index: u32) {
+        for entry in &mut self.entries {
+            if entry.file_id == file_id && entry.index >= index {
+                *entry = Entry::default();
+            }
+        }
+    }
+
     /// The block nearest above `index` from which a short walk leads to it.
     pub(crate) fn above(&self, file_id: u64, index: u32, last: u32) -> Option<(u32, u32)> {
         (0..u32::BITS)

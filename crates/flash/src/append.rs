@@ -4,22 +4,27 @@
 //! append rewrites the partly filled last block together with the new ones, always in the lane that does not
 //! hold the durable copy of that block; so no write can harm acknowledged bytes, and the superseded copy is
 //! where the next but one append goes. All blocks of one append (a group) carry one number, and recovery
-//! believes a group only whole: the group is atomic without any other write.
+//! believes a group only whole: the group is atomic without any other write. A group never spans two runs: a
+//! lane with too little room for it is closed, and the reserve takes its place.
 
 use base::block::BlockDevice;
 
 use crate::block::{
-    GROUP_BLOCKS_MAX, HEADER_BYTES, Header, PAYLOAD_BYTES, POINTERS, Pointers, pointers_after,
+    GROUP_BLOCKS_MAX, HEADER_BYTES, Header, NAME_HINT_BYTES, NameHint, PAYLOAD_BYTES, POINTERS,
+    Pointers, pointers_after,
 };
 use crate::error::{Error, Part, Result};
 use crate::layout::{CLUSTER_BLOCKS, RUN_BLOCKS_MAX};
-use crate::root::{FileState, Run, SLOTS_MAX, Slot, SlotKind, Tail};
-use crate::space::PIECES_PER_FILE;
+use crate::record::ImageStage;
+use crate::root::{ClosedRun, FileState, Run, SLOTS_MAX, Slot, SlotKind, Tail};
 use crate::store::{FileHandle, Store};
 use crate::table::set_entry_state;
 
 /// Appends of up to this many bytes are atomic against a power cut.
 pub const APPEND_ATOMIC_BYTES_MAX: usize = (GROUP_BLOCKS_MAX - 1) * PAYLOAD_BYTES;
+
+/// Places in the list of free pieces that writing back a file leaves alone.
+const PIECES_KEPT: usize = 12;
 
 /// The last block of an active file, kept in memory because the next append rewrites it.
 pub(crate) struct TailCache {
@@ -29,7 +34,14 @@ pub(crate) struct TailCache {
     pub(crate) payload: Box<[u8; PAYLOAD_BYTES]>,
     /// The lane that the last append went to.
     lane: usize,
+    /// Epoch of the last append: in the present one it is not durable.
+    epoch: u64,
+    /// What the first block of the file says of its name.
+    pub(crate) name_hint: NameHint,
 }
+
+/// The epoch of what was not written since the store was opened.
+const EPOCH_LONG_AGO: u64 = u64::MAX;
 
 impl TailCache {
     pub(crate) fn new() -> Self {
@@ -39,6 +51,8 @@ impl TailCache {
             pointers: [0; POINTERS],
             payload: Box::new([0; PAYLOAD_BYTES]),
             lane: 0,
+            epoch: EPOCH_LONG_AGO,
+            name_hint: [0; NAME_HINT_BYTES],
         }
     }
 
@@ -51,6 +65,7 @@ impl TailCache {
     pub(crate) fn forget(&mut self) {
         self.file_id = 0;
         self.lane = 0;
+        self.epoch = EPOCH_LONG_AGO;
     }
 }
 
@@ -59,9 +74,11 @@ struct Plan {
     /// Payload bytes carried over from the partly filled tail.
     carried: usize,
     blocks: usize,
-    /// Blocks that go to the lane; the rest goes to the reserve, which then becomes the lane.
-    in_lane: usize,
+    /// Bytes of the data that it takes.
+    taken: usize,
     lane: usize,
+    /// The lane has no run with enough room: the reserve takes its place.
+    new_run: bool,
     first_index: u32,
 }
 
@@ -75,22 +92,53 @@ impl<D: BlockDevice> Store<D> {
     /// [`Error::StaleHandle`], [`Error::Full`], [`Error::Damaged`] when the file's last block is unreadable,
     /// [`Error::Device`], [`Error::Failed`], [`Error::ReadOnly`].
     pub fn append(&mut self, file: FileHandle, data: &[u8]) -> Result<()> {
+        self.append_file(file, data, true)
+    }
+
+    /// As [`append`](Self::append), but durable only after [`sync`](Self::sync) or any durable call on the store.
+    /// After a power cut the file may have lost what was appended since, from some call on, but nothing else.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    pub fn append_nosync(&mut self, file: FileHandle, data: &[u8]) -> Result<()> {
+        self.append_file(file, data, false)
+    }
+
+    /// Makes durable everything that was written before. At most one flush.
+    ///
+    /// # Errors
+    /// [`Error::Device`], [`Error::Failed`], [`Error::ReadOnly`].
+    pub fn sync(&mut self) -> Result<()> {
+        self.begin_change()?;
+        if self.unflushed {
+            self.barrier()
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn append_file(
+        &mut self,
+        file: FileHandle,
+        data: &[u8],
+        durable: bool,
+    ) -> Result<()> {
         self.begin_change()?;
         let index = self.open_index(file)?;
         if data.is_empty() {
             return Ok(());
         }
         let state = self.state_of(index);
-        self.check_space_for(&state, data.len())?;
+        self.check_space_for(&state, data.len() as u64)?;
         let slot = match self.root.slot_of(state.file_id) {
             Some(slot) => slot,
             None => self.activate(index)?,
         };
-        self.append_to_slot(slot, data)
+        self.append_to_slot(slot, data, durable)
     }
 
-    /// Appends to the file of an active slot, group by group, and makes it durable.
-    pub(crate) fn append_to_slot(&mut self, slot: usize, data: &[u8]) -> Result<()> {
+    /// Appends to the file of an active slot, group by group, and makes it durable if that is asked for.
+    pub(crate) fn append_to_slot(&mut self, slot: usize, data: &[u8], durable: bool) -> Result<()> {
         self.slot_clock += 1;
         self.slot_used[slot] = self.slot_clock;
         let mut rest = data;
@@ -106,17 +154,19 @@ impl<D: BlockDevice> Store<D> {
         }
         if !self.has_failed() {
             // A device that fails now is worse news than a full store.
-            self.finish()?;
+            self.finish(durable)?;
         }
         result
     }
 
-    /// Makes durable whatever the call has written, and commits an eviction that no record carried yet.
-    fn finish(&mut self) -> Result<()> {
-        if self.image_pending.is_some() || self.root_changed {
+    /// Commits an eviction that no record carried yet, and makes durable whatever was written.
+    fn finish(&mut self, durable: bool) -> Result<()> {
+        if self.has_pending_images() || self.root_changed {
             self.write_record()?;
         }
-        if self.unflushed {
+        // A block that waits for a barrier to be written in its place would burden the next call.
+        let waiting = self.image_stage == ImageStage::Recorded;
+        if self.unflushed && (durable || waiting) {
             self.barrier()
         } else {
             Ok(())
@@ -124,18 +174,18 @@ impl<D: BlockDevice> Store<D> {
     }
 
     /// Refuses early what cannot fit, so that a full store is refused whole.
-    pub(crate) fn check_space_for(&self, state: &FileState, bytes: usize) -> Result<()> {
-        let end = state.length() + bytes as u64;
+    pub(crate) fn check_space_for(&self, state: &FileState, bytes: u64) -> Result<()> {
+        let end = state.length().saturating_add(bytes);
         let blocks_after = end.div_ceil(PAYLOAD_BYTES as u64);
         if blocks_after > self.layout.data_blocks() {
             return Err(Error::Full);
         }
         let new = blocks_after - u64::from(state.block_count());
-        let owned = state
+        let owned: u64 = state
             .lanes
             .iter()
-            .map(|lane| u64::from(lane.room()))
-            .sum::<u64>();
+            .map(|lane| u64::from(lane.run.room()))
+            .sum();
         if new > owned + u64::from(state.reserve.blocks) + self.root.free_blocks {
             Err(Error::Full)
         } else {
@@ -154,6 +204,7 @@ impl<D: BlockDevice> Store<D> {
             state: file.state,
         };
         self.tails[slot].forget();
+        self.tails[slot].name_hint = file.name_hint;
         // Until a record names the slot, recovery would look for the file's tail in the table only.
         self.root_changed = true;
         Ok(slot)
@@ -169,7 +220,6 @@ impl<D: BlockDevice> Store<D> {
         {
             return Ok(slot);
         }
-        self.make_piece_room(PIECES_PER_FILE)?;
         // A file whose table block is damaged keeps its slot; another one goes.
         let mut order: [usize; SLOTS_MAX] = std::array::from_fn(|slot| slot);
         order.sort_unstable_by_key(|slot| self.slot_used[*slot]);
@@ -208,10 +258,12 @@ impl<D: BlockDevice> Store<D> {
                 offset: None,
             });
         }
-        self.free_plain(state.reserve);
-        state.reserve = Run::default();
-        self.begin_image(bucket, 1);
-        set_entry_state(self.image.block_mut(0), entry, &state, &self.layout);
+        if self.piece_room() > PIECES_KEPT {
+            self.free_plain(state.reserve);
+            state.reserve = Run::default();
+        }
+        let image = self.begin_table_image(bucket, 1)?;
+        set_entry_state(self.images.block_mut(image), entry, &state, &self.layout);
         self.root.slots[slot] = Slot::default();
         if let Some(file) = self
             .files
@@ -227,26 +279,26 @@ impl<D: BlockDevice> Store<D> {
     fn append_group(&mut self, slot: usize, data: &[u8]) -> Result<usize> {
         let state = self.root.slots[slot].state;
         self.load_tail(slot, &state)?;
-        let (plan, taken) = self.plan_group(slot, &state, data.len());
-        let spills = plan.blocks > plan.in_lane;
-        let mut record = self.image_pending.is_some() || self.root_changed;
-        if spills && state.reserve.is_none() {
-            if self.unflushed {
-                // What this call wrote before must be durable before a record may describe it.
-                self.barrier()?;
-            }
-            let missing = plan.blocks - plan.in_lane;
-            let want = run_blocks_wanted(&state, missing, data.len());
+        let mut plan = self.plan_group(slot, &state, data.len());
+        if plan.new_run && state.reserve.is_none() && self.unflushed {
+            // What was written before must be durable before a record may describe it; and then there may be
+            // another place for the group.
+            self.barrier()?;
+            plan = self.plan_group(slot, &state, data.len());
+        }
+        let mut record = self.has_pending_images() || self.root_changed;
+        if plan.new_run && state.reserve.is_none() {
+            let want = run_blocks_wanted(&state, plan.blocks, data.len());
             self.root.slots[slot].state.reserve = self.allocate(want)?;
             record = true;
         }
         if record {
             self.write_record()?;
         }
-        self.build_group(slot, &plan, &data[..taken])?;
-        self.write_planned(slot, &plan)?;
-        self.apply_group(slot, &plan, taken);
-        Ok(taken)
+        let address = self.build_group(slot, &plan, &data[..plan.taken])?;
+        self.write_group(address, 0, plan.blocks)?;
+        self.apply_group(slot, &plan, address);
+        Ok(plan.taken)
     }
 
     /// Brings the file's last block into memory.
@@ -264,7 +316,7 @@ impl<D: BlockDevice> Store<D> {
                 offset: Some(u64::from(state.tail.index) * PAYLOAD_BYTES as u64),
             });
         };
-        let lane = usize::from(state.lanes[1].contains(state.tail.address));
+        let lane = usize::from(state.lanes[1].run.contains(state.tail.address));
         let tail = &mut self.tails[slot];
         tail.payload
             .copy_from_slice(&self.scratch.block(0)[HEADER_BYTES..]);
@@ -272,10 +324,15 @@ impl<D: BlockDevice> Store<D> {
         tail.sequence = state.tail.sequence;
         tail.pointers = header.pointers;
         tail.lane = lane;
+        tail.epoch = EPOCH_LONG_AGO;
+        if header.index == 0 {
+            tail.name_hint = header.name_hint;
+        }
         Ok(())
     }
 
-    fn plan_group(&self, slot: usize, state: &FileState, length: usize) -> (Plan, usize) {
+    fn plan_group(&self, slot: usize, state: &FileState, length: usize) -> Plan {
+        let tail = &self.tails[slot];
         let partial = state.tail.address != 0 && usize::from(state.tail.fill) < PAYLOAD_BYTES;
         let carried = if partial {
             usize::from(state.tail.fill)
@@ -289,34 +346,45 @@ impl<D: BlockDevice> Store<D> {
         } else {
             state.tail.index + u32::from(!partial)
         };
-        let lane = if partial {
+        let tail_lane = usize::from(state.lanes[1].run.contains(state.tail.address));
+        let candidates = if tail.holds(state) && tail.epoch == self.epoch {
+            // The last block is not durable: it may be written over. The other lane may hold the copy that is.
+            [tail.lane, tail.lane]
+        } else if partial {
             // Never the lane that holds the acknowledged copy of the block that is rewritten.
-            usize::from(!state.lanes[1].contains(state.tail.address))
+            [1 - tail_lane, 1 - tail_lane]
         } else {
             // A durable, full last block is safe in either lane: rather the one with room than a new run.
-            // Within a long append it is not: the other lane may hold the copy that was acknowledged.
-            let lane = self.tails[slot].lane;
-            let turn =
-                state.lanes[lane].is_none() && !state.lanes[1 - lane].is_none() && !self.unflushed;
-            if turn { 1 - lane } else { lane }
+            [tail.lane, 1 - tail.lane]
         };
-        let in_lane = blocks.min(state.lanes[lane].room() as usize);
-        (
-            Plan {
-                carried,
-                blocks,
-                in_lane,
-                lane,
-                first_index,
-            },
+        let fits = |lane: &usize| state.lanes[*lane].run.room() as usize >= blocks;
+        let fitting = candidates.iter().copied().find(|lane| fits(lane));
+        Plan {
+            carried,
+            blocks,
             taken,
-        )
+            lane: fitting.unwrap_or(candidates[0]),
+            new_run: fitting.is_none(),
+            first_index,
+        }
     }
 
-    /// Fills and seals the blocks of the group in the group buffer.
-    fn build_group(&mut self, slot: usize, plan: &Plan, data: &[u8]) -> Result<()> {
+    /// Fills and seals the blocks of the group in the group buffer; returns where they go.
+    fn build_group(&mut self, slot: usize, plan: &Plan, data: &[u8]) -> Result<u32> {
         let state = self.root.slots[slot].state;
-        let run = state.lanes[plan.lane];
+        let lane = state.lanes[plan.lane];
+        let (run, before) = if !plan.new_run {
+            (lane.run, lane.before)
+        } else if lane.run.is_none() {
+            (state.reserve, lane.before)
+        } else {
+            let closed = ClosedRun {
+                start: lane.run.start,
+                used: lane.run.next,
+            };
+            (state.reserve, closed)
+        };
+        let first = run.start + u32::from(run.next);
         let tail = &self.tails[slot];
         let mut pointers = if plan.carried > 0 {
             tail.pointers
@@ -335,11 +403,7 @@ impl<D: BlockDevice> Store<D> {
             payload[carried..carried + taken].copy_from_slice(&rest[..taken]);
             payload[carried + taken..].fill(0);
             rest = &rest[taken..];
-            let address = if position < plan.in_lane {
-                run.start + u32::from(run.next) + position as u32
-            } else {
-                state.reserve.start + (position - plan.in_lane) as u32
-            };
+            let address = first + position as u32;
             let index = plan
                 .first_index
                 .checked_add(position as u32)
@@ -353,9 +417,13 @@ impl<D: BlockDevice> Store<D> {
                 fill: (carried + taken) as u16,
                 group_blocks: plan.blocks as u8,
                 group_position: position as u8,
-                closed_start: state.closed_start,
-                closed_blocks: state.closed_blocks,
+                run_start: run.start,
+                run_blocks: run.blocks,
+                before_start: before.start,
+                before_used: before.used,
+                lane: plan.lane as u8,
                 pointers,
+                name_hint: tail.name_hint,
             };
             header.seal(block, self.seed);
             if position + 1 < plan.blocks {
@@ -364,47 +432,19 @@ impl<D: BlockDevice> Store<D> {
         }
         debug_assert!(rest.is_empty());
         self.tails[slot].pointers = pointers;
-        Ok(())
+        Ok(first)
     }
 
-    fn write_planned(&mut self, slot: usize, plan: &Plan) -> Result<()> {
-        let Slot { state, .. } = self.root.slots[slot];
-        let run = state.lanes[plan.lane];
-        if plan.in_lane > 0 {
-            self.write_group(run.start + u32::from(run.next), 0, plan.in_lane)?;
-        }
-        if plan.blocks > plan.in_lane {
-            self.write_group(
-                state.reserve.start,
-                plan.in_lane,
-                plan.blocks - plan.in_lane,
-            )?;
-        }
-        Ok(())
-    }
-
-    /// Changes the state in memory to what the group made of it.
-    fn apply_group(&mut self, slot: usize, plan: &Plan, taken: usize) {
-        let filled = plan.carried + taken;
+    /// Changes the state in memory to what the group, written from block `first` on, made of it.
+    fn apply_group(&mut self, slot: usize, plan: &Plan, first: u32) {
+        let filled = plan.carried + plan.taken;
         let fill = filled - (plan.blocks - 1) * PAYLOAD_BYTES;
         let previous = self.tails[slot].pointers[0];
         let state = &mut self.root.slots[slot].state;
         for position in 0..plan.blocks {
             let last = position + 1 == plan.blocks;
-            let address = if position < plan.in_lane {
-                let run = state.lanes[plan.lane];
-                run.start + u32::from(run.next)
-            } else {
-                // A full lane was closed and left its place empty; the reserve takes it.
-                let run = if state.lanes[plan.lane].is_none() {
-                    state.reserve
-                } else {
-                    state.lanes[plan.lane]
-                };
-                run.start + u32::from(run.next)
-            };
             let tail = Tail {
-                address,
+                address: first + position as u32,
                 index: plan.first_index + position as u32,
                 sequence: self.sequence,
                 fill: if last {
@@ -423,6 +463,7 @@ impl<D: BlockDevice> Store<D> {
         tail.file_id = state.file_id;
         tail.sequence = self.sequence;
         tail.lane = plan.lane;
+        tail.epoch = self.epoch;
         tail.payload
             .copy_from_slice(&self.group.block(plan.blocks - 1)[HEADER_BYTES..]);
         self.sequence += 1;
@@ -430,24 +471,24 @@ impl<D: BlockDevice> Store<D> {
 }
 
 impl FileState {
-    /// Takes note of one more block of the file, written at the next place of lane `lane` or, when that lane
-    /// is empty, of the reserve, which becomes the lane. A lane that is full for good is closed.
+    /// Takes note of one more block of the file, written at the next place of lane `lane` or, when it lies
+    /// elsewhere, of the reserve, which becomes the lane's run. A run that is full for good is closed.
     pub(crate) fn accept(&mut self, lane: usize, tail: Tail) {
-        if self.lanes[lane].is_none() {
-            self.lanes[lane] = self.reserve;
+        let lane = &mut self.lanes[lane];
+        if !lane.run.contains(tail.address) {
+            if !lane.run.is_none() {
+                self.closed_blocks = self.closed_blocks.saturating_add(lane.close());
+            }
+            lane.run = self.reserve;
             self.reserve = Run::default();
         }
-        let run = &mut self.lanes[lane];
-        debug_assert_eq!(run.start + u32::from(run.next), tail.address);
+        debug_assert_eq!(lane.run.start + u32::from(lane.run.next), tail.address);
         self.tail = tail;
         if usize::from(tail.fill) == PAYLOAD_BYTES {
-            run.next += 1;
+            lane.run.next += 1;
         }
-        if run.next == run.blocks {
-            self.closed_start = run.start;
-            self.closed_blocks = u32::from(run.blocks);
-            self.closed_total = self.closed_total.saturating_add(u32::from(run.blocks));
-            *run = Run::default();
+        if lane.run.next == lane.run.blocks {
+            self.closed_blocks = self.closed_blocks.saturating_add(lane.close());
         }
     }
 }
@@ -464,14 +505,14 @@ impl Header {
 
 /// Length of the next run: a quarter of the file, within limits, so that small files stay small and large
 /// ones allocate seldom; or what is known to be needed, if that is more.
-fn run_blocks_wanted(state: &FileState, missing: usize, bytes_left: usize) -> u32 {
+fn run_blocks_wanted(state: &FileState, group_blocks: usize, bytes_left: usize) -> u32 {
     let growing = state.block_count() / 4;
     let known = bytes_left
         .div_ceil(PAYLOAD_BYTES)
         .min(RUN_BLOCKS_MAX as usize) as u32;
     growing
         .max(known)
-        .max(missing as u32)
+        .max(group_blocks as u32)
         .max(1)
         .next_multiple_of(CLUSTER_BLOCKS)
         .min(RUN_BLOCKS_MAX)

@@ -6,7 +6,8 @@
 use base::block::BLOCK_BYTES;
 
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
-use crate::root::COUNTER_END;
+use crate::layout::RUN_BLOCKS_MAX;
+use crate::root::{COUNTER_END, FILE_ID_END};
 
 /// Bytes of the header.
 pub(crate) const HEADER_BYTES: usize = 192;
@@ -43,11 +44,26 @@ pub(crate) struct Header {
     pub(crate) fill: u16,
     pub(crate) group_blocks: u8,
     pub(crate) group_position: u8,
-    /// The file's most recent full run when this block was written: the link of the list of runs.
-    pub(crate) closed_start: u32,
-    pub(crate) closed_blocks: u32,
+    /// The run that this block lies in.
+    pub(crate) run_start: u32,
+    pub(crate) run_blocks: u8,
+    /// The run before it in the same lane, and how many of its blocks were used: the link of the list of runs.
+    /// No blocks: this is the first run of its lane.
+    pub(crate) before_start: u32,
+    pub(crate) before_used: u8,
+    /// Which lane of the file the run was.
+    pub(crate) lane: u8,
     pub(crate) pointers: Pointers,
+    /// Only in the first block of a file, where there are no pointers: the beginning of the file's name when the
+    /// block was written, so that a repair can tell the owner what it has found. Zeros follow it.
+    pub(crate) name_hint: NameHint,
 }
+
+/// The first bytes of a name, zeros after it.
+pub(crate) type NameHint = [u8; NAME_HINT_BYTES];
+
+/// Bytes of a name that the first block of a file holds: the room of its pointers.
+pub(crate) const NAME_HINT_BYTES: usize = 4 * POINTERS;
 
 impl Header {
     /// Writes the header over the first bytes of `block` and seals the whole block, payload included.
@@ -60,11 +76,18 @@ impl Header {
         put_u16(block, 32, self.fill);
         block[34] = self.group_blocks;
         block[35] = self.group_position;
-        put_u32(block, 36, self.closed_start);
-        put_u32(block, 40, self.closed_blocks);
-        put_u32(block, 44, 0);
-        for (place, address) in self.pointers.iter().enumerate() {
-            put_u32(block, POINTERS_OFFSET + 4 * place, *address);
+        put_u32(block, 36, self.run_start);
+        put_u32(block, 40, self.before_start);
+        block[44] = self.run_blocks;
+        block[45] = self.before_used;
+        block[46] = self.lane;
+        block[47] = 0;
+        if self.index == 0 {
+            block[POINTERS_OFFSET..HEADER_BYTES].copy_from_slice(&self.name_hint);
+        } else {
+            for (place, address) in self.pointers.iter().enumerate() {
+                put_u32(block, POINTERS_OFFSET + 4 * place, *address);
+            }
         }
         let checksum = crc32c::crc32c_append(seed, &block[8..BLOCK_BYTES]);
         put_u32(block, 4, checksum);
@@ -78,29 +101,44 @@ impl Header {
         if crc32c::crc32c_append(seed, &block[8..BLOCK_BYTES]) != get_u32(block, 4) {
             return None;
         }
+        let index = get_u32(block, 28);
         let mut pointers = [0; POINTERS];
-        for (place, pointer) in pointers.iter_mut().enumerate() {
-            *pointer = get_u32(block, POINTERS_OFFSET + 4 * place);
+        let mut name_hint = [0; NAME_HINT_BYTES];
+        if index == 0 {
+            name_hint.copy_from_slice(&block[POINTERS_OFFSET..HEADER_BYTES]);
+        } else {
+            for (place, pointer) in pointers.iter_mut().enumerate() {
+                *pointer = get_u32(block, POINTERS_OFFSET + 4 * place);
+            }
         }
         let header = Self {
             file_id: get_u64(block, 8),
             sequence: get_u64(block, 16),
             address,
-            index: get_u32(block, 28),
+            index,
             fill: get_u16(block, 32),
             group_blocks: block[34],
             group_position: block[35],
-            closed_start: get_u32(block, 36),
-            closed_blocks: get_u32(block, 40),
+            run_start: get_u32(block, 36),
+            before_start: get_u32(block, 40),
+            run_blocks: block[44],
+            before_used: block[45],
+            lane: block[46],
             pointers,
+            name_hint,
         };
         let sane = usize::from(header.fill) <= PAYLOAD_BYTES
             && header.fill > 0
             && header.group_position < header.group_blocks
             && usize::from(header.group_blocks) <= GROUP_BLOCKS_MAX
-            && (1..COUNTER_END).contains(&header.file_id)
+            && (1..FILE_ID_END).contains(&header.file_id)
             && header.sequence < COUNTER_END
-            && header.index < u32::MAX;
+            && header.index < u32::MAX
+            && header.lane < 2
+            && (1..=RUN_BLOCKS_MAX).contains(&u32::from(header.run_blocks))
+            && u32::from(header.before_used) <= RUN_BLOCKS_MAX
+            && address >= header.run_start
+            && address - header.run_start < u32::from(header.run_blocks);
         sane.then_some(header)
     }
 }
@@ -157,9 +195,13 @@ mod tests {
             fill: 100,
             group_blocks: 2,
             group_position: 1,
-            closed_start: 16,
-            closed_blocks: 8,
+            run_start: 16,
+            run_blocks: 64,
+            before_start: 8,
+            before_used: 3,
+            lane: 1,
             pointers,
+            name_hint: [0; NAME_HINT_BYTES],
         }
     }
 

@@ -1,95 +1,115 @@
 //! How many device operations a call may cost: constants of the format, whatever the store holds.
 //!
 //! The sums below follow the code path by path; `tests/bounds.rs` drives random workloads on a counting
-//! device and fails if any call exceeds them. They hold for a damaged name table too. A read that walks around
-//! damaged data blocks may repeat its walk up to eight times, and a request for a table block that the device
-//! itself fails is repeated copy by copy.
+//! device and fails if any call exceeds them. A call after unsynced ones may have to flush for them: that flush is
+//! counted. Three things cost more, and all are damage: a read that walks around damaged data blocks may repeat its walk up to
+//! eight times; a request that the device fails is repeated block by block; and an append that finds nothing ready because a
+//! list of free blocks is damaged commits up to twice more.
 
-use base::block::{BLOCK_BYTES, BlockDevice};
+use base::block::BlockDevice;
 
 use crate::block::{GROUP_BLOCKS_MAX, PAYLOAD_BYTES};
 use crate::layout::{Layout, RUN_BLOCKS_MAX, TABLE_COPIES};
-use crate::root::SLOTS_MAX;
+use crate::root::{IMAGES_MAX, SLOTS_MAX};
 use crate::store::Store;
 
 /// Device operations of one call at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bound {
-    /// Blocks read.
+    /// Read requests, each one contiguous range of at most 16 KiB (20 KiB when a store is opened).
     pub reads: u64,
-    /// Write requests, each one contiguous range of at most 16 KiB.
+    /// Blocks read in all requests together.
+    pub blocks_read: u64,
+    /// Write requests, each one contiguous range of at most 16 KiB (20 KiB for a record with three blocks).
     pub writes: u64,
-    /// Flushes.
-    pub flushes: u64,
     /// Blocks written in all requests together.
     pub blocks_written: u64,
+    /// Flushes.
+    pub flushes: u64,
 }
 
 impl Bound {
-    const fn new(reads: u64, writes: u64, flushes: u64, blocks_written: u64) -> Self {
+    const fn new(
+        reads: u64,
+        blocks_read: u64,
+        writes: u64,
+        blocks_written: u64,
+        flushes: u64,
+    ) -> Self {
         Self {
             reads,
+            blocks_read,
             writes,
-            flushes,
             blocks_written,
+            flushes,
         }
     }
 
-    const fn plus(self, other: Self) -> Self {
+    /// Both calls, one after the other.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
         Self {
             reads: self.reads + other.reads,
+            blocks_read: self.blocks_read + other.blocks_read,
             writes: self.writes + other.writes,
-            flushes: self.flushes + other.flushes,
             blocks_written: self.blocks_written + other.blocks_written,
+            flushes: self.flushes + other.flushes,
         }
     }
 
     const fn times(self, count: u64) -> Self {
         Self {
             reads: self.reads * count,
+            blocks_read: self.blocks_read * count,
             writes: self.writes * count,
-            flushes: self.flushes * count,
             blocks_written: self.blocks_written * count,
+            flushes: self.flushes * count,
         }
     }
 }
 
-/// Two buckets, each with both copies.
-const LOOKUP: Bound = Bound::new(2 * TABLE_COPIES, 0, 0, 0);
-/// A record without a table block: two copies of the root.
-const RECORD: Bound = Bound::new(0, 1, 0, 2);
+/// Two buckets, each with both copies: one request each.
+const LOOKUP: Bound = Bound::new(2, 2 * TABLE_COPIES, 0, 0, 0);
+/// A record without images: two copies of the root.
+const RECORD: Bound = Bound::new(0, 0, 1, 2, 0);
 /// What a table block adds: its place in the record, and then in the table, twice.
-const IMAGE: Bound = Bound::new(0, 1, 0, 1 + TABLE_COPIES);
-const FLUSH: Bound = Bound::new(0, 0, 1, 0);
-/// Spilling the free list: unlink a chain and commit that, if no plain piece is left; write the list.
-const SPILL: Bound = Bound::new(1, 0, 0, 0)
+const TABLE_IMAGE: Bound = Bound::new(0, 0, 1, 1 + TABLE_COPIES, 0);
+/// What a data block adds.
+const DATA_IMAGE: Bound = Bound::new(0, 0, 1, 2, 0);
+const FLUSH: Bound = Bound::new(0, 0, 0, 0, 1);
+/// A record that spills a list of free pieces holds it and a place for an image.
+const SPILL: Bound = Bound::new(0, 0, 0, 2, 0);
+const READ: Bound = Bound::new(1, 1, 0, 0, 0);
+/// The blocks of a group, in one piece.
+const GROUP: Bound = Bound::new(0, 0, 1, GROUP_BLOCKS_MAX as u64, 0);
+/// Writing back the least recently used file: its table block.
+const EVICT: Bound = Bound::new(1, TABLE_COPIES, 0, 0, 0).plus(TABLE_IMAGE);
+/// The first group of an append: write back another file, read the last block, reclaim something free, record,
+/// group, flush. What an earlier call left unflushed costs one more flush.
+const APPEND_FIRST: Bound = EVICT
+    .plus(READ)
+    .plus(READ)
     .plus(RECORD)
-    .plus(FLUSH)
-    .plus(Bound::new(0, 1, 1, 1));
-/// Allocating a run: load a spilled list, unlink a chain, each with its commit; unlink another ahead of need.
-const ALLOCATE: Bound = Bound::new(1, 0, 0, 0)
-    .plus(RECORD)
-    .plus(FLUSH)
-    .times(2)
-    .plus(Bound::new(1, 0, 0, 0));
-/// The blocks of a group, in two pieces.
-const GROUP: Bound = Bound::new(0, 2, 0, GROUP_BLOCKS_MAX as u64);
-/// Writing back the least recently used file: its table block, or that of another if it is damaged.
-const EVICT: Bound = Bound::new(2 * TABLE_COPIES, 0, 0, 0).plus(IMAGE);
-/// Reading the last block of the file.
-const TAIL: Bound = Bound::new(1, 0, 0, 0);
-/// The first group of an append to a file that was not being appended to.
-const APPEND_FIRST: Bound = SPILL
-    .plus(EVICT)
-    .plus(TAIL)
-    .plus(ALLOCATE)
-    .plus(RECORD)
+    .plus(SPILL)
     .plus(GROUP)
+    .plus(FLUSH)
     .plus(FLUSH);
 /// Each further group of a long append.
-const APPEND_MORE: Bound = SPILL.plus(ALLOCATE).plus(RECORD).plus(GROUP).plus(FLUSH);
-const CREATE: Bound = LOOKUP.plus(RECORD).plus(IMAGE).plus(FLUSH);
-const DELETE: Bound = SPILL.plus(LOOKUP).plus(RECORD).plus(IMAGE).plus(FLUSH);
+const APPEND_MORE: Bound = READ
+    .plus(RECORD)
+    .plus(SPILL)
+    .plus(GROUP)
+    .plus(FLUSH)
+    .plus(FLUSH);
+const CREATE: Bound = LOOKUP
+    .plus(RECORD)
+    .plus(SPILL)
+    .plus(TABLE_IMAGE)
+    .plus(FLUSH)
+    .plus(FLUSH);
+/// Also: a read for a chain, should there be no cluster left for the next list of free pieces.
+const DELETE: Bound = CREATE.plus(READ);
+const RENAME: Bound = DELETE.plus(LOOKUP).plus(TABLE_IMAGE);
 
 /// The bounds of a store, functions of its format parameters alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +144,12 @@ impl Bounds {
         APPEND_FIRST.plus(APPEND_MORE.times(groups(bytes).saturating_sub(1)))
     }
 
+    /// `rename`, whether or not it replaces a file.
+    #[must_use]
+    pub fn rename(&self) -> Bound {
+        RENAME
+    }
+
     /// `replace` with `bytes` bytes.
     #[must_use]
     pub fn replace(&self, bytes: u64) -> Bound {
@@ -132,47 +158,113 @@ impl Bounds {
         } else {
             self.append(bytes)
         };
-        // When it fails for want of space, what it wrote is freed: room for that, and a record.
+        // When it fails for want of space, what it wrote is freed: one more record.
         LOOKUP
             .plus(content)
             .plus(DELETE)
-            .plus(SPILL)
             .plus(RECORD)
+            .plus(SPILL)
             .plus(FLUSH)
+    }
+
+    /// `write_at` of `bytes` bytes within a file.
+    #[must_use]
+    pub fn overwrite(&self, bytes: u64) -> Bound {
+        let payload = PAYLOAD_BYTES as u64;
+        let blocks = if bytes == 0 {
+            0
+        } else {
+            (bytes - 1).div_ceil(payload) + 1
+        };
+        let piece = self
+            .seek()
+            .plus(READ.times(IMAGES_MAX as u64 - 1))
+            .plus(RECORD)
+            .plus(DATA_IMAGE.times(IMAGES_MAX as u64))
+            .plus(FLUSH);
+        piece.times(blocks.div_ceil(IMAGES_MAX as u64)).plus(FLUSH)
+    }
+
+    /// `write_at` of `bytes` bytes that begins `gap` bytes behind the end of the file.
+    #[must_use]
+    pub fn write_beyond(&self, gap: u64, bytes: u64) -> Bound {
+        // Zeros are appended in pieces of a group's length, each of which may take two groups.
+        let group = GROUP_BLOCKS_MAX as u64 * PAYLOAD_BYTES as u64;
+        let pieces = 2 * gap.div_ceil(group);
+        self.append(bytes).plus(APPEND_MORE.times(pieces))
+    }
+
+    /// `truncate` to a length that is shorter by `bytes` bytes: finding the new end, and a read or two for each run of
+    /// blocks that is cut off, of which each holds at least one.
+    #[must_use]
+    pub fn truncate(&self, bytes: u64) -> Bound {
+        let runs = bytes.div_ceil(PAYLOAD_BYTES as u64) + 2;
+        let halving = u64::from(RUN_BLOCKS_MAX.ilog2()) + 1;
+        self.seek()
+            .plus(READ.times(2 * runs + halving))
+            .plus(Bound::new(1, TABLE_COPIES, 0, 0, 0))
+            .plus(RECORD)
+            .plus(SPILL)
+            .plus(DATA_IMAGE)
+            .plus(TABLE_IMAGE)
+            .plus(FLUSH)
+            .plus(FLUSH)
+    }
+
+    /// `sync`.
+    #[must_use]
+    pub fn sync(&self) -> Bound {
+        FLUSH
+    }
+
+    /// Finding a block of a file.
+    fn seek(&self) -> Bound {
+        let levels = u64::from(self.data_blocks.next_power_of_two().trailing_zeros());
+        READ.times(1 + levels)
     }
 
     /// `read` of `bytes` bytes at any offset of a file of any length.
     #[must_use]
     pub fn read(&self, bytes: u64) -> Bound {
-        let levels = u64::from(self.data_blocks.next_power_of_two().trailing_zeros());
-        Bound::new(1 + levels + bytes.div_ceil(PAYLOAD_BYTES as u64), 0, 0, 0)
+        self.seek()
+            .plus(READ.times(bytes.div_ceil(PAYLOAD_BYTES as u64)))
     }
 
     /// `list` of the whole name table.
     #[must_use]
     pub fn list(&self) -> Bound {
-        Bound::new(self.bucket_count * TABLE_COPIES, 0, 0, 0)
+        Bound::new(self.bucket_count, self.bucket_count * TABLE_COPIES, 0, 0, 0)
     }
 
     /// Opening the store after anything, recovery included.
     #[must_use]
     pub fn mount(&self) -> Bound {
-        // Each record once, and block by block if that fails.
-        let superblocks_and_records = Bound::new(2 + 16 + 2, 0, 0, 0);
-        let replay = Bound::new(TABLE_COPIES, 1, 1, TABLE_COPIES).times(2);
-        let lanes = Bound::new(SLOTS_MAX as u64 * 3 * u64::from(RUN_BLOCKS_MAX), 0, 0, 0);
-        superblocks_and_records
+        let images = IMAGES_MAX as u64;
+        let superblocks = READ.times(3);
+        // Both places and both clusters that they may have announced.
+        let records = Bound::new(1, images + 2, 0, 0, 0).times(4);
+        let complete = READ.times(TABLE_COPIES * images).times(4);
+        let replay = READ
+            .times(TABLE_COPIES)
+            .plus(Bound::new(0, 0, 1, TABLE_COPIES, 0))
+            .times(2 * images);
+        let blocks = u64::from(RUN_BLOCKS_MAX);
+        let requests = blocks.div_ceil(GROUP_BLOCKS_MAX as u64);
+        let lanes = Bound::new(requests, blocks, 0, 0, 0).times(3 * SLOTS_MAX as u64);
+        superblocks
+            .plus(records)
+            .plus(complete)
             .plus(FLUSH)
             .plus(replay)
+            .plus(FLUSH)
             .plus(lanes)
-            .plus(SPILL)
-            .plus(RECORD.plus(FLUSH).times(2))
+            .plus(RECORD.plus(SPILL).plus(FLUSH).times(2))
     }
 
     /// `close`.
     #[must_use]
     pub fn close(&self) -> Bound {
-        RECORD.plus(FLUSH).plus(FLUSH)
+        RECORD.plus(FLUSH).plus(FLUSH).plus(FLUSH)
     }
 
     /// Bytes of memory that an open store holds, fixed when it is opened.
@@ -189,6 +281,7 @@ impl Bounds {
             ("open, stat".to_owned(), self.open()),
             ("create".to_owned(), self.create()),
             ("delete, any length".to_owned(), self.delete()),
+            ("rename".to_owned(), self.rename()),
             ("append 4096 bytes".to_owned(), self.append(4096)),
             (
                 format!("append {atomic} bytes, the atomic maximum"),
@@ -196,11 +289,18 @@ impl Bounds {
             ),
             ("append, each further 15616 bytes".to_owned(), APPEND_MORE),
             ("replace with 4096 bytes".to_owned(), self.replace(4096)),
-            ("read 4096 bytes at any offset".to_owned(), self.read(4096)),
             (
-                "read, each further 3904 bytes".to_owned(),
-                Bound::new(1, 0, 0, 0),
+                "overwrite 4096 bytes within a file".to_owned(),
+                self.overwrite(4096),
             ),
+            (
+                "write 4096 bytes, 4096 behind the end".to_owned(),
+                self.write_beyond(4096, 4096),
+            ),
+            ("truncate by 4096 bytes".to_owned(), self.truncate(4096)),
+            ("sync".to_owned(), self.sync()),
+            ("read 4096 bytes at any offset".to_owned(), self.read(4096)),
+            ("read, each further 3904 bytes".to_owned(), READ),
             ("list".to_owned(), self.list()),
             ("open the store, recovery included".to_owned(), self.mount()),
             ("close the store".to_owned(), self.close()),
@@ -224,7 +324,16 @@ impl<D: BlockDevice> Store<D> {
     }
 
     fn memory_bytes(&self) -> u64 {
-        let blocks = self.image.len() + self.group.len() + self.scratch.len() + 9 * BLOCK_BYTES;
+        let buffers = [
+            &self.images,
+            &self.images_before,
+            &self.pair,
+            &self.record,
+            &self.group,
+            &self.scratch,
+            &self.neighbours,
+        ];
+        let blocks: usize = buffers.iter().map(|buffer| buffer.len()).sum();
         let addresses = self.addresses.memory_bytes();
         let tails = self.tails.len() * (size_of::<crate::append::TailCache>() + PAYLOAD_BYTES);
         let files = self.files.len() * size_of::<crate::store::OpenFile>();

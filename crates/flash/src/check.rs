@@ -4,12 +4,10 @@ use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, DeviceError};
 
 use crate::block::{Header, PAYLOAD_BYTES, POINTERS, pointer_target};
 use crate::error::{Error, Result};
-use crate::layout::{
-    CLUSTER_BLOCKS, Layout, RECORD_BLOCKS, SUPERBLOCK_FIRST, TABLE_COPIES, superblock_second,
-};
-use crate::recovery::is_image;
-use crate::root::{FileState, Root, SlotKind};
-use crate::space::{open_trunk, trunk_piece};
+use crate::layout::{CLUSTER_BLOCKS, Layout, TABLE_COPIES};
+use crate::recovery::{is_image, last_block};
+use crate::root::{FileState, IMAGES_MAX, Piece, Root, SlotKind};
+use crate::space::{open_trunk, trunk_address, trunk_piece};
 use crate::store::{Store, is_readable};
 use crate::table::{Bucket, buckets_of};
 
@@ -179,55 +177,88 @@ impl<D: BlockDevice> Store<D> {
     fn check_superblocks(&mut self, report: &mut CheckReport) -> Result<()> {
         let geometry = self.device.geometry();
         let mut block = BlockBuffer::zeroed(1);
-        for place in [SUPERBLOCK_FIRST, superblock_second(self.layout.block_count)] {
+        for place in self.layout.superblocks() {
             if !is_readable(self.device.read(place, &mut block))?
                 || Layout::decode(&block, geometry).ok().as_ref() != Some(&self.layout)
             {
-                let text =
-                    "one of the two copies of the superblock is damaged; the other stands in"
-                        .to_owned();
+                let text = "a copy of the superblock is damaged; another one stands in".to_owned();
                 report.add(None, Some(place), false, text);
             }
         }
         Ok(())
     }
 
-    /// Every copy of both records should be there, unless a power cut has come while one was being written;
+    /// Every copy of the last records should be there, unless a power cut has come while one was being written;
     /// opening the store for writing mends that, so only then is it a problem.
     fn check_records(&mut self, report: &mut CheckReport) -> Result<()> {
         let current = self.root.record_sequence;
-        for sequence in [Some(current), current.checked_sub(1)]
-            .into_iter()
-            .flatten()
-        {
-            let address = self.layout.record_block(sequence & 1);
-            let mut blocks = BlockBuffer::zeroed(RECORD_BLOCKS as usize);
+        let place = u64::from(self.root.place);
+        // The last record in each fixed place, and the last of all where that stands in a cluster of its own.
+        let mut wanted = vec![
+            (self.layout.record_block(place), None),
+            (self.layout.record_block(1 - place), None),
+        ];
+        if self.root.spilled {
+            wanted.push((u64::from(self.root.trunk_head), Some(current)));
+        } else {
+            wanted[0].1 = Some(current);
+        }
+        for (address, sequence) in wanted {
+            let mut blocks = BlockBuffer::zeroed(IMAGES_MAX + 2);
             for (number, block) in blocks.chunks_exact_mut(BLOCK_BYTES).enumerate() {
-                if !is_readable(self.device.read(address + number as u64, block))? {
+                // Beyond the end of the last cluster there is nothing to read.
+                let read = self.device.read(address + number as u64, block);
+                if !is_readable(read)? {
                     block.fill(0);
                 }
             }
-            let root = |place: usize| {
-                Root::decode(blocks.block(place), &self.layout)
-                    .filter(|(root, _)| root.record_sequence == sequence)
-            };
-            let known = (0..3).find_map(root);
-            let image = known.and_then(|(_, image)| image);
-            let last = if image.is_some() { 2 } else { 1 };
-            for place in 0..=last {
-                let intact = match image {
-                    Some(image) if place == 1 => is_image(blocks.block(1), image, &self.layout),
-                    _ => root(place).is_some(),
-                };
-                if !intact && self.read_only {
-                    report.records_incomplete = true;
-                } else if !intact {
-                    let text = "a copy of a commit record is damaged; another one stands in";
-                    report.add(None, Some(address + place as u64), false, text.to_owned());
-                }
-            }
+            self.check_record(address, sequence, &blocks, report);
         }
         Ok(())
+    }
+
+    fn check_record(
+        &self,
+        address: u64,
+        sequence: Option<u64>,
+        blocks: &BlockBuffer,
+        report: &mut CheckReport,
+    ) {
+        let root = |place: usize| {
+            Root::decode(blocks.block(place), &self.layout).filter(|(root, images)| {
+                (place == 0 || place == last_block(root, images))
+                    && sequence.is_none_or(|sequence| root.record_sequence == sequence)
+            })
+        };
+        // Of what an older, longer record has left behind, the newest root tells what should be there.
+        let known = (0..IMAGES_MAX + 2)
+            .rev()
+            .filter_map(root)
+            .max_by_key(|(root, _)| root.record_sequence);
+        let mut damaged = Vec::new();
+        if let Some((newest, images)) = known {
+            let same = |place: usize| {
+                root(place).is_some_and(|(root, _)| root.record_sequence == newest.record_sequence)
+            };
+            let last = last_block(&newest, &images);
+            damaged.extend([0, last].into_iter().filter(|place| !same(*place)));
+            for (index, image) in images.as_slice().iter().enumerate() {
+                if !is_image(blocks.block(1 + index), *image, &self.layout) {
+                    damaged.push(1 + index);
+                }
+            }
+        } else if self.root.record_sequence > 1 {
+            // Until the second record there is one place that never held one.
+            damaged.push(0);
+        }
+        for place in damaged {
+            if self.read_only {
+                report.records_incomplete = true;
+            } else {
+                let text = "a copy of a commit record is damaged; another one stands in";
+                report.add(None, Some(address + place as u64), false, text.to_owned());
+            }
+        }
     }
 
     fn check_free_space(&mut self, report: &mut CheckReport, owners: &mut Owners) -> Result<()> {
@@ -251,7 +282,7 @@ impl<D: BlockDevice> Store<D> {
             }
             if !is_readable(
                 self.device
-                    .read(u64::from(trunk), self.scratch.block_mut(0)),
+                    .read(trunk_address(trunk), self.scratch.block_mut(0)),
             )? {
                 self.scratch.block_mut(0).fill(0);
             }
@@ -287,14 +318,12 @@ impl<D: BlockDevice> Store<D> {
                 owners.claim(piece.start, piece.blocks, 1, report);
                 report.blocks_free += u64::from(piece.blocks);
             } else {
-                let state = FileState {
-                    file_id: piece.file_id,
-                    closed_start: piece.start,
-                    closed_blocks: piece.blocks,
-                    ..FileState::default()
-                };
-                report.blocks_free += self.claim_closed_runs(&state, None, 1, report, owners)?;
+                report.blocks_free += self.claim_chain(&piece, None, 1, report, owners)?;
             }
+        }
+        if self.root.announced != 0 {
+            // Neither free nor a file's, but accounted for.
+            owners.claim(self.root.announced, CLUSTER_BLOCKS, 1, report);
         }
         let beyond = self.layout.data_end - frontier;
         owners.claim(frontier, beyond, 1, report);
@@ -302,19 +331,19 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Claims the full runs of a file, most recent first, as far as the links can be followed; returns their
-    /// blocks.
-    fn claim_closed_runs(
+    /// Claims the runs of a list, most recent first, as far as the links can be followed; returns their blocks.
+    fn claim_chain(
         &mut self,
-        state: &FileState,
+        chain: &Piece,
         file: Option<&str>,
         owner: u32,
         report: &mut CheckReport,
         owners: &mut Owners,
     ) -> Result<u64> {
         let mut total = 0;
-        let (mut start, mut blocks) = (state.closed_start, state.closed_blocks);
-        while blocks > 0 {
+        let mut piece = *chain;
+        loop {
+            let (start, blocks) = (piece.start, piece.blocks);
             if !self.layout.is_data_run(start, blocks) || owners.owns(start, owner) {
                 let text =
                     "the list of its runs leads outside the data region or in a circle".to_owned();
@@ -323,18 +352,19 @@ impl<D: BlockDevice> Store<D> {
             }
             owners.claim(start, blocks, owner, report);
             total += u64::from(blocks);
-            let last = start + blocks - 1;
-            let link = match self.read_data_block(last) {
+            let link = match self.run_before(&piece) {
                 Err(Error::Device(DeviceError::Io { .. })) => None,
                 link => link?,
             };
             match link {
-                Some(header) if header.file_id == state.file_id => {
-                    (start, blocks) = (header.closed_start, header.closed_blocks);
+                Some(before) if before.is_none() || before.start == piece.end => break,
+                Some(before) => {
+                    piece.start = before.start;
+                    piece.blocks = before.blocks();
                 }
-                _ => {
+                None => {
                     let text = "the link to the file's earlier runs is damaged; their blocks would not be freed";
-                    report.add(file, Some(u64::from(last)), false, text.to_owned());
+                    report.add(file, Some(u64::from(start)), false, text.to_owned());
                     break;
                 }
             }
@@ -348,7 +378,7 @@ impl<D: BlockDevice> Store<D> {
         report: &mut CheckReport,
     ) -> Result<Vec<(String, FileState)>> {
         let address = self.layout.bucket_block(bucket);
-        if !self.is_overlaid(bucket) {
+        if !self.is_overlaid(address) {
             let mut intact = 0;
             for copy in 0..TABLE_COPIES {
                 let block = self.scratch.block_mut(1 + copy as usize);
@@ -404,15 +434,26 @@ impl<D: BlockDevice> Store<D> {
         report.files += 1;
         let owner = owners.names.len() as u32 + 2;
         owners.names.push(name.to_owned());
-        let total = self.claim_closed_runs(state, Some(name), owner, report, owners)?;
-        if total != u64::from(state.closed_total) {
+        let mut total = 0;
+        for lane in &state.lanes {
+            if !lane.before.is_none() {
+                let chain = Piece {
+                    start: lane.before.start,
+                    blocks: lane.before.blocks(),
+                    file_id: state.file_id,
+                    end: 0,
+                };
+                total += self.claim_chain(&chain, Some(name), owner, report, owners)?;
+            }
+        }
+        if total != u64::from(state.closed_blocks) {
             let text = format!(
                 "its full runs hold {total} blocks instead of {}",
-                state.closed_total
+                state.closed_blocks
             );
             report.add(Some(name), None, false, text);
         }
-        for run in [state.lanes[0], state.lanes[1], state.reserve] {
+        for run in [state.lanes[0].run, state.lanes[1].run, state.reserve] {
             if !run.is_none() {
                 owners.claim(run.start, u32::from(run.blocks), owner, report);
             }

@@ -7,8 +7,8 @@ use base::block::{BLOCK_BYTES, Geometry};
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::error::{Error, Part, Result};
 
-/// The on-disk format that this program reads and writes. Format 0 is provisional.
-pub const FORMAT_VERSION: u32 = 0;
+/// The on-disk format that this program reads and writes. Format 0 was provisional and has no upgrade path.
+pub const FORMAT_VERSION: u32 = 1;
 
 /// Blocks that are allocated together and stay together: the unit of allocation, 16 KiB.
 pub(crate) const CLUSTER_BLOCKS: u32 = 4;
@@ -16,20 +16,23 @@ pub(crate) const CLUSTER_BLOCKS: u32 = 4;
 pub(crate) const RUN_BLOCKS_MAX: u32 = 64;
 
 pub(crate) const SUPERBLOCK_FIRST: u64 = 0;
+/// A copy of the superblock whose place does not depend on the size of the device, which may have grown.
+pub(crate) const SUPERBLOCK_NEAR: u64 = 2;
 /// The first of the two places for records; the other one is at the end of the device.
 const RECORD_FIRST: u64 = 4;
-pub(crate) const RECORD_BLOCKS: u64 = 4;
-pub(crate) const TABLE_FIRST: u64 = 8;
-/// Blocks behind the data: the other place for records, and the second superblock. What must not be lost
+/// Blocks of a place for records: a root, the images that go with it, the root again, and room.
+pub(crate) const RECORD_PLACE_BLOCKS: u64 = 8;
+pub(crate) const TABLE_FIRST: u64 = RECORD_FIRST + RECORD_PLACE_BLOCKS;
+/// Blocks behind the data: the other place for records, and the last superblock. What must not be lost
 /// at once lies at the two ends of the device, never in one erase block.
-const END_BLOCKS: u64 = 8;
+const END_BLOCKS: u64 = RECORD_PLACE_BLOCKS + CLUSTER_BLOCKS as u64;
 /// A smaller device holds no store.
 pub(crate) const BLOCKS_MIN: u64 = TABLE_FIRST + END_BLOCKS;
 /// Copies of each block of the name table, side by side.
 pub(crate) const TABLE_COPIES: u64 = 2;
 
 pub(crate) const BUCKET_HEADER_BYTES: usize = 32;
-pub(crate) const ENTRY_FIXED_BYTES: usize = 72;
+pub(crate) const ENTRY_FIXED_BYTES: usize = 68;
 
 const MAGIC: &[u8; 8] = b"KEELFLSH";
 
@@ -80,8 +83,8 @@ impl FormatOptions {
     }
 }
 
-/// Where the second superblock is on a device of so many blocks.
-pub(crate) fn superblock_second(block_count: u64) -> u64 {
+/// Where the last superblock is on a device of so many blocks.
+pub(crate) fn superblock_far(block_count: u64) -> u64 {
     let cluster = u64::from(CLUSTER_BLOCKS);
     block_count.min(u64::from(u32::MAX)) / cluster * cluster - cluster
 }
@@ -145,6 +148,28 @@ impl Layout {
     /// First block of the pair that holds bucket `bucket`.
     pub(crate) fn bucket_block(&self, bucket: u32) -> u64 {
         TABLE_FIRST + u64::from(bucket) * TABLE_COPIES
+    }
+
+    /// Where the copies of the superblock are, the most trusted first.
+    pub(crate) fn superblocks(&self) -> [u64; 3] {
+        [
+            SUPERBLOCK_FIRST,
+            SUPERBLOCK_NEAR,
+            superblock_far(self.block_count),
+        ]
+    }
+
+    /// The bucket whose first copy is block `address`.
+    pub(crate) fn bucket_at(&self, address: u64) -> Option<u32> {
+        let offset = address.checked_sub(TABLE_FIRST)?;
+        let bucket = offset / TABLE_COPIES;
+        (offset.is_multiple_of(TABLE_COPIES) && bucket < u64::from(self.bucket_count))
+            .then_some(bucket as u32)
+    }
+
+    /// Whether files may own block `address`.
+    pub(crate) fn is_data_block(&self, address: u32) -> bool {
+        (self.data_first..self.data_end).contains(&address)
     }
 
     /// First block of place `place` (0 or 1) for records.
@@ -256,8 +281,8 @@ pub(crate) fn bucket_count_for(files_max: u64, entries_per_bucket: u64) -> u64 {
     files_max.div_ceil(load_mean) + 16
 }
 
-const _: () = assert!(RECORD_FIRST + RECORD_BLOCKS <= TABLE_FIRST);
-const _: () = assert!(RECORD_BLOCKS < END_BLOCKS);
+const _: () = assert!(RECORD_FIRST + RECORD_PLACE_BLOCKS <= TABLE_FIRST);
+const _: () = assert!(RECORD_PLACE_BLOCKS < END_BLOCKS);
 
 #[cfg(test)]
 mod tests {
@@ -310,8 +335,8 @@ mod tests {
             .unwrap();
             let table_end = layout.bucket_block(layout.bucket_count - 1) + TABLE_COPIES;
             assert!(table_end <= u64::from(layout.data_first));
-            let second = superblock_second(layout.block_count);
-            assert!(layout.record_block(1) + RECORD_BLOCKS <= second);
+            let second = superblock_far(layout.block_count);
+            assert!(layout.record_block(1) + RECORD_PLACE_BLOCKS <= second);
             assert!(second < layout.block_count);
         }
     }

@@ -13,33 +13,36 @@
 //! order and torn at any sector, is a consistent store; no block has two owners or none; a byte that is
 //! returned was written to that file at that place; no call exceeds [`Store::bounds`].
 //!
-//! **Files:** `store.rs` records and barriers, `layout.rs` superblock and regions, `root.rs` the root block,
-//! `table.rs` the name table, `block.rs` data blocks, `space.rs` free space; the operations are in
-//! `names.rs`, `append.rs` and `read.rs` with `address_cache.rs`; `recovery.rs`, `check.rs`, `bounds.rs`,
-//! `error.rs`, `bytes.rs`.
+//! **Files:** `store.rs` the open store, `record.rs` records and barriers, `layout.rs` superblock and regions,
+//! `root.rs` the root block, `table.rs` the name table, `block.rs` data blocks, `space.rs` free space; the operations
+//! are in `names.rs`, `append.rs`, `overwrite.rs`, `truncate.rs`, `replace.rs` and `read.rs` with `address_cache.rs`;
+//! `recovery.rs`, `check.rs`, `bounds.rs`, `error.rs`, `bytes.rs`.
 
 mod address_cache;
 mod append;
 mod block;
 mod bounds;
 mod bytes;
-mod change;
 mod check;
 mod error;
 mod layout;
 mod names;
+mod overwrite;
 mod read;
+mod record;
 mod recovery;
+mod replace;
 mod root;
 mod space;
 mod store;
 mod table;
+mod truncate;
 
 pub use append::APPEND_ATOMIC_BYTES_MAX;
 pub use block::PAYLOAD_BYTES;
 pub use bounds::{Bound, Bounds};
-pub use change::OVERWRITE_ATOMIC_BYTES_MAX;
 pub use check::{CheckReport, Problem};
 pub use error::{Error, Part, Result};
 pub use layout::{FORMAT_VERSION, FormatOptions, Layout};
+pub use overwrite::OVERWRITE_ATOMIC_BYTES_MAX;
 pub use store::{FileHandle, OpenOptions, Recovery, Stat, Statistics, Store};

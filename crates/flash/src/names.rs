@@ -1,16 +1,17 @@
-//! Files by name: create, open, delete, replace, list, stat. Each is one record, hence atomic.
+//! Files by name: create, open, delete, rename, list, stat. Each is one record, hence atomic.
 
 use base::block::BlockDevice;
 
+use crate::block::{NAME_HINT_BYTES, NameHint};
 use crate::error::{Error, Result};
-use crate::layout::TABLE_COPIES;
-use crate::root::{FileState, Slot, SlotKind};
+use crate::root::{FileState, Slot};
 use crate::space::PIECES_PER_FILE;
 use crate::store::{FileHandle, OpenFile, Stat, Store};
 use crate::table::{buckets_of, set_entry, validate_name};
 
-/// Bytes that [`Store::replace_from`] holds in memory.
-const SOURCE_BYTES: usize = 256 << 10;
+/// First scratch block for the buckets of a name, and for those of a second one.
+const SCRATCH_NAME: usize = 1;
+const SCRATCH_OTHER_NAME: usize = 3;
 
 /// Where a name is, or where it would go.
 pub(crate) struct Place {
@@ -21,10 +22,10 @@ pub(crate) struct Place {
 }
 
 /// Result of looking a name up in its two buckets.
-struct Lookup {
-    found: Option<(Place, FileState)>,
+pub(crate) struct Lookup {
+    pub(crate) found: Option<(Place, FileState)>,
     /// Free entry in the emptier bucket.
-    free: Option<Place>,
+    pub(crate) free: Option<Place>,
 }
 
 impl<D: BlockDevice> Store<D> {
@@ -38,13 +39,10 @@ impl<D: BlockDevice> Store<D> {
         let place = self.place_for_new(name)?;
         // A handle first: nothing may fail once the file exists.
         let handle = self.free_handle()?;
-        let state = FileState {
-            file_id: self.root.next_file_id,
-            ..FileState::default()
-        };
-        self.begin_image(place.bucket, place.scratch);
+        let state = FileState::empty(self.root.next_file_id);
+        let image = self.begin_table_image(place.bucket, place.scratch)?;
         set_entry(
-            self.image.block_mut(0),
+            self.images.block_mut(image),
             place.entry,
             Some((name, &state)),
             &self.layout,
@@ -107,154 +105,73 @@ impl<D: BlockDevice> Store<D> {
         validate_name(name, self.layout.name_bytes_max)?;
         self.make_piece_room(PIECES_PER_FILE)?;
         let (place, state) = self.find(name)?;
-        self.begin_image(place.bucket, place.scratch);
-        set_entry(self.image.block_mut(0), place.entry, None, &self.layout);
-        self.forget_file(&state);
-        self.root.files = self.root.files.saturating_sub(1);
-        self.commit()
-    }
-
-    /// Replaces the whole content of a file, creating it when absent. Durable and atomic: after a power cut
-    /// the file is the old one or the new one. Handles on the old content become stale.
-    ///
-    /// # Errors
-    /// As [`create`](Self::create) and [`append`](Self::append); on any error the file is the old one.
-    pub fn replace(&mut self, name: &str, data: &[u8]) -> Result<()> {
-        self.begin_change()?;
-        validate_name(name, self.layout.name_bytes_max)?;
-        let lookup = self.look_up(name)?;
-        if lookup.found.is_none() && lookup.free.is_none() {
-            return Err(Error::NameTableFull);
-        }
-        let content = FileState {
-            file_id: self.root.next_file_id,
-            ..FileState::default()
-        };
-        self.check_space_for(&content, data.len())?;
-        if data.is_empty() {
-            return self.install(name, content, None);
-        }
-        let slot = self.begin_temporary()?;
-        let written = self.append_to_slot(slot, data);
-        self.settle(name, slot, written)
-    }
-
-    /// As [`replace`](Self::replace), with content of any length that `read` hands over piece by piece, in
-    /// bounded memory. `read` fills a part of the buffer it is given and returns its length, 0 at the end.
-    /// Returns the bytes stored.
-    ///
-    /// # Errors
-    /// As [`replace`](Self::replace), and [`Error::Source`] when `read` fails; the file is then the old one.
-    pub fn replace_from(
-        &mut self,
-        name: &str,
-        read: &mut dyn FnMut(&mut [u8]) -> std::io::Result<usize>,
-    ) -> Result<u64> {
-        let mut buffer = vec![0; SOURCE_BYTES];
-        let mut length = fill(&mut buffer, read)?;
-        if length < SOURCE_BYTES {
-            return self
-                .replace(name, &buffer[..length])
-                .map(|()| length as u64);
-        }
-        self.begin_change()?;
-        validate_name(name, self.layout.name_bytes_max)?;
-        let lookup = self.look_up(name)?;
-        if lookup.found.is_none() && lookup.free.is_none() {
-            return Err(Error::NameTableFull);
-        }
-        let slot = self.begin_temporary()?;
-        let mut total = 0;
-        let mut written = Ok(());
-        while length > 0 && written.is_ok() {
-            written = self.append_to_slot(slot, &buffer[..length]);
-            total += length as u64;
-            if written.is_ok() {
-                match fill(&mut buffer, read) {
-                    Ok(more) => length = more,
-                    Err(error) => written = Err(error),
-                }
-            }
-        }
-        self.settle(name, slot, written)?;
-        Ok(total)
-    }
-
-    /// A slot for new content that no name has yet.
-    fn begin_temporary(&mut self) -> Result<usize> {
-        let slot = self.free_slot()?;
-        self.root.slots[slot] = Slot {
-            kind: SlotKind::Temporary,
-            bucket: 0,
-            entry: 0,
-            state: FileState {
-                file_id: self.root.next_file_id,
-                ..FileState::default()
-            },
-        };
-        self.root.next_file_id += 1;
-        self.root_changed = true;
-        self.tails[slot].forget();
-        Ok(slot)
-    }
-
-    /// Gives the temporary content to `name` if it was written, or frees it.
-    fn settle(&mut self, name: &str, slot: usize, written: Result<()>) -> Result<()> {
-        let content = self.root.slots[slot].state;
-        let done = written.and_then(|()| self.install(name, content, Some(slot)));
-        if done.is_err() {
-            self.undo_temporary(slot)?;
-        }
-        done
-    }
-
-    /// Gives `name` the new content and frees the old, in one record.
-    fn install(&mut self, name: &str, content: FileState, temporary: Option<usize>) -> Result<()> {
-        self.make_piece_room(PIECES_PER_FILE)?;
-        // Looked up anew: evicting another file may have changed the bucket since.
-        let lookup = self.look_up(name)?;
-        let old = lookup.found.as_ref().map(|(_, state)| *state);
-        let place = lookup
-            .found
-            .map(|(place, _)| place)
-            .or(lookup.free)
-            .ok_or(Error::NameTableFull)?;
-        self.begin_image(place.bucket, place.scratch);
+        let image = self.begin_table_image(place.bucket, place.scratch)?;
         set_entry(
-            self.image.block_mut(0),
+            self.images.block_mut(image),
             place.entry,
-            Some((name, &content)),
+            None,
             &self.layout,
         );
-        match old {
-            Some(state) => self.forget_file(&state),
-            None => self.root.files += 1,
-        }
-        match temporary {
-            Some(slot) => {
-                self.root.slots[slot] = Slot {
-                    kind: SlotKind::Named,
-                    bucket: place.bucket,
-                    entry: place.entry,
-                    state: content,
-                };
-            }
-            None => self.root.next_file_id += 1,
-        }
+        self.forget_file(&state);
+        self.root.files = self.root.files.saturating_sub(1);
+        self.find_cluster_to_announce();
         self.commit()
     }
 
-    /// Frees what an unsuccessful replace had written.
-    fn undo_temporary(&mut self, slot: usize) -> Result<()> {
-        if self.has_failed() {
-            // Recovery will do it when the store is opened again.
+    /// Gives the file called `from` the name `to`, in place of a file of that name if there is one. Durable and
+    /// atomic. Handles on the renamed file stay valid; those on a file that it replaces become stale.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NameInvalid`], [`Error::NameTableFull`], [`Error::Damaged`],
+    /// [`Error::Device`], [`Error::Failed`], [`Error::ReadOnly`].
+    pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
+        self.begin_change()?;
+        validate_name(to, self.layout.name_bytes_max)?;
+        self.make_piece_room(PIECES_PER_FILE)?;
+        let (source, state) = self.find(from)?;
+        if from == to {
             return Ok(());
         }
-        self.make_piece_room_to_undo()?;
-        let state = self.root.slots[slot].state;
-        self.free_file(&state);
-        self.root.slots[slot] = Slot::default();
-        self.commit()
+        let target = self.look_up_at(to, SCRATCH_OTHER_NAME)?;
+        let replaced = target.found.as_ref().map(|(_, state)| *state);
+        let place = target.found.map(|(place, _)| place).or(target.free);
+        let place = match place {
+            Some(place) => place,
+            // The renamed file makes room for itself where both names may stand.
+            None if buckets_of(to, &self.layout).contains(&source.bucket) => Place { ..source },
+            None => return Err(Error::NameTableFull),
+        };
+        // The entry keeps the state that the table knows; a file that is being appended to has a newer one.
+        let recorded = self
+            .bucket_at(source.bucket, source.scratch)?
+            .get(source.entry)
+            .map_or(state, |(_, recorded)| recorded);
+        let image = self.begin_table_image(source.bucket, source.scratch)?;
+        let block = self.images.block_mut(image);
+        set_entry(block, source.entry, None, &self.layout);
+        let image = if place.bucket == source.bucket {
+            image
+        } else {
+            self.begin_table_image(place.bucket, place.scratch)?
+        };
+        let block = self.images.block_mut(image);
+        set_entry(block, place.entry, Some((to, &recorded)), &self.layout);
+        if let Some(replaced) = replaced {
+            self.forget_file(&replaced);
+            self.root.files = self.root.files.saturating_sub(1);
+        }
+        if let Some(slot) = self.root.slot_of(state.file_id) {
+            let slot = &mut self.root.slots[slot];
+            (slot.bucket, slot.entry) = (place.bucket, place.entry);
+        }
+        self.commit()?;
+        for file in &mut self.files {
+            if file.references > 0 && file.state.file_id == state.file_id {
+                (file.bucket, file.entry) = (place.bucket, place.entry);
+                file.name_hint = name_hint(to);
+            }
+        }
+        Ok(())
     }
 
     /// Calls `visit` for every file, in no particular order. Reads each block of the name table once.
@@ -291,7 +208,12 @@ impl<D: BlockDevice> Store<D> {
             .map_or(*table, |slot| self.root.slots[slot].state)
     }
 
-    fn look_up(&mut self, name: &str) -> Result<Lookup> {
+    pub(crate) fn look_up(&mut self, name: &str) -> Result<Lookup> {
+        self.look_up_at(name, SCRATCH_NAME)
+    }
+
+    /// Looks a name up, leaving its buckets in the scratch buffer from block `scratch_first` on.
+    fn look_up_at(&mut self, name: &str, scratch_first: usize) -> Result<Lookup> {
         validate_name(name, self.layout.name_bytes_max)?;
         let mut lookup = Lookup {
             found: None,
@@ -300,7 +222,7 @@ impl<D: BlockDevice> Store<D> {
         let mut damaged = None;
         let mut used_least = u16::MAX;
         for (choice, bucket) in buckets_of(name, &self.layout).into_iter().enumerate() {
-            let scratch = 1 + choice;
+            let scratch = scratch_first + choice;
             match self.read_bucket(bucket, scratch) {
                 Ok(()) => {}
                 Err(error @ Error::Damaged { .. }) => {
@@ -350,7 +272,7 @@ impl<D: BlockDevice> Store<D> {
     }
 
     /// Drops a file from memory and frees its blocks, as part of the next record.
-    fn forget_file(&mut self, state: &FileState) {
+    pub(crate) fn forget_file(&mut self, state: &FileState) {
         if let Some(slot) = self.root.slot_of(state.file_id) {
             self.root.slots[slot] = Slot::default();
             self.tails[slot].forget();
@@ -403,7 +325,7 @@ impl<D: BlockDevice> Store<D> {
         file.bucket = place.bucket;
         file.entry = place.entry;
         file.state = state;
-        name.clone_into(&mut file.name);
+        file.name_hint = name_hint(name);
         FileHandle {
             index: index as u32,
             generation: file.generation,
@@ -411,24 +333,10 @@ impl<D: BlockDevice> Store<D> {
     }
 }
 
-const _: () = assert!(
-    TABLE_COPIES == 2,
-    "scratch blocks 1 and 2 hold the two buckets of a name"
-);
-
-/// Fills the buffer from `read` as far as there is something.
-fn fill(
-    buffer: &mut [u8],
-    read: &mut dyn FnMut(&mut [u8]) -> std::io::Result<usize>,
-) -> Result<usize> {
-    let mut length = 0;
-    while length < buffer.len() {
-        match read(&mut buffer[length..]) {
-            Ok(0) => break,
-            Ok(more) => length = (length + more).min(buffer.len()),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Error::Source(error)),
-        }
-    }
-    Ok(length)
+/// The beginning of a name, for the first block of its file.
+pub(crate) fn name_hint(name: &str) -> NameHint {
+    let mut hint = [0; NAME_HINT_BYTES];
+    let count = name.floor_char_boundary(NAME_HINT_BYTES);
+    hint[..count].copy_from_slice(&name.as_bytes()[..count]);
+    hint
 }

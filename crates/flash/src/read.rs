@@ -7,6 +7,7 @@ use base::block::{BLOCK_BYTES, BlockDevice, DeviceError};
 
 use crate::block::{GROUP_BLOCKS_MAX, HEADER_BYTES, Header, PAYLOAD_BYTES, pointer_towards};
 use crate::error::{Error, Part, Result};
+use crate::record::read_through;
 use crate::root::FileState;
 use crate::store::{FileHandle, Store, is_readable};
 
@@ -112,18 +113,24 @@ impl<D: BlockDevice> Store<D> {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<Header> {
-        if !self.in_data(address) || !self.in_data(address + (blocks - 1)) {
+        if !self.layout.is_data_block(address) || !self.layout.is_data_block(address + (blocks - 1))
+        {
             return Err(damaged(address, first));
         }
         let bytes = blocks as usize * BLOCK_BYTES;
-        let read = self
-            .device
-            .read(u64::from(address), &mut self.neighbours[..bytes]);
+        let read = read_through(
+            &mut self.device,
+            &self.overlay,
+            u64::from(address),
+            &mut self.neighbours[..bytes],
+        );
         if !is_readable(read)? {
             // Each by itself: only those that the device cannot read are damaged.
             for number in 0..blocks {
                 let block = self.neighbours.block_mut(number as usize);
-                if !is_readable(self.device.read(u64::from(address + number), block))? {
+                let place = u64::from(address + number);
+                let read = read_through(&mut self.device, &self.overlay, place, block);
+                if !is_readable(read)? {
                     self.neighbours.block_mut(number as usize).fill(0);
                 }
             }
@@ -144,13 +151,9 @@ impl<D: BlockDevice> Store<D> {
         lowest.ok_or_else(|| damaged(address, first))
     }
 
-    fn in_data(&self, address: u32) -> bool {
-        (self.layout.data_first..self.layout.data_end).contains(&address)
-    }
-
     /// Walks to block `target`, which it leaves in the scratch buffer: from the last block of the file, or
     /// from a nearer one whose address is known; around damaged blocks, as far as the pointers allow.
-    fn seek(&mut self, state: &FileState, target: u32) -> Result<Header> {
+    pub(crate) fn seek(&mut self, state: &FileState, target: u32) -> Result<Header> {
         // Of the last block an append that failed may have remembered another address.
         let known = self.addresses.get(state.file_id, target);
         if let Some(address) = known.filter(|_| target < state.tail.index) {
@@ -217,7 +220,7 @@ impl<D: BlockDevice> Store<D> {
         address: u32,
         index: u32,
     ) -> Result<Header> {
-        if !self.in_data(address) {
+        if !self.layout.is_data_block(address) {
             return Err(damaged(address, index));
         }
         let found = match self.read_data_block(address) {

@@ -1,17 +1,22 @@
 //! Opening a store after anything: a clean close, a killed process, a power cut at any point.
 //!
-//! Recovery reads the two commit records, puts the table blocks they carry in place, and looks for appends
+//! Recovery reads the commit records, puts the blocks they carry in place, and looks for appends
 //! beyond the recorded tails in the lanes of the files that were being appended to. All it writes is those
-//! table blocks and one new record; so it may itself be interrupted anywhere and run again.
+//! blocks and one new record; so it may itself be interrupted anywhere and run again.
 
-use base::block::{BlockBuffer, BlockDevice};
+use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice};
 
 use crate::block::{GROUP_BLOCKS_MAX, Header, PAYLOAD_BYTES};
 use crate::bytes::get_u32;
 use crate::error::{Error, Part, Result};
-use crate::layout::{Layout, RECORD_BLOCKS, RUN_BLOCKS_MAX};
-use crate::root::{FileState, ImageReference, Root, SLOTS_MAX, Slot, SlotKind, Tail};
-use crate::store::Store;
+use crate::layout::{CLUSTER_BLOCKS, Layout, RUN_BLOCKS_MAX, TABLE_COPIES};
+use crate::record::{TRUNK_PLACE, read_through};
+use crate::root::{
+    ClosedRun, FileState, IMAGES_MAX, ImageReference, ImageReferences, Root, SLOTS_MAX, Slot,
+    SlotKind, Tail,
+};
+use crate::space::{PIECES_PER_FILE, open_trunk};
+use crate::store::{Store, is_readable};
 use crate::table::Bucket;
 
 /// Added to group numbers at each opening, more than one record's life can use.
@@ -26,12 +31,16 @@ const _: () = assert!(
         <= SEQUENCE_STEP
 );
 
-/// A record that was found, with its table block.
+/// A record that was found, with its images.
 struct Record {
     root: Root,
-    /// Every copy of it is intact.
+    images: ImageReferences,
+    /// The images as the record holds them; `None` for one that is torn.
+    contents: [Option<Vec<u8>>; IMAGES_MAX],
+    /// The list that the record spills is intact, if it spills one.
+    trunk_intact: bool,
+    /// Every copy of everything is intact.
     whole: bool,
-    image: Option<(ImageReference, Option<Vec<u8>>)>,
 }
 
 impl<D: BlockDevice> Store<D> {
@@ -41,86 +50,146 @@ impl<D: BlockDevice> Store<D> {
             // read below must be durable before a record goes over the older place on the strength of it.
             self.flush_device()?;
         }
-        let mut records = [self.read_record(0)?, self.read_record(1)?];
-        // Newest first.
-        records.sort_by_key(|record| {
-            std::cmp::Reverse(
-                record
-                    .as_ref()
-                    .map(|record| record.root.record_sequence + 1),
-            )
-        });
-        let [newest, other] = records;
-        let newest = match newest {
-            Some(record) if self.is_complete(&record)? => record,
-            // A record whose table block is torn was never acknowledged; the one before it counts.
-            Some(_) => match other {
-                Some(record) => return self.recover_from(record, None),
-                None => return Err(no_record()),
-            },
-            None => return Err(no_record()),
-        };
-        self.recover_from(newest, other)
-    }
-
-    fn recover_from(&mut self, newest: Record, other: Option<Record>) -> Result<()> {
-        // The table block of the record before is in place unless the cut came before the next barrier;
-        // putting it there again is harmless, and the newest record's goes last.
-        // Its table block is older than one of the same bucket in the newest record, wherever that stands.
-        let bucket = |record: &Record| record.image.as_ref().map(|(image, _)| image.bucket);
-        let before = other.filter(|other| {
-            other.root.record_sequence + 1 == newest.root.record_sequence
-                && (bucket(other).is_none() || bucket(other) != bucket(&newest))
-        });
-        for record in before.iter().chain([&newest]) {
-            if let Some((reference, Some(bytes))) = &record.image {
-                self.replay(*reference, bytes)?;
+        let mut records = Vec::new();
+        for place in 0..2 {
+            let address = self.layout.record_block(place);
+            if let Some(record) = self.read_record(address, IMAGES_MAX + 2)?
+                && !record.root.spilled
+                && u64::from(record.root.place) == place
+            {
+                records.push(record);
             }
         }
-        let newest_is_whole = newest.whole;
+        // A record that spills a list stands in the cluster that the record before it has announced.
+        for before in 0..records.len() {
+            let root = &records[before].root;
+            let (announced, sequence) = (root.announced, root.record_sequence + 1);
+            if announced != 0
+                && let Some(record) =
+                    self.read_record(u64::from(announced), CLUSTER_BLOCKS as usize)?
+                && record.root.spilled
+                && record.root.trunk_head == announced
+                && record.root.record_sequence == sequence
+            {
+                records.push(record);
+            }
+        }
+        // Newest first. A record with an image that is torn was never acknowledged; the one before it counts.
+        records.sort_by_key(|record| std::cmp::Reverse(record.root.record_sequence));
+        while let Some(newest) = records.first() {
+            if self.is_complete(newest)? {
+                let newest = records.remove(0);
+                return self.recover_from(newest, records);
+            }
+            records.remove(0);
+        }
+        Err(no_record())
+    }
+
+    fn recover_from(&mut self, newest: Record, others: Vec<Record>) -> Result<()> {
+        // The images of the record before are in place unless the cut came before the next barrier; putting
+        // them there again is harmless, and those of the newest record go last. One of the same block in the
+        // newest record is younger, wherever that stands.
+        let sequence = newest.root.record_sequence;
+        let before = others
+            .into_iter()
+            .find(|other| other.root.record_sequence + 1 == sequence);
+        let mut written = false;
+        for record in before.iter().chain([&newest]) {
+            for (reference, content) in record.images.as_slice().iter().zip(&record.contents) {
+                let is_newest = record.root.record_sequence == sequence;
+                let again = newest
+                    .images
+                    .as_slice()
+                    .iter()
+                    .any(|other| other.address == reference.address);
+                if let Some(bytes) = content
+                    && (is_newest || !again)
+                {
+                    written |= self.replay(*reference, bytes)?;
+                }
+            }
+        }
+        if written {
+            self.flush_device()?;
+        }
+        let newest_is_whole = newest.whole && !newest.root.spilled;
         self.root = newest.root;
         self.sequence = self.root.next_sequence + SEQUENCE_STEP;
         self.recover_slots()?;
         if !self.read_only {
             self.root.mounts += 1;
             self.root.clean = false;
-            self.commit()?;
-            if !newest_is_whole {
-                // Write over the place that a power cut has left with one good copy.
+            // What a cut has left of the record after this one must pass neither for a part of the next nor for the
+            // one before it.
+            self.root.record_sequence += 2;
+            // Over the places that a power cut may have left with one good copy; so neither record spills a list.
+            for _ in 0..if newest_is_whole { 1 } else { 2 } {
+                self.root.spilled = true;
                 self.commit()?;
             }
         }
         Ok(())
     }
 
-    fn replay(&mut self, reference: ImageReference, bytes: &[u8]) -> Result<()> {
-        let address = self.layout.bucket_block(reference.bucket);
+    /// Puts a block from a record in its place, unless it or something younger stands there; in memory only when
+    /// the store is read-only. Returns whether the device was written.
+    fn replay(&mut self, reference: ImageReference, bytes: &[u8]) -> Result<bool> {
+        let address = u64::from(reference.address);
+        let is_table = self.layout.bucket_at(address).is_some();
         // An older image that a read-only store holds in memory must not hide what is in place.
-        let mut same = !self.is_overlaid(reference.bucket);
-        for copy in 0..2 {
+        let mut same = !self.is_overlaid(address);
+        let copies = if is_table { TABLE_COPIES } else { 1 };
+        for copy in 0..copies {
             let read = self.device.read(address + copy, self.scratch.block_mut(1));
             same &= read.is_ok() && self.scratch.block(1) == bytes;
+            if !is_table && read.is_ok() && self.is_superseded(reference.address, bytes) {
+                return Ok(false);
+            }
         }
-        if !same {
-            self.recovery.table_blocks_replayed += 1;
-            self.replay_image(reference.bucket, bytes)?;
+        if same {
+            return Ok(false);
         }
-        Ok(())
+        self.recovery.blocks_replayed += 1;
+        if self.read_only {
+            self.put_overlay(reference.address, bytes.to_vec());
+            return Ok(false);
+        }
+        for copy in 0..copies as usize {
+            self.pair.block_mut(copy).copy_from_slice(bytes);
+        }
+        let count = copies as usize * BLOCK_BYTES;
+        match self.device.write(address, &self.pair[..count]) {
+            Ok(()) => Ok(true),
+            Err(error) => Err(self.fail(error)),
+        }
     }
 
-    /// The record in place `place`, from whichever copy of its root is intact.
-    fn read_record(&mut self, place: u64) -> Result<Option<Record>> {
-        let mut blocks = BlockBuffer::zeroed(RECORD_BLOCKS as usize);
-        let address = self.layout.record_block(place);
+    /// Whether the scratch buffer holds, at a data image's place, a block of a later append: the last block of a
+    /// file moves, and its old place is written over without a record.
+    fn is_superseded(&self, address: u32, image: &[u8]) -> bool {
+        let there = Header::open(self.scratch.block(1), address, self.seed);
+        let image = Header::open(image, address, self.seed);
+        match (there, image) {
+            (Some(there), Some(image)) => {
+                there.file_id == image.file_id && there.sequence > image.sequence
+            }
+            _ => false,
+        }
+    }
+
+    /// The record that begins at `address`, from whichever copy of its root is intact.
+    fn read_record(&mut self, address: u64, blocks_max: usize) -> Result<Option<Record>> {
+        let mut blocks = BlockBuffer::zeroed(blocks_max);
         if self.device.read(address, &mut blocks).is_err() {
             // One bad sector: the other copy of the root stands in. With two, what is left may be of an
             // older record than the one that cannot be read; that must not pass for the state of the store.
             let mut failures = 0;
-            for block in 0..RECORD_BLOCKS as usize - 1 {
-                if let Err(error) = self
+            for block in 0..blocks_max {
+                let read = self
                     .device
-                    .read(address + block as u64, blocks.block_mut(block))
-                {
+                    .read(address + block as u64, blocks.block_mut(block));
+                if let Err(error) = read {
                     blocks.block_mut(block).fill(0);
                     failures += 1;
                     if failures > 1 {
@@ -129,57 +198,69 @@ impl<D: BlockDevice> Store<D> {
                 }
             }
         }
-        let mut best: Option<Record> = None;
-        for copy in 0..3 {
-            let Some((root, image)) = Root::decode(blocks.block(copy), &self.layout) else {
+        let mut best: Option<(Root, ImageReferences)> = None;
+        for copy in 0..blocks_max {
+            let Some((root, images)) = Root::decode(blocks.block(copy), &self.layout) else {
                 continue;
             };
-            // With a table block the record is root, block, root; without one root, root.
-            if (copy == 1 && image.is_some()) || (copy == 2 && image.is_none()) {
-                continue;
-            }
-            if root.record_sequence & 1 != place {
+            let last = last_block(&root, &images);
+            if copy != 0 && copy != last {
                 continue;
             }
             let newer = best
                 .as_ref()
-                .is_none_or(|best| best.root.record_sequence < root.record_sequence);
+                .is_none_or(|(best, _)| best.record_sequence < root.record_sequence);
             if newer {
-                let image = image.map(|reference| {
-                    let bytes = blocks.block(1);
-                    (
-                        reference,
-                        is_image(bytes, reference, &self.layout).then(|| bytes.to_vec()),
-                    )
-                });
-                best = Some(Record {
-                    root,
-                    whole: false,
-                    image,
-                });
+                best = Some((root, images));
             }
         }
-        if let Some(best) = &mut best {
-            let last = if best.image.is_some() { 2 } else { 1 };
-            let same = blocks.block(0) == blocks.block(last);
-            best.whole = same && !matches!(best.image, Some((_, None)));
+        let Some((root, images)) = best else {
+            return Ok(None);
+        };
+        let mut contents = [const { None }; IMAGES_MAX];
+        for (index, reference) in images.as_slice().iter().enumerate() {
+            let bytes = blocks.block(1 + index);
+            contents[index] = is_image(bytes, *reference, &self.layout).then(|| bytes.to_vec());
         }
-        Ok(best)
+        let trunk_intact = !root.spilled
+            || open_trunk(blocks.block(TRUNK_PLACE), root.trunk_head, self.seed).is_some();
+        let last = last_block(&root, &images);
+        let images_whole = contents
+            .iter()
+            .take(images.len())
+            .all(std::option::Option::is_some);
+        Ok(Some(Record {
+            whole: blocks.block(0) == blocks.block(last) && images_whole && trunk_intact,
+            root,
+            images,
+            contents,
+            trunk_intact,
+        }))
     }
 
-    /// Whether the record is whole: its table block is intact in the record, or in its place already.
+    /// Whether each image of the record is intact in the record, or in its place already.
     fn is_complete(&mut self, record: &Record) -> Result<bool> {
-        let Some((reference, None)) = &record.image else {
-            return Ok(true);
-        };
-        let address = self.layout.bucket_block(reference.bucket);
-        for copy in 0..2 {
-            let read = self.device.read(address + copy, self.scratch.block_mut(1));
-            if read.is_ok() && is_image(self.scratch.block(1), *reference, &self.layout) {
-                return Ok(true);
+        for (reference, content) in record.images.as_slice().iter().zip(&record.contents) {
+            if content.is_some() {
+                continue;
+            }
+            let address = u64::from(reference.address);
+            let copies = if self.layout.bucket_at(address).is_some() {
+                TABLE_COPIES
+            } else {
+                1
+            };
+            let mut in_place = false;
+            for copy in 0..copies {
+                let read = self.device.read(address + copy, self.scratch.block_mut(1));
+                in_place |=
+                    read.is_ok() && is_image(self.scratch.block(1), *reference, &self.layout);
+            }
+            if !in_place {
+                return Ok(false);
             }
         }
-        Ok(false)
+        Ok(record.trunk_intact)
     }
 
     /// Finds the tails of the files that were being appended to; then frees an unfinished replacement. In
@@ -197,7 +278,7 @@ impl<D: BlockDevice> Store<D> {
             let Slot { kind, state, .. } = self.root.slots[slot];
             if kind == SlotKind::Temporary {
                 if !self.read_only {
-                    self.make_piece_room_to_undo()?;
+                    self.make_piece_room(PIECES_PER_FILE)?;
                 }
                 self.free_file(&state);
                 self.root.slots[slot] = Slot::default();
@@ -242,28 +323,70 @@ impl<D: BlockDevice> Store<D> {
     /// gave it the run, and those were never acknowledged.
     fn scan_lanes(&mut self, state: &FileState, sequence_min: u64) -> Result<Vec<Header>> {
         let mut found = Vec::new();
-        for run in [state.lanes[0], state.lanes[1], state.reserve] {
-            for offset in run.next..run.blocks {
-                let header = self.read_data_block(run.start + u32::from(offset))?;
-                let newer = header.filter(|header| {
-                    header.file_id == state.file_id && header.sequence >= sequence_min
-                });
-                match newer {
-                    Some(header) => found.push(header),
-                    // Lanes are filled in order: what follows was not written since, or belongs to a group
-                    // that is not whole.
-                    None => break,
+        for run in [state.lanes[0].run, state.lanes[1].run, state.reserve] {
+            let mut offset = u32::from(run.next);
+            'run: while offset < u32::from(run.blocks) {
+                let count = (u32::from(run.blocks) - offset).min(GROUP_BLOCKS_MAX as u32);
+                self.read_some(run.start + offset, count as usize)?;
+                for number in 0..count {
+                    let address = run.start + offset + number;
+                    let block = self.neighbours.block(number as usize);
+                    let newer = Header::open(block, address, self.seed).filter(|header| {
+                        header.file_id == state.file_id && header.sequence >= sequence_min
+                    });
+                    match newer {
+                        Some(header) => found.push(header),
+                        // Lanes are filled in order: what follows was not written since, or belongs to a group
+                        // that is not whole.
+                        None => break 'run,
+                    }
                 }
+                offset += count;
             }
         }
         Ok(found)
     }
+
+    /// Reads up to as many blocks as one request takes; one that the device cannot read counts as damaged.
+    fn read_some(&mut self, address: u32, count: usize) -> Result<()> {
+        let bytes = count * BLOCK_BYTES;
+        let read = read_through(
+            &mut self.device,
+            &self.overlay,
+            u64::from(address),
+            &mut self.neighbours[..bytes],
+        );
+        if is_readable(read)? {
+            return Ok(());
+        }
+        for number in 0..count {
+            let place = u64::from(address) + number as u64;
+            let block = self.neighbours.block_mut(number);
+            let read = read_through(&mut self.device, &self.overlay, place, block);
+            if !is_readable(read)? {
+                self.neighbours.block_mut(number).fill(0);
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Whether this is the table block that a record carries.
+/// Where the second copy of a record's root stands.
+pub(crate) fn last_block(root: &Root, images: &ImageReferences) -> usize {
+    if root.spilled {
+        CLUSTER_BLOCKS as usize - 1
+    } else {
+        images.len() + 1
+    }
+}
+
+/// Whether this is the block that a record carries.
 pub(crate) fn is_image(bytes: &[u8], reference: ImageReference, layout: &Layout) -> bool {
-    Bucket::open(bytes, reference.bucket, layout).is_some()
-        && get_u32(bytes, 4) == reference.checksum
+    let intact = match layout.bucket_at(u64::from(reference.address)) {
+        Some(bucket) => Bucket::open(bytes, bucket, layout).is_some(),
+        None => Header::open(bytes, reference.address, layout.checksum_seed()).is_some(),
+    };
+    intact && get_u32(bytes, 4) == reference.checksum
 }
 
 fn no_record() -> Error {
@@ -327,22 +450,33 @@ fn link_back<'a>(state: &FileState, chain: &mut Vec<&'a Header>, found: &'a [Hea
 /// put them.
 fn accept_chain(mut state: FileState, chain: &[&Header]) -> Option<FileState> {
     for header in chain.iter().rev() {
-        let lane = if state.lanes[0].contains(header.address) {
-            0
-        } else if state.lanes[1].contains(header.address) {
-            1
+        let number = usize::from(header.lane);
+        let lane = state.lanes[number];
+        let in_reserve = state.reserve.contains(header.address);
+        let run = if in_reserve { state.reserve } else { lane.run };
+        // What the block says of its run and of the one before it.
+        let before = if in_reserve && !lane.run.is_none() {
+            ClosedRun {
+                start: lane.run.start,
+                used: lane.run.next,
+            }
         } else {
-            // The reserve takes an empty lane.
-            state.lanes.iter().position(|lane| lane.is_none())?
+            lane.before
         };
-        let run = if state.lanes[lane].is_none() {
-            state.reserve
-        } else {
-            state.lanes[lane]
+        let said = ClosedRun {
+            start: header.before_start,
+            used: header.before_used,
         };
+        // Only a run that holds data, and has too little room for another group, is given up for the reserve.
+        let may_close = !in_reserve
+            || lane.run.is_none()
+            || (lane.run.next > 0 && lane.run.room() < GROUP_BLOCKS_MAX as u32);
         if run.is_none()
             || run.start + u32::from(run.next) != header.address
-            || run.next == run.blocks
+            || header.run_start != run.start
+            || header.run_blocks != run.blocks
+            || said != before
+            || !may_close
         {
             return None;
         }
@@ -353,7 +487,7 @@ fn accept_chain(mut state: FileState, chain: &[&Header]) -> Option<FileState> {
             fill: header.fill,
             previous: header.pointers[0],
         };
-        state.accept(lane, tail);
+        state.accept(number, tail);
     }
     Some(state)
 }

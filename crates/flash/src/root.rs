@@ -16,26 +16,30 @@ pub(crate) const PIECES_MAX: usize = 64;
 /// Files whose tails the root knows: those appended to most recently.
 pub(crate) const SLOTS_MAX: usize = 32;
 /// Bytes of an encoded [`FileState`].
-pub(crate) const FILE_STATE_BYTES: usize = 68;
+pub(crate) const FILE_STATE_BYTES: usize = 64;
+/// Blocks that one record may carry along, to be written in their places after it is durable.
+pub(crate) const IMAGES_MAX: usize = 3;
 
 /// Numbers that grow over a store's life never come near this; an image that says otherwise is not believed.
 pub(crate) const COUNTER_END: u64 = 1 << 63;
+/// The same for identities of files, which share eight bytes with a length in the free list.
+pub(crate) const FILE_ID_END: u64 = 1 << 56;
 
 const MAGIC: &[u8; 8] = b"KEELROOT";
 const PIECES_OFFSET: usize = 128;
 const PIECE_BYTES: usize = 16;
 const SLOTS_OFFSET: usize = PIECES_OFFSET + PIECES_MAX * PIECE_BYTES;
-const SLOT_BYTES: usize = 88;
-const NO_IMAGE: u32 = u32::MAX;
+const SLOT_BYTES: usize = 72;
+const IMAGES_OFFSET: usize = 80;
 
 /// A contiguous range of blocks given to a file, filled from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) start: u32,
     /// Blocks in the run; 0 for no run.
-    pub(crate) blocks: u16,
+    pub(crate) blocks: u8,
     /// Blocks from the start that hold data for good; the next write goes here.
-    pub(crate) next: u16,
+    pub(crate) next: u8,
 }
 
 impl Run {
@@ -49,6 +53,45 @@ impl Run {
 
     pub(crate) fn contains(self, address: u32) -> bool {
         address >= self.start && address - self.start < u32::from(self.blocks)
+    }
+}
+
+/// A run that is full, or too full for the group that came last: the end of the list of a lane's runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClosedRun {
+    pub(crate) start: u32,
+    /// Blocks that hold data; 0 for no run. The others of its last cluster are empty for good.
+    pub(crate) used: u8,
+}
+
+impl ClosedRun {
+    pub(crate) fn is_none(self) -> bool {
+        self.used == 0
+    }
+
+    /// Blocks that belong to it. A run is closed only when less than a cluster of it is left.
+    pub(crate) fn blocks(self) -> u32 {
+        u32::from(self.used).next_multiple_of(CLUSTER_BLOCKS)
+    }
+}
+
+/// One of the two places where a file grows: the run that is being filled, and those that were filled before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lane {
+    pub(crate) run: Run,
+    pub(crate) before: ClosedRun,
+}
+
+impl Lane {
+    /// Puts the run among the closed ones. There is at least one block of data in it.
+    pub(crate) fn close(&mut self) -> u32 {
+        let blocks = u32::from(self.run.blocks);
+        self.before = ClosedRun {
+            start: self.run.start,
+            used: self.run.next,
+        };
+        self.run = Run::default();
+        blocks
     }
 }
 
@@ -70,17 +113,23 @@ pub(crate) struct Tail {
 pub(crate) struct FileState {
     pub(crate) file_id: u64,
     pub(crate) tail: Tail,
-    /// The most recently filled run: head of the list of runs that the blocks link.
-    pub(crate) closed_start: u32,
+    /// Blocks in all closed runs together.
     pub(crate) closed_blocks: u32,
-    /// Blocks in all filled runs together.
-    pub(crate) closed_total: u32,
     /// Two lanes that appends take in turn, so that no write touches the tail it supersedes, and a reserve.
-    pub(crate) lanes: [Run; 2],
+    pub(crate) lanes: [Lane; 2],
+    /// A run for the lane that needs one next; nothing of it is written.
     pub(crate) reserve: Run,
 }
 
 impl FileState {
+    /// An empty file.
+    pub(crate) fn empty(file_id: u64) -> Self {
+        Self {
+            file_id,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn length(&self) -> u64 {
         if self.tail.address == 0 {
             0
@@ -100,8 +149,8 @@ impl FileState {
 
     /// Blocks that the file owns, written or reserved.
     pub(crate) fn owned_blocks(&self) -> u64 {
-        u64::from(self.closed_total)
-            + [self.lanes[0], self.lanes[1], self.reserve]
+        u64::from(self.closed_blocks)
+            + [self.lanes[0].run, self.lanes[1].run, self.reserve]
                 .iter()
                 .map(|run| u64::from(run.blocks))
                 .sum::<u64>()
@@ -113,31 +162,32 @@ impl FileState {
         put_u32(bytes, 12, self.tail.index);
         put_u64(bytes, 16, self.tail.sequence);
         put_u16(bytes, 24, self.tail.fill);
-        put_u16(bytes, 26, 0);
-        put_u32(bytes, 28, self.closed_start);
-        put_u32(bytes, 32, self.closed_blocks);
-        put_u32(bytes, 36, self.closed_total);
-        for (index, run) in [self.lanes[0], self.lanes[1], self.reserve]
-            .iter()
-            .enumerate()
-        {
-            let offset = 40 + 8 * index;
-            put_u32(bytes, offset, run.start);
-            put_u16(bytes, offset + 4, run.blocks);
-            put_u16(bytes, offset + 6, run.next);
+        put_u32(bytes, 32, self.tail.previous);
+        for (index, lane) in self.lanes.iter().enumerate() {
+            bytes[26 + 2 * index] = lane.run.blocks;
+            bytes[27 + 2 * index] = lane.run.next;
+            bytes[30 + index] = lane.before.used;
+            put_u32(bytes, 36 + 8 * index, lane.run.start);
+            put_u32(bytes, 40 + 8 * index, lane.before.start);
         }
-        put_u32(bytes, 64, self.tail.previous);
+        put_u32(bytes, 52, self.reserve.start);
+        bytes[56] = self.reserve.blocks;
+        bytes[57..60].fill(0);
+        put_u32(bytes, 60, self.closed_blocks);
     }
 
     /// Decodes a state and refuses one that names blocks outside the data region.
     pub(crate) fn decode(bytes: &[u8], layout: &Layout) -> Option<Self> {
-        let run = |index: usize| {
-            let offset = 40 + 8 * index;
-            Run {
-                start: get_u32(bytes, offset),
-                blocks: get_u16(bytes, offset + 4),
-                next: get_u16(bytes, offset + 6),
-            }
+        let lane = |index: usize| Lane {
+            run: Run {
+                start: get_u32(bytes, 36 + 8 * index),
+                blocks: bytes[26 + 2 * index],
+                next: bytes[27 + 2 * index],
+            },
+            before: ClosedRun {
+                start: get_u32(bytes, 40 + 8 * index),
+                used: bytes[30 + index],
+            },
         };
         let state = Self {
             file_id: get_u64(bytes, 0),
@@ -146,13 +196,15 @@ impl FileState {
                 index: get_u32(bytes, 12),
                 sequence: get_u64(bytes, 16),
                 fill: get_u16(bytes, 24),
-                previous: get_u32(bytes, 64),
+                previous: get_u32(bytes, 32),
             },
-            closed_start: get_u32(bytes, 28),
-            closed_blocks: get_u32(bytes, 32),
-            closed_total: get_u32(bytes, 36),
-            lanes: [run(0), run(1)],
-            reserve: run(2),
+            closed_blocks: get_u32(bytes, 60),
+            lanes: [lane(0), lane(1)],
+            reserve: Run {
+                start: get_u32(bytes, 52),
+                blocks: bytes[56],
+                next: 0,
+            },
         };
         // A run that is full is not kept here; so there is always room for one more block.
         let run_is_sane = |run: &Run| {
@@ -163,19 +215,23 @@ impl FileState {
         };
         let tail = &state.tail;
         let tail_is_sane = tail.address == 0
-            || ((layout.data_first..layout.data_end).contains(&tail.address)
+            || (layout.is_data_block(tail.address)
                 && tail.fill > 0
                 && usize::from(tail.fill) <= crate::block::PAYLOAD_BYTES
                 && u64::from(tail.index) < layout.data_blocks());
-        let closed_is_sane =
-            state.closed_blocks == 0 || layout.is_data_run(state.closed_start, state.closed_blocks);
-        let sane = (1..COUNTER_END).contains(&state.file_id)
+        let before_is_sane = |before: &ClosedRun| {
+            before.is_none()
+                || (u32::from(before.used) <= RUN_BLOCKS_MAX
+                    && layout.is_data_run(before.start, before.blocks()))
+        };
+        let sane = (1..FILE_ID_END).contains(&state.file_id)
             && state.tail.sequence < COUNTER_END
             && tail_is_sane
-            && closed_is_sane
-            && [state.lanes[0], state.lanes[1], state.reserve]
+            && state
+                .lanes
                 .iter()
-                .all(run_is_sane);
+                .all(|lane| run_is_sane(&lane.run) && before_is_sane(&lane.before))
+            && run_is_sane(&state.reserve);
         sane.then_some(state)
     }
 }
@@ -185,27 +241,50 @@ impl FileState {
 pub(crate) struct Piece {
     pub(crate) start: u32,
     pub(crate) blocks: u32,
-    /// 0: just these blocks. Otherwise they are the last full run of this deleted file, and the last block of
-    /// the run says where the file's run before it lies.
+    /// 0: just these blocks. Otherwise they are a run of this file, and its first block says where the run before
+    /// it in the same lane lies, which is free too, and so on.
     pub(crate) file_id: u64,
+    /// The first run in that list that is not free any more: the file was cut off behind it. 0 when all are free.
+    pub(crate) end: u32,
 }
 
 impl Piece {
+    /// Just these blocks.
+    pub(crate) fn plain(start: u32, blocks: u32) -> Self {
+        Self {
+            start,
+            blocks,
+            file_id: 0,
+            end: 0,
+        }
+    }
+
     pub(crate) fn encode(&self, bytes: &mut [u8]) {
         put_u32(bytes, 0, self.start);
-        put_u32(bytes, 4, self.blocks);
-        put_u64(bytes, 8, self.file_id);
+        if self.file_id == 0 {
+            put_u32(bytes, 4, self.blocks);
+            put_u64(bytes, 8, 0);
+        } else {
+            put_u32(bytes, 4, self.end);
+            put_u64(bytes, 8, self.file_id << 8 | u64::from(self.blocks as u8));
+        }
     }
 
     pub(crate) fn decode(bytes: &[u8], layout: &Layout) -> Option<Self> {
-        let piece = Self {
-            start: get_u32(bytes, 0),
-            blocks: get_u32(bytes, 4),
-            file_id: get_u64(bytes, 8),
+        let tagged = get_u64(bytes, 8);
+        let start = get_u32(bytes, 0);
+        let piece = if tagged == 0 {
+            Self::plain(start, get_u32(bytes, 4))
+        } else {
+            Self {
+                start,
+                blocks: (tagged & 0xff) as u32,
+                file_id: tagged >> 8,
+                end: get_u32(bytes, 4),
+            }
         };
-        layout
-            .is_data_run(piece.start, piece.blocks)
-            .then_some(piece)
+        let tag_is_sane = tagged == 0 || (piece.file_id != 0 && piece.blocks <= RUN_BLOCKS_MAX);
+        (tag_is_sane && layout.is_data_run(piece.start, piece.blocks)).then_some(piece)
     }
 }
 
@@ -223,6 +302,7 @@ impl Pieces {
                 start: 0,
                 blocks: 0,
                 file_id: 0,
+                end: 0,
             }; PIECES_MAX],
             count: 0,
         }
@@ -238,6 +318,11 @@ impl Pieces {
 
     pub(crate) fn len(&self) -> usize {
         self.count
+    }
+
+    pub(crate) fn largest_plain(&self) -> Option<Piece> {
+        let plain = self.as_slice().iter().filter(|piece| piece.file_id == 0);
+        plain.max_by_key(|piece| piece.blocks).copied()
     }
 
     pub(crate) fn remove(&mut self, index: usize) -> Piece {
@@ -260,11 +345,7 @@ impl Pieces {
                 let touches = other.start + other.blocks == piece.start
                     || piece.start + piece.blocks == other.start;
                 if other.file_id == 0 && touches {
-                    piece = Piece {
-                        start: other.start.min(piece.start),
-                        blocks: other.blocks + piece.blocks,
-                        file_id: 0,
-                    };
+                    piece = Piece::plain(other.start.min(piece.start), other.blocks + piece.blocks);
                     self.remove(index);
                     index = 0;
                 } else {
@@ -306,6 +387,12 @@ pub(crate) struct Slot {
 pub(crate) struct Root {
     /// Number of the commit record that carries this root.
     pub(crate) record_sequence: u64,
+    /// The place (0 or 1) of this record or, if it stands in an announced cluster, of the one before it.
+    pub(crate) place: u8,
+    /// This record stands in the cluster that the record before it has announced, with a spilled list.
+    pub(crate) spilled: bool,
+    /// A free cluster for the next record that spills a list; 0 for none.
+    pub(crate) announced: u32,
     /// First block that was never used; everything from here to the end of the data region is free.
     pub(crate) frontier: u32,
     pub(crate) next_file_id: u64,
@@ -313,7 +400,7 @@ pub(crate) struct Root {
     pub(crate) next_sequence: u64,
     pub(crate) files: u64,
     pub(crate) free_blocks: u64,
-    /// First block of the list of spilled pieces; 0 for none.
+    /// Cluster of the list of pieces that was spilled last; 0 for none.
     pub(crate) trunk_head: u32,
     pub(crate) trunk_count: u32,
     pub(crate) mounts: u64,
@@ -323,17 +410,51 @@ pub(crate) struct Root {
     pub(crate) slots: [Slot; SLOTS_MAX],
 }
 
-/// The table block that a record carries along, to be written in its place after the record is durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A block that a record carries along, to be written in its place after the record is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ImageReference {
-    pub(crate) bucket: u32,
+    /// Its place: a data block, or the first copy of a block of the name table.
+    pub(crate) address: u32,
     pub(crate) checksum: u32,
+}
+
+/// The images of one record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ImageReferences {
+    items: [ImageReference; IMAGES_MAX],
+    count: usize,
+}
+
+impl ImageReferences {
+    pub(crate) fn as_slice(&self) -> &[ImageReference] {
+        &self.items[..self.count]
+    }
+
+    pub(crate) fn push(&mut self, reference: ImageReference) {
+        self.items[self.count] = reference;
+        self.count += 1;
+    }
+
+    pub(crate) fn get_mut(&mut self, index: usize) -> &mut ImageReference {
+        &mut self.items[..self.count][index]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.count = 0;
+    }
 }
 
 impl Root {
     pub(crate) fn new(layout: &Layout) -> Self {
         Self {
             record_sequence: 0,
+            place: 0,
+            spilled: false,
+            announced: 0,
             frontier: layout.data_first,
             next_file_id: 1,
             next_sequence: 1,
@@ -353,24 +474,30 @@ impl Root {
         &self,
         block: &mut [u8],
         extra: &[Piece],
-        image: Option<ImageReference>,
+        images: &ImageReferences,
         seed: u32,
     ) {
         block.fill(0);
         block[..8].copy_from_slice(MAGIC);
         put_u32(block, 8, FORMAT_VERSION);
         put_u64(block, 16, self.record_sequence);
-        put_u32(block, 28, image.map_or(NO_IMAGE, |image| image.bucket));
-        put_u32(block, 32, image.map_or(0, |image| image.checksum));
-        put_u32(block, 36, self.frontier);
+        block[24] = self.place;
+        block[25] = images.len() as u8;
+        block[26] = u8::from(self.clean);
+        block[27] = u8::from(self.spilled);
+        put_u32(block, 28, self.announced);
+        put_u32(block, 32, self.frontier);
+        put_u32(block, 36, self.trunk_head);
         put_u64(block, 40, self.next_file_id);
         put_u64(block, 48, self.next_sequence);
         put_u64(block, 56, self.files);
         put_u64(block, 64, self.free_blocks);
-        put_u32(block, 72, self.trunk_head);
-        put_u32(block, 76, self.trunk_count);
-        put_u16(block, 82, u16::from(self.clean));
-        put_u64(block, 88, self.mounts);
+        put_u32(block, 72, self.trunk_count);
+        for (index, image) in images.as_slice().iter().enumerate() {
+            put_u32(block, IMAGES_OFFSET + 8 * index, image.address);
+            put_u32(block, IMAGES_OFFSET + 8 * index + 4, image.checksum);
+        }
+        put_u64(block, 104, self.mounts);
         let pieces = self.pieces.as_slice().iter().chain(extra);
         let mut count = 0;
         for (piece, bytes) in
@@ -384,7 +511,7 @@ impl Root {
             self.pieces.len() + extra.len(),
             "room for pieces is made before a commit"
         );
-        put_u16(block, 80, count as u16);
+        put_u16(block, 76, count as u16);
         for (slot, bytes) in self
             .slots
             .iter()
@@ -405,7 +532,7 @@ impl Root {
     }
 
     /// Reads a root that may be anything; `None` when it is not intact.
-    pub(crate) fn decode(block: &[u8], layout: &Layout) -> Option<(Self, Option<ImageReference>)> {
+    pub(crate) fn decode(block: &[u8], layout: &Layout) -> Option<(Self, ImageReferences)> {
         let seed = layout.checksum_seed();
         if &block[..8] != MAGIC
             || get_u32(block, 8) != FORMAT_VERSION
@@ -413,42 +540,41 @@ impl Root {
         {
             return None;
         }
-        let image = match get_u32(block, 28) {
-            NO_IMAGE => None,
-            bucket if bucket < layout.bucket_count => Some(ImageReference {
-                bucket,
-                checksum: get_u32(block, 32),
-            }),
-            _ => return None,
-        };
+        let images = decode_images(block, layout)?;
         let mut root = Self::new(layout);
         root.record_sequence = get_u64(block, 16);
-        root.frontier = get_u32(block, 36);
+        root.place = block[24];
+        root.clean = block[26] == 1;
+        root.spilled = block[27] == 1;
+        root.announced = get_u32(block, 28);
+        root.frontier = get_u32(block, 32);
+        root.trunk_head = get_u32(block, 36);
         root.next_file_id = get_u64(block, 40);
         root.next_sequence = get_u64(block, 48);
         root.files = get_u64(block, 56);
         root.free_blocks = get_u64(block, 64);
-        root.trunk_head = get_u32(block, 72);
-        root.trunk_count = get_u32(block, 76);
-        root.clean = get_u16(block, 82) == 1;
-        root.mounts = get_u64(block, 88);
+        root.trunk_count = get_u32(block, 72);
+        root.mounts = get_u64(block, 104);
         let frontier_is_sane = (layout.data_first..=layout.data_end).contains(&root.frontier)
             && root.frontier.is_multiple_of(CLUSTER_BLOCKS);
-        let trunk_is_sane =
-            root.trunk_head == 0 || layout.is_data_run(root.trunk_head, CLUSTER_BLOCKS);
+        let clusters_are_sane = [root.trunk_head, root.announced]
+            .iter()
+            .all(|cluster| *cluster == 0 || layout.is_data_run(*cluster, CLUSTER_BLOCKS));
         let counters = [
             root.record_sequence,
-            root.next_file_id,
             root.next_sequence,
             root.files,
             root.mounts,
         ];
-        let counters_are_sane =
-            root.next_file_id != 0 && counters.iter().all(|counter| *counter < COUNTER_END);
-        let count = usize::from(get_u16(block, 80));
+        let counters_are_sane = (1..FILE_ID_END).contains(&root.next_file_id)
+            && counters.iter().all(|counter| *counter < COUNTER_END);
+        let spill_is_sane = !root.spilled || (root.trunk_head != 0 && images.len() <= 1);
+        let count = usize::from(get_u16(block, 76));
         if !frontier_is_sane
             || !counters_are_sane
-            || !trunk_is_sane
+            || !clusters_are_sane
+            || !spill_is_sane
+            || root.place > 1
             // One place is left for the run that a chain gives up.
             || count >= PIECES_MAX
             || root.free_blocks > layout.data_blocks()
@@ -487,7 +613,7 @@ impl Root {
             .iter()
             .filter(|slot| slot.kind == SlotKind::Temporary)
             .count();
-        (temporary <= 1).then_some((root, image))
+        (temporary <= 1).then_some((root, images))
     }
 
     /// Slot of the named file with this identity.
@@ -498,6 +624,29 @@ impl Root {
     }
 }
 
+/// Which blocks the record carries, if they are blocks that a record may carry.
+fn decode_images(block: &[u8], layout: &Layout) -> Option<ImageReferences> {
+    let count = usize::from(block[25]);
+    if count > IMAGES_MAX {
+        return None;
+    }
+    let mut images = ImageReferences::default();
+    for index in 0..count {
+        let address = get_u32(block, IMAGES_OFFSET + 8 * index);
+        let known = layout.is_data_block(address) || layout.bucket_at(u64::from(address)).is_some();
+        if !known {
+            return None;
+        }
+        images.push(ImageReference {
+            address,
+            checksum: get_u32(block, IMAGES_OFFSET + 8 * index + 4),
+        });
+    }
+    Some(images)
+}
+
+const _: () = assert!(RUN_BLOCKS_MAX <= u8::MAX as u32);
+const _: () = assert!(IMAGES_OFFSET + 8 * IMAGES_MAX <= 104);
 const _: () = assert!(SLOTS_OFFSET + SLOTS_MAX * SLOT_BYTES <= BLOCK_BYTES);
 const _: () = assert!(8 + FILE_STATE_BYTES <= SLOT_BYTES);
 
@@ -523,11 +672,7 @@ mod tests {
         let mut root = Root::new(&layout);
         root.record_sequence = 9;
         root.frontier = layout.data_first + 40;
-        assert!(root.pieces.push(Piece {
-            start: layout.data_first,
-            blocks: 8,
-            file_id: 0
-        }));
+        assert!(root.pieces.push(Piece::plain(layout.data_first, 8)));
         root.slots[3] = Slot {
             kind: SlotKind::Named,
             bucket: 2,
@@ -542,24 +687,39 @@ mod tests {
                     previous: layout.data_first,
                 },
                 lanes: [
-                    Run {
-                        start: layout.data_first + 8,
-                        blocks: 4,
-                        next: 1,
+                    Lane {
+                        run: Run {
+                            start: layout.data_first + 8,
+                            blocks: 4,
+                            next: 1,
+                        },
+                        before: ClosedRun {
+                            start: layout.data_first,
+                            used: 3,
+                        },
                     },
-                    Run::default(),
+                    Lane::default(),
                 ],
                 ..FileState::default()
             },
         };
-        let image = Some(ImageReference {
-            bucket: 1,
-            checksum: 3,
-        });
+        root.place = 1;
+        root.announced = layout.data_first + 16;
+        assert!(root.pieces.push(Piece {
+            start: layout.data_first + 20,
+            blocks: 64,
+            file_id: FILE_ID_END - 1,
+            end: layout.data_first + 4,
+        }));
+        let mut images = ImageReferences::default();
+        for (address, checksum) in [(layout.bucket_block(1) as u32, 3), (layout.data_first, 4)] {
+            images.push(ImageReference { address, checksum });
+        }
         let mut block = vec![0; BLOCK_BYTES];
-        root.encode(&mut block, &[], image, layout.checksum_seed());
-        let (back, image_back) = Root::decode(&block, &layout).unwrap();
-        assert_eq!(image_back, image);
+        root.encode(&mut block, &[], &images, layout.checksum_seed());
+        let (back, images_back) = Root::decode(&block, &layout).unwrap();
+        assert_eq!(images_back, images);
+        assert_eq!((back.place, back.announced), (1, root.announced));
         assert_eq!(back.slots, root.slots);
         assert_eq!(back.pieces.as_slice(), root.pieces.as_slice());
         assert_eq!(back.frontier, root.frontier);
@@ -570,33 +730,15 @@ mod tests {
     #[test]
     fn touching_plain_pieces_join_and_chains_do_not() {
         let mut pieces = Pieces::new();
-        assert!(pieces.push(Piece {
-            start: 100,
-            blocks: 4,
-            file_id: 0
-        }));
-        assert!(pieces.push(Piece {
-            start: 108,
-            blocks: 4,
-            file_id: 0
-        }));
-        assert!(pieces.push(Piece {
-            start: 104,
-            blocks: 4,
-            file_id: 0
-        }));
-        assert_eq!(
-            pieces.as_slice(),
-            &[Piece {
-                start: 100,
-                blocks: 12,
-                file_id: 0
-            }]
-        );
+        assert!(pieces.push(Piece::plain(100, 4)));
+        assert!(pieces.push(Piece::plain(108, 4)));
+        assert!(pieces.push(Piece::plain(104, 4)));
+        assert_eq!(pieces.as_slice(), &[Piece::plain(100, 12)]);
         assert!(pieces.push(Piece {
             start: 112,
             blocks: 4,
-            file_id: 6
+            file_id: 6,
+            end: 0,
         }));
         assert_eq!(pieces.len(), 2);
     }

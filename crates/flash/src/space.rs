@@ -1,30 +1,37 @@
 //! Free space: handing out runs, taking back pieces, spilling and reclaiming.
 //!
 //! Free blocks are in one of four places: beyond the frontier (never used), in plain pieces of the root, in
-//! chains (whole deleted files, whose runs are unlinked one at a time), or in spilled lists of pieces
-//! (trunks). Each step costs a constant number of device operations, whatever is free or used.
+//! chains (the runs of deleted files, which are unlinked one at a time), or in spilled lists of pieces
+//! (trunks). A list is spilled inside a record that is written anyway, and taken back ahead of need, so neither
+//! costs a call a write or a flush of its own.
 
 use base::block::{BLOCK_BYTES, BlockDevice};
 
 use crate::bytes::{get_u32, put_u32};
 use crate::error::{Error, Result};
 use crate::layout::CLUSTER_BLOCKS;
-use crate::root::{FileState, Piece, Run};
+use crate::record::TRUNK_PLACE;
+use crate::root::{ClosedRun, FileState, Lane, Piece, Run};
 use crate::store::Store;
 
 /// Pieces in one spilled list.
-const TRUNK_PIECES: usize = 40;
+pub(crate) const TRUNK_PIECES: usize = 36;
+/// With so many pieces in the root, the next record that can spill does. Far enough below what the root holds
+/// that several calls may add theirs before one can.
+pub(crate) const SPILL_AT: usize = 40;
 const TRUNK_MAGIC: u32 = 0x5254_4b45; // "EKTR"
 const TRUNK_HEADER_BYTES: usize = 32;
 const PIECE_BYTES: usize = 16;
-/// Pieces that freeing one file adds at most: two lanes, a reserve, a chain.
-pub(crate) const PIECES_PER_FILE: usize = 4;
-/// Keep this many blocks in plain pieces by unlinking chains ahead of need.
+/// Pieces that freeing one file adds at most: for each lane its run and the list of those before, and a reserve.
+pub(crate) const PIECES_PER_FILE: usize = 5;
+/// Keep this many blocks in plain pieces by reclaiming ahead of need.
 const PLAIN_BLOCKS_AHEAD: u64 = 128;
 /// Places in the list of pieces that are kept for unlinking and splitting.
 const PIECE_SLACK: usize = 6;
-/// Reclaiming steps in one allocation: a spilled list, then a chain from it.
+/// Reclaiming steps in one allocation that found nothing ready: a spilled list, then a chain from it.
 const RECLAIMS_MAX: usize = 2;
+/// Commits until a full list of pieces has been spilled: one gives a plain piece, one announces it, one spills.
+const SPILL_COMMITS_MAX: usize = 4;
 
 impl<D: BlockDevice> Store<D> {
     /// Takes a run of about `want` blocks, at least `CLUSTER_BLOCKS`, out of free space.
@@ -35,7 +42,7 @@ impl<D: BlockDevice> Store<D> {
         for attempt in 0..=RECLAIMS_MAX {
             if let Some(run) = self.take(want) {
                 self.root.free_blocks = self.root.free_blocks.saturating_sub(u64::from(run.blocks));
-                self.unlink_ahead();
+                self.reclaim_ahead();
                 return Ok(run);
             }
             if attempt == RECLAIMS_MAX || !self.reclaim()? {
@@ -47,7 +54,8 @@ impl<D: BlockDevice> Store<D> {
         Err(Error::Full)
     }
 
-    fn take(&mut self, want: u32) -> Option<Run> {
+    /// Takes blocks that are ready: from the plain piece that fits best, else beyond the frontier.
+    pub(crate) fn take(&mut self, want: u32) -> Option<Run> {
         let plain = |piece: &&(usize, Piece)| piece.1.file_id == 0;
         let pieces = || self.root.pieces.as_slice().iter().copied().enumerate();
         let best_fit = pieces().filter(|(_, piece)| piece.blocks >= want && piece.file_id == 0);
@@ -72,7 +80,7 @@ impl<D: BlockDevice> Store<D> {
             }
             return Some(Run {
                 start: piece.start,
-                blocks: blocks as u16,
+                blocks: blocks as u8,
                 next: 0,
             });
         }
@@ -85,94 +93,111 @@ impl<D: BlockDevice> Store<D> {
         self.root.frontier += blocks;
         Run {
             start,
-            blocks: blocks as u16,
+            blocks: blocks as u8,
             next: 0,
         }
     }
 
-    /// Unlinks one chain run in good time, so that an allocation seldom has to wait for a commit of its own.
-    fn unlink_ahead(&mut self) {
-        let plain: u64 = self
-            .root
-            .pieces
-            .as_slice()
-            .iter()
+    /// Reclaims something in good time, so that an allocation need not wait for a commit of its own. The record
+    /// that the caller writes anyway makes it usable.
+    fn reclaim_ahead(&mut self) {
+        if self.plain_blocks() < PLAIN_BLOCKS_AHEAD && self.quarantine_room() > 0 {
+            // A read that fails now is met again when there is need, by a call that has not taken a run.
+            let _ = self.reclaim();
+        }
+    }
+
+    /// Free blocks that can be handed out, at once or after the next barrier.
+    fn plain_blocks(&self) -> u64 {
+        let pieces = self.root.pieces.as_slice().iter();
+        pieces
             .chain(self.quarantined())
             .filter(|piece| piece.file_id == 0)
             .map(|piece| u64::from(piece.blocks))
-            .sum();
-        if plain < PLAIN_BLOCKS_AHEAD
-            && self.quarantine_room() > 0
-            && self.piece_room() >= PIECE_SLACK
-        {
-            // A read that fails now is met again when there is need, by a call that has not taken a run.
+            .sum()
+    }
+
+    /// After a record that could announce no cluster: finds one, so that lists can be spilled again. One block read.
+    pub(crate) fn find_cluster_to_announce(&mut self) {
+        if self.root.announced == 0 && self.plain_blocks() == 0 && self.quarantine_room() > 0 {
             let _ = self.unlink_chain();
         }
     }
 
-    /// Turns something that is free but not yet usable into plain pieces, as part of the next record.
-    /// False when there is nothing.
+    /// Turns something that is free but not yet usable into plain pieces, as part of the next record. One block
+    /// read. False when there is nothing.
     fn reclaim(&mut self) -> Result<bool> {
-        self.make_piece_room(1)?;
-        if self.unlink_chain()? {
-            return Ok(true);
+        if self.piece_room() < PIECE_SLACK {
+            return Ok(false);
         }
-        self.load_trunk()
+        Ok(self.unlink_chain()? || self.load_trunk()?)
     }
 
     /// Takes the last run off a chain: one block read.
     fn unlink_chain(&mut self) -> Result<bool> {
-        let chain = self
-            .root
-            .pieces
-            .as_slice()
-            .iter()
-            .position(|piece| piece.file_id != 0);
-        let Some(index) = chain else { return Ok(false) };
-        let piece = self.root.pieces.remove(index);
-        let link = match self.read_data_block(piece.start + piece.blocks - 1) {
-            Ok(link) => link,
-            Err(error) => {
-                // Nothing is lost; it goes to the end, so that the next call tries another.
-                let pushed = self.root.pieces.push(piece);
-                debug_assert!(pushed, "its own place is free");
-                return Err(error);
-            }
+        let pieces = self.root.pieces.as_slice().iter();
+        let chain = pieces
+            .enumerate()
+            .find(|(_, piece)| piece.file_id != 0)
+            .map(|(index, piece)| (index, *piece));
+        let Some((index, piece)) = chain else {
+            return Ok(false);
         };
+        let link = self.run_before(&piece)?;
+        self.root.pieces.remove(index);
         match link {
-            Some(header) if header.file_id == piece.file_id => {
-                let before = Piece {
-                    start: header.closed_start,
-                    blocks: header.closed_blocks,
-                    file_id: piece.file_id,
+            Some(before) => {
+                let ends = before.is_none() || before.start == piece.end;
+                let rest = Piece {
+                    start: before.start,
+                    blocks: before.blocks(),
+                    ..piece
                 };
-                if before.blocks > 0 {
-                    let sane = self.layout.is_data_run(before.start, before.blocks);
-                    if !sane || !self.root.pieces.push(before) {
-                        self.free_chains_broken += 1;
-                    }
+                if !ends && !self.root.pieces.push(rest) {
+                    self.free_chains_broken += 1;
                 }
             }
-            // The run itself is free all the same; the ones before it are lost until a check finds them.
-            _ => self.free_chains_broken += 1,
+            // The run itself is free all the same; the ones before it are lost until a repair finds them.
+            None => self.free_chains_broken += 1,
         }
-        self.quarantine(Piece {
-            file_id: 0,
-            ..piece
-        });
+        self.quarantine(Piece::plain(piece.start, piece.blocks));
         Ok(true)
+    }
+
+    /// The run before that of a chain's piece, as the run's blocks say; `None` when they cannot be read.
+    pub(crate) fn run_before(&mut self, piece: &Piece) -> Result<Option<ClosedRun>> {
+        // Every block of the run says it; the first one always holds data.
+        let mut error = None;
+        for address in [piece.start, piece.start + 1] {
+            match self.read_data_block(address) {
+                Ok(Some(header))
+                    if header.file_id == piece.file_id && header.run_start == piece.start =>
+                {
+                    let before = ClosedRun {
+                        start: header.before_start,
+                        used: header.before_used,
+                    };
+                    let sane =
+                        before.is_none() || self.layout.is_data_run(before.start, before.blocks());
+                    return Ok(sane.then_some(before));
+                }
+                Ok(_) => {}
+                Err(found) => error = Some(found),
+            }
+        }
+        error.map_or(Ok(None), Err)
     }
 
     /// Takes the most recently spilled list back into the root: one block read.
     fn load_trunk(&mut self) -> Result<bool> {
         let head = self.root.trunk_head;
-        if head == 0 || self.piece_room() < TRUNK_PIECES + 1 {
+        if head == 0 || self.piece_room() < TRUNK_PIECES + PIECE_SLACK {
             return Ok(false);
         }
         self.device
-            .read(u64::from(head), self.scratch.block_mut(0))?;
+            .read(trunk_address(head), self.scratch.block_mut(0))?;
         let Some((next, count)) = open_trunk(self.scratch.block(0), head, self.seed) else {
-            // The list is unreadable: its blocks are lost until a check finds them.
+            // The list is unreadable: its blocks are lost until a repair finds them.
             self.free_chains_broken += 1;
             self.root.trunk_head = 0;
             self.root.trunk_count = 0;
@@ -186,109 +211,109 @@ impl<D: BlockDevice> Store<D> {
         }
         self.root.trunk_head = next;
         self.root.trunk_count = self.root.trunk_count.saturating_sub(1);
-        self.quarantine(Piece {
-            start: head,
-            blocks: CLUSTER_BLOCKS,
-            file_id: 0,
-        });
+        self.quarantine(Piece::plain(head, CLUSTER_BLOCKS));
         Ok(true)
     }
 
-    /// Makes sure that `count` pieces can be added before the next record, spilling some if need be.
+    /// Makes sure that `count` pieces can be added before the next record. Costs nothing unless several calls in a
+    /// row could not spill.
     pub(crate) fn make_piece_room(&mut self, count: usize) -> Result<()> {
-        if self.piece_room() >= count + PIECE_SLACK {
-            return Ok(());
-        }
-        let cluster = self.take_cluster_for_trunk()?;
-        let block = self.group.block_mut(0);
-        block.fill(0);
-        let mut spilled = 0;
-        for piece in self.root.pieces.as_slice().iter().take(TRUNK_PIECES) {
-            let offset = TRUNK_HEADER_BYTES + spilled * PIECE_BYTES;
-            piece.encode(&mut block[offset..offset + PIECE_BYTES]);
-            spilled += 1;
-        }
-        put_u32(block, 0, TRUNK_MAGIC);
-        put_u32(block, 8, cluster);
-        put_u32(block, 12, self.root.trunk_head);
-        put_u32(block, 16, spilled as u32);
-        let checksum = crc32c::crc32c_append(self.seed, &block[8..BLOCK_BYTES]);
-        put_u32(block, 4, checksum);
-        self.write_group(cluster, 0, 1)?;
-        // The root may name the list only once it is durable; until a record does, nothing has changed.
-        self.barrier()?;
-        for index in (0..spilled).rev() {
-            self.root.pieces.remove(index);
-        }
-        self.root.trunk_head = cluster;
-        self.root.trunk_count = self.root.trunk_count.saturating_add(1);
-        Ok(())
-    }
-
-    /// Room for the pieces of an unfinished replacement. The slack that other calls leave is meant for this:
-    /// an undoing that fails would leave a second unfinished replacement to come, and a root with two of them
-    /// is not believed.
-    pub(crate) fn make_piece_room_to_undo(&mut self) -> Result<()> {
-        if self.piece_room() >= PIECES_PER_FILE {
-            return Ok(());
-        }
-        self.make_piece_room(PIECES_PER_FILE)
-    }
-
-    fn take_cluster_for_trunk(&mut self) -> Result<u32> {
-        for _ in 0..2 {
-            if let Some(run) = self.take(CLUSTER_BLOCKS) {
-                return Ok(run.start);
-            }
-            if !self.unlink_chain()? {
+        for _ in 0..SPILL_COMMITS_MAX {
+            if self.piece_room() >= count {
                 break;
             }
+            self.find_cluster_to_announce();
             self.commit()?;
         }
-        // Cannot happen: there are pieces to spill, and each holds at least a cluster.
-        Err(Error::Full)
+        if self.piece_room() >= count {
+            Ok(())
+        } else {
+            // Cannot happen: each piece holds at least a cluster, and one is enough to spill.
+            Err(Error::Full)
+        }
     }
 
     /// Puts all blocks of a file into free space, as part of the next record. Room has been made.
     pub(crate) fn free_file(&mut self, state: &FileState) {
-        for run in [state.lanes[0], state.lanes[1], state.reserve] {
-            self.free_plain(run);
+        for lane in &state.lanes {
+            self.free_lane(state.file_id, lane, 0);
         }
-        let chain = Piece {
-            start: state.closed_start,
-            blocks: state.closed_blocks,
-            file_id: state.file_id,
-        };
-        if !self.root.pieces.push(chain) {
-            self.free_chains_broken += 1;
+        self.free_plain(state.reserve);
+        self.count_free(state.closed_blocks);
+    }
+
+    /// Puts the runs of a lane into free space, back to the one that begins at `end`, which is kept; counts only
+    /// the blocks of the run that is being filled.
+    pub(crate) fn free_lane(&mut self, file_id: u64, lane: &Lane, end: u32) {
+        let mut last = lane.before;
+        if !lane.run.is_none() {
+            let first_holds_data = lane.run.next > 0 && !last.is_none() && last.start != end;
+            let piece = Piece {
+                start: lane.run.start,
+                blocks: u32::from(lane.run.blocks),
+                file_id: if first_holds_data { file_id } else { 0 },
+                end: if first_holds_data { end } else { 0 },
+            };
+            self.push_piece(piece);
+            self.count_free(piece.blocks);
+            if first_holds_data {
+                last = ClosedRun::default();
+            }
         }
-        self.count_free(state.closed_total);
+        if !last.is_none() && last.start != end {
+            self.push_piece(Piece {
+                start: last.start,
+                blocks: last.blocks(),
+                file_id,
+                end,
+            });
+        }
     }
 
     /// Puts one run into free space, as part of the next record.
     pub(crate) fn free_plain(&mut self, run: Run) {
-        let piece = Piece {
-            start: run.start,
-            blocks: u32::from(run.blocks),
-            file_id: 0,
-        };
-        if !self.root.pieces.push(piece) {
-            self.free_chains_broken += 1;
-        }
+        self.push_piece(Piece::plain(run.start, u32::from(run.blocks)));
         self.count_free(u32::from(run.blocks));
     }
 
+    fn push_piece(&mut self, piece: Piece) {
+        if !self.root.pieces.push(piece) {
+            self.free_chains_broken += 1;
+        }
+    }
+
     /// Never more than there are: a root that says so is not believed, and the store would not open again.
-    fn count_free(&mut self, blocks: u32) {
+    pub(crate) fn count_free(&mut self, blocks: u32) {
         let free = self.root.free_blocks + u64::from(blocks);
         self.root.free_blocks = free.min(self.layout.data_blocks());
     }
 }
 
+/// The block of a spilled list, given its cluster: where the record that spilled it had put it.
+pub(crate) fn trunk_address(cluster: u32) -> u64 {
+    u64::from(cluster) + TRUNK_PLACE as u64
+}
+
+/// Writes piece `index` of a list.
+pub(crate) fn put_trunk_piece(block: &mut [u8], index: usize, piece: &Piece) {
+    let offset = TRUNK_HEADER_BYTES + index * PIECE_BYTES;
+    piece.encode(&mut block[offset..offset + PIECE_BYTES]);
+}
+
+/// Completes the block of a list of `count` pieces in cluster `cluster`; `next` is the list spilled before.
+pub(crate) fn seal_trunk(block: &mut [u8], cluster: u32, next: u32, count: usize, seed: u32) {
+    put_u32(block, 0, TRUNK_MAGIC);
+    put_u32(block, 8, cluster);
+    put_u32(block, 12, next);
+    put_u32(block, 16, count as u32);
+    let checksum = crc32c::crc32c_append(seed, &block[8..BLOCK_BYTES]);
+    put_u32(block, 4, checksum);
+}
+
 /// Next list and number of pieces of a spilled list, if the block is one.
-pub(crate) fn open_trunk(block: &[u8], address: u32, seed: u32) -> Option<(u32, usize)> {
+pub(crate) fn open_trunk(block: &[u8], cluster: u32, seed: u32) -> Option<(u32, usize)> {
     let intact = get_u32(block, 0) == TRUNK_MAGIC
-        && get_u32(block, 8) == address
+        && get_u32(block, 8) == cluster
         && crc32c::crc32c_append(seed, &block[8..BLOCK_BYTES]) == get_u32(block, 4);
     let count = get_u32(block, 16) as usize;
     (intact && count <= TRUNK_PIECES).then_some((get_u32(block, 12), count))

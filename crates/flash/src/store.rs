@@ -1,11 +1,6 @@
-//! The store in memory, and the two steps that every change is made of: write a record, pass a barrier.
+//! The store in memory: formatting, opening, closing, and reading blocks of the table.
 //!
-//! Invariants:
-//! - Between two barriers at most one record is written, and it describes nothing that the same epoch
-//!   writes; so any subset of the epoch's writes, in any order and torn anywhere, is a consistent store.
-//! - A table block is written in place only after the record that carries it is durable.
-//! - Blocks that become free are handed out only after the record that frees them is durable.
-//! - After a failed write or flush nothing is written any more: what the device holds is then unknown.
+//! Invariant: after a failed write or flush nothing is written any more: what the device holds is then unknown.
 
 use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, Counters, DeviceError};
 
@@ -14,17 +9,20 @@ use std::hash::Hasher;
 
 use crate::address_cache::AddressCache;
 use crate::append::TailCache;
-use crate::block::{GROUP_BLOCKS_MAX, Header};
+use crate::block::{GROUP_BLOCKS_MAX, Header, NAME_HINT_BYTES, NameHint};
 use crate::error::{Error, Part, Result};
 use crate::layout::{
-    BLOCKS_MIN, FormatOptions, Layout, RECORD_BLOCKS, SUPERBLOCK_FIRST, TABLE_COPIES,
-    superblock_second,
+    BLOCKS_MIN, CLUSTER_BLOCKS, FormatOptions, Layout, RECORD_PLACE_BLOCKS, SUPERBLOCK_FIRST,
+    SUPERBLOCK_NEAR, TABLE_COPIES, superblock_far,
 };
-use crate::root::{FileState, ImageReference, PIECES_MAX, Piece, Root, SLOTS_MAX};
-use crate::table::{Bucket, format_bucket, seal_bucket};
+use crate::record::{ImageStage, read_through};
+use crate::root::{FileState, IMAGES_MAX, ImageReferences, Piece, Root, SLOTS_MAX};
+use crate::table::{Bucket, format_bucket};
 
 /// Free pieces that may wait for a barrier at one time.
 pub(crate) const QUARANTINE_MAX: usize = 8;
+/// Blocks of the scratch buffer.
+const SCRATCH_BLOCKS: usize = 5;
 
 /// How to open a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +100,8 @@ pub struct Statistics {
 /// What recovery found and did when the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// Table blocks written again from a commit record.
-    pub table_blocks_replayed: u64,
+    /// Blocks of the name table and of files written again from a commit record.
+    pub blocks_replayed: u64,
     /// Files whose last append was found beyond the recorded tail.
     pub tails_advanced: u64,
     /// Unfinished replacements whose blocks were freed.
@@ -118,7 +116,8 @@ pub(crate) struct OpenFile {
     pub(crate) entry: u16,
     /// State of the file while no slot of the root knows it.
     pub(crate) state: FileState,
-    pub(crate) name: String,
+    /// Beginning of its name, for its first block.
+    pub(crate) name_hint: NameHint,
 }
 
 /// A store on a device. See the crate's documentation for what it promises.
@@ -128,27 +127,27 @@ pub struct Store<D: BlockDevice> {
     pub(crate) seed: u32,
     pub(crate) root: Root,
     /// The root at the start of the running call: where to go back to when the device fails.
-    root_before: Root,
+    pub(crate) root_before: Root,
     /// Number of the next group; grows with every append.
     pub(crate) sequence: u64,
     /// Free pieces that the coming barrier releases.
-    quarantine: [Piece; QUARANTINE_MAX],
-    quarantine_count: usize,
+    pub(crate) quarantine: [Piece; QUARANTINE_MAX],
+    pub(crate) quarantine_count: usize,
     /// Data or a record has been written since the last barrier.
     pub(crate) unflushed: bool,
     /// The root in memory differs from the last record in a way that the next data write depends on.
     pub(crate) root_changed: bool,
-    /// Bucket in `image` that the next record must carry.
-    pub(crate) image_pending: Option<u32>,
-    /// Bucket in `image` that the next barrier allows to be written in its place.
-    image_in_place: Option<u32>,
-    /// Bucket in `image` that has been written in its place since the last flush.
-    image_unflushed: Option<u32>,
-    /// As `image_unflushed`, for the content in `image_before`.
-    image_before_unflushed: Option<u32>,
-    image_before: BlockBuffer,
+    /// Blocks that a record carries along, and what has become of them.
+    pub(crate) images: BlockBuffer,
+    pub(crate) image_references: ImageReferences,
+    pub(crate) image_stage: ImageStage,
+    /// Images of the call before, written in their places since the last flush.
+    pub(crate) images_before: BlockBuffer,
+    pub(crate) image_references_before: ImageReferences,
+    /// Counts flushes: what was written in the present epoch is not durable.
+    pub(crate) epoch: u64,
     pub(crate) read_only: bool,
-    failed: bool,
+    pub(crate) failed: bool,
     pub(crate) tails: Vec<TailCache>,
     /// When each slot was last used.
     pub(crate) slot_used: [u64; SLOTS_MAX],
@@ -156,15 +155,15 @@ pub struct Store<D: BlockDevice> {
     pub(crate) files: Vec<OpenFile>,
     pub(crate) addresses: AddressCache,
     /// A changed table block, twice.
-    pub(crate) image: BlockBuffer,
-    record: BlockBuffer,
+    pub(crate) pair: BlockBuffer,
+    pub(crate) record: BlockBuffer,
     pub(crate) group: BlockBuffer,
-    /// For single block reads; block 0 data, blocks 1 and 2 buckets.
+    /// For single block reads; block 0 data, blocks 1 and 2 buckets, 3 and 4 those of another name.
     pub(crate) scratch: BlockBuffer,
     /// Neighbouring blocks of a file, read in one request.
     pub(crate) neighbours: BlockBuffer,
-    /// Table blocks that are not in their place: recovery of a read-only store, or a failed device.
-    overlay: Vec<(u32, Vec<u8>)>,
+    /// Blocks that are not in their places: recovery of a read-only store, or a failed device.
+    pub(crate) overlay: Vec<(u32, Vec<u8>)>,
     pub(crate) recovery: Recovery,
     pub(crate) table_blocks_healed: u64,
     pub(crate) free_chains_broken: u64,
@@ -179,13 +178,16 @@ impl<D: BlockDevice> Store<D> {
         let layout = Layout::plan(device.geometry(), options)?;
         // The superblock is invalid while the rest is written, so an interrupted format is no store.
         let zero = BlockBuffer::zeroed(1);
-        device.write(SUPERBLOCK_FIRST, &zero)?;
-        let second = superblock_second(layout.block_count);
-        device.write(second, &zero)?;
+        for place in layout.superblocks() {
+            device.write(place, &zero)?;
+        }
         device.flush()?;
         let mut request = BlockBuffer::zeroed(GROUP_BLOCKS_MAX);
         for place in 0..2 {
-            device.write(layout.record_block(place), &request)?;
+            let first = layout.record_block(place);
+            for part in (0..RECORD_PLACE_BLOCKS).step_by(GROUP_BLOCKS_MAX) {
+                device.write(first + part, &request)?;
+            }
         }
         let buckets_in_request = GROUP_BLOCKS_MAX as u32 / TABLE_COPIES as u32;
         for first in (0..layout.bucket_count).step_by(buckets_in_request as usize) {
@@ -199,16 +201,22 @@ impl<D: BlockDevice> Store<D> {
             let bytes = count as usize * TABLE_COPIES as usize * BLOCK_BYTES;
             device.write(layout.bucket_block(first), &request[..bytes])?;
         }
-        let root = Root::new(&layout);
+        let mut root = Root::new(&layout);
+        root.announced = root.frontier;
+        root.frontier += CLUSTER_BLOCKS;
+        root.free_blocks -= u64::from(CLUSTER_BLOCKS);
+        let no_images = ImageReferences::default();
         for copy in 0..2 {
-            root.encode(request.block_mut(copy), &[], None, layout.checksum_seed());
+            let block = request.block_mut(copy);
+            root.encode(block, &[], &no_images, layout.checksum_seed());
         }
         device.write(layout.record_block(0), &request[..2 * BLOCK_BYTES])?;
         device.flush()?;
         let mut superblock = BlockBuffer::zeroed(1);
         layout.encode(&mut superblock);
-        device.write(second, &superblock)?;
-        device.write(SUPERBLOCK_FIRST, &superblock)?;
+        for place in layout.superblocks().into_iter().rev() {
+            device.write(place, &superblock)?;
+        }
         device.flush()?;
         Self::open(device, &OpenOptions::default())
     }
@@ -233,11 +241,12 @@ impl<D: BlockDevice> Store<D> {
             quarantine_count: 0,
             unflushed: false,
             root_changed: false,
-            image_pending: None,
-            image_in_place: None,
-            image_unflushed: None,
-            image_before_unflushed: None,
-            image_before: BlockBuffer::zeroed(1),
+            images: BlockBuffer::zeroed(IMAGES_MAX),
+            image_references: ImageReferences::default(),
+            image_stage: ImageStage::None,
+            images_before: BlockBuffer::zeroed(IMAGES_MAX),
+            image_references_before: ImageReferences::default(),
+            epoch: 0,
             read_only: options.read_only,
             failed: false,
             tails: (0..SLOTS_MAX).map(|_| TailCache::new()).collect(),
@@ -250,14 +259,14 @@ impl<D: BlockDevice> Store<D> {
                     bucket: 0,
                     entry: 0,
                     state: FileState::default(),
-                    name: String::new(),
+                    name_hint: [0; NAME_HINT_BYTES],
                 })
                 .collect(),
             addresses: AddressCache::new(options.addresses_max),
-            image: BlockBuffer::zeroed(TABLE_COPIES as usize),
-            record: BlockBuffer::zeroed(RECORD_BLOCKS as usize),
+            pair: BlockBuffer::zeroed(TABLE_COPIES as usize),
+            record: BlockBuffer::zeroed(IMAGES_MAX + 2),
             group: BlockBuffer::zeroed(GROUP_BLOCKS_MAX),
-            scratch: BlockBuffer::zeroed(3),
+            scratch: BlockBuffer::zeroed(SCRATCH_BLOCKS),
             neighbours: BlockBuffer::zeroed(GROUP_BLOCKS_MAX),
             overlay: Vec::new(),
             recovery: Recovery::default(),
@@ -348,42 +357,16 @@ impl<D: BlockDevice> Store<D> {
         } else if self.failed {
             Err(Error::Failed)
         } else {
-            // 4 KiB of memory for a store that still reads rightly when the device fails in the call.
-            self.root_before.clone_from(&self.root);
+            // 4 KiB of memory for a store that still reads rightly when the device fails in the call. What was not
+            // made durable by an earlier call is given up then, too.
+            if !self.unflushed {
+                self.root_before.clone_from(&self.root);
+            }
             Ok(())
         }
     }
 
     // ---- the device, with failures remembered ----
-
-    pub(crate) fn flush_device(&mut self) -> Result<()> {
-        if let Err(error) = self.device.flush() {
-            return Err(self.fail(error));
-        }
-        self.image_unflushed = None;
-        self.image_before_unflushed = None;
-        Ok(())
-    }
-
-    /// Stops writing for good and goes back to what was acknowledged, so that reading can go on.
-    pub(crate) fn fail(&mut self, error: DeviceError) -> Error {
-        self.failed = true;
-        self.root.clone_from(&self.root_before);
-        self.quarantine_count = 0;
-        self.image_pending = None;
-        self.image_in_place = None;
-        for tail in &mut self.tails {
-            tail.forget();
-        }
-        // A table block that was written in its place but not flushed may be gone from a failed device.
-        if let Some(bucket) = self.image_unflushed.take() {
-            self.overlay.push((bucket, self.image.block(0).to_vec()));
-        }
-        if let Some(bucket) = self.image_before_unflushed.take() {
-            self.overlay.push((bucket, self.image_before.to_vec()));
-        }
-        Error::Device(error)
-    }
 
     /// Writes the first `blocks` blocks of the group buffer from block `first` of it on.
     pub(crate) fn write_group(&mut self, address: u32, first: usize, blocks: usize) -> Result<()> {
@@ -397,139 +380,28 @@ impl<D: BlockDevice> Store<D> {
 
     /// Reads data block `address` into the scratch buffer; `None` when it is not an intact block of a file.
     pub(crate) fn read_data_block(&mut self, address: u32) -> Result<Option<Header>> {
-        self.device
-            .read(u64::from(address), self.scratch.block_mut(0))?;
+        read_through(
+            &mut self.device,
+            &self.overlay,
+            u64::from(address),
+            self.scratch.block_mut(0),
+        )?;
         Ok(Header::open(self.scratch.block(0), address, self.seed))
-    }
-
-    // ---- records and barriers ----
-
-    /// Pieces that may still be added to the root before some must be spilled.
-    pub(crate) fn piece_room(&self) -> usize {
-        PIECES_MAX.saturating_sub(self.root.pieces.len() + self.quarantine_count)
-    }
-
-    /// Frees a piece that the coming record drops from wherever it was, once that record is durable.
-    pub(crate) fn quarantine(&mut self, piece: Piece) {
-        debug_assert!(
-            self.quarantine_count < QUARANTINE_MAX,
-            "a call frees a bounded number of pieces"
-        );
-        self.quarantine[self.quarantine_count] = piece;
-        self.quarantine_count += 1;
-    }
-
-    pub(crate) fn quarantine_room(&self) -> usize {
-        QUARANTINE_MAX - self.quarantine_count
-    }
-
-    pub(crate) fn quarantined(&self) -> &[Piece] {
-        &self.quarantine[..self.quarantine_count]
-    }
-
-    /// Writes the root, with the pending table block if there is one, over the older of the two records.
-    pub(crate) fn write_record(&mut self) -> Result<()> {
-        if self.unflushed {
-            // The record would describe what this epoch wrote; and a second record in one epoch would
-            // overwrite the only one that is known to be durable.
-            self.barrier()?;
-        }
-        self.root.record_sequence += 1;
-        self.root.next_sequence = self.sequence;
-        let image = self.image_pending.map(|bucket| {
-            seal_bucket(
-                self.image.block_mut(0),
-                bucket,
-                self.root.record_sequence,
-                &self.layout,
-            );
-            let (first, second) = self.image.split_at_mut(BLOCK_BYTES);
-            second.copy_from_slice(first);
-            ImageReference {
-                bucket,
-                checksum: crate::bytes::get_u32(first, 4),
-            }
-        });
-        let blocks = if image.is_some() { 3 } else { 2 };
-        let extra = &self.quarantine[..self.quarantine_count];
-        self.root
-            .encode(self.record.block_mut(0), extra, image, self.seed);
-        let (first, rest) = self.record.split_at_mut(BLOCK_BYTES);
-        if image.is_some() {
-            rest[..BLOCK_BYTES].copy_from_slice(self.image.block(0));
-        }
-        rest[(blocks - 2) * BLOCK_BYTES..(blocks - 1) * BLOCK_BYTES].copy_from_slice(first);
-        let address = self.layout.record_block(self.root.record_sequence & 1);
-        self.unflushed = true;
-        if let Err(error) = self
-            .device
-            .write(address, &self.record[..blocks * BLOCK_BYTES])
-        {
-            return Err(self.fail(error));
-        }
-        self.root_changed = false;
-        self.image_in_place = self.image_pending.take();
-        #[cfg(feature = "seeded-bug-swapped-barrier")]
-        if let Some(bucket) = self.image_in_place.take() {
-            // The bug that the crash suite must find: the table block is written before the barrier that
-            // makes its record durable.
-            self.write_image_in_place(bucket)?;
-        }
-        Ok(())
-    }
-
-    /// Makes everything written so far durable; then writes the table block that waited for that.
-    pub(crate) fn barrier(&mut self) -> Result<()> {
-        self.flush_device()?;
-        self.unflushed = false;
-        for index in 0..self.quarantine_count {
-            let pushed = self.root.pieces.push(self.quarantine[index]);
-            debug_assert!(pushed, "room for quarantined pieces is kept");
-        }
-        self.quarantine_count = 0;
-        if let Some(bucket) = self.image_in_place.take() {
-            self.write_image_in_place(bucket)?;
-        }
-        Ok(())
-    }
-
-    fn write_image_in_place(&mut self, bucket: u32) -> Result<()> {
-        // Not flushed here: the record stays valid until the next barrier has made this durable.
-        let address = self.layout.bucket_block(bucket);
-        self.image_unflushed = Some(bucket);
-        match self.device.write(address, &self.image) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.fail(error)),
-        }
-    }
-
-    /// One record and one barrier.
-    pub(crate) fn commit(&mut self) -> Result<()> {
-        self.write_record()?;
-        self.barrier()
     }
 
     // ---- table blocks ----
 
     /// Reads bucket `bucket` into block `place` of the scratch buffer, from the newer of its intact copies.
     pub(crate) fn read_bucket(&mut self, bucket: u32, place: usize) -> Result<()> {
-        if let Some((_, bytes)) = self
-            .overlay
-            .iter()
-            .rev()
-            .find(|(other, _)| *other == bucket)
-        {
-            self.scratch.block_mut(place).copy_from_slice(bytes);
-            return Ok(());
-        }
         let address = self.layout.bucket_block(bucket);
         let pair = &mut self.neighbours[..TABLE_COPIES as usize * BLOCK_BYTES];
-        if self.device.read(address, pair).is_err() {
+        if read_through(&mut self.device, &self.overlay, address, pair).is_err() {
             // A block that the device cannot read is as bad as one that reads wrong: the other stands in.
             let mut failures = 0;
             for copy in 0..TABLE_COPIES {
                 let block = self.neighbours.block_mut(copy as usize);
-                if let Err(error) = self.device.read(address + copy, block) {
+                let read = read_through(&mut self.device, &self.overlay, address + copy, block);
+                if let Err(error) = read {
                     block.fill(0);
                     failures += 1;
                     if failures == TABLE_COPIES {
@@ -557,11 +429,6 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Whether this bucket is held in memory because it is not in its place.
-    pub(crate) fn is_overlaid(&self, bucket: u32) -> bool {
-        self.overlay.iter().any(|(other, _)| *other == bucket)
-    }
-
     /// The bucket that [`read_bucket`](Self::read_bucket) put at `place`.
     pub(crate) fn bucket_at(&self, bucket: u32, place: usize) -> Result<Bucket<'_>> {
         Bucket::open(self.scratch.block(place), bucket, &self.layout).ok_or(Error::Damaged {
@@ -569,31 +436,6 @@ impl<D: BlockDevice> Store<D> {
             block: self.layout.bucket_block(bucket),
             offset: None,
         })
-    }
-
-    /// Takes the bucket at `place` of the scratch buffer as the one that the next record changes.
-    pub(crate) fn begin_image(&mut self, bucket: u32, place: usize) {
-        debug_assert!(self.image_pending.is_none() && self.image_in_place.is_none());
-        if let Some(unflushed) = self.image_unflushed.take() {
-            self.image_before.copy_from_slice(self.image.block(0));
-            self.image_before_unflushed = Some(unflushed);
-        }
-        self.image
-            .block_mut(0)
-            .copy_from_slice(self.scratch.block(place));
-        self.image_pending = Some(bucket);
-    }
-
-    /// Puts a table block from a record in its place during recovery; in memory only when read-only.
-    pub(crate) fn replay_image(&mut self, bucket: u32, bytes: &[u8]) -> Result<()> {
-        if self.read_only {
-            self.overlay.push((bucket, bytes.to_vec()));
-            return Ok(());
-        }
-        self.image.block_mut(0).copy_from_slice(bytes);
-        self.image.block_mut(1).copy_from_slice(bytes);
-        self.write_image_in_place(bucket)?;
-        self.flush_device()
     }
 }
 
@@ -614,22 +456,23 @@ pub(crate) fn read_superblock<D: BlockDevice>(device: &mut D) -> Result<Layout> 
         return Err(Error::NotAStore);
     }
     let mut block = BlockBuffer::zeroed(1);
-    let mut errors = [None, None];
-    for (place, error) in [SUPERBLOCK_FIRST, superblock_second(geometry.block_count)]
-        .into_iter()
-        .zip(&mut errors)
-    {
+    let mut worst = None;
+    let places = [
+        SUPERBLOCK_FIRST,
+        SUPERBLOCK_NEAR,
+        superblock_far(geometry.block_count),
+    ];
+    for place in places {
         let result = device.read(place, &mut block).map_err(Error::from);
         match result.and_then(|()| Layout::decode(&block, geometry)) {
             Ok(layout) => return Ok(layout),
-            Err(found) => *error = Some(found),
+            // `NotAStore` from one copy says less than what another copy has to say.
+            Err(found) => {
+                if matches!(worst, None | Some(Error::NotAStore)) {
+                    worst = Some(found);
+                }
+            }
         }
     }
-    let [first, second] = errors;
-    // `NotAStore` from one copy says less than what the other copy has to say.
-    match (first, second) {
-        (Some(Error::NotAStore) | None, Some(other)) => Err(other),
-        (Some(other), _) => Err(other),
-        (None, None) => Err(Error::NotAStore),
-    }
+    Err(worst.unwrap_or(Error::NotAStore))
 }

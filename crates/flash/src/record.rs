@@ -1,0 +1,372 @@
+//! The two steps that every change is made of: write a record, pass a barrier.
+//!
+//! A record is the root and up to three blocks (*images*) that change with it, as one contiguous request. After the
+//! barrier the images are written in their places, without waiting; the record stays until a later barrier has
+//! covered them. That makes changing a few blocks and the root atomic at the price of one flush.
+//!
+//! Invariants:
+//! - Between two barriers at most one record is written, and it describes nothing that the same epoch
+//!   writes; so any subset of the epoch's writes, in any order and torn anywhere, is a consistent store.
+//! - An image is written in its place only after the record that carries it is durable.
+//! - Blocks that become free are handed out only after the record that frees them is durable.
+
+use base::block::{BLOCK_BYTES, BlockDevice, DeviceError};
+
+use crate::bytes::get_u32;
+use crate::error::Result;
+use crate::layout::{CLUSTER_BLOCKS, RECORD_PLACE_BLOCKS, TABLE_COPIES};
+use crate::root::{IMAGES_MAX, ImageReference, PIECES_MAX, Piece};
+use crate::space::{SPILL_AT, TRUNK_PIECES, seal_trunk};
+use crate::store::{QUARANTINE_MAX, Store};
+use crate::table::seal_bucket;
+
+/// Where the images stand between being changed in memory and being durable in their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ImageStage {
+    /// There are none.
+    None,
+    /// The next record must carry them.
+    Pending,
+    /// A record carries them; the next barrier allows them to be written in their places.
+    Recorded,
+    /// Written in their places since the last flush.
+    InPlace,
+}
+
+/// Block of a spilling record that holds the list.
+pub(crate) const TRUNK_PLACE: usize = 2;
+
+impl<D: BlockDevice> Store<D> {
+    /// Pieces that may still be added to the root.
+    pub(crate) fn piece_room(&self) -> usize {
+        (PIECES_MAX - 1).saturating_sub(self.root.pieces.len() + self.quarantine_count)
+    }
+
+    /// Frees a piece that the coming record drops from wherever it was, once that record is durable.
+    pub(crate) fn quarantine(&mut self, piece: Piece) {
+        debug_assert!(
+            self.quarantine_count < QUARANTINE_MAX,
+            "a call frees a bounded number of pieces"
+        );
+        self.quarantine[self.quarantine_count] = piece;
+        self.quarantine_count += 1;
+    }
+
+    pub(crate) fn quarantine_room(&self) -> usize {
+        QUARANTINE_MAX - self.quarantine_count
+    }
+
+    pub(crate) fn quarantined(&self) -> &[Piece] {
+        &self.quarantine[..self.quarantine_count]
+    }
+
+    // ---- images ----
+
+    /// Room for one more block that the next record carries. The caller fills it: `self.images`, at the place that
+    /// is returned.
+    pub(crate) fn begin_image(&mut self, address: u32) -> Result<usize> {
+        if self.image_stage == ImageStage::Recorded {
+            self.barrier()?;
+        }
+        if self.image_stage == ImageStage::InPlace {
+            // Until the next flush a device that fails may lose them; then they are read from memory.
+            std::mem::swap(&mut self.images, &mut self.images_before);
+            self.image_references_before = self.image_references;
+        }
+        if self.image_stage != ImageStage::Pending {
+            self.image_references.clear();
+            self.image_stage = ImageStage::Pending;
+        }
+        debug_assert!(self.image_references.len() < IMAGES_MAX);
+        self.image_references.push(ImageReference {
+            address,
+            checksum: 0,
+        });
+        Ok(self.image_references.len() - 1)
+    }
+
+    /// Takes the bucket at `place` of the scratch buffer as one that the next record changes.
+    pub(crate) fn begin_table_image(&mut self, bucket: u32, place: usize) -> Result<usize> {
+        let address = self.layout.bucket_block(bucket);
+        let image = self.begin_image(address as u32)?;
+        self.images
+            .block_mut(image)
+            .copy_from_slice(self.scratch.block(place));
+        Ok(image)
+    }
+
+    pub(crate) fn has_pending_images(&self) -> bool {
+        self.image_stage == ImageStage::Pending
+    }
+
+    /// Table blocks carry the number of the record; data blocks have been sealed by whoever changed them.
+    fn seal_images(&mut self) {
+        for index in 0..self.image_references.len() {
+            let reference = self.image_references.get_mut(index);
+            let block = self.images.block_mut(index);
+            if let Some(bucket) = self.layout.bucket_at(u64::from(reference.address)) {
+                seal_bucket(block, bucket, self.root.record_sequence, &self.layout);
+            }
+            reference.checksum = get_u32(block, 4);
+        }
+    }
+
+    // ---- records and barriers ----
+
+    /// Writes the root, with the pending images, over the older of the two records.
+    pub(crate) fn write_record(&mut self) -> Result<()> {
+        if self.unflushed {
+            // The record would describe what this epoch wrote; and a second record in one epoch would
+            // overwrite the only one that is known to be durable.
+            self.barrier()?;
+        }
+        self.root.record_sequence += 1;
+        self.root.next_sequence = self.sequence;
+        if self.image_stage != ImageStage::Pending {
+            self.remember_images_in_place();
+        }
+        self.seal_images();
+        let images = self.image_references.len();
+        let (address, blocks) = if self.may_spill() {
+            (u64::from(self.spill()), CLUSTER_BLOCKS as usize)
+        } else {
+            self.root.spilled = false;
+            self.root.place ^= 1;
+            self.announce();
+            let address = self.layout.record_block(u64::from(self.root.place));
+            (address, images + 2)
+        };
+        let extra = &self.quarantine[..self.quarantine_count];
+        self.root.encode(
+            self.record.block_mut(0),
+            extra,
+            &self.image_references,
+            self.seed,
+        );
+        let images_end = (1 + images) * BLOCK_BYTES;
+        let (first, rest) = self.record.split_at_mut(BLOCK_BYTES);
+        rest[..images_end - BLOCK_BYTES].copy_from_slice(&self.images[..images_end - BLOCK_BYTES]);
+        let last = (blocks - 2) * BLOCK_BYTES;
+        rest[last..last + BLOCK_BYTES].copy_from_slice(first);
+        self.unflushed = true;
+        if let Err(error) = self
+            .device
+            .write(address, &self.record[..blocks * BLOCK_BYTES])
+        {
+            return Err(self.fail(error));
+        }
+        self.root_changed = false;
+        if self.image_stage == ImageStage::Pending {
+            self.image_stage = ImageStage::Recorded;
+        }
+        #[cfg(feature = "seeded-bug-swapped-barrier")]
+        if self.image_stage == ImageStage::Recorded {
+            // The bug that the crash suite must find: the images are written before the barrier that makes
+            // their record durable.
+            self.write_images_in_place()?;
+        }
+        Ok(())
+    }
+
+    /// Keeps what was written in its place since the last flush apart from what the next record carries: nothing.
+    fn remember_images_in_place(&mut self) {
+        if self.image_stage == ImageStage::InPlace {
+            std::mem::swap(&mut self.images, &mut self.images_before);
+            self.image_references_before = self.image_references;
+        }
+        self.image_references.clear();
+        self.image_stage = ImageStage::None;
+    }
+
+    /// Whether this record goes to the announced cluster, to spill a list of free pieces at no cost. The record
+    /// before must be one in a fixed place, or nobody would find the cluster.
+    fn may_spill(&self) -> bool {
+        self.root.pieces.len() >= SPILL_AT
+            && self.root.announced != 0
+            && !self.root.spilled
+            && !self.root.clean
+            && self.image_references.len() <= 1
+    }
+
+    /// Moves pieces of the root to a list in the announced cluster, part of this record; returns the cluster.
+    fn spill(&mut self) -> u32 {
+        let cluster = self.root.announced;
+        self.record[BLOCK_BYTES..2 * BLOCK_BYTES].fill(0);
+        let trunk = self.record.block_mut(TRUNK_PLACE);
+        trunk.fill(0);
+        // The largest plain piece stays, for the next allocation.
+        let kept = self.root.pieces.largest_plain();
+        let mut count = 0;
+        for index in (0..self.root.pieces.len()).rev() {
+            if count < TRUNK_PIECES && Some(self.root.pieces.as_slice()[index]) != kept {
+                let piece = self.root.pieces.remove(index);
+                crate::space::put_trunk_piece(trunk, count, &piece);
+                count += 1;
+            }
+        }
+        seal_trunk(trunk, cluster, self.root.trunk_head, count, self.seed);
+        self.root.trunk_head = cluster;
+        self.root.trunk_count = self.root.trunk_count.saturating_add(1);
+        self.count_free(CLUSTER_BLOCKS);
+        self.root.spilled = true;
+        self.root.announced = 0;
+        self.announce();
+        cluster
+    }
+
+    /// Sets a cluster aside for the next record that spills, if there is one to be had.
+    fn announce(&mut self) {
+        if self.root.announced == 0
+            && let Some(run) = self.take(CLUSTER_BLOCKS)
+        {
+            self.root.announced = run.start;
+            let blocks = u64::from(run.blocks);
+            self.root.free_blocks = self.root.free_blocks.saturating_sub(blocks);
+        }
+    }
+
+    /// Makes everything written so far durable; then writes the images that waited for that.
+    pub(crate) fn barrier(&mut self) -> Result<()> {
+        self.flush_device()?;
+        self.unflushed = false;
+        for index in 0..self.quarantine_count {
+            let pushed = self.root.pieces.push(self.quarantine[index]);
+            debug_assert!(pushed, "room for quarantined pieces is kept");
+        }
+        self.quarantine_count = 0;
+        if self.image_stage == ImageStage::Recorded {
+            self.write_images_in_place()?;
+        }
+        Ok(())
+    }
+
+    /// Not flushed here: the record stays valid until the next barrier has made this durable.
+    fn write_images_in_place(&mut self) -> Result<()> {
+        self.image_stage = ImageStage::InPlace;
+        let mut first = 0;
+        while first < self.image_references.len() {
+            let references = &self.image_references.as_slice()[first..];
+            let address = u64::from(references[0].address);
+            let (count, written) = if self.layout.bucket_at(address).is_some() {
+                let image = self.images.block(first);
+                let (one, other) = self.pair.split_at_mut(BLOCK_BYTES);
+                one.copy_from_slice(image);
+                other.copy_from_slice(image);
+                (1, self.device.write(address, &self.pair))
+            } else {
+                // Neighbours are one request.
+                let side_by_side = references
+                    .iter()
+                    .zip(address..)
+                    .take_while(|(reference, place)| u64::from(reference.address) == *place)
+                    .count();
+                let bytes = first * BLOCK_BYTES..(first + side_by_side) * BLOCK_BYTES;
+                (
+                    side_by_side,
+                    self.device.write(address, &self.images[bytes]),
+                )
+            };
+            if let Err(error) = written {
+                return Err(self.fail(error));
+            }
+            first += count;
+        }
+        Ok(())
+    }
+
+    /// One record and one barrier.
+    pub(crate) fn commit(&mut self) -> Result<()> {
+        self.write_record()?;
+        self.barrier()
+    }
+
+    pub(crate) fn flush_device(&mut self) -> Result<()> {
+        if let Err(error) = self.device.flush() {
+            return Err(self.fail(error));
+        }
+        self.epoch += 1;
+        self.image_references_before.clear();
+        if self.image_stage == ImageStage::InPlace {
+            self.image_references.clear();
+            self.image_stage = ImageStage::None;
+        }
+        Ok(())
+    }
+
+    /// Stops writing for good and goes back to what was acknowledged, so that reading can go on.
+    pub(crate) fn fail(&mut self, error: DeviceError) -> crate::error::Error {
+        self.failed = true;
+        self.root.clone_from(&self.root_before);
+        self.quarantine_count = 0;
+        for tail in &mut self.tails {
+            tail.forget();
+        }
+        // What was written in its place but not flushed may be gone from a failed device.
+        for index in 0..self.image_references_before.len() {
+            let address = self.image_references_before.as_slice()[index].address;
+            self.lay_over(address, true, index);
+        }
+        if self.image_stage == ImageStage::InPlace {
+            for index in 0..self.image_references.len() {
+                let address = self.image_references.as_slice()[index].address;
+                self.lay_over(address, false, index);
+            }
+        }
+        self.image_references_before.clear();
+        self.image_references.clear();
+        self.image_stage = ImageStage::None;
+        crate::error::Error::Device(error)
+    }
+
+    fn lay_over(&mut self, address: u32, before: bool, index: usize) {
+        let images = if before {
+            &self.images_before
+        } else {
+            &self.images
+        };
+        let bytes = images.block(index).to_vec();
+        self.put_overlay(address, bytes);
+    }
+
+    /// From now on these bytes are read in place of what the device holds there.
+    pub(crate) fn put_overlay(&mut self, address: u32, bytes: Vec<u8>) {
+        if self.layout.bucket_at(u64::from(address)).is_some() {
+            for copy in 1..TABLE_COPIES as u32 {
+                self.overlay.push((address + copy, bytes.clone()));
+            }
+        }
+        self.overlay.push((address, bytes));
+    }
+
+    /// Whether this block is held in memory because it is not in its place.
+    pub(crate) fn is_overlaid(&self, address: u64) -> bool {
+        self.overlay
+            .iter()
+            .any(|(other, _)| u64::from(*other) == address)
+    }
+}
+
+/// Reads blocks as they should be: from the device, except those that are held in memory instead.
+pub(crate) fn read_through<D: BlockDevice>(
+    device: &mut D,
+    overlay: &[(u32, Vec<u8>)],
+    address: u64,
+    buffer: &mut [u8],
+) -> std::result::Result<(), DeviceError> {
+    let read = device.read(address, buffer);
+    let mut replaced = false;
+    for (place, bytes) in overlay {
+        if let Some(offset) = u64::from(*place).checked_sub(address)
+            && let Some(block) = buffer.chunks_exact_mut(BLOCK_BYTES).nth(offset as usize)
+        {
+            block.copy_from_slice(bytes);
+            replaced = true;
+        }
+    }
+    if replaced && buffer.len() == BLOCK_BYTES {
+        return Ok(());
+    }
+    read
+}
+
+const _: () = assert!(IMAGES_MAX as u64 + 2 <= RECORD_PLACE_BLOCKS);

@@ -1,0 +1,246 @@
+//! Cutting off the end of a file, and filling it up.
+//!
+//! The file gets the state that it had when its new last block was the last: that block's header says which run
+//! and which lane it lies in and which run was before it; the run of the other lane is found by walking its list
+//! back. What is younger is freed. If the new end lies within a block, the block is shortened in its place, as
+//! an image of the same record.
+
+use base::block::BlockDevice;
+
+use crate::block::{HEADER_BYTES, Header, PAYLOAD_BYTES};
+use crate::error::{Error, Part, Result};
+use crate::root::{ClosedRun, FileState, Lane, Run, Tail};
+use crate::space::PIECES_PER_FILE;
+use crate::store::{FileHandle, Store};
+use crate::table::set_entry_state;
+
+impl<D: BlockDevice> Store<D> {
+    /// Makes the file `length` bytes long, cutting its end off or filling it up with zeros. Durable and, when
+    /// it shortens the file, atomic.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append); [`Error::Damaged`] also when a block that must be read to find the new end
+    /// is not intact.
+    pub fn truncate(&mut self, file: FileHandle, length: u64) -> Result<()> {
+        self.begin_change()?;
+        let index = self.open_index(file)?;
+        let state = self.state_of(index);
+        let now = state.length();
+        if length > now {
+            let missing = length - now;
+            self.check_space_for(&state, missing)?;
+            self.fill_with_zeros(file, length)?;
+            return self.sync();
+        }
+        if length == now {
+            return self.sync();
+        }
+        self.make_piece_room(PIECES_PER_FILE)?;
+        if length == 0 {
+            let empty = FileState::empty(state.file_id);
+            self.free_file(&state);
+            return self.put_state(index, empty);
+        }
+        self.shorten(index, &state, length)
+    }
+
+    fn shorten(&mut self, index: usize, state: &FileState, length: u64) -> Result<()> {
+        let payload = PAYLOAD_BYTES as u64;
+        let last = ((length - 1) / payload) as u32;
+        let fill = (length - u64::from(last) * payload) as u16;
+        let header = self.seek(state, last)?;
+        self.neighbours
+            .block_mut(0)
+            .copy_from_slice(self.scratch.block(0));
+        let mut kept = *state;
+        if last < state.tail.index {
+            kept.reserve = Run::default();
+            let own = usize::from(header.lane);
+            // A last block that is not full is not there for good: the next append goes to the other lane, and
+            // then over it.
+            let mut used = (header.address - header.run_start) as u8;
+            used += u8::from(usize::from(fill) == PAYLOAD_BYTES);
+            kept.lanes[own] = lane_of(&header, used);
+            let other = self.other_lane_at(state, 1 - own, last)?;
+            kept.lanes[1 - own] = other;
+            kept.closed_blocks = state.closed_blocks;
+            for (number, lane) in kept.lanes.iter().enumerate() {
+                let closed = self.closed_blocks_behind(state, &state.lanes[number], lane)?;
+                kept.closed_blocks = kept.closed_blocks.saturating_sub(closed);
+            }
+        } else if usize::from(fill) < PAYLOAD_BYTES && usize::from(state.tail.fill) == PAYLOAD_BYTES
+        {
+            // The last block was there for good and is so no longer.
+            let own = usize::from(header.lane);
+            let used = (header.address - header.run_start) as u8;
+            if kept.lanes[own].run.contains(header.address) {
+                kept.lanes[own].run.next = used;
+            } else {
+                // Its run was closed, as the last of its lane.
+                kept.lanes[own] = lane_of(&header, used);
+                kept.closed_blocks = kept
+                    .closed_blocks
+                    .saturating_sub(u32::from(header.run_blocks));
+            }
+        }
+        kept.tail = Tail {
+            address: header.address,
+            index: last,
+            sequence: header.sequence,
+            fill,
+            previous: header.pointers[0],
+        };
+        if header.fill != fill {
+            let image = self.begin_image(header.address)?;
+            let block = self.images.block_mut(image);
+            block.copy_from_slice(self.neighbours.block(0));
+            block[HEADER_BYTES + usize::from(fill)..].fill(0);
+            Header { fill, ..header }.seal(block, self.seed);
+        }
+        self.free_behind(state, &kept);
+        self.put_state(index, kept)
+    }
+
+    /// How a lane was when block `last` was the last of the file, if that block does not lie in it: its youngest
+    /// run that holds blocks up to that one.
+    fn other_lane_at(&mut self, state: &FileState, number: usize, last: u32) -> Result<Lane> {
+        let lane = state.lanes[number];
+        let mut run = ClosedRun {
+            start: lane.run.start,
+            used: lane.run.next,
+        };
+        if run.is_none() {
+            run = lane.before;
+        }
+        while !run.is_none() {
+            let first = self.block_of_run(state, &run, 0)?;
+            if first.index <= last {
+                // Block numbers grow along a run: the count of those that stay is found by halving.
+                let (mut stays, mut goes) = (1, run.used);
+                while stays < goes {
+                    let middle = stays + (goes - stays) / 2;
+                    if self.block_of_run(state, &run, middle)?.index <= last {
+                        stays = middle + 1;
+                    } else {
+                        goes = middle;
+                    }
+                }
+                return Ok(lane_of(&first, stays));
+            }
+            run = ClosedRun {
+                start: first.before_start,
+                used: first.before_used,
+            };
+        }
+        Ok(Lane::default())
+    }
+
+    /// Blocks in the closed runs of a lane of `state` that the shortened file has no more among its closed ones.
+    fn closed_blocks_behind(&mut self, state: &FileState, lane: &Lane, kept: &Lane) -> Result<u32> {
+        let mut blocks = 0;
+        let mut run = lane.before;
+        while !run.is_none() && run.start != kept.before.start {
+            blocks += run.blocks();
+            run = {
+                let first = self.block_of_run(state, &run, 0)?;
+                ClosedRun {
+                    start: first.before_start,
+                    used: first.before_used,
+                }
+            };
+        }
+        Ok(blocks)
+    }
+
+    /// Block `offset` of a run of the file, which holds data.
+    fn block_of_run(&mut self, state: &FileState, run: &ClosedRun, offset: u8) -> Result<Header> {
+        let address = run.start + u32::from(offset);
+        let damaged = Error::Damaged {
+            part: Part::Data,
+            block: u64::from(address),
+            offset: None,
+        };
+        if !self.layout.is_data_run(run.start, run.blocks()) {
+            return Err(damaged);
+        }
+        self.read_data_block(address)?
+            .filter(|header| header.file_id == state.file_id && header.run_start == run.start)
+            .ok_or(damaged)
+    }
+
+    /// Frees the runs that the shortened file has no more.
+    fn free_behind(&mut self, state: &FileState, kept: &FileState) {
+        if kept.reserve.is_none() {
+            self.free_plain(state.reserve);
+        }
+        for (lane, kept_lane) in state.lanes.iter().zip(&kept.lanes) {
+            let end = if kept_lane.run.is_none() {
+                kept_lane.before.start
+            } else {
+                kept_lane.run.start
+            };
+            if lane.run.is_none() || lane.run.start != end {
+                self.free_lane(state.file_id, lane, end);
+            }
+        }
+        // The lane's run has been counted; the closed ones are those that are closed no more, but for those that
+        // are being filled again.
+        let reopened: u32 = state
+            .lanes
+            .iter()
+            .zip(&kept.lanes)
+            .filter(|(lane, kept)| !kept.run.is_none() && kept.run.start != lane.run.start)
+            .map(|(_, kept)| u32::from(kept.run.blocks))
+            .sum();
+        self.count_free(
+            (state.closed_blocks - kept.closed_blocks.min(state.closed_blocks))
+                .saturating_sub(reopened),
+        );
+    }
+
+    /// Records the new state of an open file: in its slot, or else in its entry of the table.
+    fn put_state(&mut self, index: usize, state: FileState) -> Result<()> {
+        self.addresses.forget_from(state.file_id, state.tail.index);
+        if let Some(slot) = self.root.slot_of(state.file_id) {
+            self.root.slots[slot].state = state;
+            self.tails[slot].forget();
+            return self.commit();
+        }
+        let (bucket, entry) = (self.files[index].bucket, self.files[index].entry);
+        self.read_bucket(bucket, 1)?;
+        let known = self.bucket_at(bucket, 1)?.get(entry);
+        if known.map(|(_, state)| state.file_id) != Some(state.file_id) {
+            let block = self.layout.bucket_block(bucket);
+            return Err(Error::Damaged {
+                part: Part::Table,
+                block,
+                offset: None,
+            });
+        }
+        let image = self.begin_table_image(bucket, 1)?;
+        let block = self.images.block_mut(image);
+        set_entry_state(block, entry, &state, &self.layout);
+        self.commit()?;
+        self.files[index].state = state;
+        Ok(())
+    }
+}
+
+/// A lane whose run is that of `header`, with `used` blocks of it filled for good.
+fn lane_of(header: &Header, used: u8) -> Lane {
+    let mut lane = Lane {
+        run: Run {
+            start: header.run_start,
+            blocks: header.run_blocks,
+            next: used,
+        },
+        before: ClosedRun {
+            start: header.before_start,
+            used: header.before_used,
+        },
+    };
+    if used == header.run_blocks {
+        lane.close();
+    }
+    lane
+}
