@@ -8,10 +8,11 @@ mod common;
 
 use base::block::DeviceError;
 use base::sim::{FaultPlan, Keep, Random, SimDevice};
-use common::lives::{
-    Ending, Machine, Mood, SETTINGS, brief, fill, newest_record, random_call, run,
-};
-use common::{Model, Operation, options, read_all};
+use common::lives::{Mood, SETTINGS, fill, random_call, run, settle};
+use common::machine::{Ending, Machine};
+use common::medium::newest_record;
+use common::oracle::{Ledger, shared};
+use common::{Model, Operation, options, read_all, read_files};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 
 #[test]
@@ -214,37 +215,27 @@ fn reads_that_fail_once_lose_nothing() {
         let mut store = Store::format(sim, &options(setting.files as u64)).unwrap();
         let mut model = Model::new();
         fill(&mut store, &mut model, setting.files, &mut random);
+        let mut ledger = Ledger::new(shared(&model));
         store.device_mut().set_fault_plan(FaultPlan {
             read_error_ppm: 150_000,
             ..FaultPlan::default()
         });
         for number in 0..400 {
-            let mood = if number / 30 % 2 == 0 {
-                Mood::Emptying
-            } else {
-                Mood::Filling
+            let mood = match number / 30 % 4 {
+                0 | 2 => Mood::Emptying,
+                1 => Mood::Filling,
+                _ => Mood::Editing,
             };
-            let operation = random_call(&mut random, setting, mood);
+            let operation = random_call(&mut random, setting, mood, ledger.now());
             let result = operation.run(&mut store);
             store.device_mut().set_fault_plan(FaultPlan::default());
             let context = format!(
                 "seed {seed} call {number} {}: {result:?}",
-                brief(&operation)
+                operation.brief()
             );
             assert!(!store.has_failed(), "{context}");
             failures += u64::from(matches!(result, Err(Error::Device(_))));
-            match (&operation, &result) {
-                (_, Ok(())) => operation.apply(&mut model),
-                (Operation::Append(name, data), Err(Error::Full | Error::Device(_)))
-                    if model.contains_key(name) =>
-                {
-                    let length = store.stat(name).unwrap().length_bytes as usize;
-                    let content = model.get_mut(name).unwrap();
-                    let added = length - content.len();
-                    content.extend_from_slice(&data[..added]);
-                }
-                _ => {}
-            }
+            settle(&mut store, &mut ledger, &operation, &result, &context);
             let report = store.check().unwrap();
             assert!(report.is_clean(), "{context}: {:?}", report.problems);
             store.device_mut().set_fault_plan(FaultPlan {
@@ -253,7 +244,8 @@ fn reads_that_fail_once_lose_nothing() {
             });
         }
         store.device_mut().set_fault_plan(FaultPlan::default());
-        assert!(read_all(&mut store).unwrap() == model, "seed {seed}");
+        let found = read_files(&mut store, ledger.now()).unwrap();
+        assert!(found == *ledger.now(), "seed {seed}");
     }
     assert!(failures > 50, "{failures}");
 }

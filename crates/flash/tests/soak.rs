@@ -7,7 +7,8 @@ mod common;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use common::crash::{Tally, explore, random_scenario, report};
+use common::crash::{Tally, explore, report};
+use common::scenarios::random_scenario;
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| {
@@ -24,26 +25,21 @@ fn random_scenarios_survive_for_as_long_as_asked() {
         .map_or(0, |since| since.as_secs());
     let mut seed = variable("FLASH_CRASH_SEED").unwrap_or(clock << 20);
     let started = Instant::now();
-    let (mut states, mut scenarios) = (0, 0);
+    let mut tally = Tally::default();
     loop {
-        let mut tally = Tally::default();
-        let explored = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            explore(&random_scenario(seed), 0, seed, 24, &mut tally);
-        }));
-        if let Err(panic) = explored {
-            eprintln!("failed: FLASH_CRASH_SEED={seed} FLASH_CRASH_SECONDS=0 reproduces it");
-            std::panic::resume_unwind(panic);
+        let explored = std::panic::catch_unwind(|| explore(&random_scenario(seed), seed, 24));
+        match explored {
+            Ok(one) => tally.add(&one),
+            Err(panic) => {
+                eprintln!("failed: FLASH_CRASH_SEED={seed} FLASH_CRASH_SECONDS=0 reproduces it");
+                std::panic::resume_unwind(panic);
+            }
         }
-        states += tally.states.len();
-        scenarios += 1;
         if started.elapsed() >= time_left {
-            report(
-                &format!("last of {scenarios} random scenarios, {states} states in all"),
-                &tally,
-            );
             break;
         }
         seed += 1;
     }
-    assert!(states > 0);
+    report("random scenarios", &tally);
+    assert!(tally.states > 0);
 }

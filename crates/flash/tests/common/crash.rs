@@ -1,16 +1,22 @@
 //! Cutting the power at every device write of a scenario, and judging what recovery makes of it.
 
-use std::collections::HashSet;
-use std::sync::atomic::Ordering;
+use std::collections::HashMap;
 
 use base::block::BlockDevice;
 use base::sim::{Keep, Random, SimDevice};
-use flash::{APPEND_ATOMIC_BYTES_MAX, OpenOptions, Store};
+use flash::{OpenOptions, Store};
 
-use super::{Model, Moment, Operation, Recorder, operation, options, read_all};
+use super::lives::settle;
+use super::operation::{Files, Operation, Weights, outcome_is_right};
+use super::oracle::Ledger;
+use super::recorder::{Moment, Recorder};
+use super::{options, read_files};
 
 /// Up to this many unflushed writes every subset is tried.
-const SUBSETS_ALL_MAX: usize = 8;
+const SUBSETS_ALL_MAX: usize = 7;
+
+/// One of so many recovered stores goes on working for a few calls.
+const GO_ON_ONE_IN: u64 = 12;
 
 /// A scenario: calls that run unobserved to prepare a store, and calls during which the power is cut.
 pub struct Scenario {
@@ -24,72 +30,106 @@ pub struct Scenario {
 /// What a crash run has seen.
 #[derive(Default)]
 pub struct Tally {
-    /// Distinct (scenario, device image) states on which recovery was run.
-    pub states: HashSet<(usize, u64)>,
+    /// Distinct device images, in each scenario, on which recovery was run and judged.
+    pub states: u64,
     /// Of these, states after a second cut during recovery.
     pub second_cuts: u64,
+    /// Of these, states in which a cut was allowed to undo calls that had returned (`nosync`).
+    pub undoable: u64,
+    /// Recovered stores that were worked on and checked again.
+    pub went_on: u64,
     pub cuts: u64,
+    pub scenarios: u64,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: &Self) {
+        self.states += other.states;
+        self.second_cuts += other.second_cuts;
+        self.undoable += other.undoable;
+        self.went_on += other.went_on;
+        self.cuts += other.cuts;
+        self.scenarios += other.scenarios;
+    }
 }
 
 struct Run<'a> {
     scenario: &'a Scenario,
-    number: usize,
-    /// Model before each observed call, and after the last.
-    models: Vec<Model>,
+    /// What may be lost and what not, before each observed call and after the last.
+    ledgers: Vec<Ledger>,
     random: Random,
     /// Images sampled beyond the exhaustive ones, for each cut.
     samples: u64,
+    /// What recovery made of each image seen so far. The same image may come back at a later moment, when
+    /// less is allowed.
+    recovered: HashMap<u64, Files>,
+    tally: Tally,
 }
 
 /// Runs the scenario once and explores every cut.
-pub fn explore(scenario: &Scenario, number: usize, seed: u64, samples: u64, tally: &mut Tally) {
-    let mut model = Model::new();
+pub fn explore(scenario: &Scenario, seed: u64, samples: u64) -> Tally {
     let sim = SimDevice::new(scenario.device_blocks, seed);
     let mut store = Store::format(sim, &options(scenario.files_max)).unwrap();
+    let mut ledger = Ledger::new(Files::new());
     for operation in &scenario.prepare {
-        if operation.run(&mut store).is_ok() {
-            operation.apply(&mut model);
-        }
+        call(&mut store, operation, &mut ledger, scenario.name);
     }
+    ledger.returned(&Operation::Reopen);
     let recorder = Recorder::new(store.close().unwrap());
     let moments = recorder.moments.clone();
-    let calls = recorder.calls_returned.clone();
     let mut store = Store::open(recorder, &OpenOptions::default()).unwrap();
-    let mut models = vec![model.clone()];
+    let mut ledgers = vec![ledger.clone()];
     for operation in &scenario.observe {
         if *operation == Operation::Reopen {
             store = Store::open(store.close().unwrap(), &OpenOptions::default()).unwrap();
+            ledger.returned(operation);
         } else {
-            let result = operation.run(&mut store);
-            if result.is_ok() {
-                operation.apply(&mut model);
-            }
+            call(&mut store, operation, &mut ledger, scenario.name);
         }
-        calls.fetch_add(1, Ordering::Relaxed);
-        models.push(model.clone());
+        store.device().call_has_returned();
+        ledgers.push(ledger.clone());
     }
     drop(store);
     let mut run = Run {
         scenario,
-        number,
-        models,
+        ledgers,
         random: Random::new(seed ^ 0x5eed),
         samples,
+        recovered: HashMap::new(),
+        tally: Tally::default(),
     };
-    let moments = std::mem::take(&mut *moments.lock().unwrap());
-    for moment in moments {
-        tally.cuts += 1;
-        run.cut(&moment, tally);
+    for moment in std::mem::take(&mut *moments.lock().unwrap()) {
+        run.tally.cuts += 1;
+        run.cut(&moment);
     }
+    run.tally.scenarios = 1;
+    run.tally
+}
+
+/// Runs one call of a scenario and notes what it did.
+fn call<D: BlockDevice>(
+    store: &mut Store<D>,
+    operation: &Operation,
+    ledger: &mut Ledger,
+    context: &str,
+) {
+    let result = operation.run(store);
+    assert!(
+        outcome_is_right(operation, ledger.now(), &result),
+        "{context}: {}: {result:?}",
+        operation.brief()
+    );
+    settle(store, ledger, operation, &result, context);
 }
 
 impl Run<'_> {
     /// The power goes at this moment: tries what may be left on the device.
-    fn cut(&mut self, moment: &Moment, tally: &mut Tally) {
+    fn cut(&mut self, moment: &Moment) {
         let unflushed = moment.device.unflushed_count();
-        if unflushed <= SUBSETS_ALL_MAX {
+        let few = unflushed <= SUBSETS_ALL_MAX;
+        if few {
             for image in moment.device.crash_images_all_subsets() {
-                self.recover(image, moment.calls_returned, tally);
+                self.recover(image, moment);
             }
         }
         for torn in 0..unflushed {
@@ -103,158 +143,166 @@ impl Run<'_> {
                         others
                     }
                 };
-                self.recover(
-                    moment.device.crash_image(&keep),
-                    moment.calls_returned,
-                    tally,
-                );
+                self.recover(moment.device.crash_image(&keep), moment);
+            }
+            if !few {
+                // Each one alone lost, each one alone there, and everything up to it.
+                for keeps in [
+                    |index: usize, which: usize| index != which,
+                    |index: usize, which: usize| index == which,
+                    |index: usize, which: usize| index <= which,
+                ] {
+                    let keep = |index: usize| {
+                        if keeps(index, torn) {
+                            Keep::Whole
+                        } else {
+                            Keep::Lost
+                        }
+                    };
+                    self.recover(moment.device.crash_image(&keep), moment);
+                }
             }
         }
         for _ in 0..self.samples {
             let image = moment.device.crash_image_random(self.random.next_u64());
-            self.recover(image, moment.calls_returned, tally);
+            self.recover(image, moment);
         }
     }
 
     /// Recovers one image and judges it; then cuts the power during recovery too.
-    fn recover(&mut self, image: SimDevice, calls: usize, tally: &mut Tally) {
-        if !tally.states.insert((self.number, image.image_hash())) {
+    fn recover(&mut self, image: SimDevice, moment: &Moment) {
+        let hash = image.image_hash();
+        if let Some(found) = self.recovered.get(&hash) {
+            self.judge(found, moment, "known image");
             return;
         }
         let recorder = Recorder::new(image);
         let moments = recorder.moments.clone();
-        self.judge(recorder, calls, "first cut");
+        let found = self.recover_and_judge(recorder, moment, "first cut");
         let moments = std::mem::take(&mut *moments.lock().unwrap());
         let which = self.random.index(moments.len().max(1));
-        if let Some(moment) = moments.get(which) {
+        if let Some(during) = moments.get(which) {
             // One random moment of recovery, one random image of it: over all states that is every kind.
-            let image = moment.device.crash_image_random(self.random.next_u64());
-            if tally.states.insert((self.number, image.image_hash())) {
-                tally.second_cuts += 1;
-                self.judge(Recorder::new(image), calls, "second cut");
+            let image = during.device.crash_image_random(self.random.next_u64());
+            let second_hash = image.image_hash();
+            if second_hash != hash && !self.recovered.contains_key(&second_hash) {
+                self.tally.second_cuts += 1;
+                let again = self.recover_and_judge(Recorder::new(image), moment, "second cut");
+                assert!(
+                    again == found,
+                    "{}: recovery after a cut in recovery shows something else",
+                    self.scenario.name
+                );
+                self.note(second_hash, again, moment);
             }
+        }
+        self.note(hash, found, moment);
+    }
+
+    fn note(&mut self, hash: u64, found: Files, moment: &Moment) {
+        self.tally.states += 1;
+        let undoable = self.ledgers[moment.calls_returned].pending_count() > 0;
+        self.tally.undoable += u64::from(undoable);
+        self.recovered.insert(hash, found);
+    }
+
+    fn judge(&self, found: &Files, moment: &Moment, when: &str) {
+        let calls = moment.calls_returned;
+        let running = self
+            .scenario
+            .observe
+            .get(calls)
+            .filter(|_| moment.is_inside);
+        if let Err(differences) = self.ledgers[calls].judge(found, running) {
+            panic!(
+                "{} {when}, after {calls} calls: {differences}",
+                self.scenario.name
+            );
         }
     }
 
-    /// A store opened without writing anything shows the same.
-    fn judge_read_only(&self, device: &SimDevice, calls: usize, when: &str) {
-        let context = || {
-            format!(
-                "{} {when}, after {calls} calls, read-only",
-                self.scenario.name
-            )
-        };
-        let read_only = OpenOptions {
+    /// Opens the image read-only, then for writing; both must show the same, and something allowed.
+    fn recover_and_judge(&mut self, device: Recorder, moment: &Moment, when: &str) -> Files {
+        let calls = moment.calls_returned;
+        let name = self.scenario.name;
+        let context = || format!("{name} {when}, after {calls} calls");
+        let expected = self.ledgers[calls].now().clone();
+        // Small tables: they cost more to make than recovery does.
+        let options = OpenOptions {
+            open_files_max: 4,
+            addresses_max: 256,
             read_only: true,
-            ..OpenOptions::default()
         };
-        let mut store = Store::open(device.clone(), &read_only)
-            .unwrap_or_else(|error| panic!("{}: {error}", context()));
-        let found = read_all(&mut store).unwrap_or_else(|error| panic!("{}: {error}", context()));
-        let before = &self.models[calls];
-        let after = self.models.get(calls + 1).unwrap_or(before);
-        assert!(
-            is_allowed(&found, before, after, self.scenario.observe.get(calls)),
-            "{}",
-            context()
-        );
+        let writes = device.inner.counters().writes;
+        let mut store = Store::open(device.inner.clone(), &options)
+            .unwrap_or_else(|error| panic!("{}: read-only: {error}", context()));
+        let found = read_files(&mut store, &expected)
+            .unwrap_or_else(|error| panic!("{}: read-only: {error}", context()));
         assert_eq!(
             store.device().counters().writes,
-            device.counters().writes,
-            "{}: wrote",
+            writes,
+            "{}: a read-only store wrote",
             context()
         );
-    }
+        self.judge(&found, moment, when);
 
-    fn judge(&self, device: Recorder, calls: usize, when: &str) {
-        let context = || format!("{} {when}, after {calls} calls", self.scenario.name);
-        self.judge_read_only(&device.inner, calls, when);
-        let mut store = match Store::open(device, &OpenOptions::default()) {
+        let options = OpenOptions {
+            read_only: false,
+            ..options
+        };
+        let mut store = match Store::open(device, &options) {
             Ok(store) => store,
             Err(error) => panic!("{}: does not open: {error}", context()),
         };
         let report = store.check().expect("the device reads");
         assert!(report.is_clean(), "{}: {:?}", context(), report.problems);
-        let found = read_all(&mut store).unwrap_or_else(|error| panic!("{}: {error}", context()));
-        let before = &self.models[calls];
-        let after = self.models.get(calls + 1).unwrap_or(before);
+        let mended = read_files(&mut store, &expected)
+            .unwrap_or_else(|error| panic!("{}: {error}", context()));
         assert!(
-            is_allowed(&found, before, after, self.scenario.observe.get(calls)),
-            "{}: running {:?}: {}",
-            context(),
-            self.scenario.observe.get(calls).map(Operation::file),
-            differences(&found, before, after)
+            mended == found,
+            "{}: opened for writing it shows something else than read-only",
+            context()
         );
-    }
-}
-
-fn is_allowed(found: &Model, before: &Model, after: &Model, running: Option<&Operation>) -> bool {
-    if found == before || found == after {
-        return true;
-    }
-    let Some(Operation::Append(name, data)) = running else {
-        return false;
-    };
-    if data.len() <= APPEND_ATOMIC_BYTES_MAX {
-        return false;
-    }
-    // A longer append: some prefix of it.
-    let (Some(old), Some(new)) = (before.get(name), found.get(name)) else {
-        return false;
-    };
-    let mut rest = found.clone();
-    rest.insert(name.clone(), old.clone());
-    rest == *before && new.starts_with(old) && data.starts_with(&new[old.len()..])
-}
-
-fn differences(found: &Model, before: &Model, after: &Model) -> String {
-    let mut text = String::new();
-    let names: std::collections::BTreeSet<_> = found
-        .keys()
-        .chain(before.keys())
-        .chain(after.keys())
-        .collect();
-    for name in names {
-        let length = |model: &Model| model.get(name).map(Vec::len);
-        if found.get(name) != before.get(name) || found.get(name) != after.get(name) {
-            text += &format!(
-                "{name}: found {:?}, before {:?}, after {:?} bytes; ",
-                length(found),
-                length(before),
-                length(after)
-            );
+        if self.random.below(GO_ON_ONE_IN) == 0 {
+            self.tally.went_on += 1;
+            go_on(&mut store, &found, &mut self.random, &context());
         }
+        found
     }
-    text
 }
 
-pub fn random_scenario(seed: u64) -> Scenario {
-    let mut random = Random::new(seed);
-    let files = random.index(6) + 1;
-    let blocks = [192, 256, 512][random.index(3)];
-    let mut calls = |count: usize, long_max: usize| {
-        (0..count)
-            .map(|_| operation(&mut random, files, long_max))
-            .collect::<Vec<_>>()
-    };
-    Scenario {
-        name: "random",
-        device_blocks: blocks,
-        files_max: 6,
-        prepare: calls(30, 60_000)
-            .into_iter()
-            .filter(|call| *call != Operation::Reopen)
-            .collect(),
-        observe: calls(14, 50_000),
+/// What recovery left must be good to work on.
+fn go_on(store: &mut Store<Recorder>, found: &Files, random: &mut Random, context: &str) {
+    let mut ledger = Ledger::new(found.clone());
+    let kept_moments = std::mem::take(&mut *store.device().moments.lock().unwrap());
+    for _ in 0..4 {
+        let operation = Weights {
+            reopen: 0,
+            ..Weights::ALL
+        }
+        .draw(random, ledger.now(), 6, 20_000);
+        call(store, &operation, &mut ledger, context);
     }
+    let report = store.check().expect("the device reads");
+    assert!(
+        report.is_clean(),
+        "{context}, going on: {:?}",
+        report.problems
+    );
+    let after = read_files(store, ledger.now())
+        .unwrap_or_else(|error| panic!("{context}, going on: {error}"));
+    assert!(
+        after == *ledger.now(),
+        "{context}, going on: content differs"
+    );
+    *store.device().moments.lock().unwrap() = kept_moments;
 }
 
 pub fn report(name: &str, tally: &Tally) {
     println!(
-        "crash suite, {name}: {} distinct (scenario, device image) states recovered and judged \
-         ({} power cuts, {} states of a second cut during recovery)",
-        tally.states.len(),
-        tally.cuts,
-        tally.second_cuts
+        "crash suite, {name}: {} distinct (scenario, device image) states recovered and judged in {} \
+         scenarios ({} power cuts, {} states of a second cut during recovery, {} with calls that a cut may \
+         undo, {} stores worked on afterwards)",
+        tally.states, tally.scenarios, tally.cuts, tally.second_cuts, tally.undoable, tally.went_on
     );
 }

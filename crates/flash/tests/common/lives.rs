@@ -2,77 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::{Model, Operation, content, length, options, outcome_is_right, read_all};
-use base::block::{BlockDevice, Counters, DeviceError, Geometry};
+use base::block::{BlockDevice, Counters};
 use base::sim::{FaultPlan, Keep, Random, SimDevice};
-use flash::{APPEND_ATOMIC_BYTES_MAX, Bound, Bounds, Error, OpenOptions, PAYLOAD_BYTES, Store};
+use flash::{APPEND_ATOMIC_BYTES_MAX, Bound, Error, OpenOptions, PAYLOAD_BYTES, Store};
 
-/// A machine whose process may be killed: the device then keeps its power and its unflushed writes.
-pub struct Machine {
-    pub device: SimDevice,
-    /// Writes until the process is killed; the one that finds 1 here does not reach the device any more.
-    pub writes_until_kill: Option<u64>,
-}
-
-impl Machine {
-    pub fn new(device: SimDevice) -> Self {
-        Self {
-            device,
-            writes_until_kill: None,
-        }
-    }
-
-    fn require_life(&self) -> Result<(), DeviceError> {
-        if self.writes_until_kill == Some(0) {
-            Err(DeviceError::PowerLost)
-        } else {
-            Ok(())
-        }
-    }
-}
-
-impl BlockDevice for Machine {
-    fn geometry(&self) -> Geometry {
-        self.device.geometry()
-    }
-    fn read(&mut self, first_block: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
-        self.require_life()?;
-        self.device.read(first_block, buffer)
-    }
-    fn write(&mut self, first_block: u64, data: &[u8]) -> Result<(), DeviceError> {
-        if let Some(left) = &mut self.writes_until_kill {
-            *left = left.saturating_sub(1);
-        }
-        self.require_life()?;
-        self.device.write(first_block, data)
-    }
-    fn flush(&mut self) -> Result<(), DeviceError> {
-        self.require_life()?;
-        self.device.flush()
-    }
-    fn discard(&mut self, first_block: u64, block_count: u64) -> Result<(), DeviceError> {
-        self.require_life()?;
-        self.device.discard(first_block, block_count)
-    }
-    fn counters(&self) -> Counters {
-        self.device.counters()
-    }
-    fn reset_write_blocks_max(&mut self) {
-        self.device.reset_write_blocks_max();
-    }
-}
-
-/// How a life ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// The power goes at a write, or between two calls.
-    PowerCut,
-    /// The process goes; whatever the device has in its cache stays there.
-    Killed,
-    /// A write or a flush fails and the store is opened again without a power cut.
-    Failed,
-    Closed,
-}
+use super::bounds_of::bound_with_open;
+use super::machine::{Ending, Machine};
+use super::medium::free_list;
+use super::operation::{Files, Model, Operation, Weights, content, outcome_is_right};
+use super::oracle::{Ledger, is_between, is_refused_half_way, shared};
+use super::totals::assert_nothing_leaked;
+use super::{options, read_file, read_files};
 
 /// What a life is mostly busy with.
 #[derive(Clone, Copy, Debug)]
@@ -82,9 +22,88 @@ pub enum Mood {
     Churning,
     /// Many small appends to one or two files.
     Logging,
+    /// Changing what is there: overwrites, truncations, renames.
+    Editing,
+    /// Hardly a call that is durable by itself.
+    Unsynced,
 }
 
-const MOODS: [Mood; 4] = [Mood::Filling, Mood::Emptying, Mood::Churning, Mood::Logging];
+const MOODS: [Mood; 6] = [
+    Mood::Filling,
+    Mood::Emptying,
+    Mood::Churning,
+    Mood::Logging,
+    Mood::Editing,
+    Mood::Unsynced,
+];
+
+impl Mood {
+    fn weights(self) -> Weights {
+        let none = Weights {
+            create: 1,
+            append: 1,
+            replace: 1,
+            delete: 1,
+            rename: 1,
+            write_at: 1,
+            truncate: 1,
+            append_nosync: 1,
+            write_at_nosync: 1,
+            sync: 1,
+            reopen: 0,
+        };
+        match self {
+            Self::Filling => Weights {
+                create: 2,
+                append: 12,
+                replace: 6,
+                delete: 0,
+                truncate: 0,
+                append_nosync: 3,
+                write_at: 3,
+                ..none
+            },
+            Self::Emptying => Weights {
+                append: 2,
+                delete: 16,
+                truncate: 5,
+                write_at_nosync: 0,
+                sync: 0,
+                ..none
+            },
+            Self::Churning => Weights {
+                create: 3,
+                append: 8,
+                replace: 4,
+                delete: 5,
+                rename: 2,
+                write_at: 4,
+                truncate: 4,
+                append_nosync: 2,
+                ..none
+            },
+            Self::Logging => Weights {
+                create: 2,
+                append: 12,
+                append_nosync: 4,
+                ..none
+            },
+            Self::Editing => Weights {
+                create: 2,
+                append: 4,
+                rename: 4,
+                write_at: 12,
+                truncate: 10,
+                ..none
+            },
+            Self::Unsynced => Weights {
+                append_nosync: 20,
+                write_at_nosync: 8,
+                ..none
+            },
+        }
+    }
+}
 
 /// What the first life finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +132,8 @@ struct Seen {
     second_cuts: u64,
     tails_advanced: u64,
     replacements_undone: u64,
-    table_blocks_replayed: u64,
+    blocks_replayed: u64,
+    undoable: u64,
     full: u64,
     pieces_max: u64,
     spilled_lives: u64,
@@ -121,43 +141,18 @@ struct Seen {
     worst: BTreeMap<&'static str, Bound>,
 }
 
-pub fn random_call(random: &mut Random, setting: &Setting, mood: Mood) -> Operation {
-    let files = if matches!(mood, Mood::Logging) {
-        2
-    } else {
-        setting.files
-    };
-    let name = format!("file-{}", random.index(files));
-    // Weights of create, append, replace, delete.
-    let weights = match mood {
-        Mood::Filling => [2, 12, 6, 0],
-        Mood::Emptying => [1, 2, 1, 16],
-        Mood::Churning => [3, 8, 4, 5],
-        Mood::Logging => [2, 16, 1, 1],
-    };
-    let data = |random: &mut Random, empty_too: bool| {
-        let length = if empty_too && random.below(6) == 0 {
-            0
-        } else if matches!(mood, Mood::Logging) && random.below(4) != 0 {
-            random.index(2000) + 1
-        } else {
-            length(random, setting.long_max)
-        };
-        content(random, length)
-    };
-    let mut ticket = random.below(20);
-    for (kind, weight) in weights.into_iter().enumerate() {
-        if ticket < weight {
-            return match kind {
-                0 => Operation::Create(name),
-                1 => Operation::Append(name, data(random, false)),
-                2 => Operation::Replace(name, data(random, true)),
-                _ => Operation::Delete(name),
-            };
+/// A call that suits the mood, given what the store holds.
+pub fn random_call(random: &mut Random, setting: &Setting, mood: Mood, files: &Files) -> Operation {
+    let is_logging = matches!(mood, Mood::Logging);
+    let names = if is_logging { 2 } else { setting.files };
+    let call = mood.weights().draw(random, files, names, setting.long_max);
+    match call {
+        Operation::Append(name, data) if is_logging && random.below(4) != 0 => {
+            let length = data.len().min(random.index(2000) + 1);
+            Operation::Append(name, data[..length].to_vec())
         }
-        ticket -= weight;
+        call => call,
     }
-    Operation::Delete(name)
 }
 
 /// What a power cut leaves: as often as not each write wholly or not at all, which random tearing seldom
@@ -177,102 +172,11 @@ fn image_after_cut(device: &SimDevice, random: &mut Random) -> SimDevice {
     }
 }
 
-pub fn brief(operation: &Operation) -> String {
-    match operation {
-        Operation::Append(name, data) => format!("append {name} {}", data.len()),
-        Operation::Replace(name, data) => format!("replace {name} {}", data.len()),
-        other => format!("{other:?}"),
-    }
-}
-
-/// Whether a store may hold `found` when `running` was interrupted on `before`.
-fn is_allowed(found: &Model, before: &Model, running: Option<&Operation>) -> bool {
-    let Some(running) = running else {
-        return found == before;
-    };
-    let mut after = before.clone();
-    running.apply(&mut after);
-    if found == before || *found == after {
-        return true;
-    }
-    let Operation::Append(name, data) = running else {
-        return false;
-    };
-    let (Some(old), Some(new)) = (before.get(name), found.get(name)) else {
-        return false;
-    };
-    let mut rest = found.clone();
-    rest.insert(name.clone(), old.clone());
-    data.len() > APPEND_ATOMIC_BYTES_MAX
-        && rest == *before
-        && new.starts_with(old)
-        && data.starts_with(&new[old.len()..])
-}
-
-fn differences(found: &Model, before: &Model) -> String {
-    let mut names: Vec<_> = found.keys().chain(before.keys()).collect();
-    names.sort_unstable();
-    names.dedup();
-    names
-        .into_iter()
-        .filter(|name| found.get(*name) != before.get(*name))
-        .map(|name| {
-            let length = |model: &Model| model.get(name).map(Vec::len);
-            format!(
-                "{name}: found {:?}, before {:?} bytes; ",
-                length(found),
-                length(before)
-            )
-        })
-        .collect()
-}
-
-fn field(device: &SimDevice, block: u64, offset: usize, bytes: usize) -> u64 {
-    let block = device.peek(block);
-    let mut raw = [0; 8];
-    raw[..bytes].copy_from_slice(&block[offset..offset + bytes]);
-    u64::from_le_bytes(raw)
-}
-
-/// First block of the record with the highest number (SPEC.md, "Record").
-pub fn newest_record(device: &SimDevice) -> u64 {
-    let places = [4, field(device, 0, 76, 4)];
-    places
-        .into_iter()
-        .max_by_key(|place| field(device, *place, 16, 8))
-        .unwrap()
-}
-
-/// Number of spilled lists and of pieces in the newest root (SPEC.md, "Root").
-fn free_list(device: &SimDevice) -> (u64, u64) {
-    let newest = newest_record(device);
-    (field(device, newest, 76, 4), field(device, newest, 80, 2))
-}
-
-fn bound_of(operation: &Operation, bounds: &Bounds) -> (&'static str, Bound) {
-    let sum = |left: Bound, right: Bound| Bound {
-        reads: left.reads + right.reads,
-        writes: left.writes + right.writes,
-        flushes: left.flushes + right.flushes,
-        blocks_written: left.blocks_written + right.blocks_written,
-    };
-    match operation {
-        Operation::Create(_) => ("create", bounds.create()),
-        // `Operation::run` opens the file first.
-        Operation::Append(_, data) => (
-            "append",
-            sum(bounds.open(), bounds.append(data.len() as u64)),
-        ),
-        Operation::Replace(_, data) => ("replace", bounds.replace(data.len() as u64)),
-        Operation::Delete(_) => ("delete", bounds.delete()),
-        Operation::Reopen => ("reopen", Bound::default()),
-    }
-}
-
 /// Fails when the device has done more since `before` than `bound` allows.
 fn assert_within(before: Counters, now: Counters, bound: Bound, context: &str) -> Bound {
     let cost = Bound {
-        reads: now.blocks_read - before.blocks_read,
+        reads: now.reads - before.reads,
+        blocks_read: now.blocks_read - before.blocks_read,
         writes: now.writes - before.writes,
         flushes: now.flushes - before.flushes,
         blocks_written: now.blocks_written - before.blocks_written,
@@ -292,7 +196,7 @@ struct Life<'a> {
     setting: &'a Setting,
     random: Random,
     machine: Machine,
-    model: Model,
+    ledger: Ledger,
     mood: Mood,
     seen: &'a mut Seen,
     context: String,
@@ -314,7 +218,10 @@ impl Life<'_> {
         let machine = &mut **store.device_mut();
         match ending {
             Ending::PowerCut => machine.device.set_power_cut_after_writes(Some(writes)),
-            Ending::Killed => machine.writes_until_kill = Some(writes),
+            Ending::Killed => {
+                machine.writes_until_kill = Some(writes);
+                machine.last_write_arrives = self.random.coin();
+            }
             Ending::Failed => machine.device.set_fault_plan(FaultPlan {
                 write_error_ppm: 30_000,
                 flush_error_ppm: 30_000,
@@ -325,17 +232,17 @@ impl Life<'_> {
         let bounds = store.bounds();
         let mut running = None;
         for number in 0..calls_max {
-            let operation = random_call(&mut self.random, self.setting, mood);
+            let operation = random_call(&mut self.random, self.setting, mood, self.ledger.now());
             let context = format!(
                 "{} {ending:?} {mood:?} call {number} {}",
                 self.context,
-                brief(&operation)
+                operation.brief()
             );
             let lists_before = free_list(&store.device().device).0;
             let before = store.device().counters();
             store.device_mut().reset_write_blocks_max();
             let result = operation.run(&mut store);
-            let (call, bound) = bound_of(&operation, &bounds);
+            let (call, bound) = bound_with_open(&operation, self.ledger.now(), &bounds);
             let cost = assert_within(before, store.device().counters(), bound, &context);
             let worst = self.seen.worst.entry(call).or_default();
             worst.reads = worst.reads.max(cost.reads);
@@ -352,44 +259,40 @@ impl Life<'_> {
                 break;
             }
             assert!(
-                outcome_is_right(&operation, &self.model, &result),
+                outcome_is_right(&operation, self.ledger.now(), &result),
                 "{context}: {result:?}"
             );
             self.seen.full += u64::from(matches!(result, Err(Error::Full)));
-            match (&operation, &result) {
-                (_, Ok(())) => operation.apply(&mut self.model),
-                (Operation::Append(name, data), Err(Error::Full)) => {
-                    let length = store.stat(name).unwrap().length_bytes as usize;
-                    let content = self.model.get_mut(name).unwrap();
-                    let added = length - content.len();
-                    assert!(
-                        added == 0 || data.len() > APPEND_ATOMIC_BYTES_MAX,
-                        "{context}"
-                    );
-                    content.extend_from_slice(&data[..added]);
-                }
-                _ => {}
-            }
+            settle(&mut store, &mut self.ledger, &operation, &result, &context);
         }
+        self.seen.undoable += u64::from(self.ledger.pending_count() > 0);
         if store.has_failed() {
             if ending == Ending::Failed {
-                judge_failed(&mut store, &self.model, running.as_ref(), &self.context);
+                judge_failed(&mut store, &self.ledger, running.as_ref(), &self.context);
             }
         } else if ending == Ending::Closed {
             store
                 .close()
                 .unwrap_or_else(|error| panic!("{}: close: {error}", self.context));
+            self.ledger.returned(&Operation::Reopen);
         }
         running
     }
 
-    /// Recovers, with cuts in between, and takes what is there as the model.
+    /// Recovers, with cuts in between, and takes what is there as the state of the next life.
     fn recover(&mut self, ending: Ending, running: Option<&Operation>) {
         self.machine.writes_until_kill = None;
         self.machine.device.set_fault_plan(FaultPlan::default());
         if ending == Ending::PowerCut {
             self.machine.device = image_after_cut(&self.machine.device, &mut self.random);
         }
+        let context = format!(
+            "{} {ending:?} in {}",
+            self.context,
+            running.map_or(String::new(), Operation::brief)
+        );
+        // Once the power was cut, what there is is settled: no cut during recovery changes it any more.
+        let settled = (ending == Ending::PowerCut).then(|| self.judge_read_only(&context, running));
         for _ in 0..self.random.index(3) {
             let writes = self.random.below(4) + 1;
             self.machine.device.set_power_cut_after_writes(Some(writes));
@@ -402,12 +305,13 @@ impl Life<'_> {
             self.machine.device = image_after_cut(&self.machine.device, &mut self.random);
         }
         self.machine.device.set_power_cut_after_writes(None);
-        let context = format!(
-            "{} {ending:?} in {}",
-            self.context,
-            running.map_or(String::new(), brief)
-        );
         let seen_read_only = self.judge_read_only(&context, running);
+        if let Some(settled) = settled {
+            assert!(
+                settled == seen_read_only,
+                "{context}: a cut during recovery changed what there is"
+            );
+        }
         let before = self.machine.counters();
         let mut store = Store::open(&mut self.machine, &OpenOptions::default())
             .unwrap_or_else(|error| panic!("{context}: does not open: {error}"));
@@ -420,23 +324,23 @@ impl Life<'_> {
         let recovery = store.recovery();
         self.seen.tails_advanced += recovery.tails_advanced;
         self.seen.replacements_undone += recovery.replacements_undone;
-        self.seen.table_blocks_replayed += recovery.table_blocks_replayed;
+        self.seen.blocks_replayed += recovery.blocks_replayed;
         let report = store.check().unwrap();
         assert!(report.is_clean(), "{context}: {:?}", report.problems);
         assert_eq!(store.statistics().free_chains_broken, 0, "{context}");
-        let found = read_all(&mut store).unwrap_or_else(|error| panic!("{context}: {error}"));
+        let found = read_files(&mut store, &seen_read_only)
+            .unwrap_or_else(|error| panic!("{context}: {error}"));
         drop(store);
         assert!(
             found == seen_read_only,
-            "{context}: read-only showed something else: {}",
-            differences(&found, &seen_read_only)
+            "{context}: read-only showed something else"
         );
-        self.model = found;
+        self.ledger = Ledger::new(found);
         let (lists, _) = free_list(&self.machine.device);
         self.seen.spilled_lives += u64::from(lists > 0);
     }
 
-    fn judge_read_only(&self, context: &str, running: Option<&Operation>) -> Model {
+    fn judge_read_only(&self, context: &str, running: Option<&Operation>) -> Files {
         let read_only = OpenOptions {
             read_only: true,
             ..OpenOptions::default()
@@ -449,21 +353,52 @@ impl Life<'_> {
             "{context} read-only: {:?}",
             report.problems
         );
-        let found =
-            read_all(&mut store).unwrap_or_else(|error| panic!("{context} read-only: {error}"));
-        assert!(
-            is_allowed(&found, &self.model, running),
-            "{context}: {}",
-            differences(&found, &self.model)
-        );
+        let found = read_files(&mut store, self.ledger.now())
+            .unwrap_or_else(|error| panic!("{context} read-only: {error}"));
+        if let Err(differences) = self.ledger.judge(&found, running) {
+            panic!("{context}: {differences}");
+        }
         found
+    }
+}
+
+/// Notes what became of a call that has returned.
+pub fn settle<D: BlockDevice>(
+    store: &mut Store<D>,
+    ledger: &mut Ledger,
+    operation: &Operation,
+    result: &Result<(), Error>,
+    context: &str,
+) {
+    match (result, operation.changed_file()) {
+        (Ok(()), _) => ledger.returned(operation),
+        (Err(error @ (Error::Full | Error::Device(_))), Some(name))
+            if ledger.now().contains_key(name) =>
+        {
+            let content = read_file(store, name)
+                .unwrap_or_else(|error| panic!("{context}: after a refusal: {error}"));
+            let old = &ledger.now()[name];
+            let is_right = match error {
+                Error::Full => is_refused_half_way(operation, old, &content),
+                // A read that failed may have been one that only looked ahead.
+                _ => is_between(operation, old, &content),
+            };
+            assert!(
+                is_right,
+                "{context}: {error}, but {} bytes became {}",
+                old.len(),
+                content.len()
+            );
+            ledger.refused(operation, content);
+        }
+        _ => {}
     }
 }
 
 /// After a failed write or flush everything that was acknowledged is still read.
 fn judge_failed(
     store: &mut Store<&mut Machine>,
-    model: &Model,
+    ledger: &Ledger,
     running: Option<&Operation>,
     context: &str,
 ) {
@@ -473,14 +408,13 @@ fn judge_failed(
         .set_fault_plan(FaultPlan::default());
     let context = format!(
         "{context}, failed in {}",
-        running.map_or(String::new(), brief)
+        running.map_or(String::new(), Operation::brief)
     );
-    let found = read_all(store).unwrap_or_else(|error| panic!("{context}: {error}"));
-    assert!(
-        is_allowed(&found, model, running),
-        "{context}: {}",
-        differences(&found, model)
-    );
+    let found =
+        read_files(store, ledger.now()).unwrap_or_else(|error| panic!("{context}: {error}"));
+    if let Err(differences) = ledger.judge(&found, running) {
+        panic!("{context}: {differences}");
+    }
 }
 
 /// Gives every file several runs, until nothing fits any more.
@@ -505,16 +439,21 @@ pub fn fill(store: &mut Store<SimDevice>, model: &mut Model, files: usize, rando
 fn spill(store: &mut Store<SimDevice>, model: &mut Model, random: &mut Random) {
     let mut names: Vec<String> = model.keys().cloned().collect();
     random.shuffle(&mut names);
-    while free_list(store.device()).0 == 0 {
-        let operation = Operation::Delete(names.pop().unwrap());
+    while free_list(store.device()).0 == 0
+        && let Some(name) = names.pop()
+    {
+        let operation = Operation::Delete(name);
         operation.run(store).unwrap();
         operation.apply(model);
     }
-    while free_list(store.device()).1 > 0 {
+    while free_list(store.device()).1 > 0 && !names.is_empty() {
         let name = names[random.index(names.len())].clone();
         let operation = Operation::Append(name, content(random, APPEND_ATOMIC_BYTES_MAX));
-        operation.run(store).unwrap();
-        operation.apply(model);
+        match operation.run(store) {
+            Ok(()) => operation.apply(model),
+            Err(Error::Full) => return,
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 
@@ -537,7 +476,7 @@ fn lives(setting: &Setting, endings: &[Ending], seed: u64, seen: &mut Seen) {
         },
         random,
         machine: Machine::new(store.close().unwrap()),
-        model,
+        ledger: Ledger::new(shared(&model)),
         seen,
         context: String::new(),
     };
@@ -550,35 +489,29 @@ fn lives(setting: &Setting, endings: &[Ending], seed: u64, seen: &mut Seen) {
     }
     // Nothing was lost on the way: an emptied store has all its blocks again.
     let mut store = Store::open(&mut life.machine, &OpenOptions::default()).unwrap();
-    for name in life.model.keys() {
-        store.delete(name).unwrap();
-    }
-    let statistics = store.statistics();
-    assert_eq!(
-        statistics.blocks_free, statistics.blocks_total,
-        "seed {seed}"
-    );
-    assert!(store.check().unwrap().is_clean(), "seed {seed}");
+    let context = format!("seed {seed}, emptied");
+    assert_nothing_leaked(&mut store, life.ledger.now(), &context);
 }
 
 fn report(name: &str, seen: &Seen) {
     println!(
-        "cycles, {name}: {} lives, {} calls, {} cuts during recovery; {} tails advanced, {} replacements \
-         undone, {} table blocks replayed; {} calls found the store full; at most {} pieces, {} lives \
-         ended with a spilled list, {} calls loaded one",
+        "cycles, {name}: {} lives, {} calls, {} lives ended with calls that a cut may undo, {} cuts during \
+         recovery; {} tails advanced, {} replacements undone, {} table blocks replayed; {} calls found the \
+         store full; at most {} pieces, {} lives ended with a spilled list, {} calls loaded one",
         seen.lives,
         seen.calls,
+        seen.undoable,
         seen.second_cuts,
         seen.tails_advanced,
         seen.replacements_undone,
-        seen.table_blocks_replayed,
+        seen.blocks_replayed,
         seen.full,
         seen.pieces_max,
         seen.spilled_lives,
         seen.spills_loaded,
     );
     for (call, worst) in &seen.worst {
-        println!("  {call:8} {worst:?}");
+        println!("  {call:14} {worst:?}");
     }
 }
 

@@ -1,0 +1,109 @@
+//! The bound of each call on a store, by what the call is asked to do.
+
+use flash::{Bound, Bounds};
+
+use super::operation::{Content, Operation};
+use std::collections::BTreeMap;
+
+/// More than any call costs.
+const UNKNOWN: Bound = Bound {
+    reads: u64::MAX / 8,
+    blocks_read: u64::MAX / 8,
+    writes: u64::MAX / 8,
+    flushes: u64::MAX / 8,
+    blocks_written: u64::MAX / 8,
+};
+
+/// Bounds that the store does not publish yet: NO LIMIT. As soon as `Bounds` has a function of one of these
+/// names, that is the one that is called here, because a type's own functions go before those of a trait.
+trait NotPublishedYet {
+    fn rename(&self) -> Bound {
+        UNKNOWN
+    }
+    /// `write_at` within the file.
+    fn overwrite(&self, _bytes: u64) -> Bound {
+        UNKNOWN
+    }
+    /// `write_at` that lengthens the file: a gap of zeros from its end on, then the bytes.
+    fn write_beyond(&self, _gap: u64, _bytes: u64) -> Bound {
+        UNKNOWN
+    }
+    /// `truncate` that shortens the file.
+    fn truncate(&self, _bytes: u64) -> Bound {
+        UNKNOWN
+    }
+    fn sync(&self) -> Bound {
+        UNKNOWN
+    }
+}
+
+impl NotPublishedYet for Bounds {}
+
+pub fn plus(left: Bound, right: Bound) -> Bound {
+    Bound {
+        reads: left.reads + right.reads,
+        blocks_read: left.blocks_read + right.blocks_read,
+        writes: left.writes + right.writes,
+        flushes: left.flushes + right.flushes,
+        blocks_written: left.blocks_written + right.blocks_written,
+    }
+}
+
+/// Name and bound of a call on an open file, or on names, given what the store holds.
+pub fn bound_of<C: Content>(
+    operation: &Operation,
+    model: &BTreeMap<String, C>,
+    bounds: &Bounds,
+) -> (&'static str, Bound) {
+    let length = operation
+        .changed_file()
+        .and_then(|name| model.get(name))
+        .map_or(0, |content| content.bytes().len() as u64);
+    let write = |offset: u64, bytes: u64| {
+        if bytes == 0 {
+            ("write nothing", Bound::default())
+        } else if offset + bytes <= length {
+            ("overwrite", bounds.overwrite(bytes))
+        } else if offset >= length {
+            ("write beyond", bounds.write_beyond(offset - length, bytes))
+        } else {
+            // Across the end: what lies within, then the rest.
+            let within = length - offset;
+            let rest = bounds.write_beyond(0, bytes - within);
+            ("write across", plus(bounds.overwrite(within), rest))
+        }
+    };
+    match operation {
+        Operation::Create(_) => ("create", bounds.create()),
+        Operation::Append(_, data) => ("append", bounds.append(data.len() as u64)),
+        Operation::AppendNosync(_, data) => ("append nosync", bounds.append(data.len() as u64)),
+        Operation::Replace(_, data) => ("replace", bounds.replace(data.len() as u64)),
+        Operation::Delete(_) => ("delete", bounds.delete()),
+        Operation::Rename(..) => ("rename", bounds.rename()),
+        Operation::WriteAt(_, offset, data) => write(*offset, data.len() as u64),
+        Operation::WriteAtNosync(_, offset, data) => {
+            let (_, bound) = write(*offset, data.len() as u64);
+            ("write nosync", bound)
+        }
+        Operation::Truncate(_, to) if *to > length => {
+            ("lengthen", bounds.write_beyond(*to - length, 0))
+        }
+        Operation::Truncate(_, to) => ("truncate", bounds.truncate(length - to)),
+        Operation::Sync => ("sync", bounds.sync()),
+        Operation::Reopen => ("reopen", Bound::default()),
+    }
+}
+
+/// As [`bound_of`], for a call that opens its file first.
+pub fn bound_with_open<C: Content>(
+    operation: &Operation,
+    model: &BTreeMap<String, C>,
+    bounds: &Bounds,
+) -> (&'static str, Bound) {
+    let (name, bound) = bound_of(operation, model, bounds);
+    if operation.changed_file().is_some() {
+        (name, plus(bounds.open(), bound))
+    } else {
+        (name, bound)
+    }
+}

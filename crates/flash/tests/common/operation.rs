@@ -1,0 +1,458 @@
+//! One call on a store: what it does to the reference model, how it is run, and what it may answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::block::BlockDevice;
+use base::sim::Random;
+use flash::{
+    APPEND_ATOMIC_BYTES_MAX, Error, FileHandle, OVERWRITE_ATOMIC_BYTES_MAX, PAYLOAD_BYTES, Store,
+};
+
+use super::handles::Kept;
+
+/// Whether the store under test has the final format. Some promises came with it: a rename is one step, and
+/// a call that needs no block works on a full store.
+pub const FORMAT_IS_FINAL: bool = flash::FORMAT_VERSION != 0;
+
+/// Names to bytes: what a store should hold.
+pub type Model = BTreeMap<String, Vec<u8>>;
+
+/// As [`Model`], cheap to copy: contents are shared until they change.
+pub type Files = BTreeMap<String, Arc<Vec<u8>>>;
+
+/// The bytes of a file, in either kind of model.
+pub trait Content: From<Vec<u8>> {
+    fn edit(&mut self) -> &mut Vec<u8>;
+    fn bytes(&self) -> &[u8];
+}
+
+impl Content for Vec<u8> {
+    fn edit(&mut self) -> &mut Vec<u8> {
+        self
+    }
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Content for Arc<Vec<u8>> {
+    fn edit(&mut self) -> &mut Vec<u8> {
+        Arc::make_mut(self)
+    }
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+/// One call on a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Create(String),
+    Append(String, Vec<u8>),
+    Replace(String, Vec<u8>),
+    Delete(String),
+    /// From, to.
+    Rename(String, String),
+    WriteAt(String, u64, Vec<u8>),
+    Truncate(String, u64),
+    AppendNosync(String, Vec<u8>),
+    WriteAtNosync(String, u64, Vec<u8>),
+    Sync,
+    /// Close the store in order and open it again.
+    Reopen,
+}
+
+impl Operation {
+    /// What the model holds after the call has succeeded.
+    pub fn apply<C: Content>(&self, model: &mut BTreeMap<String, C>) {
+        match self {
+            Self::Create(name) => {
+                model.insert(name.clone(), C::from(Vec::new()));
+            }
+            Self::Replace(name, data) => {
+                model.insert(name.clone(), C::from(data.clone()));
+            }
+            Self::Delete(name) => {
+                model.remove(name);
+            }
+            Self::Rename(from, to) => {
+                if let Some(content) = model.remove(from) {
+                    model.insert(to.clone(), content);
+                }
+            }
+            Self::Sync | Self::Reopen => {}
+            Self::Append(name, _)
+            | Self::AppendNosync(name, _)
+            | Self::WriteAt(name, ..)
+            | Self::WriteAtNosync(name, ..)
+            | Self::Truncate(name, _) => {
+                if let Some(content) = model.get_mut(name) {
+                    self.change(content.edit());
+                }
+            }
+        }
+    }
+
+    /// What a call on the bytes of one file makes of them; nothing for other calls.
+    pub fn change(&self, content: &mut Vec<u8>) {
+        match self {
+            Self::Append(_, data) | Self::AppendNosync(_, data) => content.extend_from_slice(data),
+            Self::WriteAt(_, offset, data) | Self::WriteAtNosync(_, offset, data)
+                if !data.is_empty() =>
+            {
+                let (start, end) = (*offset as usize, *offset as usize + data.len());
+                if content.len() < end {
+                    content.resize(end, 0);
+                }
+                content[start..end].copy_from_slice(data);
+            }
+            Self::Truncate(_, length) => content.resize(*length as usize, 0),
+            _ => {}
+        }
+    }
+
+    /// The file that the call touches; of a rename the one that is renamed.
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            Self::Create(name)
+            | Self::Append(name, _)
+            | Self::Replace(name, _)
+            | Self::Delete(name)
+            | Self::Rename(name, _)
+            | Self::WriteAt(name, ..)
+            | Self::Truncate(name, _)
+            | Self::AppendNosync(name, _)
+            | Self::WriteAtNosync(name, ..) => Some(name),
+            Self::Sync | Self::Reopen => None,
+        }
+    }
+
+    /// The file whose bytes the call changes while its name stays.
+    pub fn changed_file(&self) -> Option<&str> {
+        match self {
+            Self::Append(name, _)
+            | Self::WriteAt(name, ..)
+            | Self::Truncate(name, _)
+            | Self::AppendNosync(name, _)
+            | Self::WriteAtNosync(name, ..) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Whether everything written before is durable once the call has succeeded on this model. A call that
+    /// has nothing to do promises nothing.
+    pub fn makes_durable<C: Content>(&self, before: &BTreeMap<String, C>) -> bool {
+        match self {
+            Self::AppendNosync(..) | Self::WriteAtNosync(..) => false,
+            Self::Append(_, data) | Self::WriteAt(_, _, data) => !data.is_empty(),
+            Self::Truncate(name, length) => before
+                .get(name)
+                .is_some_and(|content| content.bytes().len() as u64 != *length),
+            Self::Rename(from, to) => from != to,
+            _ => true,
+        }
+    }
+
+    /// Runs the call; `Reopen` is not for this function.
+    pub fn run<D: BlockDevice>(&self, store: &mut Store<D>) -> Result<(), Error> {
+        self.run_with(store, &Kept::default())
+    }
+
+    /// As [`run`](Self::run), by a handle that is kept on the file if there is one.
+    pub fn run_with<D: BlockDevice>(&self, store: &mut Store<D>, kept: &Kept) -> Result<(), Error> {
+        match self {
+            Self::Create(name) => {
+                let file = store.create(name)?;
+                store.close_file(file);
+                Ok(())
+            }
+            Self::Replace(name, data) => store.replace(name, data),
+            Self::Delete(name) => store.delete(name),
+            Self::Rename(from, to) => store.rename(from, to),
+            Self::Sync => store.sync(),
+            Self::Reopen => Ok(()),
+            Self::Append(name, _)
+            | Self::AppendNosync(name, _)
+            | Self::WriteAt(name, ..)
+            | Self::WriteAtNosync(name, ..)
+            | Self::Truncate(name, _) => {
+                if let Some(file) = kept.of(name) {
+                    return self.run_on(store, file);
+                }
+                let file = store.open_file(name)?;
+                let result = self.run_on(store, file);
+                store.close_file(file);
+                result
+            }
+        }
+    }
+
+    /// Runs a call on the bytes of an open file.
+    pub fn run_on<D: BlockDevice>(
+        &self,
+        store: &mut Store<D>,
+        file: FileHandle,
+    ) -> Result<(), Error> {
+        match self {
+            Self::Append(_, data) => store.append(file, data),
+            Self::AppendNosync(_, data) => store.append_nosync(file, data),
+            Self::WriteAt(_, offset, data) => store.write_at(file, *offset, data),
+            Self::WriteAtNosync(_, offset, data) => store.write_at_nosync(file, *offset, data),
+            Self::Truncate(_, length) => store.truncate(file, *length),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the store may refuse the call for want of free blocks.
+    fn may_need_blocks<C: Content>(&self, model: &BTreeMap<String, C>) -> bool {
+        let grows = |name: &str, length: u64| {
+            model
+                .get(name)
+                .is_some_and(|content| length > content.bytes().len() as u64)
+        };
+        match self {
+            Self::Append(..) | Self::AppendNosync(..) | Self::Replace(..) => true,
+            Self::WriteAt(name, offset, data) | Self::WriteAtNosync(name, offset, data) => {
+                grows(name, offset + data.len() as u64) || !FORMAT_IS_FINAL
+            }
+            Self::Truncate(name, length) => grows(name, *length) || !FORMAT_IS_FINAL,
+            Self::Rename(..) => !FORMAT_IS_FINAL,
+            Self::Create(_) | Self::Delete(_) | Self::Sync | Self::Reopen => false,
+        }
+    }
+
+    /// A line for a message of failure.
+    pub fn brief(&self) -> String {
+        match self {
+            Self::Append(name, data) => format!("append {name} {}", data.len()),
+            Self::AppendNosync(name, data) => format!("append-nosync {name} {}", data.len()),
+            Self::Replace(name, data) => format!("replace {name} {}", data.len()),
+            Self::WriteAt(name, offset, data) => format!("write {name} {} at {offset}", data.len()),
+            Self::WriteAtNosync(name, offset, data) => {
+                format!("write-nosync {name} {} at {offset}", data.len())
+            }
+            other => format!("{other:?}"),
+        }
+    }
+}
+
+/// What to expect of a call that the model has judged possible or not.
+pub fn outcome_is_right<C: Content>(
+    operation: &Operation,
+    model: &BTreeMap<String, C>,
+    result: &Result<(), Error>,
+) -> bool {
+    let exists = operation.file().is_none_or(|name| model.contains_key(name));
+    match (operation, result) {
+        (Operation::Create(_), Err(Error::Exists)) => exists,
+        (Operation::Create(_), Ok(()) | Err(Error::NameTableFull)) => !exists,
+        (Operation::Replace(..), Ok(()) | Err(Error::Full | Error::NameTableFull)) => true,
+        (Operation::Rename(_, to), Err(Error::NameTableFull)) => exists && !model.contains_key(to),
+        (_, Ok(())) => exists,
+        (Operation::Reopen | Operation::Sync, Err(_)) => false,
+        (_, Err(Error::NotFound)) => !exists,
+        (_, Err(Error::Full)) => exists && operation.may_need_blocks(model),
+        _ => false,
+    }
+}
+
+/// Bytes that tell from which call they came.
+pub fn content(random: &mut Random, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    random.fill(&mut bytes);
+    bytes
+}
+
+/// A length that visits the edges: nothing, a byte, a block, an atomic append, a long one.
+pub fn length(random: &mut Random, long_max: usize) -> usize {
+    match random.below(12) {
+        0 => 1,
+        1 => random.index(100) + 1,
+        2..=4 => random.index(PAYLOAD_BYTES) + 1,
+        5 => PAYLOAD_BYTES,
+        6 => PAYLOAD_BYTES + 1,
+        7 => 4096,
+        8 => random.index(APPEND_ATOMIC_BYTES_MAX) + 1,
+        9 => APPEND_ATOMIC_BYTES_MAX,
+        _ => random.index(long_max) + 1,
+    }
+}
+
+/// Where to write in a file of `length` bytes, and how many bytes: inside, in the last block, across the end,
+/// at it, and beyond it with a gap.
+pub fn write_place(random: &mut Random, length: usize, long_max: usize) -> (u64, usize) {
+    let block = random.index(length / PAYLOAD_BYTES + 1) * PAYLOAD_BYTES;
+    let last = length.saturating_sub(1) / PAYLOAD_BYTES * PAYLOAD_BYTES;
+    let near = random.index(PAYLOAD_BYTES) + 1;
+    let (offset, count) = match random.below(14) {
+        0 => (0, near),
+        1 => (block, PAYLOAD_BYTES),
+        2 => (
+            block.saturating_sub(random.index(50)),
+            random.index(100) + 1,
+        ),
+        // Inside the last block, up to the end or less.
+        3 | 4 => {
+            let offset = last + random.index(length - last + 1);
+            (offset, random.index(length - offset + 1).max(1))
+        }
+        5 => (length.saturating_sub(1), 1),
+        // Across the end.
+        6 => (length - random.index(length.min(6000) + 1), near + 3000),
+        7 => (length, near),
+        8 => (length + random.index(100) + 1, near),
+        9 => (length + random.index(3 * PAYLOAD_BYTES) + 1, near),
+        10 => (
+            random.index(length.saturating_sub(OVERWRITE_ATOMIC_BYTES_MAX) + 1),
+            OVERWRITE_ATOMIC_BYTES_MAX + random.index(2),
+        ),
+        11 => (random.index(length + 1), random.index(long_max) + 1),
+        _ => (random.index(length + 1), random.index(200) + 1),
+    };
+    (offset as u64, count.min(long_max))
+}
+
+/// A length to cut or fill a file of `length` bytes to: nothing, the same, the ends of blocks, shorter, longer.
+pub fn truncate_length(random: &mut Random, length: usize, long_max: usize) -> u64 {
+    let block = random.index(length / PAYLOAD_BYTES + 1) * PAYLOAD_BYTES;
+    let target = match random.below(12) {
+        0 => 0,
+        1 => length,
+        2 => length.saturating_sub(1),
+        3 | 4 => block,
+        5 => block.saturating_sub(1),
+        6 => block + 1,
+        7 => length.saturating_sub(1) / PAYLOAD_BYTES * PAYLOAD_BYTES,
+        8 => length + random.index(5000) + 1,
+        9 => length + random.index(long_max / 2) + 1,
+        _ => random.index(length + 1),
+    };
+    target as u64
+}
+
+/// A random call on one of `files` names: those on names alone, appending and replacing.
+pub fn operation(random: &mut Random, files: usize, long_max: usize) -> Operation {
+    let name = format!("file-{}", random.index(files));
+    match random.below(20) {
+        0..=3 => Operation::Create(name),
+        4..=12 => {
+            let length = length(random, long_max);
+            Operation::Append(name, content(random, length))
+        }
+        13..=15 => {
+            let length = if random.below(6) == 0 {
+                0
+            } else {
+                length(random, long_max)
+            };
+            Operation::Replace(name, content(random, length))
+        }
+        16..=18 => Operation::Delete(name),
+        _ => Operation::Reopen,
+    }
+}
+
+/// How often each kind of call comes, in shares of their sum.
+#[derive(Clone, Copy, Debug)]
+pub struct Weights {
+    pub create: u64,
+    pub append: u64,
+    pub replace: u64,
+    pub delete: u64,
+    pub rename: u64,
+    pub write_at: u64,
+    pub truncate: u64,
+    pub append_nosync: u64,
+    pub write_at_nosync: u64,
+    pub sync: u64,
+    pub reopen: u64,
+}
+
+impl Weights {
+    /// Every call there is.
+    pub const ALL: Self = Self {
+        create: 3,
+        append: 8,
+        replace: 3,
+        delete: 4,
+        rename: 3,
+        write_at: 8,
+        truncate: 6,
+        append_nosync: 5,
+        write_at_nosync: 3,
+        sync: 1,
+        reopen: 1,
+    };
+
+    /// A random call; places in a file are chosen by what the model holds of it.
+    pub fn draw<C: Content>(
+        &self,
+        random: &mut Random,
+        model: &BTreeMap<String, C>,
+        files: usize,
+        long_max: usize,
+    ) -> Operation {
+        let weights = [
+            self.create,
+            self.append,
+            self.replace,
+            self.delete,
+            self.rename,
+            self.write_at,
+            self.truncate,
+            self.append_nosync,
+            self.write_at_nosync,
+            self.sync,
+            self.reopen,
+        ];
+        let mut ticket = random.below(weights.iter().sum());
+        let kind = weights
+            .iter()
+            .position(|weight| {
+                let hit = ticket < *weight;
+                ticket = ticket.saturating_sub(*weight);
+                hit
+            })
+            .unwrap_or(0);
+        let any = format!("file-{}", random.index(files));
+        // Mostly a file that exists: a call on a name that does not is over soon.
+        let existing = if model.is_empty() || random.below(10) == 0 {
+            any.clone()
+        } else {
+            let next = model.range(any.clone()..).next();
+            let (name, _) = next
+                .or(model.iter().next())
+                .expect("the model is not empty");
+            name.clone()
+        };
+        let long = model
+            .get(&existing)
+            .map_or(0, |content| content.bytes().len());
+        let data = |random: &mut Random| {
+            let count = length(random, long_max);
+            content(random, count)
+        };
+        match kind {
+            0 => Operation::Create(any),
+            1 => Operation::Append(existing, data(random)),
+            2 if random.below(6) == 0 => Operation::Replace(any, Vec::new()),
+            2 => Operation::Replace(any, data(random)),
+            3 => Operation::Delete(existing),
+            4 => Operation::Rename(existing, any),
+            5 | 8 => {
+                let (offset, count) = write_place(random, long, long_max);
+                let data = content(random, count);
+                if kind == 5 {
+                    Operation::WriteAt(existing, offset, data)
+                } else {
+                    Operation::WriteAtNosync(existing, offset, data)
+                }
+            }
+            6 => Operation::Truncate(existing, truncate_length(random, long, long_max)),
+            7 => Operation::AppendNosync(existing, data(random)),
+            9 => Operation::Sync,
+            _ => Operation::Reopen,
+        }
+    }
+}
