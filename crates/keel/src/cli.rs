@@ -505,6 +505,14 @@ pub(crate) enum FlashCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Use the store as a directory, from any program
+    #[command(after_help = "Examples:\n  \
+            keel flash mount store.img /mnt/plant\n  \
+            keel flash mount /dev/mmcblk0p3 /mnt/plant --allow-other --uid 1000 --mode 640\n\n\
+            Runs until `umount DIR`, Ctrl-C or SIGTERM. Every user may mount where the package fuse3 is\n\
+            installed; root needs nothing. What programs can do there, and the error for what they cannot,\n\
+            stands in docs/semantics-flash.md: one directory, no links, data durable after fsync.")]
+    Mount(MountArgs),
     /// What lies where: superblock, commit records, name table
     Dump {
         /// File or block device
@@ -513,6 +521,40 @@ pub(crate) enum FlashCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MountArgs {
+    /// File or block device
+    pub(crate) image: PathBuf,
+    /// Empty directory to show the store in
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+    /// Change nothing, not even what recovery would mend
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Let other users in, as the permission bits say
+    #[arg(long)]
+    pub(crate) allow_other: bool,
+    /// Every write is durable before it returns, as with O_SYNC
+    #[arg(long)]
+    pub(crate) sync: bool,
+    /// Make durable what was written without fsync at least so often
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub(crate) sync_seconds: u16,
+    /// Files that may be open at one time; their memory is taken at the start
+    #[arg(long, value_name = "N", default_value_t = 256,
+        value_parser = clap::value_parser!(u16).range(1..=flash_mount::OPEN_FILES_MAX as i64))]
+    pub(crate) open_files: u16,
+    /// Permission bits of every file, octal
+    #[arg(long, value_name = "BITS", default_value = "644", value_parser = permission_bits)]
+    pub(crate) mode: u16,
+    /// Owner of every file [default: who mounts]
+    #[arg(long, value_name = "N")]
+    pub(crate) uid: Option<u32>,
+    /// Group of every file [default: that of who mounts]
+    #[arg(long, value_name = "N")]
+    pub(crate) gid: Option<u32>,
 }
 
 /// Parses the arguments of this process; `Err` is the exit status after help, version or one line of error.
@@ -614,6 +656,13 @@ fn size(text: &str) -> Result<u64, String> {
         .checked_mul(1 << shift)
         .filter(|bytes| *bytes <= i64::MAX as u64)
         .ok_or_else(|| "is too large".to_owned())
+}
+
+fn permission_bits(text: &str) -> Result<u16, String> {
+    match u16::from_str_radix(text, 8) {
+        Ok(bits) if bits <= 0o777 => Ok(bits),
+        _ => Err("must be octal, from 0 to 777, such as 640".to_owned()),
+    }
 }
 
 fn speed(text: &str) -> Result<f64, String> {

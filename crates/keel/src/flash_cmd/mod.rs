@@ -4,6 +4,7 @@ mod copy;
 mod files;
 mod get;
 mod make;
+mod mount;
 mod whole;
 mod withheld;
 
@@ -84,6 +85,7 @@ pub(crate) fn run(command: &FlashCommand) -> Result<u8, CliError> {
         } => whole::stat(image, *json),
         FlashCommand::Check { image, json } => whole::check(image, *json),
         FlashCommand::Bounds { image, json } => whole::bounds(image, *json),
+        FlashCommand::Mount(arguments) => mount::mount(arguments),
         FlashCommand::Dump { image, json } => whole::dump(image, *json),
     }
 }

@@ -1,0 +1,412 @@
+//! The requests of the kernel, handed to [`Files`] and answered.
+//!
+//! What is not here is answered with ENOSYS, for which the kernel has an answer of its own: extended
+//! attributes EOPNOTSUPP, `fallocate` EOPNOTSUPP, locks and `SEEK_DATA` as it does them for any file system.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use base::block::{BLOCK_BYTES, BlockDevice};
+use fuser::{
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
+    WriteFlags,
+};
+
+use crate::errno::Result;
+use crate::files::{Change, Durability, Files};
+use crate::nodes::ROOT;
+
+/// Bytes that the kernel reads or writes in one request at most.
+pub const REQUEST_BYTES_MAX: u32 = 128 * 1024;
+
+/// How long the kernel may believe what it was told. Nothing but this kernel changes the store while it is
+/// mounted: the store is locked, and the kernel itself forgets what its own calls change.
+const BELIEVED: Duration = Duration::from_secs(3600);
+
+/// Inodes are never used again.
+const GENERATION: Generation = Generation(0);
+
+/// Openings of files need no number: everything is known by the inode.
+const NO_HANDLE: FileHandle = FileHandle(0);
+
+/// A store that is mounted, until it is taken out to be closed.
+pub(crate) type Shared<D> = Arc<Mutex<Option<Files<D>>>>;
+
+pub(crate) fn lock<D: BlockDevice>(shared: &Shared<D>) -> MutexGuard<'_, Option<Files<D>>> {
+    // Nothing panics with the lock held; if it did, the store's own invariants would still hold.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) struct Adapter<D: BlockDevice> {
+    pub(crate) files: Shared<D>,
+}
+
+impl<D: BlockDevice> Adapter<D> {
+    fn with<T>(&self, call: impl FnOnce(&mut Files<D>) -> Result<T>) -> Result<T> {
+        lock(&self.files)
+            .as_mut()
+            .map_or(Err(Errno::ENOTCONN), call)
+    }
+
+    fn listed(&self, listing: u64, offset: u64, reply: &mut ReplyDirectory) -> Result<()> {
+        self.with(|files| {
+            let names = files.directory(listing, offset)?;
+            for position in offset.. {
+                // What stands at an offset comes after the entry that was given this offset.
+                let after = position + 1;
+                let is_full = match position {
+                    0 => reply.add(INodeNo(ROOT), after, FileType::Directory, "."),
+                    1 => reply.add(INodeNo(ROOT), after, FileType::Directory, ".."),
+                    _ => match names.get((position - 2) as usize) {
+                        Some((name, inode)) => {
+                            reply.add(INodeNo(inode), after, FileType::RegularFile, name)
+                        }
+                        // An error would take the entries before it along.
+                        None if position == offset => return names.end(),
+                        None => return Ok(()),
+                    },
+                };
+                if is_full {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+fn answer_entry(reply: ReplyEntry, result: Result<FileAttr>) {
+    match result {
+        Ok(attributes) => reply.entry(&BELIEVED, &attributes, GENERATION),
+        Err(error) => reply.error(error),
+    }
+}
+
+fn answer_attributes(reply: ReplyAttr, result: Result<FileAttr>) {
+    match result {
+        Ok(attributes) => reply.attr(&BELIEVED, &attributes),
+        Err(error) => reply.error(error),
+    }
+}
+
+fn answer(reply: ReplyEmpty, result: Result<()>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(error),
+    }
+}
+
+/// `O_SYNC` contains the bit of `O_DSYNC`. The kernel sets it for the write, whether it was given at open, with
+/// `fcntl` or for this write alone.
+fn durability(flags: OpenFlags) -> Durability {
+    if flags.0 & libc::O_DSYNC != 0 {
+        Durability::AtOnce
+    } else {
+        Durability::AtSync
+    }
+}
+
+impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Both answer the nearest possible value when they refuse one. The write-back cache is not asked for:
+        // with it the kernel would acknowledge writes that it has not passed on.
+        if let Err(nearest) = config.set_max_write(REQUEST_BYTES_MAX) {
+            config.set_max_write(nearest).ok();
+        }
+        if let Err(nearest) = config.set_max_readahead(REQUEST_BYTES_MAX) {
+            config.set_max_readahead(nearest).ok();
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        answer_entry(reply, self.with(|files| files.lookup(parent.0, name)));
+    }
+
+    fn forget(&self, _request: &Request, inode: INodeNo, count: u64) {
+        // There is no answer to this.
+        self.with(|files| {
+            files.forget(inode.0, count);
+            Ok(())
+        })
+        .ok();
+    }
+
+    fn getattr(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
+        answer_attributes(reply, self.with(|files| files.attributes(inode.0)));
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _changed: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _created: Option<SystemTime>,
+        _changed_macos: Option<SystemTime>,
+        _backup: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let change = Change {
+            mode,
+            uid,
+            gid,
+            length: size,
+            accessed,
+            modified,
+        };
+        answer_attributes(
+            reply,
+            self.with(|files| files.set_attributes(inode.0, &change)),
+        );
+    }
+
+    fn mknod(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _device: u32,
+        reply: ReplyEntry,
+    ) {
+        let result = match mode & libc::S_IFMT {
+            libc::S_IFREG | 0 => self.with(|files| files.create(parent.0, name, false)),
+            _ => Err(Errno::EPERM),
+        };
+        answer_entry(reply, result);
+    }
+
+    fn mkdir(
+        &self,
+        _request: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn symlink(
+        &self,
+        _request: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _target: &Path,
+        reply: ReplyEntry,
+    ) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn link(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _parent: INodeNo,
+        _name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        answer(reply, self.with(|files| files.unlink(parent.0, name)));
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let is_replacing = !flags.contains(RenameFlags::RENAME_NOREPLACE);
+        if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
+            reply.error(Errno::EINVAL);
+            return;
+        }
+        let parents = [parent.0, new_parent.0];
+        answer(
+            reply,
+            self.with(|files| files.rename(parents, name, new_name, is_replacing)),
+        );
+    }
+
+    fn create(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        match self.with(|files| files.create(parent.0, name, true)) {
+            Ok(attributes) => reply.created(
+                &BELIEVED,
+                &attributes,
+                GENERATION,
+                NO_HANDLE,
+                FopenFlags::FOPEN_KEEP_CACHE,
+            ),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.with(|files| files.open(inode.0)) {
+            // What the kernel has read before is still right, for the reason given at `BELIEVED`.
+            Ok(()) => reply.opened(NO_HANDLE, FopenFlags::FOPEN_KEEP_CACHE),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        // The kernel was told the largest request; a larger one would be answered short.
+        let mut buffer = vec![0; size.min(REQUEST_BYTES_MAX.max(BLOCK_BYTES as u32)) as usize];
+        match self.with(|files| files.read(inode.0, offset, &mut buffer)) {
+            Ok(count) => reply.data(&buffer[..count]),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.with(|files| files.write(inode.0, offset, data, durability(flags))) {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        answer(reply, self.with(|files| files.release(inode.0)));
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        answer(reply, self.with(Files::sync));
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        answer(reply, self.with(Files::sync));
+    }
+
+    fn opendir(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.with(|files| files.open_directory(inode.0)) {
+            Ok(listing) => reply.opened(FileHandle(listing), FopenFlags::empty()),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        match self.listed(handle.0, offset, &mut reply) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        let result = self.with(|files| {
+            files.close_directory(handle.0);
+            Ok(())
+        });
+        answer(reply, result);
+    }
+
+    fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
+        match self.with(|files| Ok(files.space())) {
+            Ok(space) => reply.statfs(
+                space.blocks,
+                space.blocks_free,
+                space.blocks_free,
+                space.files,
+                space.files_free,
+                BLOCK_BYTES as u32,
+                space.name_bytes_max,
+                BLOCK_BYTES as u32,
+            ),
+            Err(error) => reply.error(error),
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Files that were deleted, or replaced by a rename, while a program has them open.
+//!
+//! The store forgets such a file at once; POSIX lets it live until it is closed. So it is renamed to a hidden
+//! name and deleted at the last close. Hidden names begin with a number that only this store has; the mount
+//! shows no name that begins so and lets nobody make one.
+//!
+//! What a killed process left is deleted at the next mount. To know that in one look-up, a marker is made
+//! before a mount hides its first file, and deleted when it ends.
+//!
+//! Replacing an open file takes two renames, and the name must not be missing after a power cut in between.
+//! So the intent is written down first, and the next mount finishes what it finds.
+
+use base::block::BlockDevice;
+use flash::{Error, Result, Store};
+
+use crate::files::OPEN_FILES_MAX;
+
+/// What the store's secret number is for.
+const PURPOSE: &str = "mount: files deleted while open";
+
+/// How many hidden names are tried when the table has no room for one.
+const NAMES_TRIED_MAX: usize = 8;
+
+/// What a mount found of an earlier one that was killed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leftovers {
+    /// Files deleted that had been deleted before while they were open.
+    pub files_deleted: u64,
+    /// Renames finished that had begun.
+    pub renames_finished: u64,
+    /// The intent of a rename is damaged; hidden files were left in the store.
+    pub is_intent_damaged: bool,
+}
+
+/// The hidden names of a store.
+pub(crate) struct Hidden {
+    prefix: String,
+    /// By number: whether a file has this name.
+    taken: Vec<bool>,
+    has_marker: bool,
+    /// Whether the store takes names of this length.
+    fits: bool,
+    /// Hidden files of an earlier mount are to stay.
+    keeps_leftovers: bool,
+}
+
+impl Hidden {
+    pub(crate) fn of<D: BlockDevice>(store: &Store<D>) -> Self {
+        let prefix = format!(".deleted-{:016x}", store.secret(PURPOSE));
+        let name_bytes = prefix.len() + "-".len() + 3;
+        Self {
+            fits: name_bytes <= usize::from(store.layout().name_bytes_max),
+            prefix,
+            taken: vec![false; OPEN_FILES_MAX],
+            has_marker: false,
+            keeps_leftovers: false,
+        }
+    }
+
+    /// Whether this name is one of ours.
+    pub(crate) fn is_hidden(&self, name: &str) -> bool {
+        name.starts_with(&self.prefix)
+    }
+
+    /// Deletes what an earlier mount could not delete. Costs one look-up unless there was one that was killed
+    /// after it had hidden a file.
+    pub(crate) fn clean_up<D: BlockDevice>(&mut self, store: &mut Store<D>) -> Result<Leftovers> {
+        let mut found = Leftovers::default();
+        if !self.fits || !exists(store, &self.marker())? {
+            return Ok(found);
+        }
+        self.has_marker = true;
+        match self.finish_rename(store) {
+            Ok(finished) => found.renames_finished += u64::from(finished),
+            Err(Error::Damaged { .. }) => {
+                // One of the hidden files may be the only copy of something.
+                self.keeps_leftovers = true;
+                found.is_intent_damaged = true;
+                return Ok(found);
+            }
+            Err(error) => return Err(error),
+        }
+        for number in 0..self.taken.len() {
+            found.files_deleted += u64::from(delete_if_there(store, &self.name(number as u16))?);
+        }
+        self.remove_marker(store)?;
+        Ok(found)
+    }
+
+    /// Renames the file called `name` to a hidden name; answers its number.
+    ///
+    /// # Errors
+    /// [`Error::NameTableFull`], [`Error::Full`] and those of the device.
+    pub(crate) fn hide<D: BlockDevice>(
+        &mut self,
+        store: &mut Store<D>,
+        name: &str,
+    ) -> Result<(u16, String)> {
+        self.make_marker(store)?;
+        let free: Vec<u16> = (0..self.taken.len() as u16)
+            .filter(|number| !self.taken[usize::from(*number)])
+            .take(NAMES_TRIED_MAX)
+            .collect();
+        let mut failure = Error::NameTableFull;
+        for number in free {
+            let hidden = self.name(number);
+            match store.rename(name, &hidden) {
+                Ok(()) => {
+                    self.taken[usize::from(number)] = true;
+                    return Ok((number, hidden));
+                }
+                // Another name has its place in other blocks of the table.
+                Err(error @ Error::NameTableFull) => failure = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(failure)
+    }
+
+    /// Whether this store has room for hidden names in its table at all.
+    pub(crate) fn fits(&self) -> bool {
+        self.fits
+    }
+
+    /// Deletes a hidden file that nobody has open any more.
+    pub(crate) fn delete<D: BlockDevice>(
+        &mut self,
+        store: &mut Store<D>,
+        number: u16,
+    ) -> Result<()> {
+        store.delete(&self.name(number))?;
+        self.taken[usize::from(number)] = false;
+        Ok(())
+    }
+
+    /// Renames `from` over `to`, which is open: it becomes a hidden file. After a power cut, the next mount
+    /// shows either the old or the new file as `to`.
+    pub(crate) fn rename_over_open<D: BlockDevice>(
+        &mut self,
+        store: &mut Store<D>,
+        from: &str,
+        to: &str,
+    ) -> Result<(u16, String)> {
+        self.make_marker(store)?;
+        let intent = self.intent();
+        store.replace(&intent, format!("{from}\0{to}").as_bytes())?;
+        let hidden = self.hide(store, to).and_then(|hidden| {
+            store.rename(from, to).inspect_err(|_| {
+                // Back to where it was; if the device failed, the next mount finishes instead.
+                if store.rename(&hidden.1, to).is_ok() {
+                    self.taken[usize::from(hidden.0)] = false;
+                }
+            })?;
+            Ok(hidden)
+        });
+        let deleted = store.delete(&intent);
+        let hidden = hidden?;
+        // The renames are durable. An intent that is left over does nothing: `from` is gone.
+        deleted.or_else(|error| match error {
+            Error::Device(_) | Error::Failed => Ok(()),
+            other => Err(other),
+        })?;
+        Ok(hidden)
+    }
+
+    /// Ends the mount's use of hidden names; all its files are closed.
+    pub(crate) fn end<D: BlockDevice>(&mut self, store: &mut Store<D>) -> Result<()> {
+        if self.has_marker && !self.keeps_leftovers && !self.taken.contains(&true) {
+            self.remove_marker(store)?;
+        }
+        Ok(())
+    }
+
+    fn marker(&self) -> String {
+        self.prefix.clone()
+    }
+
+    fn intent(&self) -> String {
+        format!("{}+", self.prefix)
+    }
+
+    fn name(&self, number: u16) -> String {
+        format!("{}-{number:03x}", self.prefix)
+    }
+
+    fn make_marker<D: BlockDevice>(&mut self, store: &mut Store<D>) -> Result<()> {
+        if !self.has_marker {
+            let marker = store.create(&self.marker())?;
+            store.close_file(marker);
+            self.has_marker = true;
+        }
+        Ok(())
+    }
+
+    fn remove_marker<D: BlockDevice>(&mut self, store: &mut Store<D>) -> Result<()> {
+        store.delete(&self.marker())?;
+        self.has_marker = false;
+        Ok(())
+    }
+
+    /// Finishes a rename over an open file that was begun; answers whether there was anything to do.
+    fn finish_rename<D: BlockDevice>(&self, store: &mut Store<D>) -> Result<bool> {
+        let intent = self.intent();
+        let file = match store.open_file(&intent) {
+            Ok(file) => file,
+            Err(Error::NotFound) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let mut content = [0; 1024];
+        let read = store.read(file, 0, &mut content);
+        store.close_file(file);
+        let mut is_finished = false;
+        if let Some((from, to)) = parse_intent(&content[..read?])
+            && !exists(store, to)?
+            && exists(store, from)?
+        {
+            store.rename(from, to)?;
+            is_finished = true;
+        }
+        store.delete(&intent)?;
+        Ok(is_finished)
+    }
+}
+
+/// The two names of an intent. A cut leaves it whole or absent, so anything else was not written here.
+fn parse_intent(content: &[u8]) -> Option<(&str, &str)> {
+    std::str::from_utf8(content).ok()?.split_once('\0')
+}
+
+fn exists<D: BlockDevice>(store: &mut Store<D>, name: &str) -> Result<bool> {
+    match store.stat(name) {
+        Ok(_) => Ok(true),
+        Err(Error::NotFound) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn delete_if_there<D: BlockDevice>(store: &mut Store<D>, name: &str) -> Result<bool> {
+    match store.delete(name) {
+        Ok(()) => Ok(true),
+        Err(Error::NotFound) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::sim::SimDevice;
+    use flash::FormatOptions;
+
+    fn store() -> Store<SimDevice> {
+        let options = FormatOptions {
+            files_max: 100,
+            name_bytes_max: 255,
+            uuid: [1; 16],
+            hash_key: [2; 16],
+        };
+        Store::format(SimDevice::new(4096, 1), &options).unwrap()
+    }
+
+    fn content(store: &mut Store<SimDevice>, name: &str) -> Vec<u8> {
+        let file = store.open_file(name).unwrap();
+        let mut bytes = vec![0; store.length(file).unwrap() as usize];
+        store.read(file, 0, &mut bytes).unwrap();
+        store.close_file(file);
+        bytes
+    }
+
+    fn names(store: &mut Store<SimDevice>) -> Vec<String> {
+        let mut names = Vec::new();
+        store
+            .list(&mut |name, _| names.push(name.to_owned()))
+            .unwrap();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn nothing_is_left_after_a_killed_mount() {
+        let mut store = store();
+        store.replace("open", b"1").unwrap();
+        store.replace("other", b"2").unwrap();
+        let mut hidden = Hidden::of(&store);
+        let (number, name) = hidden.hide(&mut store, "open").unwrap();
+        assert!(hidden.is_hidden(&name));
+        assert_eq!(number, 0);
+        assert_eq!(names(&mut store).len(), 3, "hidden, marker and other");
+        // The process is gone; the next one begins.
+        let mut hidden = Hidden::of(&store);
+        let found = hidden.clean_up(&mut store).unwrap();
+        assert_eq!(found.files_deleted, 1);
+        assert_eq!(names(&mut store), ["other"]);
+        assert_eq!(hidden.clean_up(&mut store).unwrap(), Leftovers::default());
+    }
+
+    #[test]
+    fn a_hidden_file_goes_with_its_last_close_and_the_marker_with_the_mount() {
+        let mut store = store();
+        store.replace("open", b"1").unwrap();
+        let mut hidden = Hidden::of(&store);
+        let (number, name) = hidden.hide(&mut store, "open").unwrap();
+        assert_eq!(content(&mut store, &name), b"1");
+        hidden.end(&mut store).unwrap();
+        assert_eq!(names(&mut store).len(), 2, "it is not the end yet");
+        hidden.delete(&mut store, number).unwrap();
+        hidden.end(&mut store).unwrap();
+        assert!(names(&mut store).is_empty());
+    }
+
+    #[test]
+    fn a_name_that_is_renamed_over_is_never_missing() {
+        // At each write of the whole operation the power goes, and the next mount looks.
+        let mut after_old = 0;
+        let mut after_new = 0;
+        for cut in 1.. {
+            let mut store = store();
+            store.replace("config", b"old").unwrap();
+            store.replace("config.new", b"new").unwrap();
+            let reader = store.open_file("config").unwrap();
+            let mut hidden = Hidden::of(&store);
+            store.device_mut().set_power_cut_after_writes(Some(cut));
+            let done = hidden.rename_over_open(&mut store, "config.new", "config");
+            store.device_mut().set_power_cut_after_writes(None);
+            for image in store.device().crash_images_all_subsets() {
+                let mut again = Store::open(image, &flash::OpenOptions::default()).unwrap();
+                Hidden::of(&again).clean_up(&mut again).unwrap();
+                let seen = content(&mut again, "config");
+                after_old += u32::from(seen == b"old");
+                after_new += u32::from(seen == b"new");
+                assert!(
+                    seen == b"old" && done.is_err() || seen == b"new",
+                    "{seen:?}"
+                );
+                let rest = names(&mut again);
+                let expected: &[&[&str]] = &[&["config"], &["config", "config.new"]];
+                assert!(
+                    expected.iter().any(|names| *names == rest),
+                    "{cut}: {rest:?}"
+                );
+            }
+            if store.device().is_powered() {
+                done.unwrap();
+                assert_eq!(store.read(reader, 0, &mut [0; 8]).unwrap(), 3);
+                break;
+            }
+        }
+        assert!(after_old > 3 && after_new > 3, "{after_old} {after_new}");
+    }
+}

@@ -1,0 +1,615 @@
+//! What the kernel's requests mean for the store: one method for each, under one lock.
+
+use std::ffi::OsStr;
+use std::time::{Duration, SystemTime};
+
+use base::block::{BLOCK_BYTES, BlockDevice};
+use base::clock::Clock;
+use flash::{Error, FileHandle, PAYLOAD_BYTES, Store};
+use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
+
+use crate::deleted::{Hidden, Leftovers};
+use crate::errno::{self, Result};
+use crate::listing::{Listing, Listings};
+use crate::nodes::{Nodes, ROOT, Times, inode_of_file};
+
+/// The most files that a mount can hold open at one time.
+pub const OPEN_FILES_MAX: usize = 1024;
+
+/// Bytes in the unit of `st_blocks`.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// How files look, which the store does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Presentation {
+    /// Permission bits of every file; those of the directory follow from them.
+    pub mode: u16,
+    /// Owner of everything.
+    pub uid: u32,
+    /// Group of everything.
+    pub gid: u32,
+}
+
+impl Presentation {
+    /// Whoever may read a file may also see the names.
+    fn directory_mode(&self) -> u16 {
+        let mode = self.mode & 0o777;
+        // The owner can always enter: without that nobody but root could use the mount.
+        mode | (mode & 0o444) >> 2 | 0o700
+    }
+}
+
+/// Figures for `statfs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Space {
+    pub(crate) blocks: u64,
+    pub(crate) blocks_free: u64,
+    pub(crate) files: u64,
+    pub(crate) files_free: u64,
+    pub(crate) name_bytes_max: u32,
+}
+
+/// What `setattr` is to change.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Change {
+    pub(crate) mode: Option<u32>,
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+    pub(crate) length: Option<u64>,
+    pub(crate) accessed: Option<TimeOrNow>,
+    pub(crate) modified: Option<TimeOrNow>,
+}
+
+/// Whether data must be on the device before the call returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    AtOnce,
+    AtSync,
+}
+
+/// A store with what a mount adds to it.
+pub(crate) struct Files<D: BlockDevice> {
+    store: Store<D>,
+    nodes: Nodes,
+    hidden: Hidden,
+    listings: Listings,
+    clock: Box<dyn Clock>,
+    presentation: Presentation,
+    open_files_max: usize,
+    is_always_durable: bool,
+    root_times: Times,
+    /// Times of files that this mount has not changed.
+    mounted: SystemTime,
+    /// Something was written that is not known to be on the device.
+    is_unsynced: bool,
+    /// The device's first failure, in words.
+    failure: Option<String>,
+}
+
+impl<D: BlockDevice> Files<D> {
+    /// Takes the store over. It must have been opened with room for one file more than `open_files_max`: files
+    /// are opened for a moment to be changed by name.
+    pub(crate) fn new(
+        store: Store<D>,
+        clock: Box<dyn Clock>,
+        presentation: Presentation,
+        open_files_max: usize,
+        is_always_durable: bool,
+    ) -> Self {
+        let mounted = wall_time(&*clock);
+        Self {
+            hidden: Hidden::of(&store),
+            store,
+            nodes: Nodes::default(),
+            listings: Listings::default(),
+            clock,
+            presentation,
+            open_files_max: open_files_max.min(OPEN_FILES_MAX),
+            is_always_durable,
+            root_times: Times::all(mounted),
+            mounted,
+            is_unsynced: false,
+            failure: None,
+        }
+    }
+
+    /// Deletes what a killed mount left behind.
+    pub(crate) fn clean_up(&mut self) -> flash::Result<Leftovers> {
+        self.hidden.clean_up(&mut self.store)
+    }
+
+    /// Files that some program has open.
+    pub(crate) fn open_count(&self) -> usize {
+        self.nodes.open().count()
+    }
+
+    /// Why writes fail since the device failed one.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Makes everything durable, deletes what nobody can open any more, and closes the store.
+    pub(crate) fn end(mut self) -> flash::Result<D> {
+        let numbers: Vec<u16> = self
+            .nodes
+            .open()
+            .filter_map(|(node, _)| node.hidden)
+            .collect();
+        let handles: Vec<FileHandle> = self.nodes.open().map(|(_, handle)| handle).collect();
+        for handle in handles {
+            self.store.close_file(handle);
+        }
+        if !self.store.has_failed() {
+            let mut tidied = Ok(());
+            for number in numbers {
+                tidied = tidied.and(self.hidden.delete(&mut self.store, number));
+            }
+            let tidied = tidied.and_then(|()| self.hidden.end(&mut self.store));
+            match tidied {
+                // A read-only store has nothing hidden and nothing to sync.
+                Ok(()) | Err(Error::ReadOnly) => {}
+                Err(error) => return Err(error),
+            }
+            match self.store.sync() {
+                Ok(()) | Err(Error::ReadOnly) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.store.close()
+    }
+
+    // ---- names ----
+
+    pub(crate) fn lookup(&mut self, parent: u64, name: &OsStr) -> Result<FileAttr> {
+        is_root(parent)?;
+        let name = self.name_to_find(name)?;
+        let stat = self.run(|store| store.stat(name))?;
+        let inode = self
+            .nodes
+            .told(name, stat.file_id, Times::all(self.mounted));
+        self.attributes(inode)
+    }
+
+    pub(crate) fn forget(&mut self, inode: u64, count: u64) {
+        self.nodes.forget(inode, count);
+    }
+
+    /// Makes an empty file; with `is_open` it counts as opened.
+    pub(crate) fn create(&mut self, parent: u64, name: &OsStr, is_open: bool) -> Result<FileAttr> {
+        is_root(parent)?;
+        let name = self.name_to_make(name)?;
+        if is_open && self.open_count() >= self.open_files_max {
+            return Err(Errno::ENFILE);
+        }
+        let handle = self.run(|store| store.create(name))?;
+        let file_id = match self.run(|store| store.stat(name)) {
+            Ok(stat) => stat.file_id,
+            Err(error) => {
+                self.store.close_file(handle);
+                return Err(error);
+            }
+        };
+        let now = self.now();
+        let inode = self.nodes.told(name, file_id, Times::all(now));
+        self.touch_root(now);
+        match self.nodes.get_mut(inode) {
+            Some(node) if is_open => {
+                node.openings = 1;
+                node.handle = Some(handle);
+            }
+            _ => self.store.close_file(handle),
+        }
+        self.attributes(inode)
+    }
+
+    pub(crate) fn unlink(&mut self, parent: u64, name: &OsStr) -> Result<()> {
+        is_root(parent)?;
+        let name = self.name_to_find(name)?;
+        let now = self.now();
+        if self.is_open(name) {
+            self.room_to_hide()?;
+            let hidden = &mut self.hidden;
+            let hiding = hidden.hide(&mut self.store, name);
+            let (number, hidden_name) = self.judge(hiding)?;
+            self.nodes.hide(name, hidden_name, number, now);
+        } else {
+            self.run(|store| store.delete(name))?;
+            self.nodes.gone(name);
+        }
+        self.touch_root(now);
+        Ok(())
+    }
+
+    pub(crate) fn rename(
+        &mut self,
+        parents: [u64; 2],
+        from: &OsStr,
+        to: &OsStr,
+        is_replacing: bool,
+    ) -> Result<()> {
+        is_root(parents[0])?;
+        is_root(parents[1])?;
+        let from = self.name_to_find(from)?;
+        let to = self.name_to_make(to)?;
+        if !is_replacing && self.exists(to)? {
+            return Err(Errno::EEXIST);
+        }
+        if from == to {
+            return self.run(|store| store.stat(from)).map(|_| ());
+        }
+        let now = self.now();
+        if self.is_open(to) {
+            // Before anything is hidden: there must be something to rename.
+            self.run(|store| store.stat(from))?;
+            self.room_to_hide()?;
+            let hidden = &mut self.hidden;
+            let renamed = hidden.rename_over_open(&mut self.store, from, to);
+            let (number, hidden_name) = self.judge(renamed)?;
+            self.nodes.hide(to, hidden_name, number, now);
+        } else {
+            self.run(|store| store.rename(from, to))?;
+        }
+        self.nodes.rename(from, to, now);
+        self.touch_root(now);
+        Ok(())
+    }
+
+    // ---- open files ----
+
+    pub(crate) fn open(&mut self, inode: u64) -> Result<()> {
+        let node = self.nodes.get(inode).ok_or(Errno::ESTALE)?;
+        if node.handle.is_none() {
+            let name = node.name.clone().ok_or(Errno::ESTALE)?;
+            if self.open_count() >= self.open_files_max {
+                return Err(Errno::ENFILE);
+            }
+            let handle = self.run(|store| store.open_file(&name))?;
+            if let Some(node) = self.nodes.get_mut(inode) {
+                node.handle = Some(handle);
+            }
+        }
+        if let Some(node) = self.nodes.get_mut(inode) {
+            node.openings += 1;
+        }
+        Ok(())
+    }
+
+    /// The last release of a file that was deleted while open deletes it in the store.
+    pub(crate) fn release(&mut self, inode: u64) -> Result<()> {
+        let Some(node) = self.nodes.get_mut(inode) else {
+            return Ok(());
+        };
+        node.openings = node.openings.saturating_sub(1);
+        if node.openings > 0 {
+            return Ok(());
+        }
+        let handle = node.handle.take();
+        let number = node.hidden.take();
+        if number.is_some() {
+            node.name = None;
+        }
+        if let Some(handle) = handle {
+            self.store.close_file(handle);
+        }
+        self.nodes.remove_if_forgotten(inode);
+        match number {
+            Some(number) => {
+                let deletion = self.hidden.delete(&mut self.store, number);
+                self.judge(deletion)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Reads into `buffer`; answers how many bytes there were.
+    pub(crate) fn read(&mut self, inode: u64, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.with_handle(inode, |store, handle| store.read(handle, offset, buffer))
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        inode: u64,
+        offset: u64,
+        data: &[u8],
+        durability: Durability,
+    ) -> Result<()> {
+        let end = offset.checked_add(data.len() as u64);
+        if end.is_none_or(|end| end > self.length_max()) {
+            return Err(Errno::EFBIG);
+        }
+        let is_durable = durability == Durability::AtOnce || self.is_always_durable;
+        // Even a write that fails may have written something.
+        self.is_unsynced |= !is_durable;
+        self.with_handle(inode, |store, handle| {
+            let is_append = offset == store.length(handle)?;
+            match (is_append, is_durable) {
+                (true, true) => store.append(handle, data),
+                (true, false) => store.append_nosync(handle, data),
+                (false, true) => store.write_at(handle, offset, data),
+                (false, false) => store.write_at_nosync(handle, offset, data),
+            }
+        })?;
+        self.changed(inode);
+        Ok(())
+    }
+
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        match self.store.sync() {
+            Ok(()) => {
+                self.is_unsynced = false;
+                Ok(())
+            }
+            // Nothing was written, so nothing is missing on the device.
+            Err(Error::ReadOnly) => Ok(()),
+            Err(error) => self.judge(Err(error)),
+        }
+    }
+
+    /// As [`sync`](Self::sync), but only if something waits for it.
+    pub(crate) fn sync_if_unsynced(&mut self) {
+        if self.is_unsynced && self.failure.is_none() {
+            // The failure is kept, and every later call tells of it.
+            self.sync().ok();
+        }
+    }
+
+    // ---- attributes ----
+
+    pub(crate) fn attributes(&mut self, inode: u64) -> Result<FileAttr> {
+        if inode == ROOT {
+            return Ok(self.directory_attributes());
+        }
+        let node = self.nodes.get(inode).ok_or(Errno::ESTALE)?;
+        let (times, is_hidden) = (node.times, node.hidden.is_some());
+        let length = match (node.handle, node.name.clone()) {
+            (Some(handle), _) => self.run(|store| store.length(handle))?,
+            (None, Some(name)) => self.run(|store| store.stat(&name))?.length_bytes,
+            (None, None) => return Err(Errno::ESTALE),
+        };
+        let blocks =
+            length.div_ceil(PAYLOAD_BYTES as u64) * (BLOCK_BYTES as u64 / STAT_BLOCK_BYTES);
+        let links = u32::from(!is_hidden);
+        Ok(self.attributes_of(inode, times, length, blocks, links))
+    }
+
+    pub(crate) fn set_attributes(&mut self, inode: u64, change: &Change) -> Result<FileAttr> {
+        let before = self.attributes(inode)?;
+        let keeps = |wanted: Option<u32>, is: u32| wanted.is_none_or(|wanted| wanted == is);
+        if !keeps(
+            change.mode.map(|mode| mode & 0o7777),
+            u32::from(before.perm),
+        ) || !keeps(change.uid, before.uid)
+            || !keeps(change.gid, before.gid)
+        {
+            return Err(Errno::EPERM);
+        }
+        if let Some(length) = change.length {
+            if inode == ROOT {
+                return Err(Errno::EISDIR);
+            }
+            if length > self.length_max() {
+                return Err(Errno::EFBIG);
+            }
+            if length != before.size {
+                self.with_handle(inode, |store, handle| store.truncate(handle, length))?;
+            }
+            self.changed(inode);
+        }
+        let now = self.now();
+        let times = match self.nodes.get_mut(inode) {
+            Some(node) => &mut node.times,
+            None => &mut self.root_times,
+        };
+        let time = |wanted: TimeOrNow| match wanted {
+            TimeOrNow::SpecificTime(time) => time,
+            TimeOrNow::Now => now,
+        };
+        if let Some(wanted) = change.accessed {
+            times.accessed = time(wanted);
+        }
+        if let Some(wanted) = change.modified {
+            times.modified = time(wanted);
+        }
+        times.changed = now;
+        self.attributes(inode)
+    }
+
+    pub(crate) fn space(&self) -> Space {
+        let statistics = self.store.statistics();
+        let files = statistics.files_max.max(statistics.files);
+        Space {
+            blocks: statistics.blocks_total,
+            blocks_free: statistics.blocks_free,
+            files,
+            files_free: files - statistics.files,
+            name_bytes_max: u32::from(self.store.layout().name_bytes_max),
+        }
+    }
+
+    // ---- the directory ----
+
+    pub(crate) fn open_directory(&mut self, inode: u64) -> Result<u64> {
+        is_root(inode)?;
+        self.listings.open()
+    }
+
+    pub(crate) fn close_directory(&mut self, listing: u64) {
+        self.listings.close(listing);
+    }
+
+    /// The names from `offset` on; 0 takes a new look at the store.
+    pub(crate) fn directory(&mut self, listing: u64, offset: u64) -> Result<&Listing> {
+        if offset == 0 {
+            let (hidden, nodes) = (&self.hidden, &self.nodes);
+            let mut fresh = Listing::default();
+            let listed = self.store.list(&mut |name, stat| {
+                if !hidden.is_hidden(name) {
+                    let known = nodes.inode_of(name);
+                    fresh.add(name, known.unwrap_or_else(|| inode_of_file(stat.file_id)));
+                }
+            });
+            match listed {
+                Ok(()) => {}
+                // The names that can be read are shown, and then the error.
+                Err(error @ Error::Damaged { .. }) => fresh.end_with(errno::of(&error)),
+                Err(error) => return self.judge(Err(error)),
+            }
+            self.listings.set(listing, fresh)?;
+        }
+        self.listings.get(listing)
+    }
+
+    // ---- helpers ----
+
+    /// Runs a call of the store and turns its error into an errno, once for all.
+    fn run<T>(&mut self, call: impl FnOnce(&mut Store<D>) -> flash::Result<T>) -> Result<T> {
+        let result = call(&mut self.store);
+        self.judge(result)
+    }
+
+    fn judge<T>(&mut self, result: flash::Result<T>) -> Result<T> {
+        result.map_err(|error| {
+            if self.store.has_failed() && self.failure.is_none() {
+                self.failure = Some(error.to_string());
+            }
+            errno::of(&error)
+        })
+    }
+
+    /// Runs a call with the handle of a file, opening it for the moment if nobody has it open.
+    fn with_handle<T>(
+        &mut self,
+        inode: u64,
+        call: impl FnOnce(&mut Store<D>, FileHandle) -> flash::Result<T>,
+    ) -> Result<T> {
+        let node = self.nodes.get(inode).ok_or(Errno::ESTALE)?;
+        if let Some(handle) = node.handle {
+            return self.run(|store| call(store, handle));
+        }
+        let name = node.name.clone().ok_or(Errno::ESTALE)?;
+        self.run(|store| {
+            let handle = store.open_file(&name)?;
+            let result = call(store, handle);
+            store.close_file(handle);
+            result
+        })
+    }
+
+    fn is_open(&self, name: &str) -> bool {
+        let node = self
+            .nodes
+            .inode_of(name)
+            .and_then(|inode| self.nodes.get(inode));
+        node.is_some_and(|node| node.handle.is_some())
+    }
+
+    fn exists(&mut self, name: &str) -> Result<bool> {
+        match self.run(|store| store.stat(name)) {
+            Ok(_) => Ok(true),
+            Err(error) if error.code() == libc::ENOENT => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// An open file cannot be deleted in a store whose names are too short for a hidden one.
+    fn room_to_hide(&self) -> Result<()> {
+        if self.hidden.fits() {
+            Ok(())
+        } else {
+            Err(Errno::EBUSY)
+        }
+    }
+
+    /// A name that may exist.
+    fn name_to_find<'a>(&self, name: &'a OsStr) -> Result<&'a str> {
+        if name.len() > usize::from(self.store.layout().name_bytes_max) {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        match name.to_str() {
+            Some(name) if !self.hidden.is_hidden(name) => Ok(name),
+            _ => Err(Errno::ENOENT),
+        }
+    }
+
+    /// A name that may be made.
+    fn name_to_make<'a>(&self, name: &'a OsStr) -> Result<&'a str> {
+        if name.len() > usize::from(self.store.layout().name_bytes_max) {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let name = name.to_str().ok_or(Errno::EILSEQ)?;
+        if self.hidden.is_hidden(name) {
+            return Err(Errno::EPERM);
+        }
+        Ok(name)
+    }
+
+    /// No file can be longer than the whole store.
+    fn length_max(&self) -> u64 {
+        self.store.statistics().blocks_total * PAYLOAD_BYTES as u64
+    }
+
+    fn now(&self) -> SystemTime {
+        wall_time(&*self.clock)
+    }
+
+    fn changed(&mut self, inode: u64) {
+        let now = self.now();
+        if let Some(node) = self.nodes.get_mut(inode) {
+            node.times.modified = now;
+            node.times.changed = now;
+        }
+    }
+
+    fn touch_root(&mut self, now: SystemTime) {
+        self.root_times.modified = now;
+        self.root_times.changed = now;
+    }
+
+    fn directory_attributes(&self) -> FileAttr {
+        let mut attributes = self.attributes_of(ROOT, self.root_times, 0, 0, 2);
+        attributes.kind = FileType::Directory;
+        attributes.perm = self.presentation.directory_mode();
+        attributes
+    }
+
+    fn attributes_of(
+        &self,
+        inode: u64,
+        times: Times,
+        length: u64,
+        blocks: u64,
+        links: u32,
+    ) -> FileAttr {
+        FileAttr {
+            ino: INodeNo(inode),
+            size: length,
+            blocks,
+            atime: times.accessed,
+            mtime: times.modified,
+            ctime: times.changed,
+            crtime: times.changed,
+            kind: FileType::RegularFile,
+            perm: self.presentation.mode,
+            nlink: links,
+            uid: self.presentation.uid,
+            gid: self.presentation.gid,
+            rdev: 0,
+            blksize: BLOCK_BYTES as u32,
+            flags: 0,
+        }
+    }
+}
+
+fn wall_time(clock: &dyn Clock) -> SystemTime {
+    let milliseconds = u64::try_from(clock.wall_ms()).unwrap_or(0);
+    SystemTime::UNIX_EPOCH + Duration::from_millis(milliseconds)
+}
+
+/// There is one directory.
+fn is_root(inode: u64) -> Result<()> {
+    if inode == ROOT {
+        Ok(())
+    } else {
+        Err(Errno::ENOTDIR)
+    }
+}

@@ -1,0 +1,270 @@
+//! Mounting, and ending a mount in order.
+
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use base::block::BlockDevice;
+use base::clock::Clock;
+use flash::Store;
+use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+
+use crate::adapter::{Adapter, Shared, lock};
+use crate::deleted::Leftovers;
+use crate::files::{Files, Presentation};
+use crate::system;
+
+/// Where the kernel offers FUSE.
+const FUSE_DEVICE: &str = "/dev/fuse";
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What the list of mounts shows as the source: the image.
+    pub source: String,
+    /// Refuse changes; the store must be open read-only, too.
+    pub is_read_only: bool,
+    /// Let other users in; permission bits then decide.
+    pub allows_other_users: bool,
+    /// Every write is durable before it returns, as if each file were open with `O_SYNC`.
+    pub is_always_durable: bool,
+    /// Files that programs may hold open at one time, at most [`crate::OPEN_FILES_MAX`]. The store must have
+    /// been opened with room for one more.
+    pub open_files_max: usize,
+    /// How files look.
+    pub presentation: Presentation,
+}
+
+/// Why a store is not mounted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// There is no such directory, or it cannot be looked at.
+    #[error("cannot be opened: {0}")]
+    Directory(#[source] io::Error),
+    /// It is something else than a directory.
+    #[error("is not a directory")]
+    NotADirectory,
+    /// What is in the directory would be covered.
+    #[error("is not empty")]
+    NotEmpty,
+    /// A mount is there whose process has ended.
+    #[error("is the mount of a process that has ended")]
+    DeadMount,
+    /// The kernel has no FUSE, or the module is not loaded.
+    #[error("this kernel offers no FUSE: {FUSE_DEVICE} is missing")]
+    NoFuse,
+    /// This user may not use FUSE.
+    #[error("no permission to use {FUSE_DEVICE}")]
+    FuseDenied,
+    /// Only root can mount without the helper.
+    #[error("fusermount3 is missing, which mounts for users other than root")]
+    NoHelper,
+    /// The kernel or the helper refused.
+    #[error("mounting failed: {0}")]
+    Refused(String),
+    /// The store failed before the mount was ready.
+    #[error(transparent)]
+    Store(#[from] flash::Error),
+}
+
+/// How a mount ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// Files that programs had still open; they get errors from now on.
+    pub files_open: usize,
+}
+
+/// A mounted store.
+pub struct Mounted<D: BlockDevice> {
+    files: Shared<D>,
+    directory: PathBuf,
+    unmounter: SessionUnmounter,
+    session: Option<JoinHandle<()>>,
+    leftovers: Leftovers,
+}
+
+/// Whether a store can be mounted on `directory`.
+///
+/// # Errors
+/// The variants of [`MountError`] about directories.
+pub fn check_directory(directory: &Path) -> Result<(), MountError> {
+    let failed = |error: io::Error| match error.raw_os_error() {
+        Some(libc::ENOTCONN) => MountError::DeadMount,
+        _ => MountError::Directory(error),
+    };
+    if !std::fs::metadata(directory).map_err(failed)?.is_dir() {
+        return Err(MountError::NotADirectory);
+    }
+    match std::fs::read_dir(directory).map_err(failed)?.next() {
+        None => Ok(()),
+        Some(Ok(_)) => Err(MountError::NotEmpty),
+        Some(Err(error)) => Err(failed(error)),
+    }
+}
+
+/// Mounts a store on an empty directory; when this returns, programs can use it.
+///
+/// `on_end` runs once on a thread of the mount when it has been unmounted by somebody. In every case the store
+/// stays open until [`Mounted::end`].
+///
+/// # Errors
+/// [`MountError`]; the store is closed then.
+pub fn mount<D: BlockDevice + Send + 'static>(
+    store: Store<D>,
+    directory: &Path,
+    options: &MountOptions,
+    clock: Box<dyn Clock>,
+    on_end: impl FnOnce() + Send + 'static,
+) -> Result<Mounted<D>, MountError> {
+    let mut files = Files::new(
+        store,
+        clock,
+        options.presentation,
+        options.open_files_max,
+        options.is_always_durable,
+    );
+    let prepared = prepare(&mut files, directory, options);
+    let files = Arc::new(Mutex::new(Some(files)));
+    let mounted = prepared.and_then(|leftovers| {
+        let adapter = Adapter {
+            files: Arc::clone(&files),
+        };
+        let mut session =
+            Session::new(adapter, directory, &config(options)).map_err(|error| refused(&error))?;
+        let unmounter = session.unmount_callable();
+        let thread = std::thread::Builder::new()
+            .name("flash-mount".to_owned())
+            .spawn(move || {
+                // How it ended makes no difference to what is to be done: closing the store.
+                session.run().ok();
+                on_end();
+            })
+            .map_err(|error| MountError::Refused(error.to_string()))?;
+        Ok(Mounted {
+            files: Arc::clone(&files),
+            directory: directory.to_path_buf(),
+            unmounter,
+            session: Some(thread),
+            leftovers,
+        })
+    });
+    if mounted.is_err()
+        && let Some(files) = lock(&files).take()
+    {
+        // The first error is the one to tell.
+        files.end().ok();
+    }
+    mounted
+}
+
+fn prepare<D: BlockDevice>(
+    files: &mut Files<D>,
+    directory: &Path,
+    options: &MountOptions,
+) -> Result<Leftovers, MountError> {
+    check_directory(directory)?;
+    check_fuse()?;
+    if options.is_read_only {
+        return Ok(Leftovers::default());
+    }
+    Ok(files.clean_up()?)
+}
+
+impl<D: BlockDevice> Mounted<D> {
+    /// What an earlier mount had left.
+    #[must_use]
+    pub fn leftovers(&self) -> Leftovers {
+        self.leftovers
+    }
+
+    /// Makes durable what was written and waits for it. To be called now and then: the kernel does not pass
+    /// `sync` on to a FUSE file system, and programs that never call `fsync` rely on it.
+    pub fn sync_if_unsynced(&self) {
+        if let Some(files) = lock(&self.files).as_mut() {
+            files.sync_if_unsynced();
+        }
+    }
+
+    /// Why writes fail since the device failed one.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        lock(&self.files)
+            .as_ref()
+            .and_then(|files| files.failure().map(str::to_owned))
+    }
+
+    /// Unmounts, if nobody has done it, makes everything durable and closes the store.
+    ///
+    /// Programs that have files open lose them: waiting for these would mean that they decide when this ends.
+    ///
+    /// # Errors
+    /// [`flash::Error`] when the store could not be closed in order; what was synced is safe all the same.
+    pub fn end(mut self) -> Result<Ending, flash::Error> {
+        let is_over = self.session.as_ref().is_none_or(JoinHandle::is_finished);
+        if !is_over {
+            // What is changed through memory maps is with the kernel until now. A failure shows in the writes.
+            system::write_back(&self.directory).ok();
+            if self.unmounter.unmount().is_err() {
+                system::detach(&self.directory).ok();
+            }
+        }
+        let files = lock(&self.files).take();
+        let mut ending = Ending { files_open: 0 };
+        if let Some(files) = files {
+            ending.files_open = files.open_count();
+            files.end()?;
+        }
+        // With files open the kernel keeps the connection until this process ends.
+        if ending.files_open == 0
+            && let Some(session) = self.session.take()
+        {
+            session.join().ok();
+        }
+        Ok(ending)
+    }
+}
+
+fn config(options: &MountOptions) -> Config {
+    // The helper takes options as one text, in which a comma would begin the next one.
+    let source = options.source.replace([',', '\\'], "_");
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(source),
+        MountOption::Subtype("keel".to_owned()),
+        MountOption::DefaultPermissions,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+        MountOption::NoAtime,
+    ];
+    if options.is_read_only {
+        config.mount_options.push(MountOption::RO);
+    }
+    if options.allows_other_users {
+        config.acl = SessionACL::All;
+    }
+    config
+}
+
+/// Whether FUSE can be used, in words that say more than the error of mounting.
+fn check_fuse() -> Result<(), MountError> {
+    let opened = OpenOptions::new().read(true).write(true).open(FUSE_DEVICE);
+    match opened {
+        Ok(_) => Ok(()),
+        Err(error) => Err(match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => MountError::NoFuse,
+            Some(libc::EACCES | libc::EPERM) => MountError::FuseDenied,
+            _ => MountError::Refused(error.to_string()),
+        }),
+    }
+}
+
+fn refused(error: &io::Error) -> MountError {
+    match error.kind() {
+        // The directory and the device are there, so it is the helper that is not.
+        ErrorKind::NotFound => MountError::NoHelper,
+        _ => MountError::Refused(error.to_string().trim().to_owned()),
+    }
+}

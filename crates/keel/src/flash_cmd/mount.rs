@@ -1,0 +1,195 @@
+//! `keel flash mount`: a store as a directory, until it is unmounted or told to stop.
+
+use super::{device_error, find_image, store_error};
+use crate::cli::MountArgs;
+use crate::error::CliError;
+use crate::output::Output;
+use crate::progress::bytes_text;
+use base::block::{BLOCK_BYTES, FileDevice, FileDeviceOptions};
+use base::clock::SystemClock;
+use flash::{OpenOptions, Store};
+use flash_mount::{Leftovers, MountError, MountOptions, Mounted, Presentation};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::time::MissedTickBehavior;
+
+/// Runs until the end of the mount.
+pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
+    let (image, directory) = (&arguments.image, &arguments.directory);
+    let wrong = |error: MountError| mount_error(image, directory, &error);
+    // First what costs nothing: a mistyped directory should not open the store.
+    flash_mount::check_directory(directory).map_err(wrong)?;
+    let store = open(arguments)?;
+    let statistics = store.statistics();
+    let (uid, gid) = flash_mount::effective_ids();
+    let options = MountOptions {
+        source: image.display().to_string(),
+        is_read_only: arguments.read_only,
+        allows_other_users: arguments.allow_other,
+        is_always_durable: arguments.sync,
+        open_files_max: usize::from(arguments.open_files),
+        presentation: Presentation {
+            mode: arguments.mode,
+            uid: arguments.uid.unwrap_or(uid),
+            gid: arguments.gid.unwrap_or(gid),
+        },
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::io("signals", &error))?;
+    runtime.block_on(async {
+        // Signals count from here on: whoever starts this may stop it as soon as it is mounted.
+        let on = |kind| signal(kind).map_err(|error| CliError::io("signals", &error));
+        let mut terminate = on(SignalKind::terminate())?;
+        let mut interrupt = on(SignalKind::interrupt())?;
+        let mut hangup = on(SignalKind::hangup())?;
+        let unmounted = Arc::new(Notify::new());
+        let tell = Arc::clone(&unmounted);
+        let clock = Box::new(SystemClock::new());
+        let mounted = flash_mount::mount(store, directory, &options, clock, move || {
+            tell.notify_one();
+        })
+        .map_err(wrong)?;
+        tell_leftovers(image, mounted.leftovers());
+        let mut out = Output::new();
+        let free = bytes_text(statistics.blocks_free * BLOCK_BYTES as u64);
+        let said = out
+            .line(format_args!(
+                "{} is mounted on {}: files {}, free {free}{}; `umount {}` or Ctrl-C ends it",
+                image.display(),
+                directory.display(),
+                statistics.files,
+                if arguments.read_only {
+                    ", read-only"
+                } else {
+                    ""
+                },
+                directory.display()
+            ))
+            .and_then(|()| out.flush());
+        // A mount whose starter does not listen is a mount all the same.
+        said.ok();
+        let mut ticks = tokio::time::interval(Duration::from_secs(arguments.sync_seconds.into()));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_failure_told = false;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => break,
+                () = unmounted.notified() => break,
+                _ = ticks.tick() => {
+                    mounted.sync_if_unsynced();
+                    tell_failure(image, &mounted, &mut is_failure_told);
+                }
+            }
+        }
+        tell_failure(image, &mounted, &mut is_failure_told);
+        end(image, directory, mounted, is_failure_told)
+    })
+}
+
+fn open(arguments: &MountArgs) -> Result<Store<FileDevice>, CliError> {
+    let image = &arguments.image;
+    find_image(image)?;
+    let device_options = FileDeviceOptions {
+        create_bytes: None,
+        read_only: arguments.read_only,
+        direct: true,
+        // Also to read: what the kernel has cached must not change behind its back.
+        exclusive: true,
+    };
+    let device =
+        FileDevice::open(image, &device_options).map_err(|error| device_error(image, &error))?;
+    let options = OpenOptions {
+        // One more than programs may have: files are opened for a moment to be changed by name.
+        open_files_max: usize::from(arguments.open_files) + 1,
+        read_only: arguments.read_only,
+        ..OpenOptions::default()
+    };
+    Store::open(device, &options).map_err(|error| store_error(image, &error))
+}
+
+fn end(
+    image: &Path,
+    directory: &Path,
+    mounted: Mounted<FileDevice>,
+    has_failed: bool,
+) -> Result<u8, CliError> {
+    let ending = mounted.end().map_err(|error| store_error(image, &error))?;
+    if ending.files_open > 0 {
+        eprintln!(
+            "keel: {}: {} open file(s) lost the mount; what they had written is on the device",
+            directory.display(),
+            ending.files_open
+        );
+    }
+    Ok(u8::from(has_failed))
+}
+
+/// Says once that the device failed. Programs see EIO, which says less.
+fn tell_failure(image: &Path, mounted: &Mounted<FileDevice>, is_told: &mut bool) {
+    if let Some(failure) = mounted.failure().filter(|_| !*is_told) {
+        eprintln!(
+            "keel: {}: {failure}; the mount goes on for reading, mount again to write",
+            image.display()
+        );
+        *is_told = true;
+    }
+}
+
+fn tell_leftovers(image: &Path, found: Leftovers) {
+    let image = image.display();
+    if found.files_deleted > 0 {
+        eprintln!(
+            "keel: {image}: {} file(s) deleted that had been deleted while they were open",
+            found.files_deleted
+        );
+    }
+    if found.renames_finished > 0 {
+        eprintln!("keel: {image}: a rename finished that had begun");
+    }
+    if found.is_intent_damaged {
+        eprintln!(
+            "keel: {image}: the note of an unfinished rename is damaged; look for names that begin with .deleted- \
+             by `keel flash ls {image}`"
+        );
+    }
+}
+
+fn mount_error(image: &Path, directory: &Path, error: &MountError) -> CliError {
+    let shown = directory.display();
+    match error {
+        MountError::Directory(source) => CliError::io(shown, source),
+        MountError::NotADirectory => CliError::failure(shown, error, "name an empty directory"),
+        MountError::NotEmpty => CliError::failure(
+            shown,
+            error,
+            "name an empty directory: what is in this one could not be reached",
+        ),
+        MountError::DeadMount => {
+            CliError::failure(&shown, error, format!("clear it with `umount {shown}`"))
+        }
+        MountError::NoFuse => CliError::failure(
+            "FUSE",
+            error,
+            "load it with `modprobe fuse`, or give the container /dev/fuse",
+        ),
+        MountError::FuseDenied => {
+            CliError::failure("FUSE", error, "run as root, or ask for access to /dev/fuse")
+        }
+        MountError::NoHelper => {
+            CliError::failure("FUSE", error, "install the package fuse3, or run as root")
+        }
+        MountError::Store(source) => store_error(image, source),
+        other => CliError::failure(
+            shown,
+            other,
+            "without the permission to mount (in many containers) only root outside can do this",
+        ),
+    }
+}
