@@ -139,7 +139,8 @@ pub(super) fn bounds(image: &Path, as_json: bool) -> Result<u8, CliError> {
         let row = |(call, bound): &(String, flash::Bound)| {
             json!({
                 "call": call,
-                "blocks_read": bound.reads,
+                "reads": bound.reads,
+                "blocks_read": bound.blocks_read,
                 "writes": bound.writes,
                 "flushes": bound.flushes,
                 "blocks_written": bound.blocks_written,
@@ -156,16 +157,16 @@ pub(super) fn bounds(image: &Path, as_json: bool) -> Result<u8, CliError> {
             .map(|(call, _)| call.chars().count())
             .max()
             .unwrap_or(0);
-        out.line("At most, at any fill level and number of files; a write is one request of at most 16 KiB.")?;
+        out.line("At most, at any fill level and number of files; a read or write is one request of at most 20 KiB.")?;
         out.line("")?;
         out.line(format_args!(
-            "{:width$}  {:>11}  {:>6}  {:>7}  {:>13}",
-            "call", "blocks read", "writes", "flushes", "bytes written"
+            "{:width$}  {:>5}  {:>6}  {:>7}  {:>13}",
+            "call", "reads", "writes", "flushes", "bytes written"
         ))?;
         for (call, bound) in rows {
             let written = bytes_text(bound.blocks_written * BLOCK_BYTES as u64);
             out.line(format_args!(
-                "{call:width$}  {:>11}  {:>6}  {:>7}  {written:>13}",
+                "{call:width$}  {:>5}  {:>6}  {:>7}  {written:>13}",
                 bound.reads, bound.writes, bound.flushes
             ))?;
         }
@@ -207,7 +208,7 @@ pub(super) fn dump(image: &Path, as_json: bool) -> Result<u8, CliError> {
             },
             "table": { "names": statistics.files, "places": entries },
             "recovery": {
-                "table_blocks_replayed": recovery.table_blocks_replayed,
+                "blocks_replayed": recovery.blocks_replayed,
                 "tails_advanced": recovery.tails_advanced,
                 "replacements_undone": recovery.replacements_undone,
             },
@@ -259,7 +260,7 @@ pub(super) fn dump(image: &Path, as_json: bool) -> Result<u8, CliError> {
         out.line("recovery at this opening (nothing was written)")?;
         out.line(format_args!(
             "  table blocks  {} from a commit record",
-            recovery.table_blocks_replayed
+            recovery.blocks_replayed
         ))?;
         out.line(format_args!(
             "  tails         {} found further than recorded",
