@@ -286,11 +286,15 @@ fn clear_behind(image: &Path, from: u64) -> std::io::Result<()> {
 /// Without `--force` only a missing or an empty file is formatted, or a device that begins with zeros.
 fn refuse_content(image: &Path) -> Result<(), CliError> {
     let content = find_content(image).map_err(|error| CliError::io(image.display(), &error))?;
+    let holds_store = holds_store(image);
     let wrong = match content {
         Content::Missing | Content::Empty => return Ok(()),
-        // A store first: what its files hold may look like anything, and so may its blocks.
-        _ if holds_store(image) => "holds a store already".to_owned(),
+        // The rest of a store that somebody has written over, or a store with a file that looks like one.
+        Content::Known(known) if holds_store => {
+            format!("holds {} and a store", known.join(" and "))
+        }
         Content::Known(known) => format!("holds {}", known.join(" and ")),
+        Content::Unknown if holds_store => "holds a store already".to_owned(),
         Content::Unknown => "is not empty".to_owned(),
     };
     Err(CliError::failure(

@@ -5,7 +5,7 @@ use base::block::{BLOCK_BYTES, BlockDevice, Counters, DeviceError, Geometry};
 use std::collections::BTreeMap;
 
 /// What a superblock of a store begins with, and no other block of one does (`SPEC.md` of the store).
-const MAGIC: &[u8] = b"KEELFLSH";
+const SUPERBLOCK_MAGIC: [u8; 8] = *b"KEELFLSH";
 
 /// Superblocks that are kept back; a store has two.
 const HELD_MAX: usize = 16;
@@ -47,7 +47,7 @@ impl<D: BlockDevice> Withheld<D> {
         let mut rest = None;
         for (index, content) in data.chunks_exact(BLOCK_BYTES).enumerate() {
             let block = first_block + index as u64;
-            if !content.starts_with(MAGIC) {
+            if !content.starts_with(&SUPERBLOCK_MAGIC) {
                 self.held.remove(&block);
                 continue;
             }
@@ -117,7 +117,7 @@ mod tests {
     fn what_is_withheld_is_read_but_not_on_the_device() {
         let mut device = Withheld::new(SimDevice::new(8, 1));
         let mut data = [7; 3 * BLOCK_BYTES];
-        data[BLOCK_BYTES..BLOCK_BYTES + MAGIC.len()].copy_from_slice(MAGIC);
+        data[BLOCK_BYTES..BLOCK_BYTES + SUPERBLOCK_MAGIC.len()].copy_from_slice(&SUPERBLOCK_MAGIC);
         device.write(2, &data).unwrap();
         let mut read = [0; 4 * BLOCK_BYTES];
         device.read(1, &mut read).unwrap();
@@ -133,7 +133,7 @@ mod tests {
     fn a_superblock_that_is_written_over_is_forgotten() {
         let mut device = Withheld::new(SimDevice::new(8, 1));
         let mut data = [0; BLOCK_BYTES];
-        data[..MAGIC.len()].copy_from_slice(MAGIC);
+        data[..SUPERBLOCK_MAGIC.len()].copy_from_slice(&SUPERBLOCK_MAGIC);
         device.write(0, &data).unwrap();
         device.write(0, &[9; BLOCK_BYTES]).unwrap();
         device.write(1, &data).unwrap();
@@ -147,7 +147,7 @@ mod tests {
     fn memory_has_a_limit() {
         let mut device = Withheld::new(SimDevice::new(32, 1));
         let mut data = [0; BLOCK_BYTES];
-        data[..MAGIC.len()].copy_from_slice(MAGIC);
+        data[..SUPERBLOCK_MAGIC.len()].copy_from_slice(&SUPERBLOCK_MAGIC);
         for block in 0..HELD_MAX as u64 {
             device.write(block, &data).unwrap();
         }

@@ -1,0 +1,281 @@
+//! The counts that every promise of the store is stated in, compared with those of the kernel's block layer.
+
+mod common;
+
+use base::block::{BLOCK_BYTES, BlockDevice, Counters, FileDevice, FileDeviceOptions};
+use common::{TempDir, wait_until};
+use flash::{FormatOptions, OpenOptions, Store};
+use std::process::Command;
+
+/// A loop device that passes transfers directly to its file; detached at the end.
+struct Loop {
+    path: String,
+    _dir: TempDir,
+}
+
+impl Loop {
+    fn attach(bytes: u64) -> Result<Self, String> {
+        let dir = TempDir::new();
+        let backing = dir.file("backing");
+        let file = std::fs::File::create(&backing).unwrap();
+        file.set_len(bytes).unwrap();
+        let output = Command::new("losetup")
+            .args(["--find", "--show", "--direct-io=on"])
+            .arg(&backing)
+            .output()
+            .map_err(|error| format!("no losetup: {error}"))?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("no loop device: {}", text.trim()));
+        }
+        Ok(Self {
+            path: String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+            _dir: dir,
+        })
+    }
+
+    /// What the block layer has completed on this device.
+    fn completed(&self) -> Option<Completed> {
+        let name = self.path.strip_prefix("/dev/")?;
+        let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).ok()?;
+        let fields: Vec<u64> = text
+            .split_whitespace()
+            .filter_map(|field| field.parse().ok())
+            .collect();
+        Some(Completed {
+            writes: *fields.get(4)?,
+            sectors_written: *fields.get(6)?,
+            // Kernels before 5.5 do not count flushes.
+            flushes: *fields.get(15)?,
+        })
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        Command::new("losetup")
+            .args(["--detach", &self.path])
+            .status()
+            .ok();
+    }
+}
+
+/// Fields 5, 7 and 16 of `/sys/block/*/stat`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Completed {
+    writes: u64,
+    sectors_written: u64,
+    flushes: u64,
+}
+
+impl Completed {
+    fn since(self, before: Self) -> Self {
+        Self {
+            writes: self.writes - before.writes,
+            sectors_written: self.sectors_written - before.sectors_written,
+            flushes: self.flushes - before.flushes,
+        }
+    }
+}
+
+/// The rule by which the two counts are compared. What the kernel calls a write includes, in some versions, the
+/// empty request that carries a flush; a run of flushes alone shows which version this is.
+struct Rule {
+    writes_per_flush: u64,
+}
+
+impl Rule {
+    fn find(looped: &Loop, device: &mut FileDevice) -> Self {
+        const FLUSHES: u64 = 20;
+        let before = looped.completed().unwrap();
+        for _ in 0..FLUSHES {
+            device.flush().unwrap();
+        }
+        // The kernel wakes the caller before it counts.
+        wait_until("the last flush", || {
+            looped.completed().unwrap().since(before).flushes >= FLUSHES
+        });
+        let counted = looped.completed().unwrap().since(before);
+        assert_eq!((counted.flushes, counted.sectors_written), (FLUSHES, 0));
+        assert!(
+            counted.writes == 0 || counted.writes == FLUSHES,
+            "{counted:?}"
+        );
+        Self {
+            writes_per_flush: counted.writes / FLUSHES,
+        }
+    }
+
+    /// What the kernel must have counted between two states of our counters.
+    fn expected(&self, before: Counters, after: Counters) -> Completed {
+        let flushes = after.flushes - before.flushes;
+        Completed {
+            writes: after.writes - before.writes + flushes * self.writes_per_flush,
+            sectors_written: (after.blocks_written - before.blocks_written)
+                * (BLOCK_BYTES as u64 / 512),
+            flushes,
+        }
+    }
+}
+
+/// Does the same to a store as often as it is told, with a number that differs each time.
+type Work = fn(&mut Store<FileDevice>, u64);
+
+const PHASES: &[(&str, u64, Work)] = &[
+    ("appends of 100 bytes", 150, |store, number| {
+        append(store, "records", &vec![number as u8; 100]);
+    }),
+    ("appends of 4,096 bytes", 150, |store, number| {
+        append(store, "blocks", &vec![number as u8; 4096]);
+    }),
+    ("appends of 1 to 30,000 bytes", 50, |store, number| {
+        append(
+            store,
+            "pieces",
+            &vec![number as u8; (number * 7919 % 30_000 + 1) as usize],
+        );
+    }),
+    ("creates", 100, |store, number| {
+        let file = store.create(&format!("file {number}")).unwrap();
+        store.close_file(file);
+    }),
+    ("replacements", 50, |store, number| {
+        let content = vec![number as u8; (number * 1009 % 9000) as usize];
+        store.replace(&format!("file {number}"), &content).unwrap();
+    }),
+    (
+        "renamings, half of them over another file",
+        50,
+        |store, number| {
+            let to = if number % 2 == 0 {
+                51 + number
+            } else {
+                1000 + number
+            };
+            store
+                .rename(&format!("file {number}"), &format!("file {to}"))
+                .unwrap();
+        },
+    ),
+    (
+        "overwriting, cutting and filling up",
+        40,
+        |store, number| {
+            let file = store.open_file("records").unwrap();
+            store.write_at(file, number * 300, &[7; 500]).unwrap();
+            store.truncate(file, 15_000 + number * 10).unwrap();
+            store.close_file(file);
+        },
+    ),
+    (
+        "appends that are made durable at the end",
+        20,
+        |store, number| {
+            let file = store.open_file("blocks").unwrap();
+            for _ in 0..5 {
+                store
+                    .append_nosync(file, &vec![number as u8; 1500])
+                    .unwrap();
+            }
+            store.sync().unwrap();
+            store.close_file(file);
+        },
+    ),
+    ("deletes", 50, |store, number| {
+        let to = if number % 2 == 0 {
+            51 + number
+        } else {
+            1000 + number
+        };
+        store.delete(&format!("file {to}")).unwrap();
+    }),
+    ("reading", 20, |store, number| {
+        let file = store.open_file("pieces").unwrap();
+        store.read(file, number * 1000, &mut [0; 10_000]).unwrap();
+        store.close_file(file);
+    }),
+];
+
+fn append(store: &mut Store<FileDevice>, name: &str, data: &[u8]) {
+    let file = match store.open_file(name) {
+        Err(flash::Error::NotFound) => store.create(name),
+        other => other,
+    };
+    let file = file.unwrap();
+    store.append(file, data).unwrap();
+    store.close_file(file);
+}
+
+#[test]
+fn the_kernel_has_counted_the_same_writes_and_flushes() {
+    let looped = match Loop::attach(64 << 20) {
+        Ok(looped) => looped,
+        Err(reason) => {
+            println!("skipped: {reason}");
+            return;
+        }
+    };
+    if looped.completed().is_none() {
+        println!("skipped: this kernel does not count the flushes of a device");
+        return;
+    }
+    let options = FileDeviceOptions {
+        direct: true,
+        exclusive: true,
+        ..FileDeviceOptions::default()
+    };
+    let mut device = FileDevice::open(&looped.path, &options).unwrap();
+    assert!(device.is_direct());
+    let rule = Rule::find(&looped, &mut device);
+    println!(
+        "of each flush this kernel counts {} writes",
+        rule.writes_per_flush
+    );
+    let begun = (device.counters(), looped.completed().unwrap());
+    let format = FormatOptions {
+        files_max: 1000,
+        name_bytes_max: 40,
+        uuid: [1; 16],
+        hash_key: [2; 16],
+    };
+    let mut store = Store::format(device, &format).unwrap();
+    settle(&rule, &looped, begun, store.device().counters(), "format");
+    for (what, repetitions, work) in PHASES {
+        let before = (store.device().counters(), looped.completed().unwrap());
+        for number in 0..*repetitions {
+            work(&mut store, number);
+        }
+        settle(&rule, &looped, before, store.device().counters(), what);
+    }
+    let before = (store.device().counters(), looped.completed().unwrap());
+    let device = store.close().unwrap();
+    let mut store = Store::open(device, &OpenOptions::default()).unwrap();
+    settle(
+        &rule,
+        &looped,
+        before,
+        store.device().counters(),
+        "close and open",
+    );
+    let report = store.check().unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    let device = store.close().unwrap();
+    settle(&rule, &looped, begun, device.counters(), "everything");
+}
+
+/// Demands that the kernel's counts have grown by exactly what ours say.
+fn settle(rule: &Rule, looped: &Loop, before: (Counters, Completed), after: Counters, what: &str) {
+    let expected = rule.expected(before.0, after);
+    wait_until(what, || {
+        let counted = looped.completed().unwrap().since(before.1);
+        counted.flushes >= expected.flushes && counted.writes >= expected.writes
+    });
+    let counted = looped.completed().unwrap().since(before.1);
+    println!(
+        "{what}: {} writes, {} flushes, {} sectors by both counts",
+        counted.writes - counted.flushes * rule.writes_per_flush,
+        counted.flushes,
+        counted.sectors_written
+    );
+    assert_eq!(counted, expected, "{what}");
+}
