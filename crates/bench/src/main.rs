@@ -7,12 +7,15 @@
 //! **Invariants:** ours and the peers' operations alternate in one run on one file system; latencies stay in
 //! memory until the run is over; a figure that was not measured is absent, never estimated.
 //!
-//! **Files:** `main.rs` the command line, `store/` the file store's cases with one file for each system,
+//! **Files:** `main.rs` the command line, `store/` the file store's cases with one file for each system, `paper/` the
+//! experiments of the paper it follows,
 //! `node/` the node's cases with broker, publisher and peers, `report.rs` figures, table and JSON, `machine.rs`
 //! what the measurement ran on, `scratch.rs` the folder that a run leaves no trace of.
 
 mod machine;
 mod node;
+mod paper;
+mod progress;
 mod report;
 mod scratch;
 mod store;
@@ -52,8 +55,12 @@ pub(crate) struct Output {
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().bench {
-        Bench::Flash(options) => store::run(&options)
-            .and_then(|report| write(&options.output, report.table(), &report.json())),
+        Bench::Flash(options) => if options.paper {
+            paper::run(&options)
+        } else {
+            store::run(&options)
+        }
+        .and_then(|report| write(&options.output, report.table(), &report.json())),
         Bench::Node(options) => {
             node::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
         }

@@ -34,6 +34,7 @@ pub(crate) struct Samples {
     totals: DeviceCounts,
     /// Largest figures of a single operation.
     maxima: DeviceCounts,
+    maxima_known: bool,
     counts_complete: bool,
 }
 
@@ -58,6 +59,8 @@ impl Samples {
             latencies_ns: Vec::with_capacity(rounds as usize * round_steps as usize),
             totals: none,
             maxima: none,
+            // Of a disk that others use too the largest figure says nothing about this system.
+            maxima_known: source != Some("whole disk"),
             counts_complete: source.is_some(),
         }
     }
@@ -79,6 +82,37 @@ impl Samples {
         self.maxima.raise_to(spent);
     }
 
+    /// Adds one operation whose device operations are known for all together only.
+    pub(crate) fn record_latency(&mut self, elapsed_ns: u64) {
+        self.latencies_ns.push(elapsed_ns);
+    }
+
+    /// What all operations together have cost; of a single one nothing is known then.
+    pub(crate) fn set_totals(&mut self, totals: DeviceCounts) {
+        self.totals = totals;
+        self.maxima_known = false;
+    }
+
+    /// Operations done.
+    pub(crate) fn calls(&self) -> usize {
+        self.latencies_ns.len()
+    }
+
+    /// Nanoseconds of each operation, in the order of the run.
+    pub(crate) fn latencies_ns(&self) -> &[u64] {
+        &self.latencies_ns
+    }
+
+    /// The case in reports.
+    pub(crate) fn case(&self) -> &'static str {
+        self.case
+    }
+
+    /// The name in reports.
+    pub(crate) fn system(&self) -> &str {
+        &self.system
+    }
+
     /// The median of the rounds' percentiles, in nanoseconds.
     pub(crate) fn percentile_ns(&self, per_mille: u64) -> f64 {
         let rounds = self.latencies_ns.chunks(self.round_steps.max(1));
@@ -88,7 +122,8 @@ impl Samples {
         median(&mut percentiles)
     }
 
-    fn max_ns(&self) -> u64 {
+    /// The slowest of all.
+    pub(crate) fn max_ns(&self) -> u64 {
         self.latencies_ns.iter().copied().max().unwrap_or(0)
     }
 
@@ -120,8 +155,7 @@ impl Samples {
         if let Some(flushes) = totals.flushes {
             figures.push(("device_flushes_per_op", "1", flushes as f64 / operations));
         }
-        // Of a disk that others use too the largest figure says nothing about this system.
-        if self.counts_source != Some("whole disk") {
+        if self.maxima_known {
             figures.extend(maxima.figures_max());
         }
         figures
@@ -132,7 +166,8 @@ impl Samples {
         self.case == case && self.system == system
     }
 
-    fn count(&self, metric: &str) -> Option<f64> {
+    /// A counted figure, where it was counted.
+    pub(crate) fn count(&self, metric: &str) -> Option<f64> {
         self.count_figures()
             .into_iter()
             .find(|(name, ..)| *name == metric)

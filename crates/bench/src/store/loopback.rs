@@ -73,17 +73,33 @@ impl Ext4Disk {
             is_mounted: false,
             device,
         };
-        // Nothing shall be left to initialise in the background of a measurement; and room for many small files.
+        // Nothing shall be left to initialise in the background of a measurement; room for many small files; and blocks
+        // of the size that every disk but a small one gets.
         let mut mkfs = Command::new("mkfs.ext4");
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
-        mkfs.args(["-q", "-F", "-i", "4096", "-E", options]);
+        mkfs.args(["-q", "-F", "-b", "4096", "-i", "4096", "-E", options]);
         tool(mkfs.arg(disk.device.path()))?;
         fs::create_dir(&disk.folder)
             .map_err(|error| format!("{}: {error}", disk.folder.display()))?;
-        let mut mount = Command::new("mount");
-        tool(mount.arg(disk.device.path()).arg(&disk.folder))?;
-        disk.is_mounted = true;
+        disk.mount()?;
         Ok(disk)
+    }
+
+    fn mount(&mut self) -> Result<(), String> {
+        let mut mount = Command::new("mount");
+        tool(mount.arg(self.device.path()).arg(&self.folder))?;
+        self.is_mounted = true;
+        Ok(())
+    }
+
+    /// Unmounts it and mounts it again, after which the kernel has nothing of it in its caches. No file may be open.
+    ///
+    /// # Errors
+    /// One line with the tool's reason.
+    pub(crate) fn remount(&mut self) -> Result<(), String> {
+        tool(Command::new("umount").arg(&self.folder))?;
+        self.is_mounted = false;
+        self.mount()
     }
 
     /// Where it is mounted.

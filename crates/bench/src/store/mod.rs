@@ -12,10 +12,13 @@ mod memory;
 mod records;
 mod timed;
 
+pub(crate) use counted::many_name;
 pub(crate) use counts::DeviceCounts;
 pub(crate) use floor::{open_direct, write_through};
+pub(crate) use keel::{describe, format_options};
+pub(crate) use loopback::{Ext4Disk, LoopDevice};
+pub(crate) use timed::{OPERATION_BYTES, check_pattern, fill_pattern, timed};
 
-use std::io::{IsTerminal, Write};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -23,9 +26,9 @@ use clap::value_parser;
 use serde_json::json;
 
 use crate::machine::{Disk, Machine, file_system_type, is_ext4_without_journal};
+use crate::progress::Progress;
 use crate::report::{Figure, Goal, Report, Samples};
 use crate::scratch::Scratch;
-use loopback::{Ext4Disk, LoopDevice};
 use timed::{Case, Place, System};
 
 /// Device bytes of our store. Rounds clean up after themselves, so this holds any number of them.
@@ -50,13 +53,24 @@ pub(crate) struct Options {
     pub(crate) output: crate::Output,
     /// Few repetitions, small files: shows that everything works; no latency is judged.
     #[arg(long)]
-    quick: bool,
+    pub(crate) quick: bool,
+    /// Instead, the two experiments of the paper that the store follows, with tables and plots; takes root.
+    #[arg(long)]
+    pub(crate) paper: bool,
+    /// Folder for the tables and plots of --paper.
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "flash-paper",
+        requires = "paper"
+    )]
+    pub(crate) out: PathBuf,
     /// Folder to measure in; what matters is the device below it.
     #[arg(long, value_name = "DIR", default_value = ".")]
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// Operations of each case on each system; of appends, five times as many.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u32).range(REPETITIONS))]
-    repetitions: u32,
+    pub(crate) repetitions: u32,
     /// Rounds that the repetitions are spread over.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(ROUNDS))]
     rounds: u32,
@@ -188,7 +202,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, String> {
     let large_bytes = 2 * extent.large_file_bytes + extent.files_many * 4096;
     let scratch = Scratch::create(&options.dir, loops_bytes.max(large_bytes) + (256 << 20))?;
     let file_system = file_system_type(scratch.path())?;
-    let progress = Progress(std::io::stderr().is_terminal());
+    let progress = Progress::new();
     let mut show = |text: &str| progress.show(text);
     let mut found = Found::default();
     let mut goals = goals();
@@ -404,23 +418,4 @@ fn agreement(own: DeviceCounts, kernel: DeviceCounts) -> Vec<Figure> {
     }
     push("keel", "difference", difference);
     figures
-}
-
-/// One line on a terminal that says how far the run is.
-struct Progress(bool);
-
-impl Progress {
-    fn show(&self, text: &str) {
-        if self.0 {
-            eprint!("\r\x1b[K{text}");
-            // A progress line that cannot be shown is no reason to stop.
-            let _ = std::io::stderr().flush();
-        }
-    }
-
-    fn clear(&self) {
-        if self.0 {
-            eprint!("\r\x1b[K");
-        }
-    }
 }
