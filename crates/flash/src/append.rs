@@ -454,7 +454,7 @@ impl<D: BlockDevice> Store<D> {
                 },
                 previous: if last { previous } else { 0 },
             };
-            state.accept(plan.lane, tail);
+            state.accept(plan.lane, tail, plan.new_run && position == 0);
             if usize::from(tail.fill) == PAYLOAD_BYTES {
                 self.addresses.put(state.file_id, tail.index, tail.address);
             }
@@ -471,11 +471,11 @@ impl<D: BlockDevice> Store<D> {
 }
 
 impl FileState {
-    /// Takes note of one more block of the file, written at the next place of lane `lane` or, when it lies
-    /// elsewhere, of the reserve, which becomes the lane's run. A run that is full for good is closed.
-    pub(crate) fn accept(&mut self, lane: usize, tail: Tail) {
+    /// Takes note of one more block of the file, written at the next place of lane `lane` or, as the first in it, in
+    /// the reserve, which becomes the lane's run. A run that is full for good is closed.
+    pub(crate) fn accept(&mut self, lane: usize, tail: Tail, in_reserve: bool) {
         let lane = &mut self.lanes[lane];
-        if !lane.run.contains(tail.address) {
+        if in_reserve {
             if !lane.run.is_none() {
                 self.closed_blocks = self.closed_blocks.saturating_add(lane.close());
             }

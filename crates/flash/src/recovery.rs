@@ -452,7 +452,8 @@ fn accept_chain(mut state: FileState, chain: &[&Header]) -> Option<FileState> {
     for header in chain.iter().rev() {
         let number = usize::from(header.lane);
         let lane = state.lanes[number];
-        let in_reserve = state.reserve.contains(header.address);
+        let in_reserve =
+            state.reserve.contains(header.address) && !lane.run.contains(header.address);
         let run = if in_reserve { state.reserve } else { lane.run };
         // What the block says of its run and of the one before it.
         let before = if in_reserve && !lane.run.is_none() {
@@ -487,7 +488,7 @@ fn accept_chain(mut state: FileState, chain: &[&Header]) -> Option<FileState> {
             fill: header.fill,
             previous: header.pointers[0],
         };
-        state.accept(number, tail);
+        state.accept(number, tail, in_reserve);
     }
     Some(state)
 }

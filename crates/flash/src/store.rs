@@ -79,7 +79,7 @@ impl Stat {
 /// Figures of an open store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistics {
-    /// Blocks that files may own.
+    /// Blocks that files may own: those of the data region, but for a cluster that the free list needs.
     pub blocks_total: u64,
     /// Of these, blocks that no file owns.
     pub blocks_free: u64,
@@ -296,9 +296,11 @@ impl<D: BlockDevice> Store<D> {
     /// Figures of the store.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
+        let blocks_total = self.layout.data_blocks() - u64::from(CLUSTER_BLOCKS);
         Statistics {
-            blocks_total: self.layout.data_blocks(),
-            blocks_free: self.root.free_blocks,
+            blocks_total,
+            // For a moment there may be no cluster to be had for the list, although all is free.
+            blocks_free: self.root.free_blocks.min(blocks_total),
             files: self.root.files,
             files_max: self.layout.files_max,
             mounts: self.root.mounts,

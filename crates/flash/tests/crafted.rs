@@ -17,13 +17,17 @@ type Block = [u8; BLOCK_BYTES];
 // ---- the format, as SPEC.md has it and independent of the crate's code ----
 
 /// First block of the name table.
-const TABLE_FIRST: u64 = 8;
+const TABLE_FIRST: u64 = 12;
 /// Of the root: offsets of fields and arrays.
-const ROOT_FRONTIER: usize = 36;
-const ROOT_PIECE_COUNT: usize = 80;
+const ROOT_FRONTIER: usize = 32;
+const ROOT_FIRST_LIST: usize = 36;
+const ROOT_LISTS: usize = 72;
+const ROOT_PIECE_COUNT: usize = 76;
 const ROOT_PIECES: usize = 128;
 const ROOT_SLOTS: usize = 1152;
-const SLOT_BYTES: usize = 88;
+const SLOT_BYTES: usize = 72;
+/// Of a piece: its blocks are a run of this file.
+const PIECE_FILE_SHIFT: u32 = 8;
 
 /// CRC-32C (Castagnoli), bit by bit.
 fn crc32c(pieces: &[&[u8]]) -> u32 {
@@ -100,8 +104,8 @@ fn change(device: &mut SimDevice, place: u64, change: impl Fn(&mut Block)) {
 /// Where the root of the newest record stands.
 fn newest_root(device: &SimDevice) -> u64 {
     let end = field(&device.peek(0), 76, 4);
-    (4..8)
-        .chain(end..end + 4)
+    (4..12)
+        .chain(end..end + 8)
         .filter(|place| kind_of(&device.peek(*place)) == Some(Kind::Root))
         .max_by_key(|place| {
             (
@@ -467,15 +471,26 @@ fn set_free_list(device: &mut SimDevice, pieces: &[(u32, u32, u64)], first_list:
     change(device, root, |block| {
         set_field(block, ROOT_FRONTIER, 4, data_end);
         set_field(block, ROOT_PIECE_COUNT, 2, pieces.len() as u64);
-        set_field(block, 72, 4, u64::from(first_list));
-        set_field(block, 76, 4, u64::from(first_list != 0));
+        set_field(block, ROOT_FIRST_LIST, 4, u64::from(first_list));
+        set_field(block, ROOT_LISTS, 4, u64::from(first_list != 0));
         for (place, (start, blocks, file)) in pieces.iter().enumerate() {
             let offset = ROOT_PIECES + 16 * place;
-            set_field(block, offset, 4, u64::from(*start));
-            set_field(block, offset + 4, 4, u64::from(*blocks));
-            set_field(block, offset + 8, 8, *file);
+            put_piece(block, offset, (*start, *blocks, *file));
         }
     });
+}
+
+/// Writes a piece of the free list: start, blocks, file (0: just these blocks).
+fn put_piece(block: &mut Block, offset: usize, (start, blocks, file): (u32, u32, u64)) {
+    set_field(block, offset, 4, u64::from(start));
+    if file == 0 {
+        set_field(block, offset + 4, 4, u64::from(blocks));
+        set_field(block, offset + 8, 8, 0);
+    } else {
+        set_field(block, offset + 4, 4, 0);
+        let tagged = file << PIECE_FILE_SHIFT | u64::from(blocks);
+        set_field(block, offset + 8, 8, tagged);
+    }
 }
 
 /// Makes the four blocks at `start` a full run of file `file` whose link leads to the run at `before`.
@@ -484,17 +499,19 @@ fn put_run(device: &mut SimDevice, start: u32, file: u64, before: u32) {
     block[..4].copy_from_slice(b"EKBD");
     set_field(&mut block, 8, 8, file);
     set_field(&mut block, 16, 8, 1);
-    set_field(&mut block, 24, 4, u64::from(start) + 3);
+    set_field(&mut block, 24, 4, u64::from(start));
     set_field(&mut block, 28, 4, 3);
     set_field(&mut block, 32, 2, PAYLOAD_BYTES as u64);
     block[34] = 1;
-    set_field(&mut block, 36, 4, u64::from(before));
-    set_field(&mut block, 40, 4, 4);
+    set_field(&mut block, 36, 4, u64::from(start));
+    set_field(&mut block, 40, 4, u64::from(before));
+    block[44] = 4;
+    block[45] = 4;
     seal(&mut block, Kind::Data);
-    device.poke(u64::from(start) + 3, &block);
+    device.poke(u64::from(start), &block);
 }
 
-/// Makes the block at `place` a spilled list.
+/// Makes the cluster at `place` that of a spilled list.
 fn put_list(device: &mut SimDevice, place: u32, next: u32, pieces: &[(u32, u32, u64)]) {
     let mut block = [0; BLOCK_BYTES];
     block[..4].copy_from_slice(b"EKTR");
@@ -503,12 +520,10 @@ fn put_list(device: &mut SimDevice, place: u32, next: u32, pieces: &[(u32, u32, 
     set_field(&mut block, 16, 4, pieces.len() as u64);
     for (number, (start, blocks, file)) in pieces.iter().enumerate() {
         let offset = 32 + 16 * number;
-        set_field(&mut block, offset, 4, u64::from(*start));
-        set_field(&mut block, offset + 4, 4, u64::from(*blocks));
-        set_field(&mut block, offset + 8, 8, *file);
+        put_piece(&mut block, offset, (*start, *blocks, *file));
     }
     seal(&mut block, Kind::SpilledList);
-    device.poke(u64::from(place), &block);
+    device.poke(u64::from(place) + 2, &block);
 }
 
 #[test]
@@ -516,7 +531,7 @@ fn a_check_walks_each_circle_once() {
     let mut device = small();
     put_run(&mut device, 400, 99, 404);
     put_run(&mut device, 404, 99, 400);
-    put_list(&mut device, 408, 408, &[(400, 4, 99); 40]);
+    put_list(&mut device, 408, 408, &[(400, 4, 99); 36]);
     set_free_list(&mut device, &[(400, 4, 99); 50], 408);
     let blocks = device.geometry().block_count;
     let mut store = Store::open(Worn::new(device, 20 * blocks), &OpenOptions::default()).unwrap();
@@ -530,7 +545,7 @@ fn a_root_that_lists_as_many_pieces_as_it_can_is_no_trap() {
     let mut device = small();
     put_run(&mut device, 400, 99, 404);
     put_run(&mut device, 404, 99, 408);
-    set_free_list(&mut device, &[(400, 4, 99); 64], 0);
+    set_free_list(&mut device, &[(400, 4, 99); 63], 0);
     exercise(device, &mut Random::new(1));
 }
 
@@ -551,7 +566,7 @@ fn what_is_kept_twice_is_read_in_spite_of_a_bad_sector() {
     let superblock = device.peek(0);
     let (table_end, data_end) = (field(&superblock, 72, 4), field(&superblock, 76, 4));
     let mut failures = Vec::new();
-    for bad in (0..table_end).chain(data_end..data_end + 5) {
+    for bad in (0..table_end).chain(data_end..data_end + 9) {
         for read_only in [false, true] {
             let chosen = OpenOptions {
                 read_only,

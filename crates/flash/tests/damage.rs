@@ -202,8 +202,8 @@ fn the_check_names_file_and_block() {
 fn a_wrecked_table_block_costs_its_names_only() {
     let (mut device, model) = sample(1);
     // Both copies of the first table block.
-    device.poke(8, &[0xff; 4096]);
-    device.poke(9, &[0xff; 4096]);
+    device.poke(12, &[0xff; 4096]);
+    device.poke(13, &[0xff; 4096]);
     let mut store = Store::open(
         device,
         &OpenOptions {
@@ -219,7 +219,7 @@ fn a_wrecked_table_block_costs_its_names_only() {
         report
             .problems
             .iter()
-            .any(|p| p.block == Some(8) && p.data_lost),
+            .any(|p| p.block == Some(12) && p.data_lost),
         "{:?}",
         report.problems
     );
@@ -235,7 +235,7 @@ fn a_wrecked_table_block_costs_its_names_only() {
 #[test]
 fn either_end_of_the_device_may_be_lost_without_losing_a_file() {
     let (device, model) = sample(2);
-    for end in [0..8, 504..512] {
+    for end in [0..12, 500..512] {
         let mut rotten = device.clone();
         end.clone()
             .for_each(|block| rotten.poke(block, &[0xa5; 4096]));
@@ -251,15 +251,15 @@ fn an_outdated_copy_of_a_table_block_does_not_hide_the_newer_one() {
         let mut store = Store::format(SimDevice::new(512, 1), &options(4)).unwrap();
         store.replace("settings", b"old").unwrap();
         let mut store = common::reopen(store);
-        let before: Vec<_> = (8..504).map(|block| store.device().peek(block)).collect();
+        let before: Vec<_> = (12..500).map(|block| store.device().peek(block)).collect();
         store.replace("settings", b"new").unwrap();
         let mut store = common::reopen(store);
         let buckets = u64::from(store.layout().bucket_count);
         // Put back one copy of each table block that has changed.
         let mut put_back = 0;
         for bucket in 0..buckets {
-            let block = 8 + 2 * bucket + copy;
-            let old = before[(block - 8) as usize];
+            let block = 12 + 2 * bucket + copy;
+            let old = before[(block - 12) as usize];
             if store.device().peek(block) != old {
                 store.device_mut().poke(block, &old);
                 put_back += 1;
@@ -280,7 +280,7 @@ fn an_outdated_copy_of_a_table_block_does_not_hide_the_newer_one() {
 fn a_damaged_copy_of_a_record_is_noticed_while_another_stands_in() {
     let (device, model) = sample(1);
     let mut noticed = 0;
-    for block in (4..8).chain(504..508) {
+    for block in (4..12).chain(500..508) {
         let mut rotten = device.clone();
         rotten.poke(block, &[0; 4096]);
         let read_only = OpenOptions {
@@ -321,11 +321,12 @@ fn what_is_no_store_is_refused() {
     assert!(matches!(open(SimDevice::new(64, 1)), Error::NotAStore));
     assert!(matches!(open(SimDevice::new(1, 1)), Error::NotAStore));
     let (mut device, _) = sample(1);
-    device.poke(0, &[0xff; 4096]);
-    device.poke(508, &[0xff; 4096]);
+    for copy in [0, 2, 508] {
+        device.poke(copy, &[0xff; 4096]);
+    }
     assert!(matches!(open(device), Error::NotAStore));
     let (mut device, _) = sample(1);
-    for block in (4..8).chain(504..508) {
+    for block in (4..12).chain(500..508) {
         device.poke(block, &[0; 4096]);
     }
     assert!(matches!(

@@ -1,6 +1,6 @@
-//! The bytes of format 0: a store made long ago opens today, and the same calls make the same bytes.
+//! The bytes of format 1: a store made long ago opens today, and the same calls make the same bytes.
 //!
-//! `golden/format-0.bin` lists the blocks that are not zero: number (u32), length without trailing zeros
+//! `golden/format-1.bin` lists the blocks that are not zero: number (u32), length without trailing zeros
 //! (u16), bytes; all little-endian. `GOLDEN_UPDATE=1 cargo test -p flash --test golden` writes it anew, which
 //! is right only when the format's version changes.
 
@@ -11,17 +11,17 @@ use std::path::PathBuf;
 use base::block::{BLOCK_BYTES, BlockDevice};
 use base::sim::SimDevice;
 use common::{Model, options, read_all};
-use flash::{FORMAT_VERSION, OpenOptions, Store};
+use flash::{Error, FORMAT_VERSION, OpenOptions, Store};
 
-const BLOCKS: u64 = 192;
+const BLOCKS: u64 = 320;
 
-fn path() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-0.bin")
+fn path(version: u32) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/format-{version}.bin"))
 }
 
 /// Calls that use every structure of the format.
 fn make() -> SimDevice {
-    let mut store = Store::format(SimDevice::new(BLOCKS, 1), &options(4)).unwrap();
+    let mut store = Store::format(SimDevice::new(BLOCKS, 1), &options(20)).unwrap();
     let log = store.create("log").unwrap();
     for number in 0..30_u8 {
         store.append(log, &[number; 1000]).unwrap();
@@ -38,6 +38,18 @@ fn make() -> SimDevice {
     let name = "ü".repeat(127);
     let file = store.create(&name).unwrap();
     store.close_file(file);
+    // Names and bytes that change.
+    store.rename("configuration", "settings").unwrap();
+    store.write_at(log, 29_990, &[0x77; 20]).unwrap();
+    store.truncate(log, 69_000).unwrap();
+    // Enough deleted files that the free list spills.
+    for number in 0..12 {
+        let files = [format!("a{number}"), format!("b{number}")];
+        for name in &files {
+            store.replace(name, &[number; 5000]).unwrap();
+        }
+        store.delete(&files[0]).unwrap();
+    }
     // Not closed: the last appends must be found by recovery.
     store.append(log, b"the end").unwrap();
     store.device().crash_image(&|_| base::sim::Keep::Whole)
@@ -46,12 +58,16 @@ fn make() -> SimDevice {
 fn expected() -> Model {
     let mut log: Vec<u8> = (0..30_u8).flat_map(|number| [number; 1000]).collect();
     log.extend_from_slice(&[0xee; 40_000]);
+    log[29_990..30_010].fill(0x77);
+    log.truncate(69_000);
     log.extend_from_slice(b"the end");
-    Model::from([
+    let mut model = Model::from([
         ("log".to_owned(), log),
-        ("configuration".to_owned(), b"interval_ms = 100\n".to_vec()),
+        ("settings".to_owned(), b"interval_ms = 100\n".to_vec()),
         ("ü".repeat(127), Vec::new()),
-    ])
+    ]);
+    model.extend((0..12).map(|number| (format!("b{number}"), vec![number; 5000])));
+    model
 }
 
 fn pack(device: &SimDevice) -> Vec<u8> {
@@ -88,16 +104,16 @@ fn unpack(mut packed: &[u8]) -> SimDevice {
 fn golden() -> Vec<u8> {
     if std::env::var_os("GOLDEN_UPDATE").is_some() {
         let new = pack(&make());
-        std::fs::write(path(), &new).unwrap();
+        std::fs::write(path(1), &new).unwrap();
         return new;
     }
-    std::fs::read(path()).unwrap()
+    std::fs::read(path(1)).unwrap()
 }
 
 #[test]
 fn the_golden_image_opens_and_holds_what_was_written() {
     assert_eq!(
-        FORMAT_VERSION, 0,
+        FORMAT_VERSION, 1,
         "a new format needs a new golden file beside the old ones"
     );
     let device = unpack(&golden());
@@ -113,6 +129,31 @@ fn the_golden_image_opens_and_holds_what_was_written() {
         assert!(store.check().unwrap().is_clean());
         assert!(read_all(&mut store).unwrap() == expected());
         assert_eq!(read_only, store.device().counters().writes == 0);
+    }
+}
+
+/// Format 0 was provisional. Its stores are refused by name, and nothing is written to them.
+#[test]
+fn a_store_of_format_0_is_refused_by_its_version() {
+    for read_only in [true, false] {
+        let options = OpenOptions {
+            read_only,
+            ..OpenOptions::default()
+        };
+        let mut device = unpack(&std::fs::read(path(0)).unwrap());
+        let before = device.image_hash();
+        let error = Store::open(&mut device, &options).err().unwrap();
+        assert!(
+            matches!(
+                error,
+                Error::Version {
+                    found: 0,
+                    supported: 1
+                }
+            ),
+            "{error}"
+        );
+        assert_eq!(device.image_hash(), before);
     }
 }
 
