@@ -336,7 +336,7 @@ pub(crate) enum FlashCommand {
         keel flash format /dev/mmcblk0p3 --files 100000 --force\n\n\
         Without --force nothing is overwritten: neither a store nor a file or device that holds anything. A file\n\
         or device that is in use or mounted is refused in any case.\n\
-        The smallest store is 272K with --files 1; the default --files needs 5728K. What cannot become a\n\
+        The smallest store is 304K with --files 1; the default --files needs 5760K. What cannot become a\n\
         store is refused before anything is changed.")]
     Format {
         /// File or block device

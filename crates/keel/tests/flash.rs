@@ -354,14 +354,14 @@ fn a_format_that_cannot_be_done_costs_nothing() {
     // What the help says about the smallest store holds; a size is rounded down.
     let small = dir.file("small").display().to_string();
     fails(
-        &["flash", "format", &small, "--size", "271K", "--files", "1"],
+        &["flash", "format", &small, "--size", "303K", "--files", "1"],
         2,
     );
-    ok(&["flash", "format", &small, "--size", "275K", "--files", "1"]);
-    assert_eq!(std::fs::metadata(&small).unwrap().len(), 272 << 10);
-    ok(&["flash", "format", &small, "--force", "--size", "5728K"]);
+    ok(&["flash", "format", &small, "--size", "307K", "--files", "1"]);
+    assert_eq!(std::fs::metadata(&small).unwrap().len(), 304 << 10);
+    ok(&["flash", "format", &small, "--force", "--size", "5760K"]);
     fails(
-        &["flash", "format", &small, "--force", "--size", "5724K"],
+        &["flash", "format", &small, "--force", "--size", "5756K"],
         2,
     );
 }
@@ -506,7 +506,7 @@ fn the_number_of_files_sizes_a_table_and_is_no_limit() {
         "{text}"
     );
     let help = String::from_utf8(ok(&["flash", "format", "--help"])).unwrap();
-    for part in ["size the name table", "4294967295", "272K", "4 KiB"] {
+    for part in ["size the name table", "4294967295", "304K", "4 KiB"] {
         assert!(help.contains(part), "{part}: {help}");
     }
     let text = fails(&["flash", "format", &image, "--files", "4294967296"], 2);
