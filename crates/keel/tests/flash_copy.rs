@@ -195,15 +195,17 @@ struct Writer(std::process::Child);
 impl Writer {
     fn start(image: &str) -> Self {
         use std::io::Write;
+        let mut expected = run(&["flash", "get", image, "log"]).stdout;
+        expected.extend_from_slice(b"more");
         let mut child = keel()
             .args(["flash", "append", image, "log"])
             .stdin(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        child.stdin.as_mut().unwrap().write_all(b"first").unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"more").unwrap();
         wait_until("the writer", || {
-            run(&["flash", "get", image, "log"]).stdout == b"first"
+            run(&["flash", "get", image, "log"]).stdout == expected
         });
         Self(child)
     }
@@ -250,7 +252,7 @@ fn two_programs_do_not_write_to_one_store() {
     drop(writer);
     ok(&["flash", "check", &link]);
     ok(&["flash", "copy", &image, &copy]);
-    assert_eq!(ok(&["flash", "get", &copy, "log"]), b"first");
+    assert_eq!(ok(&["flash", "get", &copy, "log"]), b"more");
     // The one that is written to meanwhile is neither copied to.
     let writer = Writer::start(&copy);
     assert!(fails(&["flash", "copy", &image, &copy, "--force"], 1).contains("in use"));

@@ -292,17 +292,17 @@ struct Writer(Child);
 
 impl Writer {
     fn start(image: &str) -> Self {
+        let mut expected = run(&["flash", "get", image, "log"]).stdout;
+        expected.extend_from_slice(b"more");
         let mut child = keel()
             .args(["flash", "append", image, "log"])
             .stdin(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        child.stdin.as_mut().unwrap().write_all(b"first").unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"more").unwrap();
         wait_until("the writer", || {
-            run(&["flash", "get", image, "log"])
-                .stdout
-                .ends_with(b"first")
+            run(&["flash", "get", image, "log"]).stdout == expected
         });
         Self(child)
     }
