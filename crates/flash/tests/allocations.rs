@@ -1,7 +1,5 @@
 //! After a store is open no call on it allocates memory, neither when it succeeds nor when it is refused. (But for
 //! `replace_from`, which takes its buffer, and `check`, which counts every block.)
-//!
-//! Holds from format 1 on; before that this test counts what there is.
 #![allow(unsafe_code, reason = "a counting allocator is unsafe by its trait")]
 
 mod common;
@@ -12,7 +10,7 @@ use std::collections::BTreeMap;
 
 use base::sim::Random;
 use common::flat::Flat;
-use common::{FORMAT_IS_FINAL, Operation, Weights, options, read_file};
+use common::{Operation, Weights, options, read_file};
 use flash::{Error, FileHandle, OpenOptions, Store};
 
 thread_local! {
@@ -192,9 +190,7 @@ fn no_call_allocates_once_the_store_is_open() {
     }
     for (call, (calls, allocations)) in &tally.calls {
         println!("{call}: {allocations} allocations in {calls} calls");
-        // Before format 1 some calls copy whole files.
-        let is_bounded = FORMAT_IS_FINAL || matches!(*call, "read" | "stat" | "length" | "list");
-        assert!(*allocations == 0 || !is_bounded, "{call}");
+        assert_eq!(*allocations, 0, "{call}");
     }
     assert!(full > 50, "{full}");
     assert!(tally.calls.len() >= 17, "{:?}", tally.calls.keys());

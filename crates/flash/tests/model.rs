@@ -12,8 +12,8 @@ use common::totals::{
     BLOCKS_OWNED_BEYOND_MAX, assert_agrees, assert_counts, assert_nothing_leaked,
 };
 use common::{
-    Content, FORMAT_IS_FINAL, Files, Model, Operation, Weights, content, options, outcome_is_right,
-    read_all, read_file, reopen,
+    Content, Files, Model, Operation, Weights, content, options, outcome_is_right, read_all,
+    read_file, reopen,
 };
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 use proptest::prelude::{Strategy, prop_assert, prop_oneof};
@@ -228,10 +228,9 @@ fn content_of_any_length_is_replaced_from_a_source_in_bounded_memory() {
 fn blocks_do_not_leak_however_often_files_shrink_grow_and_change() {
     for (seed, files, long_max) in [(1, 1, 3 * PAYLOAD_BYTES), (2, 3, 40_000), (3, 40, 6000)] {
         let mut random = Random::new(seed);
-        // Room for all files at their longest, and what each may own beyond that, twice for what the
-        // provisional format copies.
+        // Room for all files at their longest, and what each may own beyond that.
         let most = files as u64 * (4 * long_max as u64 / PAYLOAD_BYTES as u64 + 48);
-        let device_blocks = 2 * most + BLOCKS_OWNED_BEYOND_MAX + 200;
+        let device_blocks = most + BLOCKS_OWNED_BEYOND_MAX + 200;
         let mut store =
             Store::format(SimDevice::new(device_blocks, seed), &options(files as u64)).unwrap();
         let mut model = Files::new();
@@ -297,10 +296,8 @@ fn calls_on_names_need_no_free_handle() {
     assert!(matches!(store.stat("d"), Err(Error::NotFound)));
     assert_eq!(store.open_file("a").unwrap(), first);
     store.close_file(first);
-    if FORMAT_IS_FINAL {
-        store.rename("c", "d").unwrap();
-        store.rename("d", "c").unwrap();
-    }
+    store.rename("c", "d").unwrap();
+    store.rename("d", "c").unwrap();
     store.rename("a", "e").unwrap();
     assert_eq!(store.length(first).unwrap(), 5);
     assert_eq!(store.open_file("e").unwrap(), first);
@@ -372,9 +369,6 @@ fn renaming_refuses_what_it_should() {
 /// Places and lengths that no file can have are refused, whole, and at once.
 #[test]
 fn what_no_file_can_hold_is_refused() {
-    if !FORMAT_IS_FINAL {
-        return;
-    }
     let mut store = Store::format(SimDevice::new(512, 1), &options(8)).unwrap();
     let file = store.create("a").unwrap();
     store.append(file, &[7; 5000]).unwrap();
@@ -400,9 +394,6 @@ fn what_no_file_can_hold_is_refused() {
 /// A full store still takes every call that needs no block.
 #[test]
 fn a_full_store_takes_what_needs_no_block() {
-    if !FORMAT_IS_FINAL {
-        return;
-    }
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let mut store = Store::format(SimDevice::new(300, seed), &options(50)).unwrap();

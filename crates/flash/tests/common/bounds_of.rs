@@ -5,50 +5,6 @@ use flash::{Bound, Bounds};
 use super::operation::{Content, Operation};
 use std::collections::BTreeMap;
 
-/// More than any call costs.
-const UNKNOWN: Bound = Bound {
-    reads: u64::MAX / 8,
-    blocks_read: u64::MAX / 8,
-    writes: u64::MAX / 8,
-    flushes: u64::MAX / 8,
-    blocks_written: u64::MAX / 8,
-};
-
-/// Bounds that the store does not publish yet: NO LIMIT. As soon as `Bounds` has a function of one of these
-/// names, that is the one that is called here, because a type's own functions go before those of a trait.
-trait NotPublishedYet {
-    fn rename(&self) -> Bound {
-        UNKNOWN
-    }
-    /// `write_at` within the file.
-    fn overwrite(&self, _bytes: u64) -> Bound {
-        UNKNOWN
-    }
-    /// `write_at` that lengthens the file: a gap of zeros from its end on, then the bytes.
-    fn write_beyond(&self, _gap: u64, _bytes: u64) -> Bound {
-        UNKNOWN
-    }
-    /// `truncate` that shortens the file.
-    fn truncate(&self, _bytes: u64) -> Bound {
-        UNKNOWN
-    }
-    fn sync(&self) -> Bound {
-        UNKNOWN
-    }
-}
-
-impl NotPublishedYet for Bounds {}
-
-pub fn plus(left: Bound, right: Bound) -> Bound {
-    Bound {
-        reads: left.reads + right.reads,
-        blocks_read: left.blocks_read + right.blocks_read,
-        writes: left.writes + right.writes,
-        flushes: left.flushes + right.flushes,
-        blocks_written: left.blocks_written + right.blocks_written,
-    }
-}
-
 /// Name and bound of a call on an open file, or on names, given what the store holds.
 pub fn bound_of<C: Content>(
     operation: &Operation,
@@ -70,7 +26,7 @@ pub fn bound_of<C: Content>(
             // Across the end: what lies within, then the rest.
             let within = length - offset;
             let rest = bounds.write_beyond(0, bytes - within);
-            ("write across", plus(bounds.overwrite(within), rest))
+            ("write across", bounds.overwrite(within).plus(rest))
         }
     };
     match operation {
@@ -102,7 +58,7 @@ pub fn bound_with_open<C: Content>(
 ) -> (&'static str, Bound) {
     let (name, bound) = bound_of(operation, model, bounds);
     if operation.changed_file().is_some() {
-        (name, plus(bounds.open(), bound))
+        (name, bounds.open().plus(bound))
     } else {
         (name, bound)
     }

@@ -4,7 +4,7 @@ use base::block::BlockDevice;
 use base::sim::Random;
 use flash::{Error, FileHandle, Store};
 
-use super::operation::{Content, FORMAT_IS_FINAL, Operation};
+use super::operation::{Content, Operation};
 use std::collections::BTreeMap;
 
 /// Stale handles that are remembered, to see that they stay stale.
@@ -23,9 +23,6 @@ struct Held {
 pub struct Kept {
     held: Vec<Held>,
     stale: Vec<FileHandle>,
-    /// The provisional format copies a file to change it, and gives the number of its handle to the copy: from then
-    /// on it may give a number out twice.
-    has_copied: bool,
 }
 
 impl Kept {
@@ -76,17 +73,6 @@ impl Kept {
 
     /// Notes what a call that has succeeded does to handles.
     pub fn after(&mut self, operation: &Operation) {
-        if !FORMAT_IS_FINAL
-            && matches!(
-                operation,
-                Operation::Rename(..)
-                    | Operation::Truncate(..)
-                    | Operation::WriteAt(..)
-                    | Operation::WriteAtNosync(..)
-            )
-        {
-            self.has_copied = true;
-        }
         match operation {
             Operation::Delete(name) | Operation::Replace(name, _) => self.forget(name),
             Operation::Rename(from, to) if from != to => {
@@ -145,7 +131,7 @@ impl Kept {
                 held.name
             );
         }
-        for file in self.stale.iter().filter(|_| !self.has_copied) {
+        for file in &self.stale {
             let refused = [
                 store.length(*file).map(|_| ()),
                 store.read(*file, 0, &mut [0; 10]).map(|_| ()),

@@ -9,6 +9,7 @@ use flash::{APPEND_ATOMIC_BYTES_MAX, Bound, Error, OpenOptions, PAYLOAD_BYTES, S
 use super::bounds_of::bound_with_open;
 use super::machine::{Ending, Machine};
 use super::medium::free_list;
+use super::meter::{self, REQUEST_BLOCKS_MAX};
 use super::operation::{Files, Model, Operation, Weights, content, outcome_is_right};
 use super::oracle::{Ledger, is_between, is_refused_half_way, shared};
 use super::totals::assert_nothing_leaked;
@@ -174,19 +175,9 @@ fn image_after_cut(device: &SimDevice, random: &mut Random) -> SimDevice {
 
 /// Fails when the device has done more since `before` than `bound` allows.
 fn assert_within(before: Counters, now: Counters, bound: Bound, context: &str) -> Bound {
-    let cost = Bound {
-        reads: now.reads - before.reads,
-        blocks_read: now.blocks_read - before.blocks_read,
-        writes: now.writes - before.writes,
-        flushes: now.flushes - before.flushes,
-        blocks_written: now.blocks_written - before.blocks_written,
-    };
+    let cost = meter::cost(before, now);
     assert!(
-        cost.reads <= bound.reads
-            && cost.writes <= bound.writes
-            && cost.flushes <= bound.flushes
-            && cost.blocks_written <= bound.blocks_written
-            && now.write_blocks_max <= 4,
+        meter::is_within(cost, bound) && now.write_blocks_max <= REQUEST_BLOCKS_MAX,
         "{context}: {cost:?} exceeds {bound:?}"
     );
     cost
@@ -245,10 +236,7 @@ impl Life<'_> {
             let (call, bound) = bound_with_open(&operation, self.ledger.now(), &bounds);
             let cost = assert_within(before, store.device().counters(), bound, &context);
             let worst = self.seen.worst.entry(call).or_default();
-            worst.reads = worst.reads.max(cost.reads);
-            worst.writes = worst.writes.max(cost.writes);
-            worst.flushes = worst.flushes.max(cost.flushes);
-            worst.blocks_written = worst.blocks_written.max(cost.blocks_written);
+            *worst = meter::most(*worst, cost);
             self.seen.calls += 1;
             let (lists, pieces) = free_list(&store.device().device);
             self.seen.pieces_max = self.seen.pieces_max.max(pieces);
@@ -496,7 +484,7 @@ fn lives(setting: &Setting, endings: &[Ending], seed: u64, seen: &mut Seen) {
 fn report(name: &str, seen: &Seen) {
     println!(
         "cycles, {name}: {} lives, {} calls, {} lives ended with calls that a cut may undo, {} cuts during \
-         recovery; {} tails advanced, {} replacements undone, {} table blocks replayed; {} calls found the \
+         recovery; {} tails advanced, {} replacements undone, {} blocks replayed; {} calls found the \
          store full; at most {} pieces, {} lives ended with a spilled list, {} calls loaded one",
         seen.lives,
         seen.calls,

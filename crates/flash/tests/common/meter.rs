@@ -6,7 +6,7 @@ use base::block::{BlockDevice, Counters};
 use flash::{Bound, Store};
 
 /// Blocks in one write request at most.
-const REQUEST_BLOCKS_MAX: u64 = 4;
+pub const REQUEST_BLOCKS_MAX: u64 = 5;
 
 /// What the device did between two moments.
 pub fn cost(before: Counters, now: Counters) -> Bound {
@@ -27,7 +27,7 @@ pub fn is_within(cost: Bound, limit: Bound) -> bool {
         && cost.blocks_written <= limit.blocks_written
 }
 
-fn most(left: Bound, right: Bound) -> Bound {
+pub fn most(left: Bound, right: Bound) -> Bound {
     Bound {
         reads: left.reads.max(right.reads),
         blocks_read: left.blocks_read.max(right.blocks_read),
@@ -79,17 +79,20 @@ impl Meter {
 
     pub fn report(&self, name: &str) {
         println!(
-            "bounds, {name}: {} calls within their bounds; most reads, writes, flushes and KiB written seen:",
+            "bounds, {name}: {} calls within their bounds; most reads (blocks), writes (KiB) and flushes seen:",
             self.calls
         );
         let worst: Vec<String> = self
             .worst
             .iter()
             .map(|(call, worst)| {
-                let kibibytes = worst.blocks_written * 4;
                 format!(
-                    "{call} {} {} {} {kibibytes}",
-                    worst.reads, worst.writes, worst.flushes
+                    "{call} {} ({}) {} ({}) {}",
+                    worst.reads,
+                    worst.blocks_read,
+                    worst.writes,
+                    worst.blocks_written * 4,
+                    worst.flushes
                 )
             })
             .collect();

@@ -22,8 +22,7 @@ use base::block::BlockDevice;
 use flash::{Error, FormatOptions, OpenOptions, Store};
 
 pub use operation::{
-    Content, FORMAT_IS_FINAL, Files, Model, Operation, Weights, content, length, operation,
-    outcome_is_right,
+    Content, Files, Model, Operation, Weights, content, length, operation, outcome_is_right,
 };
 
 pub fn options(files_max: u64) -> FormatOptions {

@@ -11,10 +11,6 @@ use flash::{
 
 use super::handles::Kept;
 
-/// Whether the store under test has the final format. Some promises came with it: a rename is one step, and
-/// a call that needs no block works on a full store.
-pub const FORMAT_IS_FINAL: bool = flash::FORMAT_VERSION != 0;
-
 /// Names to bytes: what a store should hold.
 pub type Model = BTreeMap<String, Vec<u8>>;
 
@@ -140,15 +136,12 @@ impl Operation {
         }
     }
 
-    /// Whether everything written before is durable once the call has succeeded on this model. A call that
-    /// has nothing to do promises nothing.
-    pub fn makes_durable<C: Content>(&self, before: &BTreeMap<String, C>) -> bool {
+    /// Whether everything written before is durable once the call has succeeded. Writing no bytes, or giving a
+    /// file the name it has, promises nothing.
+    pub fn makes_durable(&self) -> bool {
         match self {
             Self::AppendNosync(..) | Self::WriteAtNosync(..) => false,
             Self::Append(_, data) | Self::WriteAt(_, _, data) => !data.is_empty(),
-            Self::Truncate(name, length) => before
-                .get(name)
-                .is_some_and(|content| content.bytes().len() as u64 != *length),
             Self::Rename(from, to) => from != to,
             _ => true,
         }
@@ -214,11 +207,12 @@ impl Operation {
         match self {
             Self::Append(..) | Self::AppendNosync(..) | Self::Replace(..) => true,
             Self::WriteAt(name, offset, data) | Self::WriteAtNosync(name, offset, data) => {
-                grows(name, offset + data.len() as u64) || !FORMAT_IS_FINAL
+                grows(name, offset + data.len() as u64)
             }
-            Self::Truncate(name, length) => grows(name, *length) || !FORMAT_IS_FINAL,
-            Self::Rename(..) => !FORMAT_IS_FINAL,
-            Self::Create(_) | Self::Delete(_) | Self::Sync | Self::Reopen => false,
+            Self::Truncate(name, length) => grows(name, *length),
+            Self::Create(_) | Self::Delete(_) | Self::Rename(..) | Self::Sync | Self::Reopen => {
+                false
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use flash::{APPEND_ATOMIC_BYTES_MAX, OVERWRITE_ATOMIC_BYTES_MAX};
 
-use super::operation::{FORMAT_IS_FINAL, Files, Operation};
+use super::operation::{Files, Operation};
 
 /// A call that has returned and need not be durable yet, with what it made of its file.
 #[derive(Clone)]
@@ -55,7 +55,7 @@ impl Ledger {
 
     /// The call has succeeded.
     pub fn returned(&mut self, call: &Operation) {
-        let durable = call.makes_durable(&self.now);
+        let durable = call.makes_durable();
         call.apply(&mut self.now);
         if durable {
             self.durable.clone_from(&self.now);
@@ -129,9 +129,6 @@ impl Ledger {
             Some(Operation::Rename(from, to)) => {
                 if let Some(source) = after.get(from.as_str()).copied() {
                     after.insert(to, source);
-                    if !FORMAT_IS_FINAL {
-                        outcomes.push(after.clone());
-                    }
                     if from != to {
                         after.remove(from.as_str());
                     }
@@ -223,7 +220,7 @@ fn same(left: &Files, right: &Files) -> bool {
 /// the call count too.
 pub fn is_between(call: &Operation, old: &[u8], found: &[u8]) -> bool {
     match call {
-        Operation::Append(_, data) => {
+        Operation::Append(_, data) | Operation::AppendNosync(_, data) => {
             let grown = found.strip_prefix(old);
             if data.len() <= APPEND_ATOMIC_BYTES_MAX {
                 grown.is_some_and(|added| added.is_empty() || added == data)
@@ -231,9 +228,6 @@ pub fn is_between(call: &Operation, old: &[u8], found: &[u8]) -> bool {
                 grown.is_some_and(|added| data.starts_with(added))
             }
         }
-        Operation::AppendNosync(_, data) => found
-            .strip_prefix(old)
-            .is_some_and(|added| data.starts_with(added)),
         Operation::WriteAt(_, offset, data) | Operation::WriteAtNosync(_, offset, data) => {
             is_between_write(*offset as usize, data, old, found)
         }

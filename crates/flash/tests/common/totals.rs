@@ -11,6 +11,9 @@ use super::operation::Content;
 /// blocks each, and a run of which a cut has left the beginning.
 pub const BLOCKS_OWNED_BEYOND_MAX: u64 = 4 * 64;
 
+/// Blocks that the store may keep for the next list of free pieces.
+const BLOCKS_KEPT: u64 = 4;
+
 /// Names, contents, lengths and the count of every block.
 pub fn assert_agrees<D: BlockDevice, C: Content>(
     store: &mut Store<D>,
@@ -44,10 +47,11 @@ pub fn assert_counts<D: BlockDevice, C: Content>(
         report.blocks_free, statistics.blocks_free,
         "{context}: free blocks"
     );
-    assert_eq!(
-        report.blocks_free + report.blocks_owned,
-        statistics.blocks_total,
-        "{context}: blocks that nobody counts"
+    let counted = report.blocks_free + report.blocks_owned;
+    assert!(
+        counted == statistics.blocks_total || counted == statistics.blocks_total + BLOCKS_KEPT,
+        "{context}: {counted} blocks of {} are counted",
+        statistics.blocks_total
     );
     let mut listed = BTreeMap::new();
     store
@@ -90,9 +94,11 @@ pub fn assert_nothing_leaked<D: BlockDevice, C: Content>(
             .unwrap_or_else(|error| panic!("{context}: {name}: {error}"));
     }
     let statistics = store.statistics();
-    assert_eq!(
-        statistics.blocks_free, statistics.blocks_total,
-        "{context}: blocks leaked"
+    assert!(
+        statistics.blocks_free + BLOCKS_KEPT >= statistics.blocks_total,
+        "{context}: {} of {} blocks are free again",
+        statistics.blocks_free,
+        statistics.blocks_total
     );
     assert_counts(store, &BTreeMap::<String, Vec<u8>>::new(), context);
 }
