@@ -12,6 +12,7 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -20,8 +21,10 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Self {
-        let path =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("{name}-{}-{number}", std::process::id()));
         let _ = fs::remove_file(&path);
         Self(path)
     }
@@ -439,6 +442,44 @@ fn a_loop_device_is_measured_held_alone_and_counted() {
         Code::Busy
     );
     drop(claim);
+}
+
+#[test]
+fn both_ends_are_cleared_and_nothing_else() {
+    let scratch = Scratch::new("ends");
+    for blocks in [1, 255, 256, 257, 512, 600] {
+        fs::write(&scratch.0, vec![7; blocks * BLOCK_BYTES]).unwrap();
+        let mut device = FileDevice::open(&scratch.0, &direct(1)).unwrap();
+        device.clear_ends().unwrap();
+        assert_eq!(device.counters(), Counters::default());
+        let content = fs::read(&scratch.0).unwrap();
+        assert_eq!(content.len(), blocks * BLOCK_BYTES);
+        for (block, bytes) in content.chunks(BLOCK_BYTES).enumerate() {
+            let is_end = block < 256 || block + 256 >= blocks;
+            let expected = if is_end { 0 } else { 7 };
+            assert!(bytes.iter().all(|byte| *byte == expected), "{block}");
+        }
+    }
+    let Some(looped) = Loop::attach(16) else {
+        return;
+    };
+    fs::write(&looped._backing.0, vec![7; 16 * BLOCK_BYTES + 3 * 512]).unwrap();
+    let resized = Command::new("losetup")
+        .args(["--set-capacity", &looped.path])
+        .status();
+    assert!(resized.unwrap().success());
+    let mut device = FileDevice::open(&looped.path, &direct(1)).unwrap();
+    device.clear_ends().unwrap();
+    // Transfers are direct again.
+    device.write(3, &BlockBuffer::zeroed(1)).unwrap();
+    assert!(device.is_direct());
+    drop(device);
+    assert!(
+        fs::read(&looped._backing.0)
+            .unwrap()
+            .iter()
+            .all(|byte| *byte == 0)
+    );
 }
 
 #[test]

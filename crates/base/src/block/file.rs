@@ -27,6 +27,9 @@ const BLKDISCARD: libc::Ioctl = libc::_IO(0x12, 119);
 /// Blocks in one request of [`FileDevice::write_zeros`].
 const ZEROS_BLOCKS: usize = 256;
 
+/// Blocks at each end that [`FileDevice::clear_ends`] clears.
+const CLEARED_BLOCKS: u64 = (1 << 20) / BLOCK_BYTES as u64;
+
 /// How to open a [`FileDevice`]. The default opens an existing one for reading and writing, buffered, shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileDeviceOptions {
@@ -210,6 +213,55 @@ impl FileDevice {
         self.flush()?;
         self.counters = counters;
         Ok(())
+    }
+
+    /// Writes zeros over the first and the last MiB, on a block device also over what lies behind its last whole
+    /// block. Magic numbers of other formats lie there: one that stays, because the new content has no use for
+    /// its place, makes another program take the device for what it was. Durable; its writes are not counted.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotWritable`], [`DeviceError::Io`].
+    pub fn clear_ends(&mut self) -> Result<(), DeviceError> {
+        self.require_writable()?;
+        let counters = self.counters;
+        let block_count = self.geometry.block_count;
+        let blocks = block_count.min(CLEARED_BLOCKS);
+        if blocks > 0 {
+            let zeros = BlockBuffer::zeroed(blocks as usize);
+            self.write(0, &zeros)?;
+            self.write(block_count - blocks, &zeros)?;
+        }
+        if self.is_block_device {
+            self.clear_rest(block_count * BLOCK_BYTES as u64)
+                .map_err(|source| DeviceError::Io {
+                    operation: "write",
+                    first_block: block_count,
+                    source,
+                })?;
+        }
+        self.flush()?;
+        self.counters = counters;
+        Ok(())
+    }
+
+    /// Clears what a block device has from byte `from` on, less than a block.
+    fn clear_rest(&self, from: u64) -> Result<(), Error> {
+        let rest = block_device_bytes(&self.file)?.saturating_sub(from);
+        let rest = rest.min(BLOCK_BYTES as u64) as usize;
+        if rest == 0 {
+            return Ok(());
+        }
+        // So short a transfer cannot be direct.
+        let fd = self.file.as_raw_fd();
+        // SAFETY: the descriptor is open; F_GETFL and F_SETFL take and return plain integers.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+        // SAFETY: as above.
+        retry(|| unsafe { libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_DIRECT) })?;
+        let written = self.file.write_all_at(&[0; BLOCK_BYTES][..rest], from);
+        let written = written.and_then(|()| self.file.sync_data());
+        // SAFETY: as above.
+        retry(|| unsafe { libc::fcntl(fd, libc::F_SETFL, flags) })?;
+        written
     }
 
     fn require_writable(&self) -> Result<(), DeviceError> {

@@ -7,21 +7,16 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
 use base::block::{
-    BLOCK_BYTES, BlockBuffer, BlockDevice, Content, FileDevice, FileDeviceOptions, Geometry,
-    find_content,
+    BLOCK_BYTES, BlockDevice, Content, FileDevice, FileDeviceOptions, Geometry, find_content,
 };
 use flash::{FormatOptions, OpenOptions, Store};
 use serde_json::json;
 use std::fs::{File, Metadata};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// Size of a new image when none is given.
 const IMAGE_BYTES: u64 = 256 << 20;
-
-/// Blocks at each end that a new store clears: the magic numbers of what was there before would otherwise stay
-/// where the store has no use for their blocks, and another program would mount it.
-const CLEARED_BLOCKS: u64 = (1 << 20) / BLOCK_BYTES as u64;
 
 /// What is to be made.
 pub(super) struct Wanted {
@@ -179,7 +174,9 @@ pub(super) fn prepare(
     };
     fill(image, &mut device, wanted, file_bytes, progress)?;
     if device.is_block_device() || (wanted.sparse && file_bytes > 0) {
-        clear_ends(image, &mut device)?;
+        device
+            .clear_ends()
+            .map_err(|error| device_error(image, &error))?;
     }
     Ok(Prepared {
         device,
@@ -251,36 +248,6 @@ fn fill(
         format!("the disk has no room for {}", bytes_text(bytes)),
         "choose a smaller --size, or free some space",
     ))
-}
-
-/// Clears both ends, also what lies behind the last whole block.
-fn clear_ends(image: &Path, device: &mut FileDevice) -> Result<(), CliError> {
-    let block_count = device.geometry().block_count;
-    let blocks = block_count.min(CLEARED_BLOCKS);
-    let zeros = BlockBuffer::zeroed(blocks as usize);
-    let cleared = device
-        .write(0, &zeros)
-        .and_then(|()| device.write(block_count - blocks, &zeros))
-        .and_then(|()| device.flush());
-    cleared.map_err(|error| device_error(image, &error))?;
-    if device.is_block_device() {
-        let cleared = clear_behind(image, block_count * BLOCK_BYTES as u64);
-        cleared.map_err(|error| CliError::io(image.display(), &error))?;
-    }
-    Ok(())
-}
-
-/// Clears what a block device has behind its last whole block, where a partition table has its copy.
-fn clear_behind(image: &Path, from: u64) -> std::io::Result<()> {
-    use std::io::{Seek, SeekFrom};
-    let mut file = File::options().write(true).open(image)?;
-    let bytes = file.seek(SeekFrom::End(0))?;
-    let rest = bytes.saturating_sub(from).min(BLOCK_BYTES as u64);
-    if rest > 0 {
-        file.write_all_at(&[0; BLOCK_BYTES][..rest as usize], from)?;
-        file.sync_all()?;
-    }
-    Ok(())
 }
 
 /// Without `--force` only a missing or an empty file is formatted, or a device that begins with zeros.
