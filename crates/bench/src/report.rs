@@ -93,6 +93,12 @@ impl Samples {
         self.maxima_known = false;
     }
 
+    /// Operations in a second, one after the other.
+    pub(crate) fn per_second(&self) -> f64 {
+        let total_ns: u64 = self.latencies_ns.iter().sum();
+        self.latencies_ns.len() as f64 * 1e9 / total_ns.max(1) as f64
+    }
+
     /// Operations done.
     pub(crate) fn calls(&self) -> usize {
         self.latencies_ns.len()

@@ -113,7 +113,7 @@ impl System for Floor {
     }
 
     fn takes(&self, case: Case) -> bool {
-        self.blocks_in_write == 1 || case == Case::Append
+        case == Case::Append || (self.blocks_in_write == 1 && case.is_of_store())
     }
 
     fn begin(&mut self, _case: Case, _round: u32, _count: u32) -> Result<(), String> {

@@ -121,6 +121,7 @@ impl System for Keel {
                 }
             }
             Case::Read | Case::Create | Case::Overwrite | Case::Rename => {}
+            Case::CommitWal | Case::CommitRollback => {}
         }
         Ok(())
     }
@@ -169,6 +170,7 @@ impl System for Keel {
                 let name = step.renamed_name();
                 timed(|| store.delete(&name))
             }
+            Case::CommitWal | Case::CommitRollback => return Err("no database".to_owned()),
         };
         done.map(|()| elapsed_ns).map_err(describe)
     }

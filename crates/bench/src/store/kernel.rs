@@ -159,7 +159,7 @@ impl System for Kernel {
 
     fn takes(&self, case: Case) -> bool {
         // Records are for databases.
-        case != Case::Record
+        case.is_of_store() && case != Case::Record
     }
 
     fn begin(&mut self, case: Case, round: u32, count: u32) -> Result<(), String> {
@@ -190,6 +190,7 @@ impl System for Kernel {
                 self.settle()?;
             }
             Case::Read | Case::Create | Case::Overwrite | Case::Rename | Case::Record => {}
+            Case::CommitWal | Case::CommitRollback => {}
         }
         Ok(())
     }
@@ -204,6 +205,7 @@ impl System for Kernel {
             Case::Rename => self.rename_file(&step.file_name(), &step.renamed_name()),
             Case::Truncate => self.truncate(),
             Case::Delete => self.delete_file(&step.renamed_name()),
+            Case::CommitWal | Case::CommitRollback => Err("no database".to_owned()),
         }
     }
 

@@ -19,7 +19,7 @@ pub(crate) const RECORD_BYTES: usize = 100;
 pub(crate) const READ_FILE_BYTES: u64 = 16 << 20;
 
 /// Bytes of the file that overwrites are spread over.
-pub(crate) const OVERWRITE_FILE_BYTES: u64 = 1 << 20;
+pub(crate) const OVERWRITE_FILE_BYTES: u64 = READ_FILE_BYTES;
 
 /// One kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,11 +40,15 @@ pub(crate) enum Case {
     Rename,
     /// Delete a file of 4,096 bytes, durable on return.
     Delete,
+    /// An SQLite transaction of one row of 100 bytes, with a write-ahead log, durable on return.
+    CommitWal,
+    /// The same with a rollback journal.
+    CommitRollback,
 }
 
 impl Case {
     /// In the order of a round: what is created is what is renamed and deleted.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Append,
         Self::Record,
         Self::Read,
@@ -53,7 +57,14 @@ impl Case {
         Self::Create,
         Self::Rename,
         Self::Delete,
+        Self::CommitWal,
+        Self::CommitRollback,
     ];
+
+    /// Whether this is one of the file store's own operations, not one of a database in it.
+    pub(crate) fn is_of_store(self) -> bool {
+        !matches!(self, Self::CommitWal | Self::CommitRollback)
+    }
 
     /// The name in reports: on a file, or on a loop device.
     pub(crate) fn name(self, place: Place) -> &'static str {
@@ -66,6 +77,8 @@ impl Case {
             Self::Create => ("create-sync", "create-sync-loop"),
             Self::Rename => ("rename-sync", "rename-sync-loop"),
             Self::Delete => ("delete-sync", "delete-sync-loop"),
+            Self::CommitWal => ("sqlite-commit-wal", "sqlite-commit-wal-loop"),
+            Self::CommitRollback => ("sqlite-commit-rollback", "sqlite-commit-rollback-loop"),
         };
         match place {
             Place::File => file,
@@ -136,8 +149,7 @@ pub(crate) trait System {
 
     /// Whether it takes part in `case`.
     fn takes(&self, case: Case) -> bool {
-        let _ = case;
-        true
+        case.is_of_store()
     }
 
     /// Prepares the steps of `case` in `round`, of which there are `count`.
