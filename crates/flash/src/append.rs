@@ -132,7 +132,12 @@ impl<D: BlockDevice> Store<D> {
         self.check_space_for(&state, data.len() as u64)?;
         let slot = match self.root.slot_of(state.file_id) {
             Some(slot) => slot,
-            None => self.activate(index)?,
+            None => {
+                if self.unflushed {
+                    self.barrier_for_earlier_calls()?;
+                }
+                self.activate(index)?
+            }
         };
         self.append_to_slot(slot, data, durable)
     }
@@ -283,7 +288,7 @@ impl<D: BlockDevice> Store<D> {
         if plan.new_run && state.reserve.is_none() && self.unflushed {
             // What was written before must be durable before a record may describe it; and then there may be
             // another place for the group.
-            self.barrier()?;
+            self.barrier_for_earlier_calls()?;
             plan = self.plan_group(slot, &state, data.len());
         }
         let mut record = self.has_pending_images() || self.root_changed;

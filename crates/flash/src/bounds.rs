@@ -109,7 +109,9 @@ const CREATE: Bound = LOOKUP
     .plus(FLUSH);
 /// Also: a read for a chain, should there be no cluster left for the next list of free pieces.
 const DELETE: Bound = CREATE.plus(READ);
-const RENAME: Bound = DELETE.plus(LOOKUP).plus(TABLE_IMAGE);
+/// A record with two images cannot spill a list: after many such calls in a row one makes room by a record of its own.
+const ROOM: Bound = READ.plus(RECORD).plus(SPILL).plus(FLUSH);
+const RENAME: Bound = DELETE.plus(LOOKUP).plus(TABLE_IMAGE).plus(ROOM);
 
 /// The bounds of a store, functions of its format parameters alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,6 +211,8 @@ impl Bounds {
             .plus(TABLE_IMAGE)
             .plus(FLUSH)
             .plus(FLUSH)
+            .plus(READ)
+            .plus(ROOM)
     }
 
     /// `sync`.

@@ -35,7 +35,7 @@ impl<D: BlockDevice> Store<D> {
     /// [`Error::Exists`], [`Error::NameInvalid`], [`Error::NameTableFull`], [`Error::TooManyOpenFiles`],
     /// [`Error::Damaged`], [`Error::Device`], [`Error::Failed`], [`Error::ReadOnly`].
     pub fn create(&mut self, name: &str) -> Result<FileHandle> {
-        self.begin_change()?;
+        self.begin_record()?;
         let place = self.place_for_new(name)?;
         // A handle first: nothing may fail once the file exists.
         let handle = self.free_handle()?;
@@ -101,7 +101,7 @@ impl<D: BlockDevice> Store<D> {
     /// [`Error::NotFound`], [`Error::NameInvalid`], [`Error::Damaged`], [`Error::Device`],
     /// [`Error::Failed`], [`Error::ReadOnly`].
     pub fn delete(&mut self, name: &str) -> Result<()> {
-        self.begin_change()?;
+        self.begin_record()?;
         validate_name(name, self.layout.name_bytes_max)?;
         self.make_piece_room(PIECES_PER_FILE)?;
         let (place, state) = self.find(name)?;
@@ -114,7 +114,7 @@ impl<D: BlockDevice> Store<D> {
         );
         self.forget_file(&state);
         self.root.files = self.root.files.saturating_sub(1);
-        self.find_cluster_to_announce();
+        self.keep_something_plain();
         self.commit()
     }
 
@@ -125,7 +125,7 @@ impl<D: BlockDevice> Store<D> {
     /// [`Error::NotFound`], [`Error::NameInvalid`], [`Error::NameTableFull`], [`Error::Damaged`],
     /// [`Error::Device`], [`Error::Failed`], [`Error::ReadOnly`].
     pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
-        self.begin_change()?;
+        self.begin_record()?;
         validate_name(to, self.layout.name_bytes_max)?;
         self.make_piece_room(PIECES_PER_FILE)?;
         let (source, state) = self.find(from)?;
@@ -158,6 +158,7 @@ impl<D: BlockDevice> Store<D> {
         set_entry(block, place.entry, Some((to, &recorded)), &self.layout);
         if let Some(replaced) = replaced {
             self.forget_file(&replaced);
+            self.keep_something_plain();
             self.root.files = self.root.files.saturating_sub(1);
         }
         if let Some(slot) = self.root.slot_of(state.file_id) {

@@ -89,10 +89,8 @@ impl<D: BlockDevice> Store<D> {
         let mut first = (offset / payload) as u32;
         while first <= last_of_all {
             let last = last_of_all.min(first + IMAGES_MAX as u32 - 1);
-            if first > (offset / payload) as u32 {
-                // Each piece is a change of its own, acknowledged to nobody but recorded.
-                self.begin_change()?;
-            }
+            // Each piece is a change of its own, acknowledged to nobody but recorded.
+            self.begin_record()?;
             self.overwrite_blocks(state, first, last, offset, data)?;
             first = last + 1;
         }

@@ -217,6 +217,7 @@ impl<D: BlockDevice> Store<D> {
     /// Sets a cluster aside for the next record that spills, if there is one to be had.
     fn announce(&mut self) {
         if self.root.announced == 0
+            && self.can_spare_a_cluster()
             && let Some(run) = self.take(CLUSTER_BLOCKS)
         {
             self.root.announced = run.start;
@@ -237,6 +238,14 @@ impl<D: BlockDevice> Store<D> {
         if self.image_stage == ImageStage::Recorded {
             self.write_images_in_place()?;
         }
+        Ok(())
+    }
+
+    /// As [`barrier`](Self::barrier), in a call after others that left writes unflushed. Should the device fail
+    /// later in this call, reading goes on from here: what was durable before may be written over now.
+    pub(crate) fn barrier_for_earlier_calls(&mut self) -> Result<()> {
+        self.barrier()?;
+        self.root_before.clone_from(&self.root);
         Ok(())
     }
 
@@ -267,6 +276,8 @@ impl<D: BlockDevice> Store<D> {
                 )
             };
             if let Err(error) = written {
+                // Their record is durable: it says what is to be read from now on.
+                self.root_before.clone_from(&self.root);
                 return Err(self.fail(error));
             }
             first += count;

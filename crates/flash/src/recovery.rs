@@ -124,6 +124,7 @@ impl<D: BlockDevice> Store<D> {
             // one before it.
             self.root.record_sequence += 2;
             // Over the places that a power cut may have left with one good copy; so neither record spills a list.
+            self.keep_something_plain();
             for _ in 0..if newest_is_whole { 1 } else { 2 } {
                 self.root.spilled = true;
                 self.commit()?;

@@ -19,7 +19,7 @@ impl<D: BlockDevice> Store<D> {
     /// # Errors
     /// As [`create`](Self::create) and [`append`](Self::append); on any error the file is the old one.
     pub fn replace(&mut self, name: &str, data: &[u8]) -> Result<()> {
-        self.begin_change()?;
+        self.begin_record()?;
         validate_name(name, self.layout.name_bytes_max)?;
         let lookup = self.look_up(name)?;
         if lookup.found.is_none() && lookup.free.is_none() {
@@ -53,7 +53,7 @@ impl<D: BlockDevice> Store<D> {
                 .replace(name, &buffer[..length])
                 .map(|()| length as u64);
         }
-        self.begin_change()?;
+        self.begin_record()?;
         validate_name(name, self.layout.name_bytes_max)?;
         let lookup = self.look_up(name)?;
         if lookup.found.is_none() && lookup.free.is_none() {
@@ -121,7 +121,10 @@ impl<D: BlockDevice> Store<D> {
             &self.layout,
         );
         match old {
-            Some(state) => self.forget_file(&state),
+            Some(state) => {
+                self.forget_file(&state);
+                self.keep_something_plain();
+            }
             None => self.root.files += 1,
         }
         match temporary {
@@ -147,6 +150,7 @@ impl<D: BlockDevice> Store<D> {
         self.make_piece_room(PIECES_PER_FILE)?;
         let state = self.root.slots[slot].state;
         self.free_file(&state);
+        self.keep_something_plain();
         self.root.slots[slot] = Slot::default();
         self.commit()
     }

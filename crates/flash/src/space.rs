@@ -101,9 +101,13 @@ impl<D: BlockDevice> Store<D> {
     /// Reclaims something in good time, so that an allocation need not wait for a commit of its own. The record
     /// that the caller writes anyway makes it usable.
     fn reclaim_ahead(&mut self) {
-        if self.plain_blocks() < PLAIN_BLOCKS_AHEAD && self.quarantine_room() > 0 {
-            // A read that fails now is met again when there is need, by a call that has not taken a run.
-            let _ = self.reclaim();
+        // What the next spilled list needs comes on top.
+        let steps = if self.root.announced == 0 { 2 } else { 1 };
+        for _ in 0..steps {
+            if self.plain_blocks() < PLAIN_BLOCKS_AHEAD && self.quarantine_room() > 0 {
+                // A read that fails now is met again when there is need, by a call that has not taken a run.
+                let _ = self.reclaim();
+            }
         }
     }
 
@@ -117,11 +121,30 @@ impl<D: BlockDevice> Store<D> {
             .sum()
     }
 
-    /// After a record that could announce no cluster: finds one, so that lists can be spilled again. One block read.
-    pub(crate) fn find_cluster_to_announce(&mut self) {
-        if self.root.announced == 0 && self.plain_blocks() == 0 && self.quarantine_room() > 0 {
+    /// When all that is free lies in chains, takes a run off one, so that the next allocation and the next list that
+    /// is spilled find something ready. One block read, and rarely.
+    pub(crate) fn keep_something_plain(&mut self) {
+        let ready = self.plain_blocks() + u64::from(self.layout.data_end - self.root.frontier);
+        if ready < 2 * u64::from(CLUSTER_BLOCKS)
+            && self.quarantine_room() > 0
+            && self.piece_room() > 0
+        {
             let _ = self.unlink_chain();
         }
+    }
+
+    /// Whether a cluster can be set aside without taking the last that is ready from the next allocation.
+    pub(crate) fn can_spare_a_cluster(&self) -> bool {
+        let pieces = self.root.pieces.as_slice();
+        let plain: u64 = pieces
+            .iter()
+            .filter(|piece| piece.file_id == 0)
+            .map(|piece| u64::from(piece.blocks))
+            .sum();
+        let ready = plain + u64::from(self.layout.data_end - self.root.frontier);
+        let reclaimable =
+            self.root.trunk_head != 0 || pieces.iter().any(|piece| piece.file_id != 0);
+        ready >= 2 * u64::from(CLUSTER_BLOCKS) || !reclaimable
     }
 
     /// Turns something that is free but not yet usable into plain pieces, as part of the next record. One block
@@ -166,26 +189,18 @@ impl<D: BlockDevice> Store<D> {
 
     /// The run before that of a chain's piece, as the run's blocks say; `None` when they cannot be read.
     pub(crate) fn run_before(&mut self, piece: &Piece) -> Result<Option<ClosedRun>> {
-        // Every block of the run says it; the first one always holds data.
-        let mut error = None;
-        for address in [piece.start, piece.start + 1] {
-            match self.read_data_block(address) {
-                Ok(Some(header))
-                    if header.file_id == piece.file_id && header.run_start == piece.start =>
-                {
-                    let before = ClosedRun {
-                        start: header.before_start,
-                        used: header.before_used,
-                    };
-                    let sane =
-                        before.is_none() || self.layout.is_data_run(before.start, before.blocks());
-                    return Ok(sane.then_some(before));
-                }
-                Ok(_) => {}
-                Err(found) => error = Some(found),
-            }
-        }
-        error.map_or(Ok(None), Err)
+        // The first block of a run that was left holds data. Those behind it may not, and then show the link of
+        // an earlier life of the run.
+        let header = self
+            .read_data_block(piece.start)?
+            .filter(|header| header.file_id == piece.file_id && header.run_start == piece.start);
+        let before = header.map(|header| ClosedRun {
+            start: header.before_start,
+            used: header.before_used,
+        });
+        Ok(before.filter(|before| {
+            before.is_none() || self.layout.is_data_run(before.start, before.blocks())
+        }))
     }
 
     /// Takes the most recently spilled list back into the root: one block read.
@@ -222,7 +237,7 @@ impl<D: BlockDevice> Store<D> {
             if self.piece_room() >= count {
                 break;
             }
-            self.find_cluster_to_announce();
+            self.keep_something_plain();
             self.commit()?;
         }
         if self.piece_room() >= count {

@@ -352,6 +352,16 @@ impl<D: BlockDevice> Store<D> {
         &mut self.device
     }
 
+    /// Begins a call that will write a record: what earlier calls left unflushed is made durable first, at no
+    /// extra cost, since no record may be written before that.
+    pub(crate) fn begin_record(&mut self) -> Result<()> {
+        self.begin_change()?;
+        if self.unflushed {
+            self.barrier_for_earlier_calls()?;
+        }
+        Ok(())
+    }
+
     /// Begins a call that changes the store; refuses it when the store takes no writes.
     pub(crate) fn begin_change(&mut self) -> Result<()> {
         if self.read_only {

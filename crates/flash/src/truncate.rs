@@ -14,6 +14,9 @@ use crate::space::PIECES_PER_FILE;
 use crate::store::{FileHandle, Store};
 use crate::table::set_entry_state;
 
+/// Block of the scratch buffer for the entry's bucket; blocks of files are read elsewhere.
+const SCRATCH_ENTRY: usize = 1;
+
 impl<D: BlockDevice> Store<D> {
     /// Makes the file `length` bytes long, cutting its end off or filling it up with zeros. Durable and, when
     /// it shortens the file, atomic.
@@ -35,7 +38,12 @@ impl<D: BlockDevice> Store<D> {
         if length == now {
             return self.sync();
         }
+        if self.unflushed {
+            self.barrier_for_earlier_calls()?;
+        }
         self.make_piece_room(PIECES_PER_FILE)?;
+        // All that may fail to be read is read before anything is changed.
+        self.read_entry(index, &state)?;
         if length == 0 {
             let empty = FileState::empty(state.file_id);
             self.free_file(&state);
@@ -201,28 +209,41 @@ impl<D: BlockDevice> Store<D> {
     /// Records the new state of an open file: in its slot, or else in its entry of the table.
     fn put_state(&mut self, index: usize, state: FileState) -> Result<()> {
         self.addresses.forget_from(state.file_id, state.tail.index);
+        self.keep_something_plain();
         if let Some(slot) = self.root.slot_of(state.file_id) {
             self.root.slots[slot].state = state;
             self.tails[slot].forget();
             return self.commit();
         }
         let (bucket, entry) = (self.files[index].bucket, self.files[index].entry);
-        self.read_bucket(bucket, 1)?;
-        let known = self.bucket_at(bucket, 1)?.get(entry);
-        if known.map(|(_, state)| state.file_id) != Some(state.file_id) {
-            let block = self.layout.bucket_block(bucket);
-            return Err(Error::Damaged {
-                part: Part::Table,
-                block,
-                offset: None,
-            });
-        }
-        let image = self.begin_table_image(bucket, 1)?;
+        let image = self.begin_table_image(bucket, SCRATCH_ENTRY)?;
         let block = self.images.block_mut(image);
         set_entry_state(block, entry, &state, &self.layout);
-        self.commit()?;
-        self.files[index].state = state;
-        Ok(())
+        let done = self.commit();
+        let address = self.layout.bucket_block(bucket);
+        if done.is_ok() || self.is_overlaid(address) {
+            self.files[index].state = state;
+        }
+        done
+    }
+
+    /// Reads the block of the table that knows the state of an open file, unless a slot does.
+    fn read_entry(&mut self, index: usize, state: &FileState) -> Result<()> {
+        if self.root.slot_of(state.file_id).is_some() {
+            return Ok(());
+        }
+        let (bucket, entry) = (self.files[index].bucket, self.files[index].entry);
+        self.read_bucket(bucket, SCRATCH_ENTRY)?;
+        let known = self.bucket_at(bucket, SCRATCH_ENTRY)?.get(entry);
+        if known.map(|(_, known)| known.file_id) == Some(state.file_id) {
+            return Ok(());
+        }
+        let block = self.layout.bucket_block(bucket);
+        Err(Error::Damaged {
+            part: Part::Table,
+            block,
+            offset: None,
+        })
     }
 }
 
