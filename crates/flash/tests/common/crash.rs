@@ -34,6 +34,8 @@ pub struct Tally {
     pub states: u64,
     /// Of these, states after a second cut during recovery.
     pub second_cuts: u64,
+    /// Of these, states in which the second cut changed what the first had left, within what is allowed.
+    pub resettled: u64,
     /// Of these, states in which a cut was allowed to undo calls that had returned (`nosync`).
     pub undoable: u64,
     /// Recovered stores that were worked on and checked again.
@@ -46,6 +48,7 @@ impl Tally {
     pub fn add(&mut self, other: &Self) {
         self.states += other.states;
         self.second_cuts += other.second_cuts;
+        self.resettled += other.resettled;
         self.undoable += other.undoable;
         self.went_on += other.went_on;
         self.cuts += other.cuts;
@@ -188,13 +191,9 @@ impl Run<'_> {
             if second_hash != hash && !self.recovered.contains_key(&second_hash) {
                 self.tally.second_cuts += 1;
                 let again = self.recover_and_judge(Recorder::new(image), moment, "second cut");
-                // What there is was settled by the first cut.
-                if let Err(differences) = Ledger::new(found.clone()).judge(&again, None) {
-                    panic!(
-                        "{}, after {} calls: a cut in recovery changed what there is: {differences}",
-                        self.scenario.name, moment.calls_returned
-                    );
-                }
+                // Mostly what there is was settled by the first cut. But a write may complete by chance what an
+                // earlier one has left torn; then a call that had not returned has happened after all.
+                self.tally.resettled += u64::from(again != found);
                 self.note(second_hash, again, moment);
             }
         }
@@ -303,8 +302,14 @@ fn go_on(store: &mut Store<Recorder>, found: &Files, random: &mut Random, contex
 pub fn report(name: &str, tally: &Tally) {
     println!(
         "crash suite, {name}: {} distinct (scenario, device image) states recovered and judged in {} \
-         scenarios ({} power cuts, {} states of a second cut during recovery, {} with calls that a cut may \
-         undo, {} stores worked on afterwards)",
-        tally.states, tally.scenarios, tally.cuts, tally.second_cuts, tally.undoable, tally.went_on
+         scenarios ({} power cuts, {} states of a second cut during recovery of which {} changed what was there, \
+         {} with calls that a cut may undo, {} stores worked on afterwards)",
+        tally.states,
+        tally.scenarios,
+        tally.cuts,
+        tally.second_cuts,
+        tally.resettled,
+        tally.undoable,
+        tally.went_on
     );
 }
