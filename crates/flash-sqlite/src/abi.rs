@@ -104,7 +104,7 @@ pub mod routine {
         missing_docs,
         reason = "each is the place of the function of that name"
     )]
-    pub const MPRINTF: usize = 79;
+    pub const MPRINTF: usize = 69;
     pub const RESULT_NULL: usize = 84;
     pub const RESULT_TEXT: usize = 85;
     pub const VFS_FIND: usize = 141;

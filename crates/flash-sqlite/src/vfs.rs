@@ -274,9 +274,13 @@ impl Vfs {
             create: create && !image.is_read_only,
             exclusive: create && flags & open::EXCLUSIVE != 0,
         };
-        let (handle, node) = image
-            .open_file(flat, how)
-            .map_err(|error| Failure::of_store(&error, code::CANTOPEN, flat))?;
+        let (handle, node) = image.open_file(flat, how).map_err(|error| {
+            let otherwise = match error.code() {
+                Code::Io => code::IOERR,
+                _ => code::CANTOPEN,
+            };
+            Failure::of_store(&error, otherwise, flat)
+        })?;
         let id = self.connections.fetch_add(1, Ordering::Relaxed);
         let is_read_only = image.is_read_only || flags & open::READWRITE == 0;
         Ok(OpenFile::new(

@@ -51,6 +51,8 @@ struct Reserved {
     what: &'static str,
     crates: &'static [&'static str],
     rooms: &'static [&'static str],
+    /// Rooms whose tests and examples alone may use them.
+    test_rooms: &'static [&'static str],
 }
 
 const RESERVED: &[Reserved] = &[
@@ -67,6 +69,7 @@ const RESERVED: &[Reserved] = &[
             "compio",
         ],
         rooms: &["ingest", "egress", "stream", "keel", "sim", "bench"],
+        test_rooms: &[],
     },
     Reserved {
         what: "peer to measure against",
@@ -82,11 +85,14 @@ const RESERVED: &[Reserved] = &[
             "sequential-storage",
         ],
         rooms: &["bench"],
+        // Its extension is judged by SQLite itself.
+        test_rooms: &["flash-sqlite"],
     },
     Reserved {
         what: "MPI",
         crates: &["mpi", "mpi-sys"],
         rooms: &["keel-mpi"],
+        test_rooms: &[],
     },
 ];
 
@@ -230,16 +236,25 @@ pub(crate) fn check_reserved(workspace: &Workspace, lock: &str) -> Vec<Finding> 
     let mut findings = Vec::new();
     for one in &workspace.crates {
         // Workspace crates are stops on the way: each answers for itself.
-        let outside = one
-            .dependencies
-            .iter()
-            .map(|(name, _)| name.as_str())
-            .filter(|name| !workspace_names.contains(name));
-        let reached = closure(&graph, outside.collect());
+        let reached = |with_tests: bool| {
+            let outside = one
+                .dependencies
+                .iter()
+                .filter(|(_, for_tests)| with_tests || !for_tests)
+                .map(|(name, _)| name.as_str())
+                .filter(|name| !workspace_names.contains(name));
+            closure(&graph, outside.collect())
+        };
+        let (reached_by_all, reached_by_product) = (reached(true), reached(false));
         for reserved in RESERVED
             .iter()
             .filter(|reserved| !reserved.rooms.contains(&one.name.as_str()))
         {
+            let reached = if reserved.test_rooms.contains(&one.name.as_str()) {
+                &reached_by_product
+            } else {
+                &reached_by_all
+            };
             for name in reserved
                 .crates
                 .iter()
@@ -360,6 +375,16 @@ mod tests {
         );
         assert_eq!(findings.len(), 1);
         assert!(findings[0].text.starts_with("db reaches redb"));
+    }
+
+    #[test]
+    fn a_peer_may_serve_the_tests_of_a_room_that_is_named_for_it() {
+        let with = |for_tests| {
+            let crates: &[(&str, &[(&str, bool)])] =
+                &[("flash-sqlite", &[("rusqlite", for_tests)])];
+            check_reserved(&workspace(crates), "").len()
+        };
+        assert_eq!((with(true), with(false)), (0, 1));
     }
 
     #[test]

@@ -1,0 +1,216 @@
+//! What the tests share: simulated images under the VFS, connections to them, images of power cuts.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+pub mod script;
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use base::block::{BlockDevice, Counters, DeviceError, Geometry};
+use base::sim::SimDevice;
+use flash::{FormatOptions, Store};
+use keelsqlite::abi::Sqlite;
+use keelsqlite::{Images, register};
+use rusqlite::{Connection, OpenFlags, ffi};
+
+/// Name of the VFS whose images are simulated.
+pub const SIM_VFS: &CStr = c"keelsim";
+
+/// A device as it was just after a write request, and how many transactions had been acknowledged by then.
+#[derive(Clone)]
+pub struct Moment {
+    pub device: SimDevice,
+    pub acknowledged: usize,
+}
+
+/// A simulated device that stays when the store on it is closed.
+pub struct Machine {
+    pub device: SimDevice,
+    /// Keep a clone after each write.
+    pub records: bool,
+    pub moments: Vec<Moment>,
+    pub acknowledged: usize,
+    /// Requests (writes and flushes) that still succeed; every later one fails as a broken device does.
+    pub requests_left: Option<u64>,
+    pub requests: u64,
+    is_open: bool,
+}
+
+/// Shared between a test and the open store.
+pub type Shared = Arc<Mutex<Machine>>;
+
+struct SharedDevice(Shared);
+
+impl Drop for SharedDevice {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().is_open = false;
+    }
+}
+
+impl Machine {
+    fn request(&mut self) -> Result<(), DeviceError> {
+        self.requests += 1;
+        match &mut self.requests_left {
+            Some(0) => Err(DeviceError::Io {
+                operation: "write",
+                first_block: 0,
+                source: std::io::Error::other("simulated failure"),
+            }),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl BlockDevice for SharedDevice {
+    fn geometry(&self) -> Geometry {
+        self.0.lock().unwrap().device.geometry()
+    }
+    fn read(&mut self, first_block: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        self.0.lock().unwrap().device.read(first_block, buffer)
+    }
+    fn write(&mut self, first_block: u64, data: &[u8]) -> Result<(), DeviceError> {
+        let mut machine = self.0.lock().unwrap();
+        machine.request()?;
+        machine.device.write(first_block, data)?;
+        if machine.records {
+            let moment = Moment {
+                device: machine.device.clone(),
+                acknowledged: machine.acknowledged,
+            };
+            machine.moments.push(moment);
+        }
+        Ok(())
+    }
+    fn flush(&mut self) -> Result<(), DeviceError> {
+        let mut machine = self.0.lock().unwrap();
+        machine.request()?;
+        machine.device.flush()
+    }
+    fn discard(&mut self, first_block: u64, block_count: u64) -> Result<(), DeviceError> {
+        self.0
+            .lock()
+            .unwrap()
+            .device
+            .discard(first_block, block_count)
+    }
+    fn counters(&self) -> Counters {
+        self.0.lock().unwrap().device.counters()
+    }
+    fn reset_write_blocks_max(&mut self) {
+        self.0.lock().unwrap().device.reset_write_blocks_max();
+    }
+}
+
+/// Images by the names that tests give them.
+fn machines() -> &'static Mutex<HashMap<PathBuf, Shared>> {
+    static MACHINES: OnceLock<Mutex<HashMap<PathBuf, Shared>>> = OnceLock::new();
+    MACHINES.get_or_init(Mutex::default)
+}
+
+struct SimImages;
+
+impl Images for SimImages {
+    fn locate(&self, path: &Path) -> std::io::Result<PathBuf> {
+        let known = machines().lock().unwrap().contains_key(path);
+        known
+            .then(|| path.to_path_buf())
+            .ok_or_else(|| std::io::ErrorKind::NotFound.into())
+    }
+
+    fn open(&self, path: &Path, _read_only: bool) -> Result<Box<dyn BlockDevice>, DeviceError> {
+        let shared = Arc::clone(&machines().lock().unwrap()[path]);
+        let mut machine = shared.lock().unwrap();
+        if machine.is_open {
+            return Err(DeviceError::InUse {
+                path: path.to_path_buf(),
+            });
+        }
+        machine.is_open = true;
+        drop(machine);
+        Ok(Box::new(SharedDevice(shared)))
+    }
+}
+
+/// The functions of the SQLite that this test is linked with.
+pub fn linked_sqlite() -> Sqlite {
+    // SAFETY: both sides declare the same C functions; only the names of the pointers' targets differ.
+    unsafe {
+        Sqlite {
+            vfs_find: std::mem::transmute::<*const (), _>(ffi::sqlite3_vfs_find as *const ()),
+            vfs_register: std::mem::transmute::<*const (), _>(
+                ffi::sqlite3_vfs_register as *const (),
+            ),
+            uri_parameter: std::mem::transmute::<*const (), _>(
+                ffi::sqlite3_uri_parameter as *const (),
+            ),
+            log: std::mem::transmute::<*const (), _>(ffi::sqlite3_log as *const ()),
+            mprintf: std::mem::transmute::<*const (), _>(ffi::sqlite3_mprintf as *const ()),
+        }
+    }
+}
+
+/// Puts `device` under `name`, in place of one of that name that is not open.
+pub fn insert(name: &str, device: SimDevice) -> Shared {
+    static REGISTERED: OnceLock<()> = OnceLock::new();
+    REGISTERED.get_or_init(|| {
+        // SAFETY: the functions are those of the linked SQLite.
+        unsafe { register(linked_sqlite(), SIM_VFS, Box::new(SimImages)) }.expect("registers");
+    });
+    let shared = Arc::new(Mutex::new(Machine {
+        device,
+        records: false,
+        moments: Vec::new(),
+        acknowledged: 0,
+        requests_left: None,
+        requests: 0,
+        is_open: false,
+    }));
+    machines()
+        .lock()
+        .unwrap()
+        .insert(name.into(), Arc::clone(&shared));
+    shared
+}
+
+pub fn remove(name: &str) {
+    machines().lock().unwrap().remove(Path::new(name));
+}
+
+/// A simulated device with an empty store. `identity` tells it from others: images of one identity are copies.
+pub fn formatted(blocks: u64, identity: u8) -> SimDevice {
+    let options = FormatOptions {
+        files_max: 16,
+        name_bytes_max: 64,
+        uuid: [identity; 16],
+        hash_key: [0x17; 16],
+    };
+    let store = Store::format(SimDevice::new(blocks, 7), &options).expect("formats");
+    store.close().expect("closes")
+}
+
+pub fn uri(database: &str, image: &str) -> String {
+    format!("file:{database}?vfs=keelsim&image={image}")
+}
+
+pub fn connect(database: &str, image: &str) -> rusqlite::Result<Connection> {
+    Connection::open_with_flags(uri(database, image), OpenFlags::default())
+}
+
+/// One value of a query.
+pub fn value<T: rusqlite::types::FromSql>(
+    connection: &Connection,
+    sql: &str,
+) -> rusqlite::Result<T> {
+    connection.query_row(sql, [], |row| row.get(0))
+}
+
+/// The code of SQLite's that an operation failed with, extended.
+pub fn code_of(error: &rusqlite::Error) -> i32 {
+    error.sqlite_error().map_or(0, |error| error.extended_code)
+}

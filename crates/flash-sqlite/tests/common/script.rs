@@ -1,0 +1,196 @@
+//! A script of transactions, run through SQLite on a simulated image, and the judge of what is left of it.
+
+use base::sim::SimDevice;
+use rusqlite::Connection;
+
+use super::{Moment, Shared, connect, formatted, insert, remove, uri, value};
+
+/// Blocks of the simulated device.
+pub const BLOCKS: u64 = 1024;
+
+/// States tried in each journal mode; of more, an even selection.
+pub const STATES_MAX: usize = 2500;
+
+/// Transactions of the script. Each is a commit of its own; what rolls back must leave nothing.
+pub const SCRIPT: &[&str] = &[
+    "CREATE TABLE reading (id INTEGER PRIMARY KEY, sensor TEXT, value REAL, raw BLOB);
+     CREATE INDEX by_sensor ON reading (sensor, value)",
+    "INSERT INTO reading VALUES (1, 'kitchen', 21.5, zeroblob(100)), (2, 'attic', 17, zeroblob(10))",
+    "INSERT INTO reading VALUES (3, 'cellar', 12.25, printf('%.*c', 9000, 'c'))",
+    "UPDATE reading SET value = value + 1, sensor = sensor || '-north'",
+    "WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 60)
+     INSERT INTO reading SELECT i, 'sensor-' || (i % 7), i * 0.5, printf('%d%.*c', i, 150, 'n') FROM n",
+    "DELETE FROM reading WHERE id % 3 = 0",
+    "CREATE TABLE event (at INTEGER, what TEXT); INSERT INTO event VALUES (1, 'moved')",
+    "UPDATE reading SET raw = printf('%d%.*c', id, 300, 'u') WHERE id < 30",
+    "DELETE FROM reading WHERE id > 20",
+    "INSERT INTO event SELECT id, sensor FROM reading",
+];
+
+/// Everything that the databases hold, as text.
+pub fn dump(connection: &Connection, schemas: &[&str]) -> rusqlite::Result<String> {
+    let mut text = String::new();
+    for schema in schemas {
+        for table in ["reading", "event"] {
+            let known: i64 = value(
+                connection,
+                &format!("SELECT count(*) FROM {schema}.sqlite_schema WHERE name = '{table}'"),
+            )?;
+            if known == 0 {
+                text += &format!("{schema}: no {table}\n");
+                continue;
+            }
+            let mut statement =
+                connection.prepare(&format!("SELECT * FROM {schema}.{table} ORDER BY 1, 2"))?;
+            let columns = statement.column_count();
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                for column in 0..columns {
+                    text += &format!("{:?} ", row.get_ref(column)?);
+                }
+                text.push('\n');
+            }
+        }
+    }
+    Ok(text)
+}
+
+pub struct Scenario {
+    pub name: &'static str,
+    pub journal: &'static str,
+    /// Every transaction changes two databases of the image.
+    pub two_databases: bool,
+    /// The log is checkpointed in the middle of the script, as often as it has so many pages.
+    pub checkpoint_pages: u32,
+    pub states_max: usize,
+    /// Of the store: tests run side by side, and copies of one store are not opened together.
+    pub identity: u8,
+}
+
+impl Scenario {
+    pub fn schemas(&self) -> &'static [&'static str] {
+        if self.two_databases {
+            &["main", "other"]
+        } else {
+            &["main"]
+        }
+    }
+
+    pub fn open(&self, image: &str) -> rusqlite::Result<Connection> {
+        let connection = connect("plant.db", image)?;
+        if self.two_databases {
+            connection.execute("ATTACH ?1 AS other", [uri("other.db", image)])?;
+        }
+        Ok(connection)
+    }
+
+    pub fn prepare(&self, image: &str) -> rusqlite::Result<Connection> {
+        let connection = self.open(image)?;
+        for schema in self.schemas() {
+            let mode: String = value(
+                &connection,
+                &format!("PRAGMA {schema}.journal_mode = {}", self.journal),
+            )?;
+            assert_eq!(mode, self.journal);
+        }
+        connection.execute_batch(&format!(
+            "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {}",
+            self.checkpoint_pages
+        ))?;
+        Ok(connection)
+    }
+
+    pub fn statements(&self, sql: &str) -> String {
+        if self.two_databases {
+            let other =
+                ["reading", "event", "by_sensor"]
+                    .iter()
+                    .fold(sql.to_owned(), |sql, table| {
+                        sql.replace(&format!(" INTO {table}"), &format!(" INTO other.{table}"))
+                            .replace(&format!("UPDATE {table}"), &format!("UPDATE other.{table}"))
+                            .replace(&format!("TABLE {table}"), &format!("TABLE other.{table}"))
+                            .replace(&format!("INDEX {table}"), &format!("INDEX other.{table}"))
+                            .replace(&format!("FROM {table}"), &format!("FROM other.{table}"))
+                    });
+            format!("BEGIN; {sql}; {other}; COMMIT")
+        } else {
+            format!("BEGIN; {sql}; COMMIT")
+        }
+    }
+
+    /// Runs the script. Returns what each number of acknowledged transactions leaves, and every moment at which the
+    /// power may go.
+    pub fn record(&self, image: &str) -> (Vec<String>, Vec<Moment>) {
+        let machine = insert(image, formatted(BLOCKS, self.identity));
+        let connection = self.prepare(image).expect("opens");
+        let mut models = vec![dump(&connection, self.schemas()).expect("dumps")];
+        machine.lock().unwrap().records = true;
+        for sql in SCRIPT {
+            connection
+                .execute_batch(&self.statements(sql))
+                .expect("commits");
+            machine.lock().unwrap().acknowledged += 1;
+            models.push(dump(&connection, self.schemas()).expect("dumps"));
+            connection
+                .execute_batch("BEGIN; INSERT INTO reading (sensor) VALUES ('undone'); ROLLBACK")
+                .expect("rolls back");
+        }
+        // Closing checkpoints a log and deletes it: cuts belong there too.
+        drop(connection);
+        let moments = std::mem::take(&mut machine.lock().unwrap().moments);
+        remove(image);
+        (models, moments)
+    }
+
+    /// Opens what a cut has left and says what is wrong with it. Afterwards the machine has the moments of recovery.
+    pub fn judge(
+        &self,
+        image: &str,
+        device: SimDevice,
+        acknowledged: usize,
+        models: &[String],
+    ) -> Result<Shared, String> {
+        let wrong = |what: &str| format!("{} after {acknowledged} transactions: {what}", self.name);
+        let machine = insert(image, device);
+        machine.lock().unwrap().records = true;
+        let connection = self
+            .open(image)
+            .map_err(|error| wrong(&format!("does not open: {error}")))?;
+        for schema in self.schemas() {
+            let check: String = value(&connection, &format!("PRAGMA {schema}.integrity_check"))
+                .map_err(|error| wrong(&format!("cannot be checked: {error}")))?;
+            if check != "ok" {
+                return Err(wrong(&check));
+            }
+        }
+        let found = dump(&connection, self.schemas())
+            .map_err(|error| wrong(&format!("cannot be read: {error}")))?;
+        if found != models[acknowledged] && models.get(acknowledged + 1) != Some(&found) {
+            let which = models.iter().position(|model| *model == found);
+            return Err(wrong(&format!("holds what transaction {which:?} left")));
+        }
+        machine.lock().unwrap().records = false;
+        if acknowledged > 0 {
+            connection
+                .execute_batch(
+                    &self.statements("INSERT INTO reading (sensor) VALUES ('afterwards')"),
+                )
+                .map_err(|error| wrong(&format!("takes no transaction: {error}")))?;
+        }
+        drop(connection);
+        remove(image);
+        Ok(machine)
+    }
+}
+
+/// The script with one database in a journal mode.
+pub fn scenario(name: &'static str, journal: &'static str, identity: u8) -> Scenario {
+    Scenario {
+        name,
+        journal,
+        two_databases: false,
+        checkpoint_pages: 8,
+        states_max: STATES_MAX,
+        identity,
+    }
+}

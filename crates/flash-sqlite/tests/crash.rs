@@ -1,0 +1,141 @@
+//! The power is cut at every device write of a script of transactions that runs through SQLite. Whatever the cut
+//! leaves, SQLite opens it, finds it whole, and every acknowledged transaction is there, the next one whole or not at
+//! all.
+
+mod common;
+
+use std::collections::HashSet;
+
+use base::sim::{Keep, Random, SimDevice};
+use common::script::{BLOCKS, SCRIPT, Scenario, dump, scenario};
+use common::{Moment, formatted, insert, remove, uri};
+use rusqlite::{Connection, OpenFlags};
+
+/// Up to this many unflushed writes every subset is tried.
+const SUBSETS_ALL_MAX: usize = 5;
+
+/// Random images for each cut beyond those.
+const SAMPLES: usize = 2;
+
+/// What a cut at this moment may leave.
+fn images(moment: &Moment, random: &mut Random) -> Vec<SimDevice> {
+    let device = &moment.device;
+    let mut images = Vec::new();
+    let unflushed = device.unflushed_count();
+    if unflushed <= SUBSETS_ALL_MAX {
+        images.extend(device.crash_images_all_subsets());
+    }
+    if let Some(last) = unflushed.checked_sub(1) {
+        let sector_mask = random.next_u64();
+        images.push(device.crash_image(&|index| {
+            if index == last {
+                Keep::Torn { sector_mask }
+            } else {
+                Keep::Whole
+            }
+        }));
+    }
+    images.extend((0..SAMPLES).map(|_| device.crash_image_random(random.next_u64())));
+    images
+}
+
+/// Every `n`th of `items`, so that at most `count` remain.
+fn selection<T>(items: Vec<T>, count: usize) -> Vec<T> {
+    let step = items.len().div_ceil(count).max(1);
+    items.into_iter().step_by(step).collect()
+}
+
+fn explore(scenario: &Scenario) {
+    let recorded = format!("recorded-{}", scenario.name);
+    let (models, moments) = scenario.record(&recorded);
+    let cuts = moments.len();
+    let mut random = Random::new(0x5eed);
+    let mut seen = HashSet::new();
+    let mut states = Vec::new();
+    for moment in &moments {
+        for device in images(moment, &mut random) {
+            // The same bytes after more acknowledged transactions are another question.
+            if seen.insert((device.image_hash(), moment.acknowledged)) {
+                states.push((device, moment.acknowledged));
+            }
+        }
+    }
+    let found = states.len();
+    let image = format!("cut-{}", scenario.name);
+    let mut second_cuts = 0;
+    let chosen = selection(states, scenario.states_max);
+    let judged = chosen.len();
+    for (device, acknowledged) in chosen {
+        let machine = scenario
+            .judge(&image, device, acknowledged, &models)
+            .unwrap_or_else(|what| panic!("{what}"));
+        // A second cut while the store and SQLite recover, at one random moment.
+        let moments = std::mem::take(&mut machine.lock().unwrap().moments);
+        if random.coin()
+            && let Some(moment) = moments.get(random.index(moments.len().max(1)))
+        {
+            let device = moment.device.crash_image_random(random.next_u64());
+            second_cuts += 1;
+            scenario
+                .judge(&image, device, acknowledged, &models)
+                .unwrap_or_else(|what| panic!("after a second cut: {what}"));
+        }
+    }
+    assert!(judged >= 200, "{}: only {judged} states", scenario.name);
+    println!(
+        "power cuts through SQLite, {}: {cuts} device writes, {found} distinct states, {judged} of them and \
+         {second_cuts} after a second cut opened and judged",
+        scenario.name
+    );
+}
+
+#[test]
+fn rollback_journal_that_is_deleted() {
+    explore(&scenario("delete", "delete", 1));
+}
+
+#[test]
+fn rollback_journal_that_is_truncated() {
+    explore(&scenario("truncate", "truncate", 2));
+}
+
+#[test]
+fn rollback_journal_that_is_overwritten() {
+    explore(&scenario("persist", "persist", 3));
+}
+
+#[test]
+fn write_ahead_log() {
+    explore(&scenario("wal", "wal", 4));
+}
+
+#[test]
+fn two_databases_in_one_transaction() {
+    explore(&Scenario {
+        two_databases: true,
+        ..scenario("two databases", "delete", 5)
+    });
+}
+
+#[test]
+fn the_judge_notices_a_device_that_lies_about_flushes() {
+    let scenario = scenario("lying", "delete", 6);
+    let machine = insert("lying", formatted(BLOCKS, scenario.identity));
+    let connection = scenario.prepare("lying").expect("opens");
+    let mut models = vec![dump(&connection, scenario.schemas()).expect("dumps")];
+    machine.lock().unwrap().device.set_ignore_flush(true);
+    for sql in SCRIPT {
+        connection
+            .execute_batch(&scenario.statements(sql))
+            .expect("commits");
+        models.push(dump(&connection, scenario.schemas()).expect("dumps"));
+    }
+    let device = machine.lock().unwrap().device.crash_image(&|_| Keep::Lost);
+    drop(connection);
+    let found = scenario.judge("lying", device.clone(), SCRIPT.len(), &models);
+    assert!(found.is_err(), "a lost transaction goes unnoticed");
+    insert("lying", device);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI;
+    assert!(Connection::open_with_flags(uri("nothing.db", "lying"), flags).is_err());
+    remove("lying");
+}

@@ -1,0 +1,286 @@
+//! What SQLite hears when the device fails, decays or is full: an error, never wrong rows, and nothing that was
+//! committed is lost.
+
+mod common;
+
+use common::script::{SCRIPT, Scenario, dump, scenario};
+use common::{Machine, code_of, connect, formatted, insert, remove, uri, value};
+use rusqlite::{Connection, ffi};
+
+const IOERR: i32 = 10;
+const IOERR_DATA: i32 = IOERR | 32 << 8;
+
+/// Runs the script until a transaction fails; returns what was left after each and the error.
+fn run(
+    scenario: &Scenario,
+    connection: &Connection,
+    models: &[String],
+) -> (usize, Option<rusqlite::Error>) {
+    for (number, sql) in SCRIPT.iter().enumerate() {
+        if let Err(error) = connection.execute_batch(&scenario.statements(sql)) {
+            // The connection goes on reading what was committed, or says that it cannot.
+            match dump(connection, scenario.schemas()) {
+                Ok(text) => assert!(text == models[number] || text == models[number + 1]),
+                Err(error) => assert_eq!(code_of(&error) & 0xff, IOERR, "{error}"),
+            }
+            return (number, Some(error));
+        }
+    }
+    (SCRIPT.len(), None)
+}
+
+fn fail_at_each_request(scenario: &Scenario, step: usize) {
+    let device = formatted(common::script::BLOCKS, scenario.identity);
+    let image = format!("failing-{}", scenario.name);
+    let set_up = |device| {
+        let machine = insert(&image, device);
+        let connection = scenario.prepare(&image).expect("opens");
+        connection
+            .execute_batch("PRAGMA cache_size = 20")
+            .expect("sets");
+        machine.lock().unwrap().requests = 0;
+        (machine, connection)
+    };
+    // Once without a failure, to know what each transaction leaves and how many requests there are.
+    let (machine, connection) = set_up(device.clone());
+    let mut models = vec![dump(&connection, scenario.schemas()).unwrap()];
+    for sql in SCRIPT {
+        connection
+            .execute_batch(&scenario.statements(sql))
+            .expect("commits");
+        models.push(dump(&connection, scenario.schemas()).unwrap());
+    }
+    let requests = machine.lock().unwrap().requests;
+    drop(connection);
+    let mut failures = 0;
+    for left in (0..requests).step_by(step) {
+        let (machine, connection) = set_up(device.clone());
+        machine.lock().unwrap().requests_left = Some(left);
+        let (acknowledged, error) = run(scenario, &connection, &models);
+        if let Some(error) = error {
+            failures += 1;
+            assert_eq!(
+                code_of(&error) & 0xff,
+                IOERR,
+                "after {left} requests: {error}"
+            );
+        }
+        drop(connection);
+        let Machine { device, .. } = &*machine.lock().unwrap();
+        let cut = device.crash_image_random(left);
+        scenario
+            .judge(&image, cut, acknowledged, &models)
+            .unwrap_or_else(|what| panic!("device failed after {left} requests: {what}"));
+    }
+    assert!(failures > 20, "only {failures} failures reached SQLite");
+    println!(
+        "failing device, {}: {failures} failures told to SQLite, each judged after a power cut",
+        scenario.name
+    );
+}
+
+#[test]
+fn a_failing_device_is_an_io_error_with_a_rollback_journal() {
+    fail_at_each_request(&scenario("failing-delete", "delete", 21), 3);
+}
+
+#[test]
+fn a_failing_device_is_an_io_error_with_a_log() {
+    fail_at_each_request(&scenario("failing-wal", "wal", 22), 3);
+}
+
+#[test]
+fn a_decayed_block_is_an_error_and_never_wrong_rows() {
+    let image = "decaying";
+    let machine = insert(image, formatted(512, 23));
+    let connection = connect("plant.db", image).unwrap();
+    connection
+        .execute_batch(
+            "CREATE TABLE reading (id INTEGER PRIMARY KEY, raw BLOB);
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 40)
+             INSERT INTO reading SELECT i, zeroblob(3000) FROM n",
+        )
+        .unwrap();
+    let digest = "SELECT group_concat(id || ':' || length(raw) || ':' || quote(raw)) FROM reading";
+    let right: String = value(&connection, digest).unwrap();
+    drop(connection);
+    let device = machine.lock().unwrap().device.clone();
+    let mut told = 0;
+    let mut other = 0;
+    for block in 0..512 {
+        let mut rotten = device.clone();
+        rotten.inject_bit_rot(block, 8 * 2000 + 3);
+        insert(image, rotten);
+        let read =
+            connect("plant.db", image).and_then(|connection| value::<String>(&connection, digest));
+        match read {
+            Ok(text) => assert_eq!(text, right, "block {block}"),
+            Err(error) if code_of(&error) == IOERR_DATA => told += 1,
+            Err(_) => other += 1,
+        }
+    }
+    assert!(told >= 30, "only {told} of 512 blocks hold rows");
+    assert!(other <= 2, "{other} errors of another kind");
+    println!("bit rot: {told} blocks of rows are reported as damaged, the others harm nobody");
+    remove(image);
+}
+
+#[test]
+fn a_full_store_is_a_full_disk_and_loses_nothing() {
+    for (journal, identity) in [("delete", 24), ("wal", 25)] {
+        let image = format!("full-{journal}");
+        insert(&image, formatted(220, identity));
+        let connection = connect("plant.db", &image).unwrap();
+        let _: String = value(&connection, &format!("PRAGMA journal_mode = {journal}")).unwrap();
+        connection
+            .execute_batch("PRAGMA wal_autocheckpoint = 20; CREATE TABLE reading (id INTEGER PRIMARY KEY, raw BLOB)")
+            .unwrap();
+        let mut committed = 0;
+        let error = loop {
+            match connection.execute("INSERT INTO reading (raw) VALUES (randomblob(5000))", []) {
+                Ok(_) => committed += 1,
+                Err(error) => break error,
+            }
+            assert!(committed < 1000, "{journal}: never full");
+        };
+        assert_eq!(
+            code_of(&error) & 0xff,
+            ffi::SQLITE_FULL,
+            "{journal}: {error}"
+        );
+        assert!(committed > 10, "{journal}: only {committed} rows fit");
+        let count: i64 = value(&connection, "SELECT count(*) FROM reading").unwrap();
+        assert_eq!(count, committed, "{journal}");
+        drop(connection);
+        let connection = connect("plant.db", &image).unwrap();
+        let check: String = value(&connection, "PRAGMA integrity_check").unwrap();
+        assert_eq!(check, "ok", "{journal}");
+        let count: i64 = value(&connection, "SELECT count(*) FROM reading").unwrap();
+        assert_eq!(count, committed, "{journal}");
+        drop(connection);
+        remove(&image);
+    }
+}
+
+#[test]
+fn names_and_images_that_cannot_be_are_refused() {
+    let image = "refusing";
+    insert(image, formatted(256, 26));
+    let long = "n".repeat(53);
+    for (database, image, code) in [
+        ("a/b.db", image, ffi::SQLITE_CANTOPEN),
+        (long.as_str(), image, ffi::SQLITE_CANTOPEN),
+        ("plant.db", "", ffi::SQLITE_CANTOPEN),
+        ("plant.db", "no-such-image", ffi::SQLITE_CANTOPEN),
+    ] {
+        let error = connect(database, image).unwrap_err();
+        assert_eq!(code_of(&error), code, "{database} in {image}: {error}");
+    }
+    insert("empty-device", base::sim::SimDevice::new(64, 1));
+    assert_eq!(
+        code_of(&connect("plant.db", "empty-device").unwrap_err()),
+        ffi::SQLITE_NOTADB
+    );
+    // A copy of a store that is open would be taken for it.
+    let connection = connect(&long[..52], image).unwrap();
+    insert("copy", formatted(256, 26));
+    assert_eq!(
+        code_of(&connect("plant.db", "copy").unwrap_err()),
+        ffi::SQLITE_BUSY
+    );
+    connection.execute_batch("CREATE TABLE t (a)").unwrap();
+    drop(connection);
+    connect("plant.db", "copy").unwrap();
+    for name in [image, "copy", "empty-device"] {
+        remove(name);
+    }
+}
+
+/// A transaction over a database in an image and one outside it: no power cut could be answered rightly.
+#[test]
+fn a_transaction_beyond_the_image_is_refused_and_leaves_nothing() {
+    let folder =
+        std::env::temp_dir().join(format!("evenkeel-sqlite-beyond-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = format!("file:{}/outside.db", folder.display());
+    insert("beyond", formatted(512, 27));
+    insert("beyond-2", formatted(512, 28));
+    let inside = uri("inside.db", "beyond");
+    let other = uri("inside.db", "beyond-2");
+    for (main, attached) in [(&file, &inside), (&inside, &file), (&inside, &other)] {
+        let connection = Connection::open_with_flags(main, rusqlite::OpenFlags::default()).unwrap();
+        // rusqlite opens a plain path by the default VFS; an attached one must be told.
+        let attached = if attached.contains("vfs=") {
+            attached.clone()
+        } else {
+            format!("{attached}?vfs=unix")
+        };
+        connection
+            .execute("ATTACH ?1 AS other", [&attached])
+            .unwrap();
+        connection
+            .execute_batch(
+                "PRAGMA main.journal_mode = delete; PRAGMA other.journal_mode = delete;
+                 CREATE TABLE IF NOT EXISTS main.t (a); CREATE TABLE IF NOT EXISTS other.t (a);
+                 DELETE FROM main.t; DELETE FROM other.t",
+            )
+            .unwrap();
+        let error = connection
+            .execute_batch(
+                "BEGIN; INSERT INTO main.t VALUES (1); INSERT INTO other.t VALUES (1); COMMIT",
+            )
+            .unwrap_err();
+        assert_eq!(
+            code_of(&error) & 0xff,
+            IOERR,
+            "{main} with {attached}: {error}"
+        );
+        connection.execute_batch("ROLLBACK").ok();
+        // One by one they are fine.
+        connection
+            .execute_batch("INSERT INTO main.t VALUES (2); INSERT INTO other.t VALUES (2)")
+            .unwrap();
+        for schema in ["main", "other"] {
+            let sum: i64 = value(&connection, &format!("SELECT sum(a) FROM {schema}.t")).unwrap();
+            assert_eq!(sum, 2, "{main} with {attached}: {schema}");
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// The power goes while such a transaction is being refused: the journal names a super-journal that is elsewhere.
+#[test]
+fn a_cut_while_a_transaction_is_refused_rolls_back() {
+    let folder =
+        std::env::temp_dir().join(format!("evenkeel-sqlite-refused-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let machine = insert("refused", formatted(512, 29));
+    let connection = Connection::open(folder.join("outside.db")).unwrap();
+    connection
+        .execute("ATTACH ?1 AS other", [uri("inside.db", "refused")])
+        .unwrap();
+    connection
+        .execute_batch(
+            "CREATE TABLE main.t (a); CREATE TABLE other.t (a); INSERT INTO other.t VALUES (1)",
+        )
+        .unwrap();
+    machine.lock().unwrap().records = true;
+    connection
+        .execute_batch("BEGIN; INSERT INTO main.t VALUES (2); UPDATE other.t SET a = 2; COMMIT")
+        .unwrap_err();
+    drop(connection);
+    let moments = std::mem::take(&mut machine.lock().unwrap().moments);
+    let mut hot = 0;
+    for moment in &moments {
+        insert(
+            "refused",
+            moment.device.crash_image(&|_| base::sim::Keep::Whole),
+        );
+        let connection = connect("inside.db", "refused").unwrap();
+        let a: i64 = value(&connection, "SELECT a FROM t").unwrap();
+        assert_eq!(a, 1);
+        hot += 1;
+    }
+    assert!(hot >= 4, "only {hot} moments");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
