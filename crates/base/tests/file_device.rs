@@ -142,6 +142,12 @@ fn names_what_it_cannot_open() {
         assert!(matches!(error, DeviceError::Open { .. }));
         assert!(error.to_string().contains(no_device), "{error}");
     }
+    // Nobody is at the other end of this one; waiting for somebody would be the end of the test.
+    let fifo = Scratch::new("fifo");
+    let name = std::ffi::CString::new(fifo.0.to_str().unwrap()).unwrap();
+    // SAFETY: the path ends with a zero and outlives the call.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    FileDevice::open(&fifo.0, &read_only).unwrap_err();
 }
 
 #[test]

@@ -91,8 +91,12 @@ impl FileDevice {
             source,
         };
         // Asked before opening, because O_EXCL without O_CREAT has a meaning only for block devices.
-        let is_block_device =
-            std::fs::metadata(path).is_ok_and(|data| data.file_type().is_block_device());
+        let kind = std::fs::metadata(path).map(|data| data.file_type()).ok();
+        if kind.is_some_and(|kind| !kind.is_file() && !kind.is_block_device()) {
+            // Opening a FIFO would wait for its other end.
+            return Err(failed(no_device()));
+        }
+        let is_block_device = kind.is_some_and(|kind| kind.is_block_device());
         let creates = options
             .create_bytes
             .filter(|_| !is_block_device && !options.read_only);
@@ -128,10 +132,7 @@ impl FileDevice {
         })?;
         let kind = file.metadata().map_err(failed)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
-            return Err(failed(Error::new(
-                ErrorKind::InvalidInput,
-                "neither a regular file nor a block device",
-            )));
+            return Err(failed(no_device()));
         }
         // Only now, with the lock held: nobody else can be deciding about the length.
         let bytes = if is_block_device {
@@ -381,6 +382,13 @@ impl BlockDevice for FileDevice {
     fn reset_write_blocks_max(&mut self) {
         self.counters.write_blocks_max = 0;
     }
+}
+
+fn no_device() -> Error {
+    Error::new(
+        ErrorKind::InvalidInput,
+        "neither a regular file nor a block device",
+    )
 }
 
 /// Opens the file; the second value says whether this call created it.

@@ -1,0 +1,173 @@
+//! The codes of the C interface, and the text that goes with the last one.
+
+use base::error::Code;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// It is done.
+pub const KEELFLASH_OK: i32 = 0;
+/// A device or the operating system failed; trying again may help.
+pub const KEELFLASH_IO: i32 = -1;
+/// Stored bytes are damaged; nothing of them was returned.
+pub const KEELFLASH_CORRUPT: i32 = -2;
+/// No room: no free blocks, or no room for the name.
+pub const KEELFLASH_FULL: i32 = -3;
+/// Somebody else has the store, or as many files or stores are open as may be.
+pub const KEELFLASH_BUSY: i32 = -6;
+/// The call makes no sense: NULL, a name or a size that cannot be, something that is no handle.
+pub const KEELFLASH_INVALID: i32 = -7;
+/// Not permitted: the store is open for reading only, or the system forbids it.
+pub const KEELFLASH_DENIED: i32 = -8;
+/// The handle has been closed, or its file was deleted or replaced.
+pub const KEELFLASH_GONE: i32 = -9;
+/// Not a store, or one of a format that this library does not know.
+pub const KEELFLASH_UNSUPPORTED: i32 = -10;
+/// There is no such file.
+pub const KEELFLASH_NOT_FOUND: i32 = -11;
+/// There is such a file already, or something that would be overwritten.
+pub const KEELFLASH_EXISTS: i32 = -12;
+/// The library itself is at fault. The store in question takes no more calls but to be closed.
+pub const KEELFLASH_INTERNAL: i32 = -100;
+
+/// Why a call failed: a code and a line of text.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: i32,
+    text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: i32, text: impl Into<String>) -> Self {
+        Self {
+            code,
+            text: text.into(),
+        }
+    }
+
+    pub(crate) fn invalid(text: impl Into<String>) -> Self {
+        Self::new(KEELFLASH_INVALID, text)
+    }
+
+    /// What failed, in front of why.
+    pub(crate) fn about(mut self, what: &str) -> Self {
+        self.text = format!("{what}: {}", self.text);
+        self
+    }
+}
+
+impl From<flash::Error> for Failure {
+    fn from(error: flash::Error) -> Self {
+        Self::new(error.code().c_value(), error.to_string())
+    }
+}
+
+impl From<base::block::DeviceError> for Failure {
+    fn from(error: base::block::DeviceError) -> Self {
+        Self::new(error.code().c_value(), error.to_string())
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::new(CString::default());
+}
+
+/// Remembers the text for [`last_text`]. A zero in it would end it; there is none in any text of the store.
+fn remember(text: &str) {
+    let text = text.replace('\0', "\\0");
+    let text = CString::new(text).unwrap_or_default();
+    // A thread that is ending has no text any more.
+    LAST.try_with(|last| last.replace(text)).ok();
+}
+
+/// The text of the last failure in this thread; it stays where it is until the next one.
+pub(crate) fn last_text() -> *const c_char {
+    let text = LAST.try_with(|last| last.borrow().as_ptr());
+    text.unwrap_or(c"".as_ptr())
+}
+
+/// Runs the body of a function of the interface: whatever it does, a code comes out.
+pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
+    // What a panic leaves behind half done is in a store, whose lock then refuses everything but closing.
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return KEELFLASH_OK,
+        Ok(Err(failure)) => failure,
+        Err(_) => Failure::new(
+            KEELFLASH_INTERNAL,
+            "a defect of libkeelflash; close the store, and please report what was on standard error",
+        ),
+    };
+    remember(&failure.text);
+    failure.code
+}
+
+/// The name of a code.
+pub(crate) fn name_of(code: i32) -> &'static CStr {
+    match Code::from_c_value(code) {
+        _ if code == KEELFLASH_OK => c"ok",
+        _ if code == KEELFLASH_INTERNAL => c"internal",
+        Some(Code::Io) => c"io",
+        Some(Code::Corrupt) => c"corrupt",
+        Some(Code::Full) => c"full",
+        Some(Code::Busy) => c"busy",
+        Some(Code::Invalid) => c"invalid",
+        Some(Code::Denied) => c"denied",
+        Some(Code::Gone) => c"gone",
+        Some(Code::Unsupported) => c"unsupported",
+        Some(Code::NotFound) => c"not-found",
+        Some(Code::Exists) => c"exists",
+        _ => c"unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_the_table() {
+        for (value, code) in [
+            (KEELFLASH_IO, Code::Io),
+            (KEELFLASH_CORRUPT, Code::Corrupt),
+            (KEELFLASH_FULL, Code::Full),
+            (KEELFLASH_BUSY, Code::Busy),
+            (KEELFLASH_INVALID, Code::Invalid),
+            (KEELFLASH_DENIED, Code::Denied),
+            (KEELFLASH_GONE, Code::Gone),
+            (KEELFLASH_UNSUPPORTED, Code::Unsupported),
+            (KEELFLASH_NOT_FOUND, Code::NotFound),
+            (KEELFLASH_EXISTS, Code::Exists),
+        ] {
+            assert_eq!(value, code.c_value());
+            assert_eq!(name_of(value).to_str().unwrap(), code.name());
+        }
+        assert_eq!(Code::from_c_value(KEELFLASH_INTERNAL), None);
+        assert_eq!(name_of(12345), c"unknown");
+    }
+
+    #[test]
+    fn a_panic_becomes_a_code_and_a_text() {
+        let code = guard(|| panic!("this panic belongs to the test"));
+        assert_eq!(code, KEELFLASH_INTERNAL);
+        // SAFETY: the text of this thread ends with a zero and stays until the next failure.
+        let text = unsafe { CStr::from_ptr(last_text()) };
+        assert!(text.to_str().unwrap().contains("defect"));
+    }
+
+    #[test]
+    fn the_text_belongs_to_the_thread() {
+        // SAFETY: as above.
+        let text = || unsafe { CStr::from_ptr(last_text()) }.to_owned();
+        assert_eq!(text().as_c_str(), c"");
+        assert_eq!(
+            guard(|| Err(Failure::invalid("a\0b").about("x"))),
+            KEELFLASH_INVALID
+        );
+        assert_eq!(text().as_c_str(), c"x: a\\0b");
+        assert_eq!(guard(|| Ok(())), KEELFLASH_OK);
+        assert_eq!(text().as_c_str(), c"x: a\\0b", "a success leaves it");
+        std::thread::spawn(move || assert_eq!(text().as_c_str(), c""))
+            .join()
+            .unwrap();
+    }
+}

@@ -1,0 +1,310 @@
+//! Handles: numbers in the shape of pointers, looked up in two tables and never followed.
+//!
+//! A number has the kind of thing in its lowest bits, then a place in the table, then how often that place has been
+//! used before. So a closed handle is told from the one that has its place now, until the last part wraps around:
+//! after 2^46 uses of one place, on 32-bit machines after 16,384.
+
+use crate::failure::{Failure, KEELFLASH_BUSY, KEELFLASH_GONE, KEELFLASH_INTERNAL};
+use base::block::FileDevice;
+use flash::{FileHandle, Store};
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Stores that may be open in one process.
+pub(crate) const STORES_MAX: usize = 256;
+/// Files that may be open in one process, in all stores together.
+pub(crate) const FILES_MAX: usize = 1 << 16;
+
+const KIND_BITS: u32 = 2;
+const PLACE_BITS: u32 = 16;
+const GENERATION_MASK: usize = usize::MAX >> (KIND_BITS + PLACE_BITS);
+
+/// What a handle stands for; 0 would make NULL a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Store = 1,
+    File = 2,
+}
+
+struct Place<T> {
+    /// How often this place has been given back.
+    generation: usize,
+    content: Option<T>,
+}
+
+/// Things by handle.
+struct Table<T> {
+    kind: Kind,
+    places: Vec<Place<T>>,
+    free: Vec<usize>,
+    places_max: usize,
+}
+
+impl<T> Table<T> {
+    const fn new(kind: Kind, places_max: usize) -> Self {
+        Self {
+            kind,
+            places: Vec::new(),
+            free: Vec::new(),
+            places_max,
+        }
+    }
+
+    fn insert(&mut self, content: T) -> Result<usize, Failure> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None if self.places.len() < self.places_max => {
+                self.places.push(Place {
+                    generation: 0,
+                    content: None,
+                });
+                self.places.len() - 1
+            }
+            None => {
+                let text = format!("{} are open in this process; close some", self.places_max);
+                return Err(Failure::new(KEELFLASH_BUSY, text));
+            }
+        };
+        self.places[place].content = Some(content);
+        let generation = self.places[place].generation & GENERATION_MASK;
+        Ok((generation << PLACE_BITS | place) << KIND_BITS | self.kind as usize)
+    }
+
+    fn find(&self, handle: usize) -> Result<usize, Failure> {
+        if handle & ((1 << KIND_BITS) - 1) != self.kind as usize {
+            return Err(Failure::invalid(match self.kind {
+                Kind::Store => "this is no handle of a store",
+                Kind::File => "this is no handle of a file",
+            }));
+        }
+        let place = handle >> KIND_BITS & ((1 << PLACE_BITS) - 1);
+        let generation = handle >> (KIND_BITS + PLACE_BITS);
+        match self.places.get(place) {
+            Some(found)
+                if found.generation & GENERATION_MASK == generation && found.content.is_some() =>
+            {
+                Ok(place)
+            }
+            Some(_) => Err(Failure::new(
+                KEELFLASH_GONE,
+                match self.kind {
+                    Kind::Store => "the store of this handle has been closed",
+                    Kind::File => "the file of this handle, or its store, has been closed",
+                },
+            )),
+            None => Err(Failure::invalid("this handle has never been given out")),
+        }
+    }
+
+    fn get(&self, handle: usize) -> Result<&T, Failure> {
+        let place = self.find(handle)?;
+        let content = self.places[place].content.as_ref();
+        content.ok_or_else(|| Failure::new(KEELFLASH_GONE, "this handle has been closed"))
+    }
+
+    fn remove(&mut self, handle: usize) -> Result<T, Failure> {
+        let place = self.find(handle)?;
+        self.take(place)
+            .ok_or_else(|| Failure::new(KEELFLASH_GONE, "this handle has been closed"))
+    }
+
+    fn take(&mut self, place: usize) -> Option<T> {
+        let found = self.places.get_mut(place)?;
+        let content = found.content.take()?;
+        found.generation = found.generation.wrapping_add(1);
+        self.free.push(place);
+        Some(content)
+    }
+
+    fn remove_all(&mut self, is_meant: impl Fn(&T) -> bool) {
+        for place in 0..self.places.len() {
+            if self.places[place].content.as_ref().is_some_and(&is_meant) {
+                self.take(place);
+            }
+        }
+    }
+}
+
+/// A store that calls take turns on; `None` once it is closed.
+pub(crate) type Shared = Arc<Mutex<Option<Store<FileDevice>>>>;
+
+#[derive(Clone)]
+struct File {
+    store: Shared,
+    file: FileHandle,
+}
+
+static STORES: Mutex<Table<Shared>> = Mutex::new(Table::new(Kind::Store, STORES_MAX));
+static FILES: Mutex<Table<File>> = Mutex::new(Table::new(Kind::File, FILES_MAX));
+
+thread_local! {
+    /// Whether this thread is in a function of the caller that is shown a list.
+    static IS_VISITING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Nothing in the tables can be half done: they are changed in single steps that do not panic.
+fn table<T>(table: &Mutex<Table<T>>) -> MutexGuard<'_, Table<T>> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for its turn on the store, unless that could never come.
+fn lock(store: &Shared) -> Result<MutexGuard<'_, Option<Store<FileDevice>>>, Failure> {
+    refuse_visitor()?;
+    store.lock().map_err(|_| {
+        Failure::new(
+            KEELFLASH_INTERNAL,
+            "an earlier call has met a defect of libkeelflash; close the store and open it again",
+        )
+    })
+}
+
+/// A function that is shown a list runs while its store is held: another call would wait for itself.
+pub(crate) fn refuse_visitor() -> Result<(), Failure> {
+    if IS_VISITING.with(Cell::get) {
+        let text = "a function that is shown a list must not use the library";
+        return Err(Failure::new(KEELFLASH_BUSY, text));
+    }
+    Ok(())
+}
+
+/// Calls a function of the caller's; in it [`refuse_visitor`] refuses.
+pub(crate) fn visiting<T>(call: impl FnOnce() -> T) -> T {
+    IS_VISITING.with(|visiting| visiting.set(true));
+    let result = call();
+    IS_VISITING.with(|visiting| visiting.set(false));
+    result
+}
+
+/// Gives a store a handle.
+pub(crate) fn insert_store(store: Store<FileDevice>) -> Result<usize, Failure> {
+    table(&STORES).insert(Arc::new(Mutex::new(Some(store))))
+}
+
+/// Closes a store and its files; nothing of it is left even when this fails.
+pub(crate) fn close_store(handle: usize) -> Result<(), Failure> {
+    refuse_visitor()?;
+    let shared = table(&STORES).remove(handle)?;
+    table(&FILES).remove_all(|file| Arc::ptr_eq(&file.store, &shared));
+    let poisoned = shared.is_poisoned();
+    let store = shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+    match store {
+        // After a defect it is left as after a power cut; the next opening recovers it.
+        Some(store) if !poisoned => Ok(store.close().map(|_| ())?),
+        _ => Ok(()),
+    }
+}
+
+fn closed() -> Failure {
+    Failure::new(KEELFLASH_GONE, "the store of this handle has been closed")
+}
+
+/// Does something with a store.
+pub(crate) fn with_store<T>(
+    handle: usize,
+    work: impl FnOnce(&mut Store<FileDevice>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let shared = table(&STORES).get(handle)?.clone();
+    let mut store = lock(&shared)?;
+    work(store.as_mut().ok_or_else(closed)?)
+}
+
+/// Does something with a store that opens a file, and gives the file a handle.
+pub(crate) fn open_file(
+    handle: usize,
+    work: impl FnOnce(&mut Store<FileDevice>) -> Result<FileHandle, Failure>,
+) -> Result<usize, Failure> {
+    let shared = table(&STORES).get(handle)?.clone();
+    let mut guard = lock(&shared)?;
+    let store = guard.as_mut().ok_or_else(closed)?;
+    let file = work(store)?;
+    let inserted = table(&FILES).insert(File {
+        store: shared.clone(),
+        file,
+    });
+    if inserted.is_err() {
+        store.close_file(file);
+    }
+    inserted
+}
+
+/// Closes a file.
+pub(crate) fn close_file(handle: usize) -> Result<(), Failure> {
+    refuse_visitor()?;
+    let found = table(&FILES).remove(handle)?;
+    if let Some(store) = lock(&found.store)?.as_mut() {
+        store.close_file(found.file);
+    }
+    Ok(())
+}
+
+/// Does something with a file.
+pub(crate) fn with_file<T>(
+    handle: usize,
+    work: impl FnOnce(&mut Store<FileDevice>, FileHandle) -> flash::Result<T>,
+) -> Result<T, Failure> {
+    let found = table(&FILES).get(handle)?.clone();
+    let mut store = lock(&found.store)?;
+    let store = store.as_mut().ok_or_else(closed)?;
+    Ok(work(store, found.file)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{KEELFLASH_INVALID, guard};
+
+    fn code<T>(result: Result<T, Failure>) -> i32 {
+        guard(|| result.map(|_| ()))
+    }
+
+    #[test]
+    fn closed_and_foreign_handles_are_told_from_living_ones() {
+        let mut files = Table::new(Kind::File, 3);
+        let mut stores = Table::new(Kind::Store, 3);
+        let first = files.insert("first").unwrap();
+        let second = files.insert("second").unwrap();
+        let store = stores.insert("store").unwrap();
+        assert!(first != 0 && first != second && first != store);
+        assert_eq!(*files.get(first).unwrap(), "first");
+        assert_eq!(files.remove(first).unwrap(), "first");
+        assert_eq!(code(files.get(first)), KEELFLASH_GONE);
+        assert_eq!(code(files.remove(first)), KEELFLASH_GONE);
+        // Another thing in the same place has another handle.
+        let third = files.insert("third").unwrap();
+        assert_ne!(third, first);
+        assert_eq!(code(files.get(first)), KEELFLASH_GONE);
+        assert_eq!(*files.get(third).unwrap(), "third");
+        for wrong in [
+            0,
+            store,
+            usize::MAX,
+            third | 3,
+            1 << KIND_BITS,
+            third + (1 << (KIND_BITS + 8)),
+        ] {
+            assert_eq!(code(files.get(wrong)), KEELFLASH_INVALID, "{wrong:x}");
+        }
+        files.insert("fourth").unwrap();
+        assert_eq!(
+            code(files.insert("one more than there are places")),
+            KEELFLASH_BUSY
+        );
+        files.remove_all(|name| name.starts_with('t'));
+        assert_eq!(code(files.get(third)), KEELFLASH_GONE);
+        assert_eq!(*files.get(second).unwrap(), "second");
+        files.insert("fifth").unwrap();
+    }
+
+    #[test]
+    fn uses_of_a_place_wrap_around_without_harm() {
+        let mut files = Table::new(Kind::File, 1);
+        let first = files.insert(()).unwrap();
+        files.remove(first).unwrap();
+        files.places[0].generation = GENERATION_MASK;
+        let last = files.insert(()).unwrap();
+        assert!(files.get(last).is_ok() && files.get(first).is_err());
+        files.remove(last).unwrap();
+        let again = files.insert(()).unwrap();
+        assert!(files.get(again).is_ok() && files.get(last).is_err());
+    }
+}

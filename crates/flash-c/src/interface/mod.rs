@@ -1,0 +1,9 @@
+//! The functions of the library, in the order of the header.
+
+mod file;
+mod store;
+mod text;
+
+pub use file::*;
+pub use store::*;
+pub use text::*;

@@ -1,0 +1,509 @@
+//! Stores as a whole, and files by name.
+
+use crate::failure::{Failure, KEELFLASH_EXISTS, KEELFLASH_IO, guard};
+use crate::handles::{close_store, insert_store, refuse_visitor, visiting, with_store};
+use crate::pointer::{check_output, data, name, path, put};
+use base::block::{
+    BLOCK_BYTES, BlockDevice, Content, DeviceError, FileDevice, FileDeviceOptions, Geometry,
+    find_content, find_holder,
+};
+use flash::{FormatOptions, OpenOptions, Store};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+
+/// A store. Opaque.
+#[allow(non_camel_case_types)]
+pub struct keelflash_store {
+    _opaque: (),
+}
+
+/// For keelflash_format: overwrite what is there. Without it only a new or empty file is formatted, or a device that
+/// holds nothing known and begins with zeros. What is in use or mounted is never overwritten.
+pub const KEELFLASH_OVERWRITE: u32 = 1;
+/// For keelflash_format: do not write the whole image file now. The disk below may then be full, and slower, when the
+/// store needs it.
+pub const KEELFLASH_SPARSE: u32 = 2;
+/// For keelflash_open: change nothing. Several programs may read a store at the same time while none writes to it.
+pub const KEELFLASH_READ_ONLY: u32 = 4;
+
+/// Longest name of a store for which none is given.
+const NAME_BYTES_DEFAULT: u32 = 255;
+
+/// What is known of a file without reading it.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct keelflash_file_stat {
+    /// Bytes in the file.
+    pub length_bytes: u64,
+    /// Blocks of 4 KiB that hold them.
+    pub blocks: u64,
+    /// Blocks that the file owns, including those reserved for appends.
+    pub blocks_owned: u64,
+    /// Identity of the content: a replaced file has a new one.
+    pub file_id: u64,
+}
+
+impl keelflash_file_stat {
+    fn of(stat: &flash::Stat) -> Self {
+        Self {
+            length_bytes: stat.length_bytes,
+            blocks: stat.blocks,
+            blocks_owned: stat.blocks_owned,
+            file_id: stat.file_id,
+        }
+    }
+}
+
+/// Figures of an open store. A later version may have more at the end.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct keelflash_store_statistics {
+    /// Blocks of 4 KiB that files may own.
+    pub blocks_total: u64,
+    /// Of these, blocks that no file owns.
+    pub blocks_free: u64,
+    /// Files in the store.
+    pub files: u64,
+    /// Files that the name table was sized for.
+    pub files_max: u64,
+    /// How often the store has been opened for writing.
+    pub mounts: u64,
+    /// Read requests to the device since the store was opened.
+    pub device_reads: u64,
+    /// Blocks in them.
+    pub device_blocks_read: u64,
+    /// Write requests to the device since the store was opened, each one contiguous range.
+    pub device_writes: u64,
+    /// Blocks in them.
+    pub device_blocks_written: u64,
+    /// Flushes of the device since the store was opened.
+    pub device_flushes: u64,
+    /// Blocks of the name table that a second copy stood in for since the store was opened.
+    pub table_blocks_healed: u64,
+    /// Memory of the open store in bytes.
+    pub memory_bytes: u64,
+}
+
+/// Device operations of one call at most, whatever the store holds.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct keelflash_bound {
+    /// Read requests.
+    pub reads: u64,
+    /// Blocks of 4 KiB in them.
+    pub blocks_read: u64,
+    /// Write requests, each one contiguous range.
+    pub writes: u64,
+    /// Blocks in them.
+    pub blocks_written: u64,
+    /// Flushes.
+    pub flushes: u64,
+}
+
+/// Is shown a file. Any answer but 0 ends the list. It must not use the library; `name` and `stat` are valid until it
+/// returns.
+#[allow(non_camel_case_types)]
+pub type keelflash_visit_file = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        name: *const c_char,
+        stat: *const keelflash_file_stat,
+    ) -> c_int,
+>;
+
+/// Is shown what a call may cost. Any answer but 0 ends the list. `call` and `bound` are valid until it returns.
+#[allow(non_camel_case_types)]
+pub type keelflash_visit_bound = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        call: *const c_char,
+        bound: *const keelflash_bound,
+    ) -> c_int,
+>;
+
+/// Makes an empty store in the image file or on the block device at `path`, and opens it for writing.
+///
+/// `size_bytes`: size of the image file; 0 for a device, which has its own size, and for a file that is to keep its
+/// size. A longer file keeps its size in any case. `files_max`: number of files to size the name table for; not a
+/// limit. `name_bytes_max`: longest name, at most 255; 0 stands for 255. `flags`: KEELFLASH_OVERWRITE,
+/// KEELFLASH_SPARSE, or both, or 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keelflash_format(
+    path: *const c_char,
+    size_bytes: u64,
+    files_max: u64,
+    name_bytes_max: u32,
+    flags: u32,
+    store: *mut *mut keelflash_store,
+) -> i32 {
+    guard(|| {
+        check_output(store)?;
+        refuse_visitor()?;
+        // SAFETY: the header's rules for pointers.
+        let path = unsafe { self::path(path)? };
+        check_flags(flags, KEELFLASH_OVERWRITE | KEELFLASH_SPARSE)?;
+        let name_bytes_max = match name_bytes_max {
+            0 => NAME_BYTES_DEFAULT,
+            bytes => bytes,
+        };
+        let options = FormatOptions {
+            files_max,
+            name_bytes_max: u16::try_from(name_bytes_max)
+                .map_err(|_| Failure::invalid("name_bytes_max is more than 255"))?,
+            uuid: random()?,
+            hash_key: random()?,
+        };
+        let about = |failure: Failure| failure.about(&path.display().to_string());
+        let made = format(path, size_bytes, &options, flags).map_err(about)?;
+        let handle = insert_store(made)?;
+        // SAFETY: checked above.
+        unsafe { put(store, std::ptr::without_provenance_mut(handle)) };
+        Ok(())
+    })
+}
+
+/// A file that is removed unless the store in it is made.
+struct Created(Option<PathBuf>);
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+fn format(
+    path: &Path,
+    size_bytes: u64,
+    options: &FormatOptions,
+    flags: u32,
+) -> Result<Store<FileDevice>, Failure> {
+    let mut created = Created(None);
+    let found = std::fs::metadata(path).ok();
+    let size_kept = match &found {
+        None => 0,
+        Some(found) => {
+            // Held before it is looked at, and refused to whoever has it already.
+            let held = open_device(path, &device_options(false))?;
+            if flags & KEELFLASH_OVERWRITE == 0 {
+                refuse_content(path)?;
+            }
+            if held.is_block_device() {
+                held.geometry().block_count * BLOCK_BYTES as u64
+            } else {
+                found.len()
+            }
+        }
+    };
+    // What cannot become a store must not cost what is there.
+    let size_bytes = size_bytes.max(size_kept);
+    options.check(Geometry {
+        block_count: size_bytes / BLOCK_BYTES as u64,
+    })?;
+    if found.is_none() {
+        created.0 = Some(path.to_path_buf());
+    }
+    let mut device = open_device(
+        path,
+        &FileDeviceOptions {
+            create_bytes: Some(size_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64),
+            ..device_options(false)
+        },
+    )?;
+    if flags & KEELFLASH_SPARSE == 0 {
+        device.write_zeros(&mut |_| {})?;
+    }
+    if found.is_some() {
+        device.clear_ends()?;
+    }
+    let store = Store::format(device, options)?;
+    created.0 = None;
+    Ok(store)
+}
+
+fn device_options(read_only: bool) -> FileDeviceOptions {
+    FileDeviceOptions {
+        create_bytes: None,
+        read_only,
+        direct: true,
+        exclusive: true,
+    }
+}
+
+/// Opens the device. The caller puts the path in front of the text of a failure.
+fn open_device(path: &Path, options: &FileDeviceOptions) -> Result<FileDevice, Failure> {
+    FileDevice::open(path, options).map_err(|error| {
+        let text = match &error {
+            DeviceError::Open { source, .. } => source.to_string(),
+            DeviceError::InUse { .. } => find_holder(path)
+                .unwrap_or_else(|| "another process has it; end that one, then try again".into()),
+            other => other.to_string(),
+        };
+        Failure::new(error.code().c_value(), text)
+    })
+}
+
+fn refuse_content(path: &Path) -> Result<(), Failure> {
+    let content = find_content(path).map_err(|error| {
+        let code = base::error::Code::from_io(&error);
+        Failure::new(code.c_value(), error.to_string())
+    })?;
+    let wrong = match content {
+        Content::Missing | Content::Empty => return Ok(()),
+        Content::Known(known) => format!("holds {}", known.join(" and ")),
+        Content::Unknown => "is not empty".to_owned(),
+    };
+    Err(Failure::new(
+        KEELFLASH_EXISTS,
+        format!("{wrong}; KEELFLASH_OVERWRITE would erase it"),
+    ))
+}
+
+fn check_flags(flags: u32, known: u32) -> Result<(), Failure> {
+    if flags & !known != 0 {
+        return Err(Failure::invalid(format!(
+            "the flags {:#x} mean nothing here",
+            flags & !known
+        )));
+    }
+    Ok(())
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    let mut bytes = [0_u8; N];
+    // SAFETY: the kernel writes at most the given number of bytes, which `bytes` has.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
+    // Up to 256 bytes come whole, whatever signals arrive.
+    if usize::try_from(got) == Ok(N) {
+        Ok(bytes)
+    } else {
+        let error = std::io::Error::last_os_error();
+        Err(Failure::new(
+            KEELFLASH_IO,
+            format!("the kernel gives no random numbers: {error}"),
+        ))
+    }
+}
+
+/// Opens the store at `path`; what a power cut has interrupted is mended, or with KEELFLASH_READ_ONLY seen as mended.
+///
+/// `open_files_max`: files that may be open at one time, whose memory is taken now; 0 stands for 64. `flags`:
+/// KEELFLASH_READ_ONLY or 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keelflash_open(
+    path: *const c_char,
+    open_files_max: u32,
+    flags: u32,
+    store: *mut *mut keelflash_store,
+) -> i32 {
+    /// More would only cost memory.
+    const OPEN_FILES_LIMIT: usize = crate::handles::FILES_MAX;
+    guard(|| {
+        check_output(store)?;
+        refuse_visitor()?;
+        // SAFETY: the header's rules for pointers.
+        let path = unsafe { self::path(path)? };
+        check_flags(flags, KEELFLASH_READ_ONLY)?;
+        let read_only = flags & KEELFLASH_READ_ONLY != 0;
+        let mut options = OpenOptions {
+            read_only,
+            ..OpenOptions::default()
+        };
+        if open_files_max > 0 {
+            options.open_files_max = open_files_max as usize;
+        }
+        if options.open_files_max > OPEN_FILES_LIMIT {
+            let text = format!("open_files_max is more than {OPEN_FILES_LIMIT}");
+            return Err(Failure::invalid(text));
+        }
+        let about = |failure: Failure| failure.about(&path.display().to_string());
+        let device = open_device(path, &device_options(read_only)).map_err(about)?;
+        let opened = Store::open(device, &options).map_err(|error| about(error.into()))?;
+        let handle = insert_store(opened)?;
+        // SAFETY: checked above.
+        unsafe { put(store, std::ptr::without_provenance_mut(handle)) };
+        Ok(())
+    })
+}
+
+/// Closes a store and its files. The handle is gone whatever the answer; a failure means that the device failed, and
+/// nothing that was durable is lost by it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keelflash_close(store: *mut keelflash_store) -> i32 {
+    guard(|| close_store(store.addr()))
+}
+
+/// Makes durable everything that was written before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keelflash_sync(store: *mut keelflash_store) -> i32 {
+    guard(|| with_store(store.addr(), |store| Ok(store.sync()?)))
+}
+
+/// Replaces the whole content of the file `name`, making it if absent. Durable and atomic: after a power cut it is the
+/// old content or the new one. Handles of the old file are gone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keelflash_replace(
+    store: *mut keelflash_store,
+    name: *const c_char,
+    data: *const c_void,
+    length: usize,
+) -> i32 {
+    guard(|| {
+        // SAFETY: the header's rules for pointers.
+        let (name, data) = unsafe { (self::name(name)?, self::data(data, length)?) };
+        with_store(store.addr(), |store| named(name, store.replace(name, data)))
+    })
+}
+
+/// Deletes the file `name`. Durable and atomic; handles of it are gone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keelflash_delete(store: *mut keelflash_store, name: *const c_char) -> i32 {
+    guard(|| {
+        // SAFETY: the header's rules for pointers.
+        let name = unsafe { self::name(name)? };
+        with_store(store.addr(), |store| named(name, store.delete(name)))
+    })
+}
+
+/// Gives the file `from` the name `to`, in place of a file of that name if there is one. Durable and atomic. Handles of
+/// the renamed file stay; those of one that it replaces are gone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keelflash_rename(
+    store: *mut keelflash_store,
+    from: *const c_char,
+    to: *const c_char,
+) -> i32 {
+    guard(|| {
+        // SAFETY: the header's rules for pointers.
+        let (from, to) = unsafe { (self::name(from)?, self::name(to)?) };
+        let both = || format!("{from} to {to}");
+        with_store(store.addr(), |store| {
+            let renamed = store.rename(from, to);
+            renamed.map_err(|error| Failure::from(error).about(&both()))
+        })
+    })
+}
+
+/// What is known of the file `name`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keelflash_stat(
+    store: *mut keelflash_store,
+    name: *const c_char,
+    stat: *mut keelflash_file_stat,
+) -> i32 {
+    guard(|| {
+        check_output(stat)?;
+        // SAFETY: the header's rules for pointers.
+        let name = unsafe { self::name(name)? };
+        let found = with_store(store.addr(), |store| named(name, store.stat(name)))?;
+        // SAFETY: checked above.
+        unsafe { put(stat, keelflash_file_stat::of(&found)) };
+        Ok(())
+    })
+}
+
+/// Shows every file to `visit`, in no particular order. When a part of the name table is damaged, what can be read is
+/// shown all the same, and the answer is KEELFLASH_CORRUPT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keelflash_list(
+    store: *mut keelflash_store,
+    visit: keelflash_visit_file,
+    context: *mut c_void,
+) -> i32 {
+    guard(|| {
+        let Some(visit) = visit else {
+            return Err(Failure::invalid("the function to visit files is NULL"));
+        };
+        let mut goes_on = true;
+        with_store(store.addr(), |store| {
+            let listed = store.list(&mut |name, stat| {
+                let Ok(name) = CString::new(name) else {
+                    return;
+                };
+                if goes_on {
+                    let stat = keelflash_file_stat::of(stat);
+                    // SAFETY: the caller's function, with pointers that are valid until it returns.
+                    let shown = || unsafe { visit(context, name.as_ptr(), &raw const stat) };
+                    goes_on = visiting(shown) == 0;
+                }
+            });
+            if goes_on { Ok(listed?) } else { Ok(()) }
+        })
+    })
+}
+
+/// Figures of the store. `statistics_bytes` is sizeof(keelflash_store_statistics) as the caller knows it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keelflash_statistics(
+    store: *mut keelflash_store,
+    statistics: *mut keelflash_store_statistics,
+    statistics_bytes: usize,
+) -> i32 {
+    guard(|| {
+        check_output(statistics)?;
+        if statistics_bytes < size_of::<keelflash_store_statistics>() {
+            return Err(Failure::invalid(format!(
+                "statistics_bytes is {statistics_bytes}, less than sizeof(keelflash_store_statistics)"
+            )));
+        }
+        let figures = with_store(store.addr(), |store| {
+            let figures = store.statistics();
+            Ok(keelflash_store_statistics {
+                blocks_total: figures.blocks_total,
+                blocks_free: figures.blocks_free,
+                files: figures.files,
+                files_max: figures.files_max,
+                mounts: figures.mounts,
+                device_reads: figures.device.reads,
+                device_blocks_read: figures.device.blocks_read,
+                device_writes: figures.device.writes,
+                device_blocks_written: figures.device.blocks_written,
+                device_flushes: figures.device.flushes,
+                table_blocks_healed: figures.table_blocks_healed,
+                memory_bytes: store.bounds().memory_bytes(),
+            })
+        })?;
+        // SAFETY: checked above.
+        unsafe { put(statistics, figures) };
+        Ok(())
+    })
+}
+
+/// Shows the most device operations that each call can need on this store to `visit`, the calls in words.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keelflash_bounds(
+    store: *mut keelflash_store,
+    visit: keelflash_visit_bound,
+    context: *mut c_void,
+) -> i32 {
+    guard(|| {
+        let Some(visit) = visit else {
+            return Err(Failure::invalid("the function to visit bounds is NULL"));
+        };
+        let rows = with_store(store.addr(), |store| Ok(store.bounds().rows()))?;
+        for (call, bound) in rows {
+            let call = CString::new(call).unwrap_or_default();
+            let bound = keelflash_bound {
+                reads: bound.reads,
+                blocks_read: bound.blocks_read,
+                writes: bound.writes,
+                blocks_written: bound.blocks_written,
+                flushes: bound.flushes,
+            };
+            // SAFETY: the caller's function, with pointers that are valid until it returns.
+            if unsafe { visit(context, call.as_ptr(), &raw const bound) } != 0 {
+                break;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Names the file in the text of a failure.
+pub(super) fn named<T>(name: &str, result: flash::Result<T>) -> Result<T, Failure> {
+    result.map_err(|error| Failure::from(error).about(name))
+}
