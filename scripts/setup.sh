@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Makes sure that the machine can build Evenkeel. Says what it does, changes nothing that is there already.
 #   scripts/setup.sh          what the build needs
-#   scripts/setup.sh --test   also what the checks need (rustfmt, clippy, the MQTT broker mosquitto)
+#   scripts/setup.sh --test   also what the checks need (rustfmt, clippy, the MQTT broker mosquitto, the suite
+#                             fio for the mount, and fusermount3, with which users other than root mount)
+#   scripts/setup.sh --bench  also what the bench's peer littlefs needs (libclang); status 3 without it
 set -euo pipefail
 
 rust_version_min=1.88
@@ -61,6 +63,10 @@ can_link() {
     command -v cc >/dev/null 2>&1 && printf 'int main(void) { return 0; }\n' | cc -x c -o /dev/null - 2>/dev/null
 }
 
+has_libclang() {
+    ldconfig -p 2>/dev/null | grep -q 'libclang[-.0-9]*\.so'
+}
+
 command -v cargo >/dev/null 2>&1 ||
     fail "Rust is missing. Install it as https://rustup.rs says: curl --proto '=https' -sSf https://sh.rustup.rs | sh"
 
@@ -76,6 +82,13 @@ if [ "${1:-}" = --test ]; then
     cargo fmt --version >/dev/null 2>&1 || add_component rustfmt
     cargo clippy --version >/dev/null 2>&1 || add_component clippy
     has_broker || install_broker
+    command -v fio >/dev/null 2>&1 || (install_packages fio) || say "the suites that need fio will be skipped"
+    command -v fusermount3 >/dev/null 2>&1 || (install_packages fuse3) ||
+        say "without fuse3 only root can mount a store; tests that do so as another user will be skipped"
+fi
+
+if [ "${1:-}" = --bench ] && ! has_libclang; then
+    (install_packages libclang-dev) && has_libclang || exit 3
 fi
 
 say "ready: rustc $rust_version, $(cc --version | head -n 1)"

@@ -72,5 +72,6 @@ step build cargo test --locked --quiet --workspace --no-run
 step tests cargo test --locked --workspace --no-fail-fast -- --show-output
 step readme scripts/readme-commands.sh
 step operate scripts/operate-commands.sh
+step mount scripts/mount-suites.sh
 step seeded-bugs scripts/seeded-bugs.sh
 finish
