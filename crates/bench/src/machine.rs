@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
@@ -31,6 +32,34 @@ impl Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
+}
+
+/// Today in UTC, as year-month-day.
+pub(crate) fn today() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    date_of(since.map_or(0, |since| since.as_secs() / 86_400))
+}
+
+/// The date so many days after 1 January 1970.
+fn date_of(days: u64) -> String {
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    let (mut year, mut left) = (1970, days);
+    while left >= 365 + u64::from(is_leap(year)) {
+        left -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for days in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if left < days {
+            break;
+        }
+        left -= days;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02}", left + 1)
 }
 
 /// The model in `/proc/cpuinfo`, where the architecture puts one there.
@@ -169,6 +198,19 @@ mod tests {
             Some("Board 4 B")
         );
         assert_eq!(cpu_name("processor\t: 0\n"), None);
+    }
+
+    #[test]
+    fn days_are_dates() {
+        for (days, date) in [
+            (0, "1970-01-01"),
+            (58, "1970-02-28"),
+            (789, "1972-02-29"),
+            (11_016, "2000-02-29"),
+            (20_453, "2025-12-31"),
+        ] {
+            assert_eq!(date_of(days), date);
+        }
     }
 
     #[test]

@@ -8,12 +8,13 @@
 //! memory until the run is over; a figure that was not measured is absent, never estimated.
 //!
 //! **Files:** `main.rs` the command line, `store/` the file store's cases with one file for each system, `paper/` the
-//! experiments of the paper it follows,
+//! experiments of the paper it follows, `page.rs` their result page,
 //! `node/` the node's cases with broker, publisher and peers, `report.rs` figures, table and JSON, `machine.rs`
 //! what the measurement ran on, `scratch.rs` the folder that a run leaves no trace of.
 
 mod machine;
 mod node;
+mod page;
 mod paper;
 mod progress;
 mod report;
@@ -40,6 +41,9 @@ enum Bench {
     Flash(store::Options),
     /// The whole node beside loggers that store in SQLite, behind a broker on this machine.
     Node(node::Options),
+    /// Writes the tables of the store's result page from two reports of `flash`.
+    #[command(hide = true)]
+    FlashPage(page::Options),
     /// A peer of the node; started by `node`.
     #[command(hide = true)]
     Consumer(node::consumer::Options),
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
         Bench::Node(options) => {
             node::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
         }
+        Bench::FlashPage(options) => page::run(&options),
         Bench::Consumer(options) => node::consumer::run(&options),
     };
     match done {

@@ -19,7 +19,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::machine::{Machine, file_system_type};
+use crate::machine::{Machine, file_system_type, today};
 use crate::progress::Progress;
 use crate::report::{Report, Samples, percentile};
 use crate::scratch::Scratch;
@@ -101,6 +101,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, String> {
                 .to_owned(),
         ],
         method: json!({
+            "date": today(),
             "paper": true,
             "quick": options.quick,
             "repetitions": repetitions,

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use clap::value_parser;
 use serde_json::json;
 
-use crate::machine::{Disk, Machine, file_system_type, is_ext4_without_journal};
+use crate::machine::{Disk, Machine, file_system_type, is_ext4_without_journal, today};
 use crate::progress::Progress;
 use crate::report::{Figure, Goal, Report, Samples};
 use crate::scratch::Scratch;
@@ -267,8 +267,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, String> {
         goals.retain(|goal| {
             !goal.metric.starts_with("latency") && !goal.metric.ends_with("_per_op")
         });
-        let note =
-            "quick: the most of any call holds; latencies and averages of so few calls are not judged";
+        let note = "quick: the most of any call holds; latencies and averages of so few calls are not judged";
         found.notes.push(note.to_owned());
     }
     Ok(Report {
@@ -286,6 +285,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, String> {
         missing: found.missing,
         notes: found.notes,
         method: json!({
+            "date": today(),
             "quick": options.quick,
             "file_system": file_system,
             "rounds": rounds,

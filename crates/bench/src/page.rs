@@ -1,0 +1,528 @@
+//! The result page of the store: what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` is made anew from
+//! the reports of `keel-bench flash` and `keel-bench flash --paper`; the words around it stay.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// `keel-bench flash-page`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Report of `keel-bench flash --json`.
+    #[arg(long, value_name = "FILE")]
+    json: PathBuf,
+    /// Report of `keel-bench flash --paper --json`.
+    #[arg(long, value_name = "FILE")]
+    paper: PathBuf,
+    /// The page to change.
+    #[arg(long, value_name = "FILE")]
+    page: PathBuf,
+}
+
+/// Ratios above this are listed as not faster: nearer to one is the same.
+const SAME_RATIO: f64 = 1.02;
+
+/// What a case is, for a reader.
+const CASES: [(&str, &str); 28] = [
+    ("append-4096-sync", "append 4,096 B, durable"),
+    ("record-100-sync", "append a record of 100 B, durable"),
+    ("read-4096-random", "read 4,096 B at random, of 16 MiB"),
+    (
+        "overwrite-4096-sync",
+        "overwrite 4,096 B at random, of 16 MiB, durable",
+    ),
+    ("truncate-4096-sync", "cut 4,096 B off the end, durable"),
+    ("create-sync", "create, durable"),
+    ("rename-sync", "rename, durable"),
+    ("delete-sync", "delete (4,096 B), durable"),
+    (
+        "sqlite-commit-wal",
+        "SQLite commit of 100 B, write-ahead log",
+    ),
+    (
+        "sqlite-commit-rollback",
+        "SQLite commit of 100 B, rollback journal",
+    ),
+    ("open-by-name", "open by name, many files"),
+    ("open-by-name-disk", "open by name, many files"),
+    ("create-many-files-disk", "create among many files"),
+    ("delete-many-files-disk", "delete among many files"),
+    (
+        "read-4096-large-file",
+        "read 4,096 B at random, large file, default memory",
+    ),
+    (
+        "read-4096-large-file-index",
+        "the same with an index of its blocks",
+    ),
+    (
+        "append-4096-varied",
+        "append 4,096 B, varied run, nearly full",
+    ),
+    ("overwrite-4096-varied", "overwrite 4,096 B, varied run"),
+    ("truncate-varied", "cut off any length, varied run"),
+    ("create-varied", "create, varied run"),
+    ("rename-varied", "rename, varied run"),
+    ("delete-varied", "delete, any length, varied run"),
+    ("append-4096-many-files", "append 4,096 B, many files"),
+    ("create-many-files", "create, many files"),
+    ("rename-many-files", "rename, many files"),
+    ("delete-many-files", "delete, many files"),
+    (
+        "mount-after-cut-16gib",
+        "open a store of 16 GiB after a cut",
+    ),
+    ("memory-16gib-32-open", "memory, 16 GiB, 32 open files"),
+];
+
+/// What a metric is, for a reader.
+const METRICS: [(&str, &str); 14] = [
+    ("latency_p50", "p50"),
+    ("latency_p99", "p99"),
+    ("latency_p999", "p99.9"),
+    ("latency_max", "slowest"),
+    ("device_writes_per_op", "writes, mean"),
+    ("device_flushes_per_op", "flushes, mean"),
+    ("device_written_per_op", "KiB written, mean"),
+    ("device_writes_max", "writes, most in a call"),
+    ("device_flushes_max", "flushes, most in a call"),
+    ("device_reads_max", "reads, most in a call"),
+    ("device_blocks_read_max", "blocks read, most in a call"),
+    ("device_blocks_read_p99", "blocks read, p99"),
+    ("device_reads_p50", "reads, p50"),
+    ("memory", "bytes"),
+];
+
+fn case_text(case: &str) -> String {
+    let (base, place) = match case.strip_suffix("-loop") {
+        Some(base) => (base, ", on a loop device"),
+        None => (case, ""),
+    };
+    match base {
+        "counts-agree" => "our counts less the kernel's of the same device".to_owned(),
+        base => format!("{}{place}", told(&CASES, base)),
+    }
+}
+
+/// The words for `name`, or itself.
+fn told<'a>(table: &[(&str, &'a str)], name: &'a str) -> &'a str {
+    let found = table.iter().find(|(known, _)| *known == name);
+    found.map_or(name, |(_, words)| words)
+}
+
+/// Writes the page anew.
+///
+/// # Errors
+/// One line that names the file.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let flash = Run::read(&options.json)?;
+    let paper = Run::read(&options.paper)?;
+    let mut page = std::fs::read_to_string(&options.page)
+        .map_err(|error| format!("{}: {error}", options.page.display()))?;
+    let parts = [
+        ("run", run_text(&flash, &paper)),
+        ("goals", goals(&flash)),
+        ("loops", latencies(&flash, &|case| case.ends_with("-loop"))),
+        ("files", latencies(&flash, &|case| !case.ends_with("-loop"))),
+        ("ratios", ratios(&flash)),
+        ("most", most(&flash)),
+        ("slower", slower(&flash)),
+        ("paper", paper_tables(&paper)),
+        ("paper-slower", slower(&paper)),
+        ("missing", missing(&flash, &paper)),
+    ];
+    for (name, text) in parts {
+        page = replace(&page, name, &text)
+            .ok_or_else(|| format!("{}: no place for {name}", options.page.display()))?;
+    }
+    std::fs::write(&options.page, page)
+        .map_err(|error| format!("{}: {error}", options.page.display()))
+}
+
+/// `page` with other text between the marks of `name`; `None` without such marks.
+fn replace(page: &str, name: &str, text: &str) -> Option<String> {
+    let (begin, end) = (
+        format!("<!-- begin {name} -->\n"),
+        format!("<!-- end {name} -->"),
+    );
+    let from = page.find(&begin)? + begin.len();
+    let to = from + page[from..].find(&end)?;
+    Some(format!("{}{text}{}", &page[..from], &page[to..]))
+}
+
+/// A report, read back.
+struct Run {
+    report: Value,
+}
+
+impl Run {
+    fn read(path: &Path) -> Result<Self, String> {
+        let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+        let report = serde_json::from_str(&text).map_err(|error| failed(&error))?;
+        Ok(Self { report })
+    }
+
+    fn list(&self, name: &str) -> &[Value] {
+        self.report[name].as_array().map_or(&[], Vec::as_slice)
+    }
+
+    fn value(&self, case: &str, system: &str, metric: &str) -> Option<f64> {
+        let found = self
+            .list("rows")
+            .iter()
+            .find(|row| row["case"] == case && row["system"] == system && row["metric"] == metric);
+        found.and_then(|row| row["value"].as_f64())
+    }
+
+    fn ratio(&self, case: &str, peer: &str, metric: &str) -> Option<f64> {
+        let found = self
+            .list("ratios")
+            .iter()
+            .find(|row| row["case"] == case && row["peer"] == peer && row["metric"] == metric);
+        found.and_then(|row| row["ratio"].as_f64())
+    }
+
+    /// Cases and systems that have `metric`, in the order of the report.
+    fn with(&self, metric: &str) -> Vec<(&str, &str)> {
+        let rows = self.list("rows").iter();
+        rows.filter(|row| row["metric"] == metric)
+            .map(|row| (text(&row["case"]), text(&row["system"])))
+            .collect()
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// A figure with as many digits as say something.
+fn number(value: f64) -> String {
+    let decimals = match value.abs() {
+        size if size >= 1000.0 || size.fract() == 0.0 => 0,
+        size if size >= 100.0 => 1,
+        _ => 2,
+    };
+    let plain = format!("{value:.decimals$}");
+    let (whole, fraction) = plain.split_once('.').unwrap_or((&plain, ""));
+    let mut grouped = String::new();
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && (whole.len() - index).is_multiple_of(3) && whole.len() > 3 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    if fraction.is_empty() {
+        grouped
+    } else {
+        format!("{grouped}.{fraction}")
+    }
+}
+
+fn cell(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), number)
+}
+
+fn run_text(flash: &Run, paper: &Run) -> String {
+    let machine = &flash.report["machine"];
+    let method = &flash.report["method"];
+    format!(
+        "{}, version {}; {}, {} cores, kernel {}; the disk below has {}. {} rounds, {} operations of each case in a \
+         round, of appends {}; the paper's experiments {} calls each.\n",
+        text(&method["date"]),
+        text(&flash.report["version"]),
+        text(&machine["cpu"]),
+        machine["cores"],
+        text(&machine["kernel"]),
+        text(&method["file_system"]),
+        method["rounds"],
+        method["operations_in_round"],
+        method["appends_in_round"],
+        paper.report["method"]["repetitions"],
+    )
+}
+
+fn goals(run: &Run) -> String {
+    let mut out = "| case | figure | measured | at most | |\n|---|---|---|---|---|\n".to_owned();
+    let judged = |row: &&Value| row["goal"].is_number();
+    let verdict = |row: &Value| {
+        if row["met"] == true {
+            "met"
+        } else {
+            "**missed**"
+        }
+    };
+    for row in run.list("ratios").iter().filter(judged) {
+        let (case, metric) = (text(&row["case"]), text(&row["metric"]));
+        let (ratio, goal) = (cell(row["ratio"].as_f64()), cell(row["goal"].as_f64()));
+        let (peer, met) = (text(&row["peer"]), verdict(row));
+        let (case, metric) = (case_text(case), told(&METRICS, metric));
+        let _ = writeln!(
+            out,
+            "| {case} | {metric}, divided by {peer} | {ratio} | {goal} | {met} |"
+        );
+    }
+    for row in run.list("rows").iter().filter(judged) {
+        let (case, metric) = (text(&row["case"]), text(&row["metric"]));
+        let value = cell(row["value"].as_f64());
+        let goal = cell(row["goal"].as_f64());
+        let unit = if row["unit"] == "us" { " µs" } else { "" };
+        let (case, metric, met) = (case_text(case), told(&METRICS, metric), verdict(row));
+        let _ = writeln!(
+            out,
+            "| {case} | {metric} | {value}{unit} | {goal}{unit} | {met} |"
+        );
+    }
+    out
+}
+
+fn latencies(run: &Run, belongs: &dyn Fn(&str) -> bool) -> String {
+    let mut out = "| case | system | p50 | p99 | p99.9 | max | R/op | W/op | F/op | KiB/op |\n\
+                   |---|---|---|---|---|---|---|---|---|---|\n"
+        .to_owned();
+    let mut last = "";
+    for (case, system) in run.with("latency_p50") {
+        if !belongs(case) {
+            continue;
+        }
+        let base = case.strip_suffix("-loop").unwrap_or(case);
+        let words = if case == last { "" } else { told(&CASES, base) };
+        last = case;
+        let _ = write!(out, "| {words} | {system} |");
+        for metric in [
+            "latency_p50",
+            "latency_p99",
+            "latency_p999",
+            "latency_max",
+            "device_reads_per_op",
+            "device_writes_per_op",
+            "device_flushes_per_op",
+            "device_written_per_op",
+        ] {
+            let _ = write!(out, " {} |", cell(run.value(case, system, metric)));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn ratios(run: &Run) -> String {
+    let mut out =
+        "| case | peer | p50 | p99 | p99.9 | KiB written |\n|---|---|---|---|---|---|\n".to_owned();
+    let mut last = "";
+    for row in run
+        .list("ratios")
+        .iter()
+        .filter(|row| row["metric"] == "latency_p50")
+    {
+        let (case, peer) = (text(&row["case"]), text(&row["peer"]));
+        let words = if case == last {
+            String::new()
+        } else {
+            case_text(case)
+        };
+        last = case;
+        let _ = write!(out, "| {words} | {peer} |");
+        for metric in [
+            "latency_p50",
+            "latency_p99",
+            "latency_p999",
+            "device_written_per_op",
+        ] {
+            let _ = write!(out, " {} |", cell(run.ratio(case, peer, metric)));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// The most of any one call, of the cases that are counted and not timed.
+fn most(run: &Run) -> String {
+    let mut out = "| call | calls | reads | blocks read | writes | flushes | KiB written |\n|---|---|---|---|---|---|---|\n"
+        .to_owned();
+    for (case, system) in run.with("calls") {
+        let name = if system == "keel" {
+            case_text(case)
+        } else {
+            format!("{} ({system})", case_text(case))
+        };
+        let _ = write!(out, "| {name} |");
+        for metric in [
+            "calls",
+            "device_reads_max",
+            "device_blocks_read_max",
+            "device_writes_max",
+            "device_flushes_max",
+            "device_written_max",
+        ] {
+            let _ = write!(out, " {} |", cell(run.value(case, system, metric)));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// Where a peer was faster, the floor apart: nothing is faster than that.
+fn slower(run: &Run) -> String {
+    let mut out = String::new();
+    for row in run
+        .list("ratios")
+        .iter()
+        .filter(|row| row["metric"] == "latency_p50")
+    {
+        let (case, peer) = (text(&row["case"]), text(&row["peer"]));
+        if peer.starts_with("floor") || peer.starts_with("keel") {
+            continue;
+        }
+        let ratio = |metric| run.ratio(case, peer, metric).unwrap_or(f64::NAN);
+        let (p50, p999) = (ratio("latency_p50"), ratio("latency_p999"));
+        if p50 > SAME_RATIO || p999 > SAME_RATIO {
+            let words = told(&PAPER, case).to_owned();
+            let words = if words == case {
+                case_text(case)
+            } else {
+                words
+            };
+            let (p50, p999) = (number(p50), number(p999));
+            let _ = writeln!(
+                out,
+                "- {words}: p50 {p50}, p99.9 {p999} times that of {peer}"
+            );
+        }
+    }
+    if out.is_empty() {
+        out.push_str("Nothing in this run.\n");
+    }
+    out
+}
+
+/// The paper's experiments: case, words, name of the plot.
+const PAPER: [(&str, &str); 5] = [
+    ("paper-append", "append"),
+    ("paper-read", "read"),
+    ("paper-open-new", "open-new"),
+    ("paper-unlink-empty", "unlink-empty"),
+    ("paper-open-by-depth", "open-by-depth"),
+];
+
+fn paper_tables(run: &Run) -> String {
+    let mut out = String::new();
+    for (case, name) in PAPER {
+        let _ = writeln!(
+            out,
+            "### {name}\n\n[![{name}](flash/{name}.png)](flash/{name}.svg)\n"
+        );
+        out.push_str(
+            "| system | p50 | p99 | p99.9 | max | R/op | W/op | F/op | KiB read | KiB written |\n\
+             |---|---|---|---|---|---|---|---|---|---|\n",
+        );
+        for (_, system) in run
+            .with("latency_p50")
+            .into_iter()
+            .filter(|(of, _)| *of == case)
+        {
+            let shown = match (name, system) {
+                ("open-by-depth", "keel-sync") => "keel, flat",
+                ("open-new" | "unlink-empty", "keel-sync") => "keel (always durable)",
+                (_, system) => system,
+            };
+            let _ = write!(out, "| {shown} |");
+            for metric in [
+                "latency_p50",
+                "latency_p99",
+                "latency_p999",
+                "latency_max",
+                "device_reads_per_op",
+                "device_writes_per_op",
+                "device_flushes_per_op",
+                "device_read_per_op",
+                "device_written_per_op",
+            ] {
+                let _ = write!(out, " {} |", cell(run.value(case, system, metric)));
+            }
+            out.push('\n');
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn missing(flash: &Run, paper: &Run) -> String {
+    let mut out = String::new();
+    for run in [flash, paper] {
+        for what in run.list("missing") {
+            let _ = writeln!(out, "- {}", text(what));
+        }
+    }
+    if out.is_empty() {
+        out.push_str("Nothing.\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run() -> Run {
+        let row = |system: &str, metric: &str, value: f64| json!({"case": "append-4096-sync-loop", "system": system, "metric": metric, "unit": "us", "value": value});
+        let ratio = |metric: &str, ratio: f64| json!({"case": "append-4096-sync-loop", "metric": metric, "peer": "ext4-sync", "ratio": ratio, "goal": 0.55, "met": ratio <= 0.55});
+        Run {
+            report: json!({
+                "rows": [row("keel", "latency_p50", 1234.5), row("ext4-sync", "latency_p50", 600.0)],
+                "ratios": [ratio("latency_p50", 2.0), ratio("latency_p999", 0.5)],
+                "missing": ["xfs"],
+            }),
+        }
+    }
+
+    #[test]
+    fn only_what_is_between_the_marks_changes() {
+        let page = "a\n<!-- begin x -->\nold\n<!-- end x -->\nb\n";
+        let changed = replace(page, "x", "new\n").unwrap();
+        assert_eq!(changed, "a\n<!-- begin x -->\nnew\n<!-- end x -->\nb\n");
+        assert!(replace(page, "y", "").is_none());
+    }
+
+    #[test]
+    fn numbers_are_grouped_and_cut() {
+        for (value, expected) in [
+            (1_234_567.0, "1,234,567"),
+            (1234.5, "1,234"),
+            (123.45, "123.5"),
+            (1.044, "1.04"),
+            (3.0, "3"),
+            (0.0, "0"),
+        ] {
+            assert_eq!(number(value), expected);
+        }
+    }
+
+    #[test]
+    fn tables_show_verdicts_and_what_was_slower() {
+        let run = run();
+        let goals = goals(&run);
+        assert!(
+            goals
+                .contains("on a loop device | p50, divided by ext4-sync | 2 | 0.55 | **missed** |"),
+            "{goals}"
+        );
+        assert!(
+            goals.contains("p99.9, divided by ext4-sync | 0.50 | 0.55 | met |"),
+            "{goals}"
+        );
+        assert!(
+            slower(&run)
+                .contains("append 4,096 B, durable, on a loop device: p50 2, p99.9 0.50 times")
+        );
+        let table = latencies(&run, &|_| true);
+        assert!(
+            table.contains("| append 4,096 B, durable | keel | 1,234 | – |"),
+            "{table}"
+        );
+        assert_eq!(missing(&run, &run), "- xfs\n- xfs\n");
+    }
+}
