@@ -38,7 +38,8 @@ use std::sync::Arc;
 
 use common::crash::{Scenario, Tally, explore, report};
 use common::oracle::{Ledger, is_between};
-use common::scenarios::{appending, cutting, random_scenario, spilling, unsynced, writing};
+use common::random_scenarios::random_scenario;
+use common::scenarios::{appending, cutting, spilling, unsynced, writing};
 use common::{Files, Operation};
 use flash::{APPEND_ATOMIC_BYTES_MAX, OVERWRITE_ATOMIC_BYTES_MAX};
 

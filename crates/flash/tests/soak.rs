@@ -1,14 +1,15 @@
-//! Random crash scenarios for as long as one likes, from random seeds.
+//! Random crash scenarios and random lives of stores for as long as one likes, from random seeds.
 //!
-//! `FLASH_CRASH_SECONDS` says how long (default 2), `FLASH_CRASH_SEED` where to start (default: the time).
-//! A failure prints the seed of its scenario; that seed, with 0 seconds, reproduces it.
+//! `FLASH_CRASH_SECONDS` says how long (default 2), `FLASH_CRASH_SEED` where to start (default: the time). A
+//! failure prints its seed; that seed, with 0 seconds, reproduces it.
 
 mod common;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::crash::{Tally, explore, report};
-use common::scenarios::random_scenario;
+use common::lives::run_seed;
+use common::random_scenarios::random_scenario;
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| {
@@ -18,7 +19,7 @@ fn variable(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn random_scenarios_survive_for_as_long_as_asked() {
+fn random_scenarios_and_lives_go_well_for_as_long_as_asked() {
     let time_left = Duration::from_secs(variable("FLASH_CRASH_SECONDS").unwrap_or(2));
     let clock = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -26,8 +27,13 @@ fn random_scenarios_survive_for_as_long_as_asked() {
     let mut seed = variable("FLASH_CRASH_SEED").unwrap_or(clock << 20);
     let started = Instant::now();
     let mut tally = Tally::default();
+    let mut stores = 0_u64;
     loop {
-        let explored = std::panic::catch_unwind(|| explore(&random_scenario(seed), seed, 24));
+        let explored = std::panic::catch_unwind(|| {
+            let one = explore(&random_scenario(seed), seed, 24);
+            run_seed(seed);
+            one
+        });
         match explored {
             Ok(one) => tally.add(&one),
             Err(panic) => {
@@ -35,11 +41,13 @@ fn random_scenarios_survive_for_as_long_as_asked() {
                 std::panic::resume_unwind(panic);
             }
         }
+        stores += 1;
         if started.elapsed() >= time_left {
             break;
         }
-        seed += 1;
+        seed = seed.wrapping_add(1);
     }
     report("random scenarios", &tally);
+    println!("cycles, random: {stores} stores, each with all its lives");
     assert!(tally.states > 0);
 }

@@ -546,6 +546,25 @@ pub const SETTINGS: [Setting; 5] = [
     },
 ];
 
+/// One store's lives, all of them a function of the seed: what it is like, how lives end, what is done in them.
+pub fn run_seed(seed: u64) {
+    let mut random = Random::new(seed);
+    // Those with many files take long: seldom.
+    let setting = &SETTINGS[[0, 0, 0, 0, 0, 1, 1, 2, 3, 4][random.index(10)]];
+    let endings: &[Ending] = match random.index(4) {
+        0 => &[Ending::PowerCut],
+        1 => &[Ending::Killed, Ending::PowerCut],
+        2 => &[Ending::Failed, Ending::PowerCut],
+        _ => &[
+            Ending::PowerCut,
+            Ending::Killed,
+            Ending::Failed,
+            Ending::Closed,
+        ],
+    };
+    lives(setting, endings, random.next_u64(), &mut Seen::default());
+}
+
 /// How many times as many seeds as usual: `FLASH_CYCLES_SEEDS`.
 fn seeds() -> u64 {
     std::env::var("FLASH_CYCLES_SEEDS")

@@ -12,6 +12,7 @@ pub mod medium;
 pub mod meter;
 pub mod operation;
 pub mod oracle;
+pub mod random_scenarios;
 pub mod recorder;
 pub mod scenarios;
 pub mod totals;

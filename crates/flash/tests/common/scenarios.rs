@@ -1,10 +1,9 @@
-//! The scenarios of the crash suite: by hand one for each mechanism, and random ones.
+//! The scenarios of the crash suite that are made by hand: one for each mechanism.
 
-use base::sim::Random;
 use flash::{APPEND_ATOMIC_BYTES_MAX, OVERWRITE_ATOMIC_BYTES_MAX, PAYLOAD_BYTES};
 
 use super::crash::Scenario;
-use super::operation::{Files, Operation, Weights};
+use super::operation::Operation;
 
 fn bytes(length: usize, tag: u8, step: u8) -> Vec<u8> {
     (0..length)
@@ -738,56 +737,4 @@ fn unsynced_eviction() -> Scenario {
             .chain([append("f33", 10, 9), append_later("f34", 10, 9)])
             .collect(),
     )
-}
-
-/// A scenario that is a function of its seed.
-pub fn random_scenario(seed: u64) -> Scenario {
-    let mut random = Random::new(seed);
-    let files = random.index(6) + 1;
-    let device_blocks = [128, 192, 256, 512][random.index(4)];
-    let long_max = [9000, 20_000, 60_000][random.index(3)];
-    let weights = match random.index(4) {
-        0 | 1 => Weights::ALL,
-        // Files that shrink, grow and change in the middle.
-        2 => Weights {
-            write_at: 20,
-            truncate: 20,
-            append: 12,
-            ..Weights::ALL
-        },
-        // Few calls are durable.
-        _ => Weights {
-            append: 2,
-            write_at: 2,
-            append_nosync: 30,
-            write_at_nosync: 10,
-            sync: 3,
-            ..Weights::ALL
-        },
-    };
-    let mut expected = Files::new();
-    let mut calls = |count: usize| {
-        (0..count)
-            .map(|_| {
-                let call = weights.draw(&mut random, &expected, files, long_max);
-                // As far as can be said beforehand: a full store refuses some.
-                let creates_twice =
-                    matches!(&call, Operation::Create(name) if expected.contains_key(name));
-                if !creates_twice {
-                    call.apply(&mut expected);
-                }
-                call
-            })
-            .collect::<Vec<_>>()
-    };
-    Scenario {
-        name: "random",
-        device_blocks,
-        files_max: 6,
-        prepare: calls(30)
-            .into_iter()
-            .filter(|call| *call != Operation::Reopen)
-            .collect(),
-        observe: calls(12),
-    }
 }
