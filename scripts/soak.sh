@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Long runs that the test command has no time for, from random seeds. SOAK_SECONDS (default 3600) is shared half
-# and half between the crash suite of the store and killed demonstrations. The first failure ends the run; its seed
-# stands above the last line.
+# and half between the crash suite of the store (power cuts in every kind of call, many lives of one store) and
+# killed demonstrations. The first failure ends the run; its seed stands above the last line.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
@@ -20,7 +20,7 @@ cargo build --release --locked --quiet -p keel -p bench
 FLASH_CRASH_SEED=${FLASH_CRASH_SEED:-$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')}
 FLASH_CRASH_SECONDS=$((seconds / 2))
 export FLASH_CRASH_SEED FLASH_CRASH_SECONDS
-printf 'soak: power cuts on the simulated device, %d s, from FLASH_CRASH_SEED=%s\n' \
+printf 'soak: power cuts, kills and failures on the simulated device, %d s, from FLASH_CRASH_SEED=%s\n' \
     "$FLASH_CRASH_SECONDS" "$FLASH_CRASH_SEED"
 if ! cargo test --release --locked --quiet -p flash --test soak -- --nocapture; then
     printf 'soak: FAILED in the power cuts; the failing seed stands above\n'

@@ -167,3 +167,57 @@ fn a_store_takes_the_names_it_was_sized_for_and_then_says_when_it_is_full() {
         store.delete(&some.unwrap()).unwrap();
     }
 }
+
+/// Whoever renames a file in a full table takes the entry that the file leaves, if the new name may stand there; else
+/// the call is refused and nothing has changed. Replacing a file needs no entry at all.
+#[test]
+fn renaming_in_a_full_table_needs_no_entry_that_it_does_not_leave() {
+    let mut random = Random::new(5);
+    let mut store = Store::format(SimDevice::new(1 << 14, 1), &options(100)).unwrap();
+    let mut names = std::collections::BTreeSet::new();
+    let mut number = 0;
+    // Until a good many names in a row find no place: all but a few entries are taken.
+    let mut refused = 0;
+    while refused < 200 {
+        number += 1;
+        let name = format!("name-{number}");
+        match store.create(&name) {
+            Ok(file) => {
+                store.close_file(file);
+                names.insert(name);
+                refused = 0;
+            }
+            Err(Error::NameTableFull) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let (mut moved, mut refused) = (0, 0);
+    for _ in 0..4000 {
+        number += 1;
+        let from = names.iter().nth(random.index(names.len())).unwrap().clone();
+        let to = format!("name-{number}");
+        match store.rename(&from, &to) {
+            Ok(()) => {
+                moved += 1;
+                names.remove(&from);
+                names.insert(to);
+            }
+            Err(Error::NameTableFull) => refused += 1,
+            Err(error) => panic!("{from} to {to}: {error}"),
+        }
+    }
+    println!("in a full table {moved} renamings found a place, {refused} did not");
+    assert!(moved > 100 && refused > 100, "{moved} {refused}");
+    for _ in 0..50 {
+        let from = names.pop_first().unwrap();
+        let to = names.iter().nth(random.index(names.len())).unwrap().clone();
+        store.rename(&from, &to).unwrap();
+    }
+    let mut listed = std::collections::BTreeSet::new();
+    store
+        .list(&mut |name, _| assert!(listed.insert(name.to_owned()), "{name} twice"))
+        .unwrap();
+    assert_eq!(listed, names);
+    let report = store.check().unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+}
