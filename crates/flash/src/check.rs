@@ -190,7 +190,7 @@ impl<D: BlockDevice> Store<D> {
 
     /// Every copy of the last records should be there, unless a power cut has come while one was being written;
     /// opening the store for writing mends that, so only then is it a problem.
-    fn check_records(&mut self, report: &mut CheckReport) -> Result<()> {
+    pub(crate) fn check_records(&mut self, report: &mut CheckReport) -> Result<()> {
         let current = self.root.record_sequence;
         let place = u64::from(self.root.place);
         // The last record in each fixed place, and the last of all where that stands in a cluster of its own.

@@ -16,7 +16,7 @@
 //! **Files:** `store.rs` the open store, `record.rs` records and barriers, `layout.rs` superblock and regions,
 //! `root.rs` the root block, `table.rs` the name table, `block.rs` data blocks, `space.rs` free space; the operations
 //! are in `names.rs`, `append.rs`, `overwrite.rs`, `truncate.rs`, `replace.rs` and `read.rs` with `address_cache.rs`;
-//! `recovery.rs`, `check.rs`, `bounds.rs`, `error.rs`, `bytes.rs`.
+//! `recovery.rs`, `check.rs`, `repair.rs` with `repair_*.rs`, `grow.rs`, `bounds.rs`, `error.rs`, `bytes.rs`.
 
 mod address_cache;
 mod append;
@@ -25,12 +25,20 @@ mod bounds;
 mod bytes;
 mod check;
 mod error;
+mod grow;
 mod layout;
 mod names;
 mod overwrite;
 mod read;
 mod record;
 mod recovery;
+mod repair;
+mod repair_blocks;
+mod repair_files;
+mod repair_lost;
+mod repair_scan;
+mod repair_space;
+mod repair_write;
 mod replace;
 mod root;
 mod space;
@@ -43,6 +51,8 @@ pub use block::PAYLOAD_BYTES;
 pub use bounds::{Bound, Bounds};
 pub use check::{CheckReport, Problem};
 pub use error::{Error, Part, Result};
+pub use grow::GrowReport;
 pub use layout::{FORMAT_VERSION, FormatOptions, Layout};
 pub use overwrite::OVERWRITE_ATOMIC_BYTES_MAX;
+pub use repair::{Finding, LostFile, RepairReport};
 pub use store::{FileHandle, OpenOptions, Recovery, Stat, Statistics, Store};

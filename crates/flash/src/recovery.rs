@@ -20,7 +20,7 @@ use crate::store::{Store, is_readable};
 use crate::table::Bucket;
 
 /// Added to group numbers at each opening, more than one record's life can use.
-const SEQUENCE_STEP: u64 = 1 << 24;
+pub(crate) const SEQUENCE_STEP: u64 = 1 << 24;
 
 // Before a file needs a record it can fill what is left of one run (too little for a group), another run and
 // a reserve, with appends of a byte each; and so can every file that has a slot.

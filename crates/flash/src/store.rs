@@ -228,9 +228,16 @@ impl<D: BlockDevice> Store<D> {
     /// damaged, [`Error::Device`].
     pub fn open(mut device: D, options: &OpenOptions) -> Result<Self> {
         let layout = read_superblock(&mut device)?;
+        let mut store = Self::assemble(device, layout, options);
+        store.recover()?;
+        Ok(store)
+    }
+
+    /// A store in memory that knows nothing yet of what is on the device but its layout.
+    pub(crate) fn assemble(device: D, layout: Layout, options: &OpenOptions) -> Self {
         let seed = layout.checksum_seed();
         let root = Root::new(&layout);
-        let mut store = Self {
+        Self {
             device,
             seed,
             root_before: root.clone(),
@@ -272,9 +279,7 @@ impl<D: BlockDevice> Store<D> {
             recovery: Recovery::default(),
             table_blocks_healed: 0,
             free_chains_broken: 0,
-        };
-        store.recover()?;
-        Ok(store)
+        }
     }
 
     /// Makes everything known on the device, so that the next opening has nothing to recover, and gives the

@@ -71,6 +71,11 @@ impl<'a> Bucket<'a> {
         &self.bytes[offset..offset + size]
     }
 
+    /// Whether entry `entry` is used, whether or not it makes sense.
+    pub(crate) fn is_used(&self, entry: u16) -> bool {
+        self.entry(entry)[0] != 0
+    }
+
     /// Name and state of entry `entry`, if it is used and makes sense.
     pub(crate) fn get(&self, entry: u16) -> Option<(&'a str, FileState)> {
         let bytes = self.entry(entry);

@@ -1,0 +1,143 @@
+//! Making a store use all of a device that has become larger.
+//!
+//! Only the end moves: the name table stays as large as it was formatted, and so does the number of files it is for.
+//! The second place for records and the last superblock are written behind the new end of the data first, where the
+//! old store has nothing; then the superblock changes, one copy after the other. Whichever copy is read first says
+//! how large the store is, and for either size everything that belongs to it is in its place. The former end is data
+//! blocks like any other from then on, never used so far.
+
+use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, Geometry};
+
+use crate::block::GROUP_BLOCKS_MAX;
+use crate::error::{Error, Result};
+use crate::layout::{
+    FormatOptions, Layout, RECORD_PLACE_BLOCKS, SUPERBLOCK_FIRST, SUPERBLOCK_NEAR, superblock_far,
+};
+use crate::root::ImageReferences;
+use crate::store::{OpenOptions, Store, read_superblock};
+
+/// What growing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrowReport {
+    /// Blocks of the device that the store used before.
+    pub blocks_before: u64,
+    /// Blocks that it uses now; as many as before when the device has not become larger by at least 12 blocks.
+    pub blocks_after: u64,
+    /// Blocks that files may own now.
+    pub data_blocks: u64,
+}
+
+impl<D: BlockDevice> Store<D> {
+    /// Makes the store use all of its device, which has become larger, and gives the device back. Opens the store
+    /// for writing, so that recovery runs first; nobody else may use the device. When it is interrupted the store is
+    /// the old or the new one; growing again completes it.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`] when the device is smaller than the store, which cannot shrink; those of
+    /// [`open`](Self::open).
+    pub fn grow(mut device: D) -> Result<(GrowReport, D)> {
+        let old = read_superblock(&mut device)?;
+        let new = grown(&old, device.geometry())?;
+        let report = GrowReport {
+            blocks_before: old.block_count,
+            blocks_after: new.block_count,
+            data_blocks: new.data_blocks(),
+        };
+        if new != old {
+            let options = OpenOptions {
+                open_files_max: 1,
+                addresses_max: 0,
+                read_only: false,
+            };
+            let mut store = Self::assemble(device, old, &options);
+            store.recover()?;
+            store.write_end(&new)?;
+            device = store.device;
+        }
+        write_superblocks(&mut device, &new)?;
+        Ok((report, device))
+    }
+
+    /// Writes what belongs behind the end of the data of the larger store. The store that is there stays as it is.
+    fn write_end(&mut self, new: &Layout) -> Result<()> {
+        // The newest record has to be in the place that both have in common.
+        self.root.clean = true;
+        loop {
+            self.root.spilled = true;
+            self.commit()?;
+            if self.root.place == 0 {
+                break;
+            }
+        }
+        // Of the record's own: nothing may wait to be written in its place.
+        self.flush_device()?;
+        let mut root = self.root.clone();
+        root.record_sequence += 1;
+        root.place = 1;
+        root.free_blocks += new.data_blocks() - self.layout.data_blocks();
+        let mut blocks = BlockBuffer::zeroed(GROUP_BLOCKS_MAX);
+        for part in (0..RECORD_PLACE_BLOCKS).step_by(GROUP_BLOCKS_MAX) {
+            self.device.write(new.record_block(1) + part, &blocks)?;
+        }
+        self.device.flush()?;
+        let no_images = ImageReferences::default();
+        for copy in 0..2 {
+            root.encode(
+                blocks.block_mut(copy),
+                self.quarantined(),
+                &no_images,
+                self.seed,
+            );
+        }
+        self.device
+            .write(new.record_block(1), &blocks[..2 * BLOCK_BYTES])?;
+        let far = blocks.block_mut(2);
+        new.encode(far);
+        let far = &blocks[2 * BLOCK_BYTES..3 * BLOCK_BYTES];
+        self.device.write(superblock_far(new.block_count), far)?;
+        self.device.flush()?;
+        Ok(())
+    }
+}
+
+/// The layout for all of the device. That of the store when there is not room enough for an end apart from its end.
+fn grown(old: &Layout, geometry: Geometry) -> Result<Layout> {
+    if geometry.block_count < old.block_count {
+        return Err(Error::Truncated {
+            blocks_made: old.block_count,
+            blocks_found: geometry.block_count,
+        });
+    }
+    let options = FormatOptions {
+        files_max: old.files_max,
+        name_bytes_max: old.name_bytes_max,
+        uuid: old.uuid,
+        hash_key: old.hash_key,
+    };
+    let new = Layout::plan(geometry, &options)?;
+    let end = superblock_far(old.block_count) + 1;
+    Ok(if new.record_block(1) >= end {
+        new
+    } else {
+        old.clone()
+    })
+}
+
+/// Makes the copies of the superblock say `layout`, the first one first.
+fn write_superblocks<D: BlockDevice>(device: &mut D, layout: &Layout) -> Result<()> {
+    let mut wanted = BlockBuffer::zeroed(1);
+    layout.encode(&mut wanted);
+    let mut found = BlockBuffer::zeroed(1);
+    for place in [
+        SUPERBLOCK_FIRST,
+        SUPERBLOCK_NEAR,
+        superblock_far(layout.block_count),
+    ] {
+        let read = device.read(place, &mut found);
+        if read.is_err() || found[..] != wanted[..] {
+            device.write(place, &wanted)?;
+            device.flush()?;
+        }
+    }
+    Ok(())
+}

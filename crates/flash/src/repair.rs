@@ -1,0 +1,462 @@
+//! Mending a damaged store: what can be mended without inventing data is, the rest comes back as lost entries.
+//!
+//! A repair first reads everything and writes nothing. What it then writes is ordered so that a power cut anywhere
+//! leaves a store that another repair finishes: damaged copies from intact ones; the records, so that none of them
+//! is replayed any more; the table, first copies before second ones and buckets that had been lost last, because
+//! they are the reason to look for lost files; new free lists, in free space; and at last the record that makes all of
+//! it the store. Where nothing is wrong nothing is written, and neither where nothing can be mended.
+//!
+//! - **Copies** (superblock, records, table) are written again from the intact one.
+//! - **A bucket of the table that is lost** is made anew, and the files that no entry knows come back from their own
+//!   blocks, called `lost-<file id>-<name>`: a name of its own, because the blocks know the name that the file had
+//!   when it was first written, and it may have been renamed since, or its name been given to another file.
+//! - **A damaged block** of a file stays, and reading it stays an error; nothing stands in for bytes that are gone. If
+//!   it is the last of the file, the file ends before it, or nothing could ever be appended. If it held a link of the
+//!   list of the file's runs, and other blocks say what the link was, it is given a header again, not its bytes.
+//! - **Free space** is what no file owns, whatever the list of it said.
+//! - **Blocks with two owners** stay with the one whose blocks are in them; the other file ends before them.
+//! - **All records lost**: the table and the blocks themselves say what each file holds.
+//!
+//! Memory: one byte for each block of the device, 64 for each block of the longest file, the names; and when lost
+//! files must be looked for, 28 for each block found in clusters that no file is known to own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::block::{BlockDevice, DeviceError};
+
+use crate::check::CheckReport;
+use crate::error::{Error, Part, Result};
+use crate::layout::{Layout, RECORD_PLACE_BLOCKS, TABLE_COPIES};
+use crate::recovery::SEQUENCE_STEP;
+use crate::repair_files::FoundFile;
+use crate::repair_space::{FreeSpace, OWNER_FREE, Owners};
+use crate::root::{FILE_ID_END, Root};
+use crate::store::{OpenOptions, Store, is_readable, read_superblock};
+
+/// Findings listed one by one; beyond them only the count grows.
+const FINDINGS_LISTED_MAX: usize = 1000;
+/// Blocks between two calls of whoever is told of the progress.
+const PROGRESS_STEP_BLOCKS: u64 = 256;
+/// Added to the counters when no record tells them: more than was in use beyond what blocks show.
+const COUNTER_STEP: u64 = 1 << 16;
+
+/// One thing that was not as it should be, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The file it concerns, when it is known.
+    pub file: Option<String>,
+    /// The block it was found in, when there is one.
+    pub block: Option<u64>,
+    /// What is wrong, and what was done about it.
+    pub text: String,
+    /// Whether it is wrong no more.
+    pub mended: bool,
+    /// Whether bytes or the name of a file are lost by it.
+    pub data_lost: bool,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(file) = &self.file {
+            write!(formatter, "file {file:?}: ")?;
+        }
+        if let Some(block) = self.block {
+            write!(formatter, "block {block}: ")?;
+        }
+        formatter.write_str(&self.text)
+    }
+}
+
+/// A file that came back under another name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostFile {
+    /// The name that it has now.
+    pub name: String,
+    /// Its identity.
+    pub file_id: u64,
+    /// Bytes in the file.
+    pub length_bytes: u64,
+    /// Of these, bytes in damaged blocks; reading them is an error.
+    pub damaged_bytes: u64,
+    /// It may have been deleted before: the list of free blocks was damaged too, and could not tell.
+    pub may_be_old: bool,
+}
+
+/// What a repair found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// Files in the store afterwards.
+    pub files: u64,
+    /// Blocks that no file owns afterwards.
+    pub blocks_free: u64,
+    /// Blocks of files that are intact.
+    pub blocks_verified: u64,
+    /// Blocks that the repair wrote; 0 when there was nothing to mend.
+    pub blocks_written: u64,
+    /// No record was left, or not the newest: files may have back what was cut off their end by the last calls.
+    pub root_rebuilt: bool,
+    /// Whether bytes or names of files are lost.
+    pub data_lost: bool,
+    /// The first findings.
+    pub findings: Vec<Finding>,
+    /// All findings.
+    pub findings_total: u64,
+    /// Files that came back without their names.
+    pub lost_files: Vec<LostFile>,
+}
+
+impl RepairReport {
+    /// Whether nothing was wrong.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.findings_total == 0
+    }
+}
+
+/// A repair on its way.
+pub(crate) struct Repair<'p, D: BlockDevice> {
+    pub(crate) store: Store<D>,
+    pub(crate) report: RepairReport,
+    progress: &'p mut dyn FnMut(u64),
+    blocks_told: u64,
+    pub(crate) owners: Owners,
+    pub(crate) files: Vec<FoundFile>,
+    /// Buckets of the table as they will be, those that change.
+    pub(crate) buckets: BTreeMap<u32, Vec<u8>>,
+    /// Both copies are damaged.
+    pub(crate) lost_buckets: BTreeSet<u32>,
+    /// Copies of buckets to write from the other: address of the damaged one, bucket.
+    pub(crate) stale_copies: Vec<(u64, u32)>,
+    pub(crate) superblocks: Vec<u64>,
+    /// Number of the record that changed buckets name as theirs.
+    pub(crate) table_sequence: u64,
+    pub(crate) table_sequence_max: u64,
+    /// Entries of the table are known to be gone: files without a name may be lost ones.
+    pub(crate) names_missing: bool,
+    /// The records do not tell the state of the store.
+    pub(crate) rootless: bool,
+    /// The records are to be written anew for their own sake.
+    pub(crate) root_changed: bool,
+    /// The list of free blocks, if it is to be made anew.
+    pub(crate) free_space: Option<FreeSpace>,
+    /// Clusters of the present free list that must not be written over before the new record.
+    pub(crate) trunks_old: BTreeSet<u32>,
+    pub(crate) free_list_damaged: bool,
+    /// Damaged blocks were given a header again.
+    pub(crate) blocks_marked: bool,
+    /// The root as it was found.
+    pub(crate) root_found: Root,
+    /// Slots of the root whose files the table does not know.
+    pub(crate) slots_lost: Vec<usize>,
+    /// Files for which there was no room in the table.
+    pub(crate) files_unplaced: u64,
+}
+
+impl<D: BlockDevice> Store<D> {
+    /// Mends the store on `device` as far as that is possible without inventing data, and gives the device back.
+    /// Nobody else may use the device meanwhile. `progress` is told now and then how many blocks have been read
+    /// and written since it was told last.
+    ///
+    /// It reads every block that a file owns, and all others only when lost files have to be looked for. See the
+    /// report for what was found, and [`check`](Self::check) afterwards for what is left: damaged bytes of files.
+    ///
+    /// # Errors
+    /// [`Error::NotAStore`], [`Error::Version`] or [`Error::Damaged`] when no copy of the superblock is intact:
+    /// without it no block can be told from another store's; [`Error::Device`] when the device fails. The repair can
+    /// then be run again.
+    pub fn repair(mut device: D, progress: &mut dyn FnMut(u64)) -> Result<(RepairReport, D)> {
+        let layout = read_superblock(&mut device)?;
+        let options = OpenOptions {
+            open_files_max: 1,
+            addresses_max: 0,
+            read_only: true,
+        };
+        let owners = Owners::new(&layout);
+        let root_found = Root::new(&layout);
+        let mut repair = Repair {
+            store: Self::assemble(device, layout, &options),
+            report: RepairReport::default(),
+            progress,
+            blocks_told: 0,
+            owners,
+            files: Vec::new(),
+            buckets: BTreeMap::new(),
+            lost_buckets: BTreeSet::new(),
+            stale_copies: Vec::new(),
+            superblocks: Vec::new(),
+            table_sequence: 0,
+            table_sequence_max: 0,
+            names_missing: false,
+            rootless: false,
+            root_changed: false,
+            free_space: None,
+            trunks_old: BTreeSet::new(),
+            free_list_damaged: false,
+            blocks_marked: false,
+            root_found,
+            slots_lost: Vec::new(),
+            files_unplaced: 0,
+        };
+        repair.run()?;
+        Ok((repair.report, repair.store.device))
+    }
+}
+
+impl<D: BlockDevice> Repair<'_, D> {
+    pub(crate) fn find(
+        &mut self,
+        file: Option<&str>,
+        block: Option<u64>,
+        mended: bool,
+        data_lost: bool,
+        text: String,
+    ) {
+        self.report.findings_total += 1;
+        self.report.data_lost |= data_lost;
+        if self.report.findings.len() < FINDINGS_LISTED_MAX {
+            self.report.findings.push(Finding {
+                file: file.map(str::to_owned),
+                block,
+                text,
+                mended,
+                data_lost,
+            });
+        }
+    }
+
+    pub(crate) fn note_progress(&mut self) {
+        let counters = self.store.device.counters();
+        let now = counters.blocks_read + counters.blocks_written;
+        // Not at every block: whoever is told may draw a line.
+        if now >= self.blocks_told + PROGRESS_STEP_BLOCKS {
+            (self.progress)(now - self.blocks_told);
+            self.blocks_told = now;
+        }
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let written_before = self.store.device.counters().blocks_written;
+        self.look_at_superblocks()?;
+        self.look_at_records()?;
+        self.table_sequence = if self.rootless {
+            self.table_sequence_max.max(self.store.root.record_sequence) + 1
+        } else {
+            // That of the record which takes the place of the present ones, before the table is changed.
+            self.store.root.record_sequence + 3
+        };
+        self.root_found = self.store.root.clone();
+        self.read_table()?;
+        self.match_slots()?;
+        if self.rootless {
+            self.rebuild_files()?;
+        } else {
+            self.settle_files()?;
+            self.check_free_space()?;
+            let files = self.files.len() as u64;
+            // The root may count more because a bucket was made anew by a repair that came no further.
+            if self.names_missing || self.store.root.files > files {
+                self.bring_back_lost_files()?;
+            }
+        }
+        self.settle_totals();
+        if self.needs_writing() {
+            self.write()?;
+        }
+        let counters = self.store.device.counters();
+        self.report.blocks_written = counters.blocks_written - written_before;
+        self.report.files = self.store.root.files;
+        self.report.blocks_free = self.store.statistics().blocks_free;
+        Ok(())
+    }
+
+    fn look_at_superblocks(&mut self) -> Result<()> {
+        let geometry = self.store.device.geometry();
+        for place in self.store.layout.superblocks() {
+            let read = self
+                .store
+                .device
+                .read(place, self.store.scratch.block_mut(0));
+            let same = is_readable(read)?
+                && Layout::decode(self.store.scratch.block(0), geometry)
+                    .ok()
+                    .as_ref()
+                    == Some(&self.store.layout);
+            if !same {
+                self.superblocks.push(place);
+                let text = "a copy of the superblock was damaged; written again from another one";
+                self.find(None, Some(place), true, false, text.to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// Recovers the root in memory; notes when there is none, or not the newest.
+    fn look_at_records(&mut self) -> Result<()> {
+        match self.store.recover() {
+            Ok(()) => {
+                self.rootless = self.is_root_outdated()?;
+                if self.rootless {
+                    let text = "the newest commit record was lost, the name table is younger than the one before; \
+                                what each file holds was found from the table and from its blocks";
+                    self.find(None, None, true, false, text.to_owned());
+                } else {
+                    let mut report = CheckReport::default();
+                    self.store.check_records(&mut report)?;
+                    if report.records_incomplete {
+                        self.root_changed = true;
+                        let text = "a copy of a commit record was incomplete, as after a power cut; written again";
+                        self.find(None, None, true, false, text.to_owned());
+                    }
+                }
+            }
+            Err(Error::Damaged {
+                part: Part::Record, ..
+            })
+            | Err(Error::Device(DeviceError::Io { .. })) => {
+                self.is_root_outdated()?;
+                self.rootless = true;
+                let text = "every commit record was lost; what each file holds was found from the table and from \
+                            its blocks";
+                self.find(
+                    None,
+                    Some(self.store.layout.record_block(0)),
+                    true,
+                    false,
+                    text.to_owned(),
+                );
+            }
+            Err(error) => return Err(error),
+        }
+        if self.rootless {
+            self.report.root_rebuilt = true;
+            self.root_changed = true;
+            let root = Root::new(&self.store.layout);
+            let before = std::mem::replace(&mut self.store.root, root);
+            self.store.root.record_sequence = before.record_sequence.max(self.table_sequence_max);
+            self.store.root.mounts = before.mounts;
+            self.store.root.next_file_id = before.next_file_id;
+            self.store.root.place = before.place;
+            self.store.overlay.clear();
+            self.store.quarantine_count = 0;
+        }
+        Ok(())
+    }
+
+    /// Whether a bucket in the table comes from a younger record than the root: it is written only when its record
+    /// is durable.
+    fn is_root_outdated(&mut self) -> Result<bool> {
+        for bucket in 0..self.store.layout.bucket_count {
+            for copy in 0..TABLE_COPIES {
+                let sequence = self.sequence_of_copy(bucket, copy)?;
+                self.table_sequence_max = self.table_sequence_max.max(sequence.unwrap_or(0));
+            }
+            self.note_progress();
+        }
+        Ok(self.table_sequence_max > self.store.root.record_sequence)
+    }
+
+    /// Number of the record that an intact copy of a bucket is from.
+    fn sequence_of_copy(&mut self, bucket: u32, copy: u64) -> Result<Option<u64>> {
+        let address = self.store.layout.bucket_block(bucket) + copy;
+        let read = self
+            .store
+            .device
+            .read(address, self.store.scratch.block_mut(1));
+        if !is_readable(read)? {
+            return Ok(None);
+        }
+        let opened = self.store.bucket_at(bucket, 1).ok();
+        Ok(opened.map(|bucket| bucket.record_sequence()))
+    }
+
+    /// Without a root: finds what every file of the table holds, and the files that no entry knows.
+    fn rebuild_files(&mut self) -> Result<()> {
+        let scan = self.scan_unowned()?;
+        self.store.sequence = self.store.sequence.max(scan.sequence_max);
+        self.take_counters_of_old_records()?;
+        let root = &mut self.store.root;
+        root.record_sequence = root.record_sequence.max(scan.record_sequence_max);
+        let file_id_max = root.next_file_id.max(scan.file_id_max);
+        root.next_file_id = (file_id_max + COUNTER_STEP).min(FILE_ID_END - 1);
+        let tails = self.files.iter().map(|file| file.state.tail.sequence);
+        self.store.sequence = self.store.sequence.max(tails.max().unwrap_or(0)) + SEQUENCE_STEP;
+        self.rebuild_known_files(&scan)?;
+        if self.names_missing {
+            self.put_back_remains(&scan, true)?;
+        }
+        self.make_free_space();
+        Ok(())
+    }
+
+    /// What is left of records is too old or not enough, but what they counted was never more.
+    fn take_counters_of_old_records(&mut self) -> Result<()> {
+        for place in 0..2 {
+            for block in 0..RECORD_PLACE_BLOCKS {
+                let address = self.store.layout.record_block(place) + block;
+                let read = self
+                    .store
+                    .device
+                    .read(address, self.store.scratch.block_mut(0));
+                if !is_readable(read)? {
+                    continue;
+                }
+                let left = Root::decode(self.store.scratch.block(0), &self.store.layout);
+                let Some((left, _)) = left else {
+                    continue;
+                };
+                let root = &mut self.store.root;
+                root.record_sequence = root.record_sequence.max(left.record_sequence);
+                root.next_file_id = root.next_file_id.max(left.next_file_id);
+                root.mounts = root.mounts.max(left.mounts);
+                self.store.sequence = self.store.sequence.max(left.next_sequence);
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_totals(&mut self) {
+        let next = self.files.iter().map(|file| file.state.file_id + 1).max();
+        let root = &mut self.store.root;
+        if let Some(next) = next.filter(|next| *next > root.next_file_id) {
+            root.next_file_id = next;
+            self.root_changed = true;
+        }
+        let files = self.files.len() as u64 + self.files_unplaced;
+        if root.files != files {
+            let text = format!("the root counted {} files, there are {files}", root.files);
+            let is_loss = root.files > files && !self.rootless;
+            root.files = files;
+            self.root_changed = true;
+            if is_loss {
+                let text = format!("{text}; the others were empty, or nothing of them is left");
+                self.find(None, None, true, true, text);
+            } else if !self.rootless {
+                self.find(None, None, true, false, text);
+            }
+        }
+        let unowned = self.owners.blocks_unowned();
+        if self.rootless || (unowned == 0 && !self.free_list_damaged) {
+            return;
+        }
+        if unowned > 0 && !self.free_list_damaged {
+            let text = format!("{unowned} blocks were neither free nor a file's; they are free");
+            self.find(None, None, true, false, text);
+        }
+        self.make_free_space();
+    }
+
+    fn needs_writing(&self) -> bool {
+        self.root_changed
+            || self.blocks_marked
+            || self.free_space.is_some()
+            || !self.superblocks.is_empty()
+            || !self.stale_copies.is_empty()
+            || !self.buckets.is_empty()
+            || !self.lost_buckets.is_empty()
+    }
+
+    /// Clusters that are free as far as the list of free blocks tells.
+    pub(crate) fn claim_free(&mut self, start: u32, blocks: u32) -> bool {
+        self.owners.claim(start, blocks, OWNER_FREE).is_none()
+    }
+}

@@ -1,0 +1,512 @@
+//! What a repair reads off the data blocks of one file: which of them are intact, which last one they lead back
+//! from, and the file's state that follows.
+//!
+//! Invariant: a state is made only of what the headers of intact blocks say. Stale blocks of the same file, left
+//! where it was cut off or written anew, are told from live ones by their numbers and by what lies over them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::block::{BLOCK_BYTES, BlockDevice, DeviceError};
+
+use crate::block::{Header, PAYLOAD_BYTES, POINTERS, pointer_target};
+use crate::error::{Error, Result};
+use crate::layout::CLUSTER_BLOCKS;
+use crate::repair::Repair;
+use crate::root::{ClosedRun, FileState, Lane, Piece, Root, Run, Tail};
+use crate::space::{open_trunk, trunk_address};
+
+/// Group number of a block that stands in for a damaged one: no append has it.
+const MARKER_SEQUENCE: u64 = 0;
+
+/// What matters of an intact block's header, without its pointers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Brief {
+    pub(crate) address: u32,
+    pub(crate) index: u32,
+    pub(crate) sequence: u64,
+    pub(crate) fill: u16,
+    pub(crate) group_blocks: u8,
+    pub(crate) group_position: u8,
+    pub(crate) run_start: u32,
+    pub(crate) run_blocks: u8,
+    pub(crate) before: ClosedRun,
+    pub(crate) lane: u8,
+    /// Where the block before it in the file is.
+    pub(crate) previous: u32,
+}
+
+impl Brief {
+    pub(crate) fn of(header: &Header) -> Self {
+        Self {
+            address: header.address,
+            index: header.index,
+            sequence: header.sequence,
+            fill: header.fill,
+            group_blocks: header.group_blocks,
+            group_position: header.group_position,
+            run_start: header.run_start,
+            run_blocks: header.run_blocks,
+            before: ClosedRun {
+                start: header.before_start,
+                used: header.before_used,
+            },
+            lane: header.lane,
+            previous: header.pointers[0],
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        usize::from(self.fill) == PAYLOAD_BYTES
+    }
+
+    /// This block as the last one of its file.
+    pub(crate) fn tail(&self) -> Tail {
+        Tail {
+            address: self.address,
+            index: self.index,
+            sequence: self.sequence,
+            fill: self.fill,
+            previous: self.previous,
+        }
+    }
+
+    fn lane_with(&self, used: u8) -> Lane {
+        let mut lane = Lane {
+            run: Run {
+                start: self.run_start,
+                blocks: self.run_blocks,
+                next: used,
+            },
+            before: self.before,
+        };
+        if used == self.run_blocks {
+            lane.close();
+        }
+        lane
+    }
+}
+
+/// What was found where a block of a file should be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fate {
+    Intact(Brief),
+    /// Nothing that passes for a block, or the device cannot read it.
+    Rotten,
+    /// Something intact that is not this block.
+    Foreign,
+    /// No intact block says where it is.
+    Unreachable,
+}
+
+/// One block of a file as a walk has found it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    /// 0 when it is not known.
+    pub(crate) address: u32,
+    pub(crate) fate: Fate,
+}
+
+impl Step {
+    pub(crate) fn brief(&self) -> Option<Brief> {
+        match self.fate {
+            Fate::Intact(brief) => Some(brief),
+            _ => None,
+        }
+    }
+}
+
+/// A run that a file owns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FoundRun {
+    pub(crate) start: u32,
+    pub(crate) blocks: u32,
+    /// Blocks from its start that hold data for good.
+    pub(crate) used: u8,
+}
+
+/// The runs of a file, as far as the links lead.
+#[derive(Default)]
+pub(crate) struct Runs {
+    pub(crate) found: Vec<FoundRun>,
+    /// Blocks of those that are closed.
+    pub(crate) closed_blocks: u32,
+    /// The runs, with their lanes, whose link to the one before cannot be read.
+    broken: Vec<(u8, ClosedRun)>,
+}
+
+/// A file after a look at all its blocks.
+pub(crate) struct Settled {
+    /// Its state, shortened if the last blocks are damaged.
+    pub(crate) state: FileState,
+    pub(crate) steps: Vec<Step>,
+    /// The runs that its state leads to.
+    pub(crate) runs: Vec<FoundRun>,
+    /// More runs that hold its blocks; a damaged link hides them.
+    pub(crate) hidden: Vec<FoundRun>,
+    /// The list of its runs holds together.
+    pub(crate) is_linked: bool,
+    /// Damaged blocks that were given a header again, so that the list of runs holds together.
+    pub(crate) markers: Vec<u32>,
+}
+
+impl<D: BlockDevice> Repair<'_, D> {
+    /// The header of the block at `address`, if it is an intact block of any file.
+    pub(crate) fn look(&mut self, address: u32) -> Result<Option<Header>> {
+        match self.store.read_data_block(address) {
+            Err(Error::Device(DeviceError::Io { .. })) => {
+                self.store.scratch.block_mut(0).fill(0);
+                Ok(None)
+            }
+            found => found,
+        }
+    }
+
+    /// Whether the block just looked at is one of the store's own: part of a record or of the free list.
+    fn is_own_structure(&self, address: u32) -> bool {
+        let block = self.store.scratch.block(0);
+        let cluster = address / CLUSTER_BLOCKS * CLUSTER_BLOCKS;
+        Root::decode(block, &self.store.layout).is_some()
+            || (trunk_address(cluster) == u64::from(address)
+                && open_trunk(block, cluster, self.store.seed).is_some())
+    }
+
+    /// Looks at every block of the file from its tail back.
+    pub(crate) fn walk(&mut self, state: &FileState) -> Result<Vec<Step>> {
+        let count = state.block_count() as usize;
+        let blank = Step {
+            address: 0,
+            fate: Fate::Unreachable,
+        };
+        let mut steps = vec![blank; count];
+        if let Some(last) = steps.last_mut() {
+            last.address = state.tail.address;
+        }
+        if count > 1 {
+            steps[count - 2].address = state.tail.previous;
+        }
+        for index in (0..count).rev() {
+            let address = steps[index].address;
+            if !self.store.layout.is_data_block(address) {
+                steps[index].address = 0;
+                continue;
+            }
+            let found = self.look(address)?;
+            let fate = match found {
+                None if self.is_own_structure(address) => Fate::Foreign,
+                None => Fate::Rotten,
+                Some(header) => fate_of(&header, state, index as u32),
+            };
+            steps[index].fate = fate;
+            let (Fate::Intact(_), Some(header)) = (fate, found) else {
+                continue;
+            };
+            for place in 0..POINTERS {
+                if let Some(target) = pointer_target(header.index, place) {
+                    let step = &mut steps[target as usize];
+                    if step.address == 0 {
+                        step.address = header.pointers[place];
+                    }
+                }
+            }
+            self.note_progress();
+        }
+        Ok(steps)
+    }
+
+    /// The runs that `state` leads to.
+    pub(crate) fn runs_of(&mut self, state: &FileState) -> Result<Runs> {
+        let mut runs = Runs::default();
+        let mut seen = BTreeSet::new();
+        for (number, lane) in state.lanes.iter().enumerate() {
+            if !lane.run.is_none() {
+                seen.insert(lane.run.start);
+                runs.found.push(FoundRun {
+                    start: lane.run.start,
+                    blocks: u32::from(lane.run.blocks),
+                    used: lane.run.next,
+                });
+                let filled = ClosedRun {
+                    start: lane.run.start,
+                    used: lane.run.next,
+                };
+                // Once the run is full, or freed, its own blocks are asked.
+                if !filled.is_none() {
+                    let piece = piece_of(state, filled);
+                    if self.link(&piece)?.is_none() {
+                        runs.broken.push((number as u8, filled));
+                    }
+                }
+            }
+            let mut closed = lane.before;
+            while !closed.is_none() {
+                let is_run = self.store.layout.is_data_run(closed.start, closed.blocks());
+                if !is_run || !seen.insert(closed.start) {
+                    break;
+                }
+                runs.found.push(FoundRun {
+                    start: closed.start,
+                    blocks: closed.blocks(),
+                    used: closed.used,
+                });
+                runs.closed_blocks = runs.closed_blocks.saturating_add(closed.blocks());
+                match self.link(&piece_of(state, closed))? {
+                    Some(before) => closed = before,
+                    None => {
+                        runs.broken.push((number as u8, closed));
+                        break;
+                    }
+                }
+            }
+        }
+        if !state.reserve.is_none() {
+            runs.found.push(FoundRun {
+                start: state.reserve.start,
+                blocks: u32::from(state.reserve.blocks),
+                used: 0,
+            });
+        }
+        Ok(runs)
+    }
+
+    /// The run before that of a chain's piece; `None` when nothing readable says it.
+    pub(crate) fn link(&mut self, piece: &Piece) -> Result<Option<ClosedRun>> {
+        match self.store.run_before(piece) {
+            Err(Error::Device(DeviceError::Io { .. })) => Ok(None),
+            link => link,
+        }
+    }
+
+    /// Blocks of the file in the places of its runs that are never written again: all of them, and only those, are
+    /// blocks of the file as it is, but for the last one if that is not full.
+    fn blocks_for_good(&mut self, file_id: u64, runs: &Runs) -> Result<Vec<Brief>> {
+        let mut briefs = Vec::new();
+        for run in &runs.found {
+            for offset in 0..u32::from(run.used) {
+                let Some(header) = self.look(run.start + offset)? else {
+                    continue;
+                };
+                if header.file_id == file_id
+                    && header.run_start == run.start
+                    && header.sequence != MARKER_SEQUENCE
+                    && usize::from(header.fill) == PAYLOAD_BYTES
+                {
+                    briefs.push(Brief::of(&header));
+                }
+            }
+        }
+        Ok(briefs)
+    }
+
+    /// Looks at all blocks of a file and makes its state one that can be appended to and freed: the last block is
+    /// intact, and the list of runs holds together as far as that can be had.
+    pub(crate) fn settle(&mut self, state: &FileState) -> Result<Settled> {
+        let mut state = *state;
+        let mut steps = self.walk(&state)?;
+        while steps.last().is_some_and(|step| step.brief().is_none()) {
+            let runs = self.runs_of(&state)?;
+            let mut briefs = self.blocks_for_good(state.file_id, &runs)?;
+            briefs.extend(steps.iter().filter_map(Step::brief));
+            briefs.retain(|brief| brief.index < state.tail.index);
+            state = state_from(state.file_id, &briefs);
+            steps = self.walk(&state)?;
+        }
+        let mut markers = Vec::new();
+        let mut runs = self.runs_of(&state)?;
+        // Each turn mends a link, and comes upon an older one at most.
+        let is_linked = loop {
+            let before = markers.len();
+            let is_linked = runs.broken.is_empty();
+            for (lane, run) in std::mem::take(&mut runs.broken) {
+                if let Some(block) = self.marker(&state, &steps, lane, run)? {
+                    markers.push(run.start);
+                    self.store.put_overlay(run.start, block);
+                }
+            }
+            if markers.len() == before {
+                break is_linked;
+            }
+            runs = self.runs_of(&state)?;
+        };
+        state.closed_blocks = runs.closed_blocks;
+        let hidden = hidden_runs(&steps, &runs.found);
+        Ok(Settled {
+            state,
+            steps,
+            is_linked,
+            runs: runs.found,
+            hidden,
+            markers,
+        })
+    }
+
+    /// Forgets what was to be written for a file that is not taken as it was settled.
+    pub(crate) fn drop_markers(&mut self, settled: &Settled) {
+        let markers = &settled.markers;
+        self.store
+            .overlay
+            .retain(|(address, _)| !markers.contains(address));
+    }
+
+    /// A block to stand where the first block of a closed run is damaged, so that the run's link to the one before
+    /// can be read again. It is the damaged block of the file in all but its bytes: it is marked as not full, which
+    /// only a last block may be, so that reading it stays an error.
+    fn marker(
+        &mut self,
+        state: &FileState,
+        steps: &[Step],
+        lane: u8,
+        run: ClosedRun,
+    ) -> Result<Option<Vec<u8>>> {
+        if self.look(run.start)?.is_some() || self.is_own_structure(run.start) {
+            return Ok(None);
+        }
+        let at = |step: &Step| step.address == run.start;
+        let Some(index) = steps.iter().position(at) else {
+            return Ok(None);
+        };
+        if index + 1 == steps.len() {
+            return Ok(None);
+        }
+        let in_run = |brief: &Brief| brief.run_start == run.start && brief.lane == lane;
+        let sibling = steps.iter().filter_map(Step::brief).find(in_run);
+        let current = state.lanes[usize::from(lane)];
+        let (run_blocks, before) = match sibling {
+            _ if current.run.start == run.start => (current.run.blocks, current.before),
+            Some(brief) => (brief.run_blocks, brief.before),
+            None => match run_before_by_order(steps, index, lane, run.start) {
+                Some(before) => (run.blocks() as u8, before),
+                None => return Ok(None),
+            },
+        };
+        let header = Header {
+            file_id: state.file_id,
+            sequence: MARKER_SEQUENCE,
+            address: run.start,
+            index: index as u32,
+            fill: 1,
+            group_blocks: 1,
+            group_position: 0,
+            run_start: run.start,
+            run_blocks,
+            before_start: before.start,
+            before_used: before.used,
+            lane,
+            pointers: [0; POINTERS],
+            name_hint: [0; crate::block::NAME_HINT_BYTES],
+        };
+        let mut block = vec![0; BLOCK_BYTES];
+        header.seal(&mut block, self.store.seed);
+        Ok(Some(block))
+    }
+}
+
+fn piece_of(state: &FileState, run: ClosedRun) -> Piece {
+    Piece {
+        start: run.start,
+        blocks: run.blocks(),
+        file_id: state.file_id,
+        end: 0,
+    }
+}
+
+/// What an intact block of any file is where block `index` of this one should be.
+fn fate_of(header: &Header, state: &FileState, index: u32) -> Fate {
+    if header.file_id != state.file_id || header.index != index {
+        return Fate::Foreign;
+    }
+    if header.sequence == MARKER_SEQUENCE {
+        return Fate::Rotten;
+    }
+    let is_right = if index == state.tail.index {
+        header.belongs_at_tail(state)
+    } else {
+        usize::from(header.fill) == PAYLOAD_BYTES
+    };
+    if is_right {
+        Fate::Intact(Brief::of(header))
+    } else {
+        Fate::Foreign
+    }
+}
+
+/// The state of a file whose blocks are `briefs`, the last of them its tail. The closed blocks are not counted yet.
+pub(crate) fn state_from(file_id: u64, briefs: &[Brief]) -> FileState {
+    let mut state = FileState::empty(file_id);
+    let Some(last) = briefs.iter().max_by_key(|brief| brief.index) else {
+        return state;
+    };
+    state.tail = last.tail();
+    let used = |brief: &Brief| (brief.address - brief.run_start) as u8 + u8::from(brief.is_full());
+    let own = usize::from(last.lane);
+    state.lanes[own] = last.lane_with(used(last));
+    // The other lane as it was when the last block was written: its youngest block of the file.
+    let other = briefs.iter().filter(|brief| brief.lane != last.lane);
+    if let Some(youngest) = other.max_by_key(|brief| brief.index) {
+        state.lanes[1 - own] = youngest.lane_with(used(youngest));
+    }
+    state
+}
+
+/// Which run must have been before the one that begins with block `index`, when no block of it is readable: the one
+/// that holds the nearest earlier block in the same lane. `None` when other damage leaves that open.
+fn run_before_by_order(
+    steps: &[Step],
+    index: usize,
+    lane: u8,
+    run_start: u32,
+) -> Option<ClosedRun> {
+    let older = &steps[..index];
+    let nearest = older
+        .iter()
+        .rposition(|step| step.brief().is_some_and(|brief| brief.lane == lane));
+    let Some(nearest) = nearest else {
+        let all_known = older.iter().all(|step| step.brief().is_some());
+        return all_known.then_some(ClosedRun::default());
+    };
+    let brief = older[nearest].brief()?;
+    let offset_in = |address: u32| {
+        let offset = address.checked_sub(brief.run_start)?;
+        (offset < u32::from(brief.run_blocks)).then_some(offset)
+    };
+    let mut used = offset_in(brief.address)? + 1;
+    for step in &older[nearest + 1..] {
+        match (step.brief(), offset_in(step.address)) {
+            (Some(_), _) => {}
+            (None, Some(offset)) => used = used.max(offset + 1),
+            (None, None) => return None,
+        }
+    }
+    // A run is given up only when there is no room for a group in it.
+    let given_up = u32::from(brief.run_blocks) - used < CLUSTER_BLOCKS;
+    (given_up && brief.run_start != run_start).then_some(ClosedRun {
+        start: brief.run_start,
+        used: used as u8,
+    })
+}
+
+/// Runs that hold blocks of the file but are not among those that its state leads to.
+fn hidden_runs(steps: &[Step], runs: &[FoundRun]) -> Vec<FoundRun> {
+    let mut known: BTreeMap<u32, u32> = runs.iter().map(|run| (run.start, run.blocks)).collect();
+    let mut hidden = Vec::new();
+    for step in steps.iter().filter(|step| step.address != 0) {
+        let nearest = known.range(..=step.address).next_back();
+        if nearest.is_some_and(|(start, blocks)| step.address - start < *blocks) {
+            continue;
+        }
+        let (start, blocks) = match step.fate {
+            Fate::Intact(brief) => (brief.run_start, u32::from(brief.run_blocks)),
+            Fate::Rotten => (
+                step.address / CLUSTER_BLOCKS * CLUSTER_BLOCKS,
+                CLUSTER_BLOCKS,
+            ),
+            Fate::Foreign | Fate::Unreachable => continue,
+        };
+        known.insert(start, blocks);
+        hidden.push(FoundRun {
+            start,
+            blocks,
+            used: 0,
+        });
+    }
+    hidden
+}

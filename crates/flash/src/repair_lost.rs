@@ -1,0 +1,229 @@
+//! Files that came to light without a name, and where they go.
+
+use std::collections::BTreeSet;
+
+use base::block::BlockDevice;
+
+use crate::block::{NAME_HINT_BYTES, NameHint, PAYLOAD_BYTES};
+use crate::error::Result;
+use crate::repair::{LostFile, Repair};
+use crate::repair_blocks::{Settled, Step};
+use crate::repair_files::FoundFile;
+use crate::repair_scan::Scan;
+use crate::root::{FileState, Slot};
+use crate::table::{Bucket, buckets_of, set_entry, validate_name};
+
+/// Names tried for one file before it is left without.
+const NAMES_TRIED_MAX: u64 = 64;
+
+impl<D: BlockDevice> Repair<'_, D> {
+    /// Finds the files that were named by what is gone of the table, and names them anew.
+    pub(crate) fn bring_back_lost_files(&mut self) -> Result<()> {
+        // The root knows those that were being written to.
+        for slot in std::mem::take(&mut self.slots_lost) {
+            let state = self.store.root.slots[slot].state;
+            self.store.root.slots[slot] = Slot::default();
+            self.root_changed = true;
+            let is_known = self
+                .files
+                .iter()
+                .any(|file| file.state.file_id == state.file_id);
+            let settled = self.settle(&state)?;
+            if !is_known && self.is_unowned(&settled) {
+                self.put_back(&settled, state.length(), false)?;
+            } else {
+                self.drop_markers(&settled);
+            }
+        }
+        let scan = self.scan_unowned()?;
+        self.put_back_remains(&scan, self.free_list_damaged)
+    }
+
+    /// Names every file anew that the scan has found whole enough and that no entry knows.
+    pub(crate) fn put_back_remains(&mut self, scan: &Scan, may_be_old: bool) -> Result<()> {
+        let known: BTreeSet<u64> = self.files.iter().map(|file| file.state.file_id).collect();
+        for remains in scan.remains() {
+            if known.contains(&remains.file_id) {
+                continue;
+            }
+            if let Some(settled) = self.assemble(scan, &remains, None)? {
+                self.put_back(&settled, settled.state.length(), may_be_old)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that is called what it should not be, or stands where it is not found.
+    pub(crate) fn put_back_misplaced(&mut self, file: FoundFile, own_name: bool) -> Result<()> {
+        let hint = self.hint_of(&file.state)?;
+        let own = own_name.then_some(file.name.as_str());
+        match self.name_anew(&file.state, own, &hint)? {
+            Some(named) => self.files.push(named),
+            None => self.files_unplaced += 1,
+        }
+        Ok(())
+    }
+
+    /// Gives a file that no entry knows a name, and its blocks to it. `length` is how long it was.
+    fn put_back(&mut self, settled: &Settled, length: u64, may_be_old: bool) -> Result<()> {
+        let state = settled.state;
+        let hint = self.hint_of(&state)?;
+        let Some(file) = self.name_anew(&state, None, &hint)? else {
+            // Nobody may use its blocks before there is room for its name.
+            self.drop_markers(settled);
+            self.hide(&settled.runs);
+            self.hide(&settled.hidden);
+            self.files_unplaced += 1;
+            let text = format!(
+                "file {} has lost its name, and there is no room in the name table for another; delete files and \
+                 repair again",
+                state.file_id
+            );
+            self.find(None, Some(u64::from(state.tail.address)), false, true, text);
+            return Ok(());
+        };
+        let name = file.name.clone();
+        self.files.push(file);
+        self.claim_settled(self.files.len() - 1, settled);
+        let damaged = settled.steps.iter().filter(|step| step.brief().is_none());
+        let damaged_bytes = damaged.count() as u64 * PAYLOAD_BYTES as u64;
+        let cut = length.saturating_sub(state.length());
+        let old = if may_be_old {
+            "; it may have been deleted before"
+        } else {
+            ""
+        };
+        let missing = if cut > 0 {
+            format!(", {cut} bytes of its end are lost")
+        } else {
+            String::new()
+        };
+        let text = format!(
+            "came back without its name, {} bytes{missing}{old}",
+            state.length()
+        );
+        self.find(Some(&name), None, true, cut > 0, text);
+        self.report_blocks(&name, settled);
+        self.report.lost_files.push(LostFile {
+            name,
+            file_id: state.file_id,
+            length_bytes: state.length(),
+            damaged_bytes,
+            may_be_old,
+        });
+        Ok(())
+    }
+
+    /// What the first block of the file says of its name.
+    fn hint_of(&mut self, state: &FileState) -> Result<NameHint> {
+        let steps = self.walk(state)?;
+        let first = steps.first().and_then(Step::brief);
+        let Some(first) = first else {
+            return Ok([0; NAME_HINT_BYTES]);
+        };
+        let header = self.look(first.address)?;
+        Ok(header.map_or([0; NAME_HINT_BYTES], |header| header.name_hint))
+    }
+
+    /// Makes an entry for the file under a name that no other has; `None` when there is no room for it.
+    fn name_anew(
+        &mut self,
+        state: &FileState,
+        own: Option<&str>,
+        hint: &NameHint,
+    ) -> Result<Option<FoundFile>> {
+        let bytes_max = self.store.layout.name_bytes_max;
+        let lost = (0..NAMES_TRIED_MAX)
+            .map(|attempt| lost_name(state.file_id, hint, attempt, usize::from(bytes_max)));
+        for name in own.map(str::to_owned).into_iter().chain(lost) {
+            if validate_name(&name, bytes_max).is_err() {
+                continue;
+            }
+            let mut best: Option<(u16, u32, u16)> = None;
+            let mut is_taken = false;
+            for bucket in buckets_of(&name, &self.store.layout) {
+                let block = self.bucket_content(bucket)?;
+                let Some(opened) = Bucket::open(&block, bucket, &self.store.layout) else {
+                    continue;
+                };
+                is_taken |= opened.find(&name).is_some();
+                if let Some(entry) = opened.first_free() {
+                    let place = (opened.used(), bucket, entry);
+                    best = Some(best.map_or(place, |best| best.min(place)));
+                }
+            }
+            if is_taken {
+                continue;
+            }
+            let Some((_, bucket, entry)) = best else {
+                continue;
+            };
+            self.change_bucket(bucket, |block, layout| {
+                set_entry(block, entry, Some((&name, state)), layout);
+            })?;
+            return Ok(Some(FoundFile::new(name, bucket, entry, *state)));
+        }
+        Ok(None)
+    }
+}
+
+/// A name for a lost file. It says that, which file it was, and what it was called when it was first written; the
+/// more of that the longer names may be. Every attempt is another name.
+fn lost_name(file_id: u64, hint: &NameHint, attempt: u64, bytes_max: usize) -> String {
+    let mut name = if attempt == 0 {
+        format!("lost-{file_id}")
+    } else {
+        format!("lost-{file_id}.{attempt}")
+    };
+    if name.len() > bytes_max {
+        // Short names have no room for it all: letters and digits that differ for each attempt.
+        let mut number = file_id.wrapping_add(attempt.wrapping_mul(7919));
+        name.clear();
+        while name.len() < bytes_max {
+            name.extend(char::from_digit((number % 36) as u32, 36));
+            number /= 36;
+        }
+        return name;
+    }
+    let length = hint
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(hint.len());
+    let said = String::from_utf8_lossy(&hint[..length]);
+    let mut rest = String::from("-");
+    for character in said.chars().filter(|character| *character != '/') {
+        if name.len() + rest.len() + character.len_utf8() > bytes_max {
+            break;
+        }
+        rest.push(character);
+    }
+    if rest.len() > 1 {
+        name.push_str(&rest);
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::name_hint;
+
+    #[test]
+    fn lost_names_are_names_and_differ() {
+        for bytes_max in [1_usize, 2, 8, 12, 20, 255] {
+            for said in ["", "log", "a/b", "ä".repeat(100).as_str()] {
+                let hint = name_hint(said);
+                let names: Vec<String> = (0..30)
+                    .map(|attempt| lost_name(1_234_567, &hint, attempt, bytes_max))
+                    .collect();
+                for name in &names {
+                    validate_name(name, bytes_max as u16).unwrap();
+                }
+                let different: BTreeSet<&String> = names.iter().collect();
+                assert_eq!(different.len(), names.len(), "{bytes_max} {said}");
+            }
+        }
+        assert_eq!(lost_name(7, &name_hint("log"), 0, 255), "lost-7-log");
+        assert_eq!(lost_name(7, &name_hint("log"), 2, 10), "lost-7.2-l");
+    }
+}

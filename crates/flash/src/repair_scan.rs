@@ -1,0 +1,255 @@
+//! What a repair reads off the data blocks when the table or the root does not tell: which files they are of, and
+//! how each of these files ends.
+//!
+//! The last block is looked for as recovery does it: the last of the whole group with the highest number from which
+//! the pointers lead back to the first block. On the way there may be damaged blocks, but none that was written by
+//! another file, or by this one at another place: then the group is from before the file was cut off there.
+
+use base::block::BlockDevice;
+
+use crate::error::Result;
+use crate::repair::Repair;
+use crate::repair_blocks::{Brief, Fate, Settled, Step, state_from};
+use crate::root::FileState;
+
+/// Last blocks tried for one file.
+const CANDIDATES_MAX: usize = 4096;
+
+/// An intact block of some file.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    address: u32,
+    file_id: u64,
+    sequence: u64,
+}
+
+/// The intact blocks found, and whose they are. 24 bytes for each of them, and 4 more.
+#[derive(Default)]
+pub(crate) struct Scan {
+    /// By address.
+    blocks: Vec<Seen>,
+    /// Positions in `blocks`, by file and address.
+    by_file: Vec<u32>,
+    pub(crate) sequence_max: u64,
+    pub(crate) file_id_max: u64,
+    /// Of the records that spilled lists left in the data region.
+    pub(crate) record_sequence_max: u64,
+}
+
+/// A file that blocks are left of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remains {
+    pub(crate) file_id: u64,
+    pub(crate) sequence_max: u64,
+    first: usize,
+    count: usize,
+}
+
+impl Scan {
+    /// Every file that blocks are left of, those written to last first.
+    pub(crate) fn remains(&self) -> Vec<Remains> {
+        let mut all: Vec<Remains> = Vec::new();
+        for (first, position) in self.by_file.iter().enumerate() {
+            let seen = self.blocks[*position as usize];
+            match all.last_mut().filter(|last| last.file_id == seen.file_id) {
+                Some(last) => {
+                    last.count += 1;
+                    last.sequence_max = last.sequence_max.max(seen.sequence);
+                }
+                None => all.push(Remains {
+                    file_id: seen.file_id,
+                    sequence_max: seen.sequence,
+                    first,
+                    count: 1,
+                }),
+            }
+        }
+        all.sort_by_key(|remains| std::cmp::Reverse(remains.sequence_max));
+        all
+    }
+
+    /// What is left of one file.
+    pub(crate) fn remains_of(&self, file_id: u64) -> Option<Remains> {
+        let id = |position: &u32| self.blocks[*position as usize].file_id;
+        let first = self
+            .by_file
+            .partition_point(|position| id(position) < file_id);
+        let end = self
+            .by_file
+            .partition_point(|position| id(position) <= file_id);
+        let sequences = self.by_file[first..end]
+            .iter()
+            .map(|position| self.blocks[*position as usize].sequence);
+        sequences.max().map(|sequence_max| Remains {
+            file_id,
+            sequence_max,
+            first,
+            count: end - first,
+        })
+    }
+
+    /// The blocks found at `[start, start + blocks)`.
+    fn within(&self, start: u32, blocks: u32) -> &[Seen] {
+        let first = self.blocks.partition_point(|seen| seen.address < start);
+        let end = self
+            .blocks
+            .partition_point(|seen| seen.address < start.saturating_add(blocks));
+        &self.blocks[first..end]
+    }
+
+    fn sequence_at(&self, address: u32) -> Option<u64> {
+        self.within(address, 1).first().map(|seen| seen.sequence)
+    }
+}
+
+impl<D: BlockDevice> Repair<'_, D> {
+    /// Looks at every block of the clusters that nobody owns.
+    pub(crate) fn scan_unowned(&mut self) -> Result<Scan> {
+        let mut scan = Scan::default();
+        let (first, end) = (self.store.layout.data_first, self.store.layout.data_end);
+        for address in first..end {
+            if self.owners.of(address) != 0 {
+                continue;
+            }
+            if let Some(header) = self.look(address)? {
+                scan.blocks.push(Seen {
+                    address,
+                    file_id: header.file_id,
+                    sequence: header.sequence,
+                });
+                scan.sequence_max = scan.sequence_max.max(header.sequence);
+                scan.file_id_max = scan.file_id_max.max(header.file_id);
+            } else if let Some((root, _)) =
+                crate::root::Root::decode(self.store.scratch.block(0), &self.store.layout)
+            {
+                scan.record_sequence_max = scan.record_sequence_max.max(root.record_sequence);
+                scan.sequence_max = scan.sequence_max.max(root.next_sequence);
+                scan.file_id_max = scan.file_id_max.max(root.next_file_id);
+            }
+            self.note_progress();
+        }
+        scan.by_file = (0..scan.blocks.len() as u32).collect();
+        let blocks = &scan.blocks;
+        let key = |position: &u32| {
+            let seen = blocks[*position as usize];
+            (seen.file_id, seen.address)
+        };
+        scan.by_file.sort_unstable_by_key(key);
+        Ok(scan)
+    }
+
+    /// Puts a file together from the blocks that the scan has found of it. `known` is an earlier state of the file,
+    /// whose last block counts whether or not its group is whole. `None` when no block leads back to the first.
+    pub(crate) fn assemble(
+        &mut self,
+        scan: &Scan,
+        remains: &Remains,
+        known: Option<&FileState>,
+    ) -> Result<Option<Settled>> {
+        let mut briefs = Vec::with_capacity(remains.count);
+        for position in &scan.by_file[remains.first..remains.first + remains.count] {
+            let address = scan.blocks[*position as usize].address;
+            if let Some(header) = self.look(address)? {
+                briefs.push(Brief::of(&header));
+            }
+        }
+        let is_end = |brief: &&Brief| {
+            let is_known = known.is_some_and(|state| state.tail == brief.tail());
+            is_known || ends_whole_group(brief, &briefs) || is_cut_off(brief, scan)
+        };
+        let ends: Vec<Brief> = briefs.iter().filter(is_end).copied().collect();
+        if let Some(found) = self.best_of(scan, &briefs, ends)? {
+            return Ok(Some(found));
+        }
+        // Of an only group that is damaged itself, what there is.
+        self.best_of(scan, &briefs, briefs.clone())
+    }
+
+    fn best_of(
+        &mut self,
+        scan: &Scan,
+        briefs: &[Brief],
+        mut ends: Vec<Brief>,
+    ) -> Result<Option<Settled>> {
+        ends.retain(|brief| brief.sequence > 0);
+        ends.sort_by_key(|brief| std::cmp::Reverse((brief.sequence, brief.group_position)));
+        for end in ends.iter().take(CANDIDATES_MAX) {
+            let file_id = self.file_id_at(end.address)?;
+            let state = FileState {
+                file_id,
+                tail: end.tail(),
+                ..FileState::default()
+            };
+            let steps = self.walk(&state)?;
+            if !self.is_whole_way(scan, briefs, file_id, &steps) {
+                continue;
+            }
+            let way: Vec<Brief> = steps.iter().filter_map(Step::brief).collect();
+            let state = state_from(file_id, &way);
+            let settled = self.settle(&state)?;
+            if self.is_unowned(&settled) {
+                return Ok(Some(settled));
+            }
+            self.drop_markers(&settled);
+        }
+        Ok(None)
+    }
+
+    fn file_id_at(&mut self, address: u32) -> Result<u64> {
+        Ok(self.look(address)?.map_or(0, |header| header.file_id))
+    }
+
+    /// Whether the way back from a last block is the file's as it was when that block was written: no block on it
+    /// belongs elsewhere, and nothing younger than its blocks of a run lies in that run.
+    fn is_whole_way(&self, scan: &Scan, briefs: &[Brief], file_id: u64, steps: &[Step]) -> bool {
+        let is_foreign = |step: &Step| matches!(step.fate, Fate::Foreign);
+        if steps.iter().any(is_foreign) {
+            return false;
+        }
+        let mut runs = std::collections::BTreeMap::new();
+        for brief in steps.iter().filter_map(Step::brief) {
+            let oldest = runs
+                .entry((brief.run_start, brief.run_blocks))
+                .or_insert(brief.sequence);
+            *oldest = (*oldest).min(brief.sequence);
+        }
+        runs.iter().all(|((start, blocks), oldest)| {
+            let of_this_run = |address: u32| {
+                let found = briefs.binary_search_by_key(&address, |brief| brief.address);
+                found.is_ok_and(|found| {
+                    (briefs[found].run_start, briefs[found].run_blocks) == (*start, *blocks)
+                })
+            };
+            scan.within(*start, u32::from(*blocks)).iter().all(|seen| {
+                seen.sequence < *oldest || (seen.file_id == file_id && of_this_run(seen.address))
+            })
+        })
+    }
+}
+
+/// Whether the block is the last one of a group that is all there.
+fn ends_whole_group(end: &Brief, briefs: &[Brief]) -> bool {
+    end.group_position + 1 == end.group_blocks
+        && (0..end.group_position).all(|position| {
+            let distance = u32::from(end.group_position - position);
+            let Some(address) = end.address.checked_sub(distance) else {
+                return false;
+            };
+            let found = briefs.binary_search_by_key(&address, |brief| brief.address);
+            found.is_ok_and(|found| {
+                let brief = &briefs[found];
+                brief.sequence == end.sequence
+                    && brief.group_position == position
+                    && brief.index + distance == end.index
+                    && brief.is_full()
+            })
+        })
+}
+
+/// Whether a file was cut off behind this block, which is not the last of its group: it was shortened in its place,
+/// or what came after it has been written over since.
+fn is_cut_off(end: &Brief, scan: &Scan) -> bool {
+    let is_inner = end.group_position + 1 < end.group_blocks;
+    let over = scan.sequence_at(end.address + 1);
+    is_inner && (!end.is_full() || over.is_some_and(|sequence| sequence > end.sequence))
+}

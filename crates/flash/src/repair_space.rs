@@ -1,0 +1,291 @@
+//! Who owns which cluster, and a new list of free blocks from that.
+
+use base::block::{BLOCK_BYTES, BlockDevice};
+
+use crate::error::Result;
+use crate::layout::{CLUSTER_BLOCKS, Layout};
+use crate::repair::Repair;
+use crate::root::{Piece, Pieces};
+use crate::space::{
+    SPILL_AT, TRUNK_PIECES, open_trunk, put_trunk_piece, seal_trunk, trunk_address, trunk_piece,
+};
+use crate::store::is_readable;
+
+/// Nobody owns the cluster.
+pub(crate) const OWNER_NONE: u32 = 0;
+/// Free space owns it.
+pub(crate) const OWNER_FREE: u32 = 1;
+/// A file's blocks are in it, but no list leads there; it is neither free nor freed with the file.
+pub(crate) const OWNER_HIDDEN: u32 = 2;
+/// That of the first file; the others follow.
+const OWNER_FILE_FIRST: u32 = 3;
+
+/// Free pieces that a new root lists itself; the rest is spilled. Fewer than make the next record spill.
+const PIECES_IN_ROOT: usize = SPILL_AT - 16;
+
+/// The owner of file `index`.
+pub(crate) fn owner_of_file(index: usize) -> u32 {
+    OWNER_FILE_FIRST + index as u32
+}
+
+/// The file that an owner is.
+pub(crate) fn file_of_owner(owner: u32) -> Option<usize> {
+    owner
+        .checked_sub(OWNER_FILE_FIRST)
+        .map(|index| index as usize)
+}
+
+/// Who owns each cluster of the data region.
+pub(crate) struct Owners {
+    clusters: Vec<u32>,
+    first: u32,
+}
+
+impl Owners {
+    pub(crate) fn new(layout: &Layout) -> Self {
+        let count = (layout.data_end - layout.data_first) / CLUSTER_BLOCKS;
+        Self {
+            clusters: vec![OWNER_NONE; count as usize],
+            first: layout.data_first,
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.clusters.fill(OWNER_NONE);
+    }
+
+    fn place(&self, block: u32) -> Option<usize> {
+        let place = (block.checked_sub(self.first)? / CLUSTER_BLOCKS) as usize;
+        (place < self.clusters.len()).then_some(place)
+    }
+
+    /// Whose cluster block `block` is in; nobody's outside the data region.
+    pub(crate) fn of(&self, block: u32) -> u32 {
+        self.place(block)
+            .map_or(OWNER_NONE, |place| self.clusters[place])
+    }
+
+    /// Gives a run to `owner`, but for clusters that have one. The first of these, with its owner.
+    pub(crate) fn claim(&mut self, start: u32, blocks: u32, owner: u32) -> Option<(u32, u32)> {
+        let mut taken = None;
+        for block in (start..start.saturating_add(blocks)).step_by(CLUSTER_BLOCKS as usize) {
+            let Some(place) = self.place(block) else {
+                continue;
+            };
+            let cluster = &mut self.clusters[place];
+            if *cluster == OWNER_NONE {
+                *cluster = owner;
+            } else {
+                taken = taken.or(Some((block, *cluster)));
+            }
+        }
+        taken
+    }
+
+    /// Clusters without an owner, in blocks.
+    pub(crate) fn blocks_unowned(&self) -> u64 {
+        let unowned = self.clusters.iter().filter(|owner| **owner == OWNER_NONE);
+        unowned.count() as u64 * u64::from(CLUSTER_BLOCKS)
+    }
+
+    /// Everything that no file has: runs up to the last cluster that one has, and where that ends.
+    fn free_runs(&self) -> (Vec<Piece>, u32) {
+        let is_free = |owner: &u32| *owner == OWNER_NONE || *owner == OWNER_FREE;
+        let used = self.clusters.iter().rposition(|owner| !is_free(owner));
+        let end = used.map_or(0, |last| last + 1);
+        let mut runs: Vec<Piece> = Vec::new();
+        for (place, owner) in self.clusters[..end].iter().enumerate() {
+            let start = self.first + place as u32 * CLUSTER_BLOCKS;
+            if is_free(owner) {
+                match runs
+                    .last_mut()
+                    .filter(|run| run.start + run.blocks == start)
+                {
+                    Some(run) => run.blocks += CLUSTER_BLOCKS,
+                    None => runs.push(Piece::plain(start, CLUSTER_BLOCKS)),
+                }
+            }
+        }
+        (runs, self.first + end as u32 * CLUSTER_BLOCKS)
+    }
+}
+
+/// A new list of free blocks.
+pub(crate) struct FreeSpace {
+    pub(crate) pieces: Pieces,
+    pub(crate) frontier: u32,
+    pub(crate) blocks: u64,
+    /// Spilled lists: their clusters, and the blocks that hold them. The last one is the head.
+    pub(crate) trunks: Vec<(u32, Vec<u8>)>,
+}
+
+impl FreeSpace {
+    /// Lists what `owners` leaves; no spilled list stands in one of the clusters `avoid`, if that can be had.
+    fn new(owners: &Owners, avoid: &dyn Fn(u32) -> bool, layout: &Layout) -> Self {
+        let (mut runs, frontier) = owners.free_runs();
+        let blocks = runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>()
+            + u64::from(layout.data_end - frontier);
+        // The largest stay in the root.
+        runs.sort_by_key(|run| (std::cmp::Reverse(run.blocks), run.start));
+        let mut pieces = Pieces::new();
+        let mut rest = runs.split_off(runs.len().min(PIECES_IN_ROOT));
+        for run in runs {
+            let pushed = pieces.push(run);
+            debug_assert!(pushed, "fewer than a root holds");
+        }
+        let mut trunks: Vec<(u32, Vec<u8>)> = Vec::new();
+        while !rest.is_empty() {
+            let suitable = rest.iter().rposition(|run| !avoid(run.start));
+            let mut place = rest.remove(suitable.unwrap_or(rest.len() - 1));
+            let cluster = place.start;
+            place.start += CLUSTER_BLOCKS;
+            place.blocks -= CLUSTER_BLOCKS;
+            if place.blocks > 0 {
+                rest.push(place);
+            }
+            let listed = rest.split_off(rest.len().saturating_sub(TRUNK_PIECES));
+            let mut block = vec![0; BLOCK_BYTES];
+            for (index, piece) in listed.iter().enumerate() {
+                put_trunk_piece(&mut block, index, piece);
+            }
+            let next = trunks.last().map_or(0, |(cluster, _)| *cluster);
+            seal_trunk(
+                &mut block,
+                cluster,
+                next,
+                listed.len(),
+                layout.checksum_seed(),
+            );
+            trunks.push((cluster, block));
+        }
+        Self {
+            pieces,
+            frontier,
+            blocks,
+            trunks,
+        }
+    }
+}
+
+impl<D: BlockDevice> Repair<'_, D> {
+    /// Makes a new list of free blocks: of all that no file owns.
+    pub(crate) fn make_free_space(&mut self) {
+        let old = &self.trunks_old;
+        let avoid = |cluster: u32| old.contains(&cluster);
+        self.free_space = Some(FreeSpace::new(&self.owners, &avoid, &self.store.layout));
+    }
+
+    /// Compares the list of free blocks with what the files own. Clusters that are neither stay without an owner.
+    pub(crate) fn check_free_space(&mut self) -> Result<()> {
+        let mut listed = 0;
+        let mut problems = 0_u64;
+        let frontier = self.store.root.frontier;
+        let mut pieces = self.store.root.pieces.as_slice().to_vec();
+        pieces.extend_from_slice(self.store.quarantined());
+        let mut trunk = self.store.root.trunk_head;
+        while trunk != 0 {
+            let is_new = self.store.layout.is_data_run(trunk, CLUSTER_BLOCKS)
+                && self.trunks_old.insert(trunk);
+            let read = is_new && self.read_trunk_block(trunk)?;
+            let opened = if read {
+                open_trunk(self.store.scratch.block(0), trunk, self.store.seed)
+            } else {
+                None
+            };
+            let Some((next, count)) = opened else {
+                problems += 1;
+                let text = "a block of the free list was damaged; the list was made anew";
+                self.find(
+                    None,
+                    Some(trunk_address(trunk)),
+                    true,
+                    false,
+                    text.to_owned(),
+                );
+                break;
+            };
+            for index in 0..count {
+                let block = self.store.scratch.block(0);
+                match trunk_piece(block, index, &self.store.layout) {
+                    Some(piece) => pieces.push(piece),
+                    None => problems += 1,
+                }
+            }
+            problems += u64::from(!self.claim_free(trunk, CLUSTER_BLOCKS));
+            listed += u64::from(CLUSTER_BLOCKS);
+            trunk = next;
+        }
+        if self.trunks_old.len() as u64 != u64::from(self.store.root.trunk_count) {
+            problems += 1;
+        }
+        let mut chains_broken = 0_u64;
+        for piece in pieces {
+            let (blocks, broken, taken) = self.claim_free_chain(piece)?;
+            listed += blocks;
+            chains_broken += u64::from(broken);
+            problems += u64::from(taken);
+        }
+        let announced = self.store.root.announced;
+        if announced != 0 {
+            problems += u64::from(!self.claim_free(announced, CLUSTER_BLOCKS));
+            self.trunks_old.insert(announced);
+        }
+        let beyond = self.store.layout.data_end - frontier;
+        problems += u64::from(!self.claim_free(frontier, beyond));
+        listed += u64::from(beyond);
+        if chains_broken > 0 {
+            let text = format!(
+                "{chains_broken} chains of freed runs could not be followed; the free list was made anew"
+            );
+            self.find(None, None, true, false, text);
+        }
+        if problems > 0 {
+            let text = "the free list named blocks that it should not; it was made anew";
+            self.find(None, None, true, false, text.to_owned());
+        }
+        let counted = self.store.root.free_blocks;
+        if chains_broken + problems == 0 && listed != counted {
+            let text = format!("{listed} blocks were listed as free, the root counted {counted}");
+            self.find(None, None, true, false, text);
+        }
+        self.free_list_damaged = chains_broken + problems > 0 || listed != counted;
+        if self.free_list_damaged {
+            self.root_changed = true;
+        }
+        Ok(())
+    }
+
+    /// Claims a piece for free space, and the runs before it. Returns the blocks; whether a link was broken; and
+    /// whether something else owned a part.
+    fn claim_free_chain(&mut self, mut piece: Piece) -> Result<(u64, bool, bool)> {
+        let mut total = 0;
+        loop {
+            if !self.store.layout.is_data_run(piece.start, piece.blocks) {
+                return Ok((total, true, false));
+            }
+            if !self.claim_free(piece.start, piece.blocks) {
+                // Also where a chain leads in a circle.
+                return Ok((total, false, true));
+            }
+            total += u64::from(piece.blocks);
+            if piece.file_id == 0 {
+                return Ok((total, false, false));
+            }
+            match self.link(&piece)? {
+                None => return Ok((total, true, false)),
+                Some(before) if before.is_none() || before.start == piece.end => {
+                    return Ok((total, false, false));
+                }
+                Some(before) => {
+                    piece.start = before.start;
+                    piece.blocks = before.blocks();
+                }
+            }
+        }
+    }
+
+    fn read_trunk_block(&mut self, trunk: u32) -> Result<bool> {
+        let block = self.store.scratch.block_mut(0);
+        is_readable(self.store.device.read(trunk_address(trunk), block))
+    }
+}

@@ -1,0 +1,120 @@
+//! Writing what a repair has found, in an order that a power cut may end anywhere.
+//!
+//! What a step writes is durable before the next one begins. Until the last record a second repair finds what
+//! the first has found, or less to do.
+
+use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice};
+
+use crate::error::Result;
+use crate::layout::TABLE_COPIES;
+use crate::repair::Repair;
+use crate::space::trunk_address;
+
+impl<D: BlockDevice> Repair<'_, D> {
+    pub(crate) fn write(&mut self) -> Result<()> {
+        self.store.read_only = false;
+        // What was read must be durable before anything is written on the strength of it.
+        self.store.flush_device()?;
+        self.write_copies()?;
+        if !self.rootless {
+            // The root as it was, in a record that carries no block: none is put back over what follows any more.
+            let root = std::mem::replace(&mut self.store.root, self.root_found.clone());
+            self.store.root.record_sequence += 2;
+            self.commit_apart()?;
+            self.store.root.slots = root.slots;
+            self.store.root.files = root.files;
+            self.store.root.next_file_id = root.next_file_id;
+        }
+        self.write_table()?;
+        self.write_free_lists()?;
+        if self.rootless {
+            let root = &mut self.store.root;
+            root.record_sequence = root.record_sequence.max(self.table_sequence);
+        }
+        if let Some(free) = self.free_space.take() {
+            let root = &mut self.store.root;
+            root.pieces = free.pieces;
+            root.frontier = free.frontier;
+            root.free_blocks = free.blocks;
+            root.trunk_head = free.trunks.last().map_or(0, |(cluster, _)| *cluster);
+            root.trunk_count = free.trunks.len() as u32;
+            root.announced = 0;
+            self.store.quarantine_count = 0;
+        }
+        // Over both places, so that the state before cannot come back.
+        self.commit_apart()?;
+        self.store.root.clean = true;
+        self.commit_apart()
+    }
+
+    /// Writes a record into the older of the two fixed places.
+    fn commit_apart(&mut self) -> Result<()> {
+        // One that spills a list may not follow one that does.
+        self.store.root.spilled = true;
+        self.store.commit()
+    }
+
+    /// Blocks that records carry, in their places; marked blocks; damaged copies.
+    fn write_copies(&mut self) -> Result<()> {
+        for (address, block) in std::mem::take(&mut self.store.overlay) {
+            self.put(u64::from(address), &block)?;
+        }
+        let mut superblock = BlockBuffer::zeroed(1);
+        self.store.layout.encode(&mut superblock);
+        for place in self.superblocks.clone() {
+            self.put(place, &superblock)?;
+        }
+        for (address, bucket) in self.stale_copies.clone() {
+            self.store.read_bucket(bucket, 1)?;
+            let block = self.store.scratch.block(1).to_vec();
+            self.put(address, &block)?;
+        }
+        self.store.flush_device()
+    }
+
+    /// Changed buckets: one copy, then the other. Those that had been lost come last: they are what tells that
+    /// there are lost files.
+    fn write_table(&mut self) -> Result<()> {
+        for bucket in self.lost_buckets.clone() {
+            self.change_bucket(bucket, |_, _| {})?;
+        }
+        let buckets = std::mem::take(&mut self.buckets);
+        let (lost, changed): (Vec<_>, Vec<_>) = buckets
+            .into_iter()
+            .partition(|(bucket, _)| self.lost_buckets.contains(bucket));
+        for copy in 0..TABLE_COPIES {
+            for (bucket, block) in &changed {
+                self.put(self.store.layout.bucket_block(*bucket) + copy, block)?;
+            }
+            self.store.flush_device()?;
+        }
+        for (bucket, block) in &lost {
+            for copy in 0..TABLE_COPIES {
+                self.put(self.store.layout.bucket_block(*bucket) + copy, block)?;
+            }
+        }
+        self.store.flush_device()
+    }
+
+    fn write_free_lists(&mut self) -> Result<()> {
+        let Some(free) = self.free_space.take() else {
+            return Ok(());
+        };
+        for (cluster, block) in &free.trunks {
+            self.put(trunk_address(*cluster), block)?;
+        }
+        self.free_space = Some(free);
+        self.store.flush_device()
+    }
+
+    fn put(&mut self, address: u64, block: &[u8]) -> Result<()> {
+        // Devices ask for buffers of their own alignment.
+        self.store.pair.block_mut(0).copy_from_slice(block);
+        let written = self
+            .store
+            .device
+            .write(address, &self.store.pair[..BLOCK_BYTES]);
+        self.note_progress();
+        written.map_err(|error| self.store.fail(error))
+    }
+}
