@@ -11,7 +11,7 @@ use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 use crate::deleted::{Hidden, Leftovers};
 use crate::errno::{self, Result};
 use crate::listing::{Listing, Listings};
-use crate::nodes::{Nodes, ROOT, Times, inode_of_file};
+use crate::nodes::{Node, Nodes, ROOT, Times, inode_of_file};
 
 /// The most files that a mount can hold open at one time.
 pub const OPEN_FILES_MAX: usize = 1024;
@@ -118,8 +118,15 @@ impl<D: BlockDevice> Files<D> {
         self.hidden.clean_up(&mut self.store)
     }
 
-    /// Files that some program has open.
-    pub(crate) fn open_count(&self) -> usize {
+    /// The files that some program has open, each by its name if the directory shows it.
+    pub(crate) fn open_names(&self) -> impl Iterator<Item = Option<&str>> {
+        let visible = |node: &Node| node.hidden.is_none();
+        self.nodes
+            .open()
+            .map(move |(node, _)| node.name.as_deref().filter(|_| visible(node)))
+    }
+
+    fn open_count(&self) -> usize {
         self.nodes.open().count()
     }
 

@@ -196,17 +196,21 @@ impl<D: BlockDevice> Mounted<D> {
             .and_then(|files| files.failure().map(str::to_owned))
     }
 
-    /// Unmounts, if nobody has done it, makes everything durable and closes the store.
+    /// Unmounts, if nobody has done it, makes everything durable and closes the store. Dropping does the same
+    /// and keeps quiet about errors.
     ///
     /// Programs that have files open lose them: waiting for these would mean that they decide when this ends.
     ///
     /// # Errors
     /// [`flash::Error`] when the store could not be closed in order; what was synced is safe all the same.
     pub fn end(mut self) -> Result<Ending, flash::Error> {
-        let is_over = self.session.as_ref().is_none_or(JoinHandle::is_finished);
-        if !is_over {
-            // What is changed through memory maps is with the kernel until now. A failure shows in the writes.
-            system::write_back(&self.directory).ok();
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<Ending, flash::Error> {
+        let is_mounted = |session: JoinHandle<()>| !session.is_finished();
+        if self.session.take().is_some_and(is_mounted) {
+            self.write_back();
             if self.unmounter.unmount().is_err() {
                 system::detach(&self.directory).ok();
             }
@@ -214,16 +218,34 @@ impl<D: BlockDevice> Mounted<D> {
         let files = lock(&self.files).take();
         let mut ending = Ending { files_open: 0 };
         if let Some(files) = files {
-            ending.files_open = files.open_count();
+            ending.files_open = files.open_names().count();
             files.end()?;
         }
-        // With files open the kernel keeps the connection until this process ends.
-        if ending.files_open == 0
-            && let Some(session) = self.session.take()
-        {
-            session.join().ok();
-        }
+        // The session's thread is not waited for: while somebody has a file or the directory open, or works in
+        // it, the kernel keeps the connection until this process ends.
         Ok(ending)
+    }
+
+    /// Waits until the kernel has handed over what programs have changed through memory maps. A failure shows
+    /// in the writes themselves.
+    fn write_back(&self) {
+        let names: Vec<String> = match lock(&self.files).as_ref() {
+            Some(files) => files.open_names().flatten().map(str::to_owned).collect(),
+            None => return,
+        };
+        for name in names {
+            let opened = OpenOptions::new()
+                .read(true)
+                .open(self.directory.join(name));
+            opened.and_then(|file| file.sync_all()).ok();
+        }
+    }
+}
+
+impl<D: BlockDevice> Drop for Mounted<D> {
+    fn drop(&mut self) {
+        // Nothing is left to do after `end`.
+        self.finish().ok();
     }
 }
 

@@ -1,11 +1,8 @@
 //! The calls of the operating system that the standard library does not have.
 
 use std::ffi::CString;
-use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Effective user and group of this process.
@@ -13,19 +10,6 @@ use std::path::Path;
 pub fn effective_ids() -> (u32, u32) {
     // SAFETY: neither call has arguments, touches memory or can fail.
     unsafe { (libc::geteuid(), libc::getegid()) }
-}
-
-/// Has the kernel write back what programs have changed through memory maps below `directory`.
-pub(crate) fn write_back(directory: &Path) -> io::Result<()> {
-    let directory = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_DIRECTORY)
-        .open(directory)?;
-    // SAFETY: the descriptor is open for the length of the call, which takes nothing else.
-    match unsafe { libc::syncfs(directory.as_raw_fd()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// Takes a mount out of the directory tree although files in it are open.

@@ -1,0 +1,197 @@
+//! What a power cut cannot take back, and from when on.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+
+use base::block::BlockDevice;
+use base::sim::Keep;
+use flash::Store;
+
+use crate::Case;
+use crate::support::{Map, Mount, Setup, content, open_with, sync_file_system, write_with};
+
+pub const CASES: &[Case] = &[
+    ("fsync", fsync),
+    ("fdatasync", fdatasync),
+    ("fsync-directory", fsync_directory),
+    ("o-sync", o_sync),
+    ("o-dsync", o_dsync),
+    ("rwf-dsync", rwf_dsync),
+    ("msync", msync),
+    ("mount-sync", mount_sync),
+    ("unsynced", unsynced),
+    ("syncfs", syncfs),
+    ("end", end),
+];
+
+const OLD: &[u8] = &[b'o'; 20_000];
+
+/// A file whose old content is durable.
+fn with_old(mount: &Mount) -> File {
+    let path = mount.put("file", OLD);
+    let file = open_with(&path, 0).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(mount.durable("file").unwrap(), OLD);
+    file
+}
+
+/// What the durable content must be once `new` was written at the start and `more` at the end.
+fn changed() -> Vec<u8> {
+    let mut expected = OLD.to_vec();
+    expected[..3].copy_from_slice(b"new");
+    expected.extend(b"more");
+    expected
+}
+
+fn change(file: &File) {
+    file.write_all_at(b"new", 0).unwrap();
+    file.write_all_at(b"more", OLD.len() as u64).unwrap();
+}
+
+/// Shows that without the barrier there would be something to lose: a test that passes either way says nothing.
+fn assert_not_durable_yet(mount: &Mount) {
+    assert_ne!(mount.durable("file").unwrap(), changed());
+}
+
+fn fsync() {
+    let mount = Mount::new();
+    let file = with_old(&mount);
+    let other = File::create(mount.path("other")).unwrap();
+    other.write_all_at(b"of another file", 0).unwrap();
+    change(&file);
+    assert_not_durable_yet(&mount);
+    file.sync_all().unwrap();
+    assert_eq!(mount.durable("file").unwrap(), changed());
+    assert_eq!(mount.durable("other").unwrap(), b"of another file");
+}
+
+fn fdatasync() {
+    let mount = Mount::new();
+    let file = with_old(&mount);
+    change(&file);
+    assert_not_durable_yet(&mount);
+    file.sync_data().unwrap();
+    assert_eq!(mount.durable("file").unwrap(), changed());
+}
+
+fn fsync_directory() {
+    let mount = Mount::new();
+    let file = with_old(&mount);
+    change(&file);
+    assert_not_durable_yet(&mount);
+    File::create(mount.path("new")).unwrap();
+    assert_eq!(mount.durable("new").unwrap(), b"");
+    let directory = File::open(mount.directory()).unwrap();
+    directory.sync_all().unwrap();
+    assert_eq!(mount.durable("file").unwrap(), changed());
+}
+
+fn through(flags: i32) {
+    let mount = Mount::new();
+    with_old(&mount);
+    let file = open_with(&mount.path("file"), flags).unwrap();
+    change(&file);
+    assert_eq!(mount.durable("file").unwrap(), changed());
+    // Without the kernel's cache as well.
+    let file = open_with(&mount.path("file"), flags | libc::O_DIRECT).unwrap();
+    file.write_all_at(&[b'd'; 9_000], 1_000).unwrap();
+    let durable = mount.durable("file").unwrap();
+    assert!(durable[1_000..10_000].iter().all(|byte| *byte == b'd'));
+}
+
+fn o_sync() {
+    through(libc::O_SYNC);
+}
+
+fn o_dsync() {
+    through(libc::O_DSYNC);
+}
+
+fn rwf_dsync() {
+    for flags in [libc::RWF_DSYNC, libc::RWF_SYNC] {
+        let mount = Mount::new();
+        let file = with_old(&mount);
+        write_with(&file, b"more", OLD.len(), 0).unwrap();
+        assert_eq!(mount.durable("file").unwrap(), OLD);
+        write_with(&file, b"more", OLD.len() + 4, flags).unwrap();
+        assert!(mount.durable("file").unwrap().ends_with(b"omoremore"));
+    }
+}
+
+fn msync() {
+    let mount = Mount::new();
+    let file = with_old(&mount);
+    let map = Map::new(&file, OLD.len(), true);
+    map.set(12_345, 1);
+    assert_eq!(mount.durable("file").unwrap(), OLD);
+    map.sync().unwrap();
+    assert_eq!(mount.durable("file").unwrap()[12_345], 1);
+}
+
+fn mount_sync() {
+    let mount = Mount::with(Setup {
+        is_always_durable: true,
+        ..Setup::default()
+    });
+    let file = with_old(&mount);
+    change(&file);
+    assert_eq!(mount.durable("file").unwrap(), changed());
+    let mut appended = File::create(mount.path("log")).unwrap();
+    for _ in 0..5 {
+        appended.write_all(b"line\n").unwrap();
+    }
+    assert_eq!(mount.durable("log").unwrap(), b"line\n".repeat(5));
+}
+
+fn unsynced() {
+    let mount = Mount::new();
+    let file = with_old(&mount);
+    change(&file);
+    drop(file);
+    assert_not_durable_yet(&mount);
+    // The program calls this every so often.
+    mount.mounted().sync_if_unsynced();
+    assert_eq!(mount.durable("file").unwrap(), changed());
+    // With nothing to do it does nothing.
+    let flushes = || mount.device.with(|device| device.counters().flushes);
+    let before = flushes();
+    mount.mounted().sync_if_unsynced();
+    assert_eq!(flushes(), before);
+}
+
+fn syncfs() {
+    let mount = Mount::new();
+    let file = with_old(&mount);
+    let map = Map::new(&file, OLD.len(), true);
+    map.set(0, 1);
+    let counters = || mount.device.with(|device| device.counters());
+    let before = counters();
+    sync_file_system(&file).unwrap();
+    // The kernel hands the page over and does not wait for that.
+    while counters().writes == before.writes {
+        std::thread::yield_now();
+    }
+    mount.mounted().sync_if_unsynced();
+    assert_eq!(mount.durable("file").unwrap()[0], 1);
+}
+
+fn end() {
+    let mount = Mount::new();
+    let file = with_old(&mount);
+    change(&file);
+    let map = Map::new(&file, OLD.len(), true);
+    map.set(10_000, b'm');
+    assert_not_durable_yet(&mount);
+    // With the file open and mapped: who has it loses it, and nothing else.
+    let device = mount.device.clone();
+    let mut store = mount.end();
+    let mut expected = changed();
+    expected[10_000] = b'm';
+    assert_eq!(content(&mut store, "file").unwrap(), expected);
+    assert_eq!(store.recovery(), flash::Recovery::default());
+    drop(store);
+    let lost = device.with(|device| device.crash_image(&|_| Keep::Lost));
+    Store::open(lost, &flash::OpenOptions::default()).unwrap();
+    assert!(file.write_at(b"x", 0).is_err());
+}
