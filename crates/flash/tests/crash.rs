@@ -1,5 +1,5 @@
 //! Power cuts at every device write and after every call, with every subset of the unflushed writes, torn and
-//! whole, and a second cut during recovery.
+//! whole, a second cut during recovery, and a third.
 //!
 //! # The oracle
 //!

@@ -319,6 +319,62 @@ fn calls_on_names_need_no_free_handle() {
     assert_agrees(&mut store, &model, "afterwards");
 }
 
+/// Handles that were opened before their files were renamed do everything, on files that the root knows nothing of and
+/// whose state is in the name table alone; then so many other files are appended to that theirs is written back.
+#[test]
+fn handles_find_their_files_after_renaming() {
+    const FILES: usize = 45;
+    for kind in 0..5 {
+        let mut store = Store::format(SimDevice::new(2048, 1), &options(100)).unwrap();
+        let mut model = Model::new();
+        let mut kept = Kept::default();
+        let mut random = Random::new(kind);
+        for number in 0..FILES {
+            let create = Operation::Create(format!("file-{number}"));
+            step(&mut store, &mut kept, &mut model, &create, "create").unwrap();
+            let append = Operation::Append(format!("file-{number}"), vec![1; 9000]);
+            step(&mut store, &mut kept, &mut model, &append, "append").unwrap();
+        }
+        // The slots go to the last files.
+        store = reopen(store);
+        for number in 0..6 {
+            let (from, to) = (format!("file-{number}"), format!("renamed-{number}"));
+            kept.open(&mut store, &from, "open");
+            // A new name, or that of another file.
+            let to = if number % 2 == 0 {
+                to
+            } else {
+                format!("file-{}", number + 5)
+            };
+            let rename = Operation::Rename(from, to.clone());
+            step(&mut store, &mut kept, &mut model, &rename, "rename").unwrap();
+            let data = content(&mut random, 700);
+            let operation = match kind {
+                0 => Operation::Truncate(to, 5000),
+                1 => Operation::Truncate(to, 0),
+                2 => Operation::WriteAt(to, 3000, data),
+                3 => Operation::Append(to, data),
+                _ => Operation::AppendNosync(to, data),
+            };
+            let context = format!("file {number} {}", operation.brief());
+            step(&mut store, &mut kept, &mut model, &operation, &context)
+                .unwrap_or_else(|error| panic!("{context}: {error}"));
+        }
+        kept.check(&mut store, &model, &mut random, "renamed");
+        for number in 12..FILES {
+            let append = Operation::Append(format!("file-{number}"), vec![2; 500]);
+            let context = format!("kind {kind}, {}", append.brief());
+            step(&mut store, &mut kept, &mut model, &append, &context)
+                .unwrap_or_else(|error| panic!("{context}: {error}"));
+        }
+        kept.check(&mut store, &model, &mut random, "written back");
+        assert_agrees(&mut store, &model, "written back");
+        store = reopen(store);
+        assert_agrees(&mut store, &model, "opened again");
+        assert_nothing_leaked(&mut store, &model, "emptied");
+    }
+}
+
 #[test]
 fn renaming_refuses_what_it_should() {
     let mut store = Store::format(SimDevice::new(512, 1), &options(8)).unwrap();

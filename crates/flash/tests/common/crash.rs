@@ -15,6 +15,9 @@ use super::{options, read_files};
 /// Up to this many unflushed writes every subset is tried.
 const SUBSETS_ALL_MAX: usize = 7;
 
+/// Power cuts in a row: in a call, in the recovery after it, in the recovery after that.
+const CUTS_MAX: usize = 3;
+
 /// One of so many recovered stores goes on working for a few calls.
 const GO_ON_ONE_IN: u64 = 12;
 
@@ -32,9 +35,9 @@ pub struct Scenario {
 pub struct Tally {
     /// Distinct device images, in each scenario, on which recovery was run and judged.
     pub states: u64,
-    /// Of these, states after a second cut during recovery.
-    pub second_cuts: u64,
-    /// Of these, states in which the second cut changed what the first had left, within what is allowed.
+    /// Of these, states after a second or third cut during recovery.
+    pub later_cuts: u64,
+    /// Of these, states in which such a cut changed what the one before had left, within what is allowed.
     pub resettled: u64,
     /// Of these, states in which a cut was allowed to undo calls that had returned (`nosync`).
     pub undoable: u64,
@@ -47,7 +50,7 @@ pub struct Tally {
 impl Tally {
     pub fn add(&mut self, other: &Self) {
         self.states += other.states;
-        self.second_cuts += other.second_cuts;
+        self.later_cuts += other.later_cuts;
         self.resettled += other.resettled;
         self.undoable += other.undoable;
         self.went_on += other.went_on;
@@ -172,32 +175,35 @@ impl Run<'_> {
         }
     }
 
-    /// Recovers one image and judges it; then cuts the power during recovery too.
+    /// Recovers an image and judges it; then cuts the power during recovery too, and during the recovery after
+    /// that.
     fn recover(&mut self, image: SimDevice, moment: &Moment) {
-        let hash = image.image_hash();
-        if let Some(found) = self.recovered.get(&hash) {
-            self.judge(found, moment, "known image");
-            return;
-        }
-        let recorder = Recorder::new(image);
-        let moments = recorder.moments.clone();
-        let found = self.recover_and_judge(recorder, moment, "first cut");
-        let moments = std::mem::take(&mut *moments.lock().unwrap());
-        let which = self.random.index(moments.len().max(1));
-        if let Some(during) = moments.get(which) {
-            // One random moment of recovery, one random image of it: over all states that is every kind.
-            let image = during.device.crash_image_random(self.random.next_u64());
-            let second_hash = image.image_hash();
-            if second_hash != hash && !self.recovered.contains_key(&second_hash) {
-                self.tally.second_cuts += 1;
-                let again = self.recover_and_judge(Recorder::new(image), moment, "second cut");
+        let mut image = image;
+        let mut before: Option<Files> = None;
+        for cuts in 1..=CUTS_MAX {
+            let hash = image.image_hash();
+            if let Some(found) = self.recovered.get(&hash) {
+                self.judge(found, moment, "known image");
+                return;
+            }
+            let recorder = Recorder::new(image);
+            let moments = recorder.moments.clone();
+            let found = self.recover_and_judge(recorder, moment, &format!("cut {cuts}"));
+            if let Some(before) = before {
+                self.tally.later_cuts += 1;
                 // Mostly what there is was settled by the first cut. But a write may complete by chance what an
                 // earlier one has left torn; then a call that had not returned has happened after all.
-                self.tally.resettled += u64::from(again != found);
-                self.note(second_hash, again, moment);
+                self.tally.resettled += u64::from(found != before);
             }
+            self.note(hash, found.clone(), moment);
+            before = Some(found);
+            let moments = std::mem::take(&mut *moments.lock().unwrap());
+            // One random moment of recovery, one random image of it: over all states that is every kind.
+            let Some(during) = moments.get(self.random.index(moments.len().max(1))) else {
+                return;
+            };
+            image = during.device.crash_image_random(self.random.next_u64());
         }
-        self.note(hash, found, moment);
     }
 
     fn note(&mut self, hash: u64, found: Files, moment: &Moment) {
@@ -302,12 +308,12 @@ fn go_on(store: &mut Store<Recorder>, found: &Files, random: &mut Random, contex
 pub fn report(name: &str, tally: &Tally) {
     println!(
         "crash suite, {name}: {} distinct (scenario, device image) states recovered and judged in {} \
-         scenarios ({} power cuts, {} states of a second cut during recovery of which {} changed what was there, \
+         scenarios ({} power cuts, {} states of later cuts during recovery of which {} changed what was there, \
          {} with calls that a cut may undo, {} stores worked on afterwards)",
         tally.states,
         tally.scenarios,
         tally.cuts,
-        tally.second_cuts,
+        tally.later_cuts,
         tally.resettled,
         tally.undoable,
         tally.went_on
