@@ -98,6 +98,38 @@ pub struct Sqlite {
     pub mprintf: unsafe extern "C" fn(*const c_char, ...) -> *mut c_char,
 }
 
+impl Sqlite {
+    /// The functions at the addresses of `sqlite3_vfs_find`, `sqlite3_vfs_register`, `sqlite3_uri_parameter`,
+    /// `sqlite3_log` and `sqlite3_mprintf`, in this order: for programs that have other declarations of them.
+    ///
+    /// # Safety
+    /// The addresses must be those of these functions, all of one SQLite library.
+    #[must_use]
+    pub unsafe fn at(addresses: [*const (); 5]) -> Self {
+        let [vfs_find, vfs_register, uri_parameter, log, mprintf] = addresses;
+        // SAFETY: the caller vouches for the functions; the members have the types of SQLite's header.
+        unsafe {
+            Self {
+                vfs_find: function(vfs_find),
+                vfs_register: function(vfs_register),
+                uri_parameter: function(uri_parameter),
+                log: function(log),
+                mprintf: function(mprintf),
+            }
+        }
+    }
+}
+
+/// The function at an address.
+///
+/// # Safety
+/// `F` must be the type of that function, as a function pointer.
+unsafe fn function<F: Copy>(address: *const ()) -> F {
+    const { assert!(size_of::<F>() == size_of::<*const ()>()) };
+    // SAFETY: the caller vouches for the type; a function pointer is an address.
+    unsafe { std::mem::transmute_copy(&address) }
+}
+
 /// Places in `sqlite3_api_routines`, the table of function pointers that an extension gets, counted in pointers.
 pub mod routine {
     #![allow(
@@ -165,9 +197,11 @@ pub mod open {
     pub const MAIN_DB: c_int = 0x100;
     pub const TEMP_DB: c_int = 0x200;
     pub const TRANSIENT_DB: c_int = 0x400;
+    pub const MAIN_JOURNAL: c_int = 0x800;
     pub const TEMP_JOURNAL: c_int = 0x1000;
     pub const SUBJOURNAL: c_int = 0x2000;
     pub const SUPER_JOURNAL: c_int = 0x4000;
+    pub const WAL: c_int = 0x80000;
 }
 
 /// Levels of `xLock` and `xUnlock`.

@@ -10,7 +10,7 @@ use flash::{Error, FileHandle};
 
 use crate::abi::{IoMethods, SqliteFile, characteristic, code, control, lock, open, shm};
 use crate::failure::Failure;
-use crate::image::{Image, Node, poisoned};
+use crate::image::{HEAD_WAITS_BYTES_MAX, Image, JOURNAL_WAITS_BYTES_MAX, Node, poisoned};
 use crate::locks::ShmHold;
 use crate::vfs::{Vfs, split_full_name};
 
@@ -34,6 +34,8 @@ pub(crate) struct OpenFile {
     hold: ShmHold,
     is_read_only: bool,
     is_super_journal: bool,
+    is_log: bool,
+    waits_bytes_max: usize,
     delete_on_close: bool,
     keep_log: bool,
     powersafe_overwrite: bool,
@@ -101,6 +103,12 @@ impl OpenFile {
             hold: ShmHold::default(),
             is_read_only,
             is_super_journal: flags & open::SUPER_JOURNAL != 0,
+            is_log: flags & open::WAL != 0,
+            waits_bytes_max: if flags & (open::MAIN_JOURNAL | open::SUPER_JOURNAL) != 0 {
+                JOURNAL_WAITS_BYTES_MAX
+            } else {
+                HEAD_WAITS_BYTES_MAX
+            },
             delete_on_close: flags & open::DELETEONCLOSE != 0,
             keep_log: false,
             powersafe_overwrite: true,
@@ -265,8 +273,14 @@ unsafe extern "C" fn write_method(
                     code::IOERR_WRITE,
                 )?;
             }
+            if open.is_log && offset == 0 {
+                // A new head: the log begins again, and every frame behind the head has become void. Without them
+                // what follows is appended, which costs a fraction of overwriting.
+                let emptied = open.image.truncate(open.handle, 0);
+                emptied.map_err(open.failed(code::IOERR_WRITE))?;
+            }
             open.image
-                .write(open.handle, &open.node, offset, data)
+                .write(open.handle, &open.node, offset, data, open.waits_bytes_max)
                 .map_err(open.failed(code::IOERR_WRITE))?;
             Ok(code::OK)
         })
@@ -333,13 +347,22 @@ unsafe extern "C" fn unlock_method(file: *mut SqliteFile, level: c_int) -> c_int
     // SAFETY: SQLite passes an open file.
     unsafe {
         method(file, code::IOERR_LOCK, |open| {
+            // The end of a transaction, which without syncs may be a write that waits: a process that is killed
+            // must not take it along.
+            let put = if open.lock_level > lock::SHARED {
+                open.image.put_waiting()
+            } else {
+                Ok(())
+            };
             let mut locks = open
                 .node
                 .locks
                 .lock()
                 .map_err(|_| poisoned(code::IOERR_LOCK))?;
             locks.lower(open.id, open.lock_level, level);
+            drop(locks);
             open.lock_level = open.lock_level.min(level);
+            put.map_err(open.failed(code::IOERR_WRITE))?;
             Ok(code::OK)
         })
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use base::block::{BlockDevice, DeviceError, FileDevice, FileDeviceOptions};
 use base::error::Code;
-use flash::{Error, FileHandle, OpenOptions, Store};
+use flash::{APPEND_ATOMIC_BYTES_MAX, Error, FileHandle, OpenOptions, Store};
 
 use crate::abi::code;
 use crate::failure::Failure;
@@ -20,9 +20,12 @@ pub const OPEN_FILES_MAX: usize = 128;
 /// Images that may be open at one time in one process.
 pub const IMAGES_MAX: usize = 32;
 
-/// An append of up to so many bytes waits for the write that follows it. SQLite writes the head of a record or of
-/// a frame by itself just before its content; waiting saves one device write for each.
-const HELD_BYTES_MAX: usize = 64;
+/// Appends of up to so many bytes wait for the write that follows. SQLite writes the head of a frame of a log by itself
+/// just before its content; waiting saves one device write for each.
+pub(crate) const HEAD_WAITS_BYTES_MAX: usize = 64;
+
+/// Writes to a journal wait until there are so many bytes: the most that the store adds in one request.
+pub(crate) const JOURNAL_WAITS_BYTES_MAX: usize = APPEND_ATOMIC_BYTES_MAX;
 
 /// Where images come from.
 pub trait Images: Send + Sync {
@@ -66,12 +69,18 @@ pub(crate) struct Node {
     pub(crate) memory: Mutex<SharedMemory>,
 }
 
-/// A short append that waits for what follows it.
+/// A write that waits for what follows it.
 struct Held {
     file: FileHandle,
     node: Arc<Node>,
     offset: u64,
     bytes: Vec<u8>,
+}
+
+impl Held {
+    fn end(&self) -> u64 {
+        self.offset + self.bytes.len() as u64
+    }
 }
 
 struct Inner {
@@ -187,7 +196,7 @@ impl Image {
         })
     }
 
-    /// Closes a file. An error means that the last, short append may not be in the store.
+    /// Closes a file. An error means that what waited is not in the store.
     pub(crate) fn close_file(&self, file: FileHandle, node: Arc<Node>) -> Result<(), Error> {
         self.with(|inner| {
             let put = if inner.holds(file) {
@@ -227,35 +236,36 @@ impl Image {
                 return Ok(count);
             };
             let end = offset + buffer.len() as u64;
-            let (from, to) = (
-                held.offset.max(offset),
-                (held.offset + held.bytes.len() as u64).min(end),
-            );
+            let (from, to) = (held.offset.max(offset), held.end().min(end));
             if from >= to {
                 return Ok(count);
             }
             let part = &held.bytes[(from - held.offset) as usize..(to - held.offset) as usize];
             buffer[(from - offset) as usize..(to - offset) as usize].copy_from_slice(part);
-            Ok((to - offset) as usize)
+            // What waits begins within the file or at its end, so there is no gap before it.
+            Ok(count.max((to - offset) as usize))
         })
     }
 
-    /// Writes at `offset`; durable after [`sync`](Self::sync).
+    /// Writes at `offset`; durable after [`sync`](Self::sync). Up to `waits_bytes_max` bytes may wait in memory.
     pub(crate) fn write(
         &self,
         file: FileHandle,
         node: &Arc<Node>,
         offset: u64,
         data: &[u8],
+        waits_bytes_max: usize,
     ) -> Result<(), Error> {
         self.with(|inner| {
             if let Some(held) = &mut inner.held
                 && held.file == file
-                && held.offset + held.bytes.len() as u64 == offset
+                && held.end() == offset
+                && (held.bytes.len() <= HEAD_WAITS_BYTES_MAX
+                    || held.bytes.len() + data.len() <= APPEND_ATOMIC_BYTES_MAX)
             {
                 let before = held.bytes.len();
                 held.bytes.extend_from_slice(data);
-                if held.bytes.len() <= HELD_BYTES_MAX {
+                if held.bytes.len() <= waits_bytes_max {
                     return Ok(());
                 }
                 let put = inner.put_held();
@@ -267,7 +277,9 @@ impl Image {
             }
             inner.put_held()?;
             let length = inner.store.length(file)?;
-            if offset == length && data.len() <= HELD_BYTES_MAX {
+            let may_wait =
+                offset == length || offset < length && waits_bytes_max > HEAD_WAITS_BYTES_MAX;
+            if may_wait && data.len() <= waits_bytes_max {
                 inner.held = Some(Held {
                     file,
                     node: Arc::clone(node),
@@ -275,12 +287,15 @@ impl Image {
                     bytes: data.to_vec(),
                 });
                 Ok(())
-            } else if offset == length {
-                inner.store.append_nosync(file, data)
             } else {
-                inner.store.write_at_nosync(file, offset, data)
+                write_now(&mut inner.store, file, offset, data)
             }
         })
+    }
+
+    /// Gives the store what waits.
+    pub(crate) fn put_waiting(&self) -> Result<(), Error> {
+        self.with(Inner::put_held)
     }
 
     pub(crate) fn truncate(&self, file: FileHandle, length: u64) -> Result<(), Error> {
@@ -317,7 +332,7 @@ impl Image {
             Err(Error::StaleHandle) => Ok(0),
             Ok(length) => {
                 let held = inner.held.as_ref().filter(|held| held.file == file);
-                Ok(length + held.map_or(0, |held| held.bytes.len() as u64))
+                Ok(length.max(held.map_or(0, Held::end)))
             }
             failed => failed,
         })
@@ -334,7 +349,7 @@ impl Image {
         self.with(|inner| {
             let length = inner.store.stat(name)?.length_bytes;
             let held = inner.held.as_ref().filter(|held| held.node.name == name);
-            Ok(length + held.map_or(0, |held| held.bytes.len() as u64))
+            Ok(length.max(held.map_or(0, Held::end)))
         })
     }
 
@@ -374,11 +389,11 @@ impl Inner {
         self.held.as_ref().is_some_and(|held| held.file == file)
     }
 
-    /// Gives the store the append that waited. When that fails it goes on waiting: SQLite has been told that it
+    /// Gives the store the write that waited. When that fails it goes on waiting: SQLite has been told that it
     /// was written.
     fn put_held(&mut self) -> Result<(), Error> {
         if let Some(held) = &self.held {
-            match self.store.append_nosync(held.file, &held.bytes) {
+            match write_now(&mut self.store, held.file, held.offset, &held.bytes) {
                 // Deleted in the meantime.
                 Err(Error::StaleHandle) => {}
                 put => put?,
@@ -394,6 +409,20 @@ impl Inner {
             Err(Error::Full) => Ok(()),
             put => put,
         }
+    }
+}
+
+/// Writes without waiting, as cheaply as the store can.
+fn write_now(
+    store: &mut Store<Box<dyn BlockDevice>>,
+    file: FileHandle,
+    offset: u64,
+    data: &[u8],
+) -> Result<(), Error> {
+    if store.length(file)? == offset {
+        store.append_nosync(file, data)
+    } else {
+        store.write_at_nosync(file, offset, data)
     }
 }
 

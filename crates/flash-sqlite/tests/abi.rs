@@ -94,9 +94,11 @@ fn expected() -> Vec<(String, i64)> {
         MAIN_DB,
         TEMP_DB,
         TRANSIENT_DB,
+        MAIN_JOURNAL,
         TEMP_JOURNAL,
         SUBJOURNAL,
-        SUPER_JOURNAL
+        SUPER_JOURNAL,
+        WAL
     );
     constants!(
         "SQLITE_LOCK_",

@@ -15,7 +15,7 @@ use rusqlite::{Connection, OpenFlags};
 const SUBSETS_ALL_MAX: usize = 5;
 
 /// Random images for each cut beyond those.
-const SAMPLES: usize = 2;
+const SAMPLES: usize = 4;
 
 /// What a cut at this moment may leave.
 fn images(moment: &Moment, random: &mut Random) -> Vec<SimDevice> {

@@ -137,21 +137,17 @@ impl Images for SimImages {
     }
 }
 
-/// The functions of the SQLite that this test is linked with.
+/// The functions of the SQLite that this program is linked with.
 pub fn linked_sqlite() -> Sqlite {
-    // SAFETY: both sides declare the same C functions; only the names of the pointers' targets differ.
+    // SAFETY: the functions are those of the linked SQLite, in the order that is asked for.
     unsafe {
-        Sqlite {
-            vfs_find: std::mem::transmute::<*const (), _>(ffi::sqlite3_vfs_find as *const ()),
-            vfs_register: std::mem::transmute::<*const (), _>(
-                ffi::sqlite3_vfs_register as *const (),
-            ),
-            uri_parameter: std::mem::transmute::<*const (), _>(
-                ffi::sqlite3_uri_parameter as *const (),
-            ),
-            log: std::mem::transmute::<*const (), _>(ffi::sqlite3_log as *const ()),
-            mprintf: std::mem::transmute::<*const (), _>(ffi::sqlite3_mprintf as *const ()),
-        }
+        Sqlite::at([
+            ffi::sqlite3_vfs_find as *const (),
+            ffi::sqlite3_vfs_register as *const (),
+            ffi::sqlite3_uri_parameter as *const (),
+            ffi::sqlite3_log as *const (),
+            ffi::sqlite3_mprintf as *const (),
+        ])
     }
 }
 
