@@ -96,6 +96,27 @@ fn written_zeros_take_their_space_and_are_not_counted() {
 }
 
 #[test]
+fn zeros_from_a_block_on_leave_those_before() {
+    let scratch = Scratch::new("zeros-from");
+    fs::write(&scratch.0, vec![7; 300 * BLOCK_BYTES]).unwrap();
+    let mut device = FileDevice::open(&scratch.0, &direct(700)).unwrap();
+    let mut told = 0;
+    device
+        .write_zeros_from(299, &mut |bytes| told += bytes)
+        .unwrap();
+    assert_eq!(told, 401 * BLOCK_BYTES);
+    let content = fs::read(&scratch.0).unwrap();
+    let (before, behind) = content.split_at(299 * BLOCK_BYTES);
+    assert!(before.iter().all(|byte| *byte == 7) && behind.iter().all(|byte| *byte == 0));
+    assert!(fs::metadata(&scratch.0).unwrap().blocks() * 512 >= 700 * BLOCK);
+    for beyond in [700, u64::MAX] {
+        device
+            .write_zeros_from(beyond, &mut |_| panic!("nothing to write"))
+            .unwrap();
+    }
+}
+
+#[test]
 fn extends_a_shorter_file_and_leaves_a_longer_one() {
     let scratch = Scratch::new("extends");
     fs::write(&scratch.0, vec![7; 2 * BLOCK_BYTES + 100]).unwrap();

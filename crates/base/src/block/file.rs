@@ -180,32 +180,46 @@ impl FileDevice {
     /// # Errors
     /// [`DeviceError::Io`], whose code is [`Full`](crate::error::Code::Full) when the disk has no room.
     pub fn write_zeros(&mut self, progress: &mut dyn FnMut(usize)) -> Result<(), DeviceError> {
-        if self.is_block_device {
+        self.write_zeros_from(0, progress)
+    }
+
+    /// As [`write_zeros`](Self::write_zeros), for the blocks from `first_block` on.
+    ///
+    /// # Errors
+    /// As [`write_zeros`](Self::write_zeros).
+    pub fn write_zeros_from(
+        &mut self,
+        first_block: u64,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<(), DeviceError> {
+        let block_count = self.geometry.block_count;
+        if self.is_block_device || first_block >= block_count {
             return Ok(());
         }
         self.require_writable()?;
         let counters = self.counters;
-        let length = self.geometry.block_count * BLOCK_BYTES as u64;
+        let start = first_block * BLOCK_BYTES as u64;
+        let length = block_count * BLOCK_BYTES as u64 - start;
         let fd = self.file.as_raw_fd();
         // Reserving all of it first says at once when there is no room.
-        // SAFETY: plain integers; the length fits `off_t`, because the file has it.
-        let reserved = retry(|| unsafe { fallocate(fd, 0, 0, length as off_t) });
+        // SAFETY: plain integers; both fit `off_t`, because the length of the file does.
+        let reserved = retry(|| unsafe { fallocate(fd, 0, start as off_t, length as off_t) });
         match reserved {
             Err(error)
                 if !matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) =>
             {
                 return Err(DeviceError::Io {
                     operation: "write",
-                    first_block: 0,
+                    first_block,
                     source: error,
                 });
             }
             _ => {}
         }
         let zeros = BlockBuffer::zeroed(ZEROS_BLOCKS);
-        let mut block = 0;
-        while block < self.geometry.block_count {
-            let blocks = (self.geometry.block_count - block).min(ZEROS_BLOCKS as u64);
+        let mut block = first_block;
+        while block < block_count {
+            let blocks = (block_count - block).min(ZEROS_BLOCKS as u64);
             let bytes = blocks as usize * BLOCK_BYTES;
             self.write(block, &zeros[..bytes])?;
             progress(bytes);

@@ -205,7 +205,7 @@ fn set_length(image: &Path, bytes: u64) -> std::io::Result<()> {
 }
 
 /// Opens the file with the length `bytes`.
-fn resize(image: &Path, bytes: u64, file_bytes: u64) -> Result<FileDevice, CliError> {
+pub(super) fn resize(image: &Path, bytes: u64, file_bytes: u64) -> Result<FileDevice, CliError> {
     let options = FileDeviceOptions {
         create_bytes: Some(bytes),
         read_only: false,
@@ -233,14 +233,26 @@ fn fill(
     if wanted.sparse {
         return Ok(());
     }
+    fill_from(image, device, 0, file_bytes, progress)
+}
+
+/// Gives the blocks from `first_block` on their places; a file that had `file_bytes` has them again when there is no
+/// room.
+pub(super) fn fill_from(
+    image: &Path,
+    device: &mut FileDevice,
+    first_block: u64,
+    file_bytes: u64,
+    progress: &Progress,
+) -> Result<(), CliError> {
     let bytes = device.geometry().block_count * BLOCK_BYTES as u64;
-    let written = device.write_zeros(&mut |bytes| progress.add(bytes));
+    let written = device.write_zeros_from(first_block, &mut |bytes| progress.add(bytes));
     let Err(error) = written else { return Ok(()) };
     if error.code() != base::error::Code::Full {
         return Err(device_error(image, &error));
     }
     if file_bytes > 0 && file_bytes < bytes {
-        // Nothing was written: the old content is as it was, once its length is.
+        // Nothing was written to it: the old content is as it was, once its length is.
         set_length(image, file_bytes).ok();
     }
     Err(CliError::failure(
