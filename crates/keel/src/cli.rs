@@ -479,6 +479,25 @@ pub(crate) enum FlashCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Make a store use an image or device that has become larger
+    #[command(after_help = "Examples:\n  \
+        keel flash grow store.img --size 1G\n  \
+        keel flash grow /dev/mmcblk0p3\n\n\
+        Takes no longer for a full store than for an empty one; an interruption leaves the old or the new size.\n\
+        The table of names stays as it is: for more files, or for a smaller store, use `keel flash copy`.")]
+    Grow {
+        /// File or block device
+        image: PathBuf,
+        /// New size of the image file, in bytes or with K, M, G or T [default: the one that it has]
+        #[arg(long, value_parser = size)]
+        size: Option<u64>,
+        /// Do not write the added part of the image file now
+        #[arg(long)]
+        sparse: bool,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Figures of the store, or of one file
     Stat {
         /// File or block device
@@ -490,9 +509,20 @@ pub(crate) enum FlashCommand {
         json: bool,
     },
     /// Read every block and name all damage; exit status 1 if there is any
+    #[command(after_help = "Examples:\n  \
+        keel flash check store.img && echo whole\n  \
+        keel flash check store.img --repair\n\n\
+        --repair mends what can be mended without inventing data: from second copies, and the table of names and the\n\
+        list of free blocks from the blocks of the files. A file whose name is lost comes back as\n\
+        lost-NUMBER-NAME. A damaged block of a file stays damaged: save the rest of the file with\n\
+        `keel flash get --salvage`. Where nothing is wrong, nothing is written. Exit status 1 if any data is lost\n\
+        or something is still wrong. Copy the image first if you can.")]
     Check {
         /// File or block device
         image: PathBuf,
+        /// Mend what can be mended
+        #[arg(long)]
+        repair: bool,
         /// One JSON object
         #[arg(long)]
         json: bool,

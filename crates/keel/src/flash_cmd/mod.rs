@@ -3,8 +3,10 @@
 mod copy;
 mod files;
 mod get;
+mod grow;
 mod make;
 mod mount;
+mod repair;
 mod whole;
 mod withheld;
 
@@ -61,6 +63,12 @@ pub(crate) fn run(command: &FlashCommand) -> Result<u8, CliError> {
             },
             *json,
         ),
+        FlashCommand::Grow {
+            image,
+            size,
+            sparse,
+            json,
+        } => grow::grow(image, *size, *sparse, *json),
         FlashCommand::Mv { image, old, new } => files::mv(image, old, new),
         FlashCommand::Truncate { image, name, size } => files::truncate(image, name, *size),
         FlashCommand::Ls { image, json } => files::ls(image, *json),
@@ -83,7 +91,16 @@ pub(crate) fn run(command: &FlashCommand) -> Result<u8, CliError> {
             name: None,
             json,
         } => whole::stat(image, *json),
-        FlashCommand::Check { image, json } => whole::check(image, *json),
+        FlashCommand::Check {
+            image,
+            repair: false,
+            json,
+        } => whole::check(image, *json),
+        FlashCommand::Check {
+            image,
+            repair: true,
+            json,
+        } => repair::repair(image, *json),
         FlashCommand::Bounds { image, json } => whole::bounds(image, *json),
         FlashCommand::Mount(arguments) => mount::mount(arguments),
         FlashCommand::Dump { image, json } => whole::dump(image, *json),

@@ -1,0 +1,265 @@
+//! `keel flash check --repair` and `grow` from the outside.
+
+mod common;
+
+use common::{TempDir, fails, ok, ok_json, run, run_with_input};
+use std::process::Command;
+
+/// Bytes without a pattern that a fault could hide in.
+fn bytes(count: usize, seed: u32) -> Vec<u8> {
+    let mut state = seed;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..count).map(next).collect()
+}
+
+fn put(image: &str, name: &str, content: &[u8]) {
+    let output = run_with_input(&["flash", "put", image, name], content);
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// A small store in a directory.
+fn store(dir: &TempDir) -> String {
+    let image = dir.file("store.img").display().to_string();
+    ok(&["flash", "format", &image, "--size", "8M", "--files", "100"]);
+    image
+}
+
+fn text(output: &[u8]) -> String {
+    String::from_utf8(output.to_vec()).unwrap()
+}
+
+/// Changes a byte in every block that `is_meant`; answers how many those were.
+fn damage(image: &str, is_meant: impl Fn(usize, &[u8]) -> bool) -> usize {
+    let mut raw = std::fs::read(image).unwrap();
+    let mut damaged = 0;
+    for (number, block) in raw.chunks_mut(4096).enumerate() {
+        if is_meant(number, block) {
+            block[100] ^= 0xff;
+            damaged += 1;
+        }
+    }
+    std::fs::write(image, raw).unwrap();
+    damaged
+}
+
+fn contains(block: &[u8], part: &[u8]) -> bool {
+    block.windows(part.len()).any(|window| window == part)
+}
+
+#[test]
+fn a_whole_store_is_not_written_to() {
+    let dir = TempDir::new();
+    let image = store(&dir);
+    put(&image, "a", &bytes(100_000, 1));
+    let before = std::fs::read(&image).unwrap();
+    let said = text(&ok(&["flash", "check", &image, "--repair"]));
+    assert!(
+        said.contains("whole; nothing was written; 1 files"),
+        "{said}"
+    );
+    assert!(std::fs::read(&image).unwrap() == before);
+    let report = ok_json(&["flash", "check", &image, "--repair", "--json"]);
+    assert_eq!(report["was_clean"], true);
+    assert_eq!(
+        (&report["clean"], &report["blocks_written"]),
+        (&true.into(), &0.into())
+    );
+}
+
+#[test]
+fn second_copies_stand_in() {
+    let dir = TempDir::new();
+    let image = store(&dir);
+    let content = bytes(100_000, 1);
+    put(&image, "a", &content);
+    assert_eq!(damage(&image, |number, _| number == 0), 1);
+    assert_eq!(run(&["flash", "check", &image]).status.code(), Some(1));
+    let said = text(&ok(&["flash", "check", &image, "--repair"]));
+    assert!(said.contains("whole again after 1 problem"), "{said}");
+    assert!(text(&ok(&["flash", "check", &image])).contains("whole"));
+    assert!(ok(&["flash", "get", &image, "a"]) == content);
+}
+
+#[test]
+fn files_whose_names_are_lost_come_back() {
+    let dir = TempDir::new();
+    let image = store(&dir);
+    let content = bytes(100_000, 1);
+    put(&image, "precious.dat", &content);
+    put(&image, "other", b"other");
+    let data_first = ok_json(&["flash", "dump", &image, "--json"])["superblock"]["data_first_block"]
+        .as_u64()
+        .unwrap() as usize;
+    let damaged = damage(&image, |number, block| {
+        number < data_first && contains(block, b"precious.dat")
+    });
+    assert!(damaged >= 2, "{damaged}");
+    assert_eq!(run(&["flash", "check", &image]).status.code(), Some(1));
+    let output = run(&["flash", "check", &image, "--repair", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    // A name is lost, so it is no success, even though every byte is there.
+    assert_eq!(output.status.code(), Some(1), "{report}");
+    assert_eq!(
+        (&report["clean"], &report["data_lost"]),
+        (&true.into(), &true.into())
+    );
+    let lost = report["lost_files"].as_array().unwrap();
+    let found = lost
+        .iter()
+        .find(|file| file["length_bytes"] == 100_000)
+        .unwrap();
+    let name = found["name"].as_str().unwrap();
+    assert!(
+        name.starts_with("lost-") && name.contains("precious.dat"),
+        "{name}"
+    );
+    assert!(ok(&["flash", "get", &image, name]) == content);
+    ok(&["flash", "mv", &image, name, "precious.dat"]);
+    assert!(ok(&["flash", "get", &image, "precious.dat"]) == content);
+    ok(&["flash", "check", &image]);
+    ok(&["flash", "check", &image, "--repair"]);
+}
+
+#[test]
+fn what_cannot_be_mended_is_said() {
+    let dir = TempDir::new();
+    let image = store(&dir);
+    let content = bytes(100_000, 1);
+    put(&image, "a", &content);
+    let part = &content[50_000..50_064];
+    assert!(damage(&image, |_, block| contains(block, part)) > 0);
+    let output = run(&["flash", "check", &image, "--repair"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("file \"a\": block ") && said.contains("data lost"),
+        "{said}"
+    );
+    assert!(said.contains("1 problem found, 1 problem left"), "{said}");
+    // The rest of the file can be had.
+    fails(
+        &[
+            "flash",
+            "get",
+            &image,
+            "a",
+            dir.file("a").to_str().unwrap(),
+            "--salvage",
+        ],
+        1,
+    );
+    let saved = std::fs::read(dir.file("a")).unwrap();
+    assert_eq!(saved.len(), content.len());
+    assert!(saved[..40_000] == content[..40_000] && saved[60_000..] == content[60_000..]);
+    // Nothing stands for a store that is none, and nobody repairs what another program writes to.
+    let foreign = dir.file("foreign").display().to_string();
+    std::fs::write(&foreign, bytes(1 << 20, 2)).unwrap();
+    assert!(
+        fails(&["flash", "check", &foreign, "--repair"], 1).contains("not an Evenkeel flash store")
+    );
+    assert!(std::fs::read(&foreign).unwrap() == bytes(1 << 20, 2));
+}
+
+#[test]
+fn an_image_grows_and_keeps_its_files() {
+    let dir = TempDir::new();
+    let image = store(&dir);
+    let content = bytes(3_000_000, 1);
+    put(&image, "a", &content);
+    let said = text(&ok(&["flash", "grow", &image]));
+    assert!(said.contains("uses all of its 8.0 MiB already"), "{said}");
+    let said = text(&ok(&["flash", "grow", &image, "--size", "20M"]));
+    assert!(
+        said.contains("store.img: a store of 20.0 MiB, was 8.0 MiB; "),
+        "{said}"
+    );
+    let found = std::fs::metadata(&image).unwrap();
+    assert_eq!(found.len(), 20 << 20);
+    assert!(
+        std::os::unix::fs::MetadataExt::blocks(&found) * 512 >= 20 << 20,
+        "not sparse"
+    );
+    assert!(ok(&["flash", "get", &image, "a"]) == content);
+    ok(&["flash", "check", &image]);
+    // The new room can be used.
+    let more = bytes(12_000_000, 2);
+    put(&image, "b", &more);
+    assert!(ok(&["flash", "get", &image, "b"]) == more);
+    assert!(ok(&["flash", "get", &image, "a"]) == content);
+    ok(&["flash", "check", &image]);
+
+    // A file that is larger already, as after `truncate --size`; and one byte more than whole blocks.
+    let file = std::fs::File::options().write(true).open(&image).unwrap();
+    file.set_len((24 << 20) + 1).unwrap();
+    ok(&["flash", "check", &image]);
+    let report = ok_json(&["flash", "grow", &image, "--json"]);
+    assert_eq!(report["size_bytes_before"], 20 << 20);
+    assert_eq!(report["size_bytes"], 24 << 20);
+    ok(&["flash", "grow", &image, "--size", "28M", "--sparse"]);
+    ok(&["flash", "check", &image]);
+    assert!(ok(&["flash", "get", &image, "b"]) == more);
+}
+
+#[test]
+fn what_does_not_grow_stays_as_it_is() {
+    let dir = TempDir::new();
+    let image = store(&dir);
+    put(&image, "a", b"content");
+    let before = std::fs::read(&image).unwrap();
+    let text = fails(&["flash", "grow", &image, "--size", "4M"], 2);
+    assert!(
+        text.contains("no store shrinks") && text.contains("keel flash copy"),
+        "{text}"
+    );
+    let text = fails(&["flash", "grow", &image, "--size", "8000000T"], 1);
+    assert!(text.contains("--size"), "{text}");
+    assert!(std::fs::read(&image).unwrap() == before);
+    let foreign = dir.file("foreign").display().to_string();
+    std::fs::write(&foreign, bytes(1 << 20, 2)).unwrap();
+    fails(&["flash", "grow", &foreign, "--size", "4M"], 1);
+    assert_eq!(std::fs::metadata(&foreign).unwrap().len(), 1 << 20);
+    let absent = dir.file("absent").display().to_string();
+    fails(&["flash", "grow", &absent, "--size", "4M"], 1);
+    assert!(!dir.file("absent").exists());
+}
+
+#[test]
+fn a_device_grows() {
+    let dir = TempDir::new();
+    let image = store(&dir);
+    put(&image, "a", b"content");
+    let output = Command::new("losetup")
+        .args(["--find", "--show", &image])
+        .output();
+    let device = match output {
+        Ok(output) if output.status.success() => text(&output.stdout).trim().to_owned(),
+        other => {
+            println!("skipped: no loop device: {other:?}");
+            return;
+        }
+    };
+    struct Detach(String);
+    impl Drop for Detach {
+        fn drop(&mut self) {
+            Command::new("losetup")
+                .args(["--detach", &self.0])
+                .status()
+                .ok();
+        }
+    }
+    let device = Detach(device);
+    assert!(fails(&["flash", "grow", &device.0, "--size", "9M"], 2).contains("leave --size away"));
+    let file = std::fs::File::options().write(true).open(&image).unwrap();
+    file.set_len(12 << 20).unwrap();
+    let resized = Command::new("losetup")
+        .args(["--set-capacity", &device.0])
+        .status();
+    assert!(resized.unwrap().success());
+    let report = ok_json(&["flash", "grow", &device.0, "--json"]);
+    assert_eq!(report["size_bytes"], 12 << 20);
+    assert_eq!(ok(&["flash", "get", &device.0, "a"]), b"content");
+    ok(&["flash", "check", &device.0]);
+}
