@@ -21,6 +21,7 @@ pub const CASES: &[Case] = &[
     ("msync", msync),
     ("mount-sync", mount_sync),
     ("unsynced", unsynced),
+    ("atomic", atomic),
     ("syncfs", syncfs),
     ("end", end),
 ];
@@ -158,6 +159,37 @@ fn unsynced() {
     let before = flushes();
     mount.mounted().sync_if_unsynced();
     assert_eq!(flushes(), before);
+}
+
+fn atomic() {
+    let length = flash::OVERWRITE_ATOMIC_BYTES_MAX;
+    assert_eq!(length, 7809, "as the page says");
+    let mut seen = [0, 0];
+    for offset in [0, 100, 3_500, 4_000, 12_000] {
+        let mut new = OLD.to_vec();
+        new[offset..offset + length].fill(b'n');
+        // At each write of the device, and for any part of what is unflushed then.
+        for cut in 1.. {
+            let mount = Mount::new();
+            with_old(&mount);
+            let file = open_with(&mount.path("file"), libc::O_DIRECT).unwrap();
+            mount
+                .device
+                .with(|device| device.set_power_cut_after_writes(Some(cut)));
+            let written = file.write_all_at(&new[offset..offset + length], offset as u64);
+            for seed in 0..20 {
+                let image = mount.after_some_power_cut(seed);
+                let mut store = Store::open(image, &flash::OpenOptions::default()).unwrap();
+                let content = content(&mut store, "file").unwrap();
+                assert!(content == OLD || content == new, "{offset}, {cut}, {seed}");
+                seen[usize::from(content == new)] += 1;
+            }
+            if written.is_ok() && mount.device.with(|device| device.is_powered()) {
+                break;
+            }
+        }
+    }
+    assert!(seen[0] > 20 && seen[1] > 20, "{seen:?}");
 }
 
 fn syncfs() {

@@ -6,6 +6,7 @@ mod directory;
 mod durability;
 mod flat;
 mod names;
+#[path = "../common/support.rs"]
 mod support;
 mod trouble;
 

@@ -1,5 +1,7 @@
 //! A mounted store on a simulated device, and the calls that the standard library does not have.
 
+#![allow(dead_code)]
+
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -196,7 +198,13 @@ impl Mount {
         Shared(Arc::new(Mutex::new(image)))
     }
 
-    /// The content of a file after that power cut.
+    /// The device as a power cut would leave it at this moment that takes any part of what was not flushed.
+    pub fn after_some_power_cut(&self, seed: u64) -> Shared {
+        let image = self.device.with(|device| device.crash_image_random(seed));
+        Shared(Arc::new(Mutex::new(image)))
+    }
+
+    /// The content of a file after the power cut that takes all of it.
     pub fn durable(&self, name: &str) -> Option<Vec<u8>> {
         let image = self.after_power_cut();
         let mut store = Store::open(image, &flash::OpenOptions::default()).unwrap();
