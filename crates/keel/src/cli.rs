@@ -320,7 +320,8 @@ pub(crate) enum ConfigCommand {
     keel flash ls store.img\n  \
     keel flash get store.img config.toml > copy.toml\n  \
     keel flash check store.img && echo whole\n\n\
-    IMAGE is a file or a block device. ls, get, stat, check, bounds and dump never write to it.\n\
+    IMAGE is a file or a block device. ls, get, stat, check (without --repair), bounds and dump\n\
+    never write to it.\n\
     While one program has a store open for writing, every other one that wants to write, check or copy it is\n\
     refused; the other commands show it as a power cut at that moment would leave it.")]
 pub(crate) struct FlashArgs {

@@ -596,12 +596,20 @@ fn remedies_fit_what_went_wrong() {
             "{text}"
         );
     }
-    // Without a commit record nothing opens, and no remedy is to run the command that just failed.
+    // Without a commit record nothing opens, and no remedy is to run the command that just failed, as it was.
     let mut blank = whole.clone();
     blank[4096..].fill(0);
-    std::fs::write(&image, blank).unwrap();
+    std::fs::write(&image, &blank).unwrap();
     let text = fails(&["flash", "check", &image], 1);
-    assert!(!text.contains("keel flash check"), "{text}");
+    assert!(text.contains("`keel flash check --repair`"), "{text}");
+    // Of the superblock no copy is left: only a copy of the image helps.
+    blank[100] ^= 1;
+    std::fs::write(&image, &blank).unwrap();
+    let text = fails(&["flash", "check", &image, "--repair"], 1);
+    assert!(
+        text.contains("superblock is damaged") && text.contains("from a copy"),
+        "{text}"
+    );
 
     std::fs::write(&image, &whole).unwrap();
     std::fs::set_permissions(&image, std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();

@@ -57,7 +57,7 @@ fn a_whole_store_is_not_written_to() {
     let before = std::fs::read(&image).unwrap();
     let said = text(&ok(&["flash", "check", &image, "--repair"]));
     assert!(
-        said.contains("whole; nothing was written; 1 files"),
+        said.contains("whole; nothing was written; 1 file, "),
         "{said}"
     );
     assert!(std::fs::read(&image).unwrap() == before);

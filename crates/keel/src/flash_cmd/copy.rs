@@ -2,7 +2,8 @@
 
 use super::withheld::Withheld;
 use super::{
-    Access, device_error, file_error, find_image, make, open, refuse_the_image, store_error,
+    Access, counted, device_error, file_error, find_image, make, open, refuse_the_image,
+    store_error,
 };
 use crate::error::CliError;
 use crate::output::Output;
@@ -79,12 +80,12 @@ pub(super) fn copy(from: &Path, to: &Path, wanted: &Wanted, as_json: bool) -> Re
         }))?;
     } else {
         out.line(format_args!(
-            "{}: {} files, {} copied and compared; a store of {}, its table sized for {} files, {} free",
+            "{}: {}, {} copied and compared; a store of {}, its table sized for {}, {} free",
             to.display(),
-            files.len(),
+            counted(files.len() as u64, "file"),
             bytes_text(bytes),
             bytes_text(size_bytes),
-            statistics.files_max,
+            counted(statistics.files_max, "file"),
             bytes_text(free_bytes)
         ))?;
     }

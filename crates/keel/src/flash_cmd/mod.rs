@@ -254,9 +254,16 @@ pub(crate) fn store_error(image: &Path, error: &flash::Error) -> CliError {
             error,
             "restore the whole image; do not format it",
         ),
-        // Without these no command can open the store, not even the one that checks it.
+        // Without these no other command can open the store.
         flash::Error::Damaged {
-            part: Part::Superblock | Part::Record,
+            part: Part::Record, ..
+        } => CliError::failure(
+            image_shown,
+            error,
+            "copy the image, then mend it with `keel flash check --repair`",
+        ),
+        flash::Error::Damaged {
+            part: Part::Superblock,
             ..
         } => CliError::failure(image_shown, error, "restore the image from a copy"),
         flash::Error::Damaged { .. } => CliError::failure(
@@ -275,7 +282,7 @@ fn check_error(image: &Path, error: &flash::Error) -> CliError {
         flash::Error::Damaged { .. } => CliError::failure(
             image.display(),
             error,
-            "save files with `keel flash get --salvage`, and restore the image from a copy",
+            "save files with `keel flash get --salvage`, then mend it with `keel flash check --repair`",
         ),
         other => store_error(image, other),
     }
@@ -318,6 +325,14 @@ fn name_text(name: &OsStr) -> Result<&str, CliError> {
             "choose another name",
         )
     })
+}
+
+/// `1 file`, `2 files`.
+fn counted(count: u64, thing: &str) -> String {
+    match count {
+        1 => format!("1 {thing}"),
+        count => format!("{count} {thing}s"),
+    }
 }
 
 /// Whether the path stands for standard input or output.

@@ -1,6 +1,6 @@
 //! `keel flash check --repair`.
 
-use super::{Access, check_error, open_device, store_error};
+use super::{Access, check_error, counted, open_device, store_error};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
@@ -114,20 +114,17 @@ fn print(
     }
     let verdict = match (report.findings_total, left.problems_total) {
         (0, 0) => "whole; nothing was written".to_owned(),
-        (found, 0) => format!("whole again after {}", problems(found)),
-        (found, left) => format!("{} found, {} left", problems(found), problems(left)),
+        (found, 0) => format!("whole again after {}", counted(found, "problem")),
+        (found, left) => format!(
+            "{} found, {} left",
+            counted(found, "problem"),
+            counted(left, "problem")
+        ),
     };
     out.line(format_args!(
-        "{}: {verdict}; {} files, {} blocks free",
+        "{}: {verdict}; {}, {} free",
         image.display(),
-        report.files,
-        report.blocks_free
+        counted(report.files, "file"),
+        counted(report.blocks_free, "block")
     ))
-}
-
-fn problems(count: u64) -> String {
-    match count {
-        1 => "1 problem".to_owned(),
-        count => format!("{count} problems"),
-    }
 }

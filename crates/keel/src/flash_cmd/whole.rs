@@ -1,6 +1,6 @@
 //! Commands about a store as a whole.
 
-use super::{Access, check_error, open};
+use super::{Access, check_error, counted, open};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
@@ -116,15 +116,14 @@ pub(super) fn check(image: &Path, as_json: bool) -> Result<u8, CliError> {
         }
         let verdict = match report.problems_total {
             0 => "whole".to_owned(),
-            1 => "1 problem".to_owned(),
-            count => format!("{count} problems"),
+            count => counted(count, "problem"),
         };
         out.line(format_args!(
-            "{}: {verdict}; {} files, {} data blocks verified, {} blocks free",
+            "{}: {verdict}; {}, {} verified, {} free",
             image.display(),
-            report.files,
-            report.blocks_verified,
-            report.blocks_free
+            counted(report.files, "file"),
+            counted(report.blocks_verified, "data block"),
+            counted(report.blocks_free, "block")
         ))?;
     }
     out.flush()?;
