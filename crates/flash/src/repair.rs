@@ -40,6 +40,18 @@ const PROGRESS_STEP_BLOCKS: u64 = 256;
 /// Added to the counters when no record tells them: more than was in use beyond what blocks show.
 const COUNTER_STEP: u64 = 1 << 16;
 
+/// From the record that recovery finds to the one that it writes.
+const RECORD_STEP_MAX: u64 = 3;
+
+/// What records count.
+#[derive(Default)]
+struct RecordCounters {
+    record_sequence: u64,
+    next_file_id: u64,
+    next_sequence: u64,
+    mounts: u64,
+}
+
 /// One thing that was not as it should be, and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
@@ -242,7 +254,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             self.table_sequence_max.max(self.store.root.record_sequence) + 1
         } else {
             // That of the record which takes the place of the present ones, before the table is changed.
-            self.store.root.record_sequence + 3
+            self.store.root.record_sequence + RECORD_STEP_MAX
         };
         self.root_found = self.store.root.clone();
         self.read_table()?;
@@ -296,8 +308,8 @@ impl<D: BlockDevice> Repair<'_, D> {
             Ok(()) => {
                 self.rootless = self.is_root_outdated()?;
                 if self.rootless {
-                    let text = "the newest commit record was lost, the name table is younger than the one before; \
-                                what each file holds was found from the table and from its blocks";
+                    let text = "the newest commit record was lost, as a younger table or remains of it show; what \
+                                each file holds was found from the table and from its blocks";
                     self.find(None, None, true, false, text.to_owned());
                 } else {
                     let mut report = CheckReport::default();
@@ -330,20 +342,22 @@ impl<D: BlockDevice> Repair<'_, D> {
         if self.rootless {
             self.report.root_rebuilt = true;
             self.root_changed = true;
-            let root = Root::new(&self.store.layout);
-            let before = std::mem::replace(&mut self.store.root, root);
-            self.store.root.record_sequence = before.record_sequence.max(self.table_sequence_max);
-            self.store.root.mounts = before.mounts;
-            self.store.root.next_file_id = before.next_file_id;
-            self.store.root.place = before.place;
+            let left = self.counters_of_records()?;
+            let mut root = Root::new(&self.store.layout);
+            root.record_sequence = left.record_sequence.max(self.table_sequence_max);
+            root.next_file_id = left.next_file_id.max(1);
+            root.mounts = left.mounts;
+            root.place = self.store.root.place;
+            self.store.root = root;
+            self.store.sequence = left.next_sequence;
             self.store.overlay.clear();
             self.store.quarantine_count = 0;
         }
         Ok(())
     }
 
-    /// Whether a bucket in the table comes from a younger record than the root: it is written only when its record
-    /// is durable.
+    /// Whether there was a younger record than the one that the root is from: a bucket is written into the table only
+    /// when its record is durable, and the record after the newest that is whole is at most a few numbers on.
     fn is_root_outdated(&mut self) -> Result<bool> {
         for bucket in 0..self.store.layout.bucket_count {
             for copy in 0..TABLE_COPIES {
@@ -352,7 +366,9 @@ impl<D: BlockDevice> Repair<'_, D> {
             }
             self.note_progress();
         }
-        Ok(self.table_sequence_max > self.store.root.record_sequence)
+        let root = self.store.root.record_sequence;
+        let left = self.counters_of_records()?.record_sequence;
+        Ok(self.table_sequence_max > root || left > root + RECORD_STEP_MAX)
     }
 
     /// Number of the record that an intact copy of a bucket is from.
@@ -373,7 +389,6 @@ impl<D: BlockDevice> Repair<'_, D> {
     fn rebuild_files(&mut self) -> Result<()> {
         let scan = self.scan_unowned()?;
         self.store.sequence = self.store.sequence.max(scan.sequence_max);
-        self.take_counters_of_old_records()?;
         let root = &mut self.store.root;
         root.record_sequence = root.record_sequence.max(scan.record_sequence_max);
         let file_id_max = root.next_file_id.max(scan.file_id_max);
@@ -388,8 +403,9 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    /// What is left of records is too old or not enough, but what they counted was never more.
-    fn take_counters_of_old_records(&mut self) -> Result<()> {
+    /// The highest numbers in what is left of records, whether or not it is enough to be one.
+    fn counters_of_records(&mut self) -> Result<RecordCounters> {
+        let mut counters = RecordCounters::default();
         for place in 0..2 {
             for block in 0..RECORD_PLACE_BLOCKS {
                 let address = self.store.layout.record_block(place) + block;
@@ -401,17 +417,15 @@ impl<D: BlockDevice> Repair<'_, D> {
                     continue;
                 }
                 let left = Root::decode(self.store.scratch.block(0), &self.store.layout);
-                let Some((left, _)) = left else {
-                    continue;
-                };
-                let root = &mut self.store.root;
-                root.record_sequence = root.record_sequence.max(left.record_sequence);
-                root.next_file_id = root.next_file_id.max(left.next_file_id);
-                root.mounts = root.mounts.max(left.mounts);
-                self.store.sequence = self.store.sequence.max(left.next_sequence);
+                if let Some((left, _)) = left {
+                    counters.record_sequence = counters.record_sequence.max(left.record_sequence);
+                    counters.next_file_id = counters.next_file_id.max(left.next_file_id);
+                    counters.next_sequence = counters.next_sequence.max(left.next_sequence);
+                    counters.mounts = counters.mounts.max(left.mounts);
+                }
             }
         }
-        Ok(())
+        Ok(counters)
     }
 
     fn settle_totals(&mut self) {

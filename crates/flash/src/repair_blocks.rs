@@ -493,14 +493,11 @@ fn hidden_runs(steps: &[Step], runs: &[FoundRun]) -> Vec<FoundRun> {
         if nearest.is_some_and(|(start, blocks)| step.address - start < *blocks) {
             continue;
         }
-        let (start, blocks) = match step.fate {
-            Fate::Intact(brief) => (brief.run_start, u32::from(brief.run_blocks)),
-            Fate::Rotten => (
-                step.address / CLUSTER_BLOCKS * CLUSTER_BLOCKS,
-                CLUSTER_BLOCKS,
-            ),
-            Fate::Foreign | Fate::Unreachable => continue,
+        // Where nothing can be read nothing is lost.
+        let Some(brief) = step.brief() else {
+            continue;
         };
+        let (start, blocks) = (brief.run_start, u32::from(brief.run_blocks));
         known.insert(start, blocks);
         hidden.push(FoundRun {
             start,

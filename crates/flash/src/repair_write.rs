@@ -19,7 +19,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         if !self.rootless {
             // The root as it was, in a record that carries no block: none is put back over what follows any more.
             let root = std::mem::replace(&mut self.store.root, self.root_found.clone());
-            self.store.root.record_sequence += 2;
+            self.store.root.record_sequence = self.table_sequence - 1;
             self.commit_apart()?;
             self.store.root.slots = root.slots;
             self.store.root.files = root.files;

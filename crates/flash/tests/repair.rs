@@ -745,6 +745,135 @@ fn damage_after_a_power_cut_is_mended_with_what_was_acknowledged() {
     assert!(cases > 20, "{cases}");
 }
 
+/// How many times as many seeds as usual: `FLASH_REPAIR_SEEDS`.
+fn seeds(usual: u64) -> u64 {
+    let times = std::env::var("FLASH_REPAIR_SEEDS")
+        .ok()
+        .map_or(1, |text| text.parse().expect("a number"));
+    usual * times
+}
+
+/// Spoils some blocks: with nothing, noise, a flipped bit, what was there earlier, or what belongs elsewhere.
+fn spoil(device: &mut SimDevice, early: &SimDevice, random: &mut Random) {
+    let count = device.geometry().block_count;
+    if random.below(6) == 0 {
+        wipe_records(device);
+    }
+    for _ in 0..random.below(12) + 1 {
+        // Mostly where one block matters for many.
+        let block = match random.below(4) {
+            0 => random.below(TABLE_FIRST),
+            1 => TABLE_FIRST + random.below(40),
+            2 => count - 1 - random.below(12),
+            _ => random.below(count),
+        };
+        // One copy of the superblock is left.
+        if block == 0 {
+            continue;
+        }
+        let kind = random.below(6);
+        for neighbour in 0..random.below(3) + 1 {
+            let block = (block + neighbour).min(count - 1);
+            match kind {
+                0 => device.poke(block, &[0; 4096]),
+                1 => device.poke(block, &[0xa7; 4096]),
+                2 | 3 => device.inject_bit_rot(block, random.below(4096 * 8) as u32),
+                4 => device.poke(block, &early.peek(block)),
+                _ => device.poke(block, &device.peek(random.below(count - 1) + 1)),
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_is_damaged_what_comes_back_was_written() {
+    let (mut rebuilt, mut lost, mut left) = (0, 0, 0);
+    for seed in 0..seeds(150) {
+        let context = format!("seed {seed}");
+        let mut random = Random::new(seed);
+        let mut sample = Sample::of_size(seed, false, &Weights::ALL, 500, 16, 60);
+        let early = sample.device.clone();
+        let mut store = Store::open(early.clone(), &OpenOptions::default()).unwrap();
+        for _ in 0..60 {
+            let operation = Weights::ALL.draw(&mut random, &sample.model, 16, 40_000);
+            let ran = operation != Operation::Reopen && operation.run(&mut store).is_ok();
+            if ran {
+                operation.apply(&mut sample.model);
+            } else if operation == Operation::Reopen {
+                store = common::reopen(store);
+            }
+            let content = operation.file().and_then(|name| {
+                let known = sample.model.get(name).filter(|_| ran).cloned();
+                known.or_else(|| common::read_file(&mut store, name).ok())
+            });
+            sample.history.extend(content);
+        }
+        sample
+            .history
+            .extend(common::read_all(&mut store).unwrap().into_values());
+        let mut device = if random.coin() {
+            store.close().unwrap()
+        } else {
+            store.device().crash_image_random(seed)
+        };
+        spoil(&mut device, &early, &mut random);
+        if random.coin() {
+            let mut cut = device.clone();
+            cut.set_power_cut_after_writes(Some(random.below(30) + 1));
+            // Or it has got to its end before.
+            let _ = Store::repair(&mut cut, &mut |_| {});
+            device = cut.crash_image_random(seed);
+        }
+        let (report, mut device) = repair(device, &context);
+        assert_settled(&device, &context);
+        rebuilt += usize::from(report.root_rebuilt);
+        lost += report.lost_files.len();
+        let is_linked = report
+            .findings
+            .iter()
+            .all(|finding| finding.mended || finding.data_lost);
+        for turn in 0..2 {
+            let mut store = Store::open(device.clone(), &OpenOptions::default())
+                .unwrap_or_else(|error| panic!("{context}: {error}"));
+            let check = store.check().unwrap();
+            assert!(
+                only_data_is_damaged(&check) || (!is_linked && turn == 0),
+                "{context}: {:?}",
+                check.problems
+            );
+            left += usize::from(!check.is_clean());
+            let mut names = Vec::new();
+            store
+                .list(&mut |name, _| names.push(name.to_owned()))
+                .unwrap();
+            for name in &names {
+                let context = format!("{context}: {name}");
+                assert_pieces_were_written(&pieces(&mut store, name), &sample, &context);
+                let file = store.open_file(name).unwrap();
+                match store.append(file, b"more") {
+                    Ok(()) | Err(Error::Full) => {}
+                    Err(error) => panic!("{context}: {error}"),
+                }
+                store.close_file(file);
+                store.delete(name).unwrap();
+            }
+            // What no list led to is free when the files are gone.
+            (_, device) = repair(store.close().unwrap(), &context);
+            let mut store = Store::open(device.clone(), &OpenOptions::default()).unwrap();
+            assert!(store.check().unwrap().is_clean(), "{context}: emptied");
+            let statistics = store.statistics();
+            assert_eq!(statistics.blocks_free, statistics.blocks_total, "{context}");
+        }
+    }
+    println!(
+        "any damage: {rebuilt} without a root, {lost} files without names, {left} with damaged bytes"
+    );
+    assert!(
+        rebuilt > 10 && lost > 10 && left > 3,
+        "{rebuilt} {lost} {left}"
+    );
+}
+
 #[test]
 fn without_a_superblock_there_is_a_clear_error() {
     let mut device = Sample::new(1, true, &Weights::ALL).device;
