@@ -6,7 +6,7 @@
 //! commits --file /var/tmp/plant.db --journal delete --commits 10000
 //! ```
 //!
-//! `--image` takes a store that was made by `keel flash format` and adds the database `commits.db` to it; `--file` makes
+//! `--image` takes a store made by `keel flash format` and adds the database `commits.db` to it; `--file` makes
 //! the database itself. Neither may have it already.
 
 use std::process::ExitCode;

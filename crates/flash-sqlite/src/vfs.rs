@@ -331,7 +331,7 @@ unsafe extern "C" fn open_method(
         return unsafe { open_in_parent(vfs, name, file, flags, out_flags) };
     }
     let mut is_foreign = false;
-    let done = vfs.guard(code::CANTOPEN, || {
+    let done = vfs.guard(code::IOERR, || {
         // SAFETY: SQLite passes a string.
         let text = text_of(unsafe { CStr::from_ptr(name) })?;
         let opened = vfs.open_file(name, text, flags);
@@ -465,7 +465,7 @@ unsafe extern "C" fn full_pathname_method(
 ) -> c_int {
     // SAFETY: SQLite passes the object that was registered.
     let vfs = unsafe { Vfs::of(object) };
-    vfs.guard(code::CANTOPEN, || {
+    vfs.guard(code::IOERR, || {
         let full = vfs.full_pathname(name)?;
         // SAFETY: SQLite passes room for so many bytes.
         unsafe { put_text(&full, out_bytes, out) }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use base::sim::{Keep, Random, SimDevice};
 use common::script::{BLOCKS, SCRIPT, Scenario, dump, scenario};
-use common::{Moment, formatted, insert, remove, uri};
+use common::{Moment, formatted, insert, remove, uri, value};
 use rusqlite::{Connection, OpenFlags};
 
 /// Up to this many unflushed writes every subset is tried.
@@ -83,7 +83,7 @@ fn explore(scenario: &Scenario) {
     }
     assert!(judged >= 200, "{}: only {judged} states", scenario.name);
     println!(
-        "power cuts through SQLite, {}: {cuts} device writes, {found} distinct states, {judged} of them and \
+        "power cuts through SQLite, {}: {cuts} cuts, {found} distinct states, {judged} of them and \
          {second_cuts} after a second cut opened and judged",
         scenario.name
     );
@@ -115,6 +115,65 @@ fn two_databases_in_one_transaction() {
         two_databases: true,
         ..scenario("two databases", "delete", 5)
     });
+}
+
+/// The process is killed at every device write: what it wrote is there, what it kept in memory is not. SQLite promises
+/// to bear that even without any sync.
+#[test]
+fn a_kill_is_borne_without_syncs() {
+    for (name, journal, identity) in [
+        ("killed-delete", "delete", 11),
+        ("killed-truncate", "truncate", 12),
+        ("killed-persist", "persist", 13),
+        ("killed-wal", "wal", 14),
+    ] {
+        let scenario = Scenario {
+            synchronous: "OFF",
+            ..scenario(name, journal, identity)
+        };
+        let (models, moments) = scenario.record(name);
+        let kills = moments.len();
+        for moment in moments {
+            let device = moment.device.crash_image(&|_| Keep::Whole);
+            scenario
+                .judge(name, device, moment.acknowledged, &models)
+                .unwrap_or_else(|what| panic!("{what}"));
+        }
+        println!("kills of SQLite without syncs, {journal}: {kills} states judged");
+    }
+}
+
+/// The same while a statement still reads, so that no file is closed and no lock given up altogether.
+#[test]
+fn a_commit_beside_a_reader_is_in_the_store_when_it_returns() {
+    for (journal, identity) in [("truncate", 15), ("persist", 16), ("wal", 17)] {
+        let image = format!("reading-{journal}");
+        let scenario = Scenario {
+            synchronous: "OFF",
+            ..scenario("reading", journal, identity)
+        };
+        let machine = insert(&image, formatted(BLOCKS, identity));
+        let connection = scenario.prepare(&image).expect("opens");
+        connection
+            .execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (1), (2), (3)")
+            .expect("commits");
+        let mut statement = connection.prepare("SELECT a FROM t").expect("prepares");
+        let mut rows = statement.query([]).expect("begins");
+        rows.next().expect("reads").expect("has a row");
+        connection
+            .execute("UPDATE t SET a = a + 10", [])
+            .expect("commits");
+        let device = machine.lock().unwrap().device.crash_image(&|_| Keep::Whole);
+        drop(rows);
+        drop(statement);
+        drop(connection);
+        insert(&image, device);
+        let connection = scenario.open(&image).expect("opens");
+        let sum: i64 = value(&connection, "SELECT sum(a) FROM t").expect("reads");
+        assert_eq!(sum, 36, "{journal}");
+        drop(connection);
+        remove(&image);
+    }
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 mod common;
 
+use base::block::BlockDevice;
+use base::sim::Keep;
 use common::script::{SCRIPT, Scenario, dump, scenario};
 use common::{Machine, code_of, connect, formatted, insert, remove, uri, value};
 use rusqlite::{Connection, ffi};
@@ -196,6 +198,73 @@ fn names_and_images_that_cannot_be_are_refused() {
     }
 }
 
+#[test]
+fn a_panic_below_is_an_error_above() {
+    let machine = insert("panicking", formatted(512, 53));
+    let connection = connect("plant.db", "panicking").unwrap();
+    connection
+        .execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (7)")
+        .unwrap();
+    machine.lock().unwrap().panics = true;
+    let error = connection.execute_batch("UPDATE t SET a = 8").unwrap_err();
+    assert_eq!(code_of(&error) & 0xff, IOERR, "{error}");
+    // Nobody knows in which state the store was left: the image must be closed first.
+    let error = connection.execute_batch("UPDATE t SET a = 8").unwrap_err();
+    assert_eq!(code_of(&error) & 0xff, IOERR, "{error}");
+    drop(connection);
+    let connection = connect("plant.db", "panicking").unwrap();
+    let a: i64 = value(&connection, "SELECT a FROM t").unwrap();
+    assert_eq!(a, 7);
+    connection.execute_batch("UPDATE t SET a = 8").unwrap();
+    drop(connection);
+    remove("panicking");
+}
+
+#[test]
+fn what_may_only_be_read_can_be_read() {
+    for (journal, identity) in [("delete", 51), ("wal", 52)] {
+        let image = format!("readable-{journal}");
+        let machine = insert(&image, formatted(512, identity));
+        let connection = connect("plant.db", &image).unwrap();
+        let _: String = value(&connection, &format!("PRAGMA journal_mode = {journal}")).unwrap();
+        connection
+            .execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (7)")
+            .unwrap();
+        // With a log, also one that no checkpoint has emptied: as a power cut leaves it.
+        let device = machine.lock().unwrap().device.crash_image(&|_| Keep::Whole);
+        drop(connection);
+        let machine = insert(&image, device);
+        machine.lock().unwrap().refuses_writing = true;
+        let connection = connect("plant.db", &image).unwrap();
+        let a: i64 = value(&connection, "SELECT a FROM t").unwrap();
+        let error = connection
+            .execute_batch("INSERT INTO t VALUES (8)")
+            .unwrap_err();
+        assert_eq!(
+            (a, code_of(&error) & 0xff),
+            (7, ffi::SQLITE_READONLY),
+            "{journal}"
+        );
+        assert_eq!(
+            code_of(
+                &connect("new.db", &image)
+                    .and_then(|new| new.execute_batch("CREATE TABLE t (a)"))
+                    .unwrap_err()
+            ) & 0xff,
+            ffi::SQLITE_CANTOPEN
+        );
+        drop(connection);
+        let machine = machine.lock().unwrap();
+        assert_eq!(
+            (machine.requests, machine.device.counters().writes),
+            (0, 0),
+            "{journal}: wrote"
+        );
+        drop(machine);
+        remove(&image);
+    }
+}
+
 /// A transaction over a database in an image and one outside it: no power cut could be answered rightly.
 #[test]
 fn a_transaction_beyond_the_image_is_refused_and_leaves_nothing() {
@@ -272,10 +341,7 @@ fn a_cut_while_a_transaction_is_refused_rolls_back() {
     let moments = std::mem::take(&mut machine.lock().unwrap().moments);
     let mut hot = 0;
     for moment in &moments {
-        insert(
-            "refused",
-            moment.device.crash_image(&|_| base::sim::Keep::Whole),
-        );
+        insert("refused", moment.device.crash_image(&|_| Keep::Whole));
         let connection = connect("inside.db", "refused").unwrap();
         let a: i64 = value(&connection, "SELECT a FROM t").unwrap();
         assert_eq!(a, 1);

@@ -167,14 +167,39 @@ fn a_database_lives_in_an_image() {
         (printed.as_str(), complained.as_str()),
         ("wal\n4\ndelete\nok\n", "")
     );
-    // The store holds two files and is whole.
+    // Out of the store, into it, and journals that are kept in memory or not at all.
+    let outside = folder.path("outside.db");
+    let (printed, complained) = shell(&format!(
+        "{}.backup {outside}
+         INSERT INTO reading VALUES (5, 5);
+         .restore {outside}
+         SELECT count(*) FROM reading;
+         VACUUM INTO 'file:other2.db?vfs=keel&image={image}';
+         ATTACH 'file:other2.db?vfs=keel&image={image}' AS other2;
+         SELECT count(*) FROM other2.reading;
+         PRAGMA main.journal_mode = memory;
+         UPDATE reading SET value = 0;
+         PRAGMA main.journal_mode = off;
+         UPDATE reading SET value = 1;
+         PRAGMA main.journal_mode = delete;
+         SELECT sum(value) FROM reading;
+         PRAGMA integrity_check;\n",
+        open(&image),
+        outside = outside.display(),
+        image = image.display()
+    ));
+    assert_eq!(
+        (printed.as_str(), complained.as_str()),
+        ("4\n4\nmemory\noff\ndelete\n4.0\nok\n", "")
+    );
+    // The store holds three files and is whole.
     let mut store = Store::open(device(&image, None), &OpenOptions::default()).expect("opens");
     let mut names = Vec::new();
     store
         .list(&mut |name, _| names.push(name.to_owned()))
         .expect("lists");
     names.sort();
-    assert_eq!(names, ["other.db", "plant.db"]);
+    assert_eq!(names, ["other.db", "other2.db", "plant.db"]);
     assert!(store.check().expect("checks").is_clean());
 }
 

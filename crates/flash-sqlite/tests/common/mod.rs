@@ -35,6 +35,10 @@ pub struct Machine {
     /// Requests (writes and flushes) that still succeed; every later one fails as a broken device does.
     pub requests_left: Option<u64>,
     pub requests: u64,
+    /// The next write panics.
+    pub panics: bool,
+    /// The medium may only be read.
+    pub refuses_writing: bool,
     is_open: bool,
 }
 
@@ -76,6 +80,10 @@ impl BlockDevice for SharedDevice {
     }
     fn write(&mut self, first_block: u64, data: &[u8]) -> Result<(), DeviceError> {
         let mut machine = self.0.lock().unwrap();
+        if std::mem::take(&mut machine.panics) {
+            drop(machine);
+            panic!("simulated panic: the test goes on");
+        }
         machine.request()?;
         machine.device.write(first_block, data)?;
         if machine.records {
@@ -123,12 +131,17 @@ impl Images for SimImages {
             .ok_or_else(|| std::io::ErrorKind::NotFound.into())
     }
 
-    fn open(&self, path: &Path, _read_only: bool) -> Result<Box<dyn BlockDevice>, DeviceError> {
+    fn open(&self, path: &Path, read_only: bool) -> Result<Box<dyn BlockDevice>, DeviceError> {
         let shared = Arc::clone(&machines().lock().unwrap()[path]);
         let mut machine = shared.lock().unwrap();
         if machine.is_open {
             return Err(DeviceError::InUse {
                 path: path.to_path_buf(),
+            });
+        }
+        if machine.refuses_writing && !read_only {
+            return Err(DeviceError::NotWritable {
+                reason: "simulated",
             });
         }
         machine.is_open = true;
@@ -165,6 +178,8 @@ pub fn insert(name: &str, device: SimDevice) -> Shared {
         acknowledged: 0,
         requests_left: None,
         requests: 0,
+        panics: false,
+        refuses_writing: false,
         is_open: false,
     }));
     machines()

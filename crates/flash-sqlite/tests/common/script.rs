@@ -63,6 +63,8 @@ pub struct Scenario {
     /// The log is checkpointed in the middle of the script, as often as it has so many pages.
     pub checkpoint_pages: u32,
     pub states_max: usize,
+    /// `FULL`, or `OFF` for cuts that are no power cuts.
+    pub synchronous: &'static str,
     /// Of the store: tests run side by side, and copies of one store are not opened together.
     pub identity: u8,
 }
@@ -94,8 +96,8 @@ impl Scenario {
             assert_eq!(mode, self.journal);
         }
         connection.execute_batch(&format!(
-            "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {}",
-            self.checkpoint_pages
+            "PRAGMA synchronous = {}; PRAGMA wal_autocheckpoint = {}",
+            self.synchronous, self.checkpoint_pages
         ))?;
         Ok(connection)
     }
@@ -129,7 +131,15 @@ impl Scenario {
             connection
                 .execute_batch(&self.statements(sql))
                 .expect("commits");
-            machine.lock().unwrap().acknowledged += 1;
+            {
+                let mut machine = machine.lock().unwrap();
+                machine.acknowledged += 1;
+                let moment = Moment {
+                    device: machine.device.clone(),
+                    acknowledged: machine.acknowledged,
+                };
+                machine.moments.push(moment);
+            }
             models.push(dump(&connection, self.schemas()).expect("dumps"));
             connection
                 .execute_batch("BEGIN; INSERT INTO reading (sensor) VALUES ('undone'); ROLLBACK")
@@ -191,6 +201,7 @@ pub fn scenario(name: &'static str, journal: &'static str, identity: u8) -> Scen
         two_databases: false,
         checkpoint_pages: 8,
         states_max: STATES_MAX,
+        synchronous: "FULL",
         identity,
     }
 }
