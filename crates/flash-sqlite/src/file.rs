@@ -10,9 +10,9 @@ use flash::{Error, FileHandle};
 
 use crate::abi::{IoMethods, SqliteFile, characteristic, code, control, lock, open, shm};
 use crate::failure::Failure;
-use crate::image::{HEAD_WAITS_BYTES_MAX, Image, JOURNAL_WAITS_BYTES_MAX, Node, poisoned};
+use crate::image::{HEAD_WAITS_BYTES_MAX, JOURNAL_WAITS_BYTES_MAX, Node, poisoned};
 use crate::locks::ShmHold;
-use crate::vfs::{Vfs, split_full_name};
+use crate::vfs::{ImageUse, Vfs, split_full_name};
 
 /// What lies in the memory that SQLite keeps for an open file.
 #[repr(C)]
@@ -25,7 +25,7 @@ pub(crate) struct KeelFile {
 /// One connection's hold on a file.
 pub(crate) struct OpenFile {
     vfs: &'static Vfs,
-    image: Arc<Image>,
+    image: ImageUse,
     node: Arc<Node>,
     handle: FileHandle,
     /// Tells connections apart.
@@ -86,7 +86,7 @@ unsafe fn open_file<'a>(file: *mut SqliteFile) -> &'a mut OpenFile {
 impl OpenFile {
     pub(crate) fn new(
         vfs: &'static Vfs,
-        image: Arc<Image>,
+        image: ImageUse,
         node: Arc<Node>,
         handle: FileHandle,
         id: u64,
@@ -135,9 +135,8 @@ impl OpenFile {
         if self.delete_on_close && closed.is_ok() {
             closed = self.image.delete(&name);
         }
-        let released = self.vfs.release(&self.image);
         closed.map_err(|error| Failure::of_store(&error, code::IOERR_CLOSE, &name))?;
-        released.map(|()| code::OK)
+        Ok(code::OK)
     }
 
     /// A transaction over several databases commits by deleting a super-journal. All of them must lie in this one

@@ -5,6 +5,7 @@
 //! differ between images, and must not change when an image is moved.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -40,7 +41,7 @@ pub(crate) struct Vfs {
     /// The default VFS when this one was registered.
     parent: *mut SqliteVfs,
     /// An image opened to learn a full name, kept for the opening of the database that follows.
-    parked: Mutex<Option<Arc<Image>>>,
+    parked: Mutex<Option<ImageUse>>,
     last_failure: Mutex<Option<Failure>>,
     connections: AtomicU64,
 }
@@ -171,25 +172,27 @@ impl Vfs {
         (!value.is_empty()).then(|| Path::new(OsStr::from_bytes(value)))
     }
 
-    fn acquire_by_parameter(&self, path: &Path) -> Result<Arc<Image>, Failure> {
+    fn acquire_by_parameter(&'static self, path: &Path) -> Result<ImageUse, Failure> {
         let located = self.images.locate(path).map_err(|error| {
             let text = format!("image {}: {error}", path.display());
             Failure::new(code::CANTOPEN, Code::from_io(&error), text)
         })?;
-        self.registry.acquire(&*self.images, &located)
+        self.acquire(&located)
     }
 
-    pub(crate) fn release(&self, image: &Arc<Image>) -> Result<(), Failure> {
-        self.registry.release(image)
+    fn acquire(&'static self, located: &Path) -> Result<ImageUse, Failure> {
+        let image = self.registry.acquire(&*self.images, located)?;
+        Ok(ImageUse { vfs: self, image })
     }
 
     /// Puts `image` aside for the coming opening, and lets go of the one that was there.
-    fn park(&self, image: Option<Arc<Image>>) -> Result<(), Failure> {
+    fn park(&self, image: Option<ImageUse>) {
         let before = match self.parked.lock() {
             Ok(mut parked) => std::mem::replace(&mut *parked, image),
             Err(_) => image,
         };
-        before.map_or(Ok(()), |before| self.release(&before))
+        // Here, where the mutex is free: it may be the last use, and close the store.
+        drop(before);
     }
 
     /// The open image in which a full name, or one that a journal has kept, lies; and the name there.
@@ -201,7 +204,7 @@ impl Vfs {
         Some((image, flat))
     }
 
-    fn full_pathname(&self, name: *const c_char) -> Result<String, Failure> {
+    fn full_pathname(&'static self, name: *const c_char) -> Result<String, Failure> {
         // SAFETY: SQLite passes a string.
         let given = text_of(unsafe { CStr::from_ptr(name) })?;
         let Some(path) = self.image_parameter(name) else {
@@ -229,7 +232,7 @@ impl Vfs {
         let name_bytes_max = image.name_bytes_max.saturating_sub(ENDING_BYTES_MAX);
         let full = format!("{}/{flat}", image.identity);
         // Also when the name is refused: the image is given back with the next one at the latest.
-        self.park(Some(image))?;
+        self.park(Some(image));
         if flat.len() > name_bytes_max {
             return refused(&format!(
                 "the name is too long; in this store databases have at most {name_bytes_max} bytes"
@@ -251,24 +254,9 @@ impl Vfs {
         let found = self.find(text);
         let (image, flat) = match (parameter, &found, split_full_name(text)) {
             (Some(path), _, Some((_, flat))) => (self.acquire_by_parameter(path)?, flat),
-            (None, Some((image, flat)), _) => {
-                (self.registry.acquire(&*self.images, &image.path)?, *flat)
-            }
+            (None, Some((image, flat)), _) => (self.acquire(&image.path)?, *flat),
             _ => return Ok(None),
         };
-        let opened = self.open_in(&image, flat, flags);
-        if opened.is_err() {
-            self.release(&image)?;
-        }
-        opened.map(Some)
-    }
-
-    fn open_in(
-        &'static self,
-        image: &Arc<Image>,
-        flat: &str,
-        flags: c_int,
-    ) -> Result<OpenFile, Failure> {
         let create = flags & open::CREATE != 0;
         let how = Opening {
             create: create && !image.is_read_only,
@@ -283,15 +271,37 @@ impl Vfs {
         })?;
         let id = self.connections.fetch_add(1, Ordering::Relaxed);
         let is_read_only = image.is_read_only || flags & open::READWRITE == 0;
-        Ok(OpenFile::new(
+        Ok(Some(OpenFile::new(
             self,
-            Arc::clone(image),
+            image,
             node,
             handle,
             id,
             flags,
             is_read_only,
-        ))
+        )))
+    }
+}
+
+/// An image that is open at least as long as this lives.
+pub(crate) struct ImageUse {
+    vfs: &'static Vfs,
+    image: Arc<Image>,
+}
+
+impl Deref for ImageUse {
+    type Target = Image;
+    fn deref(&self) -> &Image {
+        &self.image
+    }
+}
+
+impl Drop for ImageUse {
+    fn drop(&mut self) {
+        // The last one closes the store. Nothing that was synced depends on that, so a failure is only noted.
+        self.vfs.guard(code::IOERR, || {
+            self.vfs.registry.release(&self.image).map(|()| code::OK)
+        });
     }
 }
 
@@ -335,7 +345,7 @@ unsafe extern "C" fn open_method(
         // SAFETY: SQLite passes a string.
         let text = text_of(unsafe { CStr::from_ptr(name) })?;
         let opened = vfs.open_file(name, text, flags);
-        vfs.park(None)?;
+        vfs.park(None);
         let Some(opened) = opened? else {
             if flags & open::SUPER_JOURNAL != 0 && flags & open::CREATE == 0 {
                 is_foreign = true;
