@@ -337,7 +337,10 @@ impl<D: BlockDevice> Store<D> {
 /// The beginning of a name, for the first block of its file.
 pub(crate) fn name_hint(name: &str) -> NameHint {
     let mut hint = [0; NAME_HINT_BYTES];
-    let count = name.floor_char_boundary(NAME_HINT_BYTES);
+    let mut count = name.len().min(NAME_HINT_BYTES);
+    while !name.is_char_boundary(count) {
+        count -= 1;
+    }
     hint[..count].copy_from_slice(&name.as_bytes()[..count]);
     hint
 }
