@@ -12,8 +12,8 @@ use crate::error::{Error, Part, Result};
 use crate::layout::{CLUSTER_BLOCKS, Layout, RUN_BLOCKS_MAX, TABLE_COPIES};
 use crate::record::{TRUNK_PLACE, read_through};
 use crate::root::{
-    ClosedRun, FileState, IMAGES_MAX, ImageReference, ImageReferences, Root, SLOTS_MAX, Slot,
-    SlotKind, Tail,
+    ClosedRun, FILE_ID_END, FileState, IMAGES_MAX, ImageReference, ImageReferences, Root,
+    SLOTS_MAX, Slot, SlotKind, Tail,
 };
 use crate::space::{PIECES_PER_FILE, open_trunk};
 use crate::store::{Store, is_readable};
@@ -30,6 +30,11 @@ const _: () = assert!(
         * PAYLOAD_BYTES as u64
         <= SEQUENCE_STEP
 );
+
+/// Added to the identity of the next file at each opening, more than are given out between two. When damage has taken
+/// the newest record, the one before it does not know which were given out since; and two files of one identity
+/// would be read as each other.
+const FILE_ID_STEP: u64 = 1 << 24;
 
 /// A record that was found, with its images.
 struct Record {
@@ -118,8 +123,13 @@ impl<D: BlockDevice> Store<D> {
         self.sequence = self.root.next_sequence + SEQUENCE_STEP;
         self.recover_slots()?;
         if !self.read_only {
-            self.root.mounts += 1;
             self.root.clean = false;
+            // A store that was just formatted has no record before its only one.
+            if self.root.mounts > 0 {
+                self.root.next_file_id =
+                    (self.root.next_file_id + FILE_ID_STEP).min(FILE_ID_END - 1);
+            }
+            self.root.mounts += 1;
             // What a cut has left of the record after this one must pass neither for a part of the next nor for the
             // one before it.
             self.root.record_sequence += 2;
