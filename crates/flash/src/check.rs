@@ -85,6 +85,10 @@ struct Owners {
     clusters: Vec<u32>,
     names: Vec<String>,
     first: u32,
+    /// Blocks that have been read as part of a file: each is read once, however many entries lead to it.
+    read: Vec<bool>,
+    /// Blocks of the data region less those of the files visited.
+    blocks_left: u64,
 }
 
 impl Owners {
@@ -94,6 +98,8 @@ impl Owners {
             clusters: vec![0; clusters as usize],
             names: Vec::new(),
             first: layout.data_first,
+            read: vec![false; layout.data_blocks() as usize],
+            blocks_left: layout.data_blocks(),
         }
     }
 
@@ -130,15 +136,27 @@ impl Owners {
     }
 
     fn owns(&self, block: u32, owner: u32) -> bool {
+        self.owner(block) == Some(owner)
+    }
+
+    fn owner(&self, block: u32) -> Option<u32> {
         let place = ((block - self.first) / CLUSTER_BLOCKS) as usize;
-        self.clusters.get(place) == Some(&owner)
+        self.clusters.get(place).copied()
+    }
+
+    /// Whether block `address` of the data region is to be read for the first time.
+    fn reads_first(&mut self, address: u32) -> bool {
+        let place = address.wrapping_sub(self.first) as usize;
+        self.read
+            .get_mut(place)
+            .is_none_or(|read| !std::mem::replace(read, true))
     }
 }
 
 impl<D: BlockDevice> Store<D> {
     /// Reads everything and reports what is not as it should be. Changes nothing.
     ///
-    /// Memory grows with the device (one byte for each block) and with the longest file.
+    /// Memory grows with the device (two bytes for each block) and with the longest file.
     ///
     /// # Errors
     /// [`Error::Device`] when the device cannot be read at all; damage is reported, not returned.
@@ -350,8 +368,13 @@ impl<D: BlockDevice> Store<D> {
                 report.add(file, Some(u64::from(start)), false, text);
                 break;
             }
+            let was_free = owners.owns(start, 0);
             owners.claim(start, blocks, owner, report);
             total += u64::from(blocks);
+            if !was_free {
+                // Whoever owns it has led to the runs before it.
+                break;
+            }
             let link = match self.run_before(&piece) {
                 Err(Error::Device(DeviceError::Io { .. })) => None,
                 link => link?,
@@ -469,9 +492,15 @@ impl<D: BlockDevice> Store<D> {
         state: &FileState,
         owner: u32,
         report: &mut CheckReport,
-        owners: &Owners,
+        owners: &mut Owners,
     ) -> Result<()> {
         let count = state.block_count();
+        let Some(left) = owners.blocks_left.checked_sub(u64::from(count)) else {
+            let text = "with it the files hold more blocks than there are; it was not read";
+            report.add(Some(name), None, true, text.to_owned());
+            return Ok(());
+        };
+        owners.blocks_left = left;
         let mut addresses = vec![0_u32; count as usize];
         if let Some(last) = addresses.last_mut() {
             *last = state.tail.address;
@@ -482,6 +511,11 @@ impl<D: BlockDevice> Store<D> {
             if address == 0 {
                 let text = format!("the block at file offset {offset} cannot be reached");
                 report.add(Some(name), None, true, text);
+                continue;
+            }
+            if !owners.reads_first(address) {
+                let text = format!("the block at file offset {offset} belongs to another place");
+                report.add(Some(name), Some(u64::from(address)), true, text);
                 continue;
             }
             match self.read_file_block(state, address, index) {
