@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Long runs that the test command has no time for, from random seeds. SOAK_SECONDS (default 3600) is shared half
-# and half between the crash suite of the store (power cuts in every kind of call, many lives of one store) and
-# killed demonstrations. The first failure ends the run; its seed stands above the last line.
+# Long runs that the test command has no time for, from random seeds. Of SOAK_SECONDS (default 3600) the crash suite of
+# the store (power cuts in every kind of call, many lives of one store) gets half, killed demonstrations a quarter and
+# the fuzz targets, where cargo-fuzz is installed, a quarter. The first failure ends the run; its seed, or the file
+# that reproduces it, stands above the last line.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
@@ -28,11 +29,29 @@ if ! cargo test --release --locked --quiet -p flash --test soak -- --nocapture; 
 fi
 
 runs=0
-until_second=$((SECONDS + seconds / 2))
+until_second=$((SECONDS + seconds / 4))
 while [ "$SECONDS" -lt "$until_second" ]; do
     runs=$((runs + 1))
     printf 'soak: demonstration with kills, run %d\n' "$runs"
     "${CARGO_TARGET_DIR:-target}/release/keel" demo --headless --kill ||
         { printf 'soak: FAILED in run %d of keel demo --kill; its seed stands above\n' "$runs"; exit 1; }
 done
-printf 'soak: ok, %d s of power cuts and %d killed demonstrations\n' "$FLASH_CRASH_SECONDS" "$runs"
+
+# The parser of the store's images gets half of the fuzzing; what is found on the way stays in fuzz/target/found.
+fuzzed=0
+if cargo +nightly fuzz --version >/dev/null 2>&1; then
+    for target in flash_image flash_raw line_protocol mqtt_payload mqtt_packet configuration; do
+        share=$((seconds / 40))
+        if [ "$target" = flash_image ]; then share=$((seconds / 8)); fi
+        printf 'soak: fuzzing %s, %d s\n' "$target" "$share"
+        mkdir -p "fuzz/target/found/$target"
+        (cd fuzz && cargo +nightly fuzz run -s none "$target" "target/found/$target" "corpus/$target" -- \
+            -max_total_time="$share" -timeout=60 -verbosity=0) ||
+            { printf 'soak: FAILED in %s; the input is in fuzz/artifacts/%s\n' "$target" "$target"; exit 1; }
+        fuzzed=$((fuzzed + share))
+    done
+else
+    printf 'skipped: fuzzing; it needs a nightly toolchain and cargo install --locked cargo-fuzz\n'
+fi
+printf 'soak: ok, %d s of power cuts, %d killed demonstrations and %d s of fuzzing\n' \
+    "$FLASH_CRASH_SECONDS" "$runs" "$fuzzed"

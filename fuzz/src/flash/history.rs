@@ -1,0 +1,75 @@
+//! Every byte that was ever written to a file, by name and place: what a damaged store may still say of it.
+
+use std::collections::BTreeMap;
+
+/// Bytes written from an offset on.
+#[derive(Clone)]
+struct Patch {
+    offset: usize,
+    bytes: Vec<u8>,
+}
+
+/// What was written under each name, oldest first.
+#[derive(Clone, Default)]
+pub(crate) struct History {
+    files: BTreeMap<String, Vec<Patch>>,
+}
+
+impl History {
+    /// Names that existed at some time.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
+        self.files.keys()
+    }
+
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        self.files.contains_key(name)
+    }
+
+    pub(crate) fn created(&mut self, name: &str) {
+        self.files.entry(name.to_owned()).or_default();
+    }
+
+    pub(crate) fn wrote(&mut self, name: &str, offset: usize, bytes: &[u8]) {
+        let patches = self.files.entry(name.to_owned()).or_default();
+        match patches.last_mut() {
+            Some(last) if last.offset + last.bytes.len() == offset => {
+                last.bytes.extend_from_slice(bytes);
+            }
+            _ => patches.push(Patch {
+                offset,
+                bytes: bytes.to_vec(),
+            }),
+        }
+    }
+
+    /// From now on the file called `from` is called `to`.
+    pub(crate) fn renamed(&mut self, from: &str, to: &str) {
+        let patches = self.files.get(from).cloned().unwrap_or_default();
+        self.files.entry(to.to_owned()).or_default().extend(patches);
+    }
+
+    /// Panics when a byte was never written there.
+    pub(crate) fn check(&self, name: &str, offset: usize, bytes: &[u8]) {
+        let Some(patches) = self.files.get(name) else {
+            panic!("there never was a file {name:?}");
+        };
+        let mut at = 0;
+        while at < bytes.len() {
+            // The longest agreement of one patch from here on.
+            let agrees = |patch: &Patch| {
+                let skip = (offset + at).checked_sub(patch.offset)?;
+                let written = patch.bytes.get(skip..)?;
+                let pairs = written.iter().zip(&bytes[at..]);
+                Some(pairs.take_while(|(one, other)| one == other).count())
+            };
+            let longest = patches.iter().rev().filter_map(agrees).max().unwrap_or(0);
+            assert!(
+                longest > 0,
+                "file {name:?} at {}: byte {:#x} was never written there",
+                offset + at,
+                bytes[at]
+            );
+            at += longest;
+        }
+    }
+}
