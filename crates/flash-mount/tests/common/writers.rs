@@ -3,6 +3,9 @@
 //! What a file must hold follows from its name and a position or a version, so that nothing has to be kept but
 //! numbers: how far each writer was acknowledged, and how far it may have come.
 
+// Two tests use this, each in its own way.
+#![allow(dead_code)]
+
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
