@@ -117,8 +117,9 @@ run_pjdfstest() {
     local summary
     summary=$(sed -n 's/^Summary: //p' "$work/pjdfstest.log")
     printf 'pjdfstest: %s\n' "${summary:-ended early}"
-    awk '!/^#/ && NF { $1 = ""; count[$0]++ } END { for (reason in count)
-        printf "pjdfstest: %d cases are expected to fail:%s\n", count[reason], reason }' "$suites/pjdfstest-excluded.txt"
+    awk '!/^#/ && NF { $1 = ""; count[$0]++ }
+        END { for (reason in count) printf "pjdfstest: %d cases are expected to fail:%s\n", count[reason], reason }' \
+        "$suites/pjdfstest-excluded.txt"
     # The cases that its configuration here leaves out are not ours to count.
     local cases
     cases=$(sed -n 's/.* \([0-9]*\) passed.*/\1/p' <<<"$summary")

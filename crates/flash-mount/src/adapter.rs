@@ -297,8 +297,8 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // The kernel was told the largest request; a larger one would be answered short.
-        let mut buffer = vec![0; size.min(REQUEST_BYTES_MAX.max(BLOCK_BYTES as u32)) as usize];
+        // At most what the kernel was told in `init`. Never less than it asks for: it would take that for the end.
+        let mut buffer = vec![0; size as usize];
         match self.with(|files| files.read(inode.0, offset, &mut buffer)) {
             Ok(count) => reply.data(&buffer[..count]),
             Err(error) => reply.error(error),
@@ -407,6 +407,26 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
                 BLOCK_BYTES as u32,
             ),
             Err(error) => reply.error(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_durable_at_once_with_either_flag() {
+        for (flags, expected) in [
+            (libc::O_WRONLY, Durability::AtSync),
+            (
+                libc::O_RDWR | libc::O_APPEND | libc::O_DIRECT,
+                Durability::AtSync,
+            ),
+            (libc::O_RDWR | libc::O_DSYNC, Durability::AtOnce),
+            (libc::O_WRONLY | libc::O_SYNC, Durability::AtOnce),
+        ] {
+            assert_eq!(durability(OpenFlags(flags)), expected, "{flags:o}");
         }
     }
 }

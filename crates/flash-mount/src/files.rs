@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use base::block::{BLOCK_BYTES, BlockDevice};
 use base::clock::Clock;
-use flash::{Error, FileHandle, PAYLOAD_BYTES, Store};
+use flash::{Error, FileHandle, PAYLOAD_BYTES, Statistics, Store};
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 
 use crate::deleted::{Hidden, Leftovers};
@@ -76,6 +76,8 @@ pub(crate) struct Files<D: BlockDevice> {
     clock: Box<dyn Clock>,
     presentation: Presentation,
     open_files_max: usize,
+    /// Files that have a handle of the store.
+    open_files: usize,
     is_always_durable: bool,
     root_times: Times,
     /// Times of files that this mount has not changed.
@@ -105,6 +107,7 @@ impl<D: BlockDevice> Files<D> {
             clock,
             presentation,
             open_files_max: open_files_max.min(OPEN_FILES_MAX),
+            open_files: 0,
             is_always_durable,
             root_times: Times::all(mounted),
             mounted,
@@ -126,8 +129,8 @@ impl<D: BlockDevice> Files<D> {
             .map(move |(node, _)| node.name.as_deref().filter(|_| visible(node)))
     }
 
-    fn open_count(&self) -> usize {
-        self.nodes.open().count()
+    pub(crate) fn statistics(&self) -> Statistics {
+        self.store.statistics()
     }
 
     /// Why writes fail since the device failed one.
@@ -185,7 +188,7 @@ impl<D: BlockDevice> Files<D> {
     pub(crate) fn create(&mut self, parent: u64, name: &OsStr, is_open: bool) -> Result<FileAttr> {
         is_root(parent)?;
         let name = self.name_to_make(name)?;
-        if is_open && self.open_count() >= self.open_files_max {
+        if is_open && self.open_files >= self.open_files_max {
             return Err(Errno::ENFILE);
         }
         let handle = self.run(|store| store.create(name))?;
@@ -203,6 +206,7 @@ impl<D: BlockDevice> Files<D> {
             Some(node) if is_open => {
                 node.openings = 1;
                 node.handle = Some(handle);
+                self.open_files += 1;
             }
             _ => self.store.close_file(handle),
         }
@@ -267,12 +271,13 @@ impl<D: BlockDevice> Files<D> {
         let node = self.nodes.get(inode).ok_or(Errno::ESTALE)?;
         if node.handle.is_none() {
             let name = node.name.clone().ok_or(Errno::ESTALE)?;
-            if self.open_count() >= self.open_files_max {
+            if self.open_files >= self.open_files_max {
                 return Err(Errno::ENFILE);
             }
             let handle = self.run(|store| store.open_file(&name))?;
             if let Some(node) = self.nodes.get_mut(inode) {
                 node.handle = Some(handle);
+                self.open_files += 1;
             }
         }
         if let Some(node) = self.nodes.get_mut(inode) {
@@ -297,6 +302,7 @@ impl<D: BlockDevice> Files<D> {
         }
         if let Some(handle) = handle {
             self.store.close_file(handle);
+            self.open_files -= 1;
         }
         self.nodes.remove_if_forgotten(inode);
         match number {

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use base::block::BlockDevice;
 use base::clock::Clock;
-use flash::Store;
+use flash::{Statistics, Store};
 use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
 
 use crate::adapter::{Adapter, Shared, lock};
@@ -174,6 +174,12 @@ fn prepare<D: BlockDevice>(
 }
 
 impl<D: BlockDevice> Mounted<D> {
+    /// Figures of the store; none once the mount has ended.
+    #[must_use]
+    pub fn statistics(&self) -> Option<Statistics> {
+        lock(&self.files).as_ref().map(Files::statistics)
+    }
+
     /// What an earlier mount had left.
     #[must_use]
     pub fn leftovers(&self) -> Leftovers {
@@ -285,7 +291,11 @@ fn check_fuse() -> Result<(), MountError> {
 
 fn refused(error: &io::Error) -> MountError {
     match error.kind() {
-        // The directory and the device are there, so it is the helper that is not.
+        // The directory and the device are there, so it is the helper that is not. Root needs it only where
+        // the kernel has refused already.
+        ErrorKind::NotFound if system::effective_ids().0 == 0 => {
+            MountError::Refused("the kernel permits no mounts here".to_owned())
+        }
         ErrorKind::NotFound => MountError::NoHelper,
         _ => MountError::Refused(error.to_string().trim().to_owned()),
     }

@@ -23,7 +23,6 @@ pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
     // First what costs nothing: a mistyped directory should not open the store.
     flash_mount::check_directory(directory).map_err(wrong)?;
     let store = open(arguments)?;
-    let statistics = store.statistics();
     let (uid, gid) = flash_mount::effective_ids();
     let options = MountOptions {
         source: image.display().to_string(),
@@ -55,19 +54,23 @@ pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
         })
         .map_err(wrong)?;
         tell_leftovers(image, mounted.leftovers());
+        let (files, blocks_free) = mounted
+            .statistics()
+            .map_or((0, 0), |figures| (figures.files, figures.blocks_free));
         let mut out = Output::new();
-        let free = bytes_text(statistics.blocks_free * BLOCK_BYTES as u64);
+        let free = bytes_text(blocks_free * BLOCK_BYTES as u64);
         let said = out
             .line(format_args!(
-                "{} is mounted on {}: files {}, free {free}{}; `umount {}` or Ctrl-C ends it",
+                "{} is mounted on {}: files {}, free {free}{}; `{} {}` or Ctrl-C ends it",
                 image.display(),
                 directory.display(),
-                statistics.files,
+                files,
                 if arguments.read_only {
                     ", read-only"
                 } else {
                     ""
                 },
+                unmount_command(),
                 directory.display()
             ))
             .and_then(|()| out.flush());
@@ -161,6 +164,14 @@ fn tell_leftovers(image: &Path, found: Leftovers) {
     }
 }
 
+/// What unmounts: users other than root have not mounted by themselves, either.
+fn unmount_command() -> &'static str {
+    match flash_mount::effective_ids() {
+        (0, _) => "umount",
+        _ => "fusermount3 -u",
+    }
+}
+
 fn mount_error(image: &Path, directory: &Path, error: &MountError) -> CliError {
     let shown = directory.display();
     match error {
@@ -171,9 +182,11 @@ fn mount_error(image: &Path, directory: &Path, error: &MountError) -> CliError {
             error,
             "name an empty directory: what is in this one could not be reached",
         ),
-        MountError::DeadMount => {
-            CliError::failure(&shown, error, format!("clear it with `umount {shown}`"))
-        }
+        MountError::DeadMount => CliError::failure(
+            &shown,
+            error,
+            format!("clear it with `{} {shown}`", unmount_command()),
+        ),
         MountError::NoFuse => CliError::failure(
             "FUSE",
             error,
@@ -186,10 +199,15 @@ fn mount_error(image: &Path, directory: &Path, error: &MountError) -> CliError {
             CliError::failure("FUSE", error, "install the package fuse3, or run as root")
         }
         MountError::Store(source) => store_error(image, source),
+        MountError::Refused(text) if text.contains("user_allow_other") => CliError::failure(
+            shown,
+            "--allow-other is not permitted to users other than root",
+            "leave it out, or have root write the line user_allow_other to /etc/fuse.conf",
+        ),
         other => CliError::failure(
             shown,
             other,
-            "without the permission to mount (in many containers) only root outside can do this",
+            "run as root where mounting is permitted; in many containers it is not",
         ),
     }
 }
