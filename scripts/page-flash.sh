@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Makes docs/results/flash.md anew: its figures, tables and plots. The words between them are nobody's but the author's.
-#   scripts/page-flash.sh              measures here, as root on a quiet machine (about 20 minutes), then writes the page
+# Makes docs/results/flash.md anew: its figures, tables and plots. The words between them stay.
+#   scripts/page-flash.sh              measures here, as root on a quiet machine (about 20 minutes)
 #   scripts/page-flash.sh --tables     writes the tables from the figures that are there
-#   scripts/page-flash.sh FLASH PAPER  takes the figures of earlier runs: the file of `keel bench flash --json FLASH`, and
-#                                      the folder of `keel bench flash --paper --out PAPER --json PAPER/flash-paper.json`
+#   scripts/page-flash.sh FLASH PAPER  takes the figures of earlier runs:
+#       keel bench flash --json FLASH
+#       keel bench flash --paper --out PAPER --json PAPER/flash-paper.json
 set -euo pipefail
 cd "$(dirname "$0")/.."
 results=docs/results

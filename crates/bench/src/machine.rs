@@ -34,6 +34,12 @@ impl Machine {
     }
 }
 
+/// Runnable tasks, averaged over the last minute: a figure above the number of cores spoils latencies.
+pub(crate) fn load_1min() -> Option<f64> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    text.split(' ').next()?.parse().ok()
+}
+
 /// Today in UTC, as year-month-day.
 pub(crate) fn today() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -86,7 +86,8 @@ fn write_svg(out: &mut String, shape: &Shape) -> std::fmt::Result {
                 .replace('>', "&gt;");
             writeln!(
                 out,
-                "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" fill=\"{}\">{escaped}</text>",
+                "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" \
+                 fill=\"{}\">{escaped}</text>",
                 hex(*color)
             )
         }

@@ -25,14 +25,11 @@ use std::path::{Path, PathBuf};
 use clap::value_parser;
 use serde_json::json;
 
-use crate::machine::{Disk, Machine, file_system_type, is_ext4_without_journal, today};
+use crate::machine::{Disk, Machine, file_system_type, is_ext4_without_journal, load_1min, today};
 use crate::progress::Progress;
 use crate::report::{Figure, Goal, Report, Samples};
 use crate::scratch::Scratch;
 use timed::{Case, Place, System};
-
-/// Device bytes of our store. Rounds clean up after themselves, so this holds any number of them.
-const STORE_BYTES_MIN: u64 = 256 << 20;
 
 /// Our counts beside the kernel's.
 const COUNTS_AGREE: &str = "counts-agree-loop";
@@ -42,9 +39,6 @@ const SQLITE_ON_EXT4: &str = "sqlite-on-ext4";
 
 /// The cases of databases inside the store.
 const COMMITS: [Case; 2] = [Case::CommitWal, Case::CommitRollback];
-
-/// Device bytes of each file system on a loop device.
-const EXT4_BYTES: u64 = 512 << 20;
 
 /// What `--repetitions` may be.
 const REPETITIONS: RangeInclusive<i64> = 100..=1_000_000;
@@ -94,18 +88,24 @@ struct Extent {
     large_file_bytes: u64,
     /// Losses of power before a store is opened.
     cuts: u32,
+    /// Device bytes of our store, at least.
+    store_bytes_min: u64,
+    /// Device bytes of each file system on a loop device.
+    ext4_bytes: u64,
 }
 
 impl Extent {
     fn of(options: &Options) -> Self {
         if options.quick {
             Self {
-                repetitions: 100,
+                repetitions: 50,
                 rounds: 5,
                 varied_calls: 20_000,
                 files_many: 20_000,
                 large_file_bytes: 64 << 20,
                 cuts: 3,
+                store_bytes_min: 96 << 20,
+                ext4_bytes: 128 << 20,
             }
         } else {
             Self {
@@ -115,6 +115,9 @@ impl Extent {
                 files_many: 1_000_000,
                 large_file_bytes: 1 << 30,
                 cuts: 20,
+                // Rounds clean up after themselves, so this holds any number of them.
+                store_bytes_min: 256 << 20,
+                ext4_bytes: 512 << 20,
             }
         }
     }
@@ -125,7 +128,8 @@ impl Extent {
 
     /// Device bytes of our store in the timed cases.
     fn store_bytes(&self) -> u64 {
-        STORE_BYTES_MIN.max(u64::from(self.round_steps()) * 96 * 1024)
+        self.store_bytes_min
+            .max(u64::from(self.round_steps()) * 96 * 1024)
     }
 }
 
@@ -202,10 +206,13 @@ struct Found {
 /// One line that names what failed; nothing is reported then.
 pub(crate) fn run(options: &Options) -> Result<Report, String> {
     let extent = Extent::of(options);
+    let load_1min = load_1min();
     let (rounds, round_steps) = (extent.rounds, extent.round_steps());
     // The larger of the two parts that take room, one after the other.
-    let loops_bytes =
-        extent.store_bytes() + STORE_BYTES_MIN + 2 * EXT4_BYTES + 2 * floor::FLOOR_BYTES;
+    let loops_bytes = extent.store_bytes()
+        + extent.store_bytes_min
+        + 2 * extent.ext4_bytes
+        + 2 * floor::FLOOR_BYTES;
     let large_bytes = 2 * extent.large_file_bytes + extent.files_many * 4096;
     let scratch = Scratch::create(&options.dir, loops_bytes.max(large_bytes) + (256 << 20))?;
     let file_system = file_system_type(scratch.path())?;
@@ -286,6 +293,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, String> {
         notes: found.notes,
         method: json!({
             "date": today(),
+            "load_1min": load_1min,
             "quick": options.quick,
             "file_system": file_system,
             "rounds": rounds,
@@ -374,9 +382,9 @@ fn on_loops(
     // Before the systems, so that they outlive what lies on them.
     let store_loop = LoopDevice::create(folder, "store", store_bytes)?;
     let floor_loop = LoopDevice::create(folder, "floor", floor::FLOOR_BYTES)?;
-    let ext4 = Ext4Disk::create(folder, "ext4", EXT4_BYTES)?;
-    let database = Ext4Disk::create(folder, "database", EXT4_BYTES)?;
-    let inside_loop = LoopDevice::create(folder, "inside", STORE_BYTES_MIN)?;
+    let ext4 = Ext4Disk::create(folder, "ext4", extent.ext4_bytes)?;
+    let database = Ext4Disk::create(folder, "database", extent.ext4_bytes)?;
+    let inside_loop = LoopDevice::create(folder, "inside", extent.store_bytes_min)?;
 
     let kernel_counts = Disk::at(store_loop.path());
     let kernel_before = kernel_counts.as_ref().and_then(Disk::counts);
