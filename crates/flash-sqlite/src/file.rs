@@ -10,7 +10,7 @@ use flash::{Error, FileHandle};
 
 use crate::abi::{IoMethods, SqliteFile, characteristic, code, control, lock, open, shm};
 use crate::failure::Failure;
-use crate::image::{HEAD_WAITS_BYTES_MAX, JOURNAL_WAITS_BYTES_MAX, Node, poisoned};
+use crate::image::{HEAD_WAITS_BYTES_MAX, Node, WAITS_BYTES_MAX, poisoned};
 use crate::locks::ShmHold;
 use crate::vfs::{ImageUse, Vfs, split_full_name};
 
@@ -104,10 +104,11 @@ impl OpenFile {
             is_read_only,
             is_super_journal: flags & open::SUPER_JOURNAL != 0,
             is_log: flags & open::WAL != 0,
-            waits_bytes_max: if flags & (open::MAIN_JOURNAL | open::SUPER_JOURNAL) != 0 {
-                JOURNAL_WAITS_BYTES_MAX
-            } else {
+            // Only the end of a log is a commit by itself, without any later write that it would go before.
+            waits_bytes_max: if flags & open::WAL != 0 {
                 HEAD_WAITS_BYTES_MAX
+            } else {
+                WAITS_BYTES_MAX
             },
             delete_on_close: flags & open::DELETEONCLOSE != 0,
             keep_log: false,

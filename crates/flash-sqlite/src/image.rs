@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use base::block::{BlockDevice, DeviceError, FileDevice, FileDeviceOptions};
 use base::error::Code;
-use flash::{APPEND_ATOMIC_BYTES_MAX, Error, FileHandle, OpenOptions, Store};
+use flash::{Error, FileHandle, OpenOptions, Store};
 
 use crate::abi::code;
 use crate::failure::Failure;
@@ -24,8 +24,8 @@ pub const IMAGES_MAX: usize = 32;
 /// just before its content; waiting saves one device write for each.
 pub(crate) const HEAD_WAITS_BYTES_MAX: usize = 64;
 
-/// Writes to a journal wait until there are so many bytes: the most that the store adds in one request.
-pub(crate) const JOURNAL_WAITS_BYTES_MAX: usize = APPEND_ATOMIC_BYTES_MAX;
+/// Writes to databases and journals that follow one another wait until there are so many bytes.
+pub(crate) const WAITS_BYTES_MAX: usize = 64 << 10;
 
 /// Where images come from.
 pub trait Images: Send + Sync {
@@ -261,7 +261,7 @@ impl Image {
                 && held.file == file
                 && held.end() == offset
                 && (held.bytes.len() <= HEAD_WAITS_BYTES_MAX
-                    || held.bytes.len() + data.len() <= APPEND_ATOMIC_BYTES_MAX)
+                    || held.bytes.len() + data.len() <= WAITS_BYTES_MAX)
             {
                 let before = held.bytes.len();
                 held.bytes.extend_from_slice(data);
@@ -269,16 +269,23 @@ impl Image {
                     return Ok(());
                 }
                 let put = inner.put_held();
-                if let Some(held) = &mut inner.held {
+                if waits_bytes_max <= HEAD_WAITS_BYTES_MAX {
+                    // A head without its content is worth nothing: SQLite writes both again.
+                    inner.held = None;
+                } else if let Some(held) = &mut inner.held {
                     // It failed: SQLite knows that of this write, and must not lose the one before it.
                     held.bytes.truncate(before);
                 }
                 return put;
             }
-            inner.put_held()?;
+            if inner.holds(file) {
+                inner.put_held()?;
+            } else {
+                inner.put_held_if_it_fits()?;
+            }
             let length = inner.store.length(file)?;
-            let may_wait =
-                offset == length || offset < length && waits_bytes_max > HEAD_WAITS_BYTES_MAX;
+            let may_wait = inner.held.is_none()
+                && (offset == length || offset < length && waits_bytes_max > HEAD_WAITS_BYTES_MAX);
             if may_wait && data.len() <= waits_bytes_max {
                 inner.held = Some(Held {
                     file,
@@ -300,17 +307,21 @@ impl Image {
 
     pub(crate) fn truncate(&self, file: FileHandle, length: u64) -> Result<(), Error> {
         self.with(|inner| {
-            if inner
-                .held
-                .as_ref()
-                .is_some_and(|held| held.file == file && held.offset >= length)
+            if let Some(held) = &mut inner.held
+                && held.file == file
             {
-                inner.held = None;
+                let kept = length.saturating_sub(held.offset);
+                held.bytes
+                    .truncate(usize::try_from(kept).unwrap_or(usize::MAX));
+                if held.bytes.is_empty() {
+                    inner.held = None;
+                }
             }
             if inner.holds(file) {
                 inner.put_held()?;
+            } else {
+                inner.put_held_if_it_fits()?;
             }
-            inner.put_held_if_it_fits()?;
             if inner.store.length(file)? == length {
                 return Ok(());
             }
@@ -403,7 +414,8 @@ impl Inner {
         Ok(())
     }
 
-    /// As [`put_held`](Self::put_held), for a call that frees room and must not fail for want of it.
+    /// As [`put_held`](Self::put_held), before a call on another file, which must not fail for want of room: SQLite
+    /// rolls back on a full store.
     fn put_held_if_it_fits(&mut self) -> Result<(), Error> {
         match self.put_held() {
             Err(Error::Full) => Ok(()),

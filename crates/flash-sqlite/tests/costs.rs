@@ -27,9 +27,16 @@ fn cost(journal: &str, identity: u8) -> (f64, f64, f64) {
         }
     };
     commit(1500);
-    let before = machine.lock().unwrap().device.counters();
-    commit(COMMITS);
-    let after = machine.lock().unwrap().device.counters();
+    let counters = || machine.lock().unwrap().device.counters();
+    let before = counters();
+    let mut worst = (0, 0);
+    for _ in 0..COMMITS {
+        let start = counters();
+        commit(1);
+        let end = counters();
+        worst = worst.max((end.writes - start.writes, end.flushes - start.flushes));
+    }
+    let after = counters();
     drop(connection);
     remove(&image);
     let each = |count: u64| count as f64 / COMMITS as f64;
@@ -39,8 +46,8 @@ fn cost(journal: &str, identity: u8) -> (f64, f64, f64) {
         each((after.blocks_written - before.blocks_written) * BLOCK_BYTES as u64) / 1024.0,
     );
     println!(
-        "{journal}: a commit of 100 bytes is {:.3} writes, {:.3} flushes, {:.2} KiB",
-        costs.0, costs.1, costs.2
+        "{journal}: a commit of 100 bytes is {:.3} writes, {:.3} flushes, {:.2} KiB; at worst {} writes, {} flushes",
+        costs.0, costs.1, costs.2, worst.0, worst.1
     );
     costs
 }

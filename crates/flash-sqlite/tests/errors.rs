@@ -153,6 +153,27 @@ fn a_full_store_is_a_full_disk_and_loses_nothing() {
         assert!(committed > 10, "{journal}: only {committed} rows fit");
         let count: i64 = value(&connection, "SELECT count(*) FROM reading").unwrap();
         assert_eq!(count, committed, "{journal}");
+        // A transaction that overflows the cache, so that the database was changed before the store was full.
+        let overflow = "PRAGMA cache_spill = 5; PRAGMA cache_size = 5; BEGIN;
+            UPDATE reading SET raw = zeroblob(5000);
+            WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
+            INSERT INTO reading (raw) SELECT zeroblob(5000) FROM n";
+        let error = connection.execute_batch(overflow).unwrap_err();
+        assert_eq!(
+            code_of(&error) & 0xff,
+            ffi::SQLITE_FULL,
+            "{journal}: {error}"
+        );
+        // SQLite may have rolled back by itself.
+        let _ = connection.execute_batch("ROLLBACK");
+        let (count, zeros): (i64, i64) = connection
+            .query_row(
+                "SELECT count(*), sum(raw = zeroblob(5000)) FROM reading",
+                [],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
+            .unwrap();
+        assert_eq!((count, zeros), (committed, 0), "{journal}");
         drop(connection);
         let connection = connect("plant.db", &image).unwrap();
         let check: String = value(&connection, "PRAGMA integrity_check").unwrap();
