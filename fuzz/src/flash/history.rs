@@ -21,8 +21,9 @@ impl History {
         self.files.keys()
     }
 
+    /// Whether there was a file of this name, or a repair may have made it: of one that had lost its own.
     pub(crate) fn knows(&self, name: &str) -> bool {
-        self.files.contains_key(name)
+        self.files.contains_key(name) || name.starts_with("lost-")
     }
 
     pub(crate) fn created(&mut self, name: &str) {
@@ -48,15 +49,19 @@ impl History {
         self.files.entry(to.to_owned()).or_default().extend(patches);
     }
 
-    /// Panics when a byte was never written there.
+    /// Panics when a byte was never written there. A file that lost its name may be any.
     pub(crate) fn check(&self, name: &str, offset: usize, bytes: &[u8]) {
-        let Some(patches) = self.files.get(name) else {
+        let patches: Vec<&Patch> = if name.starts_with("lost-") {
+            self.files.values().flatten().collect()
+        } else if let Some(patches) = self.files.get(name) {
+            patches.iter().collect()
+        } else {
             panic!("there never was a file {name:?}");
         };
         let mut at = 0;
         while at < bytes.len() {
             // The longest agreement of one patch from here on.
-            let agrees = |patch: &Patch| {
+            let agrees = |patch: &&Patch| {
                 let skip = (offset + at).checked_sub(patch.offset)?;
                 let written = patch.bytes.get(skip..)?;
                 let pairs = written.iter().zip(&bytes[at..]);

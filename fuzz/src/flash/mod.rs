@@ -19,15 +19,15 @@ mod history;
 mod images;
 mod session;
 
-use base::block::BLOCK_BYTES;
+use base::block::{BLOCK_BYTES, BlockDevice};
 use base::sim::SimDevice;
-use flash::{Error, OpenOptions};
+use flash::{Error, OpenOptions, RepairReport, Store};
 
 use device::Watched;
 use format::{Block, field, fields, kind_of, records, seal, set_field};
 use history::History;
-use images::{Image, NAME_BYTES_MAX, content, images};
-use session::{Call, Session, Trust};
+use images::{EVERYTHING, Image, NAME_BYTES_MAX, content, images};
+use session::{Call, Session, Trust, repair_allowance};
 
 /// Changes of the image, and calls, that one input makes at most.
 const CHANGES_MAX: usize = 24;
@@ -110,6 +110,8 @@ struct Way {
     cut: Option<(u64, u64)>,
     /// The process is killed behind the last call.
     is_killed: bool,
+    /// The image is repaired before it is opened for writing.
+    is_repaired: bool,
 }
 
 impl Way {
@@ -118,6 +120,7 @@ impl Way {
         Self {
             is_narrow: bits & 1 != 0,
             is_killed: bits & 2 != 0,
+            is_repaired: bits & 8 != 0,
             cut: (bits & 4 != 0).then(|| (1 + u64::from(input.byte() % 64), u64::from(bits >> 3))),
         }
     }
@@ -149,10 +152,22 @@ fn exercise(mut device: Watched, history: &History, trust: Trust, way: Way, call
         }
         Err(error) => assert!(trust.is_damaged, "{error}"),
     }
+    let repaired = way
+        .is_repaired
+        .then(|| repair(&mut device, trust))
+        .flatten();
     let mut session = match way.open(&mut device, false, history.clone(), trust) {
-        Ok(session) => session,
+        Ok(mut session) => {
+            if let Some(report) = repaired {
+                session.expect_repaired(&report);
+            }
+            session
+        }
         Err(error) => {
-            assert!(trust.is_damaged, "{error}");
+            assert!(
+                trust.is_damaged && (trust.is_forged || repaired.is_none()),
+                "{error}"
+            );
             return;
         }
     };
@@ -183,6 +198,43 @@ fn exercise(mut device: Watched, history: &History, trust: Trust, way: Way, call
     match way.open(&mut device, false, history, trust) {
         Ok(mut session) => session.inspect(),
         Err(error) => assert!(trust.is_forged, "opened before, but not again: {error}"),
+    }
+}
+
+/// Repairs the image, if it can be.
+fn repair(device: &mut Watched, trust: Trust) -> Option<RepairReport> {
+    let layout = {
+        device.allow("open", EVERYTHING);
+        device.is_read_only = true;
+        let options = OpenOptions {
+            read_only: true,
+            ..OpenOptions::default()
+        };
+        let opened = Store::open(&mut *device, &options);
+        opened.map(|store| store.layout().clone())
+    };
+    let blocks = device.inner.geometry().block_count;
+    // What has no root is measured by the largest table that there can be.
+    let (buckets, entries) = layout.map_or((blocks / 2, 64 * blocks), |layout| {
+        let buckets = u64::from(layout.bucket_count);
+        (buckets, buckets * u64::from(layout.entries_per_bucket))
+    });
+    device.is_read_only = false;
+    device.allow("repair", repair_allowance(blocks, buckets, entries, trust));
+    let repaired = Store::repair(&mut *device, &mut |_| {}).map(|(report, _)| report);
+    match repaired {
+        Ok(report) => {
+            // A power cut leaves copies of records that are not complete.
+            let is_sound =
+                report.findings.iter().all(|finding| finding.mended) && !report.data_lost;
+            assert!(trust.is_damaged || is_sound, "{report:?}");
+            assert!(report.findings.len() as u64 <= report.findings_total);
+            Some(report)
+        }
+        Err(error) => {
+            assert!(trust.is_damaged, "{error}");
+            None
+        }
     }
 }
 

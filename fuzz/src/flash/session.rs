@@ -1,7 +1,7 @@
 //! Calls on an open store whose device is watched: none panics, goes beyond its bound or returns a byte that was never
 //! written to that file at that place.
 
-use flash::{Bound, Error, FileHandle, OpenOptions, Store};
+use flash::{Bound, CheckReport, Error, FileHandle, OpenOptions, RepairReport, Store};
 
 use super::device::{Allowance, Watched};
 use super::history::History;
@@ -78,6 +78,17 @@ impl Trust {
             writes: writes * COMMITS,
             flushes: flushes * COMMITS,
         }
+    }
+}
+
+/// What a repair may do: it reads the table, every block of a file and those that no file owns, a few times each, and
+/// writes the table, the records, the lists of free blocks and a header for each damaged block at most.
+pub(crate) fn repair_allowance(blocks: u64, buckets: u64, entries: u64, trust: Trust) -> Allowance {
+    let repeats = if trust.is_unreadable { REPEATS } else { 1 };
+    Allowance {
+        reads: (8 * blocks + 8 * buckets + 4 * entries + 100) * repeats,
+        writes: 2 * blocks + 8 * buckets + 100,
+        flushes: 100,
     }
 }
 
@@ -186,7 +197,7 @@ impl<'a> Session<'a> {
             }
             Call::Read(name, offset, bytes) => self.read(name, *offset, *bytes).map(|_| ()),
             Call::Check => {
-                self.check();
+                let _ = self.check();
                 Ok(())
             }
             Call::List => {
@@ -337,7 +348,21 @@ impl<'a> Session<'a> {
         names
     }
 
-    fn check(&mut self) {
+    /// After a repair, bytes of files may still be damaged, and nothing else but what the repair said it had to leave.
+    pub(crate) fn expect_repaired(&mut self, repaired: &RepairReport) {
+        let mut findings = repaired.findings.iter();
+        let is_linked = findings.all(|finding| finding.mended || finding.data_lost);
+        let problems = self.check().map_or_else(Vec::new, |report| report.problems);
+        for problem in problems {
+            let is_data = problem.data_lost && problem.file.is_some();
+            assert!(
+                is_data || !is_linked || self.trust.is_forged,
+                "after a repair: {problem}"
+            );
+        }
+    }
+
+    fn check(&mut self) -> Option<CheckReport> {
         let layout = self.store.layout();
         let (blocks, buckets) = (layout.data_blocks(), u64::from(layout.bucket_count));
         let entries = buckets * u64::from(layout.entries_per_bucket);
@@ -353,7 +378,7 @@ impl<'a> Session<'a> {
         );
         let report = self.store.check();
         if self.is_off() {
-            return;
+            return None;
         }
         let report = report.unwrap_or_else(|error| panic!("check: {error}"));
         assert!(
@@ -362,6 +387,7 @@ impl<'a> Session<'a> {
             report.problems
         );
         assert!(report.problems.len() as u64 <= report.problems_total);
+        Some(report)
     }
 
     /// Whether the device answers no more.
