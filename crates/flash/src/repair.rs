@@ -30,7 +30,7 @@ use crate::layout::{Layout, RECORD_PLACE_BLOCKS, TABLE_COPIES};
 use crate::recovery::SEQUENCE_STEP;
 use crate::repair_files::FoundFile;
 use crate::repair_space::{FreeSpace, OWNER_FREE, Owners};
-use crate::root::{FILE_ID_END, Root};
+use crate::root::{COUNTER_END, FILE_ID_END, Root};
 use crate::store::{OpenOptions, Store, is_readable, read_superblock};
 
 /// Findings listed one by one; beyond them only the count grows.
@@ -140,6 +140,8 @@ pub(crate) struct Repair<'p, D: BlockDevice> {
     /// Copies of buckets to write from the other: address of the damaged one, bucket.
     pub(crate) stale_copies: Vec<(u64, u32)>,
     pub(crate) superblocks: Vec<u64>,
+    /// Blocks for records that the device cannot read.
+    pub(crate) unreadable_records: BTreeSet<u64>,
     /// Number of the record that changed buckets name as theirs.
     pub(crate) table_sequence: u64,
     pub(crate) table_sequence_max: u64,
@@ -196,6 +198,7 @@ impl<D: BlockDevice> Store<D> {
             lost_buckets: BTreeSet::new(),
             stale_copies: Vec::new(),
             superblocks: Vec::new(),
+            unreadable_records: BTreeSet::new(),
             table_sequence: 0,
             table_sequence_max: 0,
             names_missing: false,
@@ -251,7 +254,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         self.look_at_superblocks()?;
         self.look_at_records()?;
         self.table_sequence = if self.rootless {
-            self.table_sequence_max.max(self.store.root.record_sequence) + 1
+            self.store.root.record_sequence + 1
         } else {
             // That of the record which takes the place of the present ones, before the table is changed.
             self.store.root.record_sequence + RECORD_STEP_MAX
@@ -339,12 +342,19 @@ impl<D: BlockDevice> Repair<'_, D> {
             }
             Err(error) => return Err(error),
         }
+        if let Some(block) = self.unreadable_records.first().copied() {
+            self.root_changed = true;
+            let text = "the device could not read all blocks for commit records; written again";
+            self.find(None, Some(block), true, false, text.to_owned());
+        }
         if self.rootless {
             self.report.root_rebuilt = true;
             self.root_changed = true;
             let left = self.counters_of_records()?;
             let mut root = Root::new(&self.store.layout);
-            root.record_sequence = left.record_sequence.max(self.table_sequence_max);
+            let record_sequence = left.record_sequence.max(self.table_sequence_max);
+            // Whoever forges higher ones gets them back as they would be believed.
+            root.record_sequence = record_sequence.min(COUNTER_END - (1 << 32));
             root.next_file_id = left.next_file_id.max(1);
             root.mounts = left.mounts;
             root.place = self.store.root.place;
@@ -390,11 +400,13 @@ impl<D: BlockDevice> Repair<'_, D> {
         let scan = self.scan_unowned()?;
         self.store.sequence = self.store.sequence.max(scan.sequence_max);
         let root = &mut self.store.root;
-        root.record_sequence = root.record_sequence.max(scan.record_sequence_max);
+        let record_sequence = scan.record_sequence_max.min(COUNTER_END - (1 << 32));
+        root.record_sequence = root.record_sequence.max(record_sequence);
         let file_id_max = root.next_file_id.max(scan.file_id_max);
         root.next_file_id = (file_id_max + COUNTER_STEP).min(FILE_ID_END - 1);
         let tails = self.files.iter().map(|file| file.state.tail.sequence);
-        self.store.sequence = self.store.sequence.max(tails.max().unwrap_or(0)) + SEQUENCE_STEP;
+        let sequence = self.store.sequence.max(tails.max().unwrap_or(0)) + SEQUENCE_STEP;
+        self.store.sequence = sequence.min(COUNTER_END - (1 << 32));
         self.rebuild_known_files(&scan)?;
         if self.names_missing {
             self.put_back_remains(&scan, true)?;
@@ -414,6 +426,7 @@ impl<D: BlockDevice> Repair<'_, D> {
                     .device
                     .read(address, self.store.scratch.block_mut(0));
                 if !is_readable(read)? {
+                    self.unreadable_records.insert(address);
                     continue;
                 }
                 let left = Root::decode(self.store.scratch.block(0), &self.store.layout);

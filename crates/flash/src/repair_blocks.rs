@@ -10,9 +10,9 @@ use base::block::{BLOCK_BYTES, BlockDevice, DeviceError};
 
 use crate::block::{Header, PAYLOAD_BYTES, POINTERS, pointer_target};
 use crate::error::{Error, Result};
-use crate::layout::CLUSTER_BLOCKS;
+use crate::layout::{CLUSTER_BLOCKS, Layout};
 use crate::repair::Repair;
-use crate::root::{ClosedRun, FileState, Lane, Piece, Root, Run, Tail};
+use crate::root::{ClosedRun, FILE_STATE_BYTES, FileState, Lane, Piece, Root, Run, Tail};
 use crate::space::{open_trunk, trunk_address};
 
 /// Group number of a block that stands in for a damaged one: no append has it.
@@ -278,7 +278,7 @@ impl<D: BlockDevice> Repair<'_, D> {
 
     /// Blocks of the file in the places of its runs that are never written again: all of them, and only those, are
     /// blocks of the file as it is, but for the last one if that is not full.
-    fn blocks_for_good(&mut self, file_id: u64, runs: &Runs) -> Result<Vec<Brief>> {
+    pub(crate) fn blocks_for_good(&mut self, file_id: u64, runs: &Runs) -> Result<Vec<Brief>> {
         let mut briefs = Vec::new();
         for run in &runs.found {
             for offset in 0..u32::from(run.used) {
@@ -308,6 +308,9 @@ impl<D: BlockDevice> Repair<'_, D> {
             briefs.extend(steps.iter().filter_map(Step::brief));
             briefs.retain(|brief| brief.index < state.tail.index);
             state = state_from(state.file_id, &briefs);
+            if !is_sane(&state, &self.store.layout) {
+                state = FileState::empty(state.file_id);
+            }
             steps = self.walk(&state)?;
         }
         let mut markers = Vec::new();
@@ -445,6 +448,13 @@ pub(crate) fn state_from(file_id: u64, briefs: &[Brief]) -> FileState {
         state.lanes[1 - own] = youngest.lane_with(used(youngest));
     }
     state
+}
+
+/// Whether the table and the root would believe the state. Headers that were sealed by somebody else may say anything.
+pub(crate) fn is_sane(state: &FileState, layout: &Layout) -> bool {
+    let mut bytes = [0; FILE_STATE_BYTES];
+    state.encode(&mut bytes);
+    FileState::decode(&bytes, layout).is_some()
 }
 
 /// Which run must have been before the one that begins with block `index`, when no block of it is readable: the one

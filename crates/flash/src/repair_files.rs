@@ -8,7 +8,7 @@ use crate::block::PAYLOAD_BYTES;
 use crate::error::Result;
 use crate::layout::{CLUSTER_BLOCKS, TABLE_COPIES};
 use crate::repair::Repair;
-use crate::repair_blocks::{Brief, Fate, FoundRun, Settled, Step, state_from};
+use crate::repair_blocks::{Brief, Fate, FoundRun, Settled, state_from};
 use crate::repair_scan::Scan;
 use crate::repair_space::{OWNER_HIDDEN, OWNER_NONE, file_of_owner, owner_of_file};
 use crate::root::{FileState, Run, SLOTS_MAX, Slot, SlotKind};
@@ -17,6 +17,8 @@ use crate::table::{
     buckets_of, format_bucket, seal_bucket, set_entry, set_entry_state, validate_name,
 };
 
+/// How many times as many blocks as there are files may say they hold together, before one is not believed.
+const FILES_DEPTH_MAX: u64 = 8;
 /// How often files that own blocks of others are made shorter, until none does.
 const CONTESTS_MAX: usize = 8;
 
@@ -254,11 +256,14 @@ impl<D: BlockDevice> Repair<'_, D> {
     pub(crate) fn settle_files(&mut self) -> Result<()> {
         let mut contested = Contested::new();
         let mut hidden = Vec::new();
+        let mut blocks_left = self.store.layout.data_blocks() * FILES_DEPTH_MAX;
         for index in 0..self.files.len() {
-            let settled = {
-                let state = self.files[index].state;
-                self.settle(&state)?
-            };
+            let mut state = self.files[index].state;
+            match blocks_left.checked_sub(u64::from(state.block_count())) {
+                Some(left) => blocks_left = left,
+                None => state = FileState::empty(state.file_id),
+            }
+            let settled = self.settle(&state)?;
             self.take_settled(index, &settled)?;
             self.claim_runs(index, &settled.runs, &mut contested);
             hidden.extend(settled.hidden);
@@ -424,11 +429,13 @@ impl<D: BlockDevice> Repair<'_, D> {
         }
         let runs = self.runs_of(&state)?;
         if runs.found.iter().any(|run| touches(run.start, run.blocks)) {
-            let steps = self.walk(&state)?;
-            let apart = |brief: &Brief| !touches(brief.run_start, u32::from(brief.run_blocks));
-            let kept: Vec<Brief> = steps
-                .iter()
-                .map_while(|step: &Step| step.brief().filter(apart))
+            // The blocks themselves, because pointers to them may be in blocks that are gone.
+            let mut briefs = self.blocks_for_good(state.file_id, &runs)?;
+            briefs.retain(|brief| !touches(brief.run_start, u32::from(brief.run_blocks)));
+            briefs.sort_by_key(|brief| brief.index);
+            let kept: Vec<Brief> = (0..)
+                .zip(briefs)
+                .map_while(|(index, brief)| (brief.index == index).then_some(brief))
                 .collect();
             state = state_from(state.file_id, &kept);
         }

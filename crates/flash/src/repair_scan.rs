@@ -9,7 +9,7 @@ use base::block::BlockDevice;
 
 use crate::error::Result;
 use crate::repair::Repair;
-use crate::repair_blocks::{Brief, Fate, Settled, Step, state_from};
+use crate::repair_blocks::{Brief, Fate, Settled, Step, is_sane, state_from};
 use crate::root::FileState;
 
 /// Last blocks tried for one file.
@@ -171,7 +171,8 @@ impl<D: BlockDevice> Repair<'_, D> {
         briefs: &[Brief],
         mut ends: Vec<Brief>,
     ) -> Result<Option<Settled>> {
-        ends.retain(|brief| brief.sequence > 0);
+        let index_end = self.store.layout.data_blocks();
+        ends.retain(|brief| brief.sequence > 0 && u64::from(brief.index) < index_end);
         ends.sort_by_key(|brief| std::cmp::Reverse((brief.sequence, brief.group_position)));
         for end in ends.iter().take(CANDIDATES_MAX) {
             let file_id = self.file_id_at(end.address)?;
@@ -187,7 +188,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             let way: Vec<Brief> = steps.iter().filter_map(Step::brief).collect();
             let state = state_from(file_id, &way);
             let settled = self.settle(&state)?;
-            if self.is_unowned(&settled) {
+            if is_sane(&settled.state, &self.store.layout) && self.is_unowned(&settled) {
                 return Ok(Some(settled));
             }
             self.drop_markers(&settled);

@@ -6,9 +6,13 @@
 use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice};
 
 use crate::error::Result;
-use crate::layout::TABLE_COPIES;
+use crate::layout::{CLUSTER_BLOCKS, RECORD_PLACE_BLOCKS, TABLE_COPIES};
 use crate::repair::Repair;
 use crate::space::trunk_address;
+use crate::store::is_readable;
+
+/// Blocks of a record that carries nothing: two copies of the root.
+const RECORD_BLOCKS: u64 = 2;
 
 impl<D: BlockDevice> Repair<'_, D> {
     pub(crate) fn write(&mut self) -> Result<()> {
@@ -41,10 +45,27 @@ impl<D: BlockDevice> Repair<'_, D> {
             root.announced = 0;
             self.store.quarantine_count = 0;
         }
+        self.make_announced_readable()?;
         // Over both places, so that the state before cannot come back.
         self.commit_apart()?;
         self.store.root.clean = true;
-        self.commit_apart()
+        self.commit_apart()?;
+        self.clear_behind_records()
+    }
+
+    /// What earlier, longer records have left behind the new ones, if any of it might pass for a record or keep the
+    /// store from being opened.
+    fn clear_behind_records(&mut self) -> Result<()> {
+        if !self.rootless && self.unreadable_records.is_empty() {
+            return Ok(());
+        }
+        for place in 0..2 {
+            let first = self.store.layout.record_block(place);
+            for address in first + RECORD_BLOCKS..first + RECORD_PLACE_BLOCKS {
+                self.put(address, &[0; BLOCK_BYTES])?;
+            }
+        }
+        self.store.flush_device()
     }
 
     /// Writes a record into the older of the two fixed places.
@@ -52,6 +73,20 @@ impl<D: BlockDevice> Repair<'_, D> {
         // One that spills a list may not follow one that does.
         self.store.root.spilled = true;
         self.store.commit()
+    }
+
+    /// Opening a store reads the cluster that the record announces. If the device cannot read all of it, it is written:
+    /// it is free.
+    fn make_announced_readable(&mut self) -> Result<()> {
+        self.store.announce();
+        let cluster = self.store.root.announced;
+        for block in cluster..cluster + CLUSTER_BLOCKS {
+            let scratch = self.store.scratch.block_mut(0);
+            if cluster != 0 && !is_readable(self.store.device.read(u64::from(block), scratch))? {
+                self.put(u64::from(block), &[0; BLOCK_BYTES])?;
+            }
+        }
+        self.store.flush_device()
     }
 
     /// Blocks that records carry, in their places; marked blocks; damaged copies.

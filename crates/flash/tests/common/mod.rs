@@ -14,6 +14,7 @@ pub mod operation;
 pub mod oracle;
 pub mod random_scenarios;
 pub mod recorder;
+pub mod repaired;
 pub mod scenarios;
 pub mod totals;
 
