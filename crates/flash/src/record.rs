@@ -215,7 +215,7 @@ impl<D: BlockDevice> Store<D> {
     }
 
     /// Sets a cluster aside for the next record that spills, if there is one to be had.
-    fn announce(&mut self) {
+    pub(crate) fn announce(&mut self) {
         if self.root.announced == 0
             && self.can_spare_a_cluster()
             && let Some(run) = self.take(CLUSTER_BLOCKS)
