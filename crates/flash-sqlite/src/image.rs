@@ -529,3 +529,7 @@ pub(crate) fn poisoned(code: c_int) -> Failure {
         "an earlier call has failed in the middle; close the connection",
     )
 }
+
+#[cfg(test)]
+#[path = "image_tests.rs"]
+mod tests;
