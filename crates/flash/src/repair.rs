@@ -153,6 +153,8 @@ pub(crate) struct Repair<'p, D: BlockDevice> {
     pub(crate) root_changed: bool,
     /// The list of free blocks, if it is to be made anew.
     pub(crate) free_space: Option<FreeSpace>,
+    /// Spilled lists to write in their places again, with their clusters.
+    pub(crate) lists_again: Vec<(u32, Vec<u8>)>,
     /// Clusters of the present free list that must not be written over before the new record.
     pub(crate) trunks_old: BTreeSet<u32>,
     pub(crate) free_list_damaged: bool,
@@ -205,6 +207,7 @@ impl<D: BlockDevice> Store<D> {
             rootless: false,
             root_changed: false,
             free_space: None,
+            lists_again: Vec::new(),
             trunks_old: BTreeSet::new(),
             free_list_damaged: false,
             blocks_marked: false,
@@ -478,6 +481,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             || self.free_space.is_some()
             || !self.superblocks.is_empty()
             || !self.stale_copies.is_empty()
+            || !self.lists_again.is_empty()
             || !self.buckets.is_empty()
             || !self.lost_buckets.is_empty()
     }

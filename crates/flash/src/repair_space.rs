@@ -186,9 +186,8 @@ impl<D: BlockDevice> Repair<'_, D> {
         while trunk != 0 {
             let is_new = self.store.layout.is_data_run(trunk, CLUSTER_BLOCKS)
                 && self.trunks_old.insert(trunk);
-            let read = is_new && self.read_trunk_block(trunk)?;
-            let opened = if read {
-                open_trunk(self.store.scratch.block(0), trunk, self.store.seed)
+            let opened = if is_new {
+                self.read_trunk(trunk)?
             } else {
                 None
             };
@@ -284,8 +283,25 @@ impl<D: BlockDevice> Repair<'_, D> {
         }
     }
 
-    fn read_trunk_block(&mut self, trunk: u32) -> Result<bool> {
-        let block = self.store.scratch.block_mut(0);
-        is_readable(self.store.device.read(trunk_address(trunk), block))
+    /// Reads a spilled list into the scratch buffer. It may stand in its cluster twice.
+    fn read_trunk(&mut self, trunk: u32) -> Result<Option<(u32, usize)>> {
+        for address in [trunk_address(trunk), u64::from(trunk) + 1] {
+            let block = self.store.scratch.block_mut(0);
+            if is_readable(self.store.device.read(address, block))? {
+                let block = self.store.scratch.block(0);
+                let opened = open_trunk(block, trunk, self.store.seed);
+                if opened.is_some() {
+                    if address != trunk_address(trunk) {
+                        let block = block.to_vec();
+                        self.lists_again.push((trunk, block));
+                        let text = "a copy of a block of the free list was damaged; written again from the other";
+                        let place = Some(trunk_address(trunk));
+                        self.find(None, place, true, false, text.to_owned());
+                    }
+                    return Ok(opened);
+                }
+            }
+        }
+        Ok(None)
     }
 }

@@ -99,6 +99,9 @@ impl<D: BlockDevice> Repair<'_, D> {
         for place in self.superblocks.clone() {
             self.put(place, &superblock)?;
         }
+        for (cluster, block) in std::mem::take(&mut self.lists_again) {
+            self.put(trunk_address(cluster), &block)?;
+        }
         for (address, bucket) in self.stale_copies.clone() {
             self.store.read_bucket(bucket, 1)?;
             let block = self.store.scratch.block(1).to_vec();
@@ -136,6 +139,8 @@ impl<D: BlockDevice> Repair<'_, D> {
             return Ok(());
         };
         for (cluster, block) in &free.trunks {
+            // Twice, as when there is no image in the way.
+            self.put(u64::from(*cluster) + 1, block)?;
             self.put(trunk_address(*cluster), block)?;
         }
         self.free_space = Some(free);
