@@ -6,7 +6,7 @@ mod common;
 use base::block::BlockDevice;
 use base::sim::Keep;
 use common::script::{SCRIPT, Scenario, dump, scenario};
-use common::{Machine, code_of, connect, formatted, insert, remove, uri, value};
+use common::{Folder, Machine, code_of, connect, formatted, insert, remove, uri, value};
 use rusqlite::{Connection, ffi};
 
 const IOERR: i32 = 10;
@@ -289,10 +289,8 @@ fn what_may_only_be_read_can_be_read() {
 /// A transaction over a database in an image and one outside it: no power cut could be answered rightly.
 #[test]
 fn a_transaction_beyond_the_image_is_refused_and_leaves_nothing() {
-    let folder =
-        std::env::temp_dir().join(format!("evenkeel-sqlite-beyond-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let file = format!("file:{}/outside.db", folder.display());
+    let folder = Folder::new("beyond");
+    let file = format!("file:{}/outside.db", folder.0.display());
     insert("beyond", formatted(512, 27));
     insert("beyond-2", formatted(512, 28));
     let inside = uri("inside.db", "beyond");
@@ -335,17 +333,14 @@ fn a_transaction_beyond_the_image_is_refused_and_leaves_nothing() {
             assert_eq!(sum, 2, "{main} with {attached}: {schema}");
         }
     }
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// The power goes while such a transaction is being refused: the journal names a super-journal that is elsewhere.
 #[test]
 fn a_cut_while_a_transaction_is_refused_rolls_back() {
-    let folder =
-        std::env::temp_dir().join(format!("evenkeel-sqlite-refused-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = Folder::new("refused");
     let machine = insert("refused", formatted(512, 29));
-    let connection = Connection::open(folder.join("outside.db")).unwrap();
+    let connection = Connection::open(folder.path("outside.db")).unwrap();
     connection
         .execute("ATTACH ?1 AS other", [uri("inside.db", "refused")])
         .unwrap();
@@ -369,5 +364,4 @@ fn a_cut_while_a_transaction_is_refused_rolls_back() {
         hot += 1;
     }
     assert!(hot >= 4, "only {hot} moments");
-    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -1,10 +1,13 @@
 //! The extension in Debian's `sqlite3`, as a user has it; and the commands of `docs/sqlite.md`, as they are printed.
 
+mod common;
+
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use base::block::{FileDevice, FileDeviceOptions};
+use common::Folder;
 use flash::{FormatOptions, OpenOptions, Store};
 
 /// The library that was built together with this test.
@@ -25,28 +28,6 @@ fn has_shell() -> bool {
         println!("skipped: sqlite3 is not installed (Debian: sqlite3)");
     }
     found
-}
-
-/// A folder that goes when the test ends, however it does.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path =
-            std::env::temp_dir().join(format!("evenkeel-sqlite-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("creates a folder");
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 fn device(path: &Path, create_bytes: Option<u64>) -> FileDevice {

@@ -225,3 +225,25 @@ pub fn value<T: rusqlite::types::FromSql>(
 pub fn code_of(error: &rusqlite::Error) -> i32 {
     error.sqlite_error().map_or(0, |error| error.extended_code)
 }
+
+/// A folder that goes when the test ends, however it does.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Self {
+        let path =
+            std::env::temp_dir().join(format!("evenkeel-sqlite-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("creates a folder");
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
