@@ -24,7 +24,7 @@ use base::sim::SimDevice;
 use flash::{Error, OpenOptions, RepairReport, Store};
 
 use device::Watched;
-use format::{Block, field, fields, kind_of, records, seal, set_field};
+use format::{Block, Kind, field, fields, kind_of, records, seal, set_field};
 use history::History;
 use images::{EVERYTHING, Image, NAME_BYTES_MAX, content, images};
 use session::{Call, Session, Trust, repair_allowance};
@@ -290,7 +290,16 @@ impl Change<'_> {
                 return;
             }
             6 => copy_record(&mut block, input),
-            _ => self.change_field(&mut block, input),
+            _ => {
+                let given = self.field_value(&block, input);
+                if let Some((field, value)) = given {
+                    set_field(&mut block, field, value);
+                }
+                if is_sealed && has_twins && wanted && kind_of(&old) == Some(Kind::Data) {
+                    self.change_run(&old, given);
+                    return;
+                }
+            }
         }
         if !wanted || block == old {
             return;
@@ -326,13 +335,26 @@ impl Change<'_> {
         }
     }
 
-    /// Gives one field a value that might mean something.
-    fn change_field(&self, block: &mut Block, input: &mut Input<'_>) {
+    /// Gives one field of all blocks of a run the same value, with right checksums: the links of a file are in each.
+    fn change_run(&mut self, of: &Block, given: Option<((usize, usize), u64)>) {
+        let run = |block: &Block| (field(block, (8, 8)), field(block, (36, 4)));
+        for place in &self.image.places.data {
+            let mut block = self.device.peek(*place);
+            if let Some((field, value)) = given.filter(|_| run(&block) == run(of)) {
+                set_field(&mut block, field, value);
+                seal(&mut block, Kind::Data);
+                self.device.poke(*place, &block);
+                self.trust.is_damaged = true;
+                self.trust.is_forged = true;
+            }
+        }
+    }
+
+    /// A field of the block, and a value for it that might mean something.
+    fn field_value(&self, block: &Block, input: &mut Input<'_>) -> Option<((usize, usize), u64)> {
         let number = usize::from(input.u16());
         let (how, which) = (input.byte(), usize::from(input.byte()));
-        let Some(kind) = kind_of(block) else {
-            return;
-        };
+        let kind = kind_of(block)?;
         let fields = fields(kind, usize::from(NAME_BYTES_MAX));
         let place = fields[number % fields.len()];
         let data = &self.image.places.data;
@@ -358,7 +380,7 @@ impl Change<'_> {
             14 => field(block, fields[which % fields.len()]),
             _ => old ^ 1 << (which % 64),
         };
-        set_field(block, place, value);
+        Some((place, value))
     }
 }
 
