@@ -4,8 +4,8 @@ use base::block::BlockDevice;
 
 use crate::block::{NAME_HINT_BYTES, NameHint};
 use crate::error::{Error, Result};
-use crate::root::{FileState, Slot};
-use crate::space::PIECES_PER_FILE;
+use crate::root::{COUNTER_END, FILE_ID_END, FileState, Slot};
+use crate::space::{PIECES_PER_FILE, PIECES_WITHOUT_SPILL};
 use crate::store::{FileHandle, OpenFile, Stat, Store};
 use crate::table::{buckets_of, set_entry, validate_name};
 
@@ -39,6 +39,9 @@ impl<D: BlockDevice> Store<D> {
         let place = self.place_for_new(name)?;
         // A handle first: nothing may fail once the file exists.
         let handle = self.free_handle()?;
+        if self.root.next_file_id >= FILE_ID_END - 1 {
+            return Err(Error::Full);
+        }
         let state = FileState::empty(self.root.next_file_id);
         let image = self.begin_table_image(place.bucket, place.scratch)?;
         set_entry(
@@ -48,7 +51,7 @@ impl<D: BlockDevice> Store<D> {
             &self.layout,
         );
         self.root.next_file_id += 1;
-        self.root.files += 1;
+        self.root.files = (self.root.files + 1).min(COUNTER_END - 1);
         self.commit()?;
         Ok(self.fill_handle(handle, &place, state, name))
     }
@@ -127,7 +130,7 @@ impl<D: BlockDevice> Store<D> {
     pub fn rename(&mut self, from: &str, to: &str) -> Result<()> {
         self.begin_record()?;
         validate_name(to, self.layout.name_bytes_max)?;
-        self.make_piece_room(PIECES_PER_FILE)?;
+        self.make_piece_room(PIECES_WITHOUT_SPILL)?;
         let (source, state) = self.find(from)?;
         if from == to {
             return Ok(());

@@ -143,6 +143,12 @@ impl<D: BlockDevice> Store<D> {
             &self.image_references,
             self.seed,
         );
+        if self.root.spilled && images == 0 {
+            // Where an image would stand, the list once more.
+            let trunk = TRUNK_PLACE * BLOCK_BYTES;
+            self.record
+                .copy_within(trunk..trunk + BLOCK_BYTES, BLOCK_BYTES);
+        }
         let images_end = (1 + images) * BLOCK_BYTES;
         let (first, rest) = self.record.split_at_mut(BLOCK_BYTES);
         rest[..images_end - BLOCK_BYTES].copy_from_slice(&self.images[..images_end - BLOCK_BYTES]);
@@ -191,7 +197,6 @@ impl<D: BlockDevice> Store<D> {
     /// Moves pieces of the root to a list in the announced cluster, part of this record; returns the cluster.
     fn spill(&mut self) -> u32 {
         let cluster = self.root.announced;
-        self.record[BLOCK_BYTES..2 * BLOCK_BYTES].fill(0);
         let trunk = self.record.block_mut(TRUNK_PLACE);
         trunk.fill(0);
         // The largest plain piece stays, for the next allocation.
@@ -205,6 +210,8 @@ impl<D: BlockDevice> Store<D> {
             }
         }
         seal_trunk(trunk, cluster, self.root.trunk_head, count, self.seed);
+        self.root.spilled_checksum = get_u32(trunk, 4);
+        self.root.spilled_next = self.root.trunk_head;
         self.root.trunk_head = cluster;
         self.root.trunk_count = self.root.trunk_count.saturating_add(1);
         self.count_free(CLUSTER_BLOCKS);

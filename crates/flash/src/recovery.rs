@@ -12,8 +12,8 @@ use crate::error::{Error, Part, Result};
 use crate::layout::{CLUSTER_BLOCKS, Layout, RUN_BLOCKS_MAX, TABLE_COPIES};
 use crate::record::{TRUNK_PLACE, read_through};
 use crate::root::{
-    ClosedRun, FILE_ID_END, FileState, IMAGES_MAX, ImageReference, ImageReferences, Root,
-    SLOTS_MAX, Slot, SlotKind, Tail,
+    COUNTER_END, ClosedRun, FILE_ID_END, FileState, IMAGES_MAX, ImageReference, ImageReferences,
+    Root, SLOTS_MAX, Slot, SlotKind, Tail,
 };
 use crate::space::{PIECES_PER_FILE, open_trunk};
 use crate::store::{Store, is_readable};
@@ -81,12 +81,11 @@ impl<D: BlockDevice> Store<D> {
         }
         // Newest first. A record with an image that is torn was never acknowledged; the one before it counts.
         records.sort_by_key(|record| std::cmp::Reverse(record.root.record_sequence));
-        while let Some(newest) = records.first() {
-            if self.is_complete(newest)? {
-                let newest = records.remove(0);
+        while !records.is_empty() {
+            let mut newest = records.remove(0);
+            if self.is_complete(&mut newest)? {
                 return self.recover_from(newest, records);
             }
-            records.remove(0);
         }
         Err(no_record())
     }
@@ -129,7 +128,7 @@ impl<D: BlockDevice> Store<D> {
                 self.root.next_file_id =
                     (self.root.next_file_id + FILE_ID_STEP).min(FILE_ID_END - 1);
             }
-            self.root.mounts += 1;
+            self.root.mounts = (self.root.mounts + 1).min(COUNTER_END - 1);
             // What a cut has left of the record after this one must pass neither for a part of the next nor for the
             // one before it.
             self.root.record_sequence += 2;
@@ -233,15 +232,21 @@ impl<D: BlockDevice> Store<D> {
             let bytes = blocks.block(1 + index);
             contents[index] = is_image(bytes, *reference, &self.layout).then(|| bytes.to_vec());
         }
-        let trunk_intact = !root.spilled
-            || open_trunk(blocks.block(TRUNK_PLACE), root.trunk_head, self.seed).is_some();
+        let is_list = |place: usize| {
+            let block = blocks.block(place);
+            open_trunk(block, root.trunk_head, self.seed).is_some()
+                && get_u32(block, 4) == root.spilled_checksum
+        };
+        let list_again = root.spilled && images.len() == 0 && is_list(TRUNK_PLACE - 1);
+        let list_whole = !root.spilled || is_list(TRUNK_PLACE);
+        let trunk_intact = list_whole || list_again;
         let last = last_block(&root, &images);
         let images_whole = contents
             .iter()
             .take(images.len())
             .all(std::option::Option::is_some);
         Ok(Some(Record {
-            whole: blocks.block(0) == blocks.block(last) && images_whole && trunk_intact,
+            whole: blocks.block(0) == blocks.block(last) && images_whole && list_whole,
             root,
             images,
             contents,
@@ -249,29 +254,31 @@ impl<D: BlockDevice> Store<D> {
         }))
     }
 
-    /// Whether each image of the record is intact in the record, or in its place already.
-    fn is_complete(&mut self, record: &Record) -> Result<bool> {
-        for (reference, content) in record.images.as_slice().iter().zip(&record.contents) {
-            if content.is_some() {
-                continue;
-            }
+    /// Whether the record counts: each image is intact in the record, or in its place already, and so is the list that
+    /// it spills. Something may be missing if a table block in its place bears the record's number: it was written
+    /// there after the record was durable, so what is missing is damage, not a cut.
+    fn is_complete(&mut self, record: &mut Record) -> Result<bool> {
+        let (mut complete, mut was_durable) = (record.trunk_intact, false);
+        for index in 0..record.images.len() {
+            let reference = record.images.as_slice()[index];
             let address = u64::from(reference.address);
-            let copies = if self.layout.bucket_at(address).is_some() {
-                TABLE_COPIES
-            } else {
-                1
-            };
+            let is_table = self.layout.bucket_at(address).is_some();
             let mut in_place = false;
-            for copy in 0..copies {
+            for copy in 0..if is_table { TABLE_COPIES } else { 1 } {
                 let read = self.device.read(address + copy, self.scratch.block_mut(1));
                 in_place |=
-                    read.is_ok() && is_image(self.scratch.block(1), *reference, &self.layout);
+                    read.is_ok() && is_image(self.scratch.block(1), reference, &self.layout);
             }
-            if !in_place {
-                return Ok(false);
-            }
+            was_durable |= is_table && in_place;
+            complete &= in_place || record.contents[index].is_some();
         }
-        Ok(record.trunk_intact)
+        if !complete && was_durable && !record.trunk_intact {
+            // The pieces of the list are lost until a repair finds them; those spilled before are not.
+            self.free_chains_broken += 1;
+            record.root.trunk_head = record.root.spilled_next;
+            record.root.trunk_count = record.root.trunk_count.saturating_sub(1);
+        }
+        Ok(complete || was_durable)
     }
 
     /// Finds the tails of the files that were being appended to; then frees an unfinished replacement. In

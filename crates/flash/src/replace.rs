@@ -4,7 +4,7 @@ use base::block::BlockDevice;
 
 use crate::error::{Error, Result};
 use crate::names::name_hint;
-use crate::root::{FileState, Slot, SlotKind};
+use crate::root::{COUNTER_END, FileState, Slot, SlotKind};
 use crate::space::PIECES_PER_FILE;
 use crate::store::Store;
 use crate::table::{set_entry, validate_name};
@@ -78,6 +78,11 @@ impl<D: BlockDevice> Store<D> {
 
     /// A slot for new content that no name has yet.
     fn begin_temporary(&mut self, name: &str) -> Result<usize> {
+        // One that could not be undone, because something could not be read then, is undone now.
+        let left = |slot: &Slot| slot.kind == SlotKind::Temporary;
+        if let Some(slot) = self.root.slots.iter().position(left) {
+            self.undo_temporary(slot)?;
+        }
         let slot = self.free_slot()?;
         self.root.slots[slot] = Slot {
             kind: SlotKind::Temporary,
@@ -125,7 +130,7 @@ impl<D: BlockDevice> Store<D> {
                 self.forget_file(&state);
                 self.keep_something_plain();
             }
-            None => self.root.files += 1,
+            None => self.root.files = (self.root.files + 1).min(COUNTER_END - 1),
         }
         match temporary {
             Some(slot) => {

@@ -403,6 +403,10 @@ pub(crate) struct Root {
     /// Cluster of the list of pieces that was spilled last; 0 for none.
     pub(crate) trunk_head: u32,
     pub(crate) trunk_count: u32,
+    /// Of the list that this record spills, so that no list from an earlier life of its cluster passes for it: its
+    /// checksum, and the list spilled before it.
+    pub(crate) spilled_checksum: u32,
+    pub(crate) spilled_next: u32,
     pub(crate) mounts: u64,
     /// The store was closed after this record: nothing was written since.
     pub(crate) clean: bool,
@@ -462,6 +466,8 @@ impl Root {
             free_blocks: layout.data_blocks(),
             trunk_head: 0,
             trunk_count: 0,
+            spilled_checksum: 0,
+            spilled_next: 0,
             mounts: 0,
             clean: false,
             pieces: Pieces::new(),
@@ -498,6 +504,10 @@ impl Root {
             put_u32(block, IMAGES_OFFSET + 8 * index + 4, image.checksum);
         }
         put_u64(block, 104, self.mounts);
+        if self.spilled {
+            put_u32(block, 112, self.spilled_checksum);
+            put_u32(block, 116, self.spilled_next);
+        }
         let pieces = self.pieces.as_slice().iter().chain(extra);
         let mut count = 0;
         for (piece, bytes) in
@@ -555,9 +565,11 @@ impl Root {
         root.free_blocks = get_u64(block, 64);
         root.trunk_count = get_u32(block, 72);
         root.mounts = get_u64(block, 104);
+        root.spilled_checksum = get_u32(block, 112);
+        root.spilled_next = get_u32(block, 116);
         let frontier_is_sane = (layout.data_first..=layout.data_end).contains(&root.frontier)
             && root.frontier.is_multiple_of(CLUSTER_BLOCKS);
-        let clusters_are_sane = [root.trunk_head, root.announced]
+        let clusters_are_sane = [root.trunk_head, root.announced, root.spilled_next]
             .iter()
             .all(|cluster| *cluster == 0 || layout.is_data_run(*cluster, CLUSTER_BLOCKS));
         let counters = [

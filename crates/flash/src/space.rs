@@ -24,6 +24,9 @@ const TRUNK_HEADER_BYTES: usize = 32;
 const PIECE_BYTES: usize = 16;
 /// Pieces that freeing one file adds at most: for each lane its run and the list of those before, and a reserve.
 pub(crate) const PIECES_PER_FILE: usize = 5;
+/// Room for pieces before a call whose record cannot spill: its own, and those of a call after it, which then need not
+/// make room.
+pub(crate) const PIECES_WITHOUT_SPILL: usize = 2 * PIECES_PER_FILE + 2;
 /// Keep this many blocks in plain pieces by reclaiming ahead of need.
 const PLAIN_BLOCKS_AHEAD: u64 = 128;
 /// Places in the list of pieces that are kept for unlinking and splitting.
@@ -153,21 +156,39 @@ impl<D: BlockDevice> Store<D> {
         if self.piece_room() < PIECE_SLACK {
             return Ok(false);
         }
-        Ok(self.unlink_chain()? || self.load_trunk()?)
+        match self.unlink_chain() {
+            Ok(true) => Ok(true),
+            Ok(false) => self.load_trunk(),
+            // Another source may do; what cannot be read now is not given up.
+            Err(error) => match self.load_trunk() {
+                Ok(true) => Ok(true),
+                _ => Err(error),
+            },
+        }
     }
 
-    /// Takes the last run off a chain: one block read.
+    /// Takes the last run off a chain: one block read. A chain that cannot be read now is passed over.
     fn unlink_chain(&mut self) -> Result<bool> {
-        let pieces = self.root.pieces.as_slice().iter();
-        let chain = pieces
-            .enumerate()
-            .find(|(_, piece)| piece.file_id != 0)
-            .map(|(index, piece)| (index, *piece));
-        let Some((index, piece)) = chain else {
-            return Ok(false);
-        };
-        let link = self.run_before(&piece)?;
-        self.root.pieces.remove(index);
+        let mut failed = None;
+        for index in 0..self.root.pieces.len() {
+            let piece = self.root.pieces.as_slice()[index];
+            if piece.file_id == 0 {
+                continue;
+            }
+            match self.run_before(&piece) {
+                Ok(link) => {
+                    self.root.pieces.remove(index);
+                    self.unlinked(piece, link);
+                    return Ok(true);
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(false), Err)
+    }
+
+    /// Puts the run of a chain's piece among the blocks that the coming record frees, and the rest back.
+    fn unlinked(&mut self, piece: Piece, link: Option<ClosedRun>) {
         match link {
             Some(before) => {
                 let ends = before.is_none() || before.start == piece.end;
@@ -184,7 +205,6 @@ impl<D: BlockDevice> Store<D> {
             None => self.free_chains_broken += 1,
         }
         self.quarantine(Piece::plain(piece.start, piece.blocks));
-        Ok(true)
     }
 
     /// The run before that of a chain's piece, as the run's blocks say; `None` when they cannot be read.
@@ -209,9 +229,22 @@ impl<D: BlockDevice> Store<D> {
         if head == 0 || self.piece_room() < TRUNK_PIECES + PIECE_SLACK {
             return Ok(false);
         }
-        self.device
-            .read(trunk_address(head), self.scratch.block_mut(0))?;
-        let Some((next, count)) = open_trunk(self.scratch.block(0), head, self.seed) else {
+        // A list that was spilled without an image stands in its cluster twice.
+        let (mut opened, mut failed) = (None, None);
+        for address in [trunk_address(head), u64::from(head) + 1] {
+            match self.device.read(address, self.scratch.block_mut(0)) {
+                Ok(()) => opened = open_trunk(self.scratch.block(0), head, self.seed),
+                Err(error) => failed = Some(error),
+            }
+            if opened.is_some() {
+                break;
+            }
+        }
+        if let (None, Some(error)) = (opened, failed) {
+            // What cannot be read now is not given up.
+            return Err(error.into());
+        }
+        let Some((next, count)) = opened else {
             // The list is unreadable: its blocks are lost until a repair finds them.
             self.free_chains_broken += 1;
             self.root.trunk_head = 0;
@@ -224,7 +257,9 @@ impl<D: BlockDevice> Store<D> {
                 self.free_chains_broken += 1;
             }
         }
-        self.root.trunk_head = next;
+        let next_is_sane = next == 0 || self.layout.is_data_run(next, CLUSTER_BLOCKS);
+        self.free_chains_broken += u64::from(!next_is_sane);
+        self.root.trunk_head = if next_is_sane { next } else { 0 };
         self.root.trunk_count = self.root.trunk_count.saturating_sub(1);
         self.quarantine(Piece::plain(head, CLUSTER_BLOCKS));
         Ok(true)
@@ -262,7 +297,11 @@ impl<D: BlockDevice> Store<D> {
     pub(crate) fn free_lane(&mut self, file_id: u64, lane: &Lane, end: u32) {
         let mut last = lane.before;
         if !lane.run.is_none() {
-            let first_holds_data = lane.run.next > 0 && !last.is_none() && last.start != end;
+            // When nothing else is ready, the run itself is, without a read.
+            let first_holds_data = lane.run.next > 0
+                && !last.is_none()
+                && last.start != end
+                && self.plain_blocks() > 0;
             let piece = Piece {
                 start: lane.run.start,
                 blocks: u32::from(lane.run.blocks),

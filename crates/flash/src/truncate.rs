@@ -10,7 +10,7 @@ use base::block::BlockDevice;
 use crate::block::{HEADER_BYTES, Header, PAYLOAD_BYTES};
 use crate::error::{Error, Part, Result};
 use crate::root::{ClosedRun, FileState, Lane, Run, Tail};
-use crate::space::PIECES_PER_FILE;
+use crate::space::PIECES_WITHOUT_SPILL;
 use crate::store::{FileHandle, Store};
 use crate::table::set_entry_state;
 
@@ -41,7 +41,7 @@ impl<D: BlockDevice> Store<D> {
         if self.unflushed {
             self.barrier_for_earlier_calls()?;
         }
-        self.make_piece_room(PIECES_PER_FILE)?;
+        self.make_piece_room(PIECES_WITHOUT_SPILL)?;
         // All that may fail to be read is read before anything is changed.
         self.read_entry(index, &state)?;
         if length == 0 {
@@ -68,7 +68,7 @@ impl<D: BlockDevice> Store<D> {
             // then over it.
             let mut used = (header.address - header.run_start) as u8;
             used += u8::from(usize::from(fill) == PAYLOAD_BYTES);
-            kept.lanes[own] = lane_of(&header, used);
+            kept.lanes[own] = self.lane_of(&header, used)?;
             let other = self.other_lane_at(state, 1 - own, last)?;
             kept.lanes[1 - own] = other;
             kept.closed_blocks = state.closed_blocks;
@@ -85,7 +85,7 @@ impl<D: BlockDevice> Store<D> {
                 kept.lanes[own].run.next = used;
             } else {
                 // Its run was closed, as the last of its lane.
-                kept.lanes[own] = lane_of(&header, used);
+                kept.lanes[own] = self.lane_of(&header, used)?;
                 kept.closed_blocks = kept
                     .closed_blocks
                     .saturating_sub(u32::from(header.run_blocks));
@@ -120,8 +120,9 @@ impl<D: BlockDevice> Store<D> {
         if run.is_none() {
             run = lane.before;
         }
+        let mut index_end = u32::MAX;
         while !run.is_none() {
-            let first = self.block_of_run(state, &run, 0)?;
+            let first = self.first_of_run(state, &run, &mut index_end)?;
             if first.index <= last {
                 // Block numbers grow along a run: the count of those that stay is found by halving.
                 let (mut stays, mut goes) = (1, run.used);
@@ -133,7 +134,7 @@ impl<D: BlockDevice> Store<D> {
                         goes = middle;
                     }
                 }
-                return Ok(lane_of(&first, stays));
+                return self.lane_of(&first, stays);
             }
             run = ClosedRun {
                 start: first.before_start,
@@ -147,14 +148,13 @@ impl<D: BlockDevice> Store<D> {
     fn closed_blocks_behind(&mut self, state: &FileState, lane: &Lane, kept: &Lane) -> Result<u32> {
         let mut blocks = 0;
         let mut run = lane.before;
+        let mut index_end = u32::MAX;
         while !run.is_none() && run.start != kept.before.start {
             blocks += run.blocks();
-            run = {
-                let first = self.block_of_run(state, &run, 0)?;
-                ClosedRun {
-                    start: first.before_start,
-                    used: first.before_used,
-                }
+            let first = self.first_of_run(state, &run, &mut index_end)?;
+            run = ClosedRun {
+                start: first.before_start,
+                used: first.before_used,
             };
         }
         Ok(blocks)
@@ -163,17 +163,12 @@ impl<D: BlockDevice> Store<D> {
     /// Block `offset` of a run of the file, which holds data.
     fn block_of_run(&mut self, state: &FileState, run: &ClosedRun, offset: u8) -> Result<Header> {
         let address = run.start + u32::from(offset);
-        let damaged = Error::Damaged {
-            part: Part::Data,
-            block: u64::from(address),
-            offset: None,
-        };
         if !self.layout.is_data_run(run.start, run.blocks()) {
-            return Err(damaged);
+            return Err(damaged(address));
         }
         self.read_data_block(address)?
             .filter(|header| header.file_id == state.file_id && header.run_start == run.start)
-            .ok_or(damaged)
+            .ok_or_else(|| damaged(address))
     }
 
     /// Frees the runs that the shortened file has no more.
@@ -220,9 +215,15 @@ impl<D: BlockDevice> Store<D> {
         let block = self.images.block_mut(image);
         set_entry_state(block, entry, &state, &self.layout);
         let done = self.commit();
-        let address = self.layout.bucket_block(bucket);
-        if done.is_ok() || self.is_overlaid(address) {
+        if done.is_ok() {
             self.files[index].state = state;
+        } else if self.read_bucket(bucket, SCRATCH_ENTRY).is_ok()
+            && let Ok(opened) = self.bucket_at(bucket, SCRATCH_ENTRY)
+            && let Some((_, known)) = opened.get(entry)
+            && known.file_id == state.file_id
+        {
+            // The device has failed, before or after the change was durable: the handle shows what the name shows.
+            self.files[index].state = known;
         }
         done
     }
@@ -245,23 +246,55 @@ impl<D: BlockDevice> Store<D> {
             offset: None,
         })
     }
-}
 
-/// A lane whose run is that of `header`, with `used` blocks of it filled for good.
-fn lane_of(header: &Header, used: u8) -> Lane {
-    let mut lane = Lane {
-        run: Run {
-            start: header.run_start,
-            blocks: header.run_blocks,
-            next: used,
-        },
-        before: ClosedRun {
+    /// The first block of a run on the way back through a lane's list. Block numbers fall from run to run, or the list
+    /// is not to be trusted.
+    fn first_of_run(
+        &mut self,
+        state: &FileState,
+        run: &ClosedRun,
+        index_end: &mut u32,
+    ) -> Result<Header> {
+        let first = self.block_of_run(state, run, 0)?;
+        if first.index >= *index_end {
+            return Err(damaged(run.start));
+        }
+        *index_end = first.index;
+        Ok(first)
+    }
+
+    /// A lane whose run is that of `header`, with `used` blocks of it filled for good.
+    fn lane_of(&self, header: &Header, used: u8) -> Result<Lane> {
+        let before = ClosedRun {
             start: header.before_start,
             used: header.before_used,
-        },
-    };
-    if used == header.run_blocks {
-        lane.close();
+        };
+        let run_blocks = u32::from(header.run_blocks);
+        let sane = used <= header.run_blocks
+            && self.layout.is_data_run(header.run_start, run_blocks)
+            && (before.is_none() || self.layout.is_data_run(before.start, before.blocks()));
+        if !sane {
+            return Err(damaged(header.address));
+        }
+        let mut lane = Lane {
+            run: Run {
+                start: header.run_start,
+                blocks: header.run_blocks,
+                next: used,
+            },
+            before,
+        };
+        if used == header.run_blocks {
+            lane.close();
+        }
+        Ok(lane)
     }
-    lane
+}
+
+fn damaged(address: u32) -> Error {
+    Error::Damaged {
+        part: Part::Data,
+        block: u64::from(address),
+        offset: None,
+    }
 }

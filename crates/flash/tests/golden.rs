@@ -13,7 +13,9 @@ use base::sim::SimDevice;
 use common::{Model, options, read_all};
 use flash::{Error, FORMAT_VERSION, OpenOptions, Store};
 
-const BLOCKS: u64 = 320;
+const BLOCKS: u64 = 640;
+/// Of two files each time one is deleted, until the free list spills.
+const PAIRS: u8 = 45;
 
 fn path(version: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/format-{version}.bin"))
@@ -21,7 +23,7 @@ fn path(version: u32) -> PathBuf {
 
 /// Calls that use every structure of the format.
 fn make() -> SimDevice {
-    let mut store = Store::format(SimDevice::new(BLOCKS, 1), &options(20)).unwrap();
+    let mut store = Store::format(SimDevice::new(BLOCKS, 1), &options(100)).unwrap();
     let log = store.create("log").unwrap();
     for number in 0..30_u8 {
         store.append(log, &[number; 1000]).unwrap();
@@ -43,12 +45,13 @@ fn make() -> SimDevice {
     store.write_at(log, 29_990, &[0x77; 20]).unwrap();
     store.truncate(log, 69_000).unwrap();
     // Enough deleted files that the free list spills.
-    for number in 0..12 {
-        let files = [format!("a{number}"), format!("b{number}")];
-        for name in &files {
-            store.replace(name, &[number; 5000]).unwrap();
+    for number in 0..PAIRS {
+        for name in [format!("a{number}"), format!("b{number}")] {
+            store.replace(&name, &[number; 50]).unwrap();
         }
-        store.delete(&files[0]).unwrap();
+    }
+    for number in 0..PAIRS {
+        store.delete(&format!("a{number}")).unwrap();
     }
     // Not closed: the last appends must be found by recovery.
     store.append(log, b"the end").unwrap();
@@ -66,7 +69,7 @@ fn expected() -> Model {
         ("settings".to_owned(), b"interval_ms = 100\n".to_vec()),
         ("ü".repeat(127), Vec::new()),
     ]);
-    model.extend((0..12).map(|number| (format!("b{number}"), vec![number; 5000])));
+    model.extend((0..PAIRS).map(|number| (format!("b{number}"), vec![number; 50])));
     model
 }
 
@@ -154,6 +157,15 @@ fn a_store_of_format_0_is_refused_by_its_version() {
             "{error}"
         );
         assert_eq!(device.image_hash(), before);
+    }
+}
+
+#[test]
+fn the_golden_image_holds_every_structure() {
+    let device = unpack(&golden());
+    for magic in [&b"KEELFLSH"[..], b"KEELROOT", b"EKTB", b"EKBD", b"EKTR"] {
+        let holds = |block: u64| device.peek(block).starts_with(magic);
+        assert!((0..BLOCKS).any(holds), "{}", magic.escape_ascii());
     }
 }
 
