@@ -477,7 +477,10 @@ mod tests {
 
     fn run() -> Run {
         let case = "append-4096-sync-loop";
-        let row = |system: &str, metric: &str, value: f64| json!({"case": case, "system": system, "metric": metric, "unit": "us", "value": value});
+        let row = |system: &str, metric: &str, value: f64| {
+            json!({"case": case, "system": system, "metric": metric, "unit": "us",
+                   "value": value})
+        };
         let ratio = |metric: &str, ratio: f64| {
             json!({"case": case, "metric": metric, "peer": "ext4-sync", "ratio": ratio,
                    "goal": 0.55, "met": ratio <= 0.55})

@@ -85,7 +85,8 @@ const GROUP: Bound = Bound::new(0, 0, 1, GROUP_BLOCKS_MAX as u64, 0);
 /// Writing back the least recently used file: its table block.
 const EVICT: Bound = Bound::new(1, TABLE_COPIES, 0, 0, 0).plus(TABLE_IMAGE);
 /// The first group of an append: write back another file, read the last block, reclaim something free (twice, when
-/// no cluster is set aside for the next list), record, group, flush. What an earlier call left unflushed costs one more flush.
+/// no cluster is set aside for the next list), record, group, flush. What an earlier call left unflushed costs one
+/// more flush.
 const APPEND_FIRST: Bound = EVICT
     .plus(READ)
     .plus(READ)
