@@ -258,7 +258,10 @@ impl Bounds {
         let blocks = u64::from(RUN_BLOCKS_MAX);
         let requests = blocks.div_ceil(GROUP_BLOCKS_MAX as u64);
         let lanes = Bound::new(requests, blocks, 0, 0, 0).times(3 * SLOTS_MAX as u64);
+        // The list of a spilling record whose own block is torn.
+        let list = Bound::new(0, 0, 1, 1, 0);
         superblocks
+            .plus(list)
             .plus(records)
             .plus(complete)
             .plus(FLUSH)

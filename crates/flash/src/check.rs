@@ -298,11 +298,26 @@ impl<D: BlockDevice> Store<D> {
                 report.add(None, Some(u64::from(trunk)), false, text);
                 break;
             }
-            if !is_readable(
-                self.device
-                    .read(trunk_address(trunk), self.scratch.block_mut(0)),
-            )? {
-                self.scratch.block_mut(0).fill(0);
+            // A list that was spilled without an image stands in its cluster twice.
+            for (copy, address) in [trunk_address(trunk), u64::from(trunk) + 1]
+                .into_iter()
+                .enumerate()
+            {
+                if !is_readable(self.device.read(address, self.scratch.block_mut(0)))? {
+                    self.scratch.block_mut(0).fill(0);
+                }
+                if open_trunk(self.scratch.block(0), trunk, self.seed).is_none() {
+                    continue;
+                }
+                if copy > 0 && self.read_only {
+                    report.records_incomplete = true;
+                } else if copy > 0 {
+                    let text =
+                        "a copy of a block of the free list is damaged; another one stands in";
+                    let place = trunk_address(trunk);
+                    report.add(None, Some(place), false, text.to_owned());
+                }
+                break;
             }
             let Some((next, count)) = open_trunk(self.scratch.block(0), trunk, self.seed) else {
                 let text =

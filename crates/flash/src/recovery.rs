@@ -15,7 +15,7 @@ use crate::root::{
     COUNTER_END, ClosedRun, FILE_ID_END, FileState, IMAGES_MAX, ImageReference, ImageReferences,
     Root, SLOTS_MAX, Slot, SlotKind, Tail,
 };
-use crate::space::{PIECES_PER_FILE, open_trunk};
+use crate::space::{PIECES_PER_FILE, open_trunk, trunk_address};
 use crate::store::{Store, is_readable};
 use crate::table::Bucket;
 
@@ -44,6 +44,8 @@ struct Record {
     contents: [Option<Vec<u8>>; IMAGES_MAX],
     /// The list that the record spills is intact, if it spills one.
     trunk_intact: bool,
+    /// The list, if its own block is torn and the copy before it is not.
+    list: Option<Vec<u8>>,
     /// Every copy of everything is intact.
     whole: bool,
 }
@@ -113,6 +115,14 @@ impl<D: BlockDevice> Store<D> {
                     written |= self.replay(*reference, bytes)?;
                 }
             }
+        }
+        if let Some(list) = newest.list.as_ref().filter(|_| !self.read_only) {
+            let address = trunk_address(newest.root.trunk_head);
+            self.pair.block_mut(0).copy_from_slice(list);
+            if let Err(error) = self.device.write(address, &self.pair[..BLOCK_BYTES]) {
+                return Err(self.fail(error));
+            }
+            written = true;
         }
         if written {
             self.flush_device()?;
@@ -240,6 +250,7 @@ impl<D: BlockDevice> Store<D> {
         let list_again = root.spilled && images.len() == 0 && is_list(TRUNK_PLACE - 1);
         let list_whole = !root.spilled || is_list(TRUNK_PLACE);
         let trunk_intact = list_whole || list_again;
+        let list = (list_again && !list_whole).then(|| blocks.block(TRUNK_PLACE - 1).to_vec());
         let last = last_block(&root, &images);
         let images_whole = contents
             .iter()
@@ -251,6 +262,7 @@ impl<D: BlockDevice> Store<D> {
             images,
             contents,
             trunk_intact,
+            list,
         }))
     }
 
