@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Bytes written from an offset on.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 struct Patch {
     offset: usize,
     bytes: Vec<u8>,
@@ -46,7 +46,13 @@ impl History {
     /// From now on the file called `from` is called `to`.
     pub(crate) fn renamed(&mut self, from: &str, to: &str) {
         let patches = self.files.get(from).cloned().unwrap_or_default();
-        self.files.entry(to.to_owned()).or_default().extend(patches);
+        let known = self.files.entry(to.to_owned()).or_default();
+        for patch in patches {
+            // Names that are given back and forth must not make the history longer each time.
+            if !known.contains(&patch) {
+                known.push(patch);
+            }
+        }
     }
 
     /// Panics when a byte was never written there. A file that lost its name may be any.
