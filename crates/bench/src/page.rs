@@ -251,7 +251,7 @@ fn run_text(flash: &Run, paper: &Run) -> String {
 }
 
 fn goals(run: &Run) -> String {
-    let mut out = "| case | figure | measured | at most | |\n|---|---|---|---|---|\n".to_owned();
+    let mut out = "| case | figure | measured | at most | | the device's floor |\n|---|---|---|---|---|---|\n".to_owned();
     let judged = |row: &&Value| row["goal"].is_number();
     let verdict = |row: &Value| {
         if row["met"] == true {
@@ -265,9 +265,11 @@ fn goals(run: &Run) -> String {
         let (ratio, goal) = (cell(row["ratio"].as_f64()), cell(row["goal"].as_f64()));
         let (peer, met) = (text(&row["peer"]), verdict(row));
         let (case, metric) = (case_text(case), told(&METRICS, metric));
+        let floor = row["floor_ratio"].as_f64();
+        let floor = floor.map_or(String::new(), |floor| cell(Some(floor)));
         let _ = writeln!(
             out,
-            "| {case} | {metric}, divided by {peer} | {ratio} | {goal} | {met} |"
+            "| {case} | {metric}, divided by {peer} | {ratio} | {goal} | {met} | {floor} |"
         );
     }
     for row in run.list("rows").iter().filter(judged) {
@@ -278,7 +280,7 @@ fn goals(run: &Run) -> String {
         let (case, metric, met) = (case_text(case), told(&METRICS, metric), verdict(row));
         let _ = writeln!(
             out,
-            "| {case} | {metric} | {value}{unit} | {goal}{unit} | {met} |"
+            "| {case} | {metric} | {value}{unit} | {goal}{unit} | {met} | |"
         );
     }
     out

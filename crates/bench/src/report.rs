@@ -14,6 +14,9 @@ const PERCENTILES: [(u64, &str); 3] = [
     (999, "latency_p999"),
 ];
 
+/// The system that does nothing but one aligned write and one flush: what the device itself takes.
+pub(crate) const FLOOR: &str = "floor";
+
 /// Counted metrics of which ratios are taken, where both systems have them.
 const RATIO_COUNTS: [&str; 4] = [
     "device_reads_per_op",
@@ -307,6 +310,10 @@ pub(crate) struct Ratio {
     pub(crate) goal: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) met: Option<bool>,
+    /// The device's own floor in the same case divided by the same peer: what no store can go below. Only where a goal
+    /// was stated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) floor_ratio: Option<f64>,
 }
 
 impl Report {
@@ -365,7 +372,7 @@ impl Report {
 
     fn ratios(&self) -> Vec<Ratio> {
         let mut ratios = Vec::new();
-        let mut push = |case, metric, peer: &str, better, ratio: f64| {
+        let mut push = |case, metric, peer: &str, better, ratio: f64, floor: Option<f64>| {
             // Nothing divided by nothing is no figure.
             if !ratio.is_finite() {
                 return;
@@ -379,16 +386,24 @@ impl Report {
                 better,
                 goal: goal.map(|goal| goal.at_most),
                 met: goal.map(|goal| ratio <= goal.at_most),
+                floor_ratio: goal.and(floor),
             });
         };
         for (ours, peer) in self.pairs() {
+            let floor = self
+                .samples
+                .iter()
+                .find(|samples| samples.is_of(ours.case, FLOOR) && !peer.is_of(ours.case, FLOOR));
             for (per_mille, metric) in PERCENTILES {
-                let ratio = ours.percentile_ns(per_mille) / peer.percentile_ns(per_mille);
-                push(ours.case, metric, &peer.system, "lower", ratio);
+                let peer_ns = peer.percentile_ns(per_mille);
+                let ratio = ours.percentile_ns(per_mille) / peer_ns;
+                let floor = floor.map(|floor| floor.percentile_ns(per_mille) / peer_ns);
+                push(ours.case, metric, &peer.system, "lower", ratio, floor);
             }
             for metric in RATIO_COUNTS {
                 if let (Some(ours_count), Some(peers)) = (ours.count(metric), peer.count(metric)) {
-                    push(ours.case, metric, &peer.system, "lower", ours_count / peers);
+                    let ratio = ours_count / peers;
+                    push(ours.case, metric, &peer.system, "lower", ratio, None);
                 }
             }
         }
@@ -408,6 +423,7 @@ impl Report {
                     &peer.system,
                     better,
                     ours.value / peer.value,
+                    None,
                 );
             }
         }
@@ -514,11 +530,15 @@ impl Report {
                     ratio,
                     ..
                 } = &row;
-                writeln!(
+                write!(
                     text,
                     "goal {case} {metric} divided by {peer}: {ratio:.3}, at most {goal}: {}",
                     verdict(met)
                 )?;
+                match row.floor_ratio {
+                    Some(floor) => writeln!(text, " (the device's floor: {floor:.3})")?,
+                    None => writeln!(text)?,
+                }
             }
         }
         Ok(())
@@ -661,6 +681,30 @@ mod tests {
             (&1.5.into(), &false.into())
         );
         assert!(json["ratios"][1].get("goal").is_none());
+    }
+
+    #[test]
+    fn a_judged_ratio_says_where_the_floor_of_the_device_stands() {
+        let mut report = report(2);
+        report
+            .samples
+            .push(samples("peer", &[4000, 4000, 9000, 9000], 3));
+        report.goals.push(Goal {
+            case: CASE,
+            metric: "latency_p50",
+            peer: Some("peer"),
+            at_most: 0.1,
+        });
+        let ratios = report.ratios();
+        let of = |peer: &str| ratios.iter().find(|ratio| ratio.peer == peer).unwrap();
+        assert_eq!(of("floor").floor_ratio, None);
+        let floor = of("peer").floor_ratio.unwrap();
+        assert!((floor - 2.0 / 6.5).abs() < 1e-12, "{floor}");
+        assert!(
+            report
+                .table()
+                .contains("MISSED (the device's floor: 0.308)")
+        );
     }
 
     #[test]

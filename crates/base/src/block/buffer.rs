@@ -8,22 +8,23 @@ use super::BLOCK_BYTES;
 /// A zeroed, block-aligned buffer of a fixed number of blocks.
 #[derive(Clone, Debug)]
 pub struct BlockBuffer {
-    bytes: AVec<u8, ConstAlign<BLOCK_BYTES>>,
+    /// By blocks, because filling it byte by byte is slow.
+    blocks: AVec<[u8; BLOCK_BYTES], ConstAlign<BLOCK_BYTES>>,
 }
 
 impl BlockBuffer {
     /// A buffer of `block_count` blocks, all zero.
     #[must_use]
     pub fn zeroed(block_count: usize) -> Self {
-        let mut bytes = AVec::new(BLOCK_BYTES);
-        bytes.resize(block_count * BLOCK_BYTES, 0);
-        Self { bytes }
+        let mut blocks = AVec::new(BLOCK_BYTES);
+        blocks.resize(block_count, [0; BLOCK_BYTES]);
+        Self { blocks }
     }
 
     /// Blocks in the buffer.
     #[must_use]
     pub fn block_count(&self) -> usize {
-        self.bytes.len() / BLOCK_BYTES
+        self.blocks.len()
     }
 
     /// The bytes of block `index` of this buffer.
@@ -32,7 +33,7 @@ impl BlockBuffer {
     /// When `index` is not below [`block_count`](Self::block_count).
     #[must_use]
     pub fn block(&self, index: usize) -> &[u8] {
-        &self.bytes[index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES]
+        &self.blocks[index]
     }
 
     /// As [`block`](Self::block), to write.
@@ -40,19 +41,19 @@ impl BlockBuffer {
     /// # Panics
     /// As [`block`](Self::block).
     pub fn block_mut(&mut self, index: usize) -> &mut [u8] {
-        &mut self.bytes[index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES]
+        &mut self.blocks[index]
     }
 }
 
 impl Deref for BlockBuffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        self.blocks.as_flattened()
     }
 }
 
 impl DerefMut for BlockBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        self.blocks.as_flattened_mut()
     }
 }

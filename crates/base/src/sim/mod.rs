@@ -5,10 +5,12 @@
 mod clock;
 mod device;
 mod fault;
+mod flat;
 mod image;
 mod random;
 
 pub use clock::SimClock;
 pub use device::{BLOCK_COUNT_MAX, Keep, SimDevice, UnflushedWrite};
 pub use fault::{FaultCounters, FaultPlan, LatencyModel};
+pub use flat::FlatDevice;
 pub use random::Random;

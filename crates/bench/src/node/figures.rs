@@ -212,6 +212,7 @@ impl Figures {
                 },
                 goal: goal.map(|goal| goal.bound.goal()),
                 met: goal.map(|goal| goal.bound.is_met(ratio)),
+                floor_ratio: None,
             }
         });
         Json {

@@ -1,14 +1,13 @@
 //! Cases of which only the device operations matter, on a device in memory: a long varied run in a store that is
 //! nearly full, and a store with very many names. What is reported is the most that any single call cost.
 
-use base::block::BlockDevice;
+use base::block::{BLOCK_BYTES, BlockDevice};
 use base::error::Code;
-use base::sim::Random;
+use base::sim::{FlatDevice, Random};
 use flash::{FileHandle, OpenOptions, Store};
 
 use super::counts::{DeviceCounts, counts_of};
 use super::keel::{describe, format_options};
-use super::memory::MemoryDevice;
 use crate::report::{Figure, percentile};
 use crate::scratch::check_interrupted;
 
@@ -108,7 +107,7 @@ impl Tally {
 /// # Errors
 /// One line about what the store refused.
 pub(crate) fn varied(steps: u32, show: &mut dyn FnMut(&str)) -> Result<Vec<Figure>, String> {
-    let mut device = MemoryDevice::new(VARIED_BYTES);
+    let mut device = FlatDevice::new(VARIED_BYTES / BLOCK_BYTES as u64);
     let options = format_options(VARIED_FILES_MAX as u64);
     drop(Store::format(&mut device, &options).map_err(describe)?);
     let mut run = Varied {
@@ -251,9 +250,9 @@ fn filled(
     files: u64,
     create: &mut Tally,
     show: &mut dyn FnMut(&str),
-) -> Result<MemoryDevice, String> {
+) -> Result<FlatDevice, String> {
     // What the table takes, and twice what the files of the calls take.
-    let mut device = MemoryDevice::new(files * 4096 + (1 << 30));
+    let mut device = FlatDevice::new(files + (1 << 30) / BLOCK_BYTES as u64);
     let options = format_options(files + CALLS_AT_MANY);
     let mut store = Store::format(&mut device, &options).map_err(describe)?;
     for index in 0..files {
@@ -276,7 +275,7 @@ fn filled(
 pub(crate) fn many_names(
     files: u64,
     show: &mut dyn FnMut(&str),
-) -> Result<(Vec<Figure>, MemoryDevice, MemoryDevice), String> {
+) -> Result<(Vec<Figure>, FlatDevice, FlatDevice), String> {
     let mut create = Tally::new("create-many-files");
     let mut many = filled(files, &mut create, show)?;
     let mut few = filled(FILES_FEW, &mut Tally::new("-"), show)?;

@@ -9,6 +9,7 @@ use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, FileDevice, FileDeviceO
 
 use super::counts::{DeviceCounts, counts_of};
 use super::timed::{Case, READ_FILE_BYTES, Step, System, check_pattern, fill_pattern, timed};
+use crate::report::FLOOR;
 
 /// Bytes that a floor takes: the lower half is read, the upper half written.
 pub(crate) const FLOOR_BYTES: u64 = 2 * READ_FILE_BYTES;
@@ -31,7 +32,7 @@ impl Floor {
     /// # Errors
     /// One line that names the path.
     pub(crate) fn create(path: &Path) -> Result<Self, String> {
-        Self::with_write(path, "floor", 1)
+        Self::with_write(path, FLOOR, 1)
     }
 
     /// As [`create`](Self::create), with writes of 8 KiB, and for appends alone: what the next block costs beside

@@ -1,19 +1,20 @@
 //! Cases that need size: random reads in a large file, opening by name among many on the real device, and opening
 //! a large store after a cut.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, FileDevice, FileDeviceOptions};
-use base::sim::Random;
+use base::sim::{FlatDevice, Random};
 use flash::{Bound, FileHandle, OpenOptions, PAYLOAD_BYTES, Store};
 
 use super::counted::{FILES_FEW, KEEL_FEW, many_name};
 use super::counts::counts_of;
 use super::floor::open_direct;
 use super::keel::{describe, format_options};
-use super::memory::MemoryDevice;
 use super::timed::{OPERATION_BYTES, check_pattern, fill_pattern, timed};
-use crate::report::{Figure, Samples, percentile};
+use crate::report::{FLOOR, Figure, Samples, percentile};
 use crate::scratch::check_interrupted;
 
 /// The store that is opened after cuts.
@@ -24,6 +25,9 @@ const MOUNT_FILES_MAX: u64 = 10_000;
 
 /// Files that are being appended to when it loses power: more than the store knows the tails of.
 const MOUNT_FILES_OPEN: usize = 48;
+
+/// Bytes of an image that are written, or left out, at once.
+const IMAGE_PIECE_BYTES: usize = 1 << 20;
 
 /// Files that may be open at once in the store whose memory is published.
 const OPEN_FILES: usize = 32;
@@ -153,7 +157,7 @@ impl Reads<'_> {
         round_steps: u32,
     ) -> Result<([Samples; 2], Vec<u64>), String> {
         let mut ours = Samples::new(case, "keel", Some("exact"), rounds, round_steps);
-        let mut floors = Samples::new(case, "floor", Some("exact"), rounds, round_steps);
+        let mut floors = Samples::new(case, FLOOR, Some("exact"), rounds, round_steps);
         let mut requests = Vec::with_capacity(rounds as usize * round_steps as usize);
         let mut random = Random::new(5);
         let mut buffer = BlockBuffer::zeroed(1);
@@ -186,6 +190,24 @@ impl Reads<'_> {
     }
 }
 
+/// Writes the device's content to a new file, with holes where nothing was written.
+///
+/// # Errors
+/// One line that names the path.
+fn write_image(device: &FlatDevice, path: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let file = File::create_new(path).map_err(failed)?;
+    let content = device.content();
+    file.set_len(content.len() as u64).map_err(failed)?;
+    for (index, piece) in content.chunks(IMAGE_PIECE_BYTES).enumerate() {
+        if piece.iter().any(|byte| *byte != 0) {
+            let offset = (index * IMAGE_PIECE_BYTES) as u64;
+            file.write_all_at(piece, offset).map_err(failed)?;
+        }
+    }
+    file.sync_all().map_err(failed)
+}
+
 /// Latencies of opening by name, creating and deleting among many names, beside opening among few, all on image
 /// files of the folder, past the page cache.
 ///
@@ -193,7 +215,7 @@ impl Reads<'_> {
 /// One line that names the folder or what the store refused.
 pub(crate) fn names_on_disk(
     folder: &Path,
-    devices: [MemoryDevice; 2],
+    devices: [FlatDevice; 2],
     files: u64,
     rounds: u32,
     round_steps: u32,
@@ -204,7 +226,7 @@ pub(crate) fn names_on_disk(
     let mut paths = Vec::new();
     for (device, name) in devices.into_iter().zip(["many.img", "few.img"]) {
         let path = folder.join(name);
-        device.copy_to(&path)?;
+        write_image(&device, &path)?;
         drop(device);
         let opened = Store::open(open_direct(&path)?, &OpenOptions::default());
         stores.push(opened.map_err(describe)?);

@@ -8,7 +8,6 @@ mod keel;
 mod kernel;
 mod large;
 mod loopback;
-mod memory;
 mod sqlite;
 mod timed;
 
@@ -27,7 +26,7 @@ use serde_json::json;
 
 use crate::machine::{Disk, Machine, file_system_type, is_ext4_without_journal, load_1min, today};
 use crate::progress::Progress;
-use crate::report::{Figure, Goal, Report, Samples};
+use crate::report::{FLOOR, Figure, Goal, Report, Samples};
 use crate::scratch::Scratch;
 use timed::{Case, Place, System};
 
@@ -155,8 +154,8 @@ fn goals() -> Vec<Goal> {
         own(append, "device_writes_per_op", 1.05),
         own(append, "device_flushes_per_op", 1.0),
         own(append, "device_written_per_op", 8.5),
-        ratio(append, "latency_p50", "floor", 1.1),
-        ratio(append, "latency_p999", "floor", 1.2),
+        ratio(append, "latency_p50", FLOOR, 1.1),
+        ratio(append, "latency_p999", FLOOR, 1.2),
         ratio(append_loop, "latency_p50", "ext4-sync", 0.55),
         ratio(append_loop, "latency_p999", "ext4-sync", 0.5),
         ratio(
@@ -360,7 +359,7 @@ fn on_files(
         system: floor::WIDE.to_owned(),
         metric: "latency_p50_of_floor",
         unit: "1",
-        value: p50(floor::WIDE) / p50("floor"),
+        value: p50(floor::WIDE) / p50(FLOOR),
     });
     found.samples.extend(samples);
     for name in ["store.img", "floor.img", "wide.img"] {
