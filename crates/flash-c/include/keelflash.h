@@ -10,8 +10,8 @@
  * Handles    of stores and files are opaque and never looked into: one that has been closed, or is none, is refused
  *            (KEELFLASH_GONE, KEELFLASH_INVALID). Closing a store closes its files.
  * Threads    Any function may be called by any thread at any time. Calls on one store, and on its files, take turns.
- *            The text of keelflash_last_error() belongs to the thread. A process that forks leaves its stores to the
- *            parent: the child must not use them.
+ *            The text of keelflash_last_error() belongs to the thread. A process that forks keeps its stores: in the
+ *            child every call with one of them is refused, with KEELFLASH_INVALID.
  * Pointers   must be valid for the length of the call, for as many bytes as is said. NULL is refused with
  *            KEELFLASH_INVALID, except where no bytes are to be moved. Names and paths end with a zero.
  * Names      are UTF-8 without '/', other than "." and ".."; how long they may be is chosen when the store is made, 255
@@ -72,11 +72,17 @@
 // For keelflash_open: change nothing. Several programs may read a store at the same time while none writes to it.
 #define KEELFLASH_READ_ONLY 4
 
+// In the place of a block's number when there is none.
+#define KEELFLASH_NO_BLOCK 18446744073709551615ull
+
 // Bytes of one append that are atomic: after a power cut all of them are there or none.
 #define KEELFLASH_APPEND_ATOMIC_BYTES_MAX 11712
 
 // Bytes of one overwrite within a file that are atomic.
 #define KEELFLASH_OVERWRITE_ATOMIC_BYTES_MAX 7809
+
+// Bytes of a file in one block. Damage to a block costs as many, from a multiple of it on.
+#define KEELFLASH_BLOCK_DATA_BYTES 3904
 
 // An open file of a store. Opaque. Opening a file again gives another handle; each must be closed.
 typedef struct keelflash_file keelflash_file;
@@ -96,8 +102,8 @@ typedef struct {
     uint64_t file_id;
 } keelflash_file_stat;
 
-// Is shown a file. Any answer but 0 ends the list. It must not use the library; `name` and `stat` are valid until it
-// returns.
+// Is shown a file. Any answer but 0 ends the list. It must not use the library, and must return: no longjmp, no
+// exception. `name` and `stat` are valid until it does.
 typedef int (*keelflash_visit_file)(void *context, const char *name, const keelflash_file_stat *stat);
 
 // Figures of an open store. A later version may have more at the end.
@@ -142,8 +148,47 @@ typedef struct {
     uint64_t flushes;
 } keelflash_bound;
 
-// Is shown what a call may cost. Any answer but 0 ends the list. `call` and `bound` are valid until it returns.
+// Is shown what a call may cost. Any answer but 0 ends the list. It must not use the library, and must return.
+// `call` and `bound` are valid until it does.
 typedef int (*keelflash_visit_bound)(void *context, const char *call, const keelflash_bound *bound);
+
+// One thing that is not as it should be.
+typedef struct {
+    // The file that it concerns; NULL when none is known.
+    const char *file;
+    // The block it was found in, or KEELFLASH_NO_BLOCK.
+    uint64_t block;
+    // What is wrong and what it means, after a repair also what was done about it.
+    const char *text;
+    // 1 if it is wrong no more, 0 if it still is.
+    uint32_t is_mended;
+    // 1 if bytes or the name of a file are lost by it, or 0.
+    uint32_t is_data_lost;
+} keelflash_problem;
+
+// Is shown a problem. Any answer but 0 ends the list. It must not use the library, and must return: no longjmp, no
+// exception. What `problem` leads to is valid until it does.
+typedef int (*keelflash_visit_problem)(void *context, const keelflash_problem *problem);
+
+// What a check has found, or a repair has found and left. A later version may have more at the end.
+typedef struct {
+    // Files in the store.
+    uint64_t files;
+    // Blocks of files that are intact.
+    uint64_t blocks_verified;
+    // Blocks that no file owns.
+    uint64_t blocks_free;
+    // All problems found; a visitor is shown the first 1000 of them.
+    uint64_t problems;
+    // Of a check: the same. Of a repair: what a check finds afterwards.
+    uint64_t problems_left;
+    // Blocks that a repair has written; 0 when there was nothing to mend.
+    uint64_t blocks_written;
+    // Files that a repair has brought back as `lost-NUMBER-NAME`, because their names are lost.
+    uint64_t files_renamed;
+    // 1 if bytes or names of files are lost, or 0.
+    uint64_t is_data_lost;
+} keelflash_check_report;
 
 #ifdef __cplusplus
 extern "C" {
@@ -225,6 +270,41 @@ int32_t keelflash_statistics(keelflash_store *store,
 int32_t keelflash_bounds(keelflash_store *store,
                          keelflash_visit_bound visit,
                          void *context);
+
+// Reads every block of the store and names all damage; changes nothing. Each problem is shown to `visit`, which
+// may be NULL. `report` may be NULL too; else `report_bytes` is sizeof(keelflash_check_report) as the caller knows it.
+//
+// KEELFLASH_OK means that the store is whole. KEELFLASH_CORRUPT means that it is not: everything has been read, the
+// problems have been shown, and the report is written. Takes as long as reading the store takes, and memory of two
+// bytes for each block of it.
+int32_t keelflash_check(keelflash_store *store,
+                        keelflash_visit_problem visit,
+                        void *context,
+                        keelflash_check_report *report,
+                        size_t report_bytes);
+
+// Mends the store at `path`, which nobody may have open, as far as that is possible without inventing data: from
+// second copies, and the table of names and the list of free blocks from the blocks of the files. A file whose name
+// is lost comes back as lost-NUMBER-NAME. Damaged bytes of a file stay an error to read. Where nothing is wrong,
+// nothing is written. Copy the image first if you can. `visit` and `report` are as for keelflash_check.
+//
+// KEELFLASH_OK means that the store is whole and that nothing is lost. KEELFLASH_CORRUPT means that something is lost
+// or still wrong: what could be mended has been, the problems have been shown, and the report is written; or that
+// there was no beginning, because all copies of the superblock are damaged: then the report stays as it was.
+int32_t keelflash_repair(const char *path,
+                         keelflash_visit_problem visit,
+                         void *context,
+                         keelflash_check_report *report,
+                         size_t report_bytes);
+
+// Makes the store at `path`, which nobody may have open, use all of an image file or device that has become larger.
+//
+// `size_bytes`: size that the image file is to have; 0 for the one that it has, and for a device. `flags`:
+// KEELFLASH_SPARSE or 0. Takes no longer for a full store than for an empty one. An interruption leaves the old
+// size or the new one. The table of names stays as it was made. No store shrinks.
+int32_t keelflash_grow(const char *path,
+                       uint64_t size_bytes,
+                       uint32_t flags);
 
 // Creates the empty file `name` and opens it. Durable and atomic.
 int32_t keelflash_create_file(keelflash_store *store, const char *name, keelflash_file **file);

@@ -45,6 +45,10 @@ impl Failure {
         }
     }
 
+    pub(crate) fn code(&self) -> i32 {
+        self.code
+    }
+
     pub(crate) fn invalid(text: impl Into<String>) -> Self {
         Self::new(KEELFLASH_INVALID, text)
     }
@@ -72,9 +76,15 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Remembers the text for [`last_text`]. A zero in it would end it; there is none in any text of the store.
+/// Remembers the text for [`last_text`]. Paths and names come from anywhere: a zero in one would end the text, a line
+/// break would make two lines of it, and others steer a terminal.
 fn remember(text: &str) {
-    let text = text.replace('\0', "\\0");
+    let escape = |letter: char| match letter {
+        '\0' => "\\0".to_owned(),
+        letter if letter.is_control() => letter.escape_default().to_string(),
+        letter => letter.to_string(),
+    };
+    let text: String = text.chars().map(escape).collect();
     let text = CString::new(text).unwrap_or_default();
     // A thread that is ending has no text any more.
     LAST.try_with(|last| last.replace(text)).ok();
@@ -160,12 +170,13 @@ mod tests {
         let text = || unsafe { CStr::from_ptr(last_text()) }.to_owned();
         assert_eq!(text().as_c_str(), c"");
         assert_eq!(
-            guard(|| Err(Failure::invalid("a\0b").about("x"))),
+            guard(|| Err(Failure::invalid("a\0b\r\n\x1b[1m").about("x"))),
             KEELFLASH_INVALID
         );
-        assert_eq!(text().as_c_str(), c"x: a\\0b");
+        let expected = c"x: a\\0b\\r\\n\\u{1b}[1m";
+        assert_eq!(text().as_c_str(), expected);
         assert_eq!(guard(|| Ok(())), KEELFLASH_OK);
-        assert_eq!(text().as_c_str(), c"x: a\\0b", "a success leaves it");
+        assert_eq!(text().as_c_str(), expected, "a success leaves it");
         std::thread::spawn(move || assert_eq!(text().as_c_str(), c""))
             .join()
             .unwrap();

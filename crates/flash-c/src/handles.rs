@@ -125,8 +125,21 @@ impl<T> Table<T> {
     }
 }
 
+/// A store, and what keeps others away from it.
+pub(crate) struct OpenStore {
+    pub(crate) store: Store<FileDevice>,
+    /// Holds the image file alone, where the device of the store itself does not: given back last.
+    pub(crate) _held: Option<FileDevice>,
+}
+
 /// A store that calls take turns on; `None` once it is closed.
-pub(crate) type Shared = Arc<Mutex<Option<Store<FileDevice>>>>;
+struct Turns {
+    store: Mutex<Option<OpenStore>>,
+    /// Who has opened it.
+    process: u32,
+}
+
+type Shared = Arc<Turns>;
 
 #[derive(Clone)]
 struct File {
@@ -147,10 +160,23 @@ fn table<T>(table: &Mutex<Table<T>>) -> MutexGuard<'_, Table<T>> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A child that writes would do it behind the back of its parent: each has its own idea of what is free.
+fn refuse_child(store: &Turns) -> Result<(), Failure> {
+    if store.process == std::process::id() {
+        return Ok(());
+    }
+    let text = format!(
+        "this store belongs to process {}, which has opened it; open stores after fork()",
+        store.process
+    );
+    Err(Failure::invalid(text))
+}
+
 /// Waits for its turn on the store, unless that could never come.
-fn lock(store: &Shared) -> Result<MutexGuard<'_, Option<Store<FileDevice>>>, Failure> {
+fn lock(store: &Shared) -> Result<MutexGuard<'_, Option<OpenStore>>, Failure> {
     refuse_visitor()?;
-    store.lock().map_err(|_| {
+    refuse_child(store)?;
+    store.store.lock().map_err(|_| {
         Failure::new(
             KEELFLASH_INTERNAL,
             "an earlier call has met a defect of libkeelflash; close the store and open it again",
@@ -176,20 +202,25 @@ pub(crate) fn visiting<T>(call: impl FnOnce() -> T) -> T {
 }
 
 /// Gives a store a handle.
-pub(crate) fn insert_store(store: Store<FileDevice>) -> Result<usize, Failure> {
-    table(&STORES).insert(Arc::new(Mutex::new(Some(store))))
+pub(crate) fn insert_store(store: OpenStore) -> Result<usize, Failure> {
+    table(&STORES).insert(Arc::new(Turns {
+        store: Mutex::new(Some(store)),
+        process: std::process::id(),
+    }))
 }
 
 /// Closes a store and its files; nothing of it is left even when this fails.
 pub(crate) fn close_store(handle: usize) -> Result<(), Failure> {
     refuse_visitor()?;
+    // In a child it stays where it is: closing would write, and give back the lock of the parent.
+    refuse_child(table(&STORES).get(handle)?)?;
     let shared = table(&STORES).remove(handle)?;
     table(&FILES).remove_all(|file| Arc::ptr_eq(&file.store, &shared));
-    let poisoned = shared.is_poisoned();
-    let store = shared.lock().unwrap_or_else(PoisonError::into_inner).take();
-    match store {
+    let poisoned = shared.store.is_poisoned();
+    let store = shared.store.lock();
+    match store.unwrap_or_else(PoisonError::into_inner).take() {
         // After a defect it is left as after a power cut; the next opening recovers it.
-        Some(store) if !poisoned => Ok(store.close().map(|_| ())?),
+        Some(open) if !poisoned => Ok(open.store.close().map(|_| ())?),
         _ => Ok(()),
     }
 }
@@ -204,8 +235,8 @@ pub(crate) fn with_store<T>(
     work: impl FnOnce(&mut Store<FileDevice>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let shared = table(&STORES).get(handle)?.clone();
-    let mut store = lock(&shared)?;
-    work(store.as_mut().ok_or_else(closed)?)
+    let mut open = lock(&shared)?;
+    work(&mut open.as_mut().ok_or_else(closed)?.store)
 }
 
 /// Does something with a store that opens a file, and gives the file a handle.
@@ -214,8 +245,8 @@ pub(crate) fn open_file(
     work: impl FnOnce(&mut Store<FileDevice>) -> Result<FileHandle, Failure>,
 ) -> Result<usize, Failure> {
     let shared = table(&STORES).get(handle)?.clone();
-    let mut guard = lock(&shared)?;
-    let store = guard.as_mut().ok_or_else(closed)?;
+    let mut open = lock(&shared)?;
+    let store = &mut open.as_mut().ok_or_else(closed)?.store;
     let file = work(store)?;
     let inserted = table(&FILES).insert(File {
         store: shared.clone(),
@@ -230,9 +261,10 @@ pub(crate) fn open_file(
 /// Closes a file.
 pub(crate) fn close_file(handle: usize) -> Result<(), Failure> {
     refuse_visitor()?;
+    refuse_child(&table(&FILES).get(handle)?.store)?;
     let found = table(&FILES).remove(handle)?;
-    if let Some(store) = lock(&found.store)?.as_mut() {
-        store.close_file(found.file);
+    if let Some(open) = lock(&found.store)?.as_mut() {
+        open.store.close_file(found.file);
     }
     Ok(())
 }
@@ -243,8 +275,8 @@ pub(crate) fn with_file<T>(
     work: impl FnOnce(&mut Store<FileDevice>, FileHandle) -> flash::Result<T>,
 ) -> Result<T, Failure> {
     let found = table(&FILES).get(handle)?.clone();
-    let mut store = lock(&found.store)?;
-    let store = store.as_mut().ok_or_else(closed)?;
+    let mut open = lock(&found.store)?;
+    let store = &mut open.as_mut().ok_or_else(closed)?.store;
     Ok(work(store, found.file)?)
 }
 

@@ -10,9 +10,9 @@
 //! does no harm; every pointer is checked for NULL before use; no global lock is held while a device works; the
 //! numbers of codes and flags never change their meaning.
 //!
-//! **Files:** `interface/` the functions (`store.rs` stores, `file.rs` files, `text.rs` errors and versions),
-//! `handles.rs` the tables of stores and files, `failure.rs` codes and the text of the last error, `pointer.rs`
-//! what comes in through pointers.
+//! **Files:** `interface/` the functions (`store.rs` stores, `upkeep.rs` checking, mending and enlarging them,
+//! `file.rs` files, `text.rs` errors and versions), `handles.rs` the tables of stores and files, `failure.rs` codes
+//! and the text of the last error, `pointer.rs` what comes in through pointers.
 
 // The rules for pointers stand once, in the header, instead of at each function.
 #![allow(clippy::missing_safety_doc)]

@@ -179,22 +179,35 @@ fn the_example_runs_under_the_sanitizers() {
     }
 }
 
-fn misuse(library: Library, more: &[&str]) {
+/// Runs a program that judges the answers itself.
+fn judge(source: &str, library: Library, more: &[&str]) {
     let dir = TempDir::new();
-    compiled("tests/misuse.c", library, more, &dir);
+    compiled(source, library, more, &dir);
     let image = dir.0.join("store.img").display().to_string();
     assert_eq!(succeeds(&dir, &[&image]), "all answers are right\n");
 }
 
 #[test]
 fn misuse_is_answered_with_a_code() {
-    misuse(Library::Static, &[]);
+    judge("tests/misuse.c", Library::Static, &[]);
 }
 
 #[test]
 fn misuse_does_no_harm_under_the_sanitizers() {
     if has_sanitizers() {
-        misuse(Library::Shared, SANITIZERS);
+        judge("tests/misuse.c", Library::Shared, SANITIZERS);
+    }
+}
+
+#[test]
+fn stores_are_checked_mended_and_enlarged_and_children_are_kept_away() {
+    judge("tests/upkeep.c", Library::Static, &[]);
+}
+
+#[test]
+fn upkeep_does_no_harm_under_the_sanitizers() {
+    if has_sanitizers() {
+        judge("tests/upkeep.c", Library::Shared, SANITIZERS);
     }
 }
 

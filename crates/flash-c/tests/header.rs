@@ -12,6 +12,7 @@ fn generated() -> String {
         "failure.rs",
         "interface/text.rs",
         "interface/store.rs",
+        "interface/upkeep.rs",
         "interface/file.rs",
     ] {
         builder = builder.with_src(folder.join("src").join(file));

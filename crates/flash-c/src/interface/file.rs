@@ -16,7 +16,10 @@ pub struct keelflash_file {
 pub const KEELFLASH_APPEND_ATOMIC_BYTES_MAX: usize = 11712;
 /// Bytes of one overwrite within a file that are atomic.
 pub const KEELFLASH_OVERWRITE_ATOMIC_BYTES_MAX: usize = 7809;
+/// Bytes of a file in one block. Damage to a block costs as many, from a multiple of it on.
+pub const KEELFLASH_BLOCK_DATA_BYTES: usize = 3904;
 
+const _: () = assert!(KEELFLASH_BLOCK_DATA_BYTES == flash::PAYLOAD_BYTES);
 const _: () = assert!(KEELFLASH_APPEND_ATOMIC_BYTES_MAX == flash::APPEND_ATOMIC_BYTES_MAX);
 const _: () = assert!(KEELFLASH_OVERWRITE_ATOMIC_BYTES_MAX == flash::OVERWRITE_ATOMIC_BYTES_MAX);
 

@@ -3,7 +3,9 @@
 mod file;
 mod store;
 mod text;
+mod upkeep;
 
 pub use file::*;
 pub use store::*;
 pub use text::*;
+pub use upkeep::*;

@@ -1,7 +1,7 @@
 //! Stores as a whole, and files by name.
 
-use crate::failure::{Failure, KEELFLASH_EXISTS, KEELFLASH_IO, guard};
-use crate::handles::{close_store, insert_store, refuse_visitor, visiting, with_store};
+use crate::failure::{Failure, KEELFLASH_BUSY, KEELFLASH_EXISTS, KEELFLASH_IO, guard};
+use crate::handles::{OpenStore, close_store, insert_store, refuse_visitor, visiting, with_store};
 use crate::pointer::{check_output, data, name, path, put};
 use base::block::{
     BLOCK_BYTES, BlockDevice, Content, DeviceError, FileDevice, FileDeviceOptions, Geometry,
@@ -9,6 +9,8 @@ use base::block::{
 };
 use flash::{FormatOptions, OpenOptions, Store};
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// A store. Opaque.
@@ -103,8 +105,8 @@ pub struct keelflash_bound {
     pub flushes: u64,
 }
 
-/// Is shown a file. Any answer but 0 ends the list. It must not use the library; `name` and `stat` are valid until it
-/// returns.
+/// Is shown a file. Any answer but 0 ends the list. It must not use the library, and must return: no longjmp, no
+/// exception. `name` and `stat` are valid until it does.
 #[allow(non_camel_case_types)]
 pub type keelflash_visit_file = Option<
     unsafe extern "C" fn(
@@ -114,7 +116,8 @@ pub type keelflash_visit_file = Option<
     ) -> c_int,
 >;
 
-/// Is shown what a call may cost. Any answer but 0 ends the list. `call` and `bound` are valid until it returns.
+/// Is shown what a call may cost. Any answer but 0 ends the list. It must not use the library, and must return.
+/// `call` and `bound` are valid until it does.
 #[allow(non_camel_case_types)]
 pub type keelflash_visit_bound = Option<
     unsafe extern "C" fn(
@@ -181,51 +184,99 @@ fn format(
     size_bytes: u64,
     options: &FormatOptions,
     flags: u32,
-) -> Result<Store<FileDevice>, Failure> {
-    let mut created = Created(None);
+) -> Result<OpenStore, Failure> {
     let found = std::fs::metadata(path).ok();
-    let size_kept = match &found {
-        None => 0,
-        Some(found) => {
-            // Held before it is looked at, and refused to whoever has it already.
-            let held = open_device(path, &device_options(false))?;
-            if flags & KEELFLASH_OVERWRITE == 0 {
-                refuse_content(path)?;
-            }
-            if held.is_block_device() {
-                held.geometry().block_count * BLOCK_BYTES as u64
-            } else {
-                found.len()
-            }
-        }
-    };
-    // What cannot become a store must not cost what is there.
-    let size_bytes = size_bytes.max(size_kept);
-    options.check(Geometry {
-        block_count: size_bytes / BLOCK_BYTES as u64,
-    })?;
-    if found.is_none() {
-        created.0 = Some(path.to_path_buf());
+    let is_new = found.is_none();
+    let is_device = found.is_some_and(|found| found.file_type().is_block_device());
+    if is_device && size_bytes != 0 {
+        let text = "a block device has the size that it has; pass 0 as size_bytes";
+        return Err(Failure::invalid(text));
     }
-    let mut device = open_device(
-        path,
-        &FileDeviceOptions {
-            create_bytes: Some(size_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64),
-            ..device_options(false)
-        },
-    )?;
+    let check = |bytes: u64| {
+        options.check(Geometry {
+            block_count: bytes / BLOCK_BYTES as u64,
+        })
+    };
+    if is_new {
+        check(size_bytes)?;
+        create(path).map_err(|error| system_failure(&error))?;
+    }
+    // Held before it is looked at, and refused to whoever has it already.
+    let held = match open_device(path, &device_options(false)) {
+        Err(failure) if is_new && failure.code() != KEELFLASH_BUSY => {
+            std::fs::remove_file(path).ok();
+            return Err(failure);
+        }
+        done => done?,
+    };
+    if is_device || !is_new {
+        if flags & KEELFLASH_OVERWRITE == 0 {
+            refuse_content(path)?;
+        }
+    } else if length(path)? > 0 {
+        // Before it was held, somebody else has made a store in the file.
+        let text = "is not empty; KEELFLASH_OVERWRITE would erase it";
+        return Err(Failure::new(KEELFLASH_EXISTS, text));
+    }
+    let mut created = Created(is_new.then(|| path.to_path_buf()));
+    let (mut device, held) = if is_device {
+        check(held.geometry().block_count * BLOCK_BYTES as u64)?;
+        (held, None)
+    } else {
+        // What cannot become a store must not cost what is there.
+        let bytes = size_bytes.max(length(path)?);
+        check(bytes)?;
+        (sized(path, bytes)?, Some(held))
+    };
     if flags & KEELFLASH_SPARSE == 0 {
         device.write_zeros(&mut |_| {})?;
     }
-    if found.is_some() {
+    if !is_new {
         device.clear_ends()?;
     }
     let store = Store::format(device, options)?;
     created.0 = None;
-    Ok(store)
+    Ok(OpenStore { store, _held: held })
 }
 
-fn device_options(read_only: bool) -> FileDeviceOptions {
+/// Creates an empty file; its name is durable. One that is there already is an error.
+fn create(path: &Path) -> std::io::Result<()> {
+    File::options().write(true).create_new(true).open(path)?;
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    match File::open(folder)?.sync_all() {
+        // Some file systems have directories that cannot be synchronised; they then need no such thing.
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+        done => done,
+    }
+}
+
+fn length(path: &Path) -> Result<u64, Failure> {
+    let found = std::fs::metadata(path).map_err(|error| system_failure(&error))?;
+    Ok(found.len())
+}
+
+/// The image file with room for `bytes`. Without a lock of its own: the caller holds the file, from before it has
+/// looked at it until the end.
+pub(super) fn sized(path: &Path, bytes: u64) -> Result<FileDevice, Failure> {
+    open_device(
+        path,
+        &FileDeviceOptions {
+            create_bytes: Some(bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64),
+            exclusive: false,
+            ..device_options(false)
+        },
+    )
+}
+
+pub(super) fn system_failure(error: &std::io::Error) -> Failure {
+    let code = base::error::Code::from_io(error);
+    Failure::new(code.c_value(), error.to_string())
+}
+
+pub(super) fn device_options(read_only: bool) -> FileDeviceOptions {
     FileDeviceOptions {
         create_bytes: None,
         read_only,
@@ -235,12 +286,13 @@ fn device_options(read_only: bool) -> FileDeviceOptions {
 }
 
 /// Opens the device. The caller puts the path in front of the text of a failure.
-fn open_device(path: &Path, options: &FileDeviceOptions) -> Result<FileDevice, Failure> {
+pub(super) fn open_device(path: &Path, options: &FileDeviceOptions) -> Result<FileDevice, Failure> {
     FileDevice::open(path, options).map_err(|error| {
         let text = match &error {
             DeviceError::Open { source, .. } => source.to_string(),
-            DeviceError::InUse { .. } => find_holder(path)
-                .unwrap_or_else(|| "another process has it; end that one, then try again".into()),
+            DeviceError::InUse { .. } => find_holder(path).unwrap_or_else(|| {
+                "another process has it open, or this one; close it there, then try again".into()
+            }),
             other => other.to_string(),
         };
         Failure::new(error.code().c_value(), text)
@@ -248,10 +300,7 @@ fn open_device(path: &Path, options: &FileDeviceOptions) -> Result<FileDevice, F
 }
 
 fn refuse_content(path: &Path) -> Result<(), Failure> {
-    let content = find_content(path).map_err(|error| {
-        let code = base::error::Code::from_io(&error);
-        Failure::new(code.c_value(), error.to_string())
-    })?;
+    let content = find_content(path).map_err(|error| system_failure(&error))?;
     let wrong = match content {
         Content::Missing | Content::Empty => return Ok(()),
         Content::Known(known) => format!("holds {}", known.join(" and ")),
@@ -263,7 +312,7 @@ fn refuse_content(path: &Path) -> Result<(), Failure> {
     ))
 }
 
-fn check_flags(flags: u32, known: u32) -> Result<(), Failure> {
+pub(super) fn check_flags(flags: u32, known: u32) -> Result<(), Failure> {
     if flags & !known != 0 {
         return Err(Failure::invalid(format!(
             "the flags {:#x} mean nothing here",
@@ -322,8 +371,11 @@ pub unsafe extern "C" fn keelflash_open(
         }
         let about = |failure: Failure| failure.about(&path.display().to_string());
         let device = open_device(path, &device_options(read_only)).map_err(about)?;
-        let opened = Store::open(device, &options).map_err(|error| about(error.into()))?;
-        let handle = insert_store(opened)?;
+        let store_opened = Store::open(device, &options).map_err(|error| about(error.into()))?;
+        let handle = insert_store(OpenStore {
+            store: store_opened,
+            _held: None,
+        })?;
         // SAFETY: checked above.
         unsafe { put(store, std::ptr::without_provenance_mut(handle)) };
         Ok(())
@@ -495,7 +547,8 @@ pub unsafe extern "C" fn keelflash_bounds(
                 flushes: bound.flushes,
             };
             // SAFETY: the caller's function, with pointers that are valid until it returns.
-            if unsafe { visit(context, call.as_ptr(), &raw const bound) } != 0 {
+            let shown = || unsafe { visit(context, call.as_ptr(), &raw const bound) };
+            if visiting(shown) != 0 {
                 break;
             }
         }

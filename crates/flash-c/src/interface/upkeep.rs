@@ -1,0 +1,324 @@
+//! Checking a store, mending it, and making it larger.
+
+use super::store::{
+    KEELFLASH_SPARSE, check_flags, device_options, keelflash_store, open_device, sized,
+};
+use crate::failure::{Failure, KEELFLASH_CORRUPT, guard};
+use crate::handles::{refuse_visitor, visiting, with_store};
+use crate::pointer::{check_output, path, put};
+use base::block::{BLOCK_BYTES, BlockDevice};
+use flash::{OpenOptions, RepairReport, Store};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::Path;
+
+/// In the place of a block's number when there is none.
+pub const KEELFLASH_NO_BLOCK: u64 = 0xffff_ffff_ffff_ffff;
+
+/// One thing that is not as it should be.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct keelflash_problem {
+    /// The file that it concerns; NULL when none is known.
+    pub file: *const c_char,
+    /// The block it was found in, or KEELFLASH_NO_BLOCK.
+    pub block: u64,
+    /// What is wrong and what it means, after a repair also what was done about it.
+    pub text: *const c_char,
+    /// 1 if it is wrong no more, 0 if it still is.
+    pub is_mended: u32,
+    /// 1 if bytes or the name of a file are lost by it, or 0.
+    pub is_data_lost: u32,
+}
+
+/// Is shown a problem. Any answer but 0 ends the list. It must not use the library, and must return: no longjmp, no
+/// exception. What `problem` leads to is valid until it does.
+#[allow(non_camel_case_types)]
+pub type keelflash_visit_problem =
+    Option<unsafe extern "C" fn(context: *mut c_void, problem: *const keelflash_problem) -> c_int>;
+
+/// What a check has found, or a repair has found and left. A later version may have more at the end.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct keelflash_check_report {
+    /// Files in the store.
+    pub files: u64,
+    /// Blocks of files that are intact.
+    pub blocks_verified: u64,
+    /// Blocks that no file owns.
+    pub blocks_free: u64,
+    /// All problems found; a visitor is shown the first 1000 of them.
+    pub problems: u64,
+    /// Of a check: the same. Of a repair: what a check finds afterwards.
+    pub problems_left: u64,
+    /// Blocks that a repair has written; 0 when there was nothing to mend.
+    pub blocks_written: u64,
+    /// Files that a repair has brought back as `lost-NUMBER-NAME`, because their names are lost.
+    pub files_renamed: u64,
+    /// 1 if bytes or names of files are lost, or 0.
+    pub is_data_lost: u64,
+}
+
+/// A problem with its texts as C has them.
+struct Shown {
+    file: Option<CString>,
+    block: Option<u64>,
+    text: CString,
+    is_mended: bool,
+    is_data_lost: bool,
+}
+
+impl Shown {
+    fn new(file: Option<&str>, text: impl Into<Vec<u8>>) -> Self {
+        Self {
+            // Names in a store hold no zeros.
+            file: file.and_then(|name| CString::new(name).ok()),
+            block: None,
+            text: CString::new(text).unwrap_or_default(),
+            is_mended: false,
+            is_data_lost: false,
+        }
+    }
+}
+
+/// Reads every block of the store and names all damage; changes nothing. Each problem is shown to `visit`, which
+/// may be NULL. `report` may be NULL too; else `report_bytes` is sizeof(keelflash_check_report) as the caller knows it.
+///
+/// KEELFLASH_OK means that the store is whole. KEELFLASH_CORRUPT means that it is not: everything has been read, the
+/// problems have been shown, and the report is written. Takes as long as reading the store takes, and memory of two
+/// bytes for each block of it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keelflash_check(
+    store: *mut keelflash_store,
+    visit: keelflash_visit_problem,
+    context: *mut c_void,
+    report: *mut keelflash_check_report,
+    report_bytes: usize,
+) -> i32 {
+    guard(|| {
+        check_report(report, report_bytes)?;
+        let found = with_store(store.addr(), |store| Ok(store.check()?))?;
+        let figures = keelflash_check_report {
+            files: found.files,
+            blocks_verified: found.blocks_verified,
+            blocks_free: found.blocks_free,
+            problems: found.problems_total,
+            problems_left: found.problems_total,
+            is_data_lost: found
+                .problems
+                .iter()
+                .any(|problem| problem.data_lost)
+                .into(),
+            ..keelflash_check_report::default()
+        };
+        let problems: Vec<Shown> = (found.problems.iter())
+            .map(|problem| Shown {
+                block: problem.block,
+                is_data_lost: problem.data_lost,
+                ..Shown::new(problem.file.as_deref(), problem.text.clone())
+            })
+            .collect();
+        // SAFETY: checked above, and else the header's rules for pointers.
+        unsafe { tell(report, figures, &problems, visit, context) };
+        match found.problems.first() {
+            None if found.is_clean() => Ok(()),
+            first => Err(Failure::new(
+                KEELFLASH_CORRUPT,
+                format!(
+                    "problems found: {}; the first: {}",
+                    found.problems_total,
+                    first.map(ToString::to_string).unwrap_or_default()
+                ),
+            )),
+        }
+    })
+}
+
+/// Mends the store at `path`, which nobody may have open, as far as that is possible without inventing data: from
+/// second copies, and the table of names and the list of free blocks from the blocks of the files. A file whose name
+/// is lost comes back as lost-NUMBER-NAME. Damaged bytes of a file stay an error to read. Where nothing is wrong,
+/// nothing is written. Copy the image first if you can. `visit` and `report` are as for keelflash_check.
+///
+/// KEELFLASH_OK means that the store is whole and that nothing is lost. KEELFLASH_CORRUPT means that something is lost
+/// or still wrong: what could be mended has been, the problems have been shown, and the report is written; or that
+/// there was no beginning, because all copies of the superblock are damaged: then the report stays as it was.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keelflash_repair(
+    path: *const c_char,
+    visit: keelflash_visit_problem,
+    context: *mut c_void,
+    report: *mut keelflash_check_report,
+    report_bytes: usize,
+) -> i32 {
+    guard(|| {
+        check_report(report, report_bytes)?;
+        refuse_visitor()?;
+        // SAFETY: the header's rules for pointers.
+        let path = unsafe { self::path(path)? };
+        let about = |failure: Failure| failure.about(&path.display().to_string());
+        let (found, problems_left) = repair(path).map_err(about)?;
+        let figures = keelflash_check_report {
+            files: found.files,
+            blocks_verified: found.blocks_verified,
+            blocks_free: found.blocks_free,
+            problems: found.findings_total,
+            problems_left,
+            blocks_written: found.blocks_written,
+            files_renamed: found.lost_files.len() as u64,
+            is_data_lost: found.data_lost.into(),
+        };
+        // SAFETY: checked above, and else the header's rules for pointers.
+        unsafe { tell(report, figures, &shown(&found), visit, context) };
+        if problems_left == 0 && !found.data_lost {
+            return Ok(());
+        }
+        let lost = if found.data_lost { ", data lost" } else { "" };
+        let text = format!(
+            "problems found: {}, left: {problems_left}{lost}",
+            found.findings_total
+        );
+        Err(about(Failure::new(KEELFLASH_CORRUPT, text)))
+    })
+}
+
+/// What a repair did, and how many problems a check finds afterwards.
+fn repair(path: &Path) -> Result<(RepairReport, u64), Failure> {
+    let device = open_device(path, &device_options(false))?;
+    let (found, device) = Store::repair(device, &mut |_| {})?;
+    let options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    let left = Store::open(device, &options)?.check()?;
+    Ok((found, left.problems_total))
+}
+
+fn shown(found: &RepairReport) -> Vec<Shown> {
+    let findings = found.findings.iter().map(|finding| Shown {
+        block: finding.block,
+        is_mended: finding.mended,
+        is_data_lost: finding.data_lost,
+        ..Shown::new(finding.file.as_deref(), finding.text.clone())
+    });
+    let files = found.lost_files.iter().map(|file| {
+        let doubt = if file.may_be_old {
+            "; it may have been deleted before"
+        } else {
+            ""
+        };
+        let text = format!(
+            "came back under this name: {} bytes, of which {} are damaged{doubt}",
+            file.length_bytes, file.damaged_bytes
+        );
+        Shown {
+            is_mended: true,
+            ..Shown::new(Some(&file.name), text)
+        }
+    });
+    findings.chain(files).collect()
+}
+
+fn check_report(report: *mut keelflash_check_report, report_bytes: usize) -> Result<(), Failure> {
+    if report.is_null() {
+        return Ok(());
+    }
+    check_output(report)?;
+    if report_bytes < size_of::<keelflash_check_report>() {
+        return Err(Failure::invalid(format!(
+            "report_bytes is {report_bytes}, less than sizeof(keelflash_check_report)"
+        )));
+    }
+    Ok(())
+}
+
+/// Writes the report and shows the problems. No store is held meanwhile.
+///
+/// # Safety
+/// `report` has passed [`check_report`] and is NULL or leads to memory that can be written; `visit` is a function of
+/// its type.
+unsafe fn tell(
+    report: *mut keelflash_check_report,
+    figures: keelflash_check_report,
+    problems: &[Shown],
+    visit: keelflash_visit_problem,
+    context: *mut c_void,
+) {
+    if !report.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { put(report, figures) };
+    }
+    let Some(visit) = visit else { return };
+    for shown in problems {
+        let problem = keelflash_problem {
+            file: shown
+                .file
+                .as_ref()
+                .map_or(std::ptr::null(), |name| name.as_ptr()),
+            block: shown.block.unwrap_or(KEELFLASH_NO_BLOCK),
+            text: shown.text.as_ptr(),
+            is_mended: shown.is_mended.into(),
+            is_data_lost: shown.is_data_lost.into(),
+        };
+        // SAFETY: the caller's function, with pointers that are valid until it returns.
+        if visiting(|| unsafe { visit(context, &raw const problem) }) != 0 {
+            break;
+        }
+    }
+}
+
+/// Makes the store at `path`, which nobody may have open, use all of an image file or device that has become larger.
+///
+/// `size_bytes`: size that the image file is to have; 0 for the one that it has, and for a device. `flags`:
+/// KEELFLASH_SPARSE or 0. Takes no longer for a full store than for an empty one. An interruption leaves the old
+/// size or the new one. The table of names stays as it was made. No store shrinks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keelflash_grow(path: *const c_char, size_bytes: u64, flags: u32) -> i32 {
+    guard(|| {
+        refuse_visitor()?;
+        // SAFETY: the header's rules for pointers.
+        let path = unsafe { self::path(path)? };
+        check_flags(flags, KEELFLASH_SPARSE)?;
+        let is_sparse = flags & KEELFLASH_SPARSE != 0;
+        grow(path, size_bytes, is_sparse)
+            .map_err(|failure| failure.about(&path.display().to_string()))
+    })
+}
+
+fn grow(path: &Path, size_bytes: u64, is_sparse: bool) -> Result<(), Failure> {
+    let held = open_device(path, &device_options(false))?;
+    if size_bytes == 0 {
+        Store::grow(held)?;
+        return Ok(());
+    }
+    if held.is_block_device() {
+        let text = "a block device has the size that it has; pass 0 as size_bytes";
+        return Err(Failure::invalid(text));
+    }
+    let blocks_before = held.geometry().block_count;
+    let bytes_before = blocks_before * BLOCK_BYTES as u64;
+    if size_bytes < bytes_before {
+        let text = format!("has {bytes_before} bytes already, and no store shrinks");
+        return Err(Failure::invalid(text));
+    }
+    // Only a store is made larger: whatever else this file may be keeps its length.
+    let options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    drop(Store::open(sized(path, 0)?, &options)?);
+    let mut device = sized(path, size_bytes)?;
+    if !is_sparse {
+        let filled = device.write_zeros_from(blocks_before, &mut |_| {});
+        filled.inspect_err(|_| shorten(path, bytes_before))?;
+    }
+    Store::grow(device)?;
+    drop(held);
+    Ok(())
+}
+
+/// Gives a file its former length again; nothing was written beyond it that anybody needs.
+fn shorten(path: &Path, bytes: u64) {
+    let file = std::fs::File::options().write(true).open(path);
+    file.and_then(|file| file.set_len(bytes)).ok();
+}
