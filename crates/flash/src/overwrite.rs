@@ -2,11 +2,15 @@
 //!
 //! The changed blocks, at most three, go into a record as images; after its barrier they are written where they
 //! stand. Their headers stay as they are: no pointer to them changes, and neither does the file's state.
+//!
+//! Several pieces at once are collected block by block, so that a record is full, and blocks that would not change
+//! are left out: whoever changes a few bytes in each of several pages then needs one record.
 
 use base::block::{BLOCK_BYTES, BlockDevice};
 
 use crate::block::{HEADER_BYTES, Header, PAYLOAD_BYTES};
 use crate::error::{Error, Result};
+use crate::record::read_through;
 use crate::root::{FileState, IMAGES_MAX};
 use crate::store::{FileHandle, Store};
 
@@ -67,6 +71,219 @@ impl<D: BlockDevice> Store<D> {
         } else {
             self.append_file(file, new, durable)
         }
+    }
+
+    /// Writes `pieces`, each of them bytes and the offset where they go, as if one after the other by
+    /// [`write_at_nosync`](Self::write_at_nosync), but with fewer records: one for each three blocks that change.
+    /// Blocks that hold the given bytes already are read and not written.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    pub fn write_pieces_nosync(&mut self, file: FileHandle, pieces: &[(u64, &[u8])]) -> Result<()> {
+        self.write_pieces(file, pieces, false).map(drop)
+    }
+
+    /// As [`write_pieces_nosync`](Self::write_pieces_nosync), but all that lies within the file changes at once or not
+    /// at all, whatever the power does, and durably. What makes the file longer is durable before that. False, and
+    /// nothing written, when more than three blocks within the file would change.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    pub fn write_pieces_at_once(
+        &mut self,
+        file: FileHandle,
+        pieces: &[(u64, &[u8])],
+    ) -> Result<bool> {
+        self.write_pieces(file, pieces, true)
+    }
+
+    fn write_pieces(
+        &mut self,
+        file: FileHandle,
+        pieces: &[(u64, &[u8])],
+        at_once: bool,
+    ) -> Result<bool> {
+        self.begin_change()?;
+        let index = self.open_index(file)?;
+        let length = self.state_of(index).length();
+        let mut end = length;
+        for (offset, data) in pieces {
+            let bytes = data.len() as u64;
+            end = end.max(offset.checked_add(bytes).ok_or(Error::TooLarge)?);
+        }
+        self.check_space_for(&self.state_of(index), end - length)?;
+        if end > length {
+            if at_once {
+                let state = self.state_of(index);
+                if self
+                    .stage_changed(&state, length, pieces, 0)?
+                    .next
+                    .is_some()
+                {
+                    return Ok(false);
+                }
+            }
+            // Before the rest: it must be there when what points to it is.
+            for (offset, data) in pieces {
+                let inside = length.saturating_sub(*offset).min(data.len() as u64) as usize;
+                if inside < data.len() {
+                    self.write_file(file, offset + inside as u64, &data[inside..], false)?;
+                }
+            }
+        }
+        let mut next = Some(0);
+        while let Some(first) = next {
+            self.begin_record()?;
+            // What was appended has moved the last block.
+            let state = self.state_of(index);
+            let staged = self.stage_changed(&state, length, pieces, first)?;
+            if at_once && staged.next.is_some() {
+                return Ok(false);
+            }
+            next = staged.next;
+            if staged.count > 0 {
+                self.commit_staged(&state, &staged)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Puts the first blocks that `pieces` change, from block `from` on and before byte `length`, into the group
+    /// buffer, which nothing but an append needs.
+    fn stage_changed(
+        &mut self,
+        state: &FileState,
+        length: u64,
+        pieces: &[(u64, &[u8])],
+        from: u32,
+    ) -> Result<Staged> {
+        let mut staged = Staged::default();
+        let mut touched = first_touched(pieces, length, from);
+        while let Some(first) = touched {
+            let mut last = first;
+            while last + 1 - first < IMAGES_MAX as u32
+                && first_touched(pieces, length, last + 1) == Some(last + 1)
+            {
+                last += 1;
+            }
+            let headers = self.load_blocks(state, first, last)?;
+            for (place, header) in headers.into_iter().flatten().enumerate() {
+                let block = self.neighbours.block_mut(place);
+                if !put_pieces(pieces, length, header.index, block) {
+                    continue;
+                }
+                if staged.count == IMAGES_MAX {
+                    staged.next = Some(header.index);
+                    return Ok(staged);
+                }
+                self.group.block_mut(staged.count).copy_from_slice(block);
+                staged.headers[staged.count] = Some(header);
+                staged.count += 1;
+            }
+            touched = first_touched(pieces, length, last + 1);
+        }
+        Ok(staged)
+    }
+
+    /// Reads blocks `first` to `last` of the file, at most three, into the neighbours' buffer: in one request, if it
+    /// is known that they lie side by side.
+    fn load_blocks(
+        &mut self,
+        state: &FileState,
+        first: u32,
+        last: u32,
+    ) -> Result<[Option<Header>; IMAGES_MAX]> {
+        let count = (last - first + 1) as usize;
+        let mut headers = [None; IMAGES_MAX];
+        if self.load_side_by_side(state, first, count, &mut headers) {
+            return Ok(headers);
+        }
+        let mut header = self.seek(state, last)?;
+        for place in (0..count).rev() {
+            if place + 1 < count {
+                header = self.read_file_block(state, header.pointers[0], first + place as u32)?;
+            }
+            headers[place] = Some(header);
+            let block = self.scratch.block(0);
+            self.neighbours.block_mut(place).copy_from_slice(block);
+        }
+        Ok(headers)
+    }
+
+    /// False when that is not known, or when it turns out that a block is not what it should be: whoever reads them
+    /// one by one will say which.
+    fn load_side_by_side(
+        &mut self,
+        state: &FileState,
+        first: u32,
+        count: usize,
+        headers: &mut [Option<Header>; IMAGES_MAX],
+    ) -> bool {
+        let known = |index| {
+            if index == state.tail.index {
+                Some(state.tail.address)
+            } else {
+                self.addresses.get(state.file_id, index)
+            }
+        };
+        let Some(address) = known(first) else {
+            return false;
+        };
+        let numbers = 0..count as u32;
+        let side_by_side = |number| known(first + number) == Some(address + number);
+        if count < 2 || !numbers.clone().all(side_by_side) {
+            return false;
+        }
+        let bytes = count * BLOCK_BYTES;
+        let read = read_through(
+            &mut self.device,
+            &self.overlay,
+            u64::from(address),
+            &mut self.neighbours[..bytes],
+        );
+        if read.is_err() {
+            return false;
+        }
+        for number in numbers {
+            let block = self.neighbours.block(number as usize);
+            let is_it = |header: &Header| {
+                let index = first + number;
+                let right_content = if index == state.tail.index {
+                    header.belongs_at_tail(state)
+                } else {
+                    usize::from(header.fill) == PAYLOAD_BYTES
+                };
+                header.file_id == state.file_id && header.index == index && right_content
+            };
+            headers[number as usize] =
+                Header::open(block, address + number, self.seed).filter(is_it);
+            if headers[number as usize].is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Changes the staged blocks by one record.
+    fn commit_staged(&mut self, state: &FileState, staged: &Staged) -> Result<()> {
+        for (place, header) in staged.headers.iter().flatten().enumerate() {
+            let image = self.begin_image(header.address)?;
+            let block = self.images.block_mut(image);
+            block.copy_from_slice(self.group.block(place));
+            header.seal(block, self.seed);
+        }
+        self.commit()?;
+        for (place, header) in staged.headers.iter().flatten().enumerate() {
+            if header.index == state.tail.index
+                && let Some(slot) = self.root.slot_of(state.file_id)
+                && self.tails[slot].holds(state)
+            {
+                // The next append carries the last block over from memory.
+                let payload = &self.group.block(place)[HEADER_BYTES..];
+                self.tails[slot].payload.copy_from_slice(payload);
+            }
+        }
+        Ok(())
     }
 
     /// Makes the file at least `length` bytes long. Not durable.
@@ -148,3 +365,52 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 }
+
+/// Blocks that will change, as they will be.
+#[derive(Default)]
+struct Staged {
+    headers: [Option<Header>; IMAGES_MAX],
+    count: usize,
+    /// The block to go on with: the first that found no room.
+    next: Option<u32>,
+}
+
+/// The bytes of block `index` that a piece covers, none of them at or behind `length`.
+fn overlap(offset: u64, data: &[u8], length: u64, index: u32) -> Option<(u64, u64)> {
+    let block_start = u64::from(index) * PAYLOAD_BYTES as u64;
+    let from = block_start.max(offset);
+    let to = (block_start + PAYLOAD_BYTES as u64)
+        .min(offset + data.len() as u64)
+        .min(length);
+    (from < to).then_some((from, to))
+}
+
+/// The first block from `from` on that holds a byte, before `length`, of any of the pieces.
+fn first_touched(pieces: &[(u64, &[u8])], length: u64, from: u32) -> Option<u32> {
+    let payload = PAYLOAD_BYTES as u64;
+    let candidates = pieces.iter().filter_map(|(offset, data)| {
+        let index = u32::try_from(offset / payload).ok()?.max(from);
+        overlap(*offset, data, length, index).map(|_| index)
+    });
+    candidates.min()
+}
+
+/// Puts into a block what the pieces have for it; whether that changes anything.
+fn put_pieces(pieces: &[(u64, &[u8])], length: u64, index: u32, block: &mut [u8]) -> bool {
+    let block_start = u64::from(index) * PAYLOAD_BYTES as u64;
+    let mut changed = false;
+    for (offset, data) in pieces {
+        if let Some((from, to)) = overlap(*offset, data, length, index) {
+            let source = &data[(from - offset) as usize..(to - offset) as usize];
+            let target = HEADER_BYTES + (from - block_start) as usize;
+            let target = &mut block[target..target + source.len()];
+            changed |= target != source;
+            target.copy_from_slice(source);
+        }
+    }
+    changed
+}
+
+#[cfg(test)]
+#[path = "overwrite_tests.rs"]
+mod tests;
