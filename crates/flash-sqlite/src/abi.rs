@@ -251,6 +251,7 @@ pub mod control {
     pub const POWERSAFE_OVERWRITE: c_int = 13;
     pub const HAS_MOVED: c_int = 20;
     pub const SYNC: c_int = 21;
+    pub const COMMIT_PHASETWO: c_int = 22;
 }
 
 /// Answers of `xDeviceCharacteristics`.

@@ -6,11 +6,11 @@ use std::sync::atomic::{Ordering, fence};
 
 use base::block::BLOCK_BYTES;
 use base::error::Code;
-use flash::{Error, FileHandle};
+use flash::Error;
 
 use crate::abi::{IoMethods, SqliteFile, characteristic, code, control, lock, open, shm};
 use crate::failure::Failure;
-use crate::image::{HEAD_WAITS_BYTES_MAX, Node, WAITS_BYTES_MAX, poisoned};
+use crate::image::{Node, poisoned};
 use crate::locks::ShmHold;
 use crate::vfs::{ImageUse, Vfs, split_full_name};
 
@@ -27,15 +27,12 @@ pub(crate) struct OpenFile {
     vfs: &'static Vfs,
     image: ImageUse,
     node: Arc<Node>,
-    handle: FileHandle,
     /// Tells connections apart.
     id: u64,
     lock_level: c_int,
     hold: ShmHold,
     is_read_only: bool,
     is_super_journal: bool,
-    is_log: bool,
-    waits_bytes_max: usize,
     delete_on_close: bool,
     keep_log: bool,
     powersafe_overwrite: bool,
@@ -88,7 +85,6 @@ impl OpenFile {
         vfs: &'static Vfs,
         image: ImageUse,
         node: Arc<Node>,
-        handle: FileHandle,
         id: u64,
         flags: c_int,
         is_read_only: bool,
@@ -97,19 +93,11 @@ impl OpenFile {
             vfs,
             image,
             node,
-            handle,
             id,
             lock_level: lock::NONE,
             hold: ShmHold::default(),
             is_read_only,
             is_super_journal: flags & open::SUPER_JOURNAL != 0,
-            is_log: flags & open::WAL != 0,
-            // Only the end of a log is a commit by itself, without any later write that it would go before.
-            waits_bytes_max: if flags & open::WAL != 0 {
-                HEAD_WAITS_BYTES_MAX
-            } else {
-                WAITS_BYTES_MAX
-            },
             delete_on_close: flags & open::DELETEONCLOSE != 0,
             keep_log: false,
             powersafe_overwrite: true,
@@ -132,7 +120,7 @@ impl OpenFile {
             memory.unmap(&mut self.hold);
         }
         let name = self.node.name.clone();
-        let mut closed = self.image.close_file(self.handle, self.node);
+        let mut closed = self.image.close_file(&self.node);
         if self.delete_on_close && closed.is_ok() {
             closed = self.image.delete(&name);
         }
@@ -172,7 +160,13 @@ impl OpenFile {
                     let copy = (self.vfs.sqlite.mprintf)(c"%s".as_ptr(), self.vfs.name.as_ptr());
                     *argument.cast::<*mut c_char>() = copy;
                 }
-                control::HAS_MOVED => *number = c_int::from(self.image.is_deleted(self.handle)),
+                control::HAS_MOVED => *number = c_int::from(self.image.is_deleted(&self.node)),
+                // A transaction has ended, which without syncs may be writes that wait: a process that is killed must
+                // not take them along.
+                control::COMMIT_PHASETWO => {
+                    let put = self.image.put_waiting();
+                    put.map_err(self.failed(code::IOERR_WRITE))?;
+                }
                 control::SYNC if !argument.is_null() => {
                     let name = CStr::from_ptr(argument.cast()).to_bytes();
                     self.require_same_image(name, code::IOERR_FSYNC)?;
@@ -241,7 +235,7 @@ unsafe extern "C" fn read_method(
             // The bytes may be uninitialised: nobody reads them before they are written.
             std::ptr::write_bytes(out.cast::<u8>(), 0, bytes);
             let buffer = std::slice::from_raw_parts_mut(out.cast::<u8>(), bytes);
-            let read = open.image.read(open.handle, offset, buffer);
+            let read = open.image.read(&open.node, offset, buffer);
             let count = read.map_err(open.failed(code::IOERR_READ))?;
             buffer[count..].fill(0);
             Ok(if count < bytes {
@@ -273,14 +267,8 @@ unsafe extern "C" fn write_method(
                     code::IOERR_WRITE,
                 )?;
             }
-            if open.is_log && offset == 0 {
-                // A new head: the log begins again, and every frame behind the head has become void. Without them
-                // what follows is appended, which costs a fraction of overwriting.
-                let emptied = open.image.truncate(open.handle, 0);
-                emptied.map_err(open.failed(code::IOERR_WRITE))?;
-            }
             open.image
-                .write(open.handle, &open.node, offset, data, open.waits_bytes_max)
+                .write(&open.node, offset, data)
                 .map_err(open.failed(code::IOERR_WRITE))?;
             Ok(code::OK)
         })
@@ -294,7 +282,7 @@ unsafe extern "C" fn truncate_method(file: *mut SqliteFile, length: i64) -> c_in
             let Ok(length) = u64::try_from(length) else {
                 return Ok(code::IOERR_TRUNCATE);
             };
-            let truncated = open.image.truncate(open.handle, length);
+            let truncated = open.image.truncate(&open.node, length);
             truncated.map_err(open.failed(code::IOERR_TRUNCATE))?;
             Ok(code::OK)
         })
@@ -305,7 +293,8 @@ unsafe extern "C" fn sync_method(file: *mut SqliteFile, _flags: c_int) -> c_int 
     // SAFETY: SQLite passes an open file.
     unsafe {
         method(file, code::IOERR_FSYNC, |open| {
-            open.image.sync().map_err(open.failed(code::IOERR_FSYNC))?;
+            let synced = open.image.sync(&open.node);
+            synced.map_err(open.failed(code::IOERR_FSYNC))?;
             Ok(code::OK)
         })
     }
@@ -317,7 +306,7 @@ unsafe extern "C" fn file_size_method(file: *mut SqliteFile, out: *mut i64) -> c
         method(file, code::IOERR_FSTAT, |open| {
             let length = open
                 .image
-                .length(open.handle)
+                .length(&open.node)
                 .map_err(open.failed(code::IOERR_FSTAT))?;
             *out = i64::try_from(length).unwrap_or(i64::MAX);
             Ok(code::OK)
@@ -347,8 +336,7 @@ unsafe extern "C" fn unlock_method(file: *mut SqliteFile, level: c_int) -> c_int
     // SAFETY: SQLite passes an open file.
     unsafe {
         method(file, code::IOERR_LOCK, |open| {
-            // The end of a transaction, which without syncs may be a write that waits: a process that is killed
-            // must not take it along.
+            // As above, for a version of SQLite that does not say so.
             let put = if open.lock_level > lock::SHARED {
                 open.image.put_waiting()
             } else {

@@ -1,17 +1,42 @@
 //! An image against a model that knows neither waiting nor a device.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use base::block::{BlockDevice, DeviceError};
-use base::sim::{Random, SimDevice};
-use flash::{Error, FileHandle, FormatOptions, Store};
+use base::block::{BlockDevice, Counters, DeviceError, Geometry};
+use base::sim::{Keep, Random, SimDevice};
+use flash::{Error, FormatOptions, Store};
 
-use super::{HEAD_WAITS_BYTES_MAX, Image, Images, Node, Opening, WAITS_BYTES_MAX};
+use super::{Image, Images, Kind, Node, Opening};
 
 /// One device, given out once.
-struct One(Mutex<Option<SimDevice>>);
+struct One(Mutex<Option<Shared>>);
+
+struct Shared(Arc<Mutex<SimDevice>>);
+
+impl BlockDevice for Shared {
+    fn geometry(&self) -> Geometry {
+        self.0.lock().unwrap().geometry()
+    }
+    fn read(&mut self, first_block: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        self.0.lock().unwrap().read(first_block, buffer)
+    }
+    fn write(&mut self, first_block: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.0.lock().unwrap().write(first_block, data)
+    }
+    fn flush(&mut self) -> Result<(), DeviceError> {
+        self.0.lock().unwrap().flush()
+    }
+    fn discard(&mut self, first_block: u64, block_count: u64) -> Result<(), DeviceError> {
+        self.0.lock().unwrap().discard(first_block, block_count)
+    }
+    fn counters(&self) -> Counters {
+        self.0.lock().unwrap().counters()
+    }
+    fn reset_write_blocks_max(&mut self) {
+        self.0.lock().unwrap().reset_write_blocks_max();
+    }
+}
 
 impl Images for One {
     fn locate(&self, path: &Path) -> std::io::Result<PathBuf> {
@@ -28,6 +53,12 @@ impl Images for One {
 }
 
 fn image(blocks: u64) -> Image {
+    let (image, _) = counted_image(blocks);
+    image
+}
+
+/// The counters of the device can be read while the image is open.
+fn counted_image(blocks: u64) -> (Image, Arc<Mutex<SimDevice>>) {
     let options = FormatOptions {
         files_max: 8,
         name_bytes_max: 64,
@@ -35,81 +66,103 @@ fn image(blocks: u64) -> Image {
         hash_key: [8; 16],
     };
     let store = Store::format(SimDevice::new(blocks, 1), &options).unwrap();
-    let images = One(Mutex::new(Some(store.close().unwrap())));
-    Image::open(&images, Path::new("image")).unwrap()
+    let device = Arc::new(Mutex::new(store.close().unwrap()));
+    let images = One(Mutex::new(Some(Shared(Arc::clone(&device)))));
+    let image = Image::open(&images, Path::new("image")).unwrap();
+    (image, device)
 }
 
-fn open(image: &Image, name: &str) -> (FileHandle, Arc<Node>) {
+const DATABASE: &str = "plant.db";
+const JOURNAL: &str = "plant.db-journal";
+const LOG: &str = "plant.db-wal";
+
+fn open(image: &Image, name: &str) -> Arc<Node> {
     let how = Opening {
+        kind: match name {
+            JOURNAL => Kind::Journal,
+            _ if name.ends_with("-wal") => Kind::Log,
+            _ => Kind::Database,
+        },
         create: true,
         exclusive: false,
     };
     image.open_file(name, how).unwrap()
 }
 
-fn content(image: &Image, file: FileHandle) -> Vec<u8> {
-    let mut bytes = vec![0xee; image.length(file).unwrap() as usize + 10];
-    let count = image.read(file, 0, &mut bytes).unwrap();
+fn content(image: &Image, node: &Arc<Node>) -> Vec<u8> {
+    let mut bytes = vec![0xee; image.length(node).unwrap() as usize + 10];
+    let count = image.read(node, 0, &mut bytes).unwrap();
     bytes.truncate(count);
     bytes
 }
 
+/// What a power cut leaves of a file if everything unflushed is lost.
+fn durable(device: &Mutex<SimDevice>, name: &str) -> Option<Vec<u8>> {
+    let device = device.lock().unwrap().crash_image(&|_| Keep::Lost);
+    let mut store = Store::open(device, &flash::OpenOptions::default()).unwrap();
+    let file = store.open_file(name).ok()?;
+    let mut bytes = vec![0xee; store.length(file).unwrap() as usize];
+    assert_eq!(store.read(file, 0, &mut bytes).unwrap(), bytes.len());
+    Some(bytes)
+}
+
 #[test]
 fn what_waits_is_read_measured_cut_and_overwritten_like_all_else() {
-    // What may wait is a property of the kind of file.
-    let kinds = [
-        ("plant.db", WAITS_BYTES_MAX),
-        ("plant.db-wal", HEAD_WAITS_BYTES_MAX),
-        ("plant.db-journal", WAITS_BYTES_MAX),
-    ];
-    for seed in 0..20 {
+    let names = [DATABASE, LOG, JOURNAL, "other.db"];
+    for seed in 0..40 {
         let mut random = Random::new(seed);
         let image = image(4096);
-        let mut open_files: Vec<_> = kinds.iter().map(|(name, _)| open(&image, name)).collect();
-        let mut model: HashMap<usize, Vec<u8>> = HashMap::new();
+        let mut nodes: Vec<_> = names.iter().map(|name| open(&image, name)).collect();
+        let mut model = vec![Vec::new(); names.len()];
         for step in 0..300 {
-            let which = random.index(3);
-            let (name, waits) = kinds[which];
-            let (file, node) = open_files[which].clone();
-            let expected = model.entry(which).or_default();
+            let which = random.index(names.len());
+            let (name, node) = (names[which], Arc::clone(&nodes[which]));
+            let expected = &mut model[which];
             match random.below(12) {
                 0..=6 => {
                     let length = expected.len();
-                    let offset = match random.below(4) {
+                    let offset = match random.below(5) {
                         0 => random.index(length + 1),
                         1 => length.saturating_sub(random.index(100)),
+                        2 if name == DATABASE => length / 4096 * 4096,
                         _ => length,
                     };
                     let bytes = [4, 24, 28, 64, 65, 512, 4096][random.index(7)];
                     let mut data = vec![0; bytes];
                     random.fill(&mut data);
-                    image
-                        .write(file, &node, offset as u64, &data, waits)
-                        .unwrap();
-                    expected.resize(length.max(offset + bytes), 0);
+                    // A journal that begins with zero has ended.
+                    data[0] |= 1;
+                    image.write(&node, offset as u64, &data).unwrap();
+                    if name == LOG && offset == 0 {
+                        expected.clear();
+                    }
+                    expected.resize(expected.len().max(offset + bytes), 0);
                     expected[offset..offset + bytes].copy_from_slice(&data);
                 }
                 7 => {
-                    let length = random.index(expected.len() + 50);
-                    image.truncate(file, length as u64).unwrap();
+                    let mut length = random.index(expected.len() + 50);
+                    if random.below(4) == 0 {
+                        length = 0;
+                    }
+                    image.truncate(&node, length as u64).unwrap();
                     expected.resize(length, 0);
                 }
-                8 => image.sync().unwrap(),
+                8 => image.sync(&node).unwrap(),
                 9 => {
-                    image.close_file(file, node).unwrap();
-                    open_files[which] = open(&image, name);
+                    image.close_file(&node).unwrap();
+                    nodes[which] = open(&image, name);
                 }
                 10 if random.coin() => {
                     image.delete(name).unwrap();
-                    assert!(image.is_deleted(file) && content(&image, file).is_empty());
-                    image.close_file(file, node).unwrap();
+                    assert!(image.is_deleted(&node) && content(&image, &node).is_empty());
+                    image.close_file(&node).unwrap();
                     expected.clear();
-                    open_files[which] = open(&image, name);
+                    nodes[which] = open(&image, name);
                 }
                 _ => {
                     let from = random.index(expected.len() + 1);
                     let mut part = vec![0xee; random.index(6000)];
-                    let count = image.read(file, from as u64, &mut part).unwrap();
+                    let count = image.read(&node, from as u64, &mut part).unwrap();
                     assert_eq!(
                         part[..count],
                         expected[from..][..count],
@@ -118,99 +171,241 @@ fn what_waits_is_read_measured_cut_and_overwritten_like_all_else() {
                     assert!(count == part.len() || from + count == expected.len());
                 }
             }
-            let (file, _) = open_files[which];
+            let length = model[which].len() as u64;
             assert_eq!(
                 image.length_by_name(name).unwrap(),
-                model[&which].len() as u64
+                length,
+                "seed {seed}, step {step}"
             );
-            assert_eq!(image.length(file).unwrap(), model[&which].len() as u64);
+            assert_eq!(image.length(&nodes[which]).unwrap(), length);
         }
-        for (which, (file, _)) in open_files.iter().enumerate() {
-            let expected = model.get(&which).cloned().unwrap_or_default();
-            assert_eq!(content(&image, *file), expected, "seed {seed}");
+        for (node, expected) in nodes.iter().zip(&model) {
+            assert_eq!(content(&image, node), *expected, "seed {seed}");
+        }
+    }
+}
+
+/// As SQLite writes a transaction that changes two pages.
+fn transaction(image: &Image, database: &Arc<Node>, fill: u8) -> Arc<Node> {
+    let journal = open(image, JOURNAL);
+    image.write(&journal, 0, &[9; 512]).unwrap();
+    for record in 0..2 {
+        image
+            .write(&journal, 512 + record * 4104, &[8; 4104])
+            .unwrap();
+    }
+    image.sync(&journal).unwrap();
+    for page in [0, 3] {
+        let mut bytes = vec![1; 4096];
+        bytes[20..60].fill(fill);
+        image.write(database, page * 4096, &bytes).unwrap();
+    }
+    image.sync(database).unwrap();
+    journal
+}
+
+#[test]
+fn a_small_transaction_is_one_record_however_its_journal_ends() {
+    type End = fn(&Image, &Arc<Node>);
+    let ends: [(&str, End); 3] = [
+        ("deleted", |image, journal| {
+            image.close_file(journal).unwrap();
+            image.delete(JOURNAL).unwrap();
+        }),
+        ("emptied", |image, journal| {
+            image.truncate(journal, 0).unwrap();
+            image.sync(journal).unwrap();
+            image.close_file(journal).unwrap();
+        }),
+        ("voided", |image, journal| {
+            image.write(journal, 0, &[0; 28]).unwrap();
+            image.sync(journal).unwrap();
+            image.close_file(journal).unwrap();
+        }),
+    ];
+    for (name, end) in ends {
+        let (image, device) = counted_image(512);
+        let database = open(&image, DATABASE);
+        image.write(&database, 0, &[1; 5 * 4096]).unwrap();
+        image.sync(&database).unwrap();
+        let before = durable(&device, DATABASE).unwrap();
+        for fill in 2..6 {
+            let start = device.lock().unwrap().counters();
+            let journal = transaction(&image, &database, fill);
+            let middle = device.lock().unwrap().counters();
+            assert_eq!(
+                (middle.writes, middle.flushes),
+                (start.writes, start.flushes),
+                "{name}: nothing is committed yet"
+            );
+            assert!(image.length_by_name(JOURNAL).unwrap() > 0, "{name}");
+            end(&image, &journal);
+            let done = device.lock().unwrap().counters();
+            // The record, and the two blocks in their places.
+            assert_eq!(
+                (done.writes - start.writes, done.flushes - start.flushes),
+                (3, 1),
+                "{name}"
+            );
+            let after = durable(&device, DATABASE).unwrap();
+            assert_eq!(after, content(&image, &database));
+            assert!(after[20..60] == [fill; 40] && after != before, "{name}");
+            assert!(durable(&device, JOURNAL).is_none(), "{name}");
         }
     }
 }
 
 #[test]
+fn another_file_makes_a_transaction_go_to_the_store_in_its_order() {
+    let (image, device) = counted_image(512);
+    let database = open(&image, DATABASE);
+    let other = open(&image, "other.db");
+    image.write(&database, 0, &[1; 5 * 4096]).unwrap();
+    image.write(&other, 0, &[1; 4096]).unwrap();
+    image.sync(&other).unwrap();
+    let journal = transaction(&image, &database, 7);
+    image.write(&other, 0, &[2; 4096]).unwrap();
+    image.sync(&other).unwrap();
+    // The journal is durable, and only then was the database changed.
+    let journaled = durable(&device, JOURNAL).unwrap();
+    assert_eq!(journaled, content(&image, &journal));
+    assert_eq!(journaled.len(), 512 + 2 * 4104);
+    assert_eq!(durable(&device, DATABASE).unwrap()[20..60], [7; 40]);
+    image.close_file(&journal).unwrap();
+    image.delete(JOURNAL).unwrap();
+    assert!(durable(&device, JOURNAL).is_none());
+    assert_eq!(durable(&device, "other.db").unwrap(), [2; 4096]);
+}
+
+#[test]
+fn a_journal_that_is_left_behind_is_found_and_can_be_played_back() {
+    let (image, device) = counted_image(512);
+    let database = open(&image, DATABASE);
+    image.write(&database, 0, &[1; 5 * 4096]).unwrap();
+    image.sync(&database).unwrap();
+    let journal = transaction(&image, &database, 7);
+    // The connection is gone; the next one finds the journal, by its name and without making it.
+    image.close_file(&journal).unwrap();
+    assert_eq!(image.length_by_name(JOURNAL).unwrap(), 512 + 2 * 4104);
+    let how = Opening {
+        kind: Kind::Journal,
+        create: false,
+        exclusive: false,
+    };
+    let start = device.lock().unwrap().counters();
+    let journal = image.open_file(JOURNAL, how).unwrap();
+    assert_eq!(content(&image, &journal)[..512], [9; 512]);
+    image.sync(&journal).unwrap();
+    for page in [0, 3] {
+        image.write(&database, page * 4096, &[1; 4096]).unwrap();
+    }
+    image.truncate(&database, 5 * 4096).unwrap();
+    image.sync(&database).unwrap();
+    image.close_file(&journal).unwrap();
+    image.delete(JOURNAL).unwrap();
+    let end = device.lock().unwrap().counters();
+    // The database has never been changed.
+    assert_eq!((end.writes, end.flushes), (start.writes, start.flushes));
+    assert_eq!(content(&image, &database), [1; 5 * 4096]);
+    assert!(image.open_file(JOURNAL, how).is_err());
+}
+
+#[test]
+fn names_and_heads_are_asked_of_the_device_once() {
+    let (image, device) = counted_image(512);
+    let database = open(&image, DATABASE);
+    image.write(&database, 0, &[1; 8192]).unwrap();
+    image.sync(&database).unwrap();
+    let look = || {
+        let mut counter = [0; 16];
+        assert_eq!(image.read(&database, 24, &mut counter).unwrap(), 16);
+        assert!(image.length_by_name(JOURNAL).is_err());
+        assert!(image.length_by_name(LOG).is_err());
+        counter
+    };
+    look();
+    let before = device.lock().unwrap().counters().reads;
+    assert_eq!(look(), [1; 16]);
+    assert_eq!(device.lock().unwrap().counters().reads, before);
+    // What changes is seen.
+    image.write(&database, 0, &[2; 4096]).unwrap();
+    image.sync(&database).unwrap();
+    assert_eq!(look(), [2; 16]);
+    image.write(&database, 30, &[3; 2]).unwrap();
+    image.sync(&database).unwrap();
+    assert_eq!(look()[5..9], [2, 3, 3, 2]);
+    image.truncate(&database, 32).unwrap();
+    image.truncate(&database, 4096).unwrap();
+    assert_eq!(look()[6..9], [3, 3, 0]);
+    let journal = open(&image, JOURNAL);
+    image.write(&journal, 0, &[9; 600]).unwrap();
+    assert_eq!(image.length_by_name(JOURNAL).unwrap(), 600);
+}
+
+#[test]
 fn on_a_full_store_what_waits_stops_nothing_but_its_own_file() {
-    let image = image(256);
-    let (database, database_node) = open(&image, "plant.db");
-    let (journal, journal_node) = open(&image, "plant.db-journal");
-    image
-        .write(database, &database_node, 0, &[1; 8192], WAITS_BYTES_MAX)
-        .unwrap();
-    image.sync().unwrap();
-    let (filler, filler_node) = open(&image, "filler");
+    let (image, device) = counted_image(256);
+    let database = open(&image, DATABASE);
+    let journal = open(&image, JOURNAL);
+    image.write(&database, 0, &[1; 8192]).unwrap();
+    image.sync(&database).unwrap();
+    // Logs do not wait.
+    let filler = open(&image, "filler-wal");
     let full = (0..4096_u64).find_map(|place| {
-        image
-            .write(
-                filler,
-                &filler_node,
-                place * 2048,
-                &[2; 2048],
-                HEAD_WAITS_BYTES_MAX,
-            )
-            .err()
+        let piece = [2; 2048];
+        image.write(&filler, place * 2048, &piece).err()
     });
     assert!(matches!(full, Some(Error::Full)), "{full:?}");
     // More than what may be left, and less than what may wait.
     let record = [3; 4096];
-    for place in 0..15 {
-        image
-            .write(
-                journal,
-                &journal_node,
-                place * 4096,
-                &record,
-                WAITS_BYTES_MAX,
-            )
-            .unwrap();
-    }
-    assert!(matches!(image.sync(), Err(Error::Full)));
-    // Rolling back: the database is written in its place, and the journal can still be read.
-    image
-        .write(database, &database_node, 0, &[4; 4096], WAITS_BYTES_MAX)
-        .unwrap();
-    assert_eq!(content(&image, journal), vec![3; 15 * 4096]);
-    assert_eq!(
-        content(&image, database)[..4097],
-        [vec![4; 4096], vec![1]].concat()
-    );
+    let write_records = |places: std::ops::Range<u64>| {
+        places
+            .map(|place| image.write(&journal, place * 4096, &record))
+            .find(Result::is_err)
+    };
+    assert!(write_records(0..15).is_none());
+    image.sync(&journal).unwrap();
+    image.write(&database, 0, &[4; 4096]).unwrap();
+    image.sync(&database).unwrap();
+    // Another file takes no notice.
+    image.write(&filler, 2048, &[5; 100]).unwrap();
+    image.sync(&filler).unwrap();
+    assert_eq!(content(&image, &journal), vec![3; 15 * 4096]);
+    // A change in its place needs no room, and the end of the journal makes it.
+    image.truncate(&journal, 0).unwrap();
+    let expected = [[4; 4096], [1; 4096]].concat();
+    assert_eq!(durable(&device, DATABASE).unwrap(), expected);
+    // One that needs room is refused at the end of its journal, and can be taken back.
+    assert!(write_records(0..2).is_none());
+    image.sync(&journal).unwrap();
+    image.write(&database, 0, &[6; 4096]).unwrap();
+    image.write(&database, 8192, &[6; 60_000]).unwrap();
+    image.sync(&database).unwrap();
+    assert!(matches!(image.truncate(&journal, 0), Err(Error::Full)));
+    image.write(&database, 0, &[4; 4096]).unwrap();
+    image.truncate(&database, 8192).unwrap();
+    image.sync(&database).unwrap();
+    image.truncate(&journal, 0).unwrap();
+    assert_eq!(content(&image, &database), expected);
+    // A journal of which the first part cannot be put away can be read to roll back, and ended.
+    let refused = write_records(0..40);
+    assert!(matches!(refused, Some(Err(Error::Full))), "{refused:?}");
+    assert!(matches!(write_records(16..17), Some(Err(Error::Full))));
+    assert_eq!(content(&image, &journal), vec![3; 16 * 4096]);
+    image.write(&database, 0, &[4; 4096]).unwrap();
+    image.sync(&database).unwrap();
+    image.truncate(&journal, 0).unwrap();
+    assert_eq!(image.length(&journal).unwrap(), 0);
+    image.delete(JOURNAL).unwrap();
+    image.sync(&database).unwrap();
+    assert_eq!(durable(&device, DATABASE).unwrap(), expected);
+    image.delete("filler-wal").unwrap();
     assert!(matches!(
-        image.write(journal, &journal_node, 0, &[0; 28], WAITS_BYTES_MAX),
-        Err(Error::Full)
+        image.write(&filler, 0, &[2]),
+        Err(Error::StaleHandle)
     ));
-    // The journal is emptied, which never needs room.
-    image.truncate(journal, 0).unwrap();
-    image.sync().unwrap();
-    assert_eq!(image.length(journal).unwrap(), 0);
-    // As is one that has something left of it.
-    for place in 0..15 {
-        image
-            .write(
-                journal,
-                &journal_node,
-                place * 4096,
-                &record,
-                WAITS_BYTES_MAX,
-            )
-            .unwrap();
-    }
-    image.delete("plant.db-journal").unwrap();
-    image.sync().unwrap();
-    image.delete("filler").unwrap();
-    image
-        .write(filler, &filler_node, 0, &[2], WAITS_BYTES_MAX)
-        .unwrap_err();
-    image
-        .write(
-            database,
-            &database_node,
-            8192,
-            &[5; 60_000],
-            HEAD_WAITS_BYTES_MAX,
-        )
-        .unwrap();
-    assert_eq!(image.length(database).unwrap(), 68_192);
+    image.write(&database, 8192, &[5; 60_000]).unwrap();
+    assert_eq!(image.length(&database).unwrap(), 68_192);
+    image.sync(&database).unwrap();
+    assert_eq!(durable(&device, DATABASE).unwrap().len(), 68_192);
 }

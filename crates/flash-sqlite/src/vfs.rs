@@ -18,7 +18,8 @@ use flash::Error;
 use crate::abi::{ACCESS_EXISTS, Sqlite, SqliteFile, SqliteVfs, Symbol, code, open};
 use crate::failure::Failure;
 use crate::file::{KeelFile, OpenFile, put_open_file};
-use crate::image::{Image, Images, Opening, Registry};
+use crate::image::{Image, Images, Kind, Opening};
+use crate::registry::Registry;
 
 /// Name under which the extension registers its VFS.
 pub const VFS_NAME: &CStr = c"keel";
@@ -259,10 +260,11 @@ impl Vfs {
         };
         let create = flags & open::CREATE != 0;
         let how = Opening {
+            kind: Kind::of(flags),
             create: create && !image.is_read_only,
             exclusive: create && flags & open::EXCLUSIVE != 0,
         };
-        let (handle, node) = image.open_file(flat, how).map_err(|error| {
+        let node = image.open_file(flat, how).map_err(|error| {
             let otherwise = match error.code() {
                 Code::Io => code::IOERR,
                 _ => code::CANTOPEN,
@@ -275,7 +277,6 @@ impl Vfs {
             self,
             image,
             node,
-            handle,
             id,
             flags,
             is_read_only,

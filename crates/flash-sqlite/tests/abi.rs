@@ -121,7 +121,8 @@ fn expected() -> Vec<(String, i64)> {
         VFSNAME,
         POWERSAFE_OVERWRITE,
         HAS_MOVED,
-        SYNC
+        SYNC,
+        COMMIT_PHASETWO
     );
     constants!(
         "SQLITE_IOCAP_",

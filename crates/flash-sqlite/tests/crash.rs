@@ -7,12 +7,18 @@ mod common;
 use std::collections::HashSet;
 
 use base::sim::{Keep, Random, SimDevice};
-use common::script::{BLOCKS, SCRIPT, Scenario, dump, scenario};
+use common::script::{BLOCKS, SCRIPT, Scenario, dump, large_scenario, scenario, small_scenario};
 use common::{Moment, formatted, insert, remove, uri, value};
 use rusqlite::{Connection, OpenFlags};
 
 /// Up to this many unflushed writes every subset is tried.
 const SUBSETS_ALL_MAX: usize = 5;
+
+/// So that SQLite writes pages to the database before a transaction ends.
+const OVERFLOWING: &str = "PRAGMA cache_size = 5; PRAGMA cache_spill = 5";
+
+/// Kills that are judged in each scenario.
+const KILLS_MAX: usize = 120;
 
 /// Random images for each cut beyond those.
 const SAMPLES: usize = 4;
@@ -109,6 +115,57 @@ fn write_ahead_log() {
     explore(&scenario("wal", "wal", 4));
 }
 
+/// Transactions that change few pages go to the store without their journal.
+#[test]
+fn small_transactions_without_a_journal_in_the_store() {
+    for (name, journal, identity) in [
+        ("small delete", "delete", 71),
+        ("small truncate", "truncate", 72),
+        ("small persist", "persist", 73),
+    ] {
+        explore(&small_scenario(name, journal, identity));
+    }
+}
+
+/// The database stays locked between the transactions, and SQLite ends a journal by zeros over its head.
+#[test]
+fn small_transactions_of_one_connection_alone() {
+    for (name, journal, identity) in [("alone", "delete", 74), ("alone, wal", "wal", 75)] {
+        explore(&Scenario {
+            pragmas: "PRAGMA locking_mode = exclusive",
+            ..small_scenario(name, journal, identity)
+        });
+    }
+}
+
+/// Pages go to the database before the transaction ends, and the journal goes on behind them.
+#[test]
+fn transactions_that_overflow_the_cache() {
+    for (name, journal, identity) in [
+        ("overflowing", "delete", 76),
+        ("overflowing persist", "persist", 77),
+    ] {
+        explore(&Scenario {
+            pragmas: OVERFLOWING,
+            ..large_scenario(name, journal, identity)
+        });
+    }
+}
+
+/// After nearly each transaction there is a checkpoint, and the log begins again with the next.
+#[test]
+fn a_log_that_begins_again_and_again() {
+    explore(&small_scenario("restarting", "wal", 78));
+}
+
+#[test]
+fn small_transactions_over_two_databases() {
+    explore(&Scenario {
+        two_databases: true,
+        ..small_scenario("small, two databases", "delete", 79)
+    });
+}
+
 #[test]
 fn two_databases_in_one_transaction() {
     explore(&Scenario {
@@ -121,25 +178,38 @@ fn two_databases_in_one_transaction() {
 /// to bear that even without any sync.
 #[test]
 fn a_kill_is_borne_without_syncs() {
-    for (name, journal, identity) in [
-        ("killed-delete", "delete", 11),
-        ("killed-truncate", "truncate", 12),
-        ("killed-persist", "persist", 13),
-        ("killed-wal", "wal", 14),
+    let exclusive = "PRAGMA locking_mode = exclusive";
+    for (name, journal, pragmas, identity) in [
+        ("killed-delete", "delete", "", 11),
+        ("killed-truncate", "truncate", "", 12),
+        ("killed-persist", "persist", "", 13),
+        ("killed-wal", "wal", "", 14),
+        ("killed-alone", "persist", exclusive, 18),
+        ("killed-alone-wal", "wal", exclusive, 19),
+        ("killed-overflowing", "delete", OVERFLOWING, 20),
     ] {
-        let scenario = Scenario {
-            synchronous: "OFF",
-            ..scenario(name, journal, identity)
-        };
-        let (models, moments) = scenario.record(name);
-        let kills = moments.len();
-        for moment in moments {
-            let device = moment.device.crash_image(&|_| Keep::Whole);
-            scenario
-                .judge(name, device, moment.acknowledged, &models)
-                .unwrap_or_else(|what| panic!("{what}"));
+        for scenario in [
+            scenario(name, journal, identity),
+            small_scenario(name, journal, identity),
+            large_scenario(name, journal, identity),
+        ] {
+            let scenario = Scenario {
+                synchronous: "OFF",
+                pragmas,
+                ..scenario
+            };
+            let (models, moments) = scenario.record(name);
+            let kills = moments.len();
+            for moment in selection(moments, KILLS_MAX) {
+                let device = moment.device.crash_image(&|_| Keep::Whole);
+                scenario
+                    .judge(name, device, moment.acknowledged, &models)
+                    .unwrap_or_else(|what| panic!("{what}"));
+            }
+            println!(
+                "kills of SQLite without syncs, {name}: {kills}, up to {KILLS_MAX} of them judged"
+            );
         }
-        println!("kills of SQLite without syncs, {journal}: {kills} states judged");
     }
 }
 

@@ -18,6 +18,10 @@ use rusqlite::{Connection, OpenFlags, ffi};
 /// Name of the VFS whose images are simulated.
 pub const SIM_VFS: &CStr = c"keelsim";
 
+/// Another one with the same images, which knows nothing of what the first has open: copies of open images can be
+/// looked at by it.
+pub const OTHER_SIM_VFS: &CStr = c"keelsimother";
+
 /// A device as it was just after a write request, and how many transactions had been acknowledged by then.
 #[derive(Clone)]
 pub struct Moment {
@@ -168,8 +172,10 @@ pub fn linked_sqlite() -> Sqlite {
 pub fn insert(name: &str, device: SimDevice) -> Shared {
     static REGISTERED: OnceLock<()> = OnceLock::new();
     REGISTERED.get_or_init(|| {
-        // SAFETY: the functions are those of the linked SQLite.
-        unsafe { register(linked_sqlite(), SIM_VFS, Box::new(SimImages)) }.expect("registers");
+        for name in [SIM_VFS, OTHER_SIM_VFS] {
+            // SAFETY: the functions are those of the linked SQLite.
+            unsafe { register(linked_sqlite(), name, Box::new(SimImages)) }.expect("registers");
+        }
     });
     let shared = Arc::new(Mutex::new(Machine {
         device,

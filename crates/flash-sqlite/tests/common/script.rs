@@ -27,6 +27,49 @@ pub const SCRIPT: &[&str] = &[
     "INSERT INTO event SELECT id, sensor FROM reading",
 ];
 
+/// Many transactions that change few pages: those that a store takes without a journal, and some that it does not; the
+/// database grows and shrinks between.
+pub const SMALL_SCRIPT: &[&str] = &[
+    "CREATE TABLE reading (id INTEGER PRIMARY KEY, sensor TEXT, value REAL, raw BLOB)",
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 90)
+     INSERT INTO reading SELECT i, 'sensor-' || (i % 7), i * 0.5, printf('%d%.*c', i, 150, 'n') FROM n",
+    "INSERT INTO reading VALUES (100, 'kitchen', 21.5, zeroblob(100))",
+    "UPDATE reading SET value = 7 WHERE id = 100",
+    "UPDATE reading SET value = value + 1 WHERE id = 3",
+    "UPDATE reading SET value = value + 1 WHERE id IN (2, 80)",
+    "INSERT INTO reading VALUES (101, 'attic', 17, zeroblob(1000))",
+    "UPDATE reading SET sensor = 'cellar' WHERE id IN (1, 30, 60, 90)",
+    "INSERT INTO reading VALUES (102, 'attic', 18, zeroblob(1500))",
+    "INSERT INTO reading VALUES (103, 'attic', 19, zeroblob(1500))",
+    "DELETE FROM reading WHERE id = 101",
+    "UPDATE reading SET raw = zeroblob(1400) WHERE id = 103",
+    "INSERT INTO reading VALUES (104, 'roof', 20, zeroblob(9000))",
+    "UPDATE reading SET value = value * 2 WHERE id = 50",
+    "DELETE FROM reading WHERE id = 104",
+    "UPDATE reading SET value = value * 2 WHERE id = 51",
+    "CREATE TABLE event (at INTEGER, what TEXT)",
+    "INSERT INTO event VALUES (1, 'moved')",
+    "INSERT INTO event VALUES (2, 'moved back')",
+    "UPDATE event SET what = 'stayed' WHERE at = 2",
+    "INSERT INTO event SELECT id, sensor FROM reading WHERE id < 20",
+    "UPDATE reading SET value = 0 WHERE id = 90",
+    "DELETE FROM event WHERE at = 1",
+    "UPDATE reading SET raw = NULL WHERE id BETWEEN 20 AND 70",
+    "INSERT INTO event VALUES (3, 'ended')",
+];
+
+/// Transactions that change many pages more than once.
+pub const LARGE_SCRIPT: &[&str] = &[
+    "CREATE TABLE reading (id INTEGER PRIMARY KEY, sensor TEXT, value REAL, raw BLOB);
+     CREATE INDEX by_sensor ON reading (sensor, value)",
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 150)
+     INSERT INTO reading SELECT i, 'sensor-' || (i % 7), i * 0.5, printf('%d%.*c', i, 700, 'n') FROM n",
+    "UPDATE reading SET value = value + 1; UPDATE reading SET raw = zeroblob(700) WHERE id % 2 = 0",
+    "UPDATE reading SET value = 5 WHERE id = 7",
+    "DELETE FROM reading WHERE id % 3 = 0; UPDATE reading SET sensor = sensor || '-north'",
+    "INSERT INTO reading SELECT id + 1000, sensor, value, raw FROM reading; UPDATE reading SET value = value * 2",
+];
+
 /// Everything that the databases hold, as text.
 pub fn dump(connection: &Connection, schemas: &[&str]) -> rusqlite::Result<String> {
     let mut text = String::new();
@@ -65,6 +108,9 @@ pub struct Scenario {
     pub states_max: usize,
     /// `FULL`, or `OFF` for cuts that are no power cuts.
     pub synchronous: &'static str,
+    pub script: &'static [&'static str],
+    /// Run after each opening.
+    pub pragmas: &'static str,
     /// Of the store: tests run side by side, and copies of one store are not opened together.
     pub identity: u8,
 }
@@ -96,8 +142,8 @@ impl Scenario {
             assert_eq!(mode, self.journal);
         }
         connection.execute_batch(&format!(
-            "PRAGMA synchronous = {}; PRAGMA wal_autocheckpoint = {}",
-            self.synchronous, self.checkpoint_pages
+            "PRAGMA synchronous = {}; PRAGMA wal_autocheckpoint = {}; {}",
+            self.synchronous, self.checkpoint_pages, self.pragmas
         ))?;
         Ok(connection)
     }
@@ -127,7 +173,7 @@ impl Scenario {
         let connection = self.prepare(image).expect("opens");
         let mut models = vec![dump(&connection, self.schemas()).expect("dumps")];
         machine.lock().unwrap().records = true;
-        for sql in SCRIPT {
+        for sql in self.script {
             connection
                 .execute_batch(&self.statements(sql))
                 .expect("commits");
@@ -193,6 +239,24 @@ impl Scenario {
     }
 }
 
+/// As [`scenario`], with the script of small transactions.
+pub fn small_scenario(name: &'static str, journal: &'static str, identity: u8) -> Scenario {
+    Scenario {
+        script: SMALL_SCRIPT,
+        checkpoint_pages: 1,
+        ..scenario(name, journal, identity)
+    }
+}
+
+/// As [`scenario`], with the script of large transactions.
+pub fn large_scenario(name: &'static str, journal: &'static str, identity: u8) -> Scenario {
+    Scenario {
+        script: LARGE_SCRIPT,
+        states_max: 800,
+        ..scenario(name, journal, identity)
+    }
+}
+
 /// The script with one database in a journal mode.
 pub fn scenario(name: &'static str, journal: &'static str, identity: u8) -> Scenario {
     Scenario {
@@ -202,6 +266,8 @@ pub fn scenario(name: &'static str, journal: &'static str, identity: u8) -> Scen
         checkpoint_pages: 8,
         states_max: STATES_MAX,
         synchronous: "FULL",
+        script: SCRIPT,
+        pragmas: "",
         identity,
     }
 }

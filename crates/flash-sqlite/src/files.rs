@@ -1,0 +1,753 @@
+//! The files of an open store, and what waits to be written to them.
+//!
+//! Nobody else changes the store while it is open here, so what is known of it stays true: which names there are not,
+//! and the first bytes of a file, which SQLite asks for at the start of each transaction.
+//!
+//! Invariant: what waits goes to the store in the order in which SQLite wrote it, with the syncs between. Only a
+//! transaction of which the store has nothing yet may go there all at once, without its journal.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use base::block::BlockDevice;
+use flash::{Error, FileHandle, Store};
+
+use crate::image::{Kind, Node, OPEN_FILES_MAX, Opening};
+use crate::waiting::{Batch, Held};
+
+/// Appends of up to so many bytes to a log wait for the write that follows. SQLite writes the head of a frame by itself
+/// just before its content; waiting saves one device write for each.
+const HEAD_WAITS_BYTES_MAX: usize = 64;
+
+/// Of a journal, and of a database, so many bytes wait.
+pub(crate) const WAITS_BYTES_MAX: usize = 64 << 10;
+
+/// The first bytes of a file that are remembered: the head of a database.
+const HEAD_BYTES: usize = 100;
+
+/// Names that are known not to exist.
+const ABSENT_MAX: usize = 64;
+
+/// What SQLite adds to the name of a database for its journal.
+pub(crate) const JOURNAL_ENDING: &str = "-journal";
+
+/// And for its log.
+const LOG_ENDING: &str = "-wal";
+
+/// What the image knows of a file.
+struct File {
+    node: Arc<Node>,
+    /// `None` while the store has no such file: it has no content yet, or was deleted.
+    handle: Option<FileHandle>,
+    /// Open files of SQLite's.
+    users: usize,
+    /// The first bytes that the store has.
+    head: Option<[u8; HEAD_BYTES]>,
+}
+
+pub(crate) struct Files {
+    store: Store<Box<dyn BlockDevice>>,
+    files: HashMap<String, File>,
+    /// Names that the store does not have, oldest first.
+    absent: Vec<String>,
+    /// A write that waits. It came before all that waits in the batch.
+    held: Option<Held>,
+    /// Writes to a database that wait, behind those to its journal.
+    batch: Option<Batch>,
+}
+
+/// How SQLite says that a journal counts no more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Deleted,
+    Emptied,
+    /// Zeros over its head.
+    Voided,
+}
+
+// ---- files and names ----
+
+impl Files {
+    pub(crate) fn new(store: Store<Box<dyn BlockDevice>>) -> Self {
+        Self {
+            store,
+            files: HashMap::new(),
+            absent: Vec::new(),
+            held: None,
+            batch: None,
+        }
+    }
+
+    /// Closes the store.
+    pub(crate) fn close(mut self) -> Result<(), Error> {
+        // What is left of a transaction that has not ended, and of which the store has nothing, is let go.
+        let put = self.put_unless_left_out();
+        put.and(self.store.close().map(drop))
+    }
+
+    pub(crate) fn is_deleted(&self, node: &Arc<Node>) -> bool {
+        self.file(node).is_none()
+    }
+
+    /// What is known of an open file; `None` when it was deleted.
+    fn file(&self, node: &Arc<Node>) -> Option<&File> {
+        let file = self.files.get(&node.name)?;
+        Arc::ptr_eq(&file.node, node).then_some(file)
+    }
+
+    fn file_mut(&mut self, node: &Arc<Node>) -> Option<&mut File> {
+        let file = self.files.get_mut(&node.name)?;
+        Arc::ptr_eq(&file.node, node).then_some(file)
+    }
+
+    fn handle(&self, node: &Arc<Node>) -> Option<FileHandle> {
+        self.file(node)?.handle
+    }
+
+    /// The file in the store, which is made if it was not there yet.
+    fn handle_or_create(&mut self, node: &Arc<Node>) -> Result<FileHandle, Error> {
+        let Some(file) = self.file(node) else {
+            return Err(Error::StaleHandle);
+        };
+        if let Some(handle) = file.handle {
+            return Ok(handle);
+        }
+        let handle = self.store.create(&node.name)?;
+        self.absent.retain(|absent| *absent != node.name);
+        if let Some(file) = self.file_mut(node) {
+            file.handle = Some(handle);
+        }
+        Ok(handle)
+    }
+
+    fn is_absent(&self, name: &str) -> bool {
+        self.absent.iter().any(|absent| absent == name)
+    }
+
+    fn note_absent(&mut self, name: &str) {
+        if !self.is_absent(name) {
+            if self.absent.len() == ABSENT_MAX {
+                self.absent.remove(0);
+            }
+            self.absent.push(name.to_owned());
+        }
+    }
+
+    pub(crate) fn open_file(&mut self, name: &str, how: Opening) -> Result<Arc<Node>, Error> {
+        if let Some(file) = self.files.get(name) {
+            let node = Arc::clone(&file.node);
+            if how.exclusive {
+                return Err(Error::Exists);
+            }
+            if how.create || self.length(&node)? > 0 || self.handle(&node).is_some() {
+                if let Some(file) = self.file_mut(&node) {
+                    file.users += 1;
+                }
+                return Ok(node);
+            }
+            return Err(Error::NotFound);
+        }
+        if self.files.len() >= OPEN_FILES_MAX {
+            return Err(Error::TooManyOpenFiles);
+        }
+        let found = if self.is_absent(name) {
+            None
+        } else {
+            match self.store.open_file(name) {
+                Ok(handle) if how.exclusive => {
+                    self.store.close_file(handle);
+                    return Err(Error::Exists);
+                }
+                Ok(handle) => Some(handle),
+                Err(Error::NotFound) => {
+                    self.note_absent(name);
+                    None
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let handle = match found {
+            Some(handle) => Some(handle),
+            None if !how.create => return Err(Error::NotFound),
+            None if how.kind.may_be_absent() => None,
+            None => {
+                // What waits may be a part of the transaction over several databases that this file is for.
+                self.put_all()?;
+                let handle = self.store.create(name)?;
+                self.absent.retain(|absent| absent != name);
+                Some(handle)
+            }
+        };
+        let node = Arc::new(Node::new(name, how.kind));
+        let file = File {
+            node: Arc::clone(&node),
+            handle,
+            users: 1,
+            head: None,
+        };
+        self.files.insert(name.to_owned(), file);
+        Ok(node)
+    }
+
+    pub(crate) fn close_file(&mut self, node: &Arc<Node>) -> Result<(), Error> {
+        let Some(file) = self.file_mut(node) else {
+            return Ok(());
+        };
+        file.users -= 1;
+        let is_last = file.users == 0;
+        let waits = self.waits(node);
+        // SQLite closes a journal before it deletes it; and one that it leaves behind is found by the next connection.
+        let put = if is_last && waits && !self.journal_can_be_left_out() {
+            self.put_all()
+        } else {
+            Ok(())
+        };
+        if put.is_err() && is_last {
+            self.held.take_if(|held| Arc::ptr_eq(&held.node, node));
+            self.batch.take_if(|batch| Arc::ptr_eq(&batch.node, node));
+        }
+        self.forget_unused(node);
+        put
+    }
+
+    /// Whether anything of this file waits.
+    fn waits(&self, node: &Arc<Node>) -> bool {
+        let held = self.held.as_ref().map(|held| &held.node);
+        let batch = self.batch.as_ref().map(|batch| &batch.node);
+        held.into_iter()
+            .chain(batch)
+            .any(|waiting| Arc::ptr_eq(waiting, node))
+    }
+
+    /// Closes a file in the store that nobody has open and of which nothing waits.
+    fn forget_unused(&mut self, node: &Arc<Node>) {
+        if !self.waits(node)
+            && let Some(file) = self.file(node)
+            && file.users == 0
+        {
+            if let Some(handle) = file.handle {
+                self.store.close_file(handle);
+            }
+            self.files.remove(&node.name);
+        }
+    }
+
+    pub(crate) fn delete(&mut self, name: &str) -> Result<(), Error> {
+        if let Some(file) = self.files.get(name) {
+            let node = Arc::clone(&file.node);
+            if node.kind == Kind::Journal {
+                return self.end_journal(&node, End::Deleted);
+            }
+            self.held.take_if(|held| Arc::ptr_eq(&held.node, &node));
+            self.batch.take_if(|batch| Arc::ptr_eq(&batch.node, &node));
+        }
+        if name.ends_with(JOURNAL_ENDING) || name.ends_with(LOG_ENDING) {
+            self.put_before(name)?;
+        } else {
+            // The end of a super-journal commits what waits.
+            self.put_all()?;
+        }
+        self.delete_now(name)
+    }
+
+    fn delete_now(&mut self, name: &str) -> Result<(), Error> {
+        let is_in_store = match self.files.get(name) {
+            Some(file) => file.handle.is_some(),
+            None => !self.is_absent(name),
+        };
+        let deleted = if is_in_store {
+            self.store.delete(name)
+        } else if self.files.contains_key(name) {
+            Ok(())
+        } else {
+            Err(Error::NotFound)
+        };
+        if matches!(deleted, Ok(()) | Err(Error::NotFound)) {
+            // Whoever has it open finds it empty.
+            self.files.remove(name);
+            self.note_absent(name);
+        }
+        deleted
+    }
+
+    pub(crate) fn length_by_name(&mut self, name: &str) -> Result<u64, Error> {
+        if let Some(file) = self.files.get(name) {
+            let node = Arc::clone(&file.node);
+            return self.length(&node);
+        }
+        if self.is_absent(name) {
+            return Err(Error::NotFound);
+        }
+        match self.store.stat(name) {
+            Err(Error::NotFound) => {
+                self.note_absent(name);
+                Err(Error::NotFound)
+            }
+            found => Ok(found?.length_bytes),
+        }
+    }
+}
+
+// ---- content ----
+
+impl Files {
+    /// Length without what waits.
+    fn length_in_store(&self, node: &Arc<Node>) -> Result<u64, Error> {
+        match self.handle(node).map(|handle| self.store.length(handle)) {
+            None | Some(Err(Error::StaleHandle)) => Ok(0),
+            Some(length) => length,
+        }
+    }
+
+    pub(crate) fn length(&self, node: &Arc<Node>) -> Result<u64, Error> {
+        let mut length = self.length_in_store(node)?;
+        if let Some(held) = self.held_of(node) {
+            length = length.max(held.end());
+        }
+        if let Some(batch) = self.batch_of(node) {
+            length = length.max(batch.end());
+        }
+        Ok(length)
+    }
+
+    pub(crate) fn read(
+        &mut self,
+        node: &Arc<Node>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, Error> {
+        let mut count = self.read_in_store(node, offset, buffer)?;
+        // What waits may begin behind the end.
+        buffer[count..].fill(0);
+        if let Some(held) = self.held_of(node) {
+            count = count.max(held.read(offset, buffer));
+        }
+        if let Some(batch) = self.batch_of(node) {
+            count = count.max(batch.read(offset, buffer));
+        }
+        Ok(count)
+    }
+
+    fn read_in_store(
+        &mut self,
+        node: &Arc<Node>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, Error> {
+        let Some(file) = self.file(node) else {
+            return Ok(0);
+        };
+        let Some(handle) = file.handle else {
+            return Ok(0);
+        };
+        let end = offset.saturating_add(buffer.len() as u64);
+        if end > HEAD_BYTES as u64 || self.store.length(handle)? < HEAD_BYTES as u64 {
+            return self.store.read(handle, offset, buffer);
+        }
+        let head = if let Some(head) = file.head {
+            head
+        } else {
+            let mut head = [0; HEAD_BYTES];
+            self.store.read(handle, 0, &mut head)?;
+            if let Some(file) = self.file_mut(node) {
+                file.head = Some(head);
+            }
+            head
+        };
+        buffer.copy_from_slice(&head[offset as usize..end as usize]);
+        Ok(buffer.len())
+    }
+
+    /// Takes note of bytes that the store has been given, or may have been: `None`.
+    fn note_head(&mut self, node: &Arc<Node>, offset: u64, data: Option<&[u8]>) {
+        if let Some(file) = self.file_mut(node)
+            && offset < HEAD_BYTES as u64
+        {
+            let whole = data.filter(|_| offset == 0);
+            file.head = whole.and_then(|data| data.first_chunk().copied());
+        }
+    }
+
+    /// Writes without waiting, as cheaply as the store can.
+    fn write_now(&mut self, node: &Arc<Node>, offset: u64, data: &[u8]) -> Result<(), Error> {
+        let handle = self.handle_or_create(node)?;
+        self.note_head(node, offset, None);
+        if self.store.length(handle)? == offset {
+            self.store.append_nosync(handle, data)
+        } else {
+            self.store.write_at_nosync(handle, offset, data)
+        }
+    }
+
+    pub(crate) fn truncate(&mut self, node: &Arc<Node>, length: u64) -> Result<(), Error> {
+        if node.kind == Kind::Journal && length == 0 {
+            return self.end_journal(node, End::Emptied);
+        }
+        if let Some(held) = self.held.take_if(|held| Arc::ptr_eq(&held.node, node)) {
+            self.held = held.cut(length);
+        }
+        let is_batch = |batch: &mut Batch| Arc::ptr_eq(&batch.node, node);
+        if let Some(batch) = self.batch.take_if(is_batch) {
+            self.batch = batch.cut(length);
+            if self.length_in_store(node)? == length {
+                // All that goes had only been waiting.
+                return Ok(());
+            }
+        }
+        self.put_before(&node.name)?;
+        self.truncate_now(node, length)
+    }
+
+    fn truncate_now(&mut self, node: &Arc<Node>, length: u64) -> Result<(), Error> {
+        if self.length_in_store(node)? == length {
+            return Ok(());
+        }
+        let handle = self.handle_or_create(node)?;
+        self.note_head(node, 0, None);
+        self.store.truncate(handle, length)
+    }
+}
+
+// ---- what waits ----
+
+impl Files {
+    fn held_of(&self, node: &Arc<Node>) -> Option<&Held> {
+        self.held
+            .as_ref()
+            .filter(|held| Arc::ptr_eq(&held.node, node))
+    }
+
+    fn batch_of(&self, node: &Arc<Node>) -> Option<&Batch> {
+        self.batch
+            .as_ref()
+            .filter(|batch| Arc::ptr_eq(&batch.node, node))
+    }
+
+    /// Whether all of a journal that has not ended waits, and nothing of it is in the store; so nothing of what it is
+    /// for is there either.
+    fn journal_can_be_left_out(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.is_whole_journal)
+    }
+
+    /// Whether a journal in the store says nothing: it has no content, or zeros for a head.
+    fn is_void(&mut self, node: &Arc<Node>) -> Result<bool, Error> {
+        let mut first = [0];
+        let count = self.read_in_store(node, 0, &mut first)?;
+        Ok(count == 0 || first == [0])
+    }
+
+    /// Whether what waits belongs to the file called `name`, or to its journal, or to the database of that journal.
+    fn is_concerned(&self, name: &str) -> bool {
+        let is_own = |node: &Node| {
+            let database = node.name.as_str();
+            node.name == name
+                || node.is_journal_of(name)
+                || name.strip_suffix(JOURNAL_ENDING) == Some(database)
+        };
+        self.held.as_ref().is_some_and(|held| is_own(&held.node))
+            || self.batch.as_ref().is_some_and(|batch| is_own(&batch.node))
+    }
+
+    /// Gives the store what waits, before a change of the file called `name`. If that has nothing to do with what
+    /// waits, it must not fail for want of room: SQLite rolls back on a full store.
+    fn put_before(&mut self, name: &str) -> Result<(), Error> {
+        let is_concerned = self.is_concerned(name);
+        let is_held = self
+            .held
+            .as_ref()
+            .is_some_and(|held| held.node.name == name);
+        let put = if is_held {
+            self.put_all()
+        } else {
+            self.put_all_that_fits()
+        };
+        match put {
+            Err(error) if is_no_room(&error) && !is_concerned => Ok(()),
+            put => put,
+        }
+    }
+
+    /// Gives the store all that waits, in the order in which it came, with the syncs between. What fails goes on
+    /// waiting: SQLite has been told that it was written.
+    fn put_all(&mut self) -> Result<(), Error> {
+        self.put_held()?;
+        self.put_rest()
+    }
+
+    /// As [`put_all`](Self::put_all), but a journal that was refused for want of room stays behind. SQLite knows that
+    /// it was, and can only roll back: what it writes to the database then is what that has held before.
+    fn put_all_that_fits(&mut self) -> Result<(), Error> {
+        let was_refused = self.held.as_ref().is_some_and(|held| held.was_refused);
+        match self.put_held() {
+            Err(error) if is_no_room(&error) && was_refused => {}
+            put => put?,
+        }
+        self.put_rest()
+    }
+
+    /// Gives the store what waits, except for a transaction that has not ended and of which the store has nothing.
+    /// Where there is no room for it, it goes on waiting: that is for the sync to tell.
+    pub(crate) fn put_waiting(&mut self) -> Result<(), Error> {
+        match self.put_unless_left_out() {
+            Err(error) if is_no_room(&error) => Ok(()),
+            put => put,
+        }
+    }
+
+    fn put_unless_left_out(&mut self) -> Result<(), Error> {
+        if self.journal_can_be_left_out() {
+            Ok(())
+        } else {
+            self.put_all_that_fits()
+        }
+    }
+
+    fn put_held(&mut self) -> Result<(), Error> {
+        if let Some(mut held) = self.held.take() {
+            let is_open = self.file(&held.node).is_some();
+            if is_open && let Err(error) = self.write_now(&held.node, held.offset, &held.bytes) {
+                held.was_refused = is_no_room(&error);
+                // A part of it may be there.
+                held.is_whole_journal &= self.is_void(&held.node).unwrap_or(false);
+                self.held = Some(held);
+                return Err(error);
+            }
+            let is_synced = held.is_synced;
+            self.forget_unused(&held.node);
+            if is_synced {
+                self.store.sync()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put_rest(&mut self) -> Result<(), Error> {
+        if let Some(batch) = self.batch.take() {
+            let put = self.put_batch(&batch, false);
+            if let Err(error) = put {
+                self.batch = Some(batch);
+                return Err(error);
+            }
+            self.forget_unused(&batch.node);
+            if batch.is_synced {
+                self.store.sync()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the store a batch; at once, if that is asked for: false if it is too much for that.
+    fn put_batch(&mut self, batch: &Batch, at_once: bool) -> Result<bool, Error> {
+        if self.file(&batch.node).is_none() {
+            return Ok(true);
+        }
+        let handle = self.handle_or_create(&batch.node)?;
+        let joined = batch.joined();
+        let pieces: Vec<(u64, &[u8])> = joined
+            .iter()
+            .map(|(offset, data)| (*offset, data.as_slice()))
+            .collect();
+        let put = if at_once {
+            self.store.write_pieces_at_once(handle, &pieces)
+        } else {
+            self.store
+                .write_pieces_nosync(handle, &pieces)
+                .map(|()| true)
+        };
+        if !matches!(put, Ok(false)) {
+            for (offset, data) in &pieces {
+                let known = put.is_ok().then_some(*data);
+                self.note_head(&batch.node, *offset, known);
+            }
+        }
+        put
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        node: &Arc<Node>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), Error> {
+        if self.is_deleted(node) {
+            return Err(Error::StaleHandle);
+        }
+        match node.kind {
+            Kind::Database => self.write_database(node, offset, data),
+            Kind::Journal => self.write_journal(node, offset, data),
+            Kind::Log => {
+                if offset == 0 {
+                    // A new head: the log begins again, and every frame behind the head has become void. Without
+                    // them what follows is appended, which costs a fraction of overwriting.
+                    self.truncate(node, 0)?;
+                }
+                self.write_log(node, offset, data)
+            }
+            Kind::SuperJournal => {
+                self.put_all()?;
+                self.write_now(node, offset, data)
+            }
+        }
+    }
+
+    fn write_database(&mut self, node: &Arc<Node>, offset: u64, data: &[u8]) -> Result<(), Error> {
+        let behind_its_journal = |held: &Held| held.node.is_journal_of(&node.name);
+        let may_stay = self.held.as_ref().is_none_or(behind_its_journal)
+            && (self.batch.is_none() || self.batch_of(node).is_some());
+        if !may_stay {
+            self.put_before(&node.name)?;
+        }
+        if self
+            .held
+            .as_ref()
+            .is_some_and(|held| !behind_its_journal(held))
+            || self.batch.is_some() && self.batch_of(node).is_none()
+        {
+            // Something else has to wait, on a full store.
+            return self.write_now(node, offset, data);
+        }
+        let batch = self
+            .batch
+            .get_or_insert_with(|| Batch::new(Arc::clone(node)));
+        if batch.add(offset, data) {
+            return Ok(());
+        }
+        self.put_all()?;
+        if data.len() > WAITS_BYTES_MAX {
+            return self.write_now(node, offset, data);
+        }
+        let mut batch = Batch::new(Arc::clone(node));
+        batch.add(offset, data);
+        self.batch = Some(batch);
+        Ok(())
+    }
+
+    fn write_journal(&mut self, node: &Arc<Node>, offset: u64, data: &[u8]) -> Result<(), Error> {
+        if offset == 0 && data.first() == Some(&0) {
+            return self.end_journal(node, End::Voided);
+        }
+        if self.batch.is_none()
+            && let Some(held) = &mut self.held
+            && Arc::ptr_eq(&held.node, node)
+            && held.add(offset, data)
+        {
+            return Ok(());
+        }
+        self.put_before(&node.name)?;
+        if self.held.is_some() || self.batch.is_some() || data.len() > WAITS_BYTES_MAX {
+            return self.write_now(node, offset, data);
+        }
+        let mut held = Held::new(Arc::clone(node), offset, data);
+        held.is_whole_journal = offset == 0 && self.is_void(node)?;
+        self.held = Some(held);
+        Ok(())
+    }
+
+    fn write_log(&mut self, node: &Arc<Node>, offset: u64, data: &[u8]) -> Result<(), Error> {
+        if let Some(held) = &mut self.held
+            && Arc::ptr_eq(&held.node, node)
+            && held.end() == offset
+        {
+            held.bytes.extend_from_slice(data);
+            if held.bytes.len() <= HEAD_WAITS_BYTES_MAX {
+                return Ok(());
+            }
+            let put = self.put_all();
+            // If it failed: a head without its content is worth nothing, SQLite writes both again.
+            self.held = None;
+            return put;
+        }
+        self.put_before(&node.name)?;
+        let may_wait = self.held.is_none() && self.batch.is_none();
+        if may_wait && data.len() <= HEAD_WAITS_BYTES_MAX && self.length_in_store(node)? == offset {
+            self.held = Some(Held::new(Arc::clone(node), offset, data));
+            Ok(())
+        } else {
+            self.write_now(node, offset, data)
+        }
+    }
+
+    /// Makes durable what was written to the file.
+    ///
+    /// But for a transaction whose journal has not ended and is not in the store: until then nothing has been
+    /// committed, so nothing can be lost. SQLite syncs the journal before it changes the database, and the database
+    /// before it ends the journal; when the journal ends, all of that is done at once, or in this order.
+    pub(crate) fn sync(&mut self, node: &Arc<Node>) -> Result<(), Error> {
+        let is_database = self.batch_of(node).is_some();
+        if let Some(held) = &mut self.held
+            && held.is_whole_journal
+        {
+            if Arc::ptr_eq(&held.node, node) {
+                // Also before SQLite plays it back.
+                held.is_synced = true;
+                return Ok(());
+            }
+            if let Some(batch) = &mut self.batch
+                && is_database
+                && held.is_synced
+            {
+                batch.is_synced = true;
+                return Ok(());
+            }
+        }
+        self.put_before(&node.name)?;
+        self.store.sync()
+    }
+
+    /// A journal counts no more: what it was for is committed, or was rolled back.
+    fn end_journal(&mut self, node: &Arc<Node>, end: End) -> Result<(), Error> {
+        if self.held_of(node).is_some() && self.journal_can_be_left_out() {
+            self.commit_without_journal()?;
+        }
+        if self.batch.is_none() {
+            // No change of the database is left behind it.
+            self.held.take_if(|held| Arc::ptr_eq(&held.node, node));
+        }
+        self.put_all_that_fits()?;
+        match end {
+            End::Deleted => self.delete_now(&node.name)?,
+            End::Emptied => self.truncate_now(node, 0)?,
+            End::Voided => {
+                if !self.is_void(node)? {
+                    self.write_now(node, 0, &[0; VOID_BYTES])?;
+                }
+            }
+        }
+        self.forget_unused(node);
+        Ok(())
+    }
+
+    /// Makes the changes of a transaction all at once, if they are few enough, so that its journal need not be
+    /// written. Otherwise everything goes on waiting.
+    fn commit_without_journal(&mut self) -> Result<(), Error> {
+        let Some(batch) = self.batch.take() else {
+            return Ok(());
+        };
+        match self.put_batch(&batch, true) {
+            Ok(true) => {
+                self.held = None;
+                self.forget_unused(&batch.node);
+                // What was changed is durable; what only grew may not be.
+                if batch.is_synced {
+                    self.store.sync()?;
+                }
+                Ok(())
+            }
+            Ok(false) => {
+                self.batch = Some(batch);
+                Ok(())
+            }
+            Err(error) => {
+                self.batch = Some(batch);
+                Err(error)
+            }
+        }
+    }
+}
+
+fn is_no_room(error: &Error) -> bool {
+    matches!(error, Error::Full | Error::NameTableFull)
+}
+
+/// Bytes of a journal's head that SQLite overwrites with zeros.
+const VOID_BYTES: usize = 28;

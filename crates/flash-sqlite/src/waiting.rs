@@ -1,0 +1,163 @@
+//! Writes that the store does not have yet.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::files::WAITS_BYTES_MAX;
+use crate::image::Node;
+
+/// One piece of a journal or a log, or all of a journal.
+pub(crate) struct Held {
+    pub(crate) node: Arc<Node>,
+    pub(crate) offset: u64,
+    pub(crate) bytes: Vec<u8>,
+    /// SQLite has asked for these bytes to be durable before what follows.
+    pub(crate) is_synced: bool,
+    /// It is a journal from its first byte on, and what the store has under its name says nothing.
+    pub(crate) is_whole_journal: bool,
+    /// The store had no room for it, and SQLite knows.
+    pub(crate) was_refused: bool,
+}
+
+impl Held {
+    pub(crate) fn new(node: Arc<Node>, offset: u64, data: &[u8]) -> Self {
+        Self {
+            node,
+            offset,
+            bytes: data.to_vec(),
+            is_synced: false,
+            is_whole_journal: false,
+            was_refused: false,
+        }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.bytes.len() as u64
+    }
+
+    /// Takes bytes that follow, or replace some; false if they do neither, or there are too many.
+    pub(crate) fn add(&mut self, offset: u64, data: &[u8]) -> bool {
+        let Some(start) = offset.checked_sub(self.offset) else {
+            return false;
+        };
+        let end = start.saturating_add(data.len() as u64);
+        if start > self.bytes.len() as u64 || end > WAITS_BYTES_MAX as u64 {
+            return false;
+        }
+        let (start, end) = (start as usize, end as usize);
+        self.bytes.resize(self.bytes.len().max(end), 0);
+        self.bytes[start..end].copy_from_slice(data);
+        self.is_synced = false;
+        true
+    }
+
+    /// What is left when the file is cut to `length` bytes.
+    pub(crate) fn cut(mut self, length: u64) -> Option<Self> {
+        let kept = length.saturating_sub(self.offset);
+        self.bytes
+            .truncate(usize::try_from(kept).unwrap_or(usize::MAX));
+        (!self.bytes.is_empty()).then_some(self)
+    }
+
+    /// Puts the part of a buffer that waits here into it; returns where that ends.
+    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
+        copy_part(self.offset, &self.bytes, offset, buffer)
+    }
+}
+
+/// Writes to one database.
+pub(crate) struct Batch {
+    pub(crate) node: Arc<Node>,
+    /// By offset; they do not overlap.
+    pieces: BTreeMap<u64, Vec<u8>>,
+    bytes: usize,
+    /// SQLite has asked for them to be durable.
+    pub(crate) is_synced: bool,
+}
+
+impl Batch {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        Self {
+            node,
+            pieces: BTreeMap::new(),
+            bytes: 0,
+            is_synced: false,
+        }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        let last = self.pieces.last_key_value();
+        last.map_or(0, |(offset, data)| offset + data.len() as u64)
+    }
+
+    /// Takes a piece, perhaps in place of one of the same place and length; false if it overlaps with another, or
+    /// there would be too much.
+    pub(crate) fn add(&mut self, offset: u64, data: &[u8]) -> bool {
+        if let Some(known) = self.pieces.get_mut(&offset)
+            && known.len() == data.len()
+        {
+            known.copy_from_slice(data);
+            self.is_synced = false;
+            return true;
+        }
+        let Some(end) = offset.checked_add(data.len() as u64) else {
+            return false;
+        };
+        let before = self.pieces.range(..end).next_back();
+        let overlaps = before.is_some_and(|(start, piece)| start + piece.len() as u64 > offset);
+        if overlaps || self.bytes + data.len() > WAITS_BYTES_MAX {
+            return false;
+        }
+        self.bytes += data.len();
+        self.pieces.insert(offset, data.to_vec());
+        self.is_synced = false;
+        true
+    }
+
+    /// What is left when the file is cut to `length` bytes.
+    pub(crate) fn cut(mut self, length: u64) -> Option<Self> {
+        self.pieces.split_off(&length);
+        if let Some((start, last)) = self.pieces.iter_mut().next_back() {
+            let kept = usize::try_from(length - start).unwrap_or(usize::MAX);
+            last.truncate(kept);
+        }
+        self.bytes = self.pieces.values().map(Vec::len).sum();
+        (!self.pieces.is_empty()).then_some(self)
+    }
+
+    /// Puts the parts of a buffer that wait here into it; returns where the last of them ends.
+    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
+        let end = offset.saturating_add(buffer.len() as u64);
+        let ends = self
+            .pieces
+            .range(..end)
+            .map(|(start, piece)| copy_part(*start, piece, offset, buffer));
+        ends.max().unwrap_or(0)
+    }
+
+    /// The pieces, those that follow one another as one.
+    pub(crate) fn joined(&self) -> Vec<(u64, Vec<u8>)> {
+        let mut joined: Vec<(u64, Vec<u8>)> = Vec::new();
+        for (offset, data) in &self.pieces {
+            match joined.last_mut() {
+                Some((start, bytes)) if *start + bytes.len() as u64 == *offset => {
+                    bytes.extend_from_slice(data);
+                }
+                _ => joined.push((*offset, data.clone())),
+            }
+        }
+        joined
+    }
+}
+
+/// Copies what `bytes`, which stand at `start`, have of a buffer at `offset`; returns where that ends in the buffer.
+fn copy_part(start: u64, bytes: &[u8], offset: u64, buffer: &mut [u8]) -> usize {
+    let from = start.max(offset);
+    let to = (start + bytes.len() as u64).min(offset.saturating_add(buffer.len() as u64));
+    if from >= to {
+        return 0;
+    }
+    let source = &bytes[(from - start) as usize..(to - start) as usize];
+    buffer[(from - offset) as usize..(to - offset) as usize].copy_from_slice(source);
+    (to - offset) as usize
+}
