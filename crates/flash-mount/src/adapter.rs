@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -44,6 +45,20 @@ pub(crate) fn lock<D: BlockDevice>(shared: &Shared<D>) -> MutexGuard<'_, Option<
 
 pub(crate) struct Adapter<D: BlockDevice> {
     pub(crate) files: Shared<D>,
+    /// Nobody answers the kernel any more.
+    pub(crate) has_ended: Arc<AtomicBool>,
+    /// Called after that.
+    pub(crate) on_end: Option<Box<dyn FnOnce() + Send + Sync>>,
+}
+
+impl<D: BlockDevice> Drop for Adapter<D> {
+    // The only thing that happens whatever ends the session, a panic on its thread included.
+    fn drop(&mut self) {
+        self.has_ended.store(true, Ordering::SeqCst);
+        if let Some(on_end) = self.on_end.take() {
+            on_end();
+        }
+    }
 }
 
 impl<D: BlockDevice> Adapter<D> {
@@ -62,7 +77,7 @@ impl<D: BlockDevice> Adapter<D> {
                 let is_full = match position {
                     0 => reply.add(INodeNo(ROOT), after, FileType::Directory, "."),
                     1 => reply.add(INodeNo(ROOT), after, FileType::Directory, ".."),
-                    _ => match names.get((position - 2) as usize) {
+                    _ => match names.get(usize::try_from(position - 2).unwrap_or(usize::MAX)) {
                         Some((name, inode)) => {
                             reply.add(INodeNo(inode), after, FileType::RegularFile, name)
                         }
@@ -318,7 +333,7 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
         reply: ReplyWrite,
     ) {
         match self.with(|files| files.write(inode.0, offset, data, durability(flags))) {
-            Ok(()) => reply.written(data.len() as u32),
+            Ok(count) => reply.written(count as u32),
             Err(error) => reply.error(error),
         }
     }

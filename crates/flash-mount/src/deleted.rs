@@ -28,8 +28,8 @@ pub struct Leftovers {
     pub files_deleted: u64,
     /// Renames finished that had begun.
     pub renames_finished: u64,
-    /// The intent of a rename is damaged; hidden files were left in the store.
-    pub is_intent_damaged: bool,
+    /// Something of it cannot be read; hidden files may be left in the store.
+    pub is_damaged: bool,
 }
 
 /// The hidden names of a store.
@@ -64,27 +64,46 @@ impl Hidden {
 
     /// Deletes what an earlier mount could not delete. Costs one look-up unless there was one that was killed
     /// after it had hidden a file.
+    ///
+    /// Damage is no reason not to mount. Then hidden files stay: one of them may be the only copy of something.
+    ///
+    /// # Errors
+    /// Those of the device.
     pub(crate) fn clean_up<D: BlockDevice>(&mut self, store: &mut Store<D>) -> Result<Leftovers> {
         let mut found = Leftovers::default();
-        if !self.fits || !exists(store, &self.marker())? {
+        if !self.fits {
             return Ok(found);
         }
-        self.has_marker = true;
-        match self.finish_rename(store) {
-            Ok(finished) => found.renames_finished += u64::from(finished),
-            Err(Error::Damaged { .. }) => {
-                // One of the hidden files may be the only copy of something.
-                self.keeps_leftovers = true;
-                found.is_intent_damaged = true;
-                return Ok(found);
-            }
-            Err(error) => return Err(error),
+        let cleaned = self.clean_up_into(store, &mut found);
+        if let Err(error @ (Error::Device(_) | Error::Failed)) = cleaned {
+            return Err(error);
         }
+        if cleaned.is_err() {
+            found.is_damaged = true;
+            self.keeps_leftovers = true;
+            for number in 0..self.taken.len() {
+                // What cannot be looked at may be there, and hiding another file so would replace it.
+                let is_free = matches!(exists(store, &self.name(number as u16)), Ok(false));
+                self.taken[number] = !is_free;
+            }
+        }
+        Ok(found)
+    }
+
+    fn clean_up_into<D: BlockDevice>(
+        &mut self,
+        store: &mut Store<D>,
+        found: &mut Leftovers,
+    ) -> Result<()> {
+        if !exists(store, &self.marker())? {
+            return Ok(());
+        }
+        self.has_marker = true;
+        found.renames_finished += u64::from(self.finish_rename(store)?);
         for number in 0..self.taken.len() {
             found.files_deleted += u64::from(delete_if_there(store, &self.name(number as u16))?);
         }
-        self.remove_marker(store)?;
-        Ok(found)
+        self.remove_marker(store)
     }
 
     /// Renames the file called `name` to a hidden name; answers its number.
@@ -155,11 +174,9 @@ impl Hidden {
         });
         let deleted = store.delete(&intent);
         let hidden = hidden?;
-        // The renames are durable. An intent that is left over does nothing: `from` is gone.
-        deleted.or_else(|error| match error {
-            Error::Device(_) | Error::Failed => Ok(()),
-            other => Err(other),
-        })?;
+        // The renames are durable, so they have happened whatever became of the intent: `from` is gone, and the
+        // next mount finds nothing to do. One that could not be deleted for damage is replaced by the next.
+        deleted.ok();
         Ok(hidden)
     }
 
@@ -346,5 +363,56 @@ mod tests {
             }
         }
         assert!(after_old > 3 && after_new > 3, "{after_old} {after_new}");
+    }
+
+    /// Flips a bit in every block that holds these bytes, and opens the store again.
+    fn damaged(store: Store<SimDevice>, bytes: &[u8]) -> Store<SimDevice> {
+        let mut device = store.close().unwrap();
+        let holds = |device: &SimDevice, block: u64| {
+            let content = device.peek(block);
+            content.windows(bytes.len()).any(|window| window == bytes)
+        };
+        let hit: Vec<u64> = (0..4096).filter(|block| holds(&device, *block)).collect();
+        assert!(!hit.is_empty());
+        for block in hit {
+            device.inject_bit_rot(block, 12_345);
+        }
+        Store::open(device, &flash::OpenOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn what_a_damaged_note_speaks_of_is_kept() {
+        let mut store = store();
+        store.replace("config", b"the only copy").unwrap();
+        store.replace("other", b"x").unwrap();
+        let mut hidden = Hidden::of(&store);
+        let (_, kept) = hidden.hide(&mut store, "config").unwrap();
+        store.replace(&hidden.intent(), b"new\0config").unwrap();
+        let mut store = damaged(store, b"new\0config");
+        let mut hidden = Hidden::of(&store);
+        let found = hidden.clean_up(&mut store).unwrap();
+        assert!(found.is_damaged);
+        assert_eq!(found.files_deleted, 0);
+        // A file that is hidden from now on must not replace it, and neither the end nor the next mount delete it.
+        let (number, other) = hidden.hide(&mut store, "other").unwrap();
+        assert_eq!(number, 1);
+        assert_eq!(content(&mut store, &other), b"x");
+        hidden.delete(&mut store, number).unwrap();
+        hidden.end(&mut store).unwrap();
+        assert!(Hidden::of(&store).clean_up(&mut store).unwrap().is_damaged);
+        assert_eq!(content(&mut store, &kept), b"the only copy");
+    }
+
+    #[test]
+    fn a_damaged_table_is_no_reason_not_to_mount() {
+        let mut store = store();
+        store.replace("open", b"1").unwrap();
+        let mut hidden = Hidden::of(&store);
+        hidden.hide(&mut store, "open").unwrap();
+        let marker = hidden.marker();
+        let mut store = damaged(store, marker.as_bytes());
+        let mut hidden = Hidden::of(&store);
+        assert!(hidden.clean_up(&mut store).unwrap().is_damaged);
+        hidden.end(&mut store).unwrap();
     }
 }

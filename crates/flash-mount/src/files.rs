@@ -149,23 +149,22 @@ impl<D: BlockDevice> Files<D> {
         for handle in handles {
             self.store.close_file(handle);
         }
-        if !self.store.has_failed() {
-            let mut tidied = Ok(());
-            for number in numbers {
-                tidied = tidied.and(self.hidden.delete(&mut self.store, number));
-            }
-            let tidied = tidied.and_then(|()| self.hidden.end(&mut self.store));
-            match tidied {
-                // A read-only store has nothing hidden and nothing to sync.
-                Ok(()) | Err(Error::ReadOnly) => {}
-                Err(error) => return Err(error),
-            }
-            match self.store.sync() {
-                Ok(()) | Err(Error::ReadOnly) => {}
-                Err(error) => return Err(error),
-            }
+        if self.store.has_failed() {
+            return self.store.close();
         }
-        self.store.close()
+        let mut tidied = Ok(());
+        for number in numbers {
+            tidied = tidied.and(self.hidden.delete(&mut self.store, number));
+        }
+        let tidied = tidied.and_then(|()| self.hidden.end(&mut self.store));
+        // Whatever could not be tidied up: what programs have written comes first.
+        let synced = self.store.sync();
+        let device = self.store.close()?;
+        // A read-only store has nothing hidden and nothing to sync.
+        match synced.and(tidied) {
+            Ok(()) | Err(Error::ReadOnly) => Ok(device),
+            Err(error) => Err(error),
+        }
     }
 
     // ---- names ----
@@ -177,7 +176,8 @@ impl<D: BlockDevice> Files<D> {
         let inode = self
             .nodes
             .told(name, stat.file_id, Times::all(self.mounted));
-        self.attributes(inode)
+        // From here on nothing may fail: the kernel forgets only what it was told.
+        Ok(self.attributes_of_node(inode, stat.length_bytes))
     }
 
     pub(crate) fn forget(&mut self, inode: u64, count: u64) {
@@ -210,7 +210,7 @@ impl<D: BlockDevice> Files<D> {
             }
             _ => self.store.close_file(handle),
         }
-        self.attributes(inode)
+        Ok(self.attributes_of_node(inode, 0))
     }
 
     pub(crate) fn unlink(&mut self, parent: u64, name: &OsStr) -> Result<()> {
@@ -319,13 +319,14 @@ impl<D: BlockDevice> Files<D> {
         self.with_handle(inode, |store, handle| store.read(handle, offset, buffer))
     }
 
+    /// Writes `data`, or what there is room for; answers how many bytes.
     pub(crate) fn write(
         &mut self,
         inode: u64,
         offset: u64,
         data: &[u8],
         durability: Durability,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let end = offset.checked_add(data.len() as u64);
         if end.is_none_or(|end| end > self.length_max()) {
             return Err(Errno::EFBIG);
@@ -333,17 +334,22 @@ impl<D: BlockDevice> Files<D> {
         let is_durable = durability == Durability::AtOnce || self.is_always_durable;
         // Even a write that fails may have written something.
         self.is_unsynced |= !is_durable;
-        self.with_handle(inode, |store, handle| {
-            let is_append = offset == store.length(handle)?;
-            match (is_append, is_durable) {
+        let written = self.with_handle(inode, |store, handle| {
+            let length = store.length(handle)?;
+            let result = match (offset == length, is_durable) {
                 (true, true) => store.append(handle, data),
                 (true, false) => store.append_nosync(handle, data),
                 (false, true) => store.write_at(handle, offset, data),
                 (false, false) => store.write_at_nosync(handle, offset, data),
+            };
+            match result {
+                Ok(()) => Ok(data.len()),
+                Err(Error::Full) => written_although_full(store, handle, length, offset),
+                Err(error) => Err(error),
             }
         })?;
         self.changed(inode);
-        Ok(())
+        Ok(written)
     }
 
     pub(crate) fn sync(&mut self) -> Result<()> {
@@ -373,16 +379,12 @@ impl<D: BlockDevice> Files<D> {
             return Ok(self.directory_attributes());
         }
         let node = self.nodes.get(inode).ok_or(Errno::ESTALE)?;
-        let (times, is_hidden) = (node.times, node.hidden.is_some());
         let length = match (node.handle, node.name.clone()) {
             (Some(handle), _) => self.run(|store| store.length(handle))?,
             (None, Some(name)) => self.run(|store| store.stat(&name))?.length_bytes,
             (None, None) => return Err(Errno::ESTALE),
         };
-        let blocks =
-            length.div_ceil(PAYLOAD_BYTES as u64) * (BLOCK_BYTES as u64 / STAT_BLOCK_BYTES);
-        let links = u32::from(!is_hidden);
-        Ok(self.attributes_of(inode, times, length, blocks, links))
+        Ok(self.attributes_of_node(inode, length))
     }
 
     pub(crate) fn set_attributes(&mut self, inode: u64, change: &Change) -> Result<FileAttr> {
@@ -585,6 +587,19 @@ impl<D: BlockDevice> Files<D> {
         attributes
     }
 
+    /// Attributes of a file of this length.
+    fn attributes_of_node(&self, inode: u64, length: u64) -> FileAttr {
+        let (times, is_hidden) = self
+            .nodes
+            .get(inode)
+            .map_or((self.root_times, false), |node| {
+                (node.times, node.hidden.is_some())
+            });
+        let blocks =
+            length.div_ceil(PAYLOAD_BYTES as u64) * (BLOCK_BYTES as u64 / STAT_BLOCK_BYTES);
+        self.attributes_of(inode, times, length, blocks, u32::from(!is_hidden))
+    }
+
     fn attributes_of(
         &self,
         inode: u64,
@@ -613,6 +628,24 @@ impl<D: BlockDevice> Files<D> {
     }
 }
 
+/// Bytes that a write has added although the store was too full for all of it. Zeros of a gap that leads nowhere are
+/// taken back.
+fn written_although_full<D: BlockDevice>(
+    store: &mut Store<D>,
+    handle: FileHandle,
+    length_before: u64,
+    offset: u64,
+) -> flash::Result<usize> {
+    let length = store.length(handle)?;
+    if length > length_before.max(offset) {
+        return Ok((length - offset) as usize);
+    }
+    if length > length_before {
+        store.truncate(handle, length_before)?;
+    }
+    Err(Error::Full)
+}
+
 fn wall_time(clock: &dyn Clock) -> SystemTime {
     let milliseconds = u64::try_from(clock.wall_ms()).unwrap_or(0);
     SystemTime::UNIX_EPOCH + Duration::from_millis(milliseconds)
@@ -624,5 +657,121 @@ fn is_root(inode: u64) -> Result<()> {
         Ok(())
     } else {
         Err(Errno::ENOTDIR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::clock::SystemClock;
+    use base::sim::SimDevice;
+    use flash::FormatOptions;
+
+    fn files(blocks: u64) -> Files<SimDevice> {
+        let options = FormatOptions {
+            files_max: 200,
+            name_bytes_max: 255,
+            uuid: [1; 16],
+            hash_key: [2; 16],
+        };
+        let store = Store::format(SimDevice::new(blocks, 1), &options).unwrap();
+        let presentation = Presentation {
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+        };
+        Files::new(store, Box::new(SystemClock::new()), presentation, 8, false)
+    }
+
+    /// The inode of a new file, open; none when the store has no room for it.
+    fn created(files: &mut Files<SimDevice>, name: &str) -> Option<u64> {
+        let made = files.create(ROOT, OsStr::new(name), true);
+        made.ok().map(|attributes| attributes.ino.0)
+    }
+
+    #[test]
+    fn a_write_into_a_full_store_says_how_much_it_wrote() {
+        let (mut refused, mut cut_short) = (0, 0);
+        for seed in 0..24_u64 {
+            let mut state = seed;
+            let mut random = |limit: u64| {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % limit
+            };
+            // Free space in many small pieces, so that it ends in the middle of a write.
+            let mut files = files(600);
+            let mut names = Vec::new();
+            for round in 0..300 {
+                if random(3) == 0 && !names.is_empty() {
+                    let name: String = names.swap_remove(random(names.len() as u64) as usize);
+                    files.unlink(ROOT, OsStr::new(&name)).unwrap();
+                } else if let Some(inode) = created(&mut files, &format!("file {round}")) {
+                    let content = vec![1; 1 + random(30_000) as usize];
+                    files.write(inode, 0, &content, Durability::AtSync).ok();
+                    files.release(inode).unwrap();
+                    names.push(format!("file {round}"));
+                }
+            }
+            let Some(inode) = created(&mut files, "log") else {
+                continue;
+            };
+            let mut length = 0;
+            while let Some(name) = names.pop() {
+                let data = vec![7; 1 + random(100_000) as usize];
+                let gap = random(4) / 3 * random(40_000);
+                match files.write(inode, length + gap, &data, Durability::AtSync) {
+                    Ok(count) => {
+                        length += gap + count as u64;
+                        cut_short += u32::from(count < data.len());
+                    }
+                    Err(error) => {
+                        assert_eq!(error.code(), libc::ENOSPC);
+                        refused += 1;
+                        files.unlink(ROOT, OsStr::new(&name)).unwrap();
+                    }
+                }
+                assert_eq!(files.attributes(inode).unwrap().size, length, "{seed}");
+            }
+        }
+        assert!(refused > 20 && cut_short > 5, "{refused} {cut_short}");
+    }
+
+    #[test]
+    fn looking_a_file_up_reads_the_table_once() {
+        let mut files = files(600);
+        files.create(ROOT, OsStr::new("file"), false).unwrap();
+        let reads = |files: &Files<SimDevice>| files.statistics().device.reads;
+        let before = reads(&files);
+        files.store.stat("file").unwrap();
+        let once = reads(&files) - before;
+        files.lookup(ROOT, OsStr::new("file")).unwrap();
+        assert_eq!(reads(&files) - before, 2 * once);
+    }
+
+    #[test]
+    fn what_the_kernel_was_told_it_can_forget() {
+        let mut files = files(600);
+        for round in 0..50 {
+            let name = format!("file {round}");
+            let inode = created(&mut files, &name).unwrap();
+            files.lookup(ROOT, OsStr::new(&name)).unwrap();
+            files.open(inode).unwrap();
+            match round % 3 {
+                0 => files.unlink(ROOT, OsStr::new(&name)).unwrap(),
+                1 => {
+                    let names = [OsStr::new(&name), OsStr::new("target")];
+                    files.rename([ROOT; 2], names[0], names[1], true).unwrap();
+                }
+                _ => {}
+            }
+            files.forget(inode, 2);
+            files.release(inode).unwrap();
+            files.release(inode).unwrap();
+        }
+        assert_eq!((files.nodes.len(), files.open_files), (0, 0));
+        assert_eq!(files.open_names().count(), 0);
+        files.end().unwrap();
     }
 }

@@ -14,7 +14,8 @@
 //!
 //! **Files:** `adapter.rs` the requests of the kernel, `files.rs` what they mean for the store, `nodes.rs`
 //! the inodes that the kernel knows, `deleted.rs` files deleted while open, `listing.rs` directory reads,
-//! `errno.rs` errors, `session.rs` mounting and unmounting, `system.rs` calls of the operating system.
+//! `errno.rs` errors, `session.rs` mounting and unmounting, `place.rs` where the mount is, `system.rs` calls of
+//! the operating system.
 
 mod adapter;
 mod deleted;
@@ -22,6 +23,7 @@ mod errno;
 mod files;
 mod listing;
 mod nodes;
+mod place;
 mod session;
 mod system;
 

@@ -3,17 +3,18 @@
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
 use base::block::BlockDevice;
 use base::clock::Clock;
 use flash::{Statistics, Store};
-use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use fuser::{Config, MountOption, Session, SessionACL};
 
 use crate::adapter::{Adapter, Shared, lock};
 use crate::deleted::Leftovers;
 use crate::files::{Files, Presentation};
+use crate::place::{Place, Whereabouts};
 use crate::system;
 
 /// Where the kernel offers FUSE.
@@ -71,18 +72,20 @@ pub enum MountError {
 }
 
 /// How a mount ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
     /// Files that programs had still open; they get errors from now on.
     pub files_open: usize,
+    /// Where a mount is left that answers nothing: another one lies on it, or unmounting was refused.
+    pub left_at: Option<PathBuf>,
 }
 
 /// A mounted store.
 pub struct Mounted<D: BlockDevice> {
     files: Shared<D>,
-    directory: PathBuf,
-    unmounter: SessionUnmounter,
-    session: Option<JoinHandle<()>>,
+    /// None once it has been unmounted.
+    place: Option<Place>,
+    has_ended: Arc<AtomicBool>,
     leftovers: Leftovers,
 }
 
@@ -107,8 +110,8 @@ pub fn check_directory(directory: &Path) -> Result<(), MountError> {
 
 /// Mounts a store on an empty directory; when this returns, programs can use it.
 ///
-/// `on_end` runs once on a thread of the mount when it has been unmounted by somebody. In every case the store
-/// stays open until [`Mounted::end`].
+/// `on_end` runs once on a thread of the mount when nobody answers the kernel any more: it has been unmounted by
+/// somebody, or could not be made. In every case the store stays open until [`Mounted::end`].
 ///
 /// # Errors
 /// [`MountError`]; the store is closed then.
@@ -117,7 +120,7 @@ pub fn mount<D: BlockDevice + Send + 'static>(
     directory: &Path,
     options: &MountOptions,
     clock: Box<dyn Clock>,
-    on_end: impl FnOnce() + Send + 'static,
+    on_end: impl FnOnce() + Send + Sync + 'static,
 ) -> Result<Mounted<D>, MountError> {
     let mut files = Files::new(
         store,
@@ -128,26 +131,26 @@ pub fn mount<D: BlockDevice + Send + 'static>(
     );
     let prepared = prepare(&mut files, directory, options);
     let files = Arc::new(Mutex::new(Some(files)));
-    let mounted = prepared.and_then(|leftovers| {
+    let mounted = prepared.and_then(|(directory, leftovers)| {
+        let has_ended = Arc::new(AtomicBool::new(false));
         let adapter = Adapter {
             files: Arc::clone(&files),
+            has_ended: Arc::clone(&has_ended),
+            on_end: Some(Box::new(on_end)),
         };
-        let mut session =
-            Session::new(adapter, directory, &config(options)).map_err(|error| refused(&error))?;
-        let unmounter = session.unmount_callable();
-        let thread = std::thread::Builder::new()
-            .name("flash-mount".to_owned())
-            .spawn(move || {
-                // How it ended makes no difference to what is to be done: closing the store.
-                session.run().ok();
-                on_end();
-            })
-            .map_err(|error| MountError::Refused(error.to_string()))?;
+        let session =
+            Session::new(adapter, &directory, &config(options)).map_err(|error| refused(&error))?;
+        let failed = |error: io::Error| MountError::Refused(error.to_string());
+        let place = Place::of(&directory)
+            .map_err(|error| MountError::Refused(format!("/proc/self/mountinfo: {error}")))?;
+        let session = session.spawn().map_err(failed)?;
+        // Dropping it, or letting it end by itself, would unmount whatever lies at the directory by then: the library
+        // cannot tell that its own mount is gone already. So it is unmounted here, and this is forgotten.
+        std::mem::forget(session);
         Ok(Mounted {
             files: Arc::clone(&files),
-            directory: directory.to_path_buf(),
-            unmounter,
-            session: Some(thread),
+            place: Some(place),
+            has_ended,
             leftovers,
         })
     });
@@ -160,17 +163,19 @@ pub fn mount<D: BlockDevice + Send + 'static>(
     mounted
 }
 
+/// What must be done before mounting; answers the directory without links.
 fn prepare<D: BlockDevice>(
     files: &mut Files<D>,
     directory: &Path,
     options: &MountOptions,
-) -> Result<Leftovers, MountError> {
+) -> Result<(PathBuf, Leftovers), MountError> {
     check_directory(directory)?;
+    let directory = directory.canonicalize().map_err(MountError::Directory)?;
     check_fuse()?;
     if options.is_read_only {
-        return Ok(Leftovers::default());
+        return Ok((directory, Leftovers::default()));
     }
-    Ok(files.clean_up()?)
+    Ok((directory, files.clean_up()?))
 }
 
 impl<D: BlockDevice> Mounted<D> {
@@ -214,15 +219,14 @@ impl<D: BlockDevice> Mounted<D> {
     }
 
     fn finish(&mut self) -> Result<Ending, flash::Error> {
-        let is_mounted = |session: JoinHandle<()>| !session.is_finished();
-        if self.session.take().is_some_and(is_mounted) {
-            self.write_back();
-            if self.unmounter.unmount().is_err() {
-                system::detach(&self.directory).ok();
-            }
+        let mut ending = Ending {
+            files_open: 0,
+            left_at: None,
+        };
+        if let Some(place) = self.place.take() {
+            ending.left_at = self.unmount(&place);
         }
         let files = lock(&self.files).take();
-        let mut ending = Ending { files_open: 0 };
         if let Some(files) = files {
             ending.files_open = files.open_names().count();
             files.end()?;
@@ -232,17 +236,30 @@ impl<D: BlockDevice> Mounted<D> {
         Ok(ending)
     }
 
+    /// Takes the mount out of the tree, wherever it is by now, and nothing else; answers where it is if it cannot.
+    fn unmount(&self, place: &Place) -> Option<PathBuf> {
+        match place.now() {
+            Ok(Whereabouts::At(directory)) => {
+                if !self.has_ended.load(Ordering::SeqCst) {
+                    self.write_back(&directory);
+                }
+                system::detach(&directory).err().map(|_| directory)
+            }
+            Ok(Whereabouts::Covered(directory)) => Some(directory),
+            // Without the table nothing can be done that could not hit another mount.
+            Ok(Whereabouts::Gone) | Err(_) => None,
+        }
+    }
+
     /// Waits until the kernel has handed over what programs have changed through memory maps. A failure shows
     /// in the writes themselves.
-    fn write_back(&self) {
+    fn write_back(&self, directory: &Path) {
         let names: Vec<String> = match lock(&self.files).as_ref() {
             Some(files) => files.open_names().flatten().map(str::to_owned).collect(),
             None => return,
         };
         for name in names {
-            let opened = OpenOptions::new()
-                .read(true)
-                .open(self.directory.join(name));
+            let opened = OpenOptions::new().read(true).open(directory.join(name));
             opened.and_then(|file| file.sync_all()).ok();
         }
     }

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -29,9 +30,27 @@ struct Mount {
 impl Mount {
     /// Mounts the image on `DIR/here`.
     fn start(dir: &TempDir, image: &str, options: &[&str]) -> Self {
+        Self::start_with(dir, image, options, libc::SIG_DFL)
+    }
+
+    /// The same in a process that begins with this disposition of SIGHUP.
+    fn start_with(
+        dir: &TempDir,
+        image: &str,
+        options: &[&str],
+        on_hangup: libc::sighandler_t,
+    ) -> Self {
         let directory = dir.file("here");
         std::fs::create_dir_all(&directory).unwrap();
-        let mut child = keel()
+        let mut command = keel();
+        // SAFETY: between fork and exec only `signal` is called, which is async-signal-safe.
+        unsafe {
+            command.pre_exec(move || match libc::signal(libc::SIGHUP, on_hangup) {
+                libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            });
+        }
+        let mut child = command
             .args(["flash", "mount", image])
             .arg(&directory)
             .args(options)
@@ -174,6 +193,67 @@ fn a_store_is_a_directory_until_it_is_unmounted_or_told_to_stop() {
     }
     let report = ok_json(&["flash", "check", &image, "--json"]);
     assert_eq!(report["problems_total"], 0, "{report}");
+}
+
+#[test]
+fn under_nohup_a_mount_outlives_its_terminal() {
+    if !can_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    let image = store(&dir);
+    let mut mount = Mount::start_with(&dir, &image, &[], libc::SIG_IGN);
+    signal(&mount.child, libc::SIGHUP);
+    // Had it been heeded, the mount would have ended before the next signal is looked at.
+    std::fs::write(mount.path("file"), "content").unwrap();
+    assert_eq!(std::fs::read(mount.path("file")).unwrap(), b"content");
+    assert!(is_mounted(&mount.directory));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", mount.child.id())).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = u64::from_str_radix(ignored.unwrap().trim(), 16).unwrap();
+    assert_eq!(ignored & 1, 1, "SIGHUP is still ignored");
+    signal(&mount.child, libc::SIGTERM);
+    assert_eq!(mount.wait(), (Some(0), String::new()));
+    assert_eq!(ok(&["flash", "get", &image, "file"]), b"content");
+}
+
+#[test]
+fn what_lies_on_a_mount_or_under_it_is_left_alone() {
+    if !can_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    let image = store(&dir);
+    let here = dir.file("here");
+    std::fs::create_dir(&here).unwrap();
+    let mount_memory = || {
+        let mut command = std::process::Command::new("mount");
+        command.args(["-t", "tmpfs", "tmpfs"]).arg(&here);
+        command.stderr(Stdio::null()).status()
+    };
+    if !mount_memory().is_ok_and(|status| status.success()) {
+        println!("skipped: only root can mount another file system there");
+        return;
+    }
+    let mut mount = Mount::start(&dir, &image, &[]);
+    let unmounted = std::process::Command::new("umount").arg(&here).status();
+    assert!(unmounted.unwrap().success());
+    assert_eq!(mount.wait(), (Some(0), String::new()));
+    assert!(is_mounted(&here), "what was there before");
+    let mut mount = Mount::start(&dir, &image, &[]);
+    assert!(mount_memory().unwrap().success());
+    signal(&mount.child, libc::SIGTERM);
+    let (status, text) = mount.wait();
+    assert_eq!(status, Some(0));
+    let told = one_line(text.as_bytes());
+    let remedy = format!("clear it with `umount {}`", here.display());
+    assert!(told.ends_with(&remedy), "{told}");
+    // Three, one on the other: from before, ours that answers nothing, and the one above.
+    for _ in 0..3 {
+        assert!(is_mounted(&here));
+        detach(&here);
+    }
+    assert!(!is_mounted(&here));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use base::block::{BlockDevice, Counters, DeviceError, Geometry};
 use base::clock::SystemClock;
 use base::sim::{Keep, SimDevice};
 use flash::{FormatOptions, Store};
-use flash_mount::{MountError, MountOptions, Mounted, Presentation};
+use flash_mount::{Ending, MountError, MountOptions, Mounted, Presentation};
 
 /// A device that the test can reach while a store owns it.
 #[derive(Clone)]
@@ -85,6 +85,8 @@ pub struct Mount {
     pub device: Shared,
     mounted: Option<Mounted<Shared>>,
     directory: PathBuf,
+    /// Made for this mount, so it goes with it.
+    is_directory_ours: bool,
     setup: Setup,
 }
 
@@ -94,22 +96,17 @@ impl Mount {
     }
 
     pub fn with(setup: Setup) -> Self {
-        let options = FormatOptions {
-            files_max: setup.files_max,
-            name_bytes_max: setup.name_bytes_max,
-            uuid: [7; 16],
-            hash_key: [8; 16],
-        };
-        let device = Shared(Arc::new(Mutex::new(SimDevice::new(setup.blocks, 1))));
-        Store::format(device.clone(), &options)
-            .unwrap()
-            .close()
-            .unwrap();
-        Self::of(device, setup)
+        Self::of(formatted(&setup), setup)
     }
 
     pub fn of(device: Shared, setup: Setup) -> Self {
         Self::try_of(device, setup).unwrap()
+    }
+
+    /// A new store on a directory that is there; `on_end` is called when nobody answers the kernel any more.
+    pub fn at(directory: PathBuf, on_end: impl FnOnce() + Send + Sync + 'static) -> Self {
+        let setup = Setup::default();
+        Self::try_at(formatted(&setup), setup, directory, on_end).unwrap()
     }
 
     fn try_of(device: Shared, setup: Setup) -> Result<Self, MountError> {
@@ -118,6 +115,20 @@ impl Mount {
         let name = format!("keel-semantics-{}-{number}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir(&directory).unwrap();
+        let mut mount =
+            Self::try_at(device, setup, directory.clone(), || {}).inspect_err(|_| {
+                std::fs::remove_dir(&directory).unwrap();
+            })?;
+        mount.is_directory_ours = true;
+        Ok(mount)
+    }
+
+    fn try_at(
+        device: Shared,
+        setup: Setup,
+        directory: PathBuf,
+        on_end: impl FnOnce() + Send + Sync + 'static,
+    ) -> Result<Self, MountError> {
         let options = flash::OpenOptions {
             open_files_max: setup.open_files_max + 1,
             read_only: setup.is_read_only,
@@ -138,14 +149,12 @@ impl Mount {
             },
         };
         let clock = Box::new(SystemClock::new());
-        let mounted = flash_mount::mount(store, &directory, &options, clock, || {});
-        if mounted.is_err() {
-            std::fs::remove_dir(&directory).unwrap();
-        }
+        let mounted = flash_mount::mount(store, &directory, &options, clock, on_end);
         Ok(Self {
             device,
             mounted: Some(mounted?),
             directory,
+            is_directory_ours: false,
             setup,
         })
     }
@@ -176,6 +185,16 @@ impl Mount {
 
     pub fn mounted(&self) -> &Mounted<Shared> {
         self.mounted.as_ref().unwrap()
+    }
+
+    /// Ends the mount and answers how that went.
+    pub fn finish(mut self) -> Ending {
+        self.mounted.take().unwrap().end().unwrap()
+    }
+
+    /// Ends the mount, which does not go well.
+    pub fn end_badly(mut self) {
+        self.mounted.take().unwrap().end().unwrap_err();
     }
 
     /// Ends the mount and opens the store.
@@ -216,9 +235,27 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         drop(self.mounted.take());
-        // A writer that was still at work may have made a file where the mount was.
-        std::fs::remove_dir_all(&self.directory).ok();
+        if self.is_directory_ours {
+            // A writer that was still at work may have made a file where the mount was.
+            std::fs::remove_dir_all(&self.directory).ok();
+        }
     }
+}
+
+/// A device with an empty store.
+fn formatted(setup: &Setup) -> Shared {
+    let options = FormatOptions {
+        files_max: setup.files_max,
+        name_bytes_max: setup.name_bytes_max,
+        uuid: [7; 16],
+        hash_key: [8; 16],
+    };
+    let device = Shared(Arc::new(Mutex::new(SimDevice::new(setup.blocks, 1))));
+    Store::format(device.clone(), &options)
+        .unwrap()
+        .close()
+        .unwrap();
+    device
 }
 
 /// The content of a file in a store, if it is there.
@@ -236,18 +273,8 @@ pub fn content(store: &mut Store<Shared>, name: &str) -> Option<Vec<u8>> {
 
 /// Whether this machine lets us mount; says why not.
 pub fn can_mount() -> bool {
-    let device = Shared(Arc::new(Mutex::new(SimDevice::new(2048, 1))));
-    let options = FormatOptions {
-        files_max: 10,
-        name_bytes_max: 255,
-        uuid: [7; 16],
-        hash_key: [8; 16],
-    };
-    Store::format(device.clone(), &options)
-        .unwrap()
-        .close()
-        .unwrap();
-    match Mount::try_of(device, Setup::default()) {
+    let setup = Setup::default();
+    match Mount::try_of(formatted(&setup), setup) {
         Ok(_) => true,
         Err(error @ (MountError::Store(_) | MountError::NotEmpty)) => panic!("{error}"),
         Err(error) => {
@@ -292,6 +319,26 @@ pub fn open_with(path: &Path, flags: i32) -> io::Result<File> {
 
 pub fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+/// Mounts an empty file system in memory.
+pub fn mount_memory(directory: &Path) -> io::Result<i64> {
+    let path = c_path(directory);
+    let kind = c"tmpfs".as_ptr();
+    // SAFETY: C strings that live until the call returns; there are no options.
+    check(unsafe { libc::mount(kind, path.as_ptr(), kind, 0, std::ptr::null()) })
+}
+
+pub fn unmount(directory: &Path, flags: i32) -> io::Result<i64> {
+    let path = c_path(directory);
+    // SAFETY: a C string that lives until the call returns.
+    check(unsafe { libc::umount2(path.as_ptr(), flags) })
+}
+
+/// Whether a file system of its own is at this directory.
+pub fn sees_file_system(directory: &Path) -> bool {
+    let of = |path: &Path| std::fs::metadata(path).unwrap().dev();
+    of(directory) != of(directory.parent().unwrap())
 }
 
 /// The result of a call that answers -1 and sets errno when it fails.

@@ -4,6 +4,7 @@ mod attributes;
 mod data;
 mod directory;
 mod durability;
+mod ending;
 mod flat;
 mod names;
 #[path = "../common/support.rs"]
@@ -35,6 +36,7 @@ fn cases() -> Vec<Case> {
         attributes::CASES,
         flat::CASES,
         directory::CASES,
+        ending::CASES,
         trouble::CASES,
     ]
     .concat()

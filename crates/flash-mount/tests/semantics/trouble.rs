@@ -5,7 +5,8 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 
 use base::block::BlockDevice;
-use base::sim::FaultPlan;
+use base::sim::{FaultPlan, Keep};
+use flash::Store;
 
 use crate::Case;
 use crate::support::{Directory, Mount, Setup, bytes, open_with, refused};
@@ -13,6 +14,7 @@ use crate::support::{Directory, Mount, Setup, bytes, open_with, refused};
 pub const CASES: &[Case] = &[
     ("damage-data", damage_data),
     ("damage-names", damage_names),
+    ("damage-end", damage_end),
     ("device-fails", device_fails),
     ("fsync-fails", fsync_fails),
     ("read-only", read_only),
@@ -81,6 +83,28 @@ fn damage_names() {
             other => refused(other, libc::EUCLEAN),
         }
     }
+}
+
+fn damage_end() {
+    let mount = Mount::new();
+    let open = File::open(mount.put("gone", b"x")).unwrap();
+    std::fs::remove_file(mount.path("gone")).unwrap();
+    mount.put("log", b"line\n");
+    // The names of what was deleted while open can be anywhere in the table.
+    damage_blocks_with(&mount, b".deleted-");
+    let device = mount.device.clone();
+    mount.end_badly();
+    let lost = device.with(|device| device.crash_image(&|_| Keep::Lost));
+    let mut store = Store::open(lost, &flash::OpenOptions::default()).unwrap();
+    let file = store.open_file("log").unwrap();
+    let mut read = [0; 16];
+    assert_eq!(store.read(file, 0, &mut read).unwrap(), 5);
+    assert!(read.starts_with(b"line\n"));
+    drop(open);
+    // The next mount says so, and leaves the hidden file.
+    let mount = Mount::of(device, Setup::default());
+    assert!(mount.mounted().leftovers().is_damaged);
+    assert_eq!(std::fs::read(mount.path("log")).unwrap(), b"line\n");
 }
 
 /// A mount with a file, whose device fails each write or each flush from now on.

@@ -12,7 +12,7 @@ use flash_mount::{Leftovers, MountError, MountOptions, Mounted, Presentation};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
@@ -45,7 +45,11 @@ pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
         let on = |kind| signal(kind).map_err(|error| CliError::io("signals", &error));
         let mut terminate = on(SignalKind::terminate())?;
         let mut interrupt = on(SignalKind::interrupt())?;
-        let mut hangup = on(SignalKind::hangup())?;
+        // Under `nohup` it outlives its terminal.
+        let mut hangup = match is_ignored(libc::SIGHUP) {
+            true => None,
+            false => Some(on(SignalKind::hangup())?),
+        };
         let unmounted = Arc::new(Notify::new());
         let tell = Arc::clone(&unmounted);
         let clock = Box::new(SystemClock::new());
@@ -83,7 +87,7 @@ pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
-                _ = hangup.recv() => break,
+                () = received(&mut hangup) => break,
                 () = unmounted.notified() => break,
                 _ = ticks.tick() => {
                     mounted.sync_if_unsynced();
@@ -94,6 +98,25 @@ pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
         tell_failure(image, &mounted, &mut is_failure_told);
         end(image, directory, mounted, is_failure_told)
     })
+}
+
+/// Whether who started this process had it ignore the signal.
+fn is_ignored(number: libc::c_int) -> bool {
+    // SAFETY: all zero is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is set, and `action` lives until the call returns.
+    let asked = unsafe { libc::sigaction(number, std::ptr::null(), &raw mut action) };
+    asked == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Waits for a signal, forever if it is ignored.
+async fn received(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
 }
 
 fn open(arguments: &MountArgs) -> Result<Store<FileDevice>, CliError> {
@@ -131,6 +154,14 @@ fn end(
             ending.files_open
         );
     }
+    if let Some(place) = ending.left_at {
+        let place = place.display();
+        eprintln!(
+            "keel: {place}: the mount is closed but still there, under another one or for want of permission; clear it \
+             with `{} {place}`",
+            unmount_command()
+        );
+    }
     Ok(u8::from(has_failed))
 }
 
@@ -156,10 +187,10 @@ fn tell_leftovers(image: &Path, found: Leftovers) {
     if found.renames_finished > 0 {
         eprintln!("keel: {image}: a rename finished that had begun");
     }
-    if found.is_intent_damaged {
+    if found.is_damaged {
         eprintln!(
-            "keel: {image}: the note of an unfinished rename is damaged; look for names that begin with .deleted- \
-             by `keel flash ls {image}`"
+            "keel: {image}: what the mount before has left is damaged; look for names that begin with .deleted- by \
+             `keel flash ls {image}`"
         );
     }
 }

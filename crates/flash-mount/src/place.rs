@@ -1,0 +1,166 @@
+//! Where in the directory tree a mount is, as the kernel tells it.
+//!
+//! A path is not enough to unmount by: the mount may have been moved with the directory above it, unmounted by
+//! somebody, or covered by another one, and then the path leads to a mount that is not ours to touch.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// The mounts that this process sees, one a line.
+const TABLE: &str = "/proc/self/mountinfo";
+
+/// A mount, known by the numbers that the kernel has given it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Used again after the mount is gone; `device` tells then.
+    mount_id: u64,
+    device: String,
+}
+
+/// What became of a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Whereabouts {
+    /// Its directory leads to it.
+    At(PathBuf),
+    /// Another mount lies on its directory.
+    Covered(PathBuf),
+    /// It is not in the tree any more.
+    Gone,
+}
+
+impl Place {
+    /// The mount that `directory`, a path without links, leads to.
+    pub(crate) fn of(directory: &Path) -> io::Result<Self> {
+        let table = std::fs::read(TABLE)?;
+        find(&table, directory).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Where the mount is at present.
+    pub(crate) fn now(&self) -> io::Result<Whereabouts> {
+        Ok(self.in_table(&std::fs::read(TABLE)?))
+    }
+
+    fn in_table(&self, table: &[u8]) -> Whereabouts {
+        let own = lines(table)
+            .find(|line| line.place.mount_id == self.mount_id && line.place.device == self.device);
+        match own {
+            None => Whereabouts::Gone,
+            Some(own) if is_covered(table, &own) => Whereabouts::Covered(own.point),
+            Some(own) => Whereabouts::At(own.point),
+        }
+    }
+}
+
+struct Line {
+    place: Place,
+    parent_id: u64,
+    point: PathBuf,
+}
+
+fn find(table: &[u8], directory: &Path) -> Option<Place> {
+    lines(table)
+        .filter(|line| line.point == directory)
+        .find(|line| !is_covered(table, line))
+        .map(|line| line.place)
+}
+
+/// Whether another mount has the root of this one as its directory.
+fn is_covered(table: &[u8], below: &Line) -> bool {
+    lines(table).any(|line| line.parent_id == below.place.mount_id && line.point == below.point)
+}
+
+fn lines(table: &[u8]) -> impl Iterator<Item = Line> {
+    table.split(|byte| *byte == b'\n').filter_map(parse)
+}
+
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime ...`: number, that of the parent, device, root, directory.
+fn parse(line: &[u8]) -> Option<Line> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let mut text = || std::str::from_utf8(fields.next()?).ok();
+    let mount_id = text()?.parse().ok()?;
+    let parent_id = text()?.parse().ok()?;
+    let device = text()?.to_owned();
+    let point = fields.nth(1)?;
+    Some(Line {
+        place: Place { mount_id, device },
+        parent_id,
+        point: PathBuf::from(OsString::from_vec(unescape(point))),
+    })
+}
+
+/// Space, tab, line feed and backslash stand there as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let value = tail
+            .get(..3)
+            .filter(|_| *first == b'\\')
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match value {
+            Some(value) => {
+                bytes.push(value);
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINES: &[u8] = b"22 1 254:0 / / rw,relatime - ext4 /dev/root rw\n\
+        40 22 0:50 / /mnt rw,relatime shared:1 - tmpfs tmpfs rw\n\
+        41 40 0:51 / /mnt rw - fuse.keel first.img rw,user_id=0\n\
+        42 22 0:52 / /srv/a\\040b\\134c rw - fuse.keel second.img rw\n\
+        43 42 0:53 / /srv/a\\040b\\134c/\xff rw - tmpfs tmpfs rw\n";
+
+    fn place(mount_id: u64, device: &str) -> Place {
+        Place {
+            mount_id,
+            device: device.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_directory_leads_to_the_mount_on_top() {
+        let first = find(LINES, Path::new("/mnt")).unwrap();
+        assert_eq!(first, place(41, "0:51"));
+        assert_eq!(first.in_table(LINES), Whereabouts::At("/mnt".into()));
+        let odd = find(LINES, Path::new("/srv/a b\\c")).unwrap();
+        assert_eq!(odd, place(42, "0:52"));
+        assert_eq!(
+            odd.in_table(LINES),
+            Whereabouts::At("/srv/a b\\c".into()),
+            "what is mounted in it does not cover it"
+        );
+        assert_eq!(find(LINES, Path::new("/srv")), None);
+    }
+
+    #[test]
+    fn a_mount_that_is_covered_or_gone_is_told_from_what_is_there_now() {
+        let below = place(40, "0:50").in_table(LINES);
+        assert_eq!(below, Whereabouts::Covered("/mnt".into()));
+        assert_eq!(place(39, "0:50").in_table(LINES), Whereabouts::Gone);
+        // The number has been given again.
+        assert_eq!(place(41, "0:99").in_table(LINES), Whereabouts::Gone);
+    }
+
+    #[test]
+    fn lines_of_another_form_are_passed_over() {
+        for line in ["", "41", "41 40 0:51 /", "x 40 0:51 / /mnt rw"] {
+            assert!(parse(line.as_bytes()).is_none(), "{line}");
+        }
+        assert_eq!(unescape(b"a\\04"), b"a\\04");
+        assert_eq!(unescape(b"\\777\\"), b"\\777\\");
+    }
+}
