@@ -109,7 +109,7 @@ impl<D: BlockDevice> Store<D> {
     /// # Errors
     /// [`Error::Device`], [`Error::Failed`], [`Error::ReadOnly`].
     pub fn sync(&mut self) -> Result<()> {
-        self.begin_change()?;
+        self.begin_sync()?;
         if self.unflushed {
             self.barrier()
         } else {
@@ -129,6 +129,7 @@ impl<D: BlockDevice> Store<D> {
             return Ok(());
         }
         let state = self.state_of(index);
+        self.require_own_slot(self.files[index].bucket, self.files[index].entry, &state)?;
         self.check_space_for(&state, data.len() as u64)?;
         let slot = match self.root.slot_of(state.file_id) {
             Some(slot) => slot,
@@ -264,7 +265,7 @@ impl<D: BlockDevice> Store<D> {
             });
         }
         if self.piece_room() > PIECES_KEPT {
-            self.free_plain(state.reserve);
+            self.free_plain(state.file_id, state.reserve);
             state.reserve = Run::default();
         }
         let image = self.begin_table_image(bucket, 1)?;
@@ -283,7 +284,17 @@ impl<D: BlockDevice> Store<D> {
     /// Appends as much of `data` as fits one group; returns how much. Not yet durable.
     fn append_group(&mut self, slot: usize, data: &[u8]) -> Result<usize> {
         let state = self.root.slots[slot].state;
-        self.load_tail(slot, &state)?;
+        if !self.tails[slot].holds(&state) {
+            // Seen for the first time: its runs may be somebody's else as well, if the root or the table is damaged.
+            if let Some(start) = self.claimed_run(&state) {
+                return Err(Error::Damaged {
+                    part: Part::FreeList,
+                    block: u64::from(start),
+                    offset: None,
+                });
+            }
+            self.load_tail(slot, &state)?;
+        }
         let mut plan = self.plan_group(slot, &state, data.len());
         if plan.new_run && state.reserve.is_none() && self.unflushed {
             // What was written before must be durable before a record may describe it; and then there may be
@@ -308,7 +319,7 @@ impl<D: BlockDevice> Store<D> {
 
     /// Brings the file's last block into memory.
     fn load_tail(&mut self, slot: usize, state: &FileState) -> Result<()> {
-        if state.tail.address == 0 || self.tails[slot].holds(state) {
+        if state.tail.address == 0 {
             return Ok(());
         }
         let header = self

@@ -199,14 +199,14 @@ impl Bounds {
         self.append(bytes).plus(APPEND_MORE.times(pieces))
     }
 
-    /// `truncate` to a length that is shorter by `bytes` bytes: finding the new end, and a read or two for each run of
-    /// blocks that is cut off, of which each holds at least one.
+    /// `truncate` to a length that is shorter by `bytes` bytes: finding the new end, and a read for each run of blocks
+    /// that is cut off, of which each holds at least one.
     #[must_use]
     pub fn truncate(&self, bytes: u64) -> Bound {
         let runs = bytes.div_ceil(PAYLOAD_BYTES as u64) + 2;
         let halving = u64::from(RUN_BLOCKS_MAX.ilog2()) + 1;
         self.seek()
-            .plus(READ.times(2 * runs + halving))
+            .plus(READ.times(runs + halving))
             .plus(Bound::new(1, TABLE_COPIES, 0, 0, 0))
             .plus(RECORD)
             .plus(SPILL)

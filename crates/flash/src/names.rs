@@ -3,7 +3,7 @@
 use base::block::BlockDevice;
 
 use crate::block::{NAME_HINT_BYTES, NameHint};
-use crate::error::{Error, Result};
+use crate::error::{Error, Part, Result};
 use crate::root::{COUNTER_END, FILE_ID_END, FileState, Slot};
 use crate::space::{PIECES_PER_FILE, PIECES_WITHOUT_SPILL};
 use crate::store::{FileHandle, OpenFile, Stat, Store};
@@ -39,10 +39,7 @@ impl<D: BlockDevice> Store<D> {
         let place = self.place_for_new(name)?;
         // A handle first: nothing may fail once the file exists.
         let handle = self.free_handle()?;
-        if self.root.next_file_id >= FILE_ID_END - 1 {
-            return Err(Error::Full);
-        }
-        let state = FileState::empty(self.root.next_file_id);
+        let state = FileState::empty(self.next_file_id()?);
         let image = self.begin_table_image(place.bucket, place.scratch)?;
         set_entry(
             self.images.block_mut(image),
@@ -63,7 +60,11 @@ impl<D: BlockDevice> Store<D> {
     /// [`Error::Device`].
     pub fn open_file(&mut self, name: &str) -> Result<FileHandle> {
         let (place, state) = self.find(name)?;
-        let same = |file: &OpenFile| file.references > 0 && file.state.file_id == state.file_id;
+        let same = |file: &OpenFile| {
+            file.references > 0
+                && file.state.file_id == state.file_id
+                && (file.bucket, file.entry) == (place.bucket, place.entry)
+        };
         if let Some(index) = self.files.iter().position(same) {
             self.files[index].references += 1;
             return Ok(FileHandle {
@@ -108,6 +109,7 @@ impl<D: BlockDevice> Store<D> {
         validate_name(name, self.layout.name_bytes_max)?;
         self.make_piece_room(PIECES_PER_FILE)?;
         let (place, state) = self.find(name)?;
+        self.require_own_slot(place.bucket, place.entry, &state)?;
         let image = self.begin_table_image(place.bucket, place.scratch)?;
         set_entry(
             self.images.block_mut(image),
@@ -135,8 +137,12 @@ impl<D: BlockDevice> Store<D> {
         if from == to {
             return Ok(());
         }
+        self.require_own_slot(source.bucket, source.entry, &state)?;
         let target = self.look_up_at(to, SCRATCH_OTHER_NAME)?;
         let replaced = target.found.as_ref().map(|(_, state)| *state);
+        if let Some((place, replaced)) = &target.found {
+            self.require_own_slot(place.bucket, place.entry, replaced)?;
+        }
         let place = target.found.map(|(place, _)| place).or(target.free);
         let place = match place {
             Some(place) => place,
@@ -178,7 +184,8 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Calls `visit` for every file, in no particular order. Reads each block of the name table once.
+    /// Calls `visit` for every file, in no particular order. Reads each block of the name table once. An entry whose
+    /// name no file can have is damage and no file.
     ///
     /// # Errors
     /// [`Error::Damaged`] for the first damaged table block, after all others have been visited;
@@ -195,7 +202,8 @@ impl<D: BlockDevice> Store<D> {
                 Err(error) => return Err(error),
             }
             let opened = self.bucket_at(bucket, 1)?;
-            for (_, name, state) in opened.entries() {
+            let known = |name: &str| validate_name(name, self.layout.name_bytes_max).is_ok();
+            for (_, name, state) in opened.entries().filter(|(_, name, _)| known(name)) {
                 let state = self.current(&state);
                 visit(name, &Stat::of(&state));
             }
@@ -288,6 +296,35 @@ impl<D: BlockDevice> Store<D> {
                 file.generation = file.generation.wrapping_add(1);
             }
         }
+    }
+
+    /// The identity of the next file. Damage, or somebody else's hand, may have taken the root to their end.
+    pub(crate) fn next_file_id(&self) -> Result<u64> {
+        if self.root.next_file_id < FILE_ID_END - 1 {
+            Ok(self.root.next_file_id)
+        } else {
+            Err(self.record_is_damaged())
+        }
+    }
+
+    /// A file that is being appended to is known by its identity. If the slot with that identity is another entry's,
+    /// the entry is forged, or the root is older than the table; changing the one would change the other.
+    pub(crate) fn require_own_slot(
+        &self,
+        bucket: u32,
+        entry: u16,
+        state: &FileState,
+    ) -> Result<()> {
+        let slot = self.root.slot_of(state.file_id);
+        let slot = slot.map(|slot| &self.root.slots[slot]);
+        if slot.is_none_or(|slot| (slot.bucket, slot.entry) == (bucket, entry)) {
+            return Ok(());
+        }
+        Err(Error::Damaged {
+            part: Part::Table,
+            block: self.layout.bucket_block(bucket),
+            offset: None,
+        })
     }
 
     // ---- handles ----

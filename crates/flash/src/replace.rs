@@ -25,7 +25,7 @@ impl<D: BlockDevice> Store<D> {
         if lookup.found.is_none() && lookup.free.is_none() {
             return Err(Error::NameTableFull);
         }
-        let content = FileState::empty(self.root.next_file_id);
+        let content = FileState::empty(self.next_file_id()?);
         self.check_space_for(&content, data.len() as u64)?;
         if data.is_empty() {
             return self.install(name, content, None);
@@ -83,12 +83,13 @@ impl<D: BlockDevice> Store<D> {
         if let Some(slot) = self.root.slots.iter().position(left) {
             self.undo_temporary(slot)?;
         }
+        let file_id = self.next_file_id()?;
         let slot = self.free_slot()?;
         self.root.slots[slot] = Slot {
             kind: SlotKind::Temporary,
             bucket: 0,
             entry: 0,
-            state: FileState::empty(self.root.next_file_id),
+            state: FileState::empty(file_id),
         };
         self.root.next_file_id += 1;
         self.root_changed = true;
@@ -113,6 +114,9 @@ impl<D: BlockDevice> Store<D> {
         // Looked up anew: evicting another file may have changed the bucket since.
         let lookup = self.look_up(name)?;
         let old = lookup.found.as_ref().map(|(_, state)| *state);
+        if let Some((place, state)) = &lookup.found {
+            self.require_own_slot(place.bucket, place.entry, state)?;
+        }
         let place = lookup
             .found
             .map(|(place, _)| place)

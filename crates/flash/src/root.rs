@@ -22,6 +22,10 @@ pub(crate) const IMAGES_MAX: usize = 3;
 
 /// Numbers that grow over a store's life never come near this; an image that says otherwise is not believed.
 pub(crate) const COUNTER_END: u64 = 1 << 63;
+/// A store whose record or group numbers have come this far is changed no more: only damage or somebody else's hand
+/// takes them there. What is left is more than one call can use, even one that fills the largest device; so nothing
+/// that is written has a number that is not believed later.
+pub(crate) const CHANGES_END: u64 = COUNTER_END - (1 << 31);
 /// The same for identities of files, which share eight bytes with a length in the free list.
 pub(crate) const FILE_ID_END: u64 = 1 << 56;
 
@@ -145,6 +149,17 @@ impl FileState {
         } else {
             self.tail.index + 1
         }
+    }
+
+    /// The runs that the state itself names, as (start, blocks); those before them are known to their blocks alone.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let open = [self.lanes[0].run, self.lanes[1].run, self.reserve];
+        let open = open.map(|run| (run.start, u32::from(run.blocks)));
+        let closed = [self.lanes[0].before, self.lanes[1].before];
+        let closed = closed.map(|run| (run.start, run.blocks()));
+        open.into_iter()
+            .chain(closed)
+            .filter(|(_, blocks)| *blocks > 0)
     }
 
     /// Blocks that the file owns, written or reserved.
@@ -486,7 +501,9 @@ impl Root {
         block.fill(0);
         block[..8].copy_from_slice(MAGIC);
         put_u32(block, 8, FORMAT_VERSION);
-        put_u64(block, 16, self.record_sequence);
+        // Numbers stand still at their end: recovery writes a record at every opening, and must never write one that
+        // it would not believe. See [`Root::is_worn_out`] for the calls that would need new numbers.
+        put_u64(block, 16, self.record_sequence.min(COUNTER_END - 1));
         block[24] = self.place;
         block[25] = images.len() as u8;
         block[26] = u8::from(self.clean);
@@ -494,8 +511,8 @@ impl Root {
         put_u32(block, 28, self.announced);
         put_u32(block, 32, self.frontier);
         put_u32(block, 36, self.trunk_head);
-        put_u64(block, 40, self.next_file_id);
-        put_u64(block, 48, self.next_sequence);
+        put_u64(block, 40, self.next_file_id.min(FILE_ID_END - 1));
+        put_u64(block, 48, self.next_sequence.min(COUNTER_END - 1));
         put_u64(block, 56, self.files);
         put_u64(block, 64, self.free_blocks);
         put_u32(block, 72, self.trunk_count);
@@ -625,7 +642,19 @@ impl Root {
             .iter()
             .filter(|slot| slot.kind == SlotKind::Temporary)
             .count();
-        (temporary <= 1).then_some((root, images))
+        // A file is found in the slots by its identity.
+        let used = |slot: &&Slot| slot.kind != SlotKind::Free;
+        let twice = root.slots.iter().enumerate().any(|(index, slot)| {
+            let mut before = root.slots[..index].iter().filter(used);
+            slot.kind != SlotKind::Free
+                && before.any(|other| other.state.file_id == slot.state.file_id)
+        });
+        (temporary <= 1 && !twice).then_some((root, images))
+    }
+
+    /// Whether the numbers of records or groups are used up, `sequence` being that of the next group.
+    pub(crate) fn is_worn_out(&self, sequence: u64) -> bool {
+        self.record_sequence.max(sequence) >= CHANGES_END
     }
 
     /// Slot of the named file with this identity.

@@ -11,7 +11,7 @@ use crate::bytes::{get_u32, put_u32};
 use crate::error::{Error, Result};
 use crate::layout::CLUSTER_BLOCKS;
 use crate::record::TRUNK_PLACE;
-use crate::root::{ClosedRun, FileState, Lane, Piece, Run};
+use crate::root::{ClosedRun, FileState, Lane, Piece, Run, SlotKind};
 use crate::store::Store;
 
 /// Pieces in one spilled list.
@@ -22,6 +22,8 @@ pub(crate) const SPILL_AT: usize = 40;
 const TRUNK_MAGIC: u32 = 0x5254_4b45; // "EKTR"
 const TRUNK_HEADER_BYTES: usize = 32;
 const PIECE_BYTES: usize = 16;
+/// An identity that no file has.
+const NO_FILE: u64 = 0;
 /// Pieces that freeing one file adds at most: for each lane its run and the list of those before, and a reserve.
 pub(crate) const PIECES_PER_FILE: usize = 5;
 /// Room for pieces before a call whose record cannot spill: its own, and those of a call after it, which then need not
@@ -35,6 +37,16 @@ const PIECE_SLACK: usize = 6;
 const RECLAIMS_MAX: usize = 2;
 /// Commits until a full list of pieces has been spilled: one gives a plain piece, one announces it, one spills.
 const SPILL_COMMITS_MAX: usize = 4;
+
+/// What the first block of a chain's run says of it.
+enum Link {
+    /// The run before it (no blocks: there is none), and how many blocks it has itself.
+    Before(ClosedRun, u32),
+    /// Nothing that can be believed.
+    Damaged,
+    /// The run is not the chain's: it holds data of another file.
+    Foreign,
+}
 
 impl<D: BlockDevice> Store<D> {
     /// Takes a run of about `want` blocks, at least `CLUSTER_BLOCKS`, out of free space.
@@ -57,8 +69,61 @@ impl<D: BlockDevice> Store<D> {
         Err(Error::Full)
     }
 
-    /// Takes blocks that are ready: from the plain piece that fits best, else beyond the frontier.
+    /// Takes blocks that are ready. What something else lays claim to is passed over, and stays out of free space
+    /// until a repair: handed out, it would have two owners, and one would write over the other's bytes.
     pub(crate) fn take(&mut self, want: u32) -> Option<Run> {
+        loop {
+            let run = self.take_listed(want)?;
+            let blocks = u32::from(run.blocks);
+            if !self.is_claimed(run.start, blocks, NO_FILE) {
+                return Some(run);
+            }
+            self.free_chains_broken += 1;
+            self.root.free_blocks = self.root.free_blocks.saturating_sub(u64::from(blocks));
+        }
+    }
+
+    /// Whether these blocks also belong to something else that the root knows: a file that is being appended to other
+    /// than `except`, a piece of free space, a list, or the blocks that were never used. In a store that only this
+    /// program has written they never do.
+    pub(crate) fn is_claimed(&self, start: u32, blocks: u32, except: u64) -> bool {
+        let overlaps = |(other, count): (u32, u32)| start < other + count && other < start + blocks;
+        let root = &self.root;
+        let slots = root.slots.iter();
+        let clusters = [root.announced, root.trunk_head];
+        start + blocks > root.frontier
+            || slots
+                .filter(|slot| slot.kind != SlotKind::Free && slot.state.file_id != except)
+                .any(|slot| slot.state.runs().any(overlaps))
+            || (root.pieces.as_slice().iter().chain(self.quarantined()))
+                .any(|piece| overlaps((piece.start, piece.blocks)))
+            || (clusters.into_iter().filter(|cluster| *cluster != 0))
+                .any(|cluster| overlaps((cluster, CLUSTER_BLOCKS)))
+    }
+
+    /// Whether a run of the file belongs to something else as well, or two of them overlap: the start of that run.
+    pub(crate) fn claimed_run(&self, state: &FileState) -> Option<u32> {
+        state.runs().enumerate().find_map(|(place, run)| {
+            let (start, blocks) = run;
+            let mut others = state.runs().take(place);
+            let twice =
+                others.any(|(other, count)| start < other + count && other < start + blocks);
+            (twice || self.is_claimed(start, blocks, state.file_id)).then_some(start)
+        })
+    }
+
+    /// Gives up the cluster for the next list if something else lays claim to it: the list would be written over it.
+    pub(crate) fn drop_claimed_announcement(&mut self) {
+        let cluster = std::mem::take(&mut self.root.announced);
+        if cluster != 0 && self.is_claimed(cluster, CLUSTER_BLOCKS, NO_FILE) {
+            self.free_chains_broken += 1;
+        } else {
+            self.root.announced = cluster;
+        }
+    }
+
+    /// Takes blocks that the root lists as free: from the plain piece that fits best, else beyond the frontier.
+    fn take_listed(&mut self, want: u32) -> Option<Run> {
         let plain = |piece: &&(usize, Piece)| piece.1.file_id == 0;
         let pieces = || self.root.pieces.as_slice().iter().copied().enumerate();
         let best_fit = pieces().filter(|(_, piece)| piece.blocks >= want && piece.file_id == 0);
@@ -170,57 +235,88 @@ impl<D: BlockDevice> Store<D> {
     /// Takes the last run off a chain: one block read. A chain that cannot be read now is passed over.
     fn unlink_chain(&mut self) -> Result<bool> {
         let mut failed = None;
-        for index in 0..self.root.pieces.len() {
-            let piece = self.root.pieces.as_slice()[index];
+        let mut index = 0;
+        while let Some(piece) = self.root.pieces.as_slice().get(index).copied() {
             if piece.file_id == 0 {
+                index += 1;
                 continue;
             }
-            match self.run_before(&piece) {
+            match self.link_of(&piece) {
+                Ok(Link::Foreign) => {
+                    // Whose the run is now is not known; so it is not free.
+                    self.root.pieces.remove(index);
+                    self.free_chains_broken += 1;
+                }
                 Ok(link) => {
                     self.root.pieces.remove(index);
                     self.unlinked(piece, link);
                     return Ok(true);
                 }
-                Err(error) => failed = Some(error),
+                Err(error) => {
+                    failed = Some(error);
+                    index += 1;
+                }
             }
         }
         failed.map_or(Ok(false), Err)
     }
 
     /// Puts the run of a chain's piece among the blocks that the coming record frees, and the rest back.
-    fn unlinked(&mut self, piece: Piece, link: Option<ClosedRun>) {
+    fn unlinked(&mut self, piece: Piece, link: Link) {
+        let mut run = Piece::plain(piece.start, piece.blocks);
         match link {
-            Some(before) => {
-                let ends = before.is_none() || before.start == piece.end;
-                let rest = Piece {
-                    start: before.start,
-                    blocks: before.blocks(),
-                    ..piece
-                };
-                if !ends && !self.root.pieces.push(rest) {
+            Link::Before(before, blocks) => {
+                if blocks != run.blocks {
+                    // No more than both say, for behind the run there is somebody else's.
                     self.free_chains_broken += 1;
+                    run.blocks = run.blocks.min(blocks) / CLUSTER_BLOCKS * CLUSTER_BLOCKS;
+                }
+                let ends = before.is_none() || before.start == piece.end;
+                if !ends {
+                    self.push_piece(Piece {
+                        start: before.start,
+                        blocks: before.blocks(),
+                        ..piece
+                    });
                 }
             }
             // The run itself is free all the same; the ones before it are lost until a repair finds them.
-            None => self.free_chains_broken += 1,
+            Link::Damaged | Link::Foreign => self.free_chains_broken += 1,
         }
-        self.quarantine(Piece::plain(piece.start, piece.blocks));
+        if run.blocks == 0 || self.is_claimed(run.start, run.blocks, piece.file_id) {
+            self.free_chains_broken += 1;
+        } else {
+            self.quarantine(run);
+        }
     }
 
-    /// The run before that of a chain's piece, as the run's blocks say; `None` when they cannot be read.
+    /// The run before that of a chain's piece, as the run's blocks say; `None` when they do not.
     pub(crate) fn run_before(&mut self, piece: &Piece) -> Result<Option<ClosedRun>> {
+        Ok(match self.link_of(piece)? {
+            Link::Before(before, _) => Some(before),
+            Link::Damaged | Link::Foreign => None,
+        })
+    }
+
+    fn link_of(&mut self, piece: &Piece) -> Result<Link> {
         // The first block of a run that was left holds data. Those behind it may not, and then show the link of
         // an earlier life of the run.
-        let header = self
-            .read_data_block(piece.start)?
-            .filter(|header| header.file_id == piece.file_id && header.run_start == piece.start);
-        let before = header.map(|header| ClosedRun {
+        let Some(header) = self.read_data_block(piece.start)? else {
+            return Ok(Link::Damaged);
+        };
+        if header.file_id != piece.file_id || header.run_start != piece.start {
+            return Ok(Link::Foreign);
+        }
+        let before = ClosedRun {
             start: header.before_start,
             used: header.before_used,
-        });
-        Ok(before.filter(|before| {
-            before.is_none() || self.layout.is_data_run(before.start, before.blocks())
-        }))
+        };
+        let is_run = before.is_none() || self.layout.is_data_run(before.start, before.blocks());
+        Ok(if is_run {
+            Link::Before(before, u32::from(header.run_blocks))
+        } else {
+            Link::Damaged
+        })
     }
 
     /// Takes the most recently spilled list back into the root: one block read.
@@ -251,17 +347,29 @@ impl<D: BlockDevice> Store<D> {
             self.root.trunk_count = 0;
             return Ok(false);
         };
+        self.root.trunk_head = 0;
         for index in 0..count {
-            let piece = trunk_piece(self.scratch.block(0), index, &self.layout);
-            if !piece.is_some_and(|piece| self.root.pieces.push(piece)) {
-                self.free_chains_broken += 1;
+            match trunk_piece(self.scratch.block(0), index, &self.layout) {
+                Some(piece) => self.push_piece(piece),
+                None => self.free_chains_broken += 1,
             }
         }
-        let next_is_sane = next == 0 || self.layout.is_data_run(next, CLUSTER_BLOCKS);
+        // The count of the lists ends a circle of them.
+        let lists = self.root.trunk_count.saturating_sub(1);
+        let next_is_sane = if lists == 0 {
+            next == 0
+        } else {
+            next != head && self.layout.is_data_run(next, CLUSTER_BLOCKS)
+        };
         self.free_chains_broken += u64::from(!next_is_sane);
-        self.root.trunk_head = if next_is_sane { next } else { 0 };
-        self.root.trunk_count = self.root.trunk_count.saturating_sub(1);
-        self.quarantine(Piece::plain(head, CLUSTER_BLOCKS));
+        let (next, lists) = if next_is_sane { (next, lists) } else { (0, 0) };
+        self.root.trunk_head = next;
+        self.root.trunk_count = lists;
+        if self.is_claimed(head, CLUSTER_BLOCKS, NO_FILE) {
+            self.free_chains_broken += 1;
+        } else {
+            self.quarantine(Piece::plain(head, CLUSTER_BLOCKS));
+        }
         Ok(true)
     }
 
@@ -273,6 +381,7 @@ impl<D: BlockDevice> Store<D> {
                 break;
             }
             self.keep_something_plain();
+            self.drop_claimed_announcement();
             self.commit()?;
         }
         if self.piece_room() >= count {
@@ -288,7 +397,7 @@ impl<D: BlockDevice> Store<D> {
         for lane in &state.lanes {
             self.free_lane(state.file_id, lane, 0);
         }
-        self.free_plain(state.reserve);
+        self.free_plain(state.file_id, state.reserve);
         self.count_free(state.closed_blocks);
     }
 
@@ -308,30 +417,43 @@ impl<D: BlockDevice> Store<D> {
                 file_id: if first_holds_data { file_id } else { 0 },
                 end: if first_holds_data { end } else { 0 },
             };
-            self.push_piece(piece);
+            self.push_piece_of(file_id, piece);
             self.count_free(piece.blocks);
             if first_holds_data {
                 last = ClosedRun::default();
             }
         }
         if !last.is_none() && last.start != end {
-            self.push_piece(Piece {
-                start: last.start,
-                blocks: last.blocks(),
+            self.push_piece_of(
                 file_id,
-                end,
-            });
+                Piece {
+                    start: last.start,
+                    blocks: last.blocks(),
+                    file_id,
+                    end,
+                },
+            );
         }
     }
 
-    /// Puts one run into free space, as part of the next record.
-    pub(crate) fn free_plain(&mut self, run: Run) {
-        self.push_piece(Piece::plain(run.start, u32::from(run.blocks)));
-        self.count_free(u32::from(run.blocks));
+    /// Puts one run of a file into free space, as part of the next record.
+    pub(crate) fn free_plain(&mut self, file_id: u64, run: Run) {
+        let blocks = u32::from(run.blocks);
+        self.push_piece_of(file_id, Piece::plain(run.start, blocks));
+        self.count_free(blocks);
     }
 
+    /// Adds a piece of free space, unless something else lays claim to it.
     fn push_piece(&mut self, piece: Piece) {
-        if !self.root.pieces.push(piece) {
+        self.push_piece_of(piece.file_id, piece);
+    }
+
+    /// As [`push_piece`](Self::push_piece), of blocks that file `owner` gives up: a slot may know it still.
+    fn push_piece_of(&mut self, owner: u64, piece: Piece) {
+        if piece.blocks == 0 {
+            return;
+        }
+        if self.is_claimed(piece.start, piece.blocks, owner) || !self.root.pieces.push(piece) {
             self.free_chains_broken += 1;
         }
     }

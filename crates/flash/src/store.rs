@@ -16,7 +16,7 @@ use crate::layout::{
     SUPERBLOCK_NEAR, TABLE_COPIES, superblock_far,
 };
 use crate::record::{ImageStage, read_through};
-use crate::root::{FileState, IMAGES_MAX, ImageReferences, Piece, Root, SLOTS_MAX};
+use crate::root::{COUNTER_END, FileState, IMAGES_MAX, ImageReferences, Piece, Root, SLOTS_MAX};
 use crate::table::{Bucket, format_bucket};
 
 /// Free pieces that may wait for a barrier at one time.
@@ -230,6 +230,12 @@ impl<D: BlockDevice> Store<D> {
         let layout = read_superblock(&mut device)?;
         let mut store = Self::assemble(device, layout, options);
         store.recover()?;
+        // As it stands in the record that recovery wrote.
+        let written = store.root.record_sequence.min(COUNTER_END - 1);
+        store.root.record_sequence = written;
+        if !store.read_only {
+            store.drop_claimed_announcement();
+        }
         Ok(store)
     }
 
@@ -289,8 +295,10 @@ impl<D: BlockDevice> Store<D> {
     /// [`Error::Device`] when the device fails; nothing that was acknowledged is lost by that.
     pub fn close(mut self) -> Result<D> {
         if !self.read_only && !self.failed {
-            self.root.clean = true;
-            self.write_record()?;
+            if !self.root.is_worn_out(self.sequence) {
+                self.root.clean = true;
+                self.write_record()?;
+            }
             self.barrier()?;
             // The barrier may have allowed a table block to be written in its place.
             self.flush_device()?;
@@ -367,8 +375,27 @@ impl<D: BlockDevice> Store<D> {
         Ok(())
     }
 
-    /// Begins a call that changes the store; refuses it when the store takes no writes.
+    /// Begins a call that changes the store; refuses it when the store takes no writes, or when its numbers are used
+    /// up, which no store's are that only this program has written.
     pub(crate) fn begin_change(&mut self) -> Result<()> {
+        self.begin_sync()?;
+        if self.root.is_worn_out(self.sequence) {
+            return Err(self.record_is_damaged());
+        }
+        Ok(())
+    }
+
+    /// What the root says cannot be true.
+    pub(crate) fn record_is_damaged(&self) -> Error {
+        Error::Damaged {
+            part: Part::Record,
+            block: self.layout.record_block(u64::from(self.root.place)),
+            offset: None,
+        }
+    }
+
+    /// Begins a call that writes nothing new; refuses it when the store takes no writes.
+    pub(crate) fn begin_sync(&mut self) -> Result<()> {
         if self.read_only {
             Err(Error::ReadOnly)
         } else if self.failed {

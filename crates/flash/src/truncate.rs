@@ -44,6 +44,7 @@ impl<D: BlockDevice> Store<D> {
         self.make_piece_room(PIECES_WITHOUT_SPILL)?;
         // All that may fail to be read is read before anything is changed.
         self.read_entry(index, &state)?;
+        self.require_own_slot(self.files[index].bucket, self.files[index].entry, &state)?;
         if length == 0 {
             let empty = FileState::empty(state.file_id);
             self.free_file(&state);
@@ -63,17 +64,9 @@ impl<D: BlockDevice> Store<D> {
         let mut kept = *state;
         if last < state.tail.index {
             kept.reserve = Run::default();
-            let own = usize::from(header.lane);
-            // A last block that is not full is not there for good: the next append goes to the other lane, and
-            // then over it.
-            let mut used = (header.address - header.run_start) as u8;
-            used += u8::from(usize::from(fill) == PAYLOAD_BYTES);
-            kept.lanes[own] = self.lane_of(&header, used)?;
-            let other = self.other_lane_at(state, 1 - own, last)?;
-            kept.lanes[1 - own] = other;
-            kept.closed_blocks = state.closed_blocks;
-            for (number, lane) in kept.lanes.iter().enumerate() {
-                let closed = self.closed_blocks_behind(state, &state.lanes[number], lane)?;
+            for number in 0..kept.lanes.len() {
+                let (lane, closed) = self.lane_at(state, number, &header, fill)?;
+                kept.lanes[number] = lane;
                 kept.closed_blocks = kept.closed_blocks.saturating_sub(closed);
             }
         } else if usize::from(fill) < PAYLOAD_BYTES && usize::from(state.tail.fill) == PAYLOAD_BYTES
@@ -109,55 +102,78 @@ impl<D: BlockDevice> Store<D> {
         self.put_state(index, kept)
     }
 
-    /// How a lane was when block `last` was the last of the file, if that block does not lie in it: its youngest
-    /// run that holds blocks up to that one.
-    fn other_lane_at(&mut self, state: &FileState, number: usize, last: u32) -> Result<Lane> {
+    /// How a lane was when `end`, with `fill` bytes in it, was the last block of the file, and how many blocks its
+    /// closed runs had less: the youngest run that holds blocks up to that one is the one that is filled again.
+    fn lane_at(
+        &mut self,
+        state: &FileState,
+        number: usize,
+        end: &Header,
+        fill: u16,
+    ) -> Result<(Lane, u32)> {
         let lane = state.lanes[number];
+        let is_own = number == usize::from(end.lane);
         let mut run = ClosedRun {
             start: lane.run.start,
             used: lane.run.next,
         };
-        if run.is_none() {
+        let mut is_closed = run.is_none();
+        if is_closed {
             run = lane.before;
         }
+        let mut closed = 0_u32;
         let mut index_end = u32::MAX;
         while !run.is_none() {
-            let first = self.first_of_run(state, &run, &mut index_end)?;
-            if first.index <= last {
-                // Block numbers grow along a run: the count of those that stay is found by halving.
-                let (mut stays, mut goes) = (1, run.used);
-                while stays < goes {
-                    let middle = stays + (goes - stays) / 2;
-                    if self.block_of_run(state, &run, middle)?.index <= last {
-                        stays = middle + 1;
-                    } else {
-                        goes = middle;
-                    }
+            let found = if is_own && run.start == end.run_start {
+                // A last block that is not full is not there for good: the next append goes to the other lane, and
+                // then over it.
+                let used = (end.address - end.run_start) as u8
+                    + u8::from(usize::from(fill) == PAYLOAD_BYTES);
+                Some((*end, used))
+            } else {
+                let first = self.first_of_run(state, &run, &mut index_end)?;
+                if first.index <= end.index {
+                    Some((first, self.blocks_up_to(state, &run, end.index)?))
+                } else {
+                    closed = closed.saturating_add(if is_closed { run.blocks() } else { 0 });
+                    run = ClosedRun {
+                        start: first.before_start,
+                        used: first.before_used,
+                    };
+                    is_closed = true;
+                    None
                 }
-                return self.lane_of(&first, stays);
-            }
-            run = ClosedRun {
-                start: first.before_start,
-                used: first.before_used,
             };
+            if let Some((header, used)) = found {
+                if is_own && header.run_start != end.run_start {
+                    break;
+                }
+                let lane = self.lane_of(&header, used)?;
+                let is_open_again = is_closed && !lane.run.is_none();
+                closed = closed.saturating_add(if is_open_again { run.blocks() } else { 0 });
+                return Ok((lane, closed));
+            }
         }
-        Ok(Lane::default())
+        if is_own {
+            // The list of its runs does not lead to the block.
+            return Err(damaged(end.address));
+        }
+        Ok((Lane::default(), closed))
     }
 
-    /// Blocks in the closed runs of a lane of `state` that the shortened file has no more among its closed ones.
-    fn closed_blocks_behind(&mut self, state: &FileState, lane: &Lane, kept: &Lane) -> Result<u32> {
-        let mut blocks = 0;
-        let mut run = lane.before;
-        let mut index_end = u32::MAX;
-        while !run.is_none() && run.start != kept.before.start {
-            blocks += run.blocks();
-            let first = self.first_of_run(state, &run, &mut index_end)?;
-            run = ClosedRun {
-                start: first.before_start,
-                used: first.before_used,
-            };
+    /// How many blocks of a run have numbers up to `last`, as the first one has.
+    fn blocks_up_to(&mut self, state: &FileState, run: &ClosedRun, last: u32) -> Result<u8> {
+        // Block numbers grow along a run: the count is found by halving.
+        let (mut stays, mut goes) = (1, run.used);
+        while stays < goes {
+            let middle = stays + (goes - stays) / 2;
+            if self.block_of_run(state, run, middle)?.index <= last {
+                stays = middle + 1;
+            } else {
+                goes = middle;
+            }
         }
-        Ok(blocks)
+        Ok(stays)
     }
 
     /// Block `offset` of a run of the file, which holds data.
@@ -174,7 +190,7 @@ impl<D: BlockDevice> Store<D> {
     /// Frees the runs that the shortened file has no more.
     fn free_behind(&mut self, state: &FileState, kept: &FileState) {
         if kept.reserve.is_none() {
-            self.free_plain(state.reserve);
+            self.free_plain(state.file_id, state.reserve);
         }
         for (lane, kept_lane) in state.lanes.iter().zip(&kept.lanes) {
             let end = if kept_lane.run.is_none() {

@@ -2,12 +2,14 @@
 //! not affected; a device that fails a write stops the store from writing, not from reading.
 
 mod common;
+mod forge;
 
 use base::block::BlockDevice;
 use base::error::Code;
 use base::sim::{FaultPlan, Random, SimDevice};
 use common::{Model, Operation, options, read_all};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Part, Store};
+use forge::entry_of;
 
 /// A store with files of several lengths, after some churn, closed.
 fn sample(seed: u64) -> (SimDevice, Model) {
@@ -571,4 +573,44 @@ fn handles_of_deleted_replaced_and_closed_files_are_refused() {
         matches!(store.stat("c"), Err(Error::NotFound)),
         "a refused create leaves nothing"
     );
+}
+
+/// The two files that would be written back next are in damaged table blocks; another one has to go.
+#[test]
+fn two_damaged_table_blocks_do_not_stop_appends_to_other_files() {
+    let mut store = Store::format(SimDevice::new(1024, 1), &options(100)).unwrap();
+    let name = |number: u32| format!("file-{number:02}");
+    for number in 0..40 {
+        let file = store.create(&name(number)).unwrap();
+        store.append(file, &[1; 100]).unwrap();
+        store.close_file(file);
+    }
+    // Files 8 to 39 are active; 8 and 9 longest so.
+    let wrecked = [8, 9].map(|number| entry_of(store.device(), &name(number)).0);
+    let spared = (0..8)
+        .find(|number| !wrecked.contains(&entry_of(store.device(), &name(*number)).0))
+        .unwrap();
+    let file = store.open_file(&name(spared)).unwrap();
+    for place in wrecked {
+        store.device_mut().poke(place, &[0xff; 4096]);
+        store.device_mut().poke(place + 1, &[0xff; 4096]);
+    }
+    let result = (0..3).find_map(|_| store.append(file, b"more").ok());
+    assert!(result.is_some(), "no append to an inactive file any more");
+}
+
+/// A file has room left in one of its own runs: a full store is no reason to refuse the append.
+#[test]
+fn a_file_uses_its_own_room_on_a_full_store() {
+    let mut store = Store::format(SimDevice::new(128, 1), &options(4)).unwrap();
+    let file = store.create("log").unwrap();
+    for bytes in [100, 100, 100, PAYLOAD_BYTES - 300, 3 * PAYLOAD_BYTES] {
+        store.append(file, &vec![1; bytes]).unwrap();
+    }
+    let ballast = store.create("ballast").unwrap();
+    while store.append(ballast, &[2; PAYLOAD_BYTES]).is_ok() {}
+    assert_eq!(store.statistics().blocks_free, 0);
+    let stat = store.stat("log").unwrap();
+    assert!(stat.blocks_owned - stat.blocks >= 4);
+    store.append(file, b"fits").unwrap();
 }

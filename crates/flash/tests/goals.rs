@@ -7,6 +7,7 @@ use base::block::BlockDevice;
 use base::sim::{Random, SimDevice};
 use common::bounds_of::bound_of;
 use common::flat::Flat;
+use common::medium::free_list;
 use common::meter::Meter;
 use common::{Files, Operation, Weights, content, options};
 use flash::{Bound, Error, FileHandle, FormatOptions, OpenOptions, PAYLOAD_BYTES, Store};
@@ -300,6 +301,96 @@ fn truncations_and_renames_in_a_row_stay_within_their_bounds() {
     }
     common::totals::assert_agrees(&mut store, &files, "afterwards");
     meter.report("truncations and renames in a row");
+}
+
+/// Renames over files free pieces in records that cannot spill a list; whatever call comes next must not pay for them.
+#[test]
+fn a_delete_after_many_renames_costs_what_every_delete_costs() {
+    const FILES: usize = 1200;
+    let store = Store::format(SimDevice::new(40_000, 1), &options(FILES as u64)).unwrap();
+    let mut store = Store::open(store.close().unwrap(), &many_open()).unwrap();
+    let mut meter = Meter::default();
+    for number in 0..FILES {
+        store.replace(&format!("file-{number}"), b"").unwrap();
+    }
+    // In turn, so that a file's runs lie apart; some give back one piece, some more.
+    for round in 0..4 {
+        for number in (0..FILES).filter(|number| number % 7 >= round) {
+            let file = store.open_file(&format!("file-{number}")).unwrap();
+            store.append(file, &vec![1; 9000 + 1000 * round]).unwrap();
+            store.close_file(file);
+        }
+    }
+    let mut numbers = 0..FILES;
+    let mut name = || format!("file-{}", numbers.next().unwrap());
+    let mut pieces_most = 0;
+    // However long the list of free pieces is when the delete comes, as far as renames make it.
+    for pieces in 44..64 {
+        for _ in 0..25 {
+            if free_list(store.device()).1 >= pieces {
+                break;
+            }
+            let (from, to) = (name(), name());
+            let limit = store.bounds().rename();
+            let renamed = meter.measure(&mut store, "rename", limit, |store| {
+                store.rename(&from, &to)
+            });
+            renamed.unwrap();
+        }
+        pieces_most = pieces_most.max(free_list(store.device()).1);
+        let victim = name();
+        let limit = delete_goal(&store);
+        let deleted = meter.measure(&mut store, "delete", limit, |store| store.delete(&victim));
+        deleted.unwrap();
+    }
+    assert!(pieces_most > 48, "only {pieces_most} pieces");
+    let report = store.check().unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    meter.report("a delete after many renames");
+}
+
+/// A full store in which one file is deleted: all that is free are its runs, and the next append needs one at once,
+/// while it also has to write back another file.
+#[test]
+fn an_append_that_finds_nothing_but_a_deleted_file_costs_what_every_append_costs() {
+    let mut meter = Meter::default();
+    for shape in 1..80 {
+        let store = Store::format(SimDevice::new(900, 1), &options(60)).unwrap();
+        let mut store = Store::open(store.close().unwrap(), &many_open()).unwrap();
+        let handles: Vec<FileHandle> = (0..40)
+            .map(|number| store.create(&format!("file-{number}")).unwrap())
+            .collect();
+        let victim = store.create("victim").unwrap();
+        for round in 0..shape {
+            store.append(victim, &vec![1; 1500 + 97 * shape]).unwrap();
+            if round % 3 == 0 {
+                let other = handles[round % handles.len()];
+                store.append(other, &[2; 5000]).unwrap();
+            }
+        }
+        // Until not even one byte fits, so that neither a piece nor a cluster is left.
+        let ballast = store.create("ballast").unwrap();
+        while store.append(ballast, &[3; PAYLOAD_BYTES]).is_ok() {}
+        for handle in &handles {
+            let _ = store.append(*handle, &[4; 100]);
+        }
+        let limit = delete_goal(&store);
+        let deleted = meter.measure(&mut store, "delete", limit, |store| store.delete("victim"));
+        deleted.unwrap();
+        for handle in handles.iter().take(3) {
+            let limit = append_goal(&store);
+            let appended = meter.measure(&mut store, "append 4096", limit, |store| {
+                store.append(*handle, &[5; 4096])
+            });
+            assert!(
+                matches!(appended, Ok(()) | Err(Error::Full)),
+                "{appended:?}"
+            );
+        }
+        let report = store.check().unwrap();
+        assert!(report.is_clean(), "shape {shape}: {:?}", report.problems);
+    }
+    meter.report("an append that finds nothing but a deleted file");
 }
 
 /// Reads of blocks that opening a file by its name costs: the 99th percentile and the most.

@@ -1,13 +1,10 @@
-//! What the fuzzer knows of the format, apart from the crate's own code: kinds of blocks, their checksums, and where
-//! their fields lie.
+//! What tests that forge images know of the format, apart from the crate's own code: kinds of blocks, their checksums,
+//! and where their fields lie. The fuzz targets and the tests of `flash` share it.
 
 use base::block::BLOCK_BYTES;
 use base::sim::SimDevice;
 
 pub(crate) type Block = [u8; BLOCK_BYTES];
-
-/// Identity of every store made here; it seeds the checksums.
-pub(crate) const IDENTITY: [u8; 16] = *b"a store to break";
 
 /// What a block says it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +29,9 @@ pub(crate) fn kind_of(block: &Block) -> Option<Kind> {
     }
 }
 
-/// Makes the checksum right again.
-pub(crate) fn seal(block: &mut Block, kind: Kind) {
-    let seed = crc32c::crc32c(&IDENTITY);
+/// Makes the checksum right again. The identity of the store seeds it.
+pub(crate) fn seal(block: &mut Block, kind: Kind, identity: &[u8; 16]) {
+    let seed = crc32c::crc32c(identity);
     let (place, checksum) = match kind {
         Kind::Superblock => (12, crc32c::crc32c(&block[16..])),
         Kind::Root => (12, crc32c::crc32c_append(seed, &block[16..])),

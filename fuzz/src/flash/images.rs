@@ -6,13 +6,15 @@ use base::sim::{Keep, Random, SimDevice};
 use flash::{Bound, Error, FormatOptions, OpenOptions, Store};
 
 use super::device::{Allowance, Watched};
-use super::format::{IDENTITY, Places};
+use super::format::Places;
 use super::history::History;
 use super::session::{Call, Session, Trust};
 
 /// Longest names in all images.
 pub(crate) const NAME_BYTES_MAX: u16 = 40;
 const SEED: u64 = 5;
+/// Identity of every store made here; it seeds the checksums.
+pub(crate) const IDENTITY: [u8; 16] = *b"a store to break";
 /// Where nothing is measured.
 pub(crate) const EVERYTHING: Allowance = Allowance {
     reads: u64::MAX,

@@ -26,7 +26,7 @@ use flash::{Error, OpenOptions, RepairReport, Store};
 use device::Watched;
 use format::{Block, Kind, field, fields, kind_of, records, seal, set_field};
 use history::History;
-use images::{EVERYTHING, Image, NAME_BYTES_MAX, content, images};
+use images::{EVERYTHING, IDENTITY, Image, NAME_BYTES_MAX, content, images};
 use session::{Call, Session, Trust, repair_allowance};
 
 /// Changes of the image, and calls, that one input makes at most.
@@ -306,7 +306,7 @@ impl Change<'_> {
         }
         self.trust.is_damaged = true;
         if let Some(kind) = kind_of(&block).filter(|_| is_sealed) {
-            seal(&mut block, kind);
+            seal(&mut block, kind, &IDENTITY);
             self.trust.is_forged = true;
         }
         let near = place.saturating_sub(2)..(place + 6).min(self.image.block_count);
@@ -342,7 +342,7 @@ impl Change<'_> {
             let mut block = self.device.peek(*place);
             if let Some((field, value)) = given.filter(|_| run(&block) == run(of)) {
                 set_field(&mut block, field, value);
-                seal(&mut block, Kind::Data);
+                seal(&mut block, Kind::Data, &IDENTITY);
                 self.device.poke(*place, &block);
                 self.trust.is_damaged = true;
                 self.trust.is_forged = true;
