@@ -14,6 +14,7 @@ const STEP: Duration = Duration::from_millis(200);
 
 struct Shared {
     bytes: AtomicU64,
+    percent: AtomicU64,
     done: Mutex<bool>,
     ended: Condvar,
 }
@@ -27,8 +28,11 @@ pub(crate) struct Progress {
 impl Progress {
     /// Begins; `what` is shown, such as `storing notes.txt`. Shows nothing unless standard error is a terminal.
     pub(crate) fn start(what: String) -> Self {
+        // Paths and names come from anywhere, and could steer the terminal.
+        let what: String = what.chars().filter(|letter| !letter.is_control()).collect();
         let shared = Arc::new(Shared {
             bytes: AtomicU64::new(0),
+            percent: AtomicU64::new(0),
             done: Mutex::new(false),
             ended: Condvar::new(),
         });
@@ -49,6 +53,12 @@ impl Progress {
     /// So many more bytes are done.
     pub(crate) fn add(&self, bytes: usize) {
         self.shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// So many of all parts are done.
+    pub(crate) fn set_share(&self, done: u64, all: u64) {
+        let percent = done.saturating_mul(100) / all.max(1);
+        self.shared.percent.store(percent, Ordering::Relaxed);
     }
 }
 
@@ -82,10 +92,11 @@ fn show(shared: &Shared, what: &str) {
         shown = true;
         let seconds = begun.elapsed().as_secs();
         let bytes = shared.bytes.load(Ordering::Relaxed);
-        let amount = if bytes == 0 {
-            String::new()
-        } else {
-            format!("  {}", crate::progress::bytes_text(bytes))
+        let percent = shared.percent.load(Ordering::Relaxed);
+        let amount = match (bytes, percent) {
+            (0, 0) => String::new(),
+            (0, percent) => format!("  {percent} %"),
+            (bytes, _) => format!("  {}", bytes_text(bytes)),
         };
         write!(std::io::stderr(), "\r\x1b[2K{what}{amount}  {seconds} s").ok();
     }

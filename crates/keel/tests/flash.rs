@@ -1,33 +1,18 @@
 //! `keel flash` from the outside: what a script sees.
 
 mod common;
+mod flash_common;
 
 use common::{TempDir, fails, keel, ok, ok_json, one_line, run, run_with_input, wait_until};
+use flash_common::{bytes, put, store};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Stdio;
 
-/// Bytes without a pattern that a fault could hide in.
-fn bytes(count: usize) -> Vec<u8> {
-    let mut state = 1_u32;
-    let next = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 24) as u8
-    };
-    (0..count).map(next).collect()
-}
-
-/// A small store in a directory.
-fn store(dir: &TempDir) -> String {
-    let image = dir.file("store.img").display().to_string();
-    ok(&["flash", "format", &image, "--size", "16M", "--files", "100"]);
-    image
-}
-
 #[test]
 fn files_go_in_and_come_out() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "16M");
     let content = bytes(3 << 20);
     let source = dir.file("source").display().to_string();
     std::fs::write(&source, &content).unwrap();
@@ -91,7 +76,7 @@ fn files_go_in_and_come_out() {
 #[test]
 fn the_tables_are_printed_for_people_and_for_programs() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "16M");
     let bounds = ok_json(&["flash", "bounds", &image, "--json"]);
     let calls = bounds["calls"].as_array().unwrap();
     assert!(
@@ -121,7 +106,7 @@ fn the_tables_are_printed_for_people_and_for_programs() {
 #[test]
 fn looking_at_a_store_does_not_change_it() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "16M");
     run_with_input(&["flash", "put", &image, "a"], b"content");
     let before = std::fs::read(&image).unwrap();
     for command in ["ls", "stat", "check", "bounds", "dump"] {
@@ -134,7 +119,7 @@ fn looking_at_a_store_does_not_change_it() {
 #[test]
 fn format_overwrites_nothing_unless_told_to() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "16M");
     run_with_input(&["flash", "put", &image, "kept"], b"precious");
     assert!(fails(&["flash", "format", &image], 1).contains("holds a store already; add --force"));
     assert_eq!(ok(&["flash", "get", &image, "kept"]), b"precious");
@@ -165,7 +150,7 @@ fn format_overwrites_nothing_unless_told_to() {
 #[test]
 fn errors_are_one_line_with_the_thing_and_the_right_status() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "16M");
     let absent = dir.file("absent.img").display().to_string();
     assert!(
         fails(&["flash", "ls", &absent], 1)
@@ -209,8 +194,7 @@ fn errors_are_one_line_with_the_thing_and_the_right_status() {
 
 /// Stores `content` as `victim` and changes a byte of the block that holds its byte `offset`.
 fn put_damaged(image: &str, content: &[u8], offset: usize) {
-    let put = run_with_input(&["flash", "put", image, "victim"], content);
-    assert!(put.status.success(), "{put:?}");
+    put(image, "victim", content);
     let mut raw = std::fs::read(image).unwrap();
     let at = raw
         .windows(64)
@@ -223,7 +207,7 @@ fn put_damaged(image: &str, content: &[u8], offset: usize) {
 #[test]
 fn damage_is_named_and_costs_the_status() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "16M");
     let content = bytes(40_000);
     put_damaged(&image, &content, 20_000);
     let output = run(&["flash", "check", &image]);
@@ -244,7 +228,7 @@ fn damage_is_named_and_costs_the_status() {
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "16M");
     run_with_input(&["flash", "put", &image, "big"], &bytes(4 << 20));
     let mut child = keel()
         .args(["flash", "get", &image, "big"])
@@ -292,7 +276,7 @@ fn names(dir: &TempDir) -> Vec<String> {
 #[test]
 fn the_image_is_neither_source_nor_target_of_a_copy() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "16M");
     run_with_input(&["flash", "put", &image, "kept"], b"precious");
     let before = std::fs::read(&image).unwrap();
     let link = dir.file("link").display().to_string();
@@ -325,7 +309,7 @@ fn the_image_is_neither_source_nor_target_of_a_copy() {
 #[test]
 fn a_format_that_cannot_be_done_costs_nothing() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "16M");
     run_with_input(&["flash", "put", &image, "kept"], b"precious");
     let before = std::fs::read(&image).unwrap();
     for wrong in [
@@ -369,7 +353,7 @@ fn a_format_that_cannot_be_done_costs_nothing() {
 #[test]
 fn a_damaged_file_replaces_nothing_unless_salvaged() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "16M");
     // The damage lies in the second of the large reads, and the file ends with a short block.
     let content = bytes(3_000_000);
     let damaged_at = 2_000_000;
@@ -410,7 +394,7 @@ fn a_damaged_file_replaces_nothing_unless_salvaged() {
 fn get_replaces_a_file_as_a_user_expects() {
     use std::os::unix::fs::PermissionsExt;
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "16M");
     run_with_input(&["flash", "put", &image, "a"], b"content");
     let out = dir.file("out");
     std::fs::write(&out, b"older and longer than the new one").unwrap();
@@ -442,7 +426,7 @@ fn get_replaces_a_file_as_a_user_expects() {
 #[test]
 fn what_does_not_fit_leaves_the_old_content() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "16M");
     run_with_input(&["flash", "put", &image, "a"], b"old");
     let mut child = keel()
         .args(["flash", "put", &image, "a"])
@@ -462,7 +446,7 @@ fn what_does_not_fit_leaves_the_old_content() {
 #[test]
 fn piped_pieces_are_stored_as_they_arrive() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "16M");
     let mut child = keel()
         .args(["flash", "append", &image, "log"])
         .stdin(Stdio::piped())
@@ -568,7 +552,7 @@ fn what_cannot_be_an_image_is_refused_at_once_and_stays() {
 #[test]
 fn remedies_fit_what_went_wrong() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "16M");
     run_with_input(&["flash", "put", &image, "a"], b"content");
     let folder = dir.path().to_str().unwrap();
     for arguments in [

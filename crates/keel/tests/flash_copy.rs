@@ -1,36 +1,16 @@
 //! `keel flash mv`, `truncate` and `copy` from the outside.
 
 mod common;
+mod flash_common;
 
-use common::{TempDir, fails, keel, ok, ok_json, run, run_with_input, signal, wait_until};
+use common::{TempDir, fails, keel, ok, ok_json, run, signal};
+use flash_common::{Writer, bytes, put, store};
 use std::process::Stdio;
-
-/// Bytes without a pattern that a fault could hide in.
-fn bytes(count: usize) -> Vec<u8> {
-    let mut state = 1_u32;
-    let next = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 24) as u8
-    };
-    (0..count).map(next).collect()
-}
-
-fn put(image: &str, name: &str, content: &[u8]) {
-    let output = run_with_input(&["flash", "put", image, name], content);
-    assert!(output.status.success(), "{output:?}");
-}
-
-/// A small store in a directory.
-fn store(dir: &TempDir) -> String {
-    let image = dir.file("store.img").display().to_string();
-    ok(&["flash", "format", &image, "--size", "8M", "--files", "100"]);
-    image
-}
 
 #[test]
 fn a_file_gets_another_name_and_takes_the_place_of_another() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "8M");
     put(&image, "a", b"first");
     put(&image, "b", b"second");
     assert!(ok(&["flash", "mv", &image, "a", "c"]).is_empty());
@@ -56,7 +36,7 @@ fn a_file_gets_another_name_and_takes_the_place_of_another() {
 #[test]
 fn a_file_is_cut_and_filled_up() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "8M");
     let content = bytes(20_000);
     put(&image, "a", &content);
     ok(&["flash", "truncate", &image, "a", "12345"]);
@@ -80,7 +60,7 @@ fn a_file_is_cut_and_filled_up() {
 #[test]
 fn a_copy_has_the_same_files_and_another_shape() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "8M");
     let large = bytes(3_000_000);
     put(&image, "large", &large);
     put(&image, "empty", b"");
@@ -136,7 +116,7 @@ fn a_copy_has_the_same_files_and_another_shape() {
 #[test]
 fn a_copy_overwrites_nothing_unasked_and_leaves_no_wreck() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "8M");
     put(&image, "a", &bytes(1_000_000));
     let other = dir.file("other.img").display().to_string();
     ok(&["flash", "format", &other, "--size", "8M"]);
@@ -189,39 +169,10 @@ fn a_copy_overwrites_nothing_unasked_and_leaves_no_wreck() {
     assert!(!dir.file("new.img").exists());
 }
 
-/// A store whose writer waits for its input.
-struct Writer(std::process::Child);
-
-impl Writer {
-    fn start(image: &str) -> Self {
-        use std::io::Write;
-        let mut expected = run(&["flash", "get", image, "log"]).stdout;
-        expected.extend_from_slice(b"more");
-        let mut child = keel()
-            .args(["flash", "append", image, "log"])
-            .stdin(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        child.stdin.as_mut().unwrap().write_all(b"more").unwrap();
-        wait_until("the writer", || {
-            run(&["flash", "get", image, "log"]).stdout == expected
-        });
-        Self(child)
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
 #[test]
 fn two_programs_do_not_write_to_one_store() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "8M");
     let link = dir.file("link").display().to_string();
     std::os::unix::fs::symlink(&image, &link).unwrap();
     let hard = dir.file("hard").display().to_string();
@@ -242,7 +193,8 @@ fn two_programs_do_not_write_to_one_store() {
             &["flash", "copy", name, &copy],
         ] {
             let text = fails(arguments, 1);
-            assert!(text.contains("in use by another program"), "{text}");
+            let who = format!("in use by another program (keel, process {});", writer.id());
+            assert!(text.contains(&who), "{text}");
         }
         // A look at the state of the moment is not refused.
         for command in ["ls", "stat", "bounds", "dump"] {
@@ -262,7 +214,7 @@ fn two_programs_do_not_write_to_one_store() {
 #[test]
 fn a_copy_that_is_interrupted_leaves_no_store() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "8M");
     for number in 0..400 {
         if number % 20 == 0 {
             put(&image, &format!("file {number}"), &bytes(number * 100));

@@ -1,42 +1,29 @@
 //! The counts that every promise of the store is stated in, compared with those of the kernel's block layer.
 
 mod common;
+mod flash_common;
 
 use base::block::{BLOCK_BYTES, BlockDevice, Counters, FileDevice, FileDeviceOptions};
 use common::{TempDir, wait_until};
 use flash::{FormatOptions, OpenOptions, Store};
-use std::process::Command;
+use flash_common::{Loop, sparse_file};
 
-/// A loop device that passes transfers directly to its file; detached at the end.
-struct Loop {
-    path: String,
+/// A loop device that passes transfers directly to its file.
+struct Counted {
+    device: Loop,
     _dir: TempDir,
 }
 
-impl Loop {
-    fn attach(bytes: u64) -> Result<Self, String> {
+impl Counted {
+    fn attach(bytes: u64) -> Option<Self> {
         let dir = TempDir::new();
-        let backing = dir.file("backing");
-        let file = std::fs::File::create(&backing).unwrap();
-        file.set_len(bytes).unwrap();
-        let output = Command::new("losetup")
-            .args(["--find", "--show", "--direct-io=on"])
-            .arg(&backing)
-            .output()
-            .map_err(|error| format!("no losetup: {error}"))?;
-        if !output.status.success() {
-            let text = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("no loop device: {}", text.trim()));
-        }
-        Ok(Self {
-            path: String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-            _dir: dir,
-        })
+        let device = Loop::attach(&sparse_file(&dir, bytes), &["--direct-io=on"])?;
+        Some(Self { device, _dir: dir })
     }
 
     /// What the block layer has completed on this device.
     fn completed(&self) -> Option<Completed> {
-        let name = self.path.strip_prefix("/dev/")?;
+        let name = self.device.path.strip_prefix("/dev/")?;
         let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).ok()?;
         let fields: Vec<u64> = text
             .split_whitespace()
@@ -48,15 +35,6 @@ impl Loop {
             // Kernels before 5.5 do not count flushes.
             flushes: *fields.get(15)?,
         })
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        Command::new("losetup")
-            .args(["--detach", &self.path])
-            .status()
-            .ok();
     }
 }
 
@@ -85,7 +63,7 @@ struct Rule {
 }
 
 impl Rule {
-    fn find(looped: &Loop, device: &mut FileDevice) -> Self {
+    fn find(looped: &Counted, device: &mut FileDevice) -> Self {
         const FLUSHES: u64 = 20;
         let before = looped.completed().unwrap();
         for _ in 0..FLUSHES {
@@ -206,12 +184,8 @@ fn append(store: &mut Store<FileDevice>, name: &str, data: &[u8]) {
 
 #[test]
 fn the_kernel_has_counted_the_same_writes_and_flushes() {
-    let looped = match Loop::attach(64 << 20) {
-        Ok(looped) => looped,
-        Err(reason) => {
-            println!("skipped: {reason}");
-            return;
-        }
+    let Some(looped) = Counted::attach(64 << 20) else {
+        return;
     };
     if looped.completed().is_none() {
         println!("skipped: this kernel does not count the flushes of a device");
@@ -222,7 +196,7 @@ fn the_kernel_has_counted_the_same_writes_and_flushes() {
         exclusive: true,
         ..FileDeviceOptions::default()
     };
-    let mut device = FileDevice::open(&looped.path, &options).unwrap();
+    let mut device = FileDevice::open(&looped.device.path, &options).unwrap();
     assert!(device.is_direct());
     let rule = Rule::find(&looped, &mut device);
     println!(
@@ -262,7 +236,13 @@ fn the_kernel_has_counted_the_same_writes_and_flushes() {
 }
 
 /// Demands that the kernel's counts have grown by exactly what ours say.
-fn settle(rule: &Rule, looped: &Loop, before: (Counters, Completed), after: Counters, what: &str) {
+fn settle(
+    rule: &Rule,
+    looped: &Counted,
+    before: (Counters, Completed),
+    after: Counters,
+    what: &str,
+) {
     let expected = rule.expected(before.0, after);
     // The kernel wakes the caller before it counts; what is still missing after this long never comes.
     let mut counted = looped.completed().unwrap().since(before.1);

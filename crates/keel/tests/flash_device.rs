@@ -1,68 +1,37 @@
 //! `keel flash` on block devices: what it refuses to overwrite, and who may have a device.
 
 mod common;
+mod flash_common;
 
-use common::{TempDir, fails, keel, ok, ok_json, run, run_with_input, wait_until};
-use std::io::Write;
+use common::{TempDir, fails, ok, ok_json};
+use flash_common::{Loop, Writer, put, sparse_file};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// Sparse; as much as the most demanding `mkfs` wants.
 const DEVICE_BYTES: u64 = 400 << 20;
 
-/// A loop device over a sparse file; detached, and unmounted before that, at the end.
-struct Loop {
-    path: String,
+/// A loop device over a sparse file.
+struct Backed {
+    // Detached before the file goes.
+    device: Loop,
     dir: TempDir,
-    mounted: Option<String>,
 }
 
-impl Loop {
-    /// `None`, with the reason printed, where this machine gives none.
+impl Backed {
     fn attach(bytes: u64) -> Option<Self> {
         let dir = TempDir::new();
-        let backing = dir.file("backing");
-        std::fs::File::create(&backing)
-            .unwrap()
-            .set_len(bytes)
-            .unwrap();
-        let output = Command::new("losetup")
-            .args(["--find", "--show"])
-            .arg(&backing)
-            .output();
-        match output {
-            Ok(output) if output.status.success() => Some(Self {
-                path: String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-                dir,
-                mounted: None,
-            }),
-            Ok(output) => {
-                let reason = String::from_utf8_lossy(&output.stderr);
-                println!("skipped: no loop device: {}", reason.trim());
-                None
-            }
-            Err(error) => {
-                println!("skipped: no losetup: {error}");
-                None
-            }
-        }
+        let device = Loop::attach(&sparse_file(&dir, bytes), &[])?;
+        Some(Self { device, dir })
+    }
+
+    fn path(&self) -> &String {
+        &self.device.path
     }
 
     fn backing(&self) -> String {
         self.dir.file("backing").display().to_string()
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        if let Some(place) = &self.mounted {
-            Command::new("umount").arg(place).status().ok();
-        }
-        Command::new("losetup")
-            .args(["--detach", &self.path])
-            .status()
-            .ok();
     }
 }
 
@@ -123,7 +92,7 @@ const MAKERS: &[(&str, &str)] = &[
 
 #[test]
 fn what_others_have_made_is_named_and_kept_and_force_leaves_nothing_of_it() {
-    let Some(device) = Loop::attach(DEVICE_BYTES) else {
+    let Some(device) = Backed::attach(DEVICE_BYTES) else {
         return;
     };
     let folder = device.dir.file("folder");
@@ -134,7 +103,7 @@ fn what_others_have_made_is_named_and_kept_and_force_leaves_nothing_of_it() {
     let (mut tried, mut absent) = (0, Vec::new());
     for (maker, named) in MAKERS {
         let command = maker
-            .replace("$D", &device.path)
+            .replace("$D", device.path())
             .replace("$F", folder.to_str().unwrap())
             .replace("$K", key.to_str().unwrap());
         let Some(made) = tool(&command) else {
@@ -150,7 +119,7 @@ fn what_others_have_made_is_named_and_kept_and_force_leaves_nothing_of_it() {
             continue;
         }
         tried += 1;
-        let text = fails(&["flash", "format", &device.path], 1);
+        let text = fails(&["flash", "format", device.path()], 1);
         // Few programs clear all of what was there before, which here is the store of the round before.
         let expected = format!("holds {named}");
         let rest = text.split_once(&expected).map(|(_, rest)| rest);
@@ -159,12 +128,12 @@ fn what_others_have_made_is_named_and_kept_and_force_leaves_nothing_of_it() {
                 == "; add --force to erase what it holds"),
             "{maker}: {text}"
         );
-        ok(&["flash", "format", &device.path, "--force", "--files", "1"]);
-        if let Some(found) = tool(&format!("wipefs --no-act {}", device.path)) {
+        ok(&["flash", "format", device.path(), "--force", "--files", "1"]);
+        if let Some(found) = tool(&format!("wipefs --no-act {}", device.path())) {
             let found = String::from_utf8_lossy(&found.stdout).into_owned();
             assert!(found.is_empty(), "{maker} is still found: {found}");
         }
-        let text = fails(&["flash", "format", &device.path], 1);
+        let text = fails(&["flash", "format", device.path()], 1);
         assert!(text.contains("holds a store already"), "{maker}: {text}");
     }
     println!("{tried} kinds tried; not installed: {absent:?}");
@@ -175,34 +144,33 @@ fn what_others_have_made_is_named_and_kept_and_force_leaves_nothing_of_it() {
 
 #[test]
 fn a_device_of_zeros_is_formatted_and_used() {
-    let Some(device) = Loop::attach(16 << 20) else {
+    let Some(device) = Backed::attach(16 << 20) else {
         return;
     };
-    let made = ok_json(&["flash", "format", &device.path, "--files", "100", "--json"]);
+    let made = ok_json(&["flash", "format", device.path(), "--files", "100", "--json"]);
     assert_eq!(made["size_bytes"], 16 << 20);
-    let put = run_with_input(&["flash", "put", &device.path, "a"], b"content");
-    assert!(put.status.success(), "{put:?}");
-    assert_eq!(ok(&["flash", "get", &device.path, "a"]), b"content");
+    put(device.path(), "a", b"content");
+    assert_eq!(ok(&["flash", "get", device.path(), "a"]), b"content");
     // The file behind the device is the same store.
     assert_eq!(ok(&["flash", "get", &device.backing(), "a"]), b"content");
     let copy = device.dir.file("copy.img").display().to_string();
-    ok(&["flash", "copy", &device.path, &copy]);
+    ok(&["flash", "copy", device.path(), &copy]);
     ok(&[
         "flash",
         "copy",
         &copy,
-        &device.path,
+        device.path(),
         "--force",
         "--files",
         "7",
     ]);
-    assert_eq!(ok(&["flash", "get", &device.path, "a"]), b"content");
+    assert_eq!(ok(&["flash", "get", device.path(), "a"]), b"content");
     let text = fails(
         &[
             "flash",
             "copy",
             &copy,
-            &device.path,
+            device.path(),
             "--force",
             "--size",
             "1M",
@@ -210,26 +178,26 @@ fn a_device_of_zeros_is_formatted_and_used() {
         2,
     );
     assert!(text.contains("leave --size away"), "{text}");
-    ok(&["flash", "check", &device.path]);
+    ok(&["flash", "check", device.path()]);
 }
 
 #[test]
 fn the_copy_of_a_partition_table_behind_the_last_whole_block_is_seen_and_cleared() {
     // Seven sectors more than whole blocks: the last sector belongs to no block.
     let bytes = (16 << 20) + 7 * 512;
-    let Some(device) = Loop::attach(bytes) else {
+    let Some(device) = Backed::attach(bytes) else {
         return;
     };
     let raw = std::fs::File::options()
         .write(true)
-        .open(&device.path)
+        .open(device.path())
         .unwrap();
     raw.write_all_at(b"EFI PART", bytes - 512).unwrap();
     drop(raw);
-    let text = fails(&["flash", "format", &device.path], 1);
+    let text = fails(&["flash", "format", device.path()], 1);
     assert!(text.contains("holds a GPT partition table"), "{text}");
-    ok(&["flash", "format", &device.path, "--force"]);
-    let raw = std::fs::File::open(&device.path).unwrap();
+    ok(&["flash", "format", device.path(), "--force"]);
+    let raw = std::fs::File::open(device.path()).unwrap();
     let mut sector = [1; 512];
     raw.read_exact_at(&mut sector, bytes - 512).unwrap();
     assert_eq!(sector, [0; 512]);
@@ -237,10 +205,10 @@ fn the_copy_of_a_partition_table_behind_the_last_whole_block_is_seen_and_cleared
 
 #[test]
 fn a_mounted_device_is_never_overwritten() {
-    let Some(mut device) = Loop::attach(16 << 20) else {
+    let Some(mut device) = Backed::attach(16 << 20) else {
         return;
     };
-    let Some(made) = tool(&format!("mke2fs -q -F -t ext4 {}", device.path)) else {
+    let Some(made) = tool(&format!("mke2fs -q -F -t ext4 {}", device.path())) else {
         println!("skipped: mke2fs is not installed");
         return;
     };
@@ -248,9 +216,9 @@ fn a_mounted_device_is_never_overwritten() {
     let place = device.dir.file("with blank");
     std::fs::create_dir(&place).unwrap();
     let place = place.display().to_string();
-    let mount = Command::new("mount").args([&device.path, &place]).output();
+    let mount = Command::new("mount").args([device.path(), &place]).output();
     match mount {
-        Ok(output) if output.status.success() => device.mounted = Some(place.clone()),
+        Ok(output) if output.status.success() => device.device.mounted = Some(place.clone()),
         other => {
             println!("skipped: cannot mount: {other:?}");
             return;
@@ -260,20 +228,20 @@ fn a_mounted_device_is_never_overwritten() {
     let store = device.dir.file("store.img").display().to_string();
     ok(&["flash", "format", &store, "--size", "6M"]);
     for arguments in [
-        &["flash", "format", &device.path][..],
-        &["flash", "format", &device.path, "--force"],
-        &["flash", "copy", &store, &device.path, "--force"],
-        &["flash", "put", &device.path, "a", "/dev/null"],
+        &["flash", "format", device.path()][..],
+        &["flash", "format", device.path(), "--force"],
+        &["flash", "copy", &store, device.path(), "--force"],
+        &["flash", "put", device.path(), "a", "/dev/null"],
     ] {
         let text = fails(arguments, 1);
-        let expected = format!("{}: mounted on {place}; unmount it", device.path);
+        let expected = format!("{}: mounted on {place}; unmount it", device.path());
         assert!(text.contains(&expected), "{text}");
     }
     // The file behind the device is as mounted as the device.
     for force in [&[][..], &["--force"]] {
         let backing = device.backing();
         let text = fails(&[&["flash", "format", &backing], force].concat(), 1);
-        let expected = format!("attached as {}, which is mounted on {place}", device.path);
+        let expected = format!("attached as {}, which is mounted on {place}", device.path());
         assert!(text.contains(&expected), "{text}");
     }
     assert_eq!(
@@ -282,52 +250,24 @@ fn a_mounted_device_is_never_overwritten() {
     );
     let unmounted = Command::new("umount").arg(&place).status().unwrap();
     assert!(unmounted.success());
-    device.mounted = None;
-    assert!(fails(&["flash", "format", &device.path], 1).contains("an ext4 file system"));
-    ok(&["flash", "format", &device.path, "--force"]);
-}
-
-/// A program that has the store open for writing.
-struct Writer(Child);
-
-impl Writer {
-    fn start(image: &str) -> Self {
-        let mut expected = run(&["flash", "get", image, "log"]).stdout;
-        expected.extend_from_slice(b"more");
-        let mut child = keel()
-            .args(["flash", "append", image, "log"])
-            .stdin(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        child.stdin.as_mut().unwrap().write_all(b"more").unwrap();
-        wait_until("the writer", || {
-            run(&["flash", "get", image, "log"]).stdout == expected
-        });
-        Self(child)
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
+    device.device.mounted = None;
+    assert!(fails(&["flash", "format", device.path()], 1).contains("an ext4 file system"));
+    ok(&["flash", "format", device.path(), "--force"]);
 }
 
 #[test]
 fn a_store_has_one_writer_by_whatever_name() {
-    let Some(device) = Loop::attach(16 << 20) else {
+    let Some(device) = Backed::attach(16 << 20) else {
         return;
     };
-    ok(&["flash", "format", &device.path, "--files", "100"]);
+    ok(&["flash", "format", device.path(), "--files", "100"]);
     let link = device.dir.file("link").display().to_string();
-    std::os::unix::fs::symlink(&device.path, &link).unwrap();
+    std::os::unix::fs::symlink(device.path(), &link).unwrap();
     // A second device file of the same device.
     let node = device.dir.file("node").display().to_string();
-    let has_node = same_device(&device.path, &node);
+    let has_node = same_device(device.path(), &node);
     let backing = device.backing();
-    let mut names = vec![&device.path, &link, &backing];
+    let mut names = vec![device.path(), &link, &backing];
     if has_node {
         names.push(&node);
     }
@@ -341,7 +281,7 @@ fn a_store_has_one_writer_by_whatever_name() {
         }
         drop(writer);
     }
-    ok(&["flash", "rm", &device.path, "log"]);
+    ok(&["flash", "rm", device.path(), "log"]);
 }
 
 /// Makes another device file of the device; `false`, with the reason printed, where that is not possible.

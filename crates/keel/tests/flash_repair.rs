@@ -1,35 +1,11 @@
 //! `keel flash check --repair` and `grow` from the outside.
 
 mod common;
+mod flash_common;
 
-use common::{TempDir, fails, ok, ok_json, run, run_with_input};
+use common::{TempDir, fails, ok, ok_json, run};
+use flash_common::{Loop, bytes_of, put, store, text};
 use std::process::Command;
-
-/// Bytes without a pattern that a fault could hide in.
-fn bytes(count: usize, seed: u32) -> Vec<u8> {
-    let mut state = seed;
-    let next = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 24) as u8
-    };
-    (0..count).map(next).collect()
-}
-
-fn put(image: &str, name: &str, content: &[u8]) {
-    let output = run_with_input(&["flash", "put", image, name], content);
-    assert!(output.status.success(), "{output:?}");
-}
-
-/// A small store in a directory.
-fn store(dir: &TempDir) -> String {
-    let image = dir.file("store.img").display().to_string();
-    ok(&["flash", "format", &image, "--size", "8M", "--files", "100"]);
-    image
-}
-
-fn text(output: &[u8]) -> String {
-    String::from_utf8(output.to_vec()).unwrap()
-}
 
 /// Changes a byte in every block that `is_meant`; answers how many those were.
 fn damage(image: &str, is_meant: impl Fn(usize, &[u8]) -> bool) -> usize {
@@ -52,8 +28,8 @@ fn contains(block: &[u8], part: &[u8]) -> bool {
 #[test]
 fn a_whole_store_is_not_written_to() {
     let dir = TempDir::new();
-    let image = store(&dir);
-    put(&image, "a", &bytes(100_000, 1));
+    let image = store(&dir, "8M");
+    put(&image, "a", &bytes_of(1, 100_000));
     let before = std::fs::read(&image).unwrap();
     let said = text(&ok(&["flash", "check", &image, "--repair"]));
     assert!(
@@ -72,8 +48,8 @@ fn a_whole_store_is_not_written_to() {
 #[test]
 fn second_copies_stand_in() {
     let dir = TempDir::new();
-    let image = store(&dir);
-    let content = bytes(100_000, 1);
+    let image = store(&dir, "8M");
+    let content = bytes_of(1, 100_000);
     put(&image, "a", &content);
     assert_eq!(damage(&image, |number, _| number == 0), 1);
     assert_eq!(run(&["flash", "check", &image]).status.code(), Some(1));
@@ -86,8 +62,8 @@ fn second_copies_stand_in() {
 #[test]
 fn files_whose_names_are_lost_come_back() {
     let dir = TempDir::new();
-    let image = store(&dir);
-    let content = bytes(100_000, 1);
+    let image = store(&dir, "8M");
+    let content = bytes_of(1, 100_000);
     put(&image, "precious.dat", &content);
     put(&image, "other", b"other");
     let data_first = ok_json(&["flash", "dump", &image, "--json"])["superblock"]["data_first_block"]
@@ -126,8 +102,8 @@ fn files_whose_names_are_lost_come_back() {
 #[test]
 fn what_cannot_be_mended_is_said() {
     let dir = TempDir::new();
-    let image = store(&dir);
-    let content = bytes(100_000, 1);
+    let image = store(&dir, "8M");
+    let content = bytes_of(1, 100_000);
     put(&image, "a", &content);
     let part = &content[50_000..50_064];
     assert!(damage(&image, |_, block| contains(block, part)) > 0);
@@ -156,18 +132,40 @@ fn what_cannot_be_mended_is_said() {
     assert!(saved[..40_000] == content[..40_000] && saved[60_000..] == content[60_000..]);
     // Nothing stands for a store that is none, and nobody repairs what another program writes to.
     let foreign = dir.file("foreign").display().to_string();
-    std::fs::write(&foreign, bytes(1 << 20, 2)).unwrap();
+    std::fs::write(&foreign, bytes_of(2, 1 << 20)).unwrap();
     assert!(
         fails(&["flash", "check", &foreign, "--repair"], 1).contains("not an Evenkeel flash store")
     );
-    assert!(std::fs::read(&foreign).unwrap() == bytes(1 << 20, 2));
+    assert!(std::fs::read(&foreign).unwrap() == bytes_of(2, 1 << 20));
+}
+
+#[test]
+fn what_is_left_of_an_image_that_was_cut_short_is_saved_as_the_error_says() {
+    let dir = TempDir::new();
+    let image = store(&dir, "8M");
+    let content = bytes_of(1, 100_000);
+    put(&image, "a", &content);
+    let whole = std::fs::read(&image).unwrap();
+    std::fs::write(&image, &whole[..4 << 20]).unwrap();
+    let said = fails(&["flash", "check", &image, "--repair"], 1);
+    let command = format!("`truncate --size {} {image}`", 8 << 20);
+    assert!(
+        said.contains("cut short") && said.contains(&command),
+        "{said}"
+    );
+    let file = std::fs::File::options().write(true).open(&image).unwrap();
+    file.set_len(8 << 20).unwrap();
+    let said = text(&ok(&["flash", "check", &image, "--repair"]));
+    assert!(said.contains("whole again after"), "{said}");
+    assert!(ok(&["flash", "get", &image, "a"]) == content);
+    ok(&["flash", "check", &image]);
 }
 
 #[test]
 fn an_image_grows_and_keeps_its_files() {
     let dir = TempDir::new();
-    let image = store(&dir);
-    let content = bytes(3_000_000, 1);
+    let image = store(&dir, "8M");
+    let content = bytes_of(1, 3_000_000);
     put(&image, "a", &content);
     let said = text(&ok(&["flash", "grow", &image]));
     assert!(said.contains("uses all of its 8.0 MiB already"), "{said}");
@@ -185,7 +183,7 @@ fn an_image_grows_and_keeps_its_files() {
     assert!(ok(&["flash", "get", &image, "a"]) == content);
     ok(&["flash", "check", &image]);
     // The new room can be used.
-    let more = bytes(12_000_000, 2);
+    let more = bytes_of(2, 12_000_000);
     put(&image, "b", &more);
     assert!(ok(&["flash", "get", &image, "b"]) == more);
     assert!(ok(&["flash", "get", &image, "a"]) == content);
@@ -206,7 +204,7 @@ fn an_image_grows_and_keeps_its_files() {
 #[test]
 fn what_does_not_grow_stays_as_it_is() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "8M");
     put(&image, "a", b"content");
     let before = std::fs::read(&image).unwrap();
     let text = fails(&["flash", "grow", &image, "--size", "4M"], 2);
@@ -218,9 +216,17 @@ fn what_does_not_grow_stays_as_it_is() {
     assert!(text.contains("--size"), "{text}");
     assert!(std::fs::read(&image).unwrap() == before);
     let foreign = dir.file("foreign").display().to_string();
-    std::fs::write(&foreign, bytes(1 << 20, 2)).unwrap();
-    fails(&["flash", "grow", &foreign, "--size", "4M"], 1);
+    std::fs::write(&foreign, bytes_of(2, 1 << 20)).unwrap();
+    let text = fails(&["flash", "grow", &foreign, "--size", "4M"], 1);
+    assert!(text.contains("not an Evenkeel flash store"), "{text}");
     assert_eq!(std::fs::metadata(&foreign).unwrap().len(), 1 << 20);
+    // Of a store that was cut short the end is missing, and growing does not bring it back.
+    std::fs::write(&image, &before[..4 << 20]).unwrap();
+    for more in [&[][..], &["--size", "16M"]] {
+        let text = fails(&[&["flash", "grow", &image], more].concat(), 1);
+        assert!(text.contains("the image was cut short"), "{text}");
+        assert_eq!(std::fs::metadata(&image).unwrap().len(), 4 << 20);
+    }
     let absent = dir.file("absent").display().to_string();
     fails(&["flash", "grow", &absent, "--size", "4M"], 1);
     assert!(!dir.file("absent").exists());
@@ -229,37 +235,21 @@ fn what_does_not_grow_stays_as_it_is() {
 #[test]
 fn a_device_grows() {
     let dir = TempDir::new();
-    let image = store(&dir);
+    let image = store(&dir, "8M");
     put(&image, "a", b"content");
-    let output = Command::new("losetup")
-        .args(["--find", "--show", &image])
-        .output();
-    let device = match output {
-        Ok(output) if output.status.success() => text(&output.stdout).trim().to_owned(),
-        other => {
-            println!("skipped: no loop device: {other:?}");
-            return;
-        }
+    let Some(device) = Loop::attach(&image, &[]) else {
+        return;
     };
-    struct Detach(String);
-    impl Drop for Detach {
-        fn drop(&mut self) {
-            Command::new("losetup")
-                .args(["--detach", &self.0])
-                .status()
-                .ok();
-        }
-    }
-    let device = Detach(device);
-    assert!(fails(&["flash", "grow", &device.0, "--size", "9M"], 2).contains("leave --size away"));
+    let device = &device.path;
+    assert!(fails(&["flash", "grow", device, "--size", "9M"], 2).contains("leave --size away"));
     let file = std::fs::File::options().write(true).open(&image).unwrap();
     file.set_len(12 << 20).unwrap();
     let resized = Command::new("losetup")
-        .args(["--set-capacity", &device.0])
+        .args(["--set-capacity", device])
         .status();
     assert!(resized.unwrap().success());
-    let report = ok_json(&["flash", "grow", &device.0, "--json"]);
+    let report = ok_json(&["flash", "grow", device, "--json"]);
     assert_eq!(report["size_bytes"], 12 << 20);
-    assert_eq!(ok(&["flash", "get", &device.0, "a"]), b"content");
-    ok(&["flash", "check", &device.0]);
+    assert_eq!(ok(&["flash", "get", device, "a"]), b"content");
+    ok(&["flash", "check", device]);
 }

@@ -3,7 +3,7 @@
 use super::withheld::Withheld;
 use super::{
     Access, counted, device_error, file_error, find_image, make, open, refuse_the_image,
-    store_error,
+    shown_path, store_error,
 };
 use crate::error::CliError;
 use crate::output::Output;
@@ -81,7 +81,7 @@ pub(super) fn copy(from: &Path, to: &Path, wanted: &Wanted, as_json: bool) -> Re
     } else {
         out.line(format_args!(
             "{}: {}, {} copied and compared; a store of {}, its table sized for {}, {} free",
-            to.display(),
+            shown_path(to),
             counted(files.len() as u64, "file"),
             bytes_text(bytes),
             bytes_text(size_bytes),

@@ -1,7 +1,8 @@
 //! Commands about single files of a store.
 
 use super::{
-    Access, file_error, is_dash, name_text, open, refuse_the_image, standard_metadata, store_error,
+    Access, file_error, is_dash, name_text, open, read_error, refuse_the_image, shown_name,
+    standard_metadata, store_error,
 };
 use crate::error::CliError;
 use crate::output::Output;
@@ -31,7 +32,7 @@ pub(super) fn ls(image: &Path, as_json: bool) -> Result<u8, CliError> {
             written = out.line(format_args!(
                 "{:>12}  {}",
                 stat.length_bytes,
-                name.escape_debug()
+                shown_name(name)
             ));
         }
     });
@@ -41,7 +42,7 @@ pub(super) fn ls(image: &Path, as_json: bool) -> Result<u8, CliError> {
     }
     out.flush()?;
     // What could be read has been listed; now say that it was not all.
-    visited.map_err(|error| store_error(image, &error))?;
+    visited.map_err(|error| read_error(image, &error, store_error(image, &error)))?;
     Ok(0)
 }
 
@@ -110,7 +111,7 @@ pub(super) fn put(image: &Path, name: &OsStr, from: &Path) -> Result<u8, CliErro
                 source.shown,
                 bytes_text(bytes_max)
             ),
-            "delete files with `keel flash rm`, or format a larger store",
+            "delete files with `keel flash rm`, or make it larger with `keel flash grow`",
         ));
     }
     let stored = store.replace_from(name, &mut |buffer| {
@@ -219,7 +220,7 @@ pub(super) fn truncate(image: &Path, name: &OsStr, size: u64) -> Result<u8, CliE
                 bytes_text(size),
                 bytes_text(bytes_free)
             ),
-            "delete files with `keel flash rm`, or copy the store into a larger one with `keel flash copy`",
+            "delete files with `keel flash rm`, or make it larger with `keel flash grow`",
         ));
     }
     store.truncate(file, size).map_err(failed)?;
@@ -233,7 +234,7 @@ pub(super) fn stat(image: &Path, name: &OsStr, as_json: bool) -> Result<u8, CliE
     let mut store = open(image, Access::Read)?;
     let stat = store
         .stat(name)
-        .map_err(|error| file_error(image, name, &error))?;
+        .map_err(|error| read_error(image, &error, file_error(image, name, &error)))?;
     let mut out = Output::new();
     if as_json {
         out.json(&json!({
@@ -244,7 +245,7 @@ pub(super) fn stat(image: &Path, name: &OsStr, as_json: bool) -> Result<u8, CliE
             "file_id": stat.file_id,
         }))?;
     } else {
-        out.line(format_args!("name          {}", name.escape_debug()))?;
+        out.line(format_args!("name          {}", shown_name(name)))?;
         out.line(format_args!(
             "length        {} bytes ({})",
             stat.length_bytes,

@@ -1,6 +1,9 @@
 //! `keel flash get`: a file of the store to standard output or to a file, and what can be saved of a damaged one.
 
-use super::{Access, file_error, is_dash, name_text, open, refuse_the_image, standard_metadata};
+use super::{
+    Access, file_error, is_dash, is_held, name_text, open, read_error, refuse_the_image,
+    standard_metadata,
+};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -27,30 +30,47 @@ pub(super) fn get(image: &Path, name: &OsStr, to: &Path, salvage: bool) -> Resul
         (std::fs::metadata(to).ok(), to.display().to_string())
     };
     refuse_the_image(image, target.as_ref(), &shown)?;
-    let mut store = open(image, Access::Read)?;
-    let file = store
-        .open_file(name)
-        .map_err(|error| file_error(image, name, &error))?;
-    let mut sink = Sink::open(to)?;
+    // Zeros for what only looks damaged, because somebody is changing it, would be wrong.
+    let mut access = if salvage {
+        Access::ReadAll
+    } else {
+        Access::Read
+    };
+    let mut copy = Copy::default();
+    let mut sink = None;
     let progress = Progress::start(format!("reading {name}"));
-    let copied = copy(&mut store, file, salvage, &mut sink, &progress);
+    let copied = loop {
+        let (mut store, file) = copy.open(image, name, access)?;
+        let sink = match &mut sink {
+            Some(sink) => sink,
+            none => none.insert(Sink::open(to)?),
+        };
+        match copy.run(&mut store, file, salvage, sink, &progress) {
+            // Damaged, or changed meanwhile: the lock will tell.
+            Err(Stop::Store(error)) if access == Access::Read && is_unreadable(&error) => {
+                access = Access::ReadAll;
+            }
+            done => break done,
+        }
+    };
     drop(progress);
-    let copied = match copied {
-        Ok(copied) => copied,
+    let Some(mut sink) = sink else { return Ok(0) };
+    match copied {
+        Ok(()) => {}
         Err(Stop::Store(error)) => {
             // What lies before the damage has been read: it goes out.
             sink.hand_over()?;
             return Err(damage_error(image, name, &error));
         }
         Err(Stop::Sink(error)) => return Err(error),
-    };
+    }
     sink.finish()?;
-    if copied.unreadable > 0 {
+    if copy.unreadable > 0 {
         return Err(CliError::failure(
             name,
             format!(
                 "{} of {} bytes could not be read and are zeros in {shown}",
-                copied.unreadable, copied.length
+                copy.unreadable, copy.length
             ),
             format!("see all damage with `keel flash check {}`", image.display()),
         ));
@@ -69,58 +89,95 @@ fn damage_error(image: &Path, name: &str, error: &flash::Error) -> CliError {
     }
 }
 
-struct Copied {
-    length: u64,
-    /// Bytes for which zeros were written.
-    unreadable: u64,
-}
-
 /// Why copying ended early.
 enum Stop {
     Store(flash::Error),
     Sink(CliError),
 }
 
-fn copy(
-    store: &mut Store<FileDevice>,
-    file: FileHandle,
-    salvage: bool,
-    sink: &mut Sink,
-    progress: &Progress,
-) -> Result<Copied, Stop> {
-    let length = store.length(file).map_err(Stop::Store)?;
-    let mut copied = Copied {
-        length,
-        unreadable: 0,
-    };
-    let mut buffer = vec![0; READ_BYTES];
-    let mut offset = 0;
-    // Up to here block by block, because something in between cannot be read.
-    let mut blockwise_end = 0;
-    while offset < length && sink.is_open() {
-        sink.check_stop().map_err(Stop::Sink)?;
-        let blockwise = offset < blockwise_end;
-        let step = if blockwise { PAYLOAD_BYTES } else { READ_BYTES } as u64;
-        let bytes = step.min(length - offset) as usize;
-        match store.read(file, offset, &mut buffer[..bytes]) {
-            // The length is as it was: nobody else writes to this store.
-            Ok(_) => {}
-            Err(error) if !is_unreadable(&error) => return Err(Stop::Store(error)),
-            Err(_) if bytes > PAYLOAD_BYTES => {
-                blockwise_end = offset + bytes as u64;
-                continue;
-            }
-            Err(_) if salvage => {
-                buffer[..bytes].fill(0);
-                copied.unreadable += bytes as u64;
-            }
-            Err(error) => return Err(Stop::Store(error)),
+/// How far a copy has come.
+#[derive(Default)]
+struct Copy {
+    /// Identity of the content, once it is known.
+    file_id: Option<u64>,
+    length: u64,
+    offset: u64,
+    /// Bytes for which zeros were written.
+    unreadable: u64,
+}
+
+impl Copy {
+    /// Opens the store and the file in it, which must be the one that the copy has begun with.
+    fn open(
+        &mut self,
+        image: &Path,
+        name: &str,
+        access: Access,
+    ) -> Result<(Store<FileDevice>, FileHandle), CliError> {
+        let changing = || {
+            CliError::failure(
+                name,
+                "another program has changed it while it was read",
+                "try again; should it stay, when that program has ended",
+            )
+        };
+        if self.file_id.is_some() && is_held(image) {
+            return Err(changing());
         }
-        sink.write(&buffer[..bytes]).map_err(Stop::Sink)?;
-        progress.add(bytes);
-        offset += bytes as u64;
+        let mut store = open(image, access)?;
+        let failed =
+            |error: flash::Error| read_error(image, &error, file_error(image, name, &error));
+        let found = store.stat(name).map_err(failed)?;
+        let file = store.open_file(name).map_err(failed)?;
+        match self.file_id {
+            None => {
+                self.file_id = Some(found.file_id);
+                self.length = store.length(file).map_err(failed)?;
+            }
+            Some(file_id) if file_id != found.file_id || found.length_bytes < self.length => {
+                return Err(changing());
+            }
+            Some(_) => {}
+        }
+        Ok((store, file))
     }
-    Ok(copied)
+
+    fn run(
+        &mut self,
+        store: &mut Store<FileDevice>,
+        file: FileHandle,
+        salvage: bool,
+        sink: &mut Sink,
+        progress: &Progress,
+    ) -> Result<(), Stop> {
+        let mut buffer = vec![0; READ_BYTES];
+        // Up to here block by block, because something in between cannot be read.
+        let mut blockwise_end = 0;
+        while self.offset < self.length && sink.is_open() {
+            sink.check_stop().map_err(Stop::Sink)?;
+            let blockwise = self.offset < blockwise_end;
+            let step = if blockwise { PAYLOAD_BYTES } else { READ_BYTES } as u64;
+            let bytes = step.min(self.length - self.offset) as usize;
+            match store.read(file, self.offset, &mut buffer[..bytes]) {
+                // As many as there are: the store has looked up the length when it was opened.
+                Ok(_) => {}
+                Err(error) if !is_unreadable(&error) => return Err(Stop::Store(error)),
+                Err(_) if bytes > PAYLOAD_BYTES => {
+                    blockwise_end = self.offset + bytes as u64;
+                    continue;
+                }
+                Err(_) if salvage => {
+                    buffer[..bytes].fill(0);
+                    self.unreadable += bytes as u64;
+                }
+                Err(error) => return Err(Stop::Store(error)),
+            }
+            sink.write(&buffer[..bytes]).map_err(Stop::Sink)?;
+            progress.add(bytes);
+            self.offset += bytes as u64;
+        }
+        Ok(())
+    }
 }
 
 /// Whether the failure is that of single blocks, so that others may still be read.

@@ -1,6 +1,6 @@
 //! `keel flash grow`.
 
-use super::{Access, find_image, make, open, open_device, store_error};
+use super::{Access, find_image, make, open, open_device, open_held, shown_path, store_error};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
@@ -19,9 +19,10 @@ pub(super) fn grow(
     let found = find_image(image)?;
     let file_bytes = found.filter(Metadata::is_file).map(|found| found.len());
     let shown = image.display();
+    let held = open_device(image, Access::Write)?;
     // Only a store is made larger: whatever else this file may be keeps its length.
-    drop(open(image, Access::ReadAll)?);
-    let device = match (size, file_bytes) {
+    drop(open_held(image)?);
+    let (device, held) = match (size, file_bytes) {
         (Some(_), None) => {
             return Err(CliError::usage(
                 shown,
@@ -47,13 +48,13 @@ pub(super) fn grow(
             if !sparse {
                 make::fill_from(image, &mut device, blocks_before, file_bytes, &progress)?;
             }
-            device
+            (device, Some(held))
         }
-        (None, _) => open_device(image, Access::Write)?,
+        (None, _) => (held, None),
     };
     let (report, device) = Store::grow(device).map_err(|error| store_error(image, &error))?;
-    // The lock goes with the device.
-    drop(device);
+    // The lock goes with them.
+    drop((device, held));
     let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
     let free_bytes = bytes(open(image, Access::Read)?.statistics().blocks_free);
     let (before, after) = (bytes(report.blocks_before), bytes(report.blocks_after));
@@ -68,13 +69,15 @@ pub(super) fn grow(
         }))?;
     } else if before == after {
         out.line(format_args!(
-            "{shown}: uses all of its {} already, {} free; --size would make an image larger",
+            "{}: uses all of its {} already, {} free; --size would make an image larger",
+            shown_path(image),
             bytes_text(after),
             bytes_text(free_bytes)
         ))?;
     } else {
         out.line(format_args!(
-            "{shown}: a store of {}, was {}; {} free",
+            "{}: a store of {}, was {}; {} free",
+            shown_path(image),
             bytes_text(after),
             bytes_text(before),
             bytes_text(free_bytes)

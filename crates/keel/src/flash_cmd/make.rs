@@ -1,19 +1,23 @@
 //! `keel flash format`, and what it shares with `copy`: deciding what may be overwritten, and getting a file or
 //! device ready for a new store.
 
+use super::unfinished::Unfinished;
 use super::whole::uuid_text;
-use super::{Access, device_error, find_image, open_device, store_error};
+use super::{
+    Access, device_error, device_options, find_image, open_device, shown_path, store_error,
+};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
 use base::block::{
-    BLOCK_BYTES, BlockDevice, Content, FileDevice, FileDeviceOptions, Geometry, find_content,
+    BLOCK_BYTES, BlockDevice, Content, DeviceError, FileDevice, FileDeviceOptions, Geometry,
+    find_content,
 };
 use flash::{FormatOptions, OpenOptions, Store};
 use serde_json::json;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Size of a new image when none is given.
 const IMAGE_BYTES: u64 = 256 << 20;
@@ -52,7 +56,8 @@ pub(super) fn format(image: &Path, wanted: &Wanted, as_json: bool) -> Result<u8,
         }))?;
     } else {
         out.line(format_args!(
-            "{shown}: an empty store of {}, its table sized for {} files, {} free",
+            "{}: an empty store of {}, its table sized for {} files, {} free",
+            shown_path(image),
             bytes_text(blocks * BLOCK_BYTES as u64),
             statistics.files_max,
             bytes_text(statistics.blocks_free * BLOCK_BYTES as u64)
@@ -66,24 +71,9 @@ pub(super) fn format(image: &Path, wanted: &Wanted, as_json: bool) -> Result<u8,
 pub(super) struct Prepared {
     pub(super) device: FileDevice,
     pub(super) options: FormatOptions,
-    pub(super) created: Created,
-}
-
-/// A file that was created for the store and goes again unless the store is made.
-pub(super) struct Created(Option<PathBuf>);
-
-impl Created {
-    pub(super) fn keep(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Created {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            std::fs::remove_file(path).ok();
-        }
-    }
+    pub(super) created: Unfinished,
+    /// Of a file, what holds it: from before it was looked at until the store is made.
+    _held: Option<FileDevice>,
 }
 
 /// Gets `image` ready to be formatted as `wanted`; `bytes_min` is what the store must at least have room for.
@@ -119,10 +109,10 @@ pub(super) fn prepare(
     if !wanted.force && held.is_some() {
         refuse_content(image)?;
     }
-    let file_bytes = found
-        .as_ref()
-        .filter(|found| found.is_file())
-        .map_or(0, Metadata::len);
+    let file_bytes = match &held {
+        Some(device) if !device.is_block_device() => file_length(image)?,
+        _ => 0,
+    };
     let bytes = wanted.size.unwrap_or(if file_bytes > 0 {
         file_bytes
     } else {
@@ -160,16 +150,14 @@ pub(super) fn prepare(
             },
         ));
     }
-    let mut created = Created(None);
-    let mut device = match held {
-        Some(device) if is_device => device,
-        held => {
-            if found.is_none() {
-                create(image).map_err(|error| CliError::io(image.display(), &error))?;
-                created = Created(Some(image.to_path_buf()));
-            }
-            drop(held);
-            resize(image, bytes, file_bytes)?
+    let mut created = Unfinished::nothing();
+    let (mut device, held) = match held {
+        Some(device) if is_device => (device, None),
+        Some(held) => (resize(image, bytes, file_bytes)?, Some(held)),
+        None => {
+            let held = create(image)?;
+            created = Unfinished::new(image);
+            (resize(image, bytes, 0)?, Some(held))
         }
     };
     fill(image, &mut device, wanted, file_bytes, progress)?;
@@ -182,11 +170,28 @@ pub(super) fn prepare(
         device,
         options,
         created,
+        _held: held,
     })
 }
 
-/// Creates an empty file; its name is durable.
-fn create(image: &Path) -> std::io::Result<()> {
+/// Creates an empty file and holds it; its name is durable.
+fn create(image: &Path) -> Result<FileDevice, CliError> {
+    create_empty(image).map_err(|error| CliError::io(image.display(), &error))?;
+    let held = FileDevice::open(image, &device_options(Access::Write)).map_err(|error| {
+        // Whoever was quicker to hold it may keep it.
+        if !matches!(error, DeviceError::InUse { .. }) {
+            std::fs::remove_file(image).ok();
+        }
+        device_error(image, &error)
+    })?;
+    if file_length(image)? > 0 {
+        // It was held, and a store made in it, between the two calls above.
+        refuse_content(image)?;
+    }
+    Ok(held)
+}
+
+fn create_empty(image: &Path) -> std::io::Result<()> {
     File::options().write(true).create_new(true).open(image)?;
     let folder = match image.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -199,27 +204,30 @@ fn create(image: &Path) -> std::io::Result<()> {
     }
 }
 
+fn file_length(image: &Path) -> Result<u64, CliError> {
+    let found = std::fs::metadata(image);
+    let found = found.map_err(|error| CliError::io(image.display(), &error))?;
+    Ok(found.len())
+}
+
 fn set_length(image: &Path, bytes: u64) -> std::io::Result<()> {
     let file = File::options().write(true).open(image);
     file.and_then(|file| file.set_len(bytes))
 }
 
-/// Opens the file with the length `bytes`.
+/// Opens the file, which the caller holds, with the length `bytes`.
 pub(super) fn resize(image: &Path, bytes: u64, file_bytes: u64) -> Result<FileDevice, CliError> {
+    if file_bytes > bytes {
+        // A device is only ever extended.
+        set_length(image, bytes).map_err(|error| CliError::io(image.display(), &error))?;
+    }
     let options = FileDeviceOptions {
         create_bytes: Some(bytes),
         read_only: false,
         direct: true,
-        exclusive: true,
+        exclusive: false,
     };
-    let device = FileDevice::open(image, &options).map_err(|error| device_error(image, &error))?;
-    if file_bytes <= bytes {
-        return Ok(device);
-    }
-    // Only now that nobody else holds the file; a device is only ever extended.
-    drop(device);
-    set_length(image, bytes).map_err(|error| CliError::io(image.display(), &error))?;
-    open_device(image, Access::Write)
+    FileDevice::open(image, &options).map_err(|error| device_error(image, &error))
 }
 
 /// Gives every block of a file its place on the disk below.

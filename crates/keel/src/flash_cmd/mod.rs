@@ -4,15 +4,17 @@ mod copy;
 mod files;
 mod get;
 mod grow;
+mod holder;
 mod make;
 mod mount;
 mod repair;
+mod unfinished;
 mod whole;
 mod withheld;
 
 use crate::cli::FlashCommand;
 use crate::error::CliError;
-use base::block::{DeviceError, FileDevice, FileDeviceOptions};
+use base::block::{BLOCK_BYTES, DeviceError, FileDevice, FileDeviceOptions};
 use flash::{OpenOptions, Store};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -22,6 +24,9 @@ use std::path::Path;
 
 /// Runs one command; the answer is the exit status.
 pub(crate) fn run(command: &FlashCommand) -> Result<u8, CliError> {
+    // A limit of this user on the size of files (`ulimit -f`) shall be an error that is explained, not the end.
+    // SAFETY: no handler is set, only a signal of this process is ignored.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     match command {
         FlashCommand::Format {
             image,
@@ -123,7 +128,44 @@ fn open(image: &Path, access: Access) -> Result<Store<FileDevice>, CliError> {
         read_only: access != Access::Write,
         ..OpenOptions::default()
     };
+    let opened = Store::open(device, &options);
+    opened.map_err(|error| match access {
+        Access::Read => read_error(image, &error, store_error(image, &error)),
+        Access::ReadAll | Access::Write => store_error(image, &error),
+    })
+}
+
+/// Looks at a store that this process holds already.
+fn open_held(image: &Path) -> Result<Store<FileDevice>, CliError> {
+    let device = open_device(image, Access::Read)?;
+    let options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
     Store::open(device, &options).map_err(|error| store_error(image, &error))
+}
+
+/// The error of a look at the store, which takes no lock: while another program writes, what looks damaged may only
+/// be on its way from one state to the next.
+fn read_error(image: &Path, error: &flash::Error, otherwise: CliError) -> CliError {
+    let is_doubtful = matches!(
+        error,
+        flash::Error::Damaged { .. } | flash::Error::NotAStore | flash::Error::Truncated { .. }
+    );
+    if is_doubtful && is_held(image) {
+        return CliError::failure(
+            image.display(),
+            "another program is changing the store while it is read",
+            "try again; should it stay, when that program has ended",
+        );
+    }
+    otherwise
+}
+
+/// Whether another program has the store open for writing. Whoever has it open for writing must not ask.
+fn is_held(image: &Path) -> bool {
+    let device = FileDevice::open(image, &device_options(Access::ReadAll));
+    matches!(device, Err(DeviceError::InUse { .. }))
 }
 
 /// What is at `image`, if anything. Refuses what can be no store before anybody opens it: opening a FIFO waits
@@ -180,14 +222,17 @@ fn refuse_the_image(image: &Path, other: Option<&Metadata>, shown: &str) -> Resu
 
 fn open_device(image: &Path, access: Access) -> Result<FileDevice, CliError> {
     find_image(image)?;
-    let options = FileDeviceOptions {
+    FileDevice::open(image, &device_options(access)).map_err(|error| device_error(image, &error))
+}
+
+fn device_options(access: Access) -> FileDeviceOptions {
+    FileDeviceOptions {
         create_bytes: None,
         read_only: access != Access::Write,
         direct: true,
         // A single look takes no lock: it finds the store as recovery would.
         exclusive: access != Access::Read,
-    };
-    FileDevice::open(image, &options).map_err(|error| device_error(image, &error))
+    }
 }
 
 /// An error of the device, in the words of the command line.
@@ -225,11 +270,15 @@ pub(crate) fn device_error(image: &Path, error: &DeviceError) -> CliError {
                 holder,
                 "unmount it or take it out of use, then try again",
             ),
-            None => CliError::failure(
-                shown,
-                "in use by another program",
-                "end that program, then try again",
-            ),
+            None => {
+                let program =
+                    holder::holder(image).map_or_else(String::new, |who| format!(" ({who})"));
+                CliError::failure(
+                    shown,
+                    format!("in use by another program{program}"),
+                    "end that program, then try again",
+                )
+            }
         },
         other => CliError::failure(shown, other, "check the device"),
     }
@@ -249,11 +298,14 @@ pub(crate) fn store_error(image: &Path, error: &flash::Error) -> CliError {
         flash::Error::Version { .. } => {
             CliError::failure(image_shown, error, "use the version of keel that made it")
         }
-        flash::Error::Truncated { .. } => CliError::failure(
-            image_shown,
-            error,
-            "restore the whole image; do not format it",
-        ),
+        flash::Error::Truncated { blocks_made, .. } => {
+            let bytes = blocks_made * BLOCK_BYTES as u64;
+            let mend = format!(
+                "restore the whole image; or, on a copy of it, `truncate --size {bytes} {image_shown}` and then \
+                 `keel flash check --repair` save what is left; do not format it"
+            );
+            CliError::failure(image_shown, error, mend)
+        }
         // Without these no other command can open the store.
         flash::Error::Damaged {
             part: Part::Record, ..
@@ -290,6 +342,7 @@ fn check_error(image: &Path, error: &flash::Error) -> CliError {
 
 /// An error about one file of the store.
 fn file_error(image: &Path, name: &str, error: &flash::Error) -> CliError {
+    let name = if name.is_empty() { "''" } else { name };
     match error {
         flash::Error::NotFound => CliError::failure(
             name,
@@ -305,7 +358,7 @@ fn file_error(image: &Path, name: &str, error: &flash::Error) -> CliError {
         flash::Error::Full => CliError::failure(
             image.display(),
             "no room",
-            "delete files with `keel flash rm`, or format a larger store",
+            "delete files with `keel flash rm`, or make it larger with `keel flash grow`",
         ),
         flash::Error::Device(_)
         | flash::Error::NotAStore
@@ -325,6 +378,22 @@ fn name_text(name: &OsStr) -> Result<&str, CliError> {
             "choose another name",
         )
     })
+}
+
+/// A name for people: what would steer their terminal is escaped, and so is the backslash of the escapes.
+fn shown_name(name: &str) -> String {
+    let quotes = ['\'', '"'];
+    // Quotes steer nothing, but Rust would escape them.
+    let escaped = |piece: &str| {
+        let text = piece.trim_end_matches(quotes);
+        format!("{}{}", text.escape_debug(), &piece[text.len()..])
+    };
+    name.split_inclusive(quotes).map(escaped).collect()
+}
+
+/// A path for people, the same.
+fn shown_path(path: &Path) -> String {
+    shown_name(&path.display().to_string())
 }
 
 /// `1 file`, `2 files`.

@@ -1,6 +1,6 @@
 //! `keel flash check --repair`.
 
-use super::{Access, check_error, counted, open_device, store_error};
+use super::{Access, check_error, counted, open_device, shown_name, shown_path, store_error};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
@@ -103,7 +103,7 @@ fn print(
         };
         out.line(format_args!(
             "came back: {}, {}{damaged}{doubt}",
-            file.name.escape_debug(),
+            shown_name(&file.name),
             bytes_text(file.length_bytes)
         ))?;
     }
@@ -123,7 +123,7 @@ fn print(
     };
     out.line(format_args!(
         "{}: {verdict}; {}, {} free",
-        image.display(),
+        shown_path(image),
         counted(report.files, "file"),
         counted(report.blocks_free, "block")
     ))

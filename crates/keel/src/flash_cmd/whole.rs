@@ -1,6 +1,6 @@
 //! Commands about a store as a whole.
 
-use super::{Access, check_error, counted, open};
+use super::{Access, check_error, counted, open, shown_path};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
@@ -72,7 +72,7 @@ pub(super) fn stat(image: &Path, as_json: bool) -> Result<u8, CliError> {
 pub(super) fn check(image: &Path, as_json: bool) -> Result<u8, CliError> {
     let mut store = open(image, Access::ReadAll)?;
     let progress = Progress::start(format!("checking {}", image.display()));
-    let report = store.check();
+    let report = store.check_with_progress(&mut |done, all| progress.set_share(done, all));
     drop(progress);
     let report = report.map_err(|error| check_error(image, &error))?;
     let mut out = Output::new();
@@ -120,7 +120,7 @@ pub(super) fn check(image: &Path, as_json: bool) -> Result<u8, CliError> {
         };
         out.line(format_args!(
             "{}: {verdict}; {}, {} verified, {} free",
-            image.display(),
+            shown_path(image),
             counted(report.files, "file"),
             counted(report.blocks_verified, "data block"),
             counted(report.blocks_free, "block")

@@ -1,0 +1,123 @@
+//! What the tests of `keel flash` share: stores, bytes to put into them, a program that writes, loop devices.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+use crate::common::{TempDir, keel, ok, run, run_with_input, wait_until};
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+
+/// Bytes without a pattern that a fault could hide in.
+pub fn bytes(count: usize) -> Vec<u8> {
+    bytes_of(1, count)
+}
+
+/// The same, other ones for each seed.
+pub fn bytes_of(seed: u32, count: usize) -> Vec<u8> {
+    let mut state = seed;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..count).map(next).collect()
+}
+
+/// A store in a directory; answers its path.
+pub fn store(dir: &TempDir, size: &str) -> String {
+    let image = dir.file("store.img").display().to_string();
+    ok(&["flash", "format", &image, "--size", size, "--files", "100"]);
+    image
+}
+
+pub fn put(image: &str, name: &str, content: &[u8]) {
+    let output = run_with_input(&["flash", "put", image, name], content);
+    assert!(output.status.success(), "{output:?}");
+}
+
+pub fn text(output: &[u8]) -> String {
+    String::from_utf8(output.to_vec()).unwrap()
+}
+
+/// A program that has the store open for writing, and waits for its input.
+pub struct Writer(Child);
+
+impl Writer {
+    pub fn start(image: &str) -> Self {
+        let mut expected = run(&["flash", "get", image, "log"]).stdout;
+        expected.extend_from_slice(b"more");
+        let mut child = keel()
+            .args(["flash", "append", image, "log"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"more").unwrap();
+        wait_until("the writer", || {
+            run(&["flash", "get", image, "log"]).stdout == expected
+        });
+        Self(child)
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// A loop device; detached, and unmounted before that, at the end.
+pub struct Loop {
+    pub path: String,
+    pub mounted: Option<String>,
+}
+
+impl Loop {
+    /// `None`, with the reason printed, where this machine gives none.
+    pub fn attach(file: &str, options: &[&str]) -> Option<Self> {
+        let output = Command::new("losetup")
+            .args(["--find", "--show"])
+            .args(options)
+            .arg(file)
+            .output();
+        match output {
+            Ok(output) if output.status.success() => Some(Self {
+                path: text(&output.stdout).trim().to_owned(),
+                mounted: None,
+            }),
+            Ok(output) => {
+                let reason = String::from_utf8_lossy(&output.stderr);
+                println!("skipped: no loop device: {}", reason.trim());
+                None
+            }
+            Err(error) => {
+                println!("skipped: no losetup: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        if let Some(place) = &self.mounted {
+            Command::new("umount").arg(place).status().ok();
+        }
+        Command::new("losetup")
+            .args(["--detach", &self.path])
+            .status()
+            .ok();
+    }
+}
+
+/// A file of zeros that takes no room; answers its path.
+pub fn sparse_file(dir: &TempDir, bytes: u64) -> String {
+    let path = dir.file("backing");
+    let file = std::fs::File::create(&path).unwrap();
+    file.set_len(bytes).unwrap();
+    path.display().to_string()
+}
