@@ -45,10 +45,6 @@ impl Failure {
         }
     }
 
-    pub(crate) fn code(&self) -> i32 {
-        self.code
-    }
-
     pub(crate) fn invalid(text: impl Into<String>) -> Self {
         Self::new(KEELFLASH_INVALID, text)
     }

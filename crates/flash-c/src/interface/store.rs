@@ -1,6 +1,6 @@
 //! Stores as a whole, and files by name.
 
-use crate::failure::{Failure, KEELFLASH_BUSY, KEELFLASH_EXISTS, KEELFLASH_IO, guard};
+use crate::failure::{Failure, KEELFLASH_EXISTS, KEELFLASH_IO, guard};
 use crate::handles::{OpenStore, close_store, insert_store, refuse_visitor, visiting, with_store};
 use crate::pointer::{check_output, data, name, path, put};
 use base::block::{
@@ -9,7 +9,6 @@ use base::block::{
 };
 use flash::{FormatOptions, OpenOptions, Store};
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -199,16 +198,15 @@ fn format(
     };
     if is_new {
         check(size_bytes)?;
-        create(path).map_err(|error| system_failure(&error))?;
     }
     // Held before it is looked at, and refused to whoever has it already.
-    let held = match open_device(path, &device_options(false)) {
-        Err(failure) if is_new && failure.code() != KEELFLASH_BUSY => {
-            std::fs::remove_file(path).ok();
-            return Err(failure);
-        }
-        done => done?,
-    };
+    let held = open_device(
+        path,
+        &FileDeviceOptions {
+            create_bytes: is_new.then_some(0),
+            ..device_options(false)
+        },
+    )?;
     if is_device || !is_new {
         if flags & KEELFLASH_OVERWRITE == 0 {
             refuse_content(path)?;
@@ -237,20 +235,6 @@ fn format(
     let store = Store::format(device, options)?;
     created.0 = None;
     Ok(OpenStore { store, _held: held })
-}
-
-/// Creates an empty file; its name is durable. One that is there already is an error.
-fn create(path: &Path) -> std::io::Result<()> {
-    File::options().write(true).create_new(true).open(path)?;
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    match File::open(folder)?.sync_all() {
-        // Some file systems have directories that cannot be synchronised; they then need no such thing.
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
-        done => done,
-    }
 }
 
 fn length(path: &Path) -> Result<u64, Failure> {
