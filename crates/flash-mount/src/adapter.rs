@@ -6,8 +6,8 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use base::block::{BLOCK_BYTES, BlockDevice};
@@ -21,6 +21,7 @@ use fuser::{
 use crate::errno::Result;
 use crate::files::{Change, Durability, Files};
 use crate::nodes::ROOT;
+use crate::shared::{Shared, Worker};
 
 /// Bytes that the kernel reads or writes in one request at most.
 pub const REQUEST_BYTES_MAX: u32 = 128 * 1024;
@@ -35,16 +36,9 @@ const GENERATION: Generation = Generation(0);
 /// Openings of files need no number: everything is known by the inode.
 const NO_HANDLE: FileHandle = FileHandle(0);
 
-/// A store that is mounted, until it is taken out to be closed.
-pub(crate) type Shared<D> = Arc<Mutex<Option<Files<D>>>>;
-
-pub(crate) fn lock<D: BlockDevice>(shared: &Shared<D>) -> MutexGuard<'_, Option<Files<D>>> {
-    // Nothing panics with the lock held; if it did, the store's own invariants would still hold.
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 pub(crate) struct Adapter<D: BlockDevice> {
-    pub(crate) files: Shared<D>,
+    pub(crate) files: Arc<Shared<D>>,
+    pub(crate) worker: Worker,
     /// Nobody answers the kernel any more.
     pub(crate) has_ended: Arc<AtomicBool>,
     /// Called after that.
@@ -63,9 +57,13 @@ impl<D: BlockDevice> Drop for Adapter<D> {
 
 impl<D: BlockDevice> Adapter<D> {
     fn with<T>(&self, call: impl FnOnce(&mut Files<D>) -> Result<T>) -> Result<T> {
-        lock(&self.files)
-            .as_mut()
-            .map_or(Err(Errno::ENOTCONN), call)
+        self.files.with(call)
+    }
+
+    /// Whether so many zeros are missing before byte `end` that others should not wait for them.
+    fn is_far(&self, inode: INodeNo, end: u64) -> bool {
+        self.with(|files| files.is_far(inode.0, end))
+            .unwrap_or(false)
     }
 
     fn listed(&self, listing: u64, offset: u64, reply: &mut ReplyDirectory) -> Result<()> {
@@ -105,6 +103,13 @@ fn answer_entry(reply: ReplyEntry, result: Result<FileAttr>) {
 fn answer_attributes(reply: ReplyAttr, result: Result<FileAttr>) {
     match result {
         Ok(attributes) => reply.attr(&BELIEVED, &attributes),
+        Err(error) => reply.error(error),
+    }
+}
+
+fn answer_written(reply: ReplyWrite, result: Result<usize>) {
+    match result {
+        Ok(count) => reply.written(count as u32),
         Err(error) => reply.error(error),
     }
 }
@@ -188,10 +193,14 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
             accessed,
             modified,
         };
-        answer_attributes(
-            reply,
-            self.with(|files| files.set_attributes(inode.0, &change)),
-        );
+        let call = move |files: &mut Files<D>| files.set_attributes(inode.0, &change);
+        if let Some(length) = size.filter(|length| self.is_far(inode, *length)) {
+            let files = Arc::clone(&self.files);
+            self.worker
+                .run(move || answer_attributes(reply, files.grown(inode.0, length, call)));
+            return;
+        }
+        answer_attributes(reply, self.with(call));
     }
 
     fn mknod(
@@ -332,10 +341,17 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.with(|files| files.write(inode.0, offset, data, durability(flags))) {
-            Ok(count) => reply.written(count as u32),
-            Err(error) => reply.error(error),
+        let durability = durability(flags);
+        if self.is_far(inode, offset) {
+            let (files, data) = (Arc::clone(&self.files), data.to_vec());
+            self.worker.run(move || {
+                let call = |files: &mut Files<D>| files.write(inode.0, offset, &data, durability);
+                answer_written(reply, files.grown(inode.0, offset, call));
+            });
+            return;
         }
+        let written = self.with(|files| files.write(inode.0, offset, data, durability));
+        answer_written(reply, written);
     }
 
     fn release(

@@ -8,6 +8,7 @@ use base::clock::Clock;
 use flash::{Error, FileHandle, PAYLOAD_BYTES, Statistics, Store};
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 
+use crate::adapter::REQUEST_BYTES_MAX;
 use crate::deleted::{Hidden, Leftovers};
 use crate::errno::{self, Result};
 use crate::listing::{Listing, Listings};
@@ -18,6 +19,9 @@ pub const OPEN_FILES_MAX: usize = 1024;
 
 /// Bytes in the unit of `st_blocks`.
 const STAT_BLOCK_BYTES: u64 = 512;
+
+/// Zeros that are added to a file in one go; as much as a write can bring.
+static ZEROS: [u8; REQUEST_BYTES_MAX as usize] = [0; REQUEST_BYTES_MAX as usize];
 
 /// How files look, which the store does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -352,6 +356,47 @@ impl<D: BlockDevice> Files<D> {
         Ok(written)
     }
 
+    /// Bytes in a file.
+    pub(crate) fn length(&mut self, inode: u64) -> Result<u64> {
+        self.with_handle(inode, |store, handle| store.length(handle))
+    }
+
+    /// Whether more than one piece of zeros is missing before byte `end`, for which there is room.
+    pub(crate) fn is_far(&mut self, inode: u64, end: u64) -> Result<bool> {
+        if inode == ROOT || end > self.length_max() {
+            return Ok(false);
+        }
+        let length = match self.nodes.get(inode).map(|node| node.handle) {
+            // The most frequent case, for every write: no look-up, and no name to copy.
+            Some(Some(handle)) => self.run(|store| store.length(handle))?,
+            _ => self.length(inode)?,
+        };
+        let missing = end.saturating_sub(length);
+        // What cannot fit is refused by the store before it changes anything.
+        let blocks = missing.div_ceil(PAYLOAD_BYTES as u64);
+        Ok(missing > ZEROS.len() as u64 && blocks <= self.space().blocks_free)
+    }
+
+    /// Adds a piece of zeros if that is so; answers whether it was.
+    pub(crate) fn add_zeros(&mut self, inode: u64, end: u64) -> Result<bool> {
+        if !self.is_far(inode, end)? {
+            return Ok(false);
+        }
+        self.is_unsynced = true;
+        self.with_handle(inode, |store, handle| store.append_nosync(handle, &ZEROS))?;
+        Ok(true)
+    }
+
+    /// Takes back what was added behind `length`.
+    pub(crate) fn shorten(&mut self, inode: u64, length: u64) -> Result<()> {
+        self.with_handle(inode, |store, handle| {
+            if store.length(handle)? > length {
+                store.truncate(handle, length)?;
+            }
+            Ok(())
+        })
+    }
+
     pub(crate) fn sync(&mut self) -> Result<()> {
         match self.store.sync() {
             Ok(()) => {
@@ -406,7 +451,7 @@ impl<D: BlockDevice> Files<D> {
                 return Err(Errno::EFBIG);
             }
             if length != before.size {
-                self.with_handle(inode, |store, handle| store.truncate(handle, length))?;
+                self.with_handle(inode, |store, handle| set_length(store, handle, length))?;
             }
             self.changed(inode);
         }
@@ -644,6 +689,20 @@ fn written_although_full<D: BlockDevice>(
         store.truncate(handle, length_before)?;
     }
     Err(Error::Full)
+}
+
+/// Sets the length; when there is no room for it, the file is as long as before.
+fn set_length<D: BlockDevice>(
+    store: &mut Store<D>,
+    handle: FileHandle,
+    length: u64,
+) -> flash::Result<()> {
+    let before = store.length(handle)?;
+    let result = store.truncate(handle, length);
+    if matches!(result, Err(Error::Full)) && store.length(handle)? > before {
+        store.truncate(handle, before)?;
+    }
+    result
 }
 
 fn wall_time(clock: &dyn Clock) -> SystemTime {

@@ -14,8 +14,8 @@
 //!
 //! **Files:** `adapter.rs` the requests of the kernel, `files.rs` what they mean for the store, `nodes.rs`
 //! the inodes that the kernel knows, `deleted.rs` files deleted while open, `listing.rs` directory reads,
-//! `errno.rs` errors, `session.rs` mounting and unmounting, `place.rs` where the mount is, `system.rs` calls of
-//! the operating system.
+//! `errno.rs` errors, `session.rs` mounting and unmounting, `place.rs` where the mount is, `shared.rs` the lock and
+//! what may take long, `system.rs` calls of the operating system.
 
 mod adapter;
 mod deleted;
@@ -25,6 +25,7 @@ mod listing;
 mod nodes;
 mod place;
 mod session;
+mod shared;
 mod system;
 
 pub use adapter::REQUEST_BYTES_MAX;

@@ -3,18 +3,19 @@
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use base::block::BlockDevice;
 use base::clock::Clock;
 use flash::{Statistics, Store};
 use fuser::{Config, MountOption, Session, SessionACL};
 
-use crate::adapter::{Adapter, Shared, lock};
+use crate::adapter::Adapter;
 use crate::deleted::Leftovers;
 use crate::files::{Files, Presentation};
 use crate::place::{Place, Whereabouts};
+use crate::shared::{Shared, Worker};
 use crate::system;
 
 /// Where the kernel offers FUSE.
@@ -82,7 +83,7 @@ pub struct Ending {
 
 /// A mounted store.
 pub struct Mounted<D: BlockDevice> {
-    files: Shared<D>,
+    files: Arc<Shared<D>>,
     /// None once it has been unmounted.
     place: Option<Place>,
     has_ended: Arc<AtomicBool>,
@@ -130,17 +131,18 @@ pub fn mount<D: BlockDevice + Send + 'static>(
         options.is_always_durable,
     );
     let prepared = prepare(&mut files, directory, options);
-    let files = Arc::new(Mutex::new(Some(files)));
+    let files = Shared::new(files);
     let mounted = prepared.and_then(|(directory, leftovers)| {
         let has_ended = Arc::new(AtomicBool::new(false));
+        let failed = |error: io::Error| MountError::Refused(error.to_string());
         let adapter = Adapter {
             files: Arc::clone(&files),
+            worker: Worker::start().map_err(failed)?,
             has_ended: Arc::clone(&has_ended),
             on_end: Some(Box::new(on_end)),
         };
         let session =
             Session::new(adapter, &directory, &config(options)).map_err(|error| refused(&error))?;
-        let failed = |error: io::Error| MountError::Refused(error.to_string());
         let place = Place::of(&directory)
             .map_err(|error| MountError::Refused(format!("/proc/self/mountinfo: {error}")))?;
         let session = session.spawn().map_err(failed)?;
@@ -155,7 +157,7 @@ pub fn mount<D: BlockDevice + Send + 'static>(
         })
     });
     if mounted.is_err()
-        && let Some(files) = lock(&files).take()
+        && let Some(files) = files.lock().take()
     {
         // The first error is the one to tell.
         files.end().ok();
@@ -182,7 +184,7 @@ impl<D: BlockDevice> Mounted<D> {
     /// Figures of the store; none once the mount has ended.
     #[must_use]
     pub fn statistics(&self) -> Option<Statistics> {
-        lock(&self.files).as_ref().map(Files::statistics)
+        self.files.lock().as_ref().map(Files::statistics)
     }
 
     /// What an earlier mount had left.
@@ -194,7 +196,7 @@ impl<D: BlockDevice> Mounted<D> {
     /// Makes durable what was written and waits for it. To be called now and then: the kernel does not pass
     /// `sync` on to a FUSE file system, and programs that never call `fsync` rely on it.
     pub fn sync_if_unsynced(&self) {
-        if let Some(files) = lock(&self.files).as_mut() {
+        if let Some(files) = self.files.lock().as_mut() {
             files.sync_if_unsynced();
         }
     }
@@ -202,7 +204,8 @@ impl<D: BlockDevice> Mounted<D> {
     /// Why writes fail since the device failed one.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        lock(&self.files)
+        self.files
+            .lock()
             .as_ref()
             .and_then(|files| files.failure().map(str::to_owned))
     }
@@ -226,7 +229,7 @@ impl<D: BlockDevice> Mounted<D> {
         if let Some(place) = self.place.take() {
             ending.left_at = self.unmount(&place);
         }
-        let files = lock(&self.files).take();
+        let files = self.files.lock().take();
         if let Some(files) = files {
             ending.files_open = files.open_names().count();
             files.end()?;
@@ -254,7 +257,7 @@ impl<D: BlockDevice> Mounted<D> {
     /// Waits until the kernel has handed over what programs have changed through memory maps. A failure shows
     /// in the writes themselves.
     fn write_back(&self, directory: &Path) {
-        let names: Vec<String> = match lock(&self.files).as_ref() {
+        let names: Vec<String> = match self.files.lock().as_ref() {
             Some(files) => files.open_names().flatten().map(str::to_owned).collect(),
             None => return,
         };

@@ -1,8 +1,10 @@
 //! Reading and writing.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 
 use crate::Case;
 use crate::support::{
@@ -15,6 +17,7 @@ pub const CASES: &[Case] = &[
     ("append", append),
     ("gap", gap),
     ("truncate", truncate),
+    ("grow", grow),
     ("too-large", too_large),
     ("full", full),
     ("direct", direct),
@@ -117,6 +120,50 @@ fn truncate() {
     assert_eq!(file.metadata().unwrap().len(), 0);
 }
 
+/// Makes the file long in a thread of its own, and answers whether others saw it on its way.
+fn is_seen_growing(mount: &Mount, path: &Path, length: u64, by_writing: bool) -> bool {
+    let free = || statvfs(mount.directory()).f_bfree;
+    let file = open_with(path, 0).unwrap();
+    file.set_len(7).unwrap();
+    let before = free();
+    let worker = std::thread::spawn(move || match by_writing {
+        true => file.write_all_at(b"x", length - 1),
+        false => file.set_len(length),
+    });
+    let mut seen = BTreeSet::new();
+    while !worker.is_finished() {
+        seen.insert(free());
+    }
+    worker.join().unwrap().unwrap();
+    seen.remove(&before);
+    seen.remove(&free());
+    let content = std::fs::read(path).unwrap();
+    assert_eq!(content.len() as u64, length);
+    assert!(content.starts_with(b"content\0"));
+    let (last, zeros) = content[7..].split_last().unwrap();
+    assert!(zeros.iter().all(|byte| *byte == 0));
+    assert_eq!(*last, if by_writing { b'x' } else { 0 });
+    !seen.is_empty()
+}
+
+fn grow() {
+    const LENGTH: u64 = 12_000_000;
+    let mount = Mount::with(Setup {
+        blocks: 8192,
+        ..Setup::default()
+    });
+    let path = mount.put("file", b"content");
+    for by_writing in [false, true] {
+        // When others have their turn is up to the scheduler; that they have it at all is not.
+        let is_seen = (0..20).any(|_| is_seen_growing(&mount, &path, LENGTH, by_writing));
+        assert!(is_seen, "nobody was answered meanwhile");
+    }
+    File::open(&path).unwrap().sync_all().unwrap();
+    assert_eq!(mount.durable("file").unwrap().len() as u64, LENGTH);
+    let mut store = mount.end();
+    assert!(store.check().unwrap().is_clean());
+}
+
 fn too_large() {
     let mount = Mount::new();
     let path = mount.put("file", b"content");
@@ -153,6 +200,7 @@ fn full() {
     assert_eq!(filled[..chunk.len()], chunk);
     assert_eq!(std::fs::read(mount.path("kept")).unwrap(), kept);
     refused(file.set_len(written as u64 + 200_000), libc::ENOSPC);
+    assert_eq!(file.metadata().unwrap().len(), written as u64);
     drop(file);
     std::fs::remove_file(mount.path("filler")).unwrap();
     mount.put("another", &kept);
