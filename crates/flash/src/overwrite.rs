@@ -75,7 +75,8 @@ impl<D: BlockDevice> Store<D> {
 
     /// Writes `pieces`, each of them bytes and the offset where they go, as if one after the other by
     /// [`write_at_nosync`](Self::write_at_nosync), but with fewer records: one for each three blocks that change.
-    /// Blocks that hold the given bytes already are read and not written.
+    /// Blocks that hold the given bytes already are read and not written. It costs at most what
+    /// [`bounds`](Self::bounds) says of the pieces one by one.
     ///
     /// # Errors
     /// As [`append`](Self::append).

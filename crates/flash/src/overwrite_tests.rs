@@ -1,6 +1,6 @@
 //! Several pieces at once: against a plain array, cut at every write, and counted.
 
-use base::block::BlockDevice;
+use base::block::{BlockDevice, Counters};
 use base::sim::{Random, SimDevice};
 
 use crate::block::PAYLOAD_BYTES;
@@ -71,6 +71,33 @@ fn borrowed(pieces: &[(u64, Vec<u8>)]) -> Vec<(u64, &[u8])> {
     each.collect()
 }
 
+/// Fails if a call has cost more than the pieces may one by one.
+fn check_cost(store: &Store<SimDevice>, before: &Counters, length: u64, pieces: &[(u64, Vec<u8>)]) {
+    let bounds = store.bounds();
+    let mut bound = bounds.sync();
+    let mut end = length;
+    for (offset, data) in pieces {
+        let bytes = data.len() as u64;
+        bound = bound.plus(bounds.overwrite(bytes));
+        if offset + bytes > end {
+            bound = bound.plus(bounds.write_beyond(offset.saturating_sub(end), bytes));
+            end = offset + bytes;
+        }
+    }
+    let after = store.device().counters();
+    let cost = [
+        (after.writes - before.writes, bound.writes),
+        (after.flushes - before.flushes, bound.flushes),
+        (after.reads - before.reads, bound.reads),
+        (
+            after.blocks_written - before.blocks_written,
+            bound.blocks_written,
+        ),
+        (after.blocks_read - before.blocks_read, bound.blocks_read),
+    ];
+    assert!(cost.iter().all(|(cost, bound)| cost <= bound), "{cost:?}");
+}
+
 /// Blocks of the file that differ, of those that it has at first.
 fn changed_blocks(before: &[u8], after: &[u8]) -> usize {
     let blocks = before
@@ -93,12 +120,16 @@ fn pieces_are_written_as_if_one_by_one() {
             let pieces = pieces(&mut random, &expected);
             let before = expected.clone();
             apply(&mut expected, &pieces);
+            let counters = store.device().counters();
+            let length = before.len() as u64;
             if random.coin() {
                 store.write_pieces_nosync(file, &borrowed(&pieces)).unwrap();
+                check_cost(&store, &counters, length, &pieces);
             } else {
                 let done = store
                     .write_pieces_at_once(file, &borrowed(&pieces))
                     .unwrap();
+                check_cost(&store, &counters, length, &pieces);
                 let few = changed_blocks(&before, &expected) <= 3;
                 // A block may be changed by one piece and back by the next.
                 assert!(
