@@ -147,7 +147,7 @@ unsafe extern "C" fn last_error(context: *mut c_void, _count: c_int, _values: *m
         let text = catch_unwind(AssertUnwindSafe(|| {
             let object = find(VFS_NAME.as_ptr());
             (!object.is_null())
-                .then(|| Vfs::of(object).last_failure_text())
+                .then(|| Vfs::if_ours(object)?.last_failure_text())
                 .flatten()
         }));
         match text {

@@ -139,6 +139,12 @@ impl Files {
             if how.exclusive {
                 return Err(Error::Exists);
             }
+            if node.kind != how.kind {
+                // Its writes would not go to the store when they must.
+                return Err(Error::NameInvalid {
+                    reason: "a journal or log of that name is in use",
+                });
+            }
             if how.create || self.length(&node)? > 0 || self.handle(&node).is_some() {
                 if let Some(file) = self.file_mut(&node) {
                     file.users += 1;
@@ -463,8 +469,19 @@ impl Files {
         };
         match put {
             Err(error) if is_no_room(&error) && !is_concerned => Ok(()),
-            put => put,
+            put => self.told(put),
         }
+    }
+
+    /// Takes note that SQLite hears of a journal for which there is no room.
+    fn told<T>(&mut self, put: Result<T, Error>) -> Result<T, Error> {
+        if let Err(error) = &put
+            && is_no_room(error)
+            && let Some(held) = &mut self.held
+        {
+            held.was_refused = true;
+        }
+        put
     }
 
     /// Gives the store all that waits, in the order in which it came, with the syncs between. What fails goes on
@@ -506,7 +523,6 @@ impl Files {
         if let Some(mut held) = self.held.take() {
             let is_open = self.file(&held.node).is_some();
             if is_open && let Err(error) = self.write_now(&held.node, held.offset, &held.bytes) {
-                held.was_refused = is_no_room(&error);
                 // A part of it may be there.
                 held.is_whole_journal &= self.is_void(&held.node).unwrap_or(false);
                 self.held = Some(held);
@@ -612,7 +628,8 @@ impl Files {
         if batch.add(offset, data) {
             return Ok(());
         }
-        self.put_all()?;
+        let put = self.put_all();
+        self.told(put)?;
         if data.len() > WAITS_BYTES_MAX {
             return self.write_now(node, offset, data);
         }
@@ -678,8 +695,9 @@ impl Files {
             && held.is_whole_journal
         {
             if Arc::ptr_eq(&held.node, node) {
-                // Also before SQLite plays it back.
+                // Also before SQLite plays it back. Otherwise pages come next that are not those of before.
                 held.is_synced = true;
+                held.was_refused = false;
                 return Ok(());
             }
             if let Some(batch) = &mut self.batch
@@ -703,7 +721,8 @@ impl Files {
             // No change of the database is left behind it.
             self.held.take_if(|held| Arc::ptr_eq(&held.node, node));
         }
-        self.put_all_that_fits()?;
+        let put = self.put_all_that_fits();
+        self.told(put)?;
         match end {
             End::Deleted => self.delete_now(&node.name)?,
             End::Emptied => self.truncate_now(node, 0)?,

@@ -409,3 +409,58 @@ fn on_a_full_store_what_waits_stops_nothing_but_its_own_file() {
     image.sync(&database).unwrap();
     assert_eq!(durable(&device, DATABASE).unwrap().len(), 68_192);
 }
+
+/// On a full store, pages of a transaction whose journal has found no room may not go to the database.
+#[test]
+fn no_page_is_changed_before_its_journal_is_in_the_store() {
+    let (image, device) = counted_image(256);
+    let database = open(&image, DATABASE);
+    let other = open(&image, "other.db");
+    let journal = open(&image, JOURNAL);
+    let before = vec![1; 40 * 4096];
+    image.write(&database, 0, &before).unwrap();
+    image.write(&other, 0, &[1; 4096]).unwrap();
+    image.sync(&other).unwrap();
+    let filler = open(&image, "filler-wal");
+    let full = (0..4096_u64).find_map(|place| {
+        let piece = [2; 2048];
+        image.write(&filler, place * 2048, &piece).err()
+    });
+    assert!(matches!(full, Some(Error::Full)), "{full:?}");
+    let write_records = |count: u64| {
+        (0..count)
+            .map(|place| image.write(&journal, place * 4096, &[3; 4096]))
+            .find(Result::is_err)
+    };
+    let write_pages = || {
+        for page in 0..10 {
+            image.write(&database, page * 16384, &[4; 4096]).unwrap();
+        }
+        image.sync(&database).unwrap();
+    };
+    let is_refused = || {
+        let ended = image.truncate(&journal, 0);
+        assert!(matches!(ended, Err(Error::Full)), "{ended:?}");
+        assert_eq!(durable(&device, DATABASE).unwrap(), before);
+        // SQLite rolls back.
+        for page in 0..10 {
+            image.write(&database, page * 16384, &[1; 4096]).unwrap();
+        }
+        image.sync(&database).unwrap();
+        image.truncate(&journal, 0).unwrap();
+        assert_eq!(content(&image, &database), before);
+    };
+    // A statement was refused, and the transaction goes on with what it has.
+    assert!(matches!(write_records(40), Some(Err(Error::Full))));
+    image.sync(&journal).unwrap();
+    write_pages();
+    is_refused();
+    // Somebody else was told, and did not mind.
+    assert!(write_records(15).is_none());
+    image.sync(&journal).unwrap();
+    write_pages();
+    image.write(&other, 0, &[5; 4096]).unwrap();
+    image.sync(&other).unwrap();
+    image.put_waiting().unwrap();
+    is_refused();
+}

@@ -79,6 +79,14 @@ impl Registry {
         image.close()
     }
 
+    /// How many files and callers need an image.
+    pub(crate) fn users(&self, image: &Arc<Image>) -> usize {
+        let entries = self.open.lock();
+        let entries = entries.as_deref().map_or(&[][..], Vec::as_slice);
+        let found = entries.iter().find(|(other, _)| Arc::ptr_eq(other, image));
+        found.map_or(0, |(_, users)| *users)
+    }
+
     /// The open image of this identity, or else one that `knows` the file: a database may have been copied to a
     /// store of another identity with a journal that names the old one.
     pub(crate) fn find(

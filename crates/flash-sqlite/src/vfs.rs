@@ -120,6 +120,22 @@ impl Vfs {
         unsafe { &*(*object).app_data.cast::<Self>() }
     }
 
+    /// The VFS behind an object that SQLite knows by our name; `None` if another copy of this library has registered
+    /// it, whose memory may look different.
+    ///
+    /// # Safety
+    /// `object` must be one that is registered with SQLite.
+    pub(crate) unsafe fn if_ours(object: *mut SqliteVfs) -> Option<&'static Self> {
+        let ours: unsafe extern "C" fn(_, _, _, _, _) -> c_int = open_method;
+        // SAFETY: the caller vouches for the object; one with this method was made by `register` above.
+        unsafe {
+            (*object)
+                .open
+                .filter(|open| std::ptr::fn_addr_eq(*open, ours))
+                .map(|_| Self::of(object))
+        }
+    }
+
     /// Runs a method; a failure is noted and logged, and a panic ends here.
     pub(crate) fn guard(
         &self,
@@ -196,6 +212,18 @@ impl Vfs {
         drop(before);
     }
 
+    /// Gives an image back that was put aside for an opening that did not come, because SQLite had the database open
+    /// already, when nobody else needs it: it would stay locked against other processes.
+    pub(crate) fn unpark_if_last(&self, image: &Arc<Image>) {
+        let last = match self.parked.lock() {
+            Ok(mut parked) => parked.take_if(|parked| {
+                Arc::ptr_eq(&parked.image, image) && self.registry.users(image) == 1
+            }),
+            Err(_) => None,
+        };
+        drop(last);
+    }
+
     /// The open image in which a full name, or one that a journal has kept, lies; and the name there.
     fn find<'a>(&self, name: &'a str) -> Option<(Arc<Image>, &'a str)> {
         let (identity, flat) = split_full_name(name)?;
@@ -212,10 +240,18 @@ impl Vfs {
             if self.find(given).is_some() {
                 return Ok(given.to_owned());
             }
-            let text = format!(
-                "{given}: no image is named; open 'file:{given}?vfs={}&image=/path/to/image'",
-                self.name.to_string_lossy()
-            );
+            let vfs = self.name.to_string_lossy();
+            let text = if given.contains('/') {
+                // As `ATTACH` passes it, which takes the VFS of the main database.
+                format!(
+                    "{given}: no image is named; open 'file:NAME?vfs={vfs}&image=/path/to/image', or a database \
+                     outside of images by 'file:{given}?vfs=unix'"
+                )
+            } else {
+                format!(
+                    "{given}: no image is named; open 'file:{given}?vfs={vfs}&image=/path/to/image'"
+                )
+            };
             return Err(Failure::new(code::CANTOPEN, Code::Invalid, text));
         };
         let flat = split_full_name(given).map_or(given, |(_, flat)| flat);
@@ -231,14 +267,13 @@ impl Vfs {
         }
         let image = self.acquire_by_parameter(path)?;
         let name_bytes_max = image.name_bytes_max.saturating_sub(ENDING_BYTES_MAX);
-        let full = format!("{}/{flat}", image.identity);
-        // Also when the name is refused: the image is given back with the next one at the latest.
-        self.park(Some(image));
         if flat.len() > name_bytes_max {
             return refused(&format!(
                 "the name is too long; in this store databases have at most {name_bytes_max} bytes"
             ));
         }
+        let full = format!("{}/{flat}", image.identity);
+        self.park(Some(image));
         Ok(full)
     }
 
@@ -303,6 +338,7 @@ impl Drop for ImageUse {
         self.vfs.guard(code::IOERR, || {
             self.vfs.registry.release(&self.image).map(|()| code::OK)
         });
+        self.vfs.unpark_if_last(&self.image);
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Held {
     pub(crate) is_synced: bool,
     /// It is a journal from its first byte on, and what the store has under its name says nothing.
     pub(crate) is_whole_journal: bool,
-    /// The store had no room for it, and SQLite knows.
+    /// The store had no room for it; SQLite knows, and has not gone on with the transaction since.
     pub(crate) was_refused: bool,
 }
 
@@ -48,6 +48,7 @@ impl Held {
         self.bytes.resize(self.bytes.len().max(end), 0);
         self.bytes[start..end].copy_from_slice(data);
         self.is_synced = false;
+        self.was_refused = false;
         true
     }
 

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use base::sim::{Keep, Random, SimDevice};
 use common::script::{BLOCKS, SCRIPT, Scenario, dump, large_scenario, scenario, small_scenario};
-use common::{Moment, formatted, insert, remove, uri, value};
+use common::{Moment, connect, formatted, insert, remove, uri, value};
 use rusqlite::{Connection, OpenFlags};
 
 /// Up to this many unflushed writes every subset is tried.
@@ -18,7 +18,7 @@ const SUBSETS_ALL_MAX: usize = 5;
 const OVERFLOWING: &str = "PRAGMA cache_size = 5; PRAGMA cache_spill = 5";
 
 /// Kills that are judged in each scenario.
-const KILLS_MAX: usize = 120;
+const KILLS_MAX: usize = 60;
 
 /// Random images for each cut beyond those.
 const SAMPLES: usize = 4;
@@ -158,11 +158,27 @@ fn a_log_that_begins_again_and_again() {
     explore(&small_scenario("restarting", "wal", 78));
 }
 
+/// With `FULL` the name of the super-journal lies apart from the rest of a journal, with `NORMAL` it follows at once.
 #[test]
 fn small_transactions_over_two_databases() {
+    for (name, synchronous, identity) in [
+        ("small, two databases", "FULL", 79),
+        ("small, two databases, normal", "NORMAL", 80),
+    ] {
+        explore(&Scenario {
+            two_databases: true,
+            synchronous,
+            states_max: 600,
+            ..small_scenario(name, "delete", identity)
+        });
+    }
+}
+
+#[test]
+fn journals_that_are_kept_short() {
     explore(&Scenario {
-        two_databases: true,
-        ..small_scenario("small, two databases", "delete", 79)
+        pragmas: "PRAGMA journal_size_limit = 4096",
+        ..small_scenario("short persist", "persist", 81)
     });
 }
 
@@ -244,6 +260,63 @@ fn a_commit_beside_a_reader_is_in_the_store_when_it_returns() {
         drop(connection);
         remove(&image);
     }
+}
+
+/// After each commit nothing of it is left in memory: with syncs a power cut finds it, without them a kill. Also
+/// without a journal whose end would bring the pages to the store, and while the database stays locked.
+#[test]
+fn what_is_committed_is_in_the_store_in_every_mode() {
+    let image = "durable";
+    let machine = insert(image, formatted(BLOCKS, 85));
+    let connection = connect("plant.db", image).expect("opens");
+    connection
+        .execute_batch(
+            "CREATE TABLE t (a, b); INSERT INTO t VALUES (0, 0); INSERT INTO t VALUES (1, zeroblob(20000))",
+        )
+        .expect("commits");
+    let modes = [
+        "delete", "truncate", "persist", "memory", "off", "wal", "delete",
+    ];
+    let mut a = 0;
+    for (locking, synchronous, keep) in [
+        ("normal", "FULL", Keep::Lost),
+        ("normal", "OFF", Keep::Whole),
+        ("exclusive", "FULL", Keep::Lost),
+        ("exclusive", "OFF", Keep::Whole),
+    ] {
+        connection
+            .execute_batch(&format!(
+                "PRAGMA locking_mode = {locking}; PRAGMA synchronous = {synchronous}"
+            ))
+            .expect("sets");
+        for journal in modes {
+            let mode: String =
+                value(&connection, &format!("PRAGMA journal_mode = {journal}")).expect("sets");
+            assert_eq!(mode, journal);
+            for sql in [
+                "UPDATE t SET a = a + 1 WHERE b = 0",
+                "UPDATE t SET a = a + 1 WHERE b = 0; UPDATE t SET b = randomblob(20000) WHERE b <> 0",
+                "UPDATE t SET a = a + 1 WHERE b = 0; INSERT INTO t VALUES (1, zeroblob(2000))",
+            ] {
+                connection
+                    .execute_batch(&format!("BEGIN; {sql}; COMMIT"))
+                    .expect("commits");
+                a += 1;
+                let device = machine.lock().unwrap().device.crash_image(&|_| keep);
+                insert("durable-cut", device);
+                let uri = uri("plant.db", "durable-cut").replace("keelsim", "keelsimother");
+                let cut = Connection::open(uri).expect("opens");
+                let found: i64 =
+                    value(&cut, "SELECT a FROM t WHERE typeof(b) = 'integer'").expect("reads");
+                assert_eq!(found, a, "{locking}, {synchronous}, {journal}: {sql}");
+                let check: String = value(&cut, "PRAGMA integrity_check").expect("reads");
+                assert_eq!(check, "ok", "{locking}, {synchronous}, {journal}: {sql}");
+            }
+        }
+    }
+    drop(connection);
+    remove(image);
+    remove("durable-cut");
 }
 
 #[test]

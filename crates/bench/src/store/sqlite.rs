@@ -19,7 +19,7 @@ use crate::machine::Disk;
 /// Rows inserted before the measurement: with a write-ahead log that is more than one checkpoint.
 const ROWS_BEFORE: u32 = 1_500;
 
-/// With a rollback journal nothing has to grow, and inside the store each row makes and deletes the journal.
+/// With a rollback journal nothing has to grow: its file is made and deleted with each row.
 const ROWS_BEFORE_ROLLBACK: u32 = 50;
 
 /// Databases in one place, one for each case.

@@ -1,0 +1,246 @@
+//! Random transactions with random settings, beside the same in memory. At any time the power is cut, the process is
+//! killed or the device fails, and what was committed must be there; the transaction that ran then, whole or not at
+//! all.
+
+mod common;
+
+use base::sim::{Keep, Random};
+use common::script::BLOCKS;
+use common::{Shared, connect, formatted, insert, remove, value};
+use rusqlite::{Connection, ffi};
+
+/// What a database holds, in one line.
+fn digest(connection: &Connection) -> rusqlite::Result<String> {
+    value(
+        connection,
+        "SELECT group_concat(id || ':' || a || ':' || hex(coalesce(b, '-')), ' ') FROM (SELECT * FROM t ORDER BY id)",
+    )
+    .map(Option::<String>::unwrap_or_default)
+}
+
+/// A statement that gives the same result wherever it runs.
+fn statement(random: &mut Random) -> String {
+    let id = 1 + random.below(60);
+    let many = 1 + random.below(25);
+    let bytes = [10, 100, 700, 3000, 9000][random.index(5).min(random.index(5))];
+    let fill = random.below(1000);
+    match random.below(9) {
+        0..=2 => format!("INSERT OR REPLACE INTO t VALUES ({id}, {fill}, printf('%.*c', {bytes}, 'x'))"),
+        3 => format!("UPDATE t SET a = a + {fill} WHERE id = {id}"),
+        4 => format!("UPDATE t SET a = a + 1 WHERE id BETWEEN {id} AND {id} + {many}"),
+        5 => format!("UPDATE t SET b = printf('%.*c', {bytes}, 'y') WHERE id % 7 = {}", id % 7),
+        6 => format!("DELETE FROM t WHERE id = {id}"),
+        7 => format!("DELETE FROM t WHERE id BETWEEN {id} AND {id} + {many}"),
+        _ => format!(
+            "WITH RECURSIVE n(i) AS (SELECT {id} UNION ALL SELECT i + 1 FROM n WHERE i < {id} + {many})
+             INSERT OR REPLACE INTO t SELECT i, {fill}, printf('%.*c', {bytes}, 'z') FROM n"
+        ),
+    }
+}
+
+/// Settings under which nothing that was committed may be lost.
+fn settle(connection: &Connection, random: &mut Random, synchronous: &str) {
+    let journal = ["delete", "truncate", "persist", "wal"][random.index(4)];
+    let pragmas = format!(
+        "PRAGMA synchronous = {synchronous}; PRAGMA cache_size = {}; PRAGMA cache_spill = {};
+         PRAGMA wal_autocheckpoint = {}; PRAGMA journal_size_limit = {}",
+        [5, 8, 100][random.index(3)],
+        [5, 1000][random.index(2)],
+        [1, 4, 30][random.index(3)],
+        [-1, 0, 4096][random.index(3)],
+    );
+    connection.execute_batch(&pragmas).expect("sets");
+    let _: String =
+        value(connection, &format!("PRAGMA journal_mode = {journal}")).expect("sets the mode");
+    let locking = ["normal", "exclusive"][usize::from(random.below(4) == 0)];
+    let _: String = value(connection, &format!("PRAGMA locking_mode = {locking}")).expect("sets");
+}
+
+struct Beside {
+    image: String,
+    machine: Shared,
+    connection: Option<Connection>,
+    model: Connection,
+    random: Random,
+    /// With `OFF` only kills are borne.
+    synchronous: &'static str,
+}
+
+impl Beside {
+    fn new(seed: u64) -> Self {
+        let image = format!("random-{seed}");
+        let machine = insert(&image, formatted(BLOCKS, 100 + seed as u8));
+        let model = Connection::open_in_memory().unwrap();
+        let mut random = Random::new(seed);
+        let synchronous = ["FULL", "FULL", "NORMAL", "OFF"][random.index(4)];
+        // In WAL mode `NORMAL` may lose what was committed last.
+        let synchronous = if synchronous == "NORMAL" {
+            "EXTRA"
+        } else {
+            synchronous
+        };
+        let connection = connect("plant.db", &image).unwrap();
+        for database in [&connection, &model] {
+            database
+                .execute_batch("CREATE TABLE t (id INTEGER PRIMARY KEY, a INTEGER, b); CREATE INDEX by_a ON t (a, id)")
+                .unwrap();
+        }
+        settle(&connection, &mut random, synchronous);
+        Self {
+            image,
+            machine,
+            connection: Some(connection),
+            model,
+            random,
+            synchronous,
+        }
+    }
+
+    fn connection(&self) -> &Connection {
+        self.connection.as_ref().expect("is open")
+    }
+
+    /// Runs a transaction on both sides; false if the device failed in it.
+    fn transact(&mut self) -> bool {
+        self.model.execute_batch("BEGIN").unwrap();
+        let mut all = vec!["BEGIN".to_owned()];
+        for _ in 0..=self.random.index(4) {
+            let sql = statement(&mut self.random);
+            match self.random.below(8) {
+                0 => all.push(format!("SAVEPOINT s; {sql}; ROLLBACK TO s; RELEASE s")),
+                _ => all.push(sql),
+            }
+        }
+        for sql in &all[1..] {
+            self.model.execute_batch(sql).unwrap();
+        }
+        let end = if self.random.below(5) == 0 {
+            "ROLLBACK"
+        } else {
+            "COMMIT"
+        };
+        all.push(end.to_owned());
+        let done = all
+            .iter()
+            .try_for_each(|sql| self.connection().execute_batch(sql));
+        match done {
+            Ok(()) => {
+                self.model.execute_batch(end).unwrap();
+                true
+            }
+            Err(error) => {
+                // The model stays in the middle: either end is right.
+                assert_eq!(common::code_of(&error) & 0xff, 10, "{error}");
+                if end == "ROLLBACK" {
+                    self.model.execute_batch(end).unwrap();
+                }
+                false
+            }
+        }
+    }
+
+    /// Opens what is left on the device, and takes over what it holds.
+    fn reopen(&mut self, what: &str) {
+        let before = {
+            let committed = digest(&self.model).unwrap();
+            if !self.model.is_autocommit() {
+                self.model.execute_batch("ROLLBACK").unwrap();
+                vec![digest(&self.model).unwrap(), committed]
+            } else {
+                vec![committed]
+            }
+        };
+        let connection = connect("plant.db", &self.image).unwrap();
+        let check: String = value(&connection, "PRAGMA integrity_check").unwrap();
+        assert_eq!(check, "ok", "{what}");
+        let found = digest(&connection).unwrap();
+        assert!(
+            before.contains(&found),
+            "{what}: {found}\nis none of {before:#?}"
+        );
+        if before.first() != Some(&found) {
+            self.model.execute_batch("DELETE FROM t").unwrap();
+            let mut rows = connection.prepare("SELECT id, a, b FROM t").unwrap();
+            let mut rows = rows.query([]).unwrap();
+            while let Some(row) = rows.next().unwrap() {
+                let values: (i64, i64, Option<String>) = (
+                    row.get(0).unwrap(),
+                    row.get(1).unwrap(),
+                    row.get(2).unwrap(),
+                );
+                self.model
+                    .execute("INSERT INTO t VALUES (?1, ?2, ?3)", values)
+                    .unwrap();
+            }
+        }
+        settle(&connection, &mut self.random, self.synchronous);
+        self.connection = Some(connection);
+    }
+
+    /// The power goes at a random request of a transaction, or between two.
+    fn cut(&mut self, what: &str) {
+        let left = self.random.below(14);
+        self.machine.lock().unwrap().requests_left = Some(left);
+        let whole = self.transact();
+        let device = {
+            let mut machine = self.machine.lock().unwrap();
+            machine.requests_left = Some(0);
+            let seed = self.random.next_u64();
+            if self.synchronous == "OFF" {
+                machine.device.crash_image(&|_| Keep::Whole)
+            } else if self.random.coin() {
+                machine.device.crash_image(&|_| Keep::Lost)
+            } else {
+                machine.device.crash_image_random(seed)
+            }
+        };
+        drop(self.connection.take());
+        self.machine = insert(&self.image, device);
+        self.reopen(&format!("{what}, {left} requests were left, done: {whole}"));
+    }
+}
+
+#[test]
+fn random_transactions_survive_cuts_kills_and_failing_devices() {
+    let mut cuts = 0;
+    let mut transactions = 0;
+    for seed in 0..24 {
+        let mut beside = Beside::new(seed);
+        for step in 0..120 {
+            let what = format!("seed {seed}, step {step}");
+            match beside.random.below(24) {
+                0..=2 => {
+                    beside.cut(&what);
+                    cuts += 1;
+                }
+                3 => {
+                    drop(beside.connection.take());
+                    beside.reopen(&what);
+                }
+                4 => {
+                    let (random, connection) = (&mut beside.random, beside.connection.as_ref());
+                    settle(connection.unwrap(), random, beside.synchronous);
+                }
+                5 => beside.connection().execute_batch("VACUUM").unwrap(),
+                6 => {
+                    let done = beside
+                        .connection()
+                        .execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+                    // SQLite says so, in any VFS, just after a change of the journal's mode.
+                    let is_locked = |error| common::code_of(&error) == ffi::SQLITE_LOCKED;
+                    assert!(done.map_or_else(is_locked, |()| true), "{what}");
+                }
+                _ => {
+                    assert!(beside.transact(), "{what}");
+                    transactions += 1;
+                    let found = digest(beside.connection()).unwrap();
+                    assert_eq!(found, digest(&beside.model).unwrap(), "{what}");
+                }
+            }
+        }
+        drop(beside.connection.take());
+        remove(&beside.image);
+    }
+    assert!(cuts > 200, "only {cuts} cuts");
+    println!("random transactions: {transactions} committed or rolled back, {cuts} cut off");
+}
