@@ -45,7 +45,8 @@ mount_image() {
     mkdir -p "$work/here"
     "$keel" flash mount "$1" "$work/here" "${@:2}" >"$work/mount.log" 2>&1 &
     mounted=$!
-    for _ in $(seq 100); do
+    # A machine that does much else besides takes its time.
+    for _ in $(seq 600); do
         if grep -q ' is mounted on ' "$work/mount.log"; then return 0; fi
         kill -0 "$mounted" 2>/dev/null || break
         sleep 0.1

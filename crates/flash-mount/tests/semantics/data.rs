@@ -201,8 +201,14 @@ fn full() {
     assert_eq!(std::fs::read(mount.path("kept")).unwrap(), kept);
     refused(file.set_len(written as u64 + 200_000), libc::ENOSPC);
     assert_eq!(file.metadata().unwrap().len(), written as u64);
-    drop(file);
+    // To the last byte; and then an open file can be deleted, but not be renamed over, which is written down first.
+    while file.write(b"x").is_ok() {}
+    let new = mount.path("new");
+    File::create(&new).unwrap();
+    refused(std::fs::rename(&new, mount.path("filler")), libc::ENOSPC);
+    assert_eq!(mount.names(), ["filler", "kept", "new"]);
     std::fs::remove_file(mount.path("filler")).unwrap();
+    drop(file);
     mount.put("another", &kept);
 }
 

@@ -7,6 +7,7 @@ mod durability;
 mod ending;
 mod flat;
 mod names;
+mod programs;
 #[path = "../common/support.rs"]
 mod support;
 mod trouble;
@@ -37,6 +38,7 @@ fn cases() -> Vec<Case> {
         flat::CASES,
         directory::CASES,
         ending::CASES,
+        programs::CASES,
         trouble::CASES,
     ]
     .concat()
