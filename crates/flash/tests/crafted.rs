@@ -111,7 +111,7 @@ fn mutated(original: &SimDevice, places: &[(u64, Kind)], random: &mut Random) ->
 
 #[test]
 fn mutated_images_neither_panic_nor_hang_nor_wreck_the_store() {
-    let rounds = std::env::var("FLASH_CRAFTED_ROUNDS").map_or(500, |text| text.parse().unwrap());
+    let rounds = std::env::var("FLASH_CRAFTED_ROUNDS").map_or(400, |text| text.parse().unwrap());
     let mut failures = BTreeMap::new();
     for sample_seed in 0..3 {
         let original = sample(sample_seed);

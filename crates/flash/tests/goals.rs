@@ -368,11 +368,15 @@ fn an_append_that_finds_nothing_but_a_deleted_file_costs_what_every_append_costs
                 store.append(other, &[2; 5000]).unwrap();
             }
         }
-        // Until not even one byte fits, so that neither a piece nor a cluster is left.
+        // So that each has a run, and more files are appended to than the root has slots.
+        for handle in &handles {
+            store.append(*handle, &[4; 100]).unwrap();
+        }
+        // Until nothing fits any more, so that neither a piece nor a cluster is left.
         let ballast = store.create("ballast").unwrap();
         while store.append(ballast, &[3; PAYLOAD_BYTES]).is_ok() {}
         for handle in &handles {
-            let _ = store.append(*handle, &[4; 100]);
+            while store.append(*handle, &[4; 3000]).is_ok() {}
         }
         let limit = delete_goal(&store);
         let deleted = meter.measure(&mut store, "delete", limit, |store| store.delete("victim"));

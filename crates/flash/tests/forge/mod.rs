@@ -306,6 +306,7 @@ pub fn runs_of(device: &SimDevice, file: u64) -> BTreeMap<u64, Vec<u64>> {
 pub struct Worn {
     pub inner: SimDevice,
     reads_left: u64,
+    /// Blocks that cannot be read until they are written.
     pub unreadable: Vec<u64>,
 }
 
@@ -345,6 +346,8 @@ impl BlockDevice for Worn {
         self.inner.read(first_block, buffer)
     }
     fn write(&mut self, first_block: u64, data: &[u8]) -> Result<(), DeviceError> {
+        let range = first_block..first_block + (data.len() / BLOCK_BYTES) as u64;
+        self.unreadable.retain(|block| !range.contains(block));
         self.inner.write(first_block, data)
     }
     fn flush(&mut self) -> Result<(), DeviceError> {
