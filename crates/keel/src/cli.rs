@@ -389,8 +389,9 @@ pub(crate) enum FlashCommand {
     #[command(after_help = "Examples:\n  \
             keel flash get store.img notes.txt > notes.txt\n  \
             keel flash get store.img notes.txt notes.txt --salvage\n\n\
-            OUT is replaced only by a whole file: on damage it stays as it was, unless --salvage is given.\n\
-            Standard output gets everything that lies before the damage.")]
+            OUT is replaced only by a whole file: on damage it stays as it was, unless --salvage is given, which is\n\
+            refused while another program writes to the store. Standard output gets everything that lies before\n\
+            the damage.")]
     Get {
         /// File or block device
         image: PathBuf,

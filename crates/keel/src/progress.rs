@@ -14,7 +14,6 @@ const STEP: Duration = Duration::from_millis(200);
 
 struct Shared {
     bytes: AtomicU64,
-    percent: AtomicU64,
     done: Mutex<bool>,
     ended: Condvar,
 }
@@ -32,7 +31,6 @@ impl Progress {
         let what: String = what.chars().filter(|letter| !letter.is_control()).collect();
         let shared = Arc::new(Shared {
             bytes: AtomicU64::new(0),
-            percent: AtomicU64::new(0),
             done: Mutex::new(false),
             ended: Condvar::new(),
         });
@@ -53,12 +51,6 @@ impl Progress {
     /// So many more bytes are done.
     pub(crate) fn add(&self, bytes: usize) {
         self.shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    /// So many of all parts are done.
-    pub(crate) fn set_share(&self, done: u64, all: u64) {
-        let percent = done.saturating_mul(100) / all.max(1);
-        self.shared.percent.store(percent, Ordering::Relaxed);
     }
 }
 
@@ -92,11 +84,10 @@ fn show(shared: &Shared, what: &str) {
         shown = true;
         let seconds = begun.elapsed().as_secs();
         let bytes = shared.bytes.load(Ordering::Relaxed);
-        let percent = shared.percent.load(Ordering::Relaxed);
-        let amount = match (bytes, percent) {
-            (0, 0) => String::new(),
-            (0, percent) => format!("  {percent} %"),
-            (bytes, _) => format!("  {}", bytes_text(bytes)),
+        let amount = if bytes == 0 {
+            String::new()
+        } else {
+            format!("  {}", bytes_text(bytes))
         };
         write!(std::io::stderr(), "\r\x1b[2K{what}{amount}  {seconds} s").ok();
     }

@@ -4,7 +4,7 @@ mod common;
 mod flash_common;
 
 use common::{TempDir, fails, keel, ok, ok_json, one_line, run, run_with_input, wait_until};
-use flash_common::{bytes, put, store};
+use flash_common::{bytes, put, store, text};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Stdio;
@@ -230,19 +230,21 @@ fn a_reader_that_goes_away_is_no_error() {
     let dir = TempDir::new();
     let image = store(&dir, "16M");
     run_with_input(&["flash", "put", &image, "big"], &bytes(4 << 20));
-    let mut child = keel()
-        .args(["flash", "get", &image, "big"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut first = [0; 10];
-    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(
-        (output.status.code(), &output.stderr[..]),
-        (Some(0), &b""[..])
-    );
+    for to in ["-", "/dev/stdout"] {
+        let mut child = keel()
+            .args(["flash", "get", &image, "big", to])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut first = [0; 10];
+        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(
+            (output.status.code(), text(&output.stderr).as_str()),
+            (Some(0), "")
+        );
+    }
 }
 
 #[test]

@@ -197,7 +197,12 @@ fn is_unreadable(error: &flash::Error) -> bool {
 enum Sink {
     Output(Output),
     /// Something that cannot be replaced: a terminal, a pipe, `/dev/null`.
-    Special(File, String),
+    Special {
+        file: File,
+        shown: String,
+        /// Whether its reader, if it is a pipe, has not gone away.
+        is_open: bool,
+    },
     File(Replacement),
 }
 
@@ -235,16 +240,28 @@ impl Sink {
             let target = to.canonicalize().map_err(failed)?;
             Replacement::begin(to, &target, Some(&found)).map(Self::File)
         } else {
-            Ok(Self::Special(file, shown))
+            Ok(Self::Special {
+                file,
+                shown,
+                is_open: true,
+            })
         }
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), CliError> {
         match self {
             Self::Output(out) => out.bytes(bytes),
-            Self::Special(file, shown) => file
-                .write_all(bytes)
-                .map_err(|error| CliError::io(&*shown, &error)),
+            Self::Special {
+                file,
+                shown,
+                is_open,
+            } => match file.write_all(bytes) {
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                    *is_open = false;
+                    Ok(())
+                }
+                done => done.map_err(|error| CliError::io(&*shown, &error)),
+            },
             Self::File(file) => {
                 let written = file.file.write_all(bytes);
                 written.map_err(|error| CliError::io(&file.shown, &error))
@@ -255,7 +272,8 @@ impl Sink {
     fn is_open(&self) -> bool {
         match self {
             Self::Output(out) => out.is_open(),
-            Self::Special(..) | Self::File(_) => true,
+            Self::Special { is_open, .. } => *is_open,
+            Self::File(_) => true,
         }
     }
 
@@ -275,14 +293,14 @@ impl Sink {
     fn hand_over(&mut self) -> Result<(), CliError> {
         match self {
             Self::Output(out) => out.flush(),
-            Self::Special(..) | Self::File(_) => Ok(()),
+            Self::Special { .. } | Self::File(_) => Ok(()),
         }
     }
 
     fn finish(mut self) -> Result<(), CliError> {
         self.hand_over()?;
         match self {
-            Self::Output(_) | Self::Special(..) => Ok(()),
+            Self::Output(_) | Self::Special { .. } => Ok(()),
             Self::File(file) => file.finish(),
         }
     }

@@ -7,6 +7,7 @@ mod grow;
 mod holder;
 mod make;
 mod mount;
+mod observed;
 mod repair;
 mod unfinished;
 mod whole;

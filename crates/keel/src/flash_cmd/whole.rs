@@ -1,10 +1,12 @@
 //! Commands about a store as a whole.
 
-use super::{Access, check_error, counted, open, shown_path};
+use super::observed::Observed;
+use super::{Access, check_error, counted, open, open_device, shown_path, store_error};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
 use base::block::BLOCK_BYTES;
+use flash::{OpenOptions, Store};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -70,9 +72,16 @@ pub(super) fn stat(image: &Path, as_json: bool) -> Result<u8, CliError> {
 }
 
 pub(super) fn check(image: &Path, as_json: bool) -> Result<u8, CliError> {
-    let mut store = open(image, Access::ReadAll)?;
+    let device = open_device(image, Access::ReadAll)?;
     let progress = Progress::start(format!("checking {}", image.display()));
-    let report = store.check_with_progress(&mut |done, all| progress.set_share(done, all));
+    let options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
+    let opened = Store::open(Observed::new(device, &progress), &options);
+    let mut store = opened.map_err(|error| store_error(image, &error))?;
+    let report = store.check();
+    drop(store);
     drop(progress);
     let report = report.map_err(|error| check_error(image, &error))?;
     let mut out = Output::new();
