@@ -124,12 +124,11 @@ impl<D: BlockDevice> Store<D> {
         durable: bool,
     ) -> Result<()> {
         self.begin_change()?;
-        let index = self.open_index(file)?;
+        let index = self.index_to_change(file)?;
         if data.is_empty() {
             return Ok(());
         }
         let state = self.state_of(index);
-        self.require_own_slot(self.files[index].bucket, self.files[index].entry, &state)?;
         self.check_space_for(&state, data.len() as u64)?;
         let slot = match self.root.slot_of(state.file_id) {
             Some(slot) => slot,

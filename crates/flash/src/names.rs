@@ -342,6 +342,14 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
+    /// As [`open_index`](Self::open_index), for a call that changes the file.
+    pub(crate) fn index_to_change(&self, file: FileHandle) -> Result<usize> {
+        let index = self.open_index(file)?;
+        let OpenFile { bucket, entry, .. } = self.files[index];
+        self.require_own_slot(bucket, entry, &self.files[index].state)?;
+        Ok(index)
+    }
+
     pub(crate) fn state_of(&self, index: usize) -> FileState {
         self.current(&self.files[index].state)
     }

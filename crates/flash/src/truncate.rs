@@ -26,7 +26,7 @@ impl<D: BlockDevice> Store<D> {
     /// is not intact.
     pub fn truncate(&mut self, file: FileHandle, length: u64) -> Result<()> {
         self.begin_change()?;
-        let index = self.open_index(file)?;
+        let index = self.index_to_change(file)?;
         let state = self.state_of(index);
         let now = state.length();
         if length > now {
@@ -44,7 +44,6 @@ impl<D: BlockDevice> Store<D> {
         self.make_piece_room(PIECES_WITHOUT_SPILL)?;
         // All that may fail to be read is read before anything is changed.
         self.read_entry(index, &state)?;
-        self.require_own_slot(self.files[index].bucket, self.files[index].entry, &state)?;
         if length == 0 {
             let empty = FileState::empty(state.file_id);
             self.free_file(&state);
