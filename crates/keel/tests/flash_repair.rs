@@ -168,7 +168,10 @@ fn an_image_grows_and_keeps_its_files() {
     let content = bytes_of(1, 3_000_000);
     put(&image, "a", &content);
     let said = text(&ok(&["flash", "grow", &image]));
-    assert!(said.contains("uses all of its 8.0 MiB already"), "{said}");
+    assert!(
+        said.contains("uses all of its 8.0 MiB already") && said.contains("add --size"),
+        "{said}"
+    );
     let said = text(&ok(&["flash", "grow", &image, "--size", "20M"]));
     assert!(
         said.contains("store.img: a store of 20.0 MiB, was 8.0 MiB; "),
@@ -242,6 +245,8 @@ fn a_device_grows() {
     };
     let device = &device.path;
     assert!(fails(&["flash", "grow", device, "--size", "9M"], 2).contains("leave --size away"));
+    let said = text(&ok(&["flash", "grow", device]));
+    assert!(said.contains("; make the device larger first"), "{said}");
     let file = std::fs::File::options().write(true).open(&image).unwrap();
     file.set_len(12 << 20).unwrap();
     let resized = Command::new("losetup")

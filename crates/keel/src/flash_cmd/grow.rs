@@ -69,10 +69,15 @@ pub(super) fn grow(
         }))?;
     } else if before == after {
         out.line(format_args!(
-            "{}: uses all of its {} already, {} free; --size would make an image larger",
+            "{}: uses all of its {} already, {} free; {}",
             shown_path(image),
             bytes_text(after),
-            bytes_text(free_bytes)
+            bytes_text(free_bytes),
+            if file_bytes.is_some() {
+                "add --size to make the image larger"
+            } else {
+                "make the device larger first"
+            }
         ))?;
     } else {
         out.line(format_args!(
