@@ -217,8 +217,23 @@ fn append_and_compare(device: SimDevice, name: &str, context: &str) {
         );
     }
     assert!(!store.check().unwrap().is_clean(), "{context}: check");
-    // Nobody else is kept from writing.
+    // Nobody else is kept from writing; and deleting the file does not give the blocks of another away.
     store.replace("other", &[3; 9000]).unwrap();
+    store.delete(name).unwrap();
+    let mut number = 0;
+    while store
+        .replace(&format!("new-{number}"), &[4; 30_000])
+        .is_ok()
+    {
+        number += 1;
+    }
+    assert!(number > 5, "{context}: {number} files");
+    before.remove(name);
+    for (other, bytes) in &before {
+        let found = read_file(&mut store, other)
+            .unwrap_or_else(|error| panic!("{context}, afterwards: {other}: {error}"));
+        assert!(found == *bytes, "{context}, afterwards: {other}");
+    }
 }
 
 #[test]
