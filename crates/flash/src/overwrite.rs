@@ -10,7 +10,7 @@ use base::block::{BLOCK_BYTES, BlockDevice};
 
 use crate::block::{HEADER_BYTES, Header, PAYLOAD_BYTES};
 use crate::error::{Error, Result};
-use crate::record::read_through;
+use crate::record::{ImageStage, read_through};
 use crate::root::{FileState, IMAGES_MAX};
 use crate::store::{FileHandle, Store};
 
@@ -186,8 +186,7 @@ impl<D: BlockDevice> Store<D> {
         Ok(staged)
     }
 
-    /// Reads blocks `first` to `last` of the file, at most three, into the neighbours' buffer: in one request, if it
-    /// is known that they lie side by side.
+    /// Gets blocks `first` to `last` of the file, at most three, into the neighbours' buffer.
     fn load_blocks(
         &mut self,
         state: &FileState,
@@ -196,7 +195,9 @@ impl<D: BlockDevice> Store<D> {
     ) -> Result<[Option<Header>; IMAGES_MAX]> {
         let count = (last - first + 1) as usize;
         let mut headers = [None; IMAGES_MAX];
-        if self.load_side_by_side(state, first, count, &mut headers) {
+        if self.load_known(state, first, count)
+            && self.open_blocks(state, first, &mut headers[..count])
+        {
             return Ok(headers);
         }
         let mut header = self.seek(state, last)?;
@@ -211,54 +212,83 @@ impl<D: BlockDevice> Store<D> {
         Ok(headers)
     }
 
-    /// False when that is not known, or when it turns out that a block is not what it should be: whoever reads them
-    /// one by one will say which.
-    fn load_side_by_side(
-        &mut self,
-        state: &FileState,
-        first: u32,
-        count: usize,
-        headers: &mut [Option<Header>; IMAGES_MAX],
-    ) -> bool {
-        let known = |index| {
-            if index == state.tail.index {
+    /// Gets blocks whose places are known from the images of the last record, or in one request if they lie side by
+    /// side. False when they are elsewhere, or cannot be read: whoever reads them one by one will say which.
+    fn load_known(&mut self, state: &FileState, first: u32, count: usize) -> bool {
+        let mut places = [0; IMAGES_MAX];
+        for (place, index) in places.iter_mut().zip(first..).take(count) {
+            let known = if index == state.tail.index {
                 Some(state.tail.address)
             } else {
                 self.addresses.get(state.file_id, index)
-            }
-        };
-        let Some(address) = known(first) else {
-            return false;
-        };
-        let numbers = 0..count as u32;
-        let side_by_side = |number| known(first + number) == Some(address + number);
-        if count < 2 || !numbers.clone().all(side_by_side) {
-            return false;
-        }
-        let bytes = count * BLOCK_BYTES;
-        let read = read_through(
-            &mut self.device,
-            &self.overlay,
-            u64::from(address),
-            &mut self.neighbours[..bytes],
-        );
-        if read.is_err() {
-            return false;
-        }
-        for number in numbers {
-            let block = self.neighbours.block(number as usize);
-            let is_it = |header: &Header| {
-                let index = first + number;
-                let right_content = if index == state.tail.index {
-                    header.belongs_at_tail(state)
-                } else {
-                    usize::from(header.fill) == PAYLOAD_BYTES
-                };
-                header.file_id == state.file_id && header.index == index && right_content
             };
-            headers[number as usize] =
-                Header::open(block, address + number, self.seed).filter(is_it);
-            if headers[number as usize].is_none() {
+            let Some(address) = known else {
+                return false;
+            };
+            *place = address;
+        }
+        let places = &places[..count];
+        if self.load_images(places) {
+            return true;
+        }
+        let side_by_side = places.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        let bytes = count * BLOCK_BYTES;
+        side_by_side
+            && read_through(
+                &mut self.device,
+                &self.overlay,
+                u64::from(places[0]),
+                &mut self.neighbours[..bytes],
+            )
+            .is_ok()
+    }
+
+    /// Gets blocks that are in memory, because the last record changed them. Until the next flush nothing else can
+    /// have been written in their places: a place is given to other data only by a record that is durable.
+    fn load_images(&mut self, places: &[u32]) -> bool {
+        if self.image_stage != ImageStage::InPlace {
+            return false;
+        }
+        for (number, address) in places.iter().enumerate() {
+            let references = self.image_references.as_slice();
+            let Some(image) = references
+                .iter()
+                .position(|reference| reference.address == *address)
+            else {
+                return false;
+            };
+            let block = self.images.block(image);
+            self.neighbours.block_mut(number).copy_from_slice(block);
+        }
+        true
+    }
+
+    /// Whether the blocks in the neighbours' buffer are those of the file from `first` on.
+    fn open_blocks(
+        &mut self,
+        state: &FileState,
+        first: u32,
+        headers: &mut [Option<Header>],
+    ) -> bool {
+        for (number, (header, index)) in headers.iter_mut().zip(first..).enumerate() {
+            let is_last = index == state.tail.index;
+            let known = if is_last {
+                Some(state.tail.address)
+            } else {
+                self.addresses.get(state.file_id, index)
+            };
+            let block = self.neighbours.block(number);
+            *header = known
+                .and_then(|address| Header::open(block, address, self.seed))
+                .filter(|header| {
+                    let right_content = if is_last {
+                        header.belongs_at_tail(state)
+                    } else {
+                        usize::from(header.fill) == PAYLOAD_BYTES
+                    };
+                    header.file_id == state.file_id && header.index == index && right_content
+                });
+            if header.is_none() {
                 return false;
             }
         }

@@ -265,6 +265,21 @@ fn a_few_bytes_in_each_of_three_pages_are_one_record() {
         (after.writes, after.flushes),
         (before.writes, before.flushes)
     );
+    // The blocks of the last record are still in memory.
+    let before = store.device().counters();
+    let small = [(24, vec![7; 4]), (7 * PAGE + 100, vec![7; 4])];
+    assert!(store.write_pieces_at_once(file, &borrowed(&small)).unwrap());
+    let after = store.device().counters();
+    assert_eq!(
+        (after.writes - before.writes, after.reads - before.reads),
+        (3, 0)
+    );
+    // Not after a flush, since when others may stand in their places.
+    store.append(file, &[1]).unwrap();
+    let before = store.device().counters();
+    let small = [(24, vec![8; 4])];
+    assert!(store.write_pieces_at_once(file, &borrowed(&small)).unwrap());
+    assert_eq!(store.device().counters().reads - before.reads, 1);
     // A fourth block is one too many.
     let four: Vec<_> = (0..4).map(|number| page(number, 300)).collect();
     let before = store.device().counters();
