@@ -54,6 +54,9 @@ pub(crate) struct Files {
     held: Option<Held>,
     /// Writes to a database that wait, behind those to its journal.
     batch: Option<Batch>,
+    /// The batch that the store was given last, as long as it holds just that: of pages that are written again only
+    /// what differs need be.
+    last: Option<Batch>,
 }
 
 /// How SQLite says that a journal counts no more.
@@ -75,6 +78,7 @@ impl Files {
             absent: Vec::new(),
             held: None,
             batch: None,
+            last: None,
         }
     }
 
@@ -234,6 +238,7 @@ impl Files {
             if let Some(handle) = file.handle {
                 self.store.close_file(handle);
             }
+            self.forget_last(node);
             self.files.remove(&node.name);
         }
     }
@@ -247,7 +252,7 @@ impl Files {
             self.held.take_if(|held| Arc::ptr_eq(&held.node, &node));
             self.batch.take_if(|batch| Arc::ptr_eq(&batch.node, &node));
         }
-        if name.ends_with(JOURNAL_ENDING) || name.ends_with(LOG_ENDING) {
+        if may_be_absent(name) {
             self.put_before(name)?;
         } else {
             // The end of a super-journal commits what waits.
@@ -263,7 +268,8 @@ impl Files {
         };
         let deleted = if is_in_store {
             self.store.delete(name)
-        } else if self.files.contains_key(name) {
+        } else if self.files.contains_key(name) || may_be_absent(name) {
+            // SQLite may have written a journal that never came here, and have closed it.
             Ok(())
         } else {
             Err(Error::NotFound)
@@ -271,6 +277,7 @@ impl Files {
         if matches!(deleted, Ok(()) | Err(Error::NotFound)) {
             // Whoever has it open finds it empty.
             self.files.remove(name);
+            self.last.take_if(|last| last.node.name == name);
             self.note_absent(name);
         }
         deleted
@@ -378,6 +385,7 @@ impl Files {
     fn write_now(&mut self, node: &Arc<Node>, offset: u64, data: &[u8]) -> Result<(), Error> {
         let handle = self.handle_or_create(node)?;
         self.note_head(node, offset, None);
+        self.forget_last(node);
         if self.store.length(handle)? == offset {
             self.store.append_nosync(handle, data)
         } else {
@@ -410,6 +418,7 @@ impl Files {
         }
         let handle = self.handle_or_create(node)?;
         self.note_head(node, 0, None);
+        self.forget_last(node);
         self.store.truncate(handle, length)
     }
 }
@@ -544,12 +553,22 @@ impl Files {
                 self.batch = Some(batch);
                 return Err(error);
             }
-            self.forget_unused(&batch.node);
-            if batch.is_synced {
-                self.store.sync()?;
-            }
+            self.has_put(batch)?;
         }
         Ok(())
+    }
+
+    /// The store has a batch now; if SQLite has asked for that, durably.
+    fn has_put(&mut self, batch: Batch) -> Result<(), Error> {
+        let (node, is_synced) = (Arc::clone(&batch.node), batch.is_synced);
+        self.last = Some(batch);
+        self.forget_unused(&node);
+        if is_synced { self.store.sync() } else { Ok(()) }
+    }
+
+    /// Takes note that the store holds, or may hold, something else than was put there last.
+    fn forget_last(&mut self, node: &Arc<Node>) {
+        self.last.take_if(|last| Arc::ptr_eq(&last.node, node));
     }
 
     /// Gives the store a batch; at once, if that is asked for: false if it is too much for that.
@@ -558,7 +577,10 @@ impl Files {
             return Ok(true);
         }
         let handle = self.handle_or_create(&batch.node)?;
-        let joined = batch.joined();
+        let last = self
+            .last
+            .take_if(|last| Arc::ptr_eq(&last.node, &batch.node));
+        let joined = batch.joined(last.as_ref());
         let pieces: Vec<(u64, &[u8])> = joined
             .iter()
             .map(|(offset, data)| (*offset, data.as_slice()))
@@ -570,10 +592,12 @@ impl Files {
                 .write_pieces_nosync(handle, &pieces)
                 .map(|()| true)
         };
-        if !matches!(put, Ok(false)) {
-            for (offset, data) in &pieces {
-                let known = put.is_ok().then_some(*data);
-                self.note_head(&batch.node, *offset, known);
+        if matches!(put, Ok(false)) {
+            self.last = last;
+        } else {
+            for (offset, data) in batch.pieces() {
+                let known = put.is_ok().then_some(data);
+                self.note_head(&batch.node, offset, known);
             }
         }
         put
@@ -745,12 +769,7 @@ impl Files {
         match self.put_batch(&batch, true) {
             Ok(true) => {
                 self.held = None;
-                self.forget_unused(&batch.node);
-                // What was changed is durable; what only grew may not be.
-                if batch.is_synced {
-                    self.store.sync()?;
-                }
-                Ok(())
+                self.has_put(batch)
             }
             Ok(false) => {
                 self.batch = Some(batch);
@@ -762,6 +781,11 @@ impl Files {
             }
         }
     }
+}
+
+/// Whether a file of this name, if it is empty, is as good as none.
+fn may_be_absent(name: &str) -> bool {
+    name.ends_with(JOURNAL_ENDING) || name.ends_with(LOG_ENDING)
 }
 
 fn is_no_room(error: &Error) -> bool {

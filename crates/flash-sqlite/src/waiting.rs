@@ -1,6 +1,7 @@
 //! Writes that the store does not have yet.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::files::WAITS_BYTES_MAX;
@@ -136,19 +137,46 @@ impl Batch {
         ends.max().unwrap_or(0)
     }
 
-    /// The pieces, those that follow one another as one.
-    pub(crate) fn joined(&self) -> Vec<(u64, Vec<u8>)> {
+    /// The pieces by offset.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let pieces = self.pieces.iter();
+        pieces.map(|(offset, data)| (*offset, data.as_slice()))
+    }
+
+    /// The pieces, those that follow one another as one. Of those that the file holds already, by the `last` batch,
+    /// only what differs.
+    pub(crate) fn joined(&self, last: Option<&Self>) -> Vec<(u64, Vec<u8>)> {
         let mut joined: Vec<(u64, Vec<u8>)> = Vec::new();
-        for (offset, data) in &self.pieces {
+        for (offset, data) in self.pieces() {
+            let known = last.and_then(|last| last.pieces.get(&offset));
+            let changed = match known.filter(|known| known.len() == data.len()) {
+                Some(known) => changed_part(known, data),
+                None => 0..data.len(),
+            };
+            if changed.is_empty() {
+                continue;
+            }
+            let offset = offset + changed.start as u64;
+            let data = &data[changed];
             match joined.last_mut() {
-                Some((start, bytes)) if *start + bytes.len() as u64 == *offset => {
+                Some((start, bytes)) if *start + bytes.len() as u64 == offset => {
                     bytes.extend_from_slice(data);
                 }
-                _ => joined.push((*offset, data.clone())),
+                _ => joined.push((offset, data.to_vec())),
             }
         }
         joined
     }
+}
+
+/// From the first byte that differs to the last; both have the same length.
+fn changed_part(before: &[u8], after: &[u8]) -> Range<usize> {
+    let differs = |(before, after): (&u8, &u8)| before != after;
+    let Some(first) = before.iter().zip(after).position(differs) else {
+        return 0..0;
+    };
+    let last = before.iter().zip(after).rposition(differs);
+    first..last.map_or(first, |last| last + 1)
 }
 
 /// Copies what `bytes`, which stand at `start`, have of a buffer at `offset`; returns where that ends in the buffer.

@@ -124,7 +124,7 @@ fn a_commit_with_a_rollback_journal_is_one_record() {
     for (journal, identity) in [("delete", 62), ("truncate", 63), ("persist", 64)] {
         let costs = cost(&row(journal, identity));
         assert!(costs.writes <= 3.05 && costs.flushes <= 1.05, "{journal}");
-        assert!(costs.reads <= 2.2 && costs.kib <= 29.0, "{journal}");
+        assert!(costs.reads <= 0.25 && costs.kib <= 29.0, "{journal}");
         assert!(
             costs.worst_writes <= 6 && costs.worst_flushes <= 2,
             "{journal}"

@@ -69,7 +69,7 @@ struct Beside {
 impl Beside {
     fn new(seed: u64) -> Self {
         let image = format!("random-{seed}");
-        let machine = insert(&image, formatted(BLOCKS, 100 + seed as u8));
+        let machine = insert(&image, formatted(BLOCKS, 100_u8.wrapping_add(seed as u8)));
         let model = Connection::open_in_memory().unwrap();
         let mut random = Random::new(seed);
         let synchronous = ["FULL", "FULL", "NORMAL", "OFF"][random.index(4)];

@@ -173,6 +173,32 @@ fn an_unfinished_transaction_on_a_medium_that_may_only_be_read_is_said() {
     remove(image);
 }
 
+/// A connection that locks the database for itself ends its journal by zeros and keeps it open; once it does so no more,
+/// SQLite deletes that journal at the end of a transaction that changes nothing.
+#[test]
+fn a_journal_that_never_came_to_the_store_can_be_deleted() {
+    let image = "never-came";
+    insert(image, formatted(512, 97));
+    let connection = connect("plant.db", image).unwrap();
+    connection
+        .execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
+        .unwrap();
+    for end in ["COMMIT", "ROLLBACK"] {
+        let mode: String = value(&connection, "PRAGMA locking_mode = exclusive").unwrap();
+        assert_eq!(mode, "exclusive");
+        connection.execute_batch("UPDATE t SET a = a + 1").unwrap();
+        let mode: String = value(&connection, "PRAGMA locking_mode = normal").unwrap();
+        assert_eq!(mode, "normal");
+        connection
+            .execute_batch(&format!("BEGIN; DELETE FROM t WHERE a = 55; {end}"))
+            .unwrap();
+    }
+    let a: i64 = value(&connection, "SELECT a FROM t").unwrap();
+    assert_eq!(a, 3);
+    drop(connection);
+    remove(image);
+}
+
 /// Two databases of one image are written by turns, each in the middle of the other's transaction.
 #[test]
 fn transactions_of_two_databases_side_by_side_go_to_the_store_in_order() {
