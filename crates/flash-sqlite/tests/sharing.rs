@@ -173,8 +173,8 @@ fn an_unfinished_transaction_on_a_medium_that_may_only_be_read_is_said() {
     remove(image);
 }
 
-/// A connection that locks the database for itself ends its journal by zeros and keeps it open; once it does so no more,
-/// SQLite deletes that journal at the end of a transaction that changes nothing.
+/// A connection that locks the database for itself ends its journal by zeros and keeps it open; once it does so no
+/// more, SQLite deletes that journal at the end of a transaction that changes nothing.
 #[test]
 fn a_journal_that_never_came_to_the_store_can_be_deleted() {
     let image = "never-came";
