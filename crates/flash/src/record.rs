@@ -191,7 +191,12 @@ impl<D: BlockDevice> Store<D> {
             && self.root.announced != 0
             && !self.root.spilled
             && !self.root.clean
-            && self.image_references.len() <= 1
+            && match self.image_references.as_slice() {
+                [] => true,
+                // Should the list rot, the table block in its place bears witness that the record was durable.
+                [image] => self.layout.bucket_at(u64::from(image.address)).is_some(),
+                _ => false,
+            }
     }
 
     /// Moves pieces of the root to a list in the announced cluster, part of this record; returns the cluster.

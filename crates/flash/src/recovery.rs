@@ -36,18 +36,63 @@ const _: () = assert!(
 /// would be read as each other.
 const FILE_ID_STEP: u64 = 1 << 24;
 
+/// Blocks of the longest record.
+const RECORD_BLOCKS_MAX: usize = IMAGES_MAX + 2;
+
+/// What was read where a record may stand.
+struct Area {
+    /// Its first block.
+    address: u64,
+    blocks: BlockBuffer,
+    /// Those that the device could not read; zeros stand in for them.
+    unreadable: [bool; RECORD_BLOCKS_MAX],
+}
+
 /// A record that was found, with its images.
 struct Record {
+    /// Its first block.
+    address: u64,
     root: Root,
+    /// Which of its blocks the root was read from.
+    root_at: usize,
     images: ImageReferences,
-    /// The images as the record holds them; `None` for one that is torn.
+    /// The images as the record holds them; `None` for one that is not intact.
     contents: [Option<Vec<u8>>; IMAGES_MAX],
     /// The list that the record spills is intact, if it spills one.
-    trunk_intact: bool,
-    /// The list, if its own block is torn and the copy before it is not.
-    list: Option<Vec<u8>>,
-    /// Every copy of everything is intact.
-    whole: bool,
+    list_intact: bool,
+    /// The list, if its own block is not intact and the copy before it is.
+    list_again: Option<Vec<u8>>,
+    /// A block of it reads, but not as it was written: what a cut leaves.
+    torn: bool,
+    /// The first of its blocks that the device could not read.
+    unreadable: Option<u64>,
+}
+
+/// What is looked at, newest first.
+enum Candidate {
+    Found(Box<Record>),
+    /// A record of this number may stand where this block cannot be read.
+    Hidden(u64, u64),
+}
+
+/// What a record is found to be.
+enum Standing {
+    /// It was durable, or is as good as that.
+    Counts,
+    /// A cut has ended it: it was never acknowledged.
+    Torn,
+    /// It may have been acknowledged: this block, which cannot be read, would tell.
+    Unknown(u64),
+}
+
+/// What stands where an image belongs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum InPlace {
+    Other,
+    Image,
+    /// What was written over the image since: the last block of a file moves, and its old place is written over
+    /// without a record.
+    Later,
 }
 
 impl<D: BlockDevice> Store<D> {
@@ -57,49 +102,104 @@ impl<D: BlockDevice> Store<D> {
             // read below must be durable before a record goes over the older place on the strength of it.
             self.flush_device()?;
         }
-        let mut records = Vec::new();
-        for place in 0..2 {
-            let address = self.layout.record_block(place);
-            if let Some(record) = self.read_record(address, IMAGES_MAX + 2)?
-                && !record.root.spilled
-                && u64::from(record.root.place) == place
-            {
-                records.push(record);
+        let mut candidates = self.find_records()?;
+        while !candidates.is_empty() {
+            let mut newest = match candidates.remove(0) {
+                Candidate::Found(record) => record,
+                Candidate::Hidden(_, block) => return Err(damaged_record(block)),
+            };
+            match self.standing_of(&mut newest)? {
+                Standing::Counts => return self.recover_from(*newest, candidates),
+                Standing::Torn => {}
+                Standing::Unknown(block) => return Err(damaged_record(block)),
             }
         }
-        // A record that spills a list stands in the cluster that the record before it has announced.
-        for before in 0..records.len() {
-            let root = &records[before].root;
-            let (announced, sequence) = (root.announced, root.record_sequence + 1);
-            if announced != 0
-                && let Some(record) =
-                    self.read_record(u64::from(announced), CLUSTER_BLOCKS as usize)?
-                && record.root.spilled
-                && record.root.trunk_head == announced
-                && record.root.record_sequence == sequence
-            {
-                records.push(record);
-            }
-        }
-        // Newest first. A record with an image that is torn was never acknowledged; the one before it counts.
-        records.sort_by_key(|record| std::cmp::Reverse(record.root.record_sequence));
-        while !records.is_empty() {
-            let mut newest = records.remove(0);
-            if self.is_complete(&mut newest)? {
-                return self.recover_from(newest, records);
-            }
-        }
-        Err(no_record())
+        Err(damaged_record(self.layout.record_block(0)))
     }
 
-    fn recover_from(&mut self, newest: Record, others: Vec<Record>) -> Result<()> {
+    /// Every record that may be the newest or the one before it, newest first.
+    ///
+    /// A block that cannot be read may be anything. Of a record that was durable the others are intact, or that would
+    /// be two kinds of damage at once. So a record is hidden only where neither copy of its root can be read.
+    fn find_records(&mut self) -> Result<Vec<Candidate>> {
+        let mut places = Vec::new();
+        for place in 0..2 {
+            let area = self.read_area(self.layout.record_block(place), RECORD_BLOCKS_MAX)?;
+            let record = self
+                .record_in(&area)
+                .filter(|record| !record.root.spilled && u64::from(record.root.place) == place);
+            places.push((area, record));
+        }
+        for (place, other) in [(0, 1), (1, 0)] {
+            let (area, record) = &places[place];
+            let shown = record.as_ref();
+            // Records go to the two places in turn: none that is younger was written here while the other place, by its
+            // first block, shows an older one.
+            let is_newest = shown
+                .zip(places[other].1.as_ref())
+                .is_some_and(|(shown, other)| {
+                    other.root_at == 0 && other.root.record_sequence < shown.root.record_sequence
+                });
+            let end = shown.map_or(RECORD_BLOCKS_MAX, |record| record.root_at);
+            if !is_newest && let Some(block) = area.hides_record(end, &self.layout) {
+                return Err(damaged_record(block));
+            }
+        }
+        let records: Vec<Record> = places
+            .into_iter()
+            .filter_map(|(_, record)| record)
+            .collect();
+        // A record that spills a list stands in the cluster that the record before it has announced.
+        let announced: Vec<(u64, u32)> = records
+            .iter()
+            .map(|record| (record.root.record_sequence + 1, record.root.announced))
+            .filter(|(sequence, cluster)| {
+                *cluster != 0
+                    && records
+                        .iter()
+                        .all(|record| record.root.record_sequence != *sequence)
+            })
+            .collect();
+        let mut candidates: Vec<Candidate> = records
+            .into_iter()
+            .map(|record| Candidate::Found(Box::new(record)))
+            .collect();
+        for (sequence, cluster) in announced {
+            let area = self.read_area(u64::from(cluster), CLUSTER_BLOCKS as usize)?;
+            let record = self.record_in(&area).filter(|record| {
+                record.root.spilled
+                    && record.root.trunk_head == cluster
+                    && record.root.record_sequence == sequence
+            });
+            if let Some(record) = record {
+                candidates.push(Candidate::Found(Box::new(record)));
+            } else if let Some(block) = area.hides_spilling_record(&self.layout) {
+                candidates.push(Candidate::Hidden(sequence, block));
+            }
+        }
+        candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.record_sequence()));
+        Ok(candidates)
+    }
+
+    fn recover_from(&mut self, mut newest: Record, others: Vec<Candidate>) -> Result<()> {
         // The images of the record before are in place unless the cut came before the next barrier; putting
         // them there again is harmless, and those of the newest record go last. One of the same block in the
         // newest record is younger, wherever that stands.
         let sequence = newest.root.record_sequence;
-        let before = others
+        let mut before = match others
             .into_iter()
-            .find(|other| other.root.record_sequence + 1 == sequence);
+            .find(|other| other.record_sequence() + 1 == sequence)
+        {
+            Some(Candidate::Found(record)) => Some(*record),
+            Some(Candidate::Hidden(_, block)) => {
+                self.miss_table_block(&mut newest.root, block)?;
+                None
+            }
+            None => None,
+        };
+        if let Some(before) = &mut before {
+            self.require_images_of(before, &mut newest)?;
+        }
         let mut written = false;
         for record in before.iter().chain([&newest]) {
             for (reference, content) in record.images.as_slice().iter().zip(&record.contents) {
@@ -116,7 +216,7 @@ impl<D: BlockDevice> Store<D> {
                 }
             }
         }
-        if let Some(list) = newest.list.as_ref().filter(|_| !self.read_only) {
+        if let Some(list) = newest.list_again.as_ref().filter(|_| !self.read_only) {
             let address = trunk_address(newest.root.trunk_head);
             self.pair.block_mut(0).copy_from_slice(list);
             if let Err(error) = self.device.write(address, &self.pair[..BLOCK_BYTES]) {
@@ -127,7 +227,7 @@ impl<D: BlockDevice> Store<D> {
         if written {
             self.flush_device()?;
         }
-        let newest_is_whole = newest.whole && !newest.root.spilled;
+        let newest_is_whole = !newest.torn && newest.unreadable.is_none() && !newest.root.spilled;
         self.root = newest.root;
         self.sequence = self.root.next_sequence + SEQUENCE_STEP;
         self.recover_slots()?;
@@ -198,99 +298,199 @@ impl<D: BlockDevice> Store<D> {
         }
     }
 
-    /// The record that begins at `address`, from whichever copy of its root is intact.
-    fn read_record(&mut self, address: u64, blocks_max: usize) -> Result<Option<Record>> {
-        let mut blocks = BlockBuffer::zeroed(blocks_max);
-        if self.device.read(address, &mut blocks).is_err() {
-            // One bad sector: the other copy of the root stands in. With two, what is left may be of an
-            // older record than the one that cannot be read; that must not pass for the state of the store.
-            let mut failures = 0;
-            for block in 0..blocks_max {
-                let read = self
-                    .device
-                    .read(address + block as u64, blocks.block_mut(block));
-                if let Err(error) = read {
-                    blocks.block_mut(block).fill(0);
-                    failures += 1;
-                    if failures > 1 {
-                        return Err(error.into());
-                    }
-                }
+    fn read_area(&mut self, address: u64, count: usize) -> Result<Area> {
+        let mut area = Area {
+            address,
+            blocks: BlockBuffer::zeroed(count),
+            unreadable: [false; RECORD_BLOCKS_MAX],
+        };
+        if is_readable(self.device.read(address, &mut area.blocks))? {
+            return Ok(area);
+        }
+        for number in 0..count {
+            let block = area.blocks.block_mut(number);
+            if !is_readable(self.device.read(address + number as u64, block))? {
+                block.fill(0);
+                area.unreadable[number] = true;
             }
         }
-        let mut best: Option<(Root, ImageReferences)> = None;
-        for copy in 0..blocks_max {
+        Ok(area)
+    }
+
+    /// The record that stands there, from whichever copy of its root is intact.
+    fn record_in(&self, area: &Area) -> Option<Record> {
+        let blocks = &area.blocks;
+        let mut best: Option<(usize, Root, ImageReferences)> = None;
+        for copy in 0..area.count() {
             let Some((root, images)) = Root::decode(blocks.block(copy), &self.layout) else {
                 continue;
             };
             let last = last_block(&root, &images);
-            if copy != 0 && copy != last {
-                continue;
-            }
             let newer = best
                 .as_ref()
-                .is_none_or(|(best, _)| best.record_sequence < root.record_sequence);
-            if newer {
-                best = Some((root, images));
+                .is_none_or(|(_, best, _)| best.record_sequence < root.record_sequence);
+            // What stands in a cluster may be longer than that, and is no record there.
+            if (copy == 0 || copy == last) && last < area.count() && newer {
+                best = Some((copy, root, images));
             }
         }
-        let Some((root, images)) = best else {
-            return Ok(None);
-        };
+        let (root_at, root, images) = best?;
+        let last = last_block(&root, &images);
+        let mut intact = [false; RECORD_BLOCKS_MAX];
+        for copy in [0, last] {
+            intact[copy] = blocks.block(copy) == blocks.block(root_at);
+        }
         let mut contents = [const { None }; IMAGES_MAX];
         for (index, reference) in images.as_slice().iter().enumerate() {
             let bytes = blocks.block(1 + index);
             contents[index] = is_image(bytes, *reference, &self.layout).then(|| bytes.to_vec());
+            intact[1 + index] = contents[index].is_some();
         }
+        // Without an image the list stands there twice. The cluster may hold a list of an earlier life, intact, where a
+        // cut has left this one out.
         let is_list = |place: usize| {
-            let block = blocks.block(place);
-            open_trunk(block, root.trunk_head, self.seed).is_some()
-                && get_u32(block, 4) == root.spilled_checksum
+            let bytes = blocks.block(place);
+            open_trunk(bytes, root.trunk_head, self.seed).is_some()
+                && get_u32(bytes, 4) == root.spilled_checksum
         };
-        let list_again = root.spilled && images.len() == 0 && is_list(TRUNK_PLACE - 1);
-        let list_whole = !root.spilled || is_list(TRUNK_PLACE);
-        let trunk_intact = list_whole || list_again;
-        let list = (list_again && !list_whole).then(|| blocks.block(TRUNK_PLACE - 1).to_vec());
-        let last = last_block(&root, &images);
-        let images_whole = contents
-            .iter()
-            .take(images.len())
-            .all(std::option::Option::is_some);
-        Ok(Some(Record {
-            whole: blocks.block(0) == blocks.block(last) && images_whole && list_whole,
+        let list_first = if root.spilled { 1 + images.len() } else { last };
+        let lists = (list_first..last).filter(|place| is_list(*place));
+        let mut list_at = None;
+        for place in lists {
+            intact[place] = true;
+            list_at = Some(place);
+        }
+        let list_again = list_at.filter(|place| *place != TRUNK_PLACE);
+        let unreadable = (0..=last).find(|block| area.unreadable[*block]);
+        Some(Record {
+            address: area.address,
+            root_at,
+            contents,
+            list_intact: !root.spilled || list_at.is_some(),
+            list_again: list_again.map(|place| blocks.block(place).to_vec()),
+            torn: (0..=last).any(|block| !intact[block] && !area.unreadable[block]),
+            unreadable: unreadable.map(|block| area.address + block as u64),
             root,
             images,
-            contents,
-            trunk_intact,
-            list,
-        }))
+        })
     }
 
     /// Whether the record counts: each image is intact in the record, or in its place already, and so is the list that
-    /// it spills. Something may be missing if a table block in its place bears the record's number: it was written
-    /// there after the record was durable, so what is missing is damage, not a cut.
-    fn is_complete(&mut self, record: &mut Record) -> Result<bool> {
-        let (mut complete, mut was_durable) = (record.trunk_intact, false);
-        for index in 0..record.images.len() {
-            let reference = record.images.as_slice()[index];
-            let address = u64::from(reference.address);
-            let is_table = self.layout.bucket_at(address).is_some();
-            let mut in_place = false;
-            for copy in 0..if is_table { TABLE_COPIES } else { 1 } {
-                let read = self.device.read(address + copy, self.scratch.block_mut(1));
-                in_place |=
-                    read.is_ok() && is_image(self.scratch.block(1), reference, &self.layout);
-            }
-            was_durable |= is_table && in_place;
-            complete &= in_place || record.contents[index].is_some();
+    /// it spills. Something may be missing if what stands in the place of an image was written there after the record
+    /// was durable: a table block that bears its number, or what is later. Then what is missing is damage, not a cut.
+    fn standing_of(&mut self, record: &mut Record) -> Result<Standing> {
+        let count = record.images.len();
+        if record.list_intact && record.contents[..count].iter().all(Option::is_some) {
+            return Ok(Standing::Counts);
         }
-        if !complete && was_durable && !record.trunk_intact {
+        let (mut missing, mut was_durable) = (None, false);
+        for index in 0..count {
+            let reference = record.images.as_slice()[index];
+            let in_place = self.look_in_place(reference, &record.root)?;
+            let is_table = self.is_table(reference);
+            // A data block may have held the same bytes before.
+            was_durable |= in_place == InPlace::Later || (in_place == InPlace::Image && is_table);
+            if record.contents[index].is_none() {
+                match in_place {
+                    // One copy of a table block; the other may want it.
+                    InPlace::Image => {
+                        record.contents[index] = Some(self.scratch.block(1).to_vec());
+                    }
+                    InPlace::Later => {}
+                    InPlace::Other => {
+                        missing = missing.or(Some((is_table, record.block_of_image(index))));
+                    }
+                }
+            }
+        }
+        if !was_durable && (missing.is_some() || !record.list_intact) {
+            // What reads wrong was torn by a cut: what is damaged of a durable record cannot be read.
+            if record.torn {
+                return Ok(Standing::Torn);
+            }
+            // Without its list alone it undoes nothing to count it, whether or not it was durable.
+            if let (Some(_), Some(block)) = (missing, record.unreadable) {
+                return Ok(Standing::Unknown(block));
+            }
+        }
+        if let Some((true, block)) = missing {
+            self.miss_table_block(&mut record.root, block)?;
+        }
+        if !record.list_intact {
             // The pieces of the list are lost until a repair finds them; those spilled before are not.
             self.free_chains_broken += 1;
             record.root.trunk_head = record.root.spilled_next;
             record.root.trunk_count = record.root.trunk_count.saturating_sub(1);
         }
-        Ok(complete || was_durable)
+        Ok(Standing::Counts)
+    }
+
+    /// A table block that a durable record carried must be somewhere, or names that were acknowledged are not there
+    /// and those that are gone are.
+    fn require_images_of(&mut self, before: &mut Record, newest: &mut Record) -> Result<()> {
+        for index in 0..before.images.len() {
+            let reference = before.images.as_slice()[index];
+            let mut later = newest.images.as_slice().iter();
+            if before.contents[index].is_some()
+                || !self.is_table(reference)
+                || later.any(|later| later.address == reference.address)
+            {
+                continue;
+            }
+            if self.look_in_place(reference, &before.root)? == InPlace::Other {
+                self.miss_table_block(&mut newest.root, before.block_of_image(index))?;
+            } else {
+                before.contents[index] = Some(self.scratch.block(1).to_vec());
+            }
+        }
+        Ok(())
+    }
+
+    /// A table block of a durable record is gone for good. Whoever opens the store for writing would make what the
+    /// table shows without it the state of the store, silently; whoever only reads, as a check and a repair do, sees
+    /// what is left, and that a name is missing.
+    fn miss_table_block(&self, root: &mut Root, block: u64) -> Result<()> {
+        if !self.read_only {
+            return Err(damaged_record(block));
+        }
+        root.files = (root.files + 1).min(COUNTER_END - 1);
+        Ok(())
+    }
+
+    fn is_table(&self, reference: ImageReference) -> bool {
+        self.layout
+            .bucket_at(u64::from(reference.address))
+            .is_some()
+    }
+
+    /// What stands in the place of an image of the record that `root` is from.
+    fn look_in_place(&mut self, reference: ImageReference, root: &Root) -> Result<InPlace> {
+        let address = u64::from(reference.address);
+        let copies = if self.is_table(reference) {
+            TABLE_COPIES
+        } else {
+            1
+        };
+        for copy in 0..copies {
+            let read = self.device.read(address + copy, self.scratch.block_mut(1));
+            if !is_readable(read)? {
+                continue;
+            }
+            let there = self.scratch.block(1);
+            if is_image(there, reference, &self.layout) {
+                return Ok(InPlace::Image);
+            }
+            let header = Header::open(there, reference.address, self.seed);
+            let is_later = |slot: &Slot, header: &Header| {
+                slot.state.tail.address == reference.address
+                    && slot.state.file_id == header.file_id
+                    && slot.state.tail.sequence < header.sequence
+            };
+            if header.is_some_and(|header| root.slots.iter().any(|slot| is_later(slot, &header))) {
+                return Ok(InPlace::Later);
+            }
+        }
+        Ok(InPlace::Other)
     }
 
     /// Finds the tails of the files that were being appended to; then frees an unfinished replacement. In
@@ -401,6 +601,62 @@ impl<D: BlockDevice> Store<D> {
     }
 }
 
+impl Candidate {
+    fn record_sequence(&self) -> u64 {
+        match self {
+            Self::Found(record) => record.root.record_sequence,
+            Self::Hidden(sequence, _) => *sequence,
+        }
+    }
+}
+
+impl Record {
+    fn block_of_image(&self, index: usize) -> u64 {
+        self.address + 1 + index as u64
+    }
+}
+
+impl Area {
+    fn count(&self) -> usize {
+        self.blocks.len() / BLOCK_BYTES
+    }
+
+    /// The first block, if it cannot be read and neither can one before `end` that may be the other copy of the root of
+    /// a record that was durable: what lies between the two is then intact where it can be read.
+    fn hides_record(&self, end: usize, layout: &Layout) -> Option<u64> {
+        let may_be_between = |block: &usize| {
+            self.unreadable[*block] || is_any_image(self.blocks.block(*block), layout)
+        };
+        let mut others = 1..end;
+        let hides = self.unreadable[0]
+            && others
+                .any(|last| self.unreadable[last] && (1..last).all(|block| may_be_between(&block)));
+        hides.then_some(self.address)
+    }
+
+    /// As [`hides_record`](Self::hides_record), for a record that spills a list.
+    fn hides_spilling_record(&self, layout: &Layout) -> Option<u64> {
+        let is_list = |block: usize| {
+            let bytes = self.blocks.block(block);
+            open_trunk(bytes, self.address as u32, layout.checksum_seed()).is_some()
+        };
+        let [first, image, list, last, _] = self.unreadable;
+        let hides = first
+            && last
+            && (list || is_list(TRUNK_PLACE))
+            && (image
+                || is_list(TRUNK_PLACE - 1)
+                || is_any_image(self.blocks.block(TRUNK_PLACE - 1), layout));
+        hides.then_some(self.address)
+    }
+}
+
+/// Whether this is a block that some record may carry.
+fn is_any_image(bytes: &[u8], layout: &Layout) -> bool {
+    Bucket::open(bytes, get_u32(bytes, 12), layout).is_some()
+        || Header::open(bytes, get_u32(bytes, 24), layout.checksum_seed()).is_some()
+}
+
 /// Where the second copy of a record's root stands.
 pub(crate) fn last_block(root: &Root, images: &ImageReferences) -> usize {
     if root.spilled {
@@ -419,10 +675,10 @@ pub(crate) fn is_image(bytes: &[u8], reference: ImageReference, layout: &Layout)
     intact && get_u32(bytes, 4) == reference.checksum
 }
 
-fn no_record() -> Error {
+fn damaged_record(block: u64) -> Error {
     Error::Damaged {
         part: Part::Record,
-        block: 4,
+        block,
         offset: None,
     }
 }

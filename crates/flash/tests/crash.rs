@@ -36,10 +36,10 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::crash::{Scenario, Tally, explore, report};
+use common::crash::{Scenario, Tally, explore, report, spills_over_older_lists};
 use common::oracle::{Ledger, is_between};
 use common::random_scenarios::random_scenario;
-use common::scenarios::{appending, cutting, spilling, unsynced, writing};
+use common::scenarios::{appending, cutting, spilling, spilling_again, unsynced, writing};
 use common::{Files, Operation};
 use flash::{APPEND_ATOMIC_BYTES_MAX, OVERWRITE_ATOMIC_BYTES_MAX};
 
@@ -77,6 +77,15 @@ fn truncation_survives_a_cut_at_every_write() {
 #[test]
 fn spilled_lists_survive_a_cut_at_every_write() {
     run("spilled lists", &spilling(), 6000);
+}
+
+#[test]
+fn lists_spilled_over_older_ones_survive_a_cut_at_every_write() {
+    let scenarios = spilling_again();
+    for scenario in &scenarios {
+        assert!(spills_over_older_lists(scenario) > 0, "{}", scenario.name);
+    }
+    run("lists over older ones", &scenarios, 1000);
 }
 
 #[test]

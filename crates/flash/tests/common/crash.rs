@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use base::block::BlockDevice;
 use base::sim::{Keep, Random, SimDevice};
-use flash::{OpenOptions, Store};
+use flash::{Error, OpenOptions, Store};
 
 use super::lives::settle;
+use super::medium::{list_in, newest_record};
 use super::operation::{Files, Operation, Weights, outcome_is_right};
 use super::oracle::Ledger;
 use super::recorder::{Moment, Recorder};
@@ -14,6 +15,9 @@ use super::{options, read_files};
 
 /// Up to this many unflushed writes every subset is tried.
 const SUBSETS_ALL_MAX: usize = 7;
+
+/// The sectors of one block in a mask of them.
+const BLOCK_SECTORS: u64 = 0xff;
 
 /// Power cuts in a row: in a call, in the recovery after it, in the recovery after that.
 const CUTS_MAX: usize = 3;
@@ -28,6 +32,8 @@ pub struct Scenario {
     pub files_max: u64,
     pub prepare: Vec<Operation>,
     pub observe: Vec<Operation>,
+    /// Tears each write into every subset of its blocks, not into a random one.
+    pub every_block_tear: bool,
 }
 
 /// What a crash run has seen.
@@ -112,6 +118,30 @@ pub fn explore(scenario: &Scenario, seed: u64, samples: u64) -> Tally {
     run.tally
 }
 
+/// How many observed calls of the scenario spill a list into a cluster that holds an intact one of an earlier life.
+pub fn spills_over_older_lists(scenario: &Scenario) -> usize {
+    let sim = SimDevice::new(scenario.device_blocks, 7);
+    let mut store = Store::format(sim, &options(scenario.files_max)).unwrap();
+    let run = |store: &mut Store<SimDevice>, operation: &Operation| {
+        let result = operation.run(store);
+        assert!(matches!(result, Ok(()) | Err(Error::Full)), "{result:?}");
+    };
+    for operation in &scenario.prepare {
+        run(&mut store, operation);
+    }
+    let mut store = Store::open(store.close().unwrap(), &OpenOptions::default()).unwrap();
+    let mut count = 0;
+    for operation in &scenario.observe {
+        let before = store.device().clone();
+        run(&mut store, operation);
+        let newest = newest_record(store.device());
+        let is_list = |device: &SimDevice| list_in(device, newest).is_some();
+        let is_new = list_in(&before, newest) != list_in(store.device(), newest);
+        count += usize::from(is_list(&before) && is_list(store.device()) && is_new);
+    }
+    count
+}
+
 /// Runs one call of a scenario and notes what it did.
 fn call<D: BlockDevice>(
     store: &mut Store<D>,
@@ -140,16 +170,19 @@ impl Run<'_> {
         }
         for torn in 0..unflushed {
             // Each write torn while the others are whole, and while they are lost.
-            let mask = self.random.next_u64();
-            for others in [Keep::Whole, Keep::Lost] {
-                let keep = |index: usize| {
-                    if index == torn {
-                        Keep::Torn { sector_mask: mask }
-                    } else {
-                        others
-                    }
-                };
-                self.recover(moment.device.crash_image(&keep), moment);
+            let mut masks = vec![self.random.next_u64()];
+            masks.extend(self.block_masks(moment, torn));
+            for mask in masks {
+                for others in [Keep::Whole, Keep::Lost] {
+                    let keep = |index: usize| {
+                        if index == torn {
+                            Keep::Torn { sector_mask: mask }
+                        } else {
+                            others
+                        }
+                    };
+                    self.recover(moment.device.crash_image(&keep), moment);
+                }
             }
             if !few {
                 // Each one alone lost, each one alone there, and everything up to it.
@@ -173,6 +206,26 @@ impl Run<'_> {
             let image = moment.device.crash_image_random(self.random.next_u64());
             self.recover(image, moment);
         }
+    }
+
+    /// Sector masks that tear unflushed write `write` between its blocks, each of which is then old or new: what
+    /// sectors torn at random hardly ever leave.
+    fn block_masks(&mut self, moment: &Moment, write: usize) -> Vec<u64> {
+        let blocks = moment.device.unflushed().nth(write).unwrap().block_count;
+        // Of longer requests a bit of the mask stands for several sectors; the store makes none.
+        assert!(blocks <= 8);
+        let subsets = 1..(1_u64 << blocks) - 1;
+        let subsets = if subsets.is_empty() || self.scenario.every_block_tear {
+            subsets
+        } else {
+            let one = subsets.start + self.random.below(subsets.end - subsets.start);
+            one..one + 1
+        };
+        let mask = |subset: u64| {
+            let kept = (0..blocks).filter(|block| subset >> block & 1 == 1);
+            kept.fold(0, |mask, block| mask | BLOCK_SECTORS << (8 * block))
+        };
+        subsets.map(mask).collect()
     }
 
     /// Recovers an image and judges it; then cuts the power during recovery too, and during the recovery after

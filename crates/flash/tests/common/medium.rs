@@ -37,3 +37,59 @@ pub fn free_list(device: &SimDevice) -> (u64, u64) {
     let newest = newest_record(device);
     (field(device, newest, 72, 4), field(device, newest, 76, 2))
 }
+
+/// Checksum of the spilled list that stands in a cluster, if one does (SPEC.md, "Spilled list").
+pub fn list_in(device: &SimDevice, cluster: u64) -> Option<u64> {
+    let place = cluster + 2;
+    let is_list = device.peek(place).starts_with(b"EKTR") && field(device, place, 8, 4) == cluster;
+    is_list.then(|| field(device, place, 4, 4))
+}
+
+/// What kind of record begins at a block.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RecordKind {
+    /// It spills a list.
+    pub spilled: bool,
+    /// Its images: whether each is a block of the name table, or else one of a file.
+    pub tables: Vec<bool>,
+}
+
+impl RecordKind {
+    /// Of the record that begins at `first`.
+    pub fn of(device: &SimDevice, first: u64) -> Self {
+        let data_first = field(device, 0, 72, 4);
+        let images = field(device, first, 25, 1);
+        Self {
+            spilled: field(device, first, 27, 1) == 1,
+            tables: (0..images)
+                .map(|image| field(device, first, 80 + 8 * image as usize, 4) < data_first)
+                .collect(),
+        }
+    }
+
+    /// Blocks of the record.
+    pub fn blocks(&self) -> u64 {
+        if self.spilled {
+            4
+        } else {
+            self.tables.len() as u64 + 2
+        }
+    }
+}
+
+/// First blocks of the two places for records, and the clusters that the records in them announce.
+pub fn record_areas(device: &SimDevice) -> Vec<std::ops::Range<u64>> {
+    let places = [4, field(device, 0, 76, 4)];
+    let mut clusters: Vec<u64> = places
+        .iter()
+        .filter(|place| record_number(device, **place).is_some())
+        .map(|place| field(device, *place, 28, 4))
+        .filter(|cluster| *cluster != 0)
+        .collect();
+    clusters.sort_unstable();
+    clusters.dedup();
+    let places = places.into_iter().map(|place| place..place + 5);
+    places
+        .chain(clusters.into_iter().map(|cluster| cluster..cluster + 4))
+        .collect()
+}

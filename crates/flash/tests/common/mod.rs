@@ -14,9 +14,11 @@ pub mod operation;
 pub mod oracle;
 pub mod random_scenarios;
 pub mod recorder;
+pub mod records;
 pub mod repaired;
 pub mod scenarios;
 pub mod totals;
+pub mod worn;
 
 use std::sync::Arc;
 

@@ -86,6 +86,7 @@ pub fn random_scenario(seed: u64) -> Scenario {
         files_max: files.max(6) as u64 + 1,
         prepare,
         observe: calls(12),
+        every_block_tear: false,
     }
 }
 

@@ -64,6 +64,7 @@ fn scenario(
         files_max,
         prepare,
         observe,
+        every_block_tear: false,
     }
 }
 
@@ -595,6 +596,36 @@ fn allocations_from_spilled_lists() -> Scenario {
             append("f17", 4096, 6),
         ],
     )
+}
+
+/// Half of the files are deleted and made anew, again and again: lists are spilled into clusters in which one of an
+/// earlier life of the cluster still stands, as good as new. The power is cut where that happens, with every subset of
+/// the record's blocks: by a deletion, and by a replacement that allocates.
+pub fn spilling_again() -> Vec<Scenario> {
+    let names = names(80);
+    let half = || names.iter().step_by(2);
+    let mut calls: Vec<Operation> = names.iter().map(|name| create(name)).collect();
+    for round in 0..2 {
+        calls.extend(names.iter().map(|name| append(name, 3000, round)));
+    }
+    for cycle in 0..3 {
+        calls.extend(half().map(|name| delete(name)));
+        calls.extend(half().map(|name| replace(name, 3000, cycle)));
+    }
+    let cut_from = |name, first: usize| Scenario {
+        every_block_tear: true,
+        ..scenario(
+            name,
+            600,
+            80,
+            calls[..first].to_vec(),
+            calls[first..first + 6].to_vec(),
+        )
+    };
+    vec![
+        cut_from("a deletion spills over an older list", 332),
+        cut_from("a replacement spills over an older list", 378),
+    ]
 }
 
 /// Calls that are durable only after a later one.

@@ -1,0 +1,183 @@
+//! Recovery step by step: what a torn record leaves behind for the records after it, and what a handle shows when the
+//! device fails.
+
+mod common;
+
+use base::sim::{Keep, SimDevice};
+use common::medium::{RecordKind, newest_record, record_areas};
+use common::records::{before_spilling, open};
+use common::worn::Worn;
+use common::{Operation, options, read_all};
+use flash::{OpenOptions, PAYLOAD_BYTES, Store};
+
+/// Sectors of whole blocks, for [`Keep::Torn`].
+fn blocks(numbers: &[u32]) -> Keep {
+    let mask = numbers
+        .iter()
+        .fold(0, |mask, block| mask | 0xff << (8 * block));
+    Keep::Torn { sector_mask: mask }
+}
+
+/// The device as it is, every write whole.
+fn whole(store: &Store<SimDevice>) -> SimDevice {
+    store.device().crash_image(&|_| Keep::Whole)
+}
+
+/// Of a record that spills a list, a cut keeps all but the list; so it has not happened. Recovery writes its record,
+/// which announces the same cluster, and the power is cut again. What is left in the cluster must not pass for the
+/// record before that of the recovery, whose images would be put in their places.
+#[test]
+fn a_torn_record_with_a_list_does_not_pass_for_the_one_before_the_recovery() {
+    let (device, before, name) = before_spilling();
+    let mut store = open(device, false).unwrap();
+    // Recovery's record is the newest; the deletion that would have spilled is as before.
+    assert!(read_all(&mut store).unwrap() == before);
+    store.device_mut().set_power_cut_after_writes(Some(1));
+    assert!(store.delete(&name).is_err());
+    let record = store.device().unflushed().next().unwrap();
+    assert!(record.block_count == 4 && newest_record(store.device()) == record.first_block);
+    // All but the list.
+    let image = store.device().crash_image(&|_| blocks(&[0, 1, 3]));
+
+    let mut store = open(image, false).unwrap();
+    assert!(read_all(&mut store).unwrap() == before);
+    let mut store = open(whole(&store), false).unwrap();
+    assert!(read_all(&mut store).unwrap() == before, "deleted after all");
+    let report = store.check().unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+}
+
+/// Of an overwrite's record, a cut loses the first of three blocks; so it has not happened. Recovery's record, a short
+/// one, goes over its beginning. Two calls later the place is written again and torn, so that the end of the old record
+/// shows: it must not pass for the record before the newest, or two of the three blocks would change.
+#[test]
+fn the_end_of_a_torn_record_does_not_pass_for_the_one_before_the_newest() {
+    let mut store = Store::format(SimDevice::new(256, 1), &options(4)).unwrap();
+    store.replace("a", &[1; 3 * PAYLOAD_BYTES]).unwrap();
+    let mut store = open(store.close().unwrap(), false).unwrap();
+    let file = store.open_file("a").unwrap();
+    store.device_mut().set_power_cut_after_writes(Some(1));
+    assert!(store.write_at(file, 0, &[2; 3 * PAYLOAD_BYTES]).is_err());
+    assert_eq!(store.device().unflushed().next().unwrap().block_count, 5);
+    let image = store.device().crash_image(&|_| blocks(&[0, 2, 3, 4]));
+
+    let mut store = open(image, false).unwrap();
+    let file = store.create("x").unwrap();
+    store.device_mut().set_power_cut_after_writes(Some(1));
+    assert!(store.append(file, &[3; 5000]).is_err());
+    let written: Vec<u64> = store
+        .device()
+        .unflushed()
+        .map(|write| write.block_count)
+        .collect();
+    assert_eq!(
+        written,
+        [2, 2],
+        "the table block in its place, a record of two roots"
+    );
+    // Of both roots the first sector.
+    let image = store.device().crash_image(&|index| match index {
+        0 => Keep::Whole,
+        _ => Keep::Torn {
+            sector_mask: 0x0101,
+        },
+    });
+    let mut store = open(image, false).unwrap();
+    let found = read_all(&mut store).unwrap();
+    assert!(found["a"] == [1; 3 * PAYLOAD_BYTES], "changed by half");
+    assert!(found["x"].is_empty());
+    let report = store.check().unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+}
+
+/// A store that has grown has its former end among its data blocks, where the longest record may still stand: also in
+/// the cluster that a record announces, which is shorter.
+#[test]
+fn an_old_record_in_the_announced_cluster_is_none() {
+    let mut store = Store::format(SimDevice::new(256, 1), &options(4)).unwrap();
+    store.replace("a", &[1; 3 * PAYLOAD_BYTES]).unwrap();
+    let file = store.open_file("a").unwrap();
+    store.write_at(file, 0, &[2; 3 * PAYLOAD_BYTES]).unwrap();
+    let newest = newest_record(store.device());
+    let mut device = whole(&store);
+    assert_eq!(RecordKind::of(&device, newest).blocks(), 5);
+    let cluster = record_areas(&device).pop().unwrap();
+    assert_eq!(cluster.end - cluster.start, 4);
+    for (from, to) in (newest..).zip(cluster) {
+        let block = device.peek(from);
+        device.poke(to, &block);
+    }
+    for read_only in [true, false] {
+        let mut store = open(device.clone(), read_only).unwrap();
+        assert!(read_all(&mut store).unwrap()["a"] == [2; 3 * PAYLOAD_BYTES]);
+        assert!(store.check().unwrap().is_clean());
+    }
+}
+
+/// More files than the root has slots, so that what is known of the first one stands in the table alone.
+fn store_with_a_file_without_a_slot() -> SimDevice {
+    let mut store = Store::format(SimDevice::new(1024, 1), &options(40)).unwrap();
+    for number in 0..40 {
+        Operation::Replace(format!("file-{number}"), vec![number; 3 * PAYLOAD_BYTES])
+            .run(&mut store)
+            .unwrap();
+    }
+    store.close().unwrap()
+}
+
+/// The device fails somewhere in the call. Whether the change is there then or not, the handle shows what the name
+/// shows, and so does the store when it is opened again, unless nobody had been told.
+#[test]
+fn a_handle_shows_what_the_name_shows_after_a_truncation_that_failed() {
+    let device = store_with_a_file_without_a_slot();
+    let (mut failed, mut changed) = (0, 0);
+    for length in [
+        0,
+        1,
+        PAYLOAD_BYTES,
+        PAYLOAD_BYTES + 1,
+        3 * PAYLOAD_BYTES - 1,
+    ] {
+        for failure in 0..8 {
+            let mut store =
+                Store::open(Worn::new(device.clone(), []), &OpenOptions::default()).unwrap();
+            let file = store.open_file("file-0").unwrap();
+            let count = failure / 2 + 1;
+            if failure % 2 == 0 {
+                store.device_mut().flushes_until_failure = count;
+            } else {
+                store.device_mut().writes_until_failure = count;
+            }
+            let result = store.truncate(file, length as u64);
+            let context = format!("to {length}, failure {failure}: {result:?}");
+            assert_eq!(store.has_failed(), result.is_err(), "{context}");
+            let shown = store.length(file).unwrap();
+            assert_eq!(
+                shown,
+                store.stat("file-0").unwrap().length_bytes,
+                "{context}"
+            );
+            assert!(
+                [length, 3 * PAYLOAD_BYTES].contains(&(shown as usize)),
+                "{context}"
+            );
+            let mut bytes = vec![9; shown as usize + 1];
+            assert_eq!(
+                store.read(file, 0, &mut bytes).unwrap(),
+                shown as usize,
+                "{context}"
+            );
+            assert!(
+                bytes[..shown as usize].iter().all(|byte| *byte == 0),
+                "{context}"
+            );
+            failed += usize::from(result.is_err());
+            changed += usize::from(result.is_err() && shown as usize == length);
+            let mut again = open(store.device().inner.clone(), false).unwrap();
+            let length_again = again.stat("file-0").unwrap().length_bytes;
+            assert!(length_again == shown || result.is_err(), "{context}");
+        }
+    }
+    // Failures before the record was durable, and after.
+    assert!(failed > changed && changed > 0, "{failed} {changed}");
+}
