@@ -181,8 +181,12 @@ impl Files {
             None if !how.create => return Err(Error::NotFound),
             None if how.kind.may_be_absent() => None,
             None => {
-                // What waits may be a part of the transaction over several databases that this file is for.
-                self.put_all()?;
+                if how.kind == Kind::SuperJournal {
+                    // What waits may be a part of the transaction over several databases that this file is for.
+                    self.put_all()?;
+                } else {
+                    self.put_before(name)?;
+                }
                 let handle = self.store.create(name)?;
                 self.absent.retain(|absent| absent != name);
                 Some(handle)

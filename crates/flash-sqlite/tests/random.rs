@@ -50,8 +50,11 @@ fn settle(connection: &Connection, random: &mut Random, synchronous: &str) {
         [-1, 0, 4096][random.index(3)],
     );
     connection.execute_batch(&pragmas).expect("sets");
-    let _: String =
-        value(connection, &format!("PRAGMA journal_mode = {journal}")).expect("sets the mode");
+    let changed = value::<String>(connection, &format!("PRAGMA journal_mode = {journal}"));
+    if let Err(error) = changed {
+        // The mode is written in the database.
+        assert_eq!(common::code_of(&error) & 0xff, ffi::SQLITE_FULL, "{error}");
+    }
     let locking = ["normal", "exclusive"][usize::from(random.below(4) == 0)];
     let _: String = value(connection, &format!("PRAGMA locking_mode = {locking}")).expect("sets");
 }
@@ -64,12 +67,14 @@ struct Beside {
     random: Random,
     /// With `OFF` only kills are borne.
     synchronous: &'static str,
+    /// Transactions for which the store had no room.
+    refusals: u32,
 }
 
 impl Beside {
-    fn new(seed: u64) -> Self {
-        let image = format!("random-{seed}");
-        let machine = insert(&image, formatted(BLOCKS, 100_u8.wrapping_add(seed as u8)));
+    fn new(seed: u64, blocks: u64, identity: u8) -> Self {
+        let image = format!("random-{blocks}-{seed}");
+        let machine = insert(&image, formatted(blocks, identity.wrapping_add(seed as u8)));
         let model = Connection::open_in_memory().unwrap();
         let mut random = Random::new(seed);
         let synchronous = ["FULL", "FULL", "NORMAL", "OFF"][random.index(4)];
@@ -93,6 +98,7 @@ impl Beside {
             model,
             random,
             synchronous,
+            refusals: 0,
         }
     }
 
@@ -126,6 +132,15 @@ impl Beside {
         match done {
             Ok(()) => {
                 self.model.execute_batch(end).unwrap();
+                true
+            }
+            Err(error) if common::code_of(&error) & 0xff == ffi::SQLITE_FULL => {
+                // Nothing of it may be left; SQLite may have rolled back by itself.
+                if !self.connection().is_autocommit() {
+                    self.connection().execute_batch("ROLLBACK").unwrap();
+                }
+                self.model.execute_batch("ROLLBACK").unwrap();
+                self.refusals += 1;
                 true
             }
             Err(error) => {
@@ -205,7 +220,7 @@ fn random_transactions_survive_cuts_kills_and_failing_devices() {
     let mut cuts = 0;
     let mut transactions = 0;
     for seed in 0..24 {
-        let mut beside = Beside::new(seed);
+        let mut beside = Beside::new(seed, BLOCKS, 100);
         for step in 0..120 {
             let what = format!("seed {seed}, step {step}");
             match beside.random.below(24) {
@@ -243,4 +258,39 @@ fn random_transactions_survive_cuts_kills_and_failing_devices() {
     }
     assert!(cuts > 200, "only {cuts} cuts");
     println!("random transactions: {transactions} committed or rolled back, {cuts} cut off");
+}
+
+/// The same where there is room for the rows, but not always for a journal or a log beside them.
+#[test]
+fn random_transactions_on_a_store_that_is_nearly_full() {
+    let (mut refusals, mut cuts) = (0, 0);
+    for seed in 0..40 {
+        let mut beside = Beside::new(seed, 150 + 10 * (seed % 12), 160);
+        for step in 0..120 {
+            let what = format!("seed {seed}, step {step}");
+            match beside.random.below(12) {
+                0 => {
+                    beside.cut(&what);
+                    cuts += 1;
+                }
+                1 => {
+                    // Elsewhere in the image, in the middle of whatever waits.
+                    let other = connect("other.db", &beside.image).unwrap();
+                    let _ = other.execute_batch(
+                        "CREATE TABLE IF NOT EXISTS o (b); DELETE FROM o; INSERT INTO o VALUES (zeroblob(20000))",
+                    );
+                }
+                _ => {
+                    assert!(beside.transact(), "{what}");
+                    let found = digest(beside.connection()).unwrap();
+                    assert_eq!(found, digest(&beside.model).unwrap(), "{what}");
+                }
+            }
+        }
+        refusals += beside.refusals;
+        drop(beside.connection.take());
+        remove(&beside.image);
+    }
+    assert!(refusals > 200, "only {refusals} transactions found no room");
+    println!("nearly full: {refusals} transactions found no room, {cuts} were cut off");
 }
