@@ -50,7 +50,7 @@ impl<D: BlockDevice> Store<D> {
         durable: bool,
     ) -> Result<()> {
         self.begin_change()?;
-        let state = self.state_of(self.open_index(file)?);
+        let state = self.state_of(self.index_to_change(file)?);
         let length = state.length();
         if data.is_empty() {
             return Ok(());
@@ -105,7 +105,7 @@ impl<D: BlockDevice> Store<D> {
         at_once: bool,
     ) -> Result<bool> {
         self.begin_change()?;
-        let index = self.open_index(file)?;
+        let index = self.index_to_change(file)?;
         let length = self.state_of(index).length();
         let mut end = length;
         for (offset, data) in pieces {

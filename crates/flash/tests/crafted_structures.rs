@@ -287,6 +287,32 @@ fn a_file_that_is_given_blocks_of_another_is_not_appended_to() {
     }
 }
 
+/// What stands in the cluster that is announced for the next list says that it is a longer record than has room there.
+#[test]
+fn a_long_record_in_the_announced_cluster_is_passed_over() {
+    let original = small();
+    let root = original.peek(newest_root(&original));
+    let announced = field(&root, ROOT_ANNOUNCED, 4);
+    for number in [0, 1] {
+        let mut device = original.clone();
+        let mut long = root;
+        long[25] = 3;
+        for image in 0..3 {
+            set_field(&mut long, 80 + 8 * image, 4, forge::TABLE_FIRST);
+        }
+        set_field(
+            &mut long,
+            forge::ROOT_RECORD,
+            8,
+            field(&root, forge::ROOT_RECORD, 8) + number,
+        );
+        seal(&mut long, Kind::Root);
+        (announced..announced + 4).for_each(|place| device.poke(place, &long));
+        let mut store = Store::open(device, &OpenOptions::default()).unwrap();
+        assert!(read_file(&mut store, "a").unwrap() == [1; 5000]);
+    }
+}
+
 // ---- the table ----
 
 #[test]
@@ -308,6 +334,8 @@ fn two_entries_with_one_identity_do_not_change_each_other() {
             );
         };
         damaged(store.append(file, b"more"));
+        damaged(store.write_at(file, 10, b"inside"));
+        damaged(store.write_pieces_nosync(file, &[(10, b"inside")]));
         damaged(store.truncate(file, 10));
         damaged(store.delete("b"));
         damaged(store.replace("b", b"new"));
