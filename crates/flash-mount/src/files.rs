@@ -461,7 +461,7 @@ impl<D: BlockDevice> Files<D> {
             None => &mut self.root_times,
         };
         let time = |wanted: TimeOrNow| match wanted {
-            TimeOrNow::SpecificTime(time) => time,
+            TimeOrNow::SpecificTime(time) => before_epoch_mended(time),
             TimeOrNow::Now => now,
         };
         if let Some(wanted) = change.accessed {
@@ -703,6 +703,17 @@ fn set_length<D: BlockDevice>(
         store.truncate(handle, before)?;
     }
     result
+}
+
+/// The library takes the nanoseconds of a time before 1970 for part of its distance from there; they count forwards.
+fn before_epoch_mended(time: SystemTime) -> SystemTime {
+    match SystemTime::UNIX_EPOCH.duration_since(time) {
+        Ok(distance) if distance.subsec_nanos() > 0 => {
+            SystemTime::UNIX_EPOCH - Duration::from_secs(distance.as_secs())
+                + Duration::from_nanos(distance.subsec_nanos().into())
+        }
+        _ => time,
+    }
 }
 
 fn wall_time(clock: &dyn Clock) -> SystemTime {

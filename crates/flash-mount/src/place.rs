@@ -11,12 +11,16 @@ use std::path::{Path, PathBuf};
 /// The mounts that this process sees, one a line.
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// A mount, known by the numbers that the kernel has given it.
+/// A mount, known by the numbers that the kernel has given it, and by more: once it is gone, the next mount gets the
+/// same numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Used again after the mount is gone; `device` tells then.
     mount_id: u64,
     device: String,
+    /// Kind and source. No other mount of this source can be made while this process has the store.
+    origin: Vec<u8>,
+    /// Where it was at first.
+    point: PathBuf,
 }
 
 /// What became of a mount.
@@ -37,18 +41,22 @@ impl Place {
         find(&table, directory).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Where the mount is at present.
-    pub(crate) fn now(&self) -> io::Result<Whereabouts> {
-        Ok(self.in_table(&std::fs::read(TABLE)?))
+    /// Where the mount is at present. One that the kernel may have given up, because nobody answers it, counts only
+    /// where it was at first.
+    pub(crate) fn now(&self, is_alive: bool) -> io::Result<Whereabouts> {
+        Ok(self.in_table(&std::fs::read(TABLE)?, is_alive))
     }
 
-    fn in_table(&self, table: &[u8]) -> Whereabouts {
-        let own = lines(table)
-            .find(|line| line.place.mount_id == self.mount_id && line.place.device == self.device);
+    fn in_table(&self, table: &[u8], is_alive: bool) -> Whereabouts {
+        let is_own = |place: &Place| {
+            let is_same = place.mount_id == self.mount_id && place.device == self.device;
+            is_same && place.origin == self.origin && (is_alive || place.point == self.point)
+        };
+        let own = lines(table).find(|line| is_own(&line.place));
         match own {
             None => Whereabouts::Gone,
-            Some(own) if is_covered(table, &own) => Whereabouts::Covered(own.point),
-            Some(own) => Whereabouts::At(own.point),
+            Some(own) if is_covered(table, &own) => Whereabouts::Covered(own.place.point),
+            Some(own) => Whereabouts::At(own.place.point),
         }
     }
 }
@@ -56,26 +64,27 @@ impl Place {
 struct Line {
     place: Place,
     parent_id: u64,
-    point: PathBuf,
 }
 
 fn find(table: &[u8], directory: &Path) -> Option<Place> {
     lines(table)
-        .filter(|line| line.point == directory)
+        .filter(|line| line.place.point == directory)
         .find(|line| !is_covered(table, line))
         .map(|line| line.place)
 }
 
 /// Whether another mount has the root of this one as its directory.
 fn is_covered(table: &[u8], below: &Line) -> bool {
-    lines(table).any(|line| line.parent_id == below.place.mount_id && line.point == below.point)
+    lines(table)
+        .any(|line| line.parent_id == below.place.mount_id && line.place.point == below.place.point)
 }
 
 fn lines(table: &[u8]) -> impl Iterator<Item = Line> {
     table.split(|byte| *byte == b'\n').filter_map(parse)
 }
 
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime ...`: number, that of the parent, device, root, directory.
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext4 /dev/root rw`: number, that of the parent, device, root,
+/// directory, options, any number of fields up to a dash, kind, source.
 fn parse(line: &[u8]) -> Option<Line> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mut text = || std::str::from_utf8(fields.next()?).ok();
@@ -83,10 +92,16 @@ fn parse(line: &[u8]) -> Option<Line> {
     let parent_id = text()?.parse().ok()?;
     let device = text()?.to_owned();
     let point = fields.nth(1)?;
+    fields.find(|field| *field == b"-")?;
+    let origin = [fields.next()?, fields.next()?].join(&b' ');
     Some(Line {
-        place: Place { mount_id, device },
+        place: Place {
+            mount_id,
+            device,
+            origin,
+            point: PathBuf::from(OsString::from_vec(unescape(point))),
+        },
         parent_id,
-        point: PathBuf::from(OsString::from_vec(unescape(point))),
     })
 }
 
@@ -124,22 +139,27 @@ mod tests {
         42 22 0:52 / /srv/a\\040b\\134c rw - fuse.keel second.img rw\n\
         43 42 0:53 / /srv/a\\040b\\134c/\xff rw - tmpfs tmpfs rw\n";
 
-    fn place(mount_id: u64, device: &str) -> Place {
+    fn place(mount_id: u64, device: &str, origin: &str, point: &str) -> Place {
         Place {
             mount_id,
             device: device.to_owned(),
+            origin: origin.as_bytes().to_vec(),
+            point: point.into(),
         }
     }
 
     #[test]
     fn a_directory_leads_to_the_mount_on_top() {
         let first = find(LINES, Path::new("/mnt")).unwrap();
-        assert_eq!(first, place(41, "0:51"));
-        assert_eq!(first.in_table(LINES), Whereabouts::At("/mnt".into()));
+        assert_eq!(first, place(41, "0:51", "fuse.keel first.img", "/mnt"));
+        assert_eq!(first.in_table(LINES, true), Whereabouts::At("/mnt".into()));
         let odd = find(LINES, Path::new("/srv/a b\\c")).unwrap();
-        assert_eq!(odd, place(42, "0:52"));
         assert_eq!(
-            odd.in_table(LINES),
+            odd,
+            place(42, "0:52", "fuse.keel second.img", "/srv/a b\\c")
+        );
+        assert_eq!(
+            odd.in_table(LINES, false),
             Whereabouts::At("/srv/a b\\c".into()),
             "what is mounted in it does not cover it"
         );
@@ -148,16 +168,32 @@ mod tests {
 
     #[test]
     fn a_mount_that_is_covered_or_gone_is_told_from_what_is_there_now() {
-        let below = place(40, "0:50").in_table(LINES);
+        let below = place(40, "0:50", "tmpfs tmpfs", "/mnt").in_table(LINES, true);
         assert_eq!(below, Whereabouts::Covered("/mnt".into()));
-        assert_eq!(place(39, "0:50").in_table(LINES), Whereabouts::Gone);
-        // The number has been given again.
-        assert_eq!(place(41, "0:99").in_table(LINES), Whereabouts::Gone);
+        // Moved, as long as it lives.
+        let moved = place(41, "0:51", "fuse.keel first.img", "/before");
+        assert_eq!(moved.in_table(LINES, true), Whereabouts::At("/mnt".into()));
+        assert_eq!(moved.in_table(LINES, false), Whereabouts::Gone);
+        // The numbers have been given again.
+        for other in [
+            place(39, "0:51", "fuse.keel first.img", "/mnt"),
+            place(41, "0:99", "fuse.keel first.img", "/mnt"),
+            place(41, "0:51", "fuse.keel before.img", "/mnt"),
+            place(41, "0:51", "tmpfs tmpfs", "/mnt"),
+        ] {
+            assert_eq!(other.in_table(LINES, true), Whereabouts::Gone);
+        }
     }
 
     #[test]
     fn lines_of_another_form_are_passed_over() {
-        for line in ["", "41", "41 40 0:51 /", "x 40 0:51 / /mnt rw"] {
+        for line in [
+            "",
+            "41",
+            "41 40 0:51 / /mnt rw shared:1",
+            "41 40 0:51 / /mnt rw - tmpfs",
+            "x 40 0:51 / /mnt rw - tmpfs tmpfs rw",
+        ] {
             assert!(parse(line.as_bytes()).is_none(), "{line}");
         }
         assert_eq!(unescape(b"a\\04"), b"a\\04");

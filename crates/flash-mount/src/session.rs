@@ -77,6 +77,8 @@ pub enum MountError {
 pub struct Ending {
     /// Files that programs had still open; they get errors from now on.
     pub files_open: usize,
+    /// Nobody unmounted it, and still the kernel got no answers any more: the connection was aborted.
+    pub was_aborted: bool,
     /// Where a mount is left that answers nothing: another one lies on it, or unmounting was refused.
     pub left_at: Option<PathBuf>,
 }
@@ -224,34 +226,36 @@ impl<D: BlockDevice> Mounted<D> {
     fn finish(&mut self) -> Result<Ending, flash::Error> {
         let mut ending = Ending {
             files_open: 0,
+            was_aborted: false,
             left_at: None,
         };
+        let mut is_lost = false;
         if let Some(place) = self.place.take() {
-            ending.left_at = self.unmount(&place);
+            let has_ended = self.has_ended.load(Ordering::SeqCst);
+            // Without the table nothing can be done that could not hit another mount.
+            let whereabouts = place.now(!has_ended).unwrap_or(Whereabouts::Gone);
+            ending.was_aborted = has_ended && whereabouts != Whereabouts::Gone;
+            if let Whereabouts::At(directory) = &whereabouts
+                && !has_ended
+            {
+                self.write_back(directory);
+                // The kernel tells of a close after it has answered it. What it asks now comes after that.
+                std::fs::read_dir(directory).ok();
+            }
+            // When it has ended because it was unmounted, nobody had a file open.
+            is_lost = !has_ended || ending.was_aborted;
+            ending.left_at = taken_out(whereabouts);
         }
         let files = self.files.lock().take();
         if let Some(files) = files {
-            ending.files_open = files.open_names().count();
+            if is_lost {
+                ending.files_open = files.open_names().count();
+            }
             files.end()?;
         }
         // The session's thread is not waited for: while somebody has a file or the directory open, or works in
         // it, the kernel keeps the connection until this process ends.
         Ok(ending)
-    }
-
-    /// Takes the mount out of the tree, wherever it is by now, and nothing else; answers where it is if it cannot.
-    fn unmount(&self, place: &Place) -> Option<PathBuf> {
-        match place.now() {
-            Ok(Whereabouts::At(directory)) => {
-                if !self.has_ended.load(Ordering::SeqCst) {
-                    self.write_back(&directory);
-                }
-                system::detach(&directory).err().map(|_| directory)
-            }
-            Ok(Whereabouts::Covered(directory)) => Some(directory),
-            // Without the table nothing can be done that could not hit another mount.
-            Ok(Whereabouts::Gone) | Err(_) => None,
-        }
     }
 
     /// Waits until the kernel has handed over what programs have changed through memory maps. A failure shows
@@ -265,6 +269,15 @@ impl<D: BlockDevice> Mounted<D> {
             let opened = OpenOptions::new().read(true).open(directory.join(name));
             opened.and_then(|file| file.sync_all()).ok();
         }
+    }
+}
+
+/// Takes the mount out of the tree and nothing else; answers where it is if it cannot.
+fn taken_out(whereabouts: Whereabouts) -> Option<PathBuf> {
+    match whereabouts {
+        Whereabouts::At(directory) => system::detach(&directory).err().map(|_| directory),
+        Whereabouts::Covered(directory) => Some(directory),
+        Whereabouts::Gone => None,
     }
 }
 

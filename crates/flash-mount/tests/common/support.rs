@@ -3,7 +3,7 @@
 // Two tests use this, each in its own way.
 #![allow(dead_code)]
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -323,8 +323,17 @@ pub fn c_path(path: &Path) -> CString {
 
 /// Mounts an empty file system in memory.
 pub fn mount_memory(directory: &Path) -> io::Result<i64> {
+    mount_kind(directory, c"tmpfs")
+}
+
+/// Mounts the kernel's view of its FUSE connections.
+pub fn mount_control(directory: &Path) -> io::Result<i64> {
+    mount_kind(directory, c"fusectl")
+}
+
+fn mount_kind(directory: &Path, kind: &CStr) -> io::Result<i64> {
     let path = c_path(directory);
-    let kind = c"tmpfs".as_ptr();
+    let kind = kind.as_ptr();
     // SAFETY: C strings that live until the call returns; there are no options.
     check(unsafe { libc::mount(kind, path.as_ptr(), kind, 0, std::ptr::null()) })
 }

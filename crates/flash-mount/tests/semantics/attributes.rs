@@ -112,8 +112,17 @@ fn times() {
 fn utimens() {
     let mount = Mount::new();
     let path = mount.put("file", b"x");
-    let long_ago = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
     let file = open_with(&path, 0).unwrap();
+    for before_1970 in [
+        Duration::from_secs(7),
+        Duration::new(7, 1),
+        Duration::from_nanos(1),
+    ] {
+        let wanted = SystemTime::UNIX_EPOCH - before_1970;
+        file.set_modified(wanted).unwrap();
+        assert_eq!(file.metadata().unwrap().modified().unwrap(), wanted);
+    }
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
     let wanted = FileTimes::new()
         .set_modified(long_ago)
         .set_accessed(long_ago + Duration::from_secs(1));

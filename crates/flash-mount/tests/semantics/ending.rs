@@ -2,13 +2,15 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Case;
 use crate::support::{
-    Mount, Setup, content, is_root, mount_memory, open_with, refused, sees_file_system, unmount,
+    Mount, Setup, content, is_root, mount_control, mount_memory, open_with, refused,
+    sees_file_system, unmount,
 };
 
 pub const CASES: &[Case] = &[
@@ -19,6 +21,7 @@ pub const CASES: &[Case] = &[
     ("umount-replaced", umount_replaced),
     ("moved", moved),
     ("covered", covered),
+    ("aborted", aborted),
 ];
 
 /// Whether this machine lets us mount other file systems; says why not.
@@ -133,7 +136,7 @@ fn umount_below() {
     unmount(&place.here(), 0).unwrap();
     wait_for(&has_ended);
     // Only the upper one is gone, also after the end of the lower one's guest.
-    drop(mount);
+    assert!(!mount.finish().was_aborted);
     assert!(sees_file_system(&place.here()));
     // And when the program unmounts by itself.
     let (mount, _) = told(&place.here());
@@ -160,6 +163,15 @@ fn umount_replaced() {
     drop(file);
     assert_eq!(next.names(), ["other"]);
     assert!(!next_has_ended.load(Ordering::SeqCst));
+    drop(next);
+    // Once a mount is gone, the next one gets its numbers.
+    let (mount, has_ended) = told(&place.here());
+    unmount(&place.here(), 0).unwrap();
+    wait_for(&has_ended);
+    mount_memory(&place.here()).unwrap();
+    let ending = mount.finish();
+    assert_eq!((ending.left_at, ending.was_aborted), (None, false));
+    assert!(sees_file_system(&place.here()));
 }
 
 fn moved() {
@@ -174,7 +186,8 @@ fn moved() {
     place.top = to;
     let path = place.here().join("file");
     assert_eq!(std::fs::read(&path).unwrap(), b"content");
-    assert_eq!(mount.finish().left_at, None);
+    let ending = mount.finish();
+    assert_eq!((ending.left_at, ending.was_aborted), (None, false));
     wait_for(&has_ended);
     assert!(!sees_file_system(&place.here()));
 }
@@ -192,6 +205,32 @@ fn covered() {
     assert_eq!(mount.finish().left_at, Some(place.here()));
     assert!(place.here().join("above").exists());
     // The store is closed all the same.
+    let again = Mount::of(device, Setup::default());
+    assert_eq!(std::fs::read(again.path("file")).unwrap(), b"content");
+}
+
+fn aborted() {
+    if !can_mount_memory("aborted") {
+        return;
+    }
+    let place = Place::new("aborted");
+    let (mount, has_ended) = told(&place.here());
+    mount.put("file", b"content");
+    let connection = libc::minor(std::fs::metadata(place.here()).unwrap().dev());
+    // A view of its own of the kernel's connections: nobody need have mounted one.
+    let control = Place::new("control");
+    if mount_control(&control.here()).is_err() {
+        println!("skipped: aborted: this kernel shows no connections");
+        return;
+    }
+    let abort = control.here().join(format!("{connection}/abort"));
+    std::fs::write(abort, "1").unwrap();
+    wait_for(&has_ended);
+    let device = mount.device.clone();
+    let ending = mount.finish();
+    assert!(ending.was_aborted);
+    assert_eq!(ending.left_at, None);
+    assert!(!sees_file_system(&place.here()));
     let again = Mount::of(device, Setup::default());
     assert_eq!(std::fs::read(again.path("file")).unwrap(), b"content");
 }

@@ -154,6 +154,12 @@ fn end(
             ending.files_open
         );
     }
+    if ending.was_aborted {
+        eprintln!(
+            "keel: {}: the connection to the kernel was aborted; the store is closed in order, mount it again",
+            directory.display()
+        );
+    }
     if let Some(place) = ending.left_at {
         let place = place.display();
         eprintln!(
@@ -162,7 +168,7 @@ fn end(
             unmount_command()
         );
     }
-    Ok(u8::from(has_failed))
+    Ok(u8::from(has_failed || ending.was_aborted))
 }
 
 /// Says once that the device failed. Programs see EIO, which says less.
