@@ -416,15 +416,23 @@ impl<D: BlockDevice> Store<D> {
         report: &mut CheckReport,
     ) -> Result<Vec<(String, FileState)>> {
         let address = self.layout.bucket_block(bucket);
-        if !self.is_overlaid(address) {
-            let mut intact = 0;
-            for copy in 0..TABLE_COPIES {
-                let block = self.scratch.block_mut(1 + copy as usize);
-                if !is_readable(self.device.read(address + copy, block))? {
-                    self.scratch.block_mut(1 + copy as usize).fill(0);
-                }
-                intact += u32::from(self.bucket_at(bucket, 1 + copy as usize).is_ok());
+        let (mut intact, mut youngest) = (0, 0);
+        for copy in 0..TABLE_COPIES {
+            let block = self.scratch.block_mut(1 + copy as usize);
+            if !is_readable(self.device.read(address + copy, block))? {
+                self.scratch.block_mut(1 + copy as usize).fill(0);
             }
+            if let Ok(opened) = self.bucket_at(bucket, 1 + copy as usize) {
+                youngest = youngest.max(opened.record_sequence());
+                intact += 1;
+            }
+        }
+        if youngest > self.root.record_sequence {
+            let text = "this part of the name table is younger than the newest commit record, which is lost";
+            report.add(None, Some(address), false, text.to_owned());
+        }
+        // What a record holds goes over both.
+        if !self.is_overlaid(address) {
             if intact == 0 {
                 let text =
                     "both copies of this part of the name table are damaged; its names are lost"

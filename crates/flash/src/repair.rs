@@ -16,9 +16,13 @@
 //! - **Free space** is what no file owns, whatever the list of it said.
 //! - **Blocks with two owners** stay with the one whose blocks are in them; the other file ends before them.
 //! - **All records lost**: the table and the blocks themselves say what each file holds.
+//! - **A place for records that holds none** may have held the newest record. Blocks that are younger than the one that
+//!   is left show what came after it.
 //!
-//! Memory: one byte for each block of the device, 64 for each block of the longest file, the names; and when lost
-//! files must be looked for, 28 for each block found in clusters that no file is known to own.
+//! Memory: one byte for each block of the device; 56 for each block of the longest file; a few hundred for each file;
+//! and when lost files must be looked for, 28 for each block found in clusters that no file is known to own, and 160
+//! more for each block of the longest of them. For 16 GiB that is 4 MiB, and up to 230 MiB, or 760 MiB, if one file
+//! fills all of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,9 +33,11 @@ use crate::error::{Error, Part, Result};
 use crate::layout::{Layout, RECORD_PLACE_BLOCKS, TABLE_COPIES};
 use crate::recovery::SEQUENCE_STEP;
 use crate::repair_files::FoundFile;
+use crate::repair_scan::Scan;
 use crate::repair_space::{FreeSpace, OWNER_FREE, Owners};
+use crate::repair_superblock::choose_layout;
 use crate::root::{COUNTER_END, FILE_ID_END, Root};
-use crate::store::{OpenOptions, Store, is_readable, read_superblock};
+use crate::store::{OpenOptions, Store, is_readable};
 
 /// Findings listed one by one; beyond them only the count grows.
 const FINDINGS_LISTED_MAX: usize = 1000;
@@ -90,7 +96,8 @@ pub struct LostFile {
     pub length_bytes: u64,
     /// Of these, bytes in damaged blocks; reading them is an error.
     pub damaged_bytes: u64,
-    /// It may have been deleted before: the list of free blocks was damaged too, and could not tell.
+    /// It may have been deleted before: other damage, to the list of free blocks or to a file that took over blocks
+    /// of it, leaves that open.
     pub may_be_old: bool,
 }
 
@@ -153,6 +160,8 @@ pub(crate) struct Repair<'p, D: BlockDevice> {
     pub(crate) root_changed: bool,
     /// The list of free blocks, if it is to be made anew.
     pub(crate) free_space: Option<FreeSpace>,
+    /// The one that holds until the table is as it will be, when files are found to have grown.
+    pub(crate) free_space_first: Option<FreeSpace>,
     /// Spilled lists to write in their places again, with their clusters.
     pub(crate) lists_again: Vec<(u32, Vec<u8>)>,
     /// Clusters of the present free list that must not be written over before the new record.
@@ -160,10 +169,18 @@ pub(crate) struct Repair<'p, D: BlockDevice> {
     pub(crate) free_list_damaged: bool,
     /// Damaged blocks were given a header again.
     pub(crate) blocks_marked: bool,
-    /// The root as it was found.
+    /// A record younger than the one that is left may be lost without a trace.
+    pub(crate) newest_in_doubt: bool,
+    /// The blocks that were written since, if that is so.
+    pub(crate) younger: Option<Scan>,
+    /// Files were changed after the newest record that is left.
+    pub(crate) is_younger: bool,
+    /// The root as it was found, and what is younger.
     pub(crate) root_found: Root,
     /// Slots of the root whose files the table does not know.
     pub(crate) slots_lost: Vec<usize>,
+    /// Of each lost file, bytes that are gone from its end.
+    pub(crate) lost_ends: Vec<u64>,
     /// Files for which there was no room in the table.
     pub(crate) files_unplaced: u64,
 }
@@ -181,7 +198,7 @@ impl<D: BlockDevice> Store<D> {
     /// without it no block can be told from another store's; [`Error::Device`] when the device fails. The repair can
     /// then be run again.
     pub fn repair(mut device: D, progress: &mut dyn FnMut(u64)) -> Result<(RepairReport, D)> {
-        let layout = read_superblock(&mut device)?;
+        let layout = choose_layout(&mut device)?;
         let options = OpenOptions {
             open_files_max: 1,
             addresses_max: 0,
@@ -207,12 +224,17 @@ impl<D: BlockDevice> Store<D> {
             rootless: false,
             root_changed: false,
             free_space: None,
+            free_space_first: None,
             lists_again: Vec::new(),
             trunks_old: BTreeSet::new(),
             free_list_damaged: false,
             blocks_marked: false,
+            newest_in_doubt: false,
+            younger: None,
+            is_younger: false,
             root_found,
             slots_lost: Vec::new(),
+            lost_ends: Vec::new(),
             files_unplaced: 0,
         };
         repair.run()?;
@@ -265,17 +287,21 @@ impl<D: BlockDevice> Repair<'_, D> {
         self.root_found = self.store.root.clone();
         self.read_table()?;
         self.match_slots()?;
+        self.report_lost_buckets();
         if self.rootless {
             self.rebuild_files()?;
         } else {
+            self.look_for_younger()?;
             self.settle_files()?;
             self.check_free_space()?;
             let files = self.files.len() as u64;
             // The root may count more because a bucket was made anew by a repair that came no further.
             if self.names_missing || self.store.root.files > files {
+                self.release_younger()?;
                 self.bring_back_lost_files()?;
             }
         }
+        self.report_lost_files();
         self.settle_totals();
         if self.needs_writing() {
             self.write()?;
@@ -312,12 +338,13 @@ impl<D: BlockDevice> Repair<'_, D> {
     fn look_at_records(&mut self) -> Result<()> {
         match self.store.recover() {
             Ok(()) => {
-                self.rootless = self.is_root_outdated()?;
+                self.rootless = self.is_root_outdated()? || self.has_lost_newer_image()?;
                 if self.rootless {
                     let text = "the newest commit record was lost, as a younger table or remains of it show; what \
-                                each file holds was found from the table and from its blocks";
+                                each file holds was found from the table and its blocks, up to the first damaged end";
                     self.find(None, None, true, false, text.to_owned());
                 } else {
+                    self.newest_in_doubt = self.is_newest_in_doubt()?;
                     let mut report = CheckReport::default();
                     self.store.check_records(&mut report)?;
                     if report.records_incomplete {
@@ -334,7 +361,7 @@ impl<D: BlockDevice> Repair<'_, D> {
                 self.is_root_outdated()?;
                 self.rootless = true;
                 let text = "every commit record was lost; what each file holds was found from the table and from \
-                            its blocks";
+                            its blocks, up to the first damaged end";
                 self.find(
                     None,
                     Some(self.store.layout.record_block(0)),
@@ -385,7 +412,7 @@ impl<D: BlockDevice> Repair<'_, D> {
     }
 
     /// Number of the record that an intact copy of a bucket is from.
-    fn sequence_of_copy(&mut self, bucket: u32, copy: u64) -> Result<Option<u64>> {
+    pub(crate) fn sequence_of_copy(&mut self, bucket: u32, copy: u64) -> Result<Option<u64>> {
         let address = self.store.layout.bucket_block(bucket) + copy;
         let read = self
             .store
@@ -412,7 +439,8 @@ impl<D: BlockDevice> Repair<'_, D> {
         self.store.sequence = sequence.min(COUNTER_END - (1 << 32));
         self.rebuild_known_files(&scan)?;
         if self.names_missing {
-            self.put_back_remains(&scan, true)?;
+            self.put_back_remains(&scan)?;
+            self.doubt_lost_files(0);
         }
         self.make_free_space();
         Ok(())

@@ -307,7 +307,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             let mut briefs = self.blocks_for_good(state.file_id, &runs)?;
             briefs.extend(steps.iter().filter_map(Step::brief));
             briefs.retain(|brief| brief.index < state.tail.index);
-            state = state_from(state.file_id, &briefs);
+            state = state_from(state.file_id, briefs.iter().copied());
             if !is_sane(&state, &self.store.layout) {
                 state = FileState::empty(state.file_id);
             }
@@ -433,19 +433,19 @@ fn fate_of(header: &Header, state: &FileState, index: u32) -> Fate {
 }
 
 /// The state of a file whose blocks are `briefs`, the last of them its tail. The closed blocks are not counted yet.
-pub(crate) fn state_from(file_id: u64, briefs: &[Brief]) -> FileState {
+pub(crate) fn state_from(file_id: u64, briefs: impl Iterator<Item = Brief> + Clone) -> FileState {
     let mut state = FileState::empty(file_id);
-    let Some(last) = briefs.iter().max_by_key(|brief| brief.index) else {
+    let Some(last) = briefs.clone().max_by_key(|brief| brief.index) else {
         return state;
     };
     state.tail = last.tail();
     let used = |brief: &Brief| (brief.address - brief.run_start) as u8 + u8::from(brief.is_full());
     let own = usize::from(last.lane);
-    state.lanes[own] = last.lane_with(used(last));
+    state.lanes[own] = last.lane_with(used(&last));
     // The other lane as it was when the last block was written: its youngest block of the file.
-    let other = briefs.iter().filter(|brief| brief.lane != last.lane);
+    let other = briefs.filter(|brief| brief.lane != last.lane);
     if let Some(youngest) = other.max_by_key(|brief| brief.index) {
-        state.lanes[1 - own] = youngest.lane_with(used(youngest));
+        state.lanes[1 - own] = youngest.lane_with(used(&youngest));
     }
     state
 }

@@ -113,8 +113,6 @@ impl<D: BlockDevice> Repair<'_, D> {
             [None, None] => {
                 self.names_missing = true;
                 self.lost_buckets.insert(bucket);
-                let text = "both copies of this part of the name table were damaged, its names are lost; made anew";
-                self.find(None, Some(address), true, true, text.to_owned());
                 return Ok(false);
             }
             [Some(_), Some(_)] if same => return Ok(true),
@@ -248,6 +246,25 @@ impl<D: BlockDevice> Repair<'_, D> {
             }
         }
         Ok(())
+    }
+
+    /// Says which parts of the table are gone, and whether names went with them: the root knows how many there were.
+    pub(crate) fn report_lost_buckets(&mut self) {
+        let files = self.files.len() as u64 + self.files_unplaced;
+        let are_all_there = !self.rootless
+            && !self.newest_in_doubt
+            && self.store.root.files <= files
+            && self.slots_lost.is_empty();
+        self.names_missing &= !are_all_there;
+        let text = if are_all_there {
+            "both copies of this part of the name table were damaged; it held no names; made anew"
+        } else {
+            "both copies of this part of the name table were damaged, its names are lost; made anew"
+        };
+        for bucket in self.lost_buckets.clone() {
+            let address = self.store.layout.bucket_block(bucket);
+            self.find(None, Some(address), true, !are_all_there, text.to_owned());
+        }
     }
 
     // ---- what files own ----
@@ -437,7 +454,7 @@ impl<D: BlockDevice> Repair<'_, D> {
                 .zip(briefs)
                 .map_while(|(index, brief)| (brief.index == index).then_some(brief))
                 .collect();
-            state = state_from(state.file_id, &kept);
+            state = state_from(state.file_id, kept.iter().copied());
         }
         let settled = self.settle(&state)?;
         let (name, length) = (
@@ -458,7 +475,7 @@ impl<D: BlockDevice> Repair<'_, D> {
     /// Finds what every file of the table holds from its blocks; the table may be older.
     pub(crate) fn rebuild_known_files(&mut self, scan: &Scan) -> Result<()> {
         let mut order: Vec<usize> = (0..self.files.len()).collect();
-        order.sort_by_key(|index| {
+        order.sort_by_cached_key(|index| {
             let remains = scan.remains_of(self.files[*index].state.file_id);
             std::cmp::Reverse(remains.map_or(0, |remains| remains.sequence_max))
         });

@@ -28,26 +28,80 @@ impl<D: BlockDevice> Repair<'_, D> {
                 .files
                 .iter()
                 .any(|file| file.state.file_id == state.file_id);
-            let settled = self.settle(&state)?;
+            let settled = self.settle_youngest(slot)?;
             if !is_known && self.is_unowned(&settled) {
-                self.put_back(&settled, state.length(), false)?;
+                let length = state.length().max(settled.state.length());
+                self.put_back(&settled, length)?;
             } else {
                 self.drop_markers(&settled);
             }
         }
         let scan = self.scan_unowned()?;
-        self.put_back_remains(&scan, self.free_list_damaged)
+        let first = self.report.lost_files.len();
+        self.put_back_remains(&scan)?;
+        if self.newest_in_doubt {
+            // The record that is lost may have deleted any of them.
+            self.doubt_lost_files(0);
+        }
+        // A deleted file may show where one that took its blocks has lost its own.
+        let back = &self.report.lost_files[first..];
+        let is_doubtful = self.free_list_damaged
+            || back.iter().any(|lost| lost.damaged_bytes > 0)
+            || self.has_unexplained_clusters(&scan)?;
+        if is_doubtful {
+            self.doubt_lost_files(first);
+        }
+        Ok(())
+    }
+
+    fn has_unexplained_clusters(&mut self, scan: &Scan) -> Result<bool> {
+        let known: BTreeSet<u64> = self.files.iter().map(|file| file.state.file_id).collect();
+        self.has_unexplained(scan, &known)
+    }
+
+    /// Says of the files that came back, from this one on, that they may have been deleted before.
+    pub(crate) fn doubt_lost_files(&mut self, first: usize) {
+        for lost in &mut self.report.lost_files[first..] {
+            lost.may_be_old = true;
+        }
+    }
+
+    /// Reports the files that came back without their names.
+    pub(crate) fn report_lost_files(&mut self) {
+        for (lost, cut) in self
+            .report
+            .lost_files
+            .clone()
+            .iter()
+            .zip(self.lost_ends.clone())
+        {
+            let missing = if cut > 0 {
+                format!(", {cut} bytes of its end are lost")
+            } else {
+                String::new()
+            };
+            let old = if lost.may_be_old {
+                "; it may have been deleted before"
+            } else {
+                ""
+            };
+            let text = format!(
+                "came back without its name, {} bytes{missing}{old}",
+                lost.length_bytes
+            );
+            self.find(Some(&lost.name), None, true, cut > 0, text);
+        }
     }
 
     /// Names every file anew that the scan has found whole enough and that no entry knows.
-    pub(crate) fn put_back_remains(&mut self, scan: &Scan, may_be_old: bool) -> Result<()> {
+    pub(crate) fn put_back_remains(&mut self, scan: &Scan) -> Result<()> {
         let known: BTreeSet<u64> = self.files.iter().map(|file| file.state.file_id).collect();
         for remains in scan.remains() {
             if known.contains(&remains.file_id) {
                 continue;
             }
             if let Some(settled) = self.assemble(scan, &remains, None)? {
-                self.put_back(&settled, settled.state.length(), may_be_old)?;
+                self.put_back(&settled, settled.state.length())?;
             }
         }
         Ok(())
@@ -65,7 +119,7 @@ impl<D: BlockDevice> Repair<'_, D> {
     }
 
     /// Gives a file that no entry knows a name, and its blocks to it. `length` is how long it was.
-    fn put_back(&mut self, settled: &Settled, length: u64, may_be_old: bool) -> Result<()> {
+    fn put_back(&mut self, settled: &Settled, length: u64) -> Result<()> {
         let state = settled.state;
         let hint = self.hint_of(&state)?;
         let Some(file) = self.name_anew(&state, None, &hint)? else {
@@ -88,29 +142,15 @@ impl<D: BlockDevice> Repair<'_, D> {
         let damaged = settled.steps.iter().filter(|step| step.brief().is_none());
         let damaged_bytes = damaged.count() as u64 * PAYLOAD_BYTES as u64;
         let cut = length.saturating_sub(state.length());
-        let old = if may_be_old {
-            "; it may have been deleted before"
-        } else {
-            ""
-        };
-        let missing = if cut > 0 {
-            format!(", {cut} bytes of its end are lost")
-        } else {
-            String::new()
-        };
-        let text = format!(
-            "came back without its name, {} bytes{missing}{old}",
-            state.length()
-        );
-        self.find(Some(&name), None, true, cut > 0, text);
         self.report_blocks(&name, settled);
         self.report.lost_files.push(LostFile {
             name,
             file_id: state.file_id,
             length_bytes: state.length(),
             damaged_bytes,
-            may_be_old,
+            may_be_old: false,
         });
+        self.lost_ends.push(cut);
         Ok(())
     }
 

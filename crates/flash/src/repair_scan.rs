@@ -5,15 +5,22 @@
 //! the pointers lead back to the first block. On the way there may be damaged blocks, but none that was written by
 //! another file, or by this one at another place: then the group is from before the file was cut off there.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use base::block::BlockDevice;
 
 use crate::error::Result;
+use crate::layout::CLUSTER_BLOCKS;
 use crate::repair::Repair;
 use crate::repair_blocks::{Brief, Fate, Settled, Step, is_sane, state_from};
+use crate::repair_space::OWNER_NONE;
 use crate::root::FileState;
 
 /// Last blocks tried for one file.
 const CANDIDATES_MAX: usize = 4096;
+/// How many times as many blocks as a file has, and a few, are read before the search for its last one is given up.
+const SEARCH_DEPTH_MAX: usize = 64;
+const SEARCH_BLOCKS_MIN: usize = 1024;
 
 /// An intact block of some file.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +95,15 @@ impl Scan {
         })
     }
 
+    /// Where blocks of other files than `known` were found.
+    pub(crate) fn addresses_but_of(&self, known: &BTreeSet<u64>) -> Vec<u32> {
+        let others = self
+            .blocks
+            .iter()
+            .filter(|seen| !known.contains(&seen.file_id));
+        others.map(|seen| seen.address).collect()
+    }
+
     /// The blocks found at `[start, start + blocks)`.
     fn within(&self, start: u32, blocks: u32) -> &[Seen] {
         let first = self.blocks.partition_point(|seen| seen.address < start);
@@ -103,15 +119,47 @@ impl Scan {
 }
 
 impl<D: BlockDevice> Repair<'_, D> {
+    /// Whether a cluster that nobody owns is not explained by a block of a known file: the run that a file's other lane
+    /// is filling may hold nothing but an outdated copy of its last block.
+    pub(crate) fn has_unexplained(&mut self, scan: &Scan, known: &BTreeSet<u64>) -> Result<bool> {
+        let mut explained = 0;
+        let (first, end) = (self.store.layout.data_first, self.store.layout.data_end);
+        for cluster in (first..end).step_by(CLUSTER_BLOCKS as usize) {
+            if self.owners.of(cluster) != OWNER_NONE || cluster < explained {
+                continue;
+            }
+            for seen in scan.within(cluster, CLUSTER_BLOCKS) {
+                if known.contains(&seen.file_id)
+                    && let Some(header) = self.look(seen.address)?
+                {
+                    explained = explained.max(header.run_start + u32::from(header.run_blocks));
+                }
+            }
+            if cluster >= explained {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Looks at every block of the clusters that nobody owns.
     pub(crate) fn scan_unowned(&mut self) -> Result<Scan> {
+        self.scan_from(0)
+    }
+
+    /// As [`scan_unowned`](Self::scan_unowned), but takes only blocks whose group numbers are not below `bound`.
+    pub(crate) fn scan_from(&mut self, bound: u64) -> Result<Scan> {
         let mut scan = Scan::default();
         let (first, end) = (self.store.layout.data_first, self.store.layout.data_end);
         for address in first..end {
-            if self.owners.of(address) != 0 {
+            self.note_progress();
+            if self.owners.of(address) != OWNER_NONE {
                 continue;
             }
             if let Some(header) = self.look(address)? {
+                if header.sequence < bound {
+                    continue;
+                }
                 scan.blocks.push(Seen {
                     address,
                     file_id: header.file_id,
@@ -126,7 +174,6 @@ impl<D: BlockDevice> Repair<'_, D> {
                 scan.sequence_max = scan.sequence_max.max(root.next_sequence);
                 scan.file_id_max = scan.file_id_max.max(root.next_file_id);
             }
-            self.note_progress();
         }
         scan.by_file = (0..scan.blocks.len() as u32).collect();
         let blocks = &scan.blocks;
@@ -146,6 +193,22 @@ impl<D: BlockDevice> Repair<'_, D> {
         remains: &Remains,
         known: Option<&FileState>,
     ) -> Result<Option<Settled>> {
+        let briefs = self.briefs_of(scan, remains)?;
+        let is_end = |brief: &Brief| {
+            let is_known = known.is_some_and(|state| state.tail == brief.tail());
+            is_known || ends_whole_group(brief, &briefs) || is_cut_off(brief, scan)
+        };
+        let all = 0..briefs.len() as u32;
+        let ends = all.clone().filter(|end| is_end(&briefs[*end as usize]));
+        if let Some(found) = self.best_of(scan, remains.file_id, &briefs, ends.collect())? {
+            return Ok(Some(found));
+        }
+        // Of an only group that is damaged itself, what there is.
+        self.best_of(scan, remains.file_id, &briefs, all.collect())
+    }
+
+    /// The blocks that the scan has found of a file, by address.
+    pub(crate) fn briefs_of(&mut self, scan: &Scan, remains: &Remains) -> Result<Vec<Brief>> {
         let mut briefs = Vec::with_capacity(remains.count);
         for position in &scan.by_file[remains.first..remains.first + remains.count] {
             let address = scan.blocks[*position as usize].address;
@@ -153,83 +216,103 @@ impl<D: BlockDevice> Repair<'_, D> {
                 briefs.push(Brief::of(&header));
             }
         }
-        let is_end = |brief: &&Brief| {
-            let is_known = known.is_some_and(|state| state.tail == brief.tail());
-            is_known || ends_whole_group(brief, &briefs) || is_cut_off(brief, scan)
-        };
-        let ends: Vec<Brief> = briefs.iter().filter(is_end).copied().collect();
-        if let Some(found) = self.best_of(scan, &briefs, ends)? {
-            return Ok(Some(found));
-        }
-        // Of an only group that is damaged itself, what there is.
-        self.best_of(scan, &briefs, briefs.clone())
+        Ok(briefs)
     }
 
+    /// The file with the youngest of the last blocks `ends`, positions in `briefs`, from which the way back is whole.
     fn best_of(
         &mut self,
         scan: &Scan,
+        file_id: u64,
         briefs: &[Brief],
-        mut ends: Vec<Brief>,
+        mut ends: Vec<u32>,
     ) -> Result<Option<Settled>> {
         let index_end = self.store.layout.data_blocks();
-        ends.retain(|brief| brief.sequence > 0 && u64::from(brief.index) < index_end);
-        ends.sort_by_key(|brief| std::cmp::Reverse((brief.sequence, brief.group_position)));
-        for end in ends.iter().take(CANDIDATES_MAX) {
-            let file_id = self.file_id_at(end.address)?;
+        let brief_of = |end: &u32| &briefs[*end as usize];
+        ends.retain(|end| {
+            let brief = brief_of(end);
+            brief.sequence > 0 && u64::from(brief.index) < index_end
+        });
+        // The best come last, where they are taken from.
+        ends.sort_by_key(|end| (brief_of(end).sequence, brief_of(end).group_position));
+        let mut blocks_left = SEARCH_DEPTH_MAX * (briefs.len() + SEARCH_BLOCKS_MIN);
+        for _ in 0..CANDIDATES_MAX {
+            let Some(end) = ends.pop() else { break };
             let state = FileState {
                 file_id,
-                tail: end.tail(),
+                tail: brief_of(&end).tail(),
                 ..FileState::default()
             };
             let steps = self.walk(&state)?;
-            if !self.is_whole_way(scan, briefs, file_id, &steps) {
-                continue;
+            if let Some(wrong_from) = wrong_from(scan, briefs, file_id, &steps) {
+                // A block on this way has all before it in common with it: from each behind what is wrong the same
+                // would be found. Else a long file that was cut off would be walked once for each of its groups.
+                ends.retain(|end| {
+                    let brief = brief_of(end);
+                    let step = steps.get(brief.index as usize);
+                    let is_on_way = step.is_some_and(|step| step.address == brief.address);
+                    !is_on_way || brief.index < wrong_from
+                });
+            } else {
+                let state = state_from(file_id, steps.iter().filter_map(Step::brief));
+                let settled = self.settle(&state)?;
+                if is_sane(&settled.state, &self.store.layout) && self.is_unowned(&settled) {
+                    return Ok(Some(settled));
+                }
+                self.drop_markers(&settled);
             }
-            let way: Vec<Brief> = steps.iter().filter_map(Step::brief).collect();
-            let state = state_from(file_id, &way);
-            let settled = self.settle(&state)?;
-            if is_sane(&settled.state, &self.store.layout) && self.is_unowned(&settled) {
-                return Ok(Some(settled));
-            }
-            self.drop_markers(&settled);
+            let read = steps.iter().filter(|step| step.address != 0).count();
+            // A forged position makes a long way of few blocks.
+            let Some(left) = blocks_left.checked_sub(read + steps.len() / SEARCH_DEPTH_MAX) else {
+                break;
+            };
+            blocks_left = left;
         }
         Ok(None)
     }
+}
 
-    fn file_id_at(&mut self, address: u32) -> Result<u64> {
-        Ok(self.look(address)?.map_or(0, |header| header.file_id))
+/// Whether the way back from a last block is the file's as it was when that block was written: no block on it belongs
+/// elsewhere, and nothing younger than its blocks of a run lies in that run. If it is not, the position from which on
+/// no block of it is a last one.
+pub(crate) fn wrong_from(
+    scan: &Scan,
+    briefs: &[Brief],
+    file_id: u64,
+    steps: &[Step],
+) -> Option<u32> {
+    let is_foreign = |step: &Step| matches!(step.fate, Fate::Foreign);
+    // What does not belong in the middle may be the last block itself.
+    let foreign = steps.iter().position(is_foreign);
+    let foreign = foreign.map(|index| index as u32 + 1);
+    let mut runs = BTreeMap::new();
+    for brief in steps.iter().filter_map(Step::brief) {
+        let oldest = runs
+            .entry((brief.run_start, brief.run_blocks))
+            .or_insert(brief);
+        if brief.sequence < oldest.sequence {
+            *oldest = brief;
+        }
     }
-
-    /// Whether the way back from a last block is the file's as it was when that block was written: no block on it
-    /// belongs elsewhere, and nothing younger than its blocks of a run lies in that run.
-    fn is_whole_way(&self, scan: &Scan, briefs: &[Brief], file_id: u64, steps: &[Step]) -> bool {
-        let is_foreign = |step: &Step| matches!(step.fate, Fate::Foreign);
-        if steps.iter().any(is_foreign) {
-            return false;
-        }
-        let mut runs = std::collections::BTreeMap::new();
-        for brief in steps.iter().filter_map(Step::brief) {
-            let oldest = runs
-                .entry((brief.run_start, brief.run_blocks))
-                .or_insert(brief.sequence);
-            *oldest = (*oldest).min(brief.sequence);
-        }
-        runs.iter().all(|((start, blocks), oldest)| {
-            let of_this_run = |address: u32| {
-                let found = briefs.binary_search_by_key(&address, |brief| brief.address);
-                found.is_ok_and(|found| {
-                    (briefs[found].run_start, briefs[found].run_blocks) == (*start, *blocks)
-                })
-            };
-            scan.within(*start, u32::from(*blocks)).iter().all(|seen| {
-                seen.sequence < *oldest || (seen.file_id == file_id && of_this_run(seen.address))
+    let overwritten = runs.iter().filter(|((start, blocks), oldest)| {
+        let of_this_run = |address: u32| {
+            let found = briefs.binary_search_by_key(&address, |brief| brief.address);
+            found.is_ok_and(|found| {
+                (briefs[found].run_start, briefs[found].run_blocks) == (*start, *blocks)
             })
+        };
+        let mut within = scan.within(*start, u32::from(*blocks)).iter();
+        within.any(|seen| {
+            seen.sequence >= oldest.sequence
+                && (seen.file_id != file_id || !of_this_run(seen.address))
         })
-    }
+    });
+    let overwritten = overwritten.map(|(_, oldest)| oldest.index).min();
+    foreign.into_iter().chain(overwritten).min()
 }
 
 /// Whether the block is the last one of a group that is all there.
-fn ends_whole_group(end: &Brief, briefs: &[Brief]) -> bool {
+pub(crate) fn ends_whole_group(end: &Brief, briefs: &[Brief]) -> bool {
     end.group_position + 1 == end.group_blocks
         && (0..end.group_position).all(|position| {
             let distance = u32::from(end.group_position - position);

@@ -82,15 +82,30 @@ impl Owners {
         taken
     }
 
+    /// Takes a run from free space. Whether any of it was free.
+    pub(crate) fn release(&mut self, start: u32, blocks: u32) -> bool {
+        let mut was_free = false;
+        for block in (start..start.saturating_add(blocks)).step_by(CLUSTER_BLOCKS as usize) {
+            if let Some(place) = self.place(block)
+                && self.clusters[place] == OWNER_FREE
+            {
+                self.clusters[place] = OWNER_NONE;
+                was_free = true;
+            }
+        }
+        was_free
+    }
+
     /// Clusters without an owner, in blocks.
     pub(crate) fn blocks_unowned(&self) -> u64 {
         let unowned = self.clusters.iter().filter(|owner| **owner == OWNER_NONE);
         unowned.count() as u64 * u64::from(CLUSTER_BLOCKS)
     }
 
-    /// Everything that no file has: runs up to the last cluster that one has, and where that ends.
-    fn free_runs(&self) -> (Vec<Piece>, u32) {
-        let is_free = |owner: &u32| *owner == OWNER_NONE || *owner == OWNER_FREE;
+    /// Everything that no file has, or only what was listed as free before: runs up to the last cluster that is not
+    /// free, and where that ends.
+    fn free_runs(&self, only_listed: bool) -> (Vec<Piece>, u32) {
+        let is_free = |owner: &u32| *owner == OWNER_FREE || (*owner == OWNER_NONE && !only_listed);
         let used = self.clusters.iter().rposition(|owner| !is_free(owner));
         let end = used.map_or(0, |last| last + 1);
         let mut runs: Vec<Piece> = Vec::new();
@@ -121,8 +136,13 @@ pub(crate) struct FreeSpace {
 
 impl FreeSpace {
     /// Lists what `owners` leaves; no spilled list stands in one of the clusters `avoid`, if that can be had.
-    fn new(owners: &Owners, avoid: &dyn Fn(u32) -> bool, layout: &Layout) -> Self {
-        let (mut runs, frontier) = owners.free_runs();
+    fn new(
+        owners: &Owners,
+        only_listed: bool,
+        avoid: &dyn Fn(u32) -> bool,
+        layout: &Layout,
+    ) -> Self {
+        let (mut runs, frontier) = owners.free_runs(only_listed);
         let blocks = runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>()
             + u64::from(layout.data_end - frontier);
         // The largest stay in the root.
@@ -170,9 +190,19 @@ impl FreeSpace {
 impl<D: BlockDevice> Repair<'_, D> {
     /// Makes a new list of free blocks: of all that no file owns.
     pub(crate) fn make_free_space(&mut self) {
-        let old = &self.trunks_old;
-        let avoid = |cluster: u32| old.contains(&cluster);
-        self.free_space = Some(FreeSpace::new(&self.owners, &avoid, &self.store.layout));
+        if self.is_younger {
+            // Meanwhile nothing becomes free: the table still names it.
+            let first = self.free_space_of(true);
+            let trunks = first.trunks.iter().map(|(cluster, _)| *cluster);
+            self.trunks_old.extend(trunks);
+            self.free_space_first = Some(first);
+        }
+        self.free_space = Some(self.free_space_of(false));
+    }
+
+    fn free_space_of(&self, only_listed: bool) -> FreeSpace {
+        let avoid = |cluster: u32| self.trunks_old.contains(&cluster);
+        FreeSpace::new(&self.owners, only_listed, &avoid, &self.store.layout)
     }
 
     /// Compares the list of free blocks with what the files own. Clusters that are neither stay without an owner.

@@ -8,6 +8,7 @@ use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice};
 use crate::error::Result;
 use crate::layout::{CLUSTER_BLOCKS, RECORD_PLACE_BLOCKS, TABLE_COPIES};
 use crate::repair::Repair;
+use crate::repair_space::FreeSpace;
 use crate::space::trunk_address;
 use crate::store::is_readable;
 
@@ -24,26 +25,27 @@ impl<D: BlockDevice> Repair<'_, D> {
             // The root as it was, in a record that carries no block: none is put back over what follows any more.
             let root = std::mem::replace(&mut self.store.root, self.root_found.clone());
             self.store.root.record_sequence = self.table_sequence - 1;
+            if let Some(free) = self.free_space_first.take() {
+                // It knows of more blocks of files than the list of free ones left out.
+                self.write_free_list(&free)?;
+                self.list_free_space(free);
+            }
             self.commit_apart()?;
             self.store.root.slots = root.slots;
             self.store.root.files = root.files;
             self.store.root.next_file_id = root.next_file_id;
         }
         self.write_table()?;
-        self.write_free_lists()?;
+        let free = self.free_space.take();
+        if let Some(free) = &free {
+            self.write_free_list(free)?;
+        }
         if self.rootless {
             let root = &mut self.store.root;
             root.record_sequence = root.record_sequence.max(self.table_sequence);
         }
-        if let Some(free) = self.free_space.take() {
-            let root = &mut self.store.root;
-            root.pieces = free.pieces;
-            root.frontier = free.frontier;
-            root.free_blocks = free.blocks;
-            root.trunk_head = free.trunks.last().map_or(0, |(cluster, _)| *cluster);
-            root.trunk_count = free.trunks.len() as u32;
-            root.announced = 0;
-            self.store.quarantine_count = 0;
+        if let Some(free) = free {
+            self.list_free_space(free);
         }
         self.make_announced_readable()?;
         // Over both places, so that the state before cannot come back.
@@ -51,6 +53,18 @@ impl<D: BlockDevice> Repair<'_, D> {
         self.store.root.clean = true;
         self.commit_apart()?;
         self.clear_behind_records()
+    }
+
+    /// Puts a new list of free blocks into the root.
+    fn list_free_space(&mut self, free: FreeSpace) {
+        let root = &mut self.store.root;
+        root.pieces = free.pieces;
+        root.frontier = free.frontier;
+        root.free_blocks = free.blocks;
+        root.trunk_head = free.trunks.last().map_or(0, |(cluster, _)| *cluster);
+        root.trunk_count = free.trunks.len() as u32;
+        root.announced = 0;
+        self.store.quarantine_count = 0;
     }
 
     /// What earlier, longer records have left behind the new ones, if any of it might pass for a record or keep the
@@ -134,16 +148,12 @@ impl<D: BlockDevice> Repair<'_, D> {
         self.store.flush_device()
     }
 
-    fn write_free_lists(&mut self) -> Result<()> {
-        let Some(free) = self.free_space.take() else {
-            return Ok(());
-        };
+    fn write_free_list(&mut self, free: &FreeSpace) -> Result<()> {
         for (cluster, block) in &free.trunks {
             // Twice, as when there is no image in the way.
             self.put(u64::from(*cluster) + 1, block)?;
             self.put(trunk_address(*cluster), block)?;
         }
-        self.free_space = Some(free);
         self.store.flush_device()
     }
 

@@ -201,3 +201,44 @@ fn a_grown_store_survives_the_loss_of_either_end() {
         assert!(read_all(&mut store).unwrap() == model, "{end:?}");
     }
 }
+
+#[test]
+fn after_an_interrupted_growth_a_rotten_superblock_does_not_bring_the_other_size_back() {
+    let (mut old, mut new) = (0, 0);
+    for seed in 0..4 {
+        let (device, _) = sample(seed, 120, true, seed % 2 == 0);
+        let device = enlarged(&device, 240);
+        for write in 1.. {
+            let mut cut = device.clone();
+            cut.set_power_cut_after_writes(Some(write));
+            if Store::grow(&mut cut).is_ok() {
+                break;
+            }
+            for image in 0..4 {
+                // It lives on with the size that the first superblock says.
+                let image = cut.crash_image_random(write * 100 + image);
+                let mut store = Store::open(image, &OpenOptions::default()).unwrap();
+                let is_new = store.layout().block_count == 240;
+                let mut model = read_all(&mut store).unwrap();
+                common::lives::fill(&mut store, &mut model, 12, &mut Random::new(write));
+                let model = read_all(&mut store).unwrap();
+                let device = store.close().unwrap();
+                for rotten in [0, 2, 236] {
+                    let context = format!("seed {seed} write {write} block {rotten}");
+                    let mut device = device.clone();
+                    device.inject_bit_rot(rotten, 300);
+                    let (_, device) = Store::repair(device, &mut |_| {}).unwrap();
+                    let mut store = Store::open(device, &OpenOptions::default()).unwrap();
+                    let blocks = store.layout().block_count;
+                    assert_eq!(blocks, if is_new { 240 } else { 120 }, "{context}");
+                    assert!(store.check().unwrap().is_clean(), "{context}");
+                    assert!(read_all(&mut store).unwrap() == model, "{context}");
+                }
+                old += u32::from(!is_new);
+                new += u32::from(is_new);
+            }
+        }
+    }
+    println!("after an interrupted growth: {old} old stores, {new} new ones");
+    assert!(old > 20 && new > 5, "{old} {new}");
+}

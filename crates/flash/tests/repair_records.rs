@@ -2,10 +2,17 @@
 
 mod common;
 
+use base::block::BlockDevice;
 use base::sim::{Random, SimDevice};
 use common::repaired::*;
 use common::{Weights, content, medium, options};
 use flash::{APPEND_ATOMIC_BYTES_MAX, OpenOptions, PAYLOAD_BYTES, Store};
+
+const READ_ONLY: OpenOptions = OpenOptions {
+    open_files_max: 4,
+    addresses_max: 0,
+    read_only: true,
+};
 
 #[test]
 fn without_any_record_the_table_and_the_blocks_tell_what_there_is() {
@@ -154,6 +161,11 @@ fn a_table_that_is_younger_than_every_record_counts() {
             device.poke(block, &[0; 4096]);
         }
         let context = format!("seed {seed}");
+        let mut older = Store::open(device.clone(), &READ_ONLY).unwrap();
+        let problems = older.check().unwrap().problems;
+        let is_younger =
+            |problem: &flash::Problem| problem.text.contains("younger than the newest");
+        assert!(problems.iter().any(is_younger), "{context}: {problems:?}");
         let (report, device) = repair(device, &context);
         assert!(report.root_rebuilt, "{context}: {:?}", report.findings);
         let mut store = Store::open(device, &OpenOptions::default()).unwrap();
@@ -161,4 +173,142 @@ fn a_table_that_is_younger_than_every_record_counts() {
         assert!(common::read_all(&mut store).unwrap() == model, "{context}");
         live_on(store, seed, &context);
     }
+}
+
+#[test]
+fn what_was_appended_after_a_record_that_is_lost_comes_back() {
+    let (mut less, mut cut) = (0, 0);
+    for blocks_at_once in [1, 2, 3] {
+        let mut store = Store::format(SimDevice::new(600, 1), &options(4)).unwrap();
+        let mut random = Random::new(blocks_at_once);
+        store.replace("other", b"other").unwrap();
+        let log = store.create("log").unwrap();
+        let mut written = Vec::new();
+        for number in 0..60 {
+            let bytes = content(&mut random, blocks_at_once as usize * PAYLOAD_BYTES - 100);
+            store.append(log, &bytes).unwrap();
+            written.extend_from_slice(&bytes);
+            let mut device = store.device().clone();
+            let newest = medium::newest_record(&device);
+            for block in newest..newest + 8 {
+                device.poke(block, &[0x77; 4096]);
+            }
+            let context = format!("{blocks_at_once} blocks at once, append {number}");
+            let mut older = Store::open(device.clone(), &READ_ONLY).unwrap();
+            let shown = older.stat("log").map_or(0, |stat| stat.length_bytes);
+            less += u32::from(shown < written.len() as u64);
+            let (report, repaired) = repair(device.clone(), &context);
+            assert!(!report.data_lost, "{context}: {:?}", report.findings);
+            assert_settled(&repaired, &context);
+            let mut store = Store::open(repaired, &OpenOptions::default()).unwrap();
+            assert!(store.check().unwrap().is_clean(), "{context}");
+            let found = common::read_file(&mut store, "log").unwrap();
+            assert!(found == written, "{context}: {} bytes", found.len());
+            if number % 8 == 0 {
+                live_on(store, number, &context);
+            }
+            for write in 1.. {
+                let mut half = device.clone();
+                half.set_power_cut_after_writes(Some(write));
+                if shown == written.len() as u64 || Store::repair(&mut half, &mut |_| {}).is_ok() {
+                    break;
+                }
+                let context = format!("{context}, cut at write {write}");
+                let (_, repaired) = repair(half.crash_image_random(write), &context);
+                let mut store = Store::open(repaired, &OpenOptions::default()).unwrap();
+                let found = common::read_file(&mut store, "log").unwrap();
+                assert!(found == written, "{context}: {} bytes", found.len());
+                assert!(store.check().unwrap().is_clean(), "{context}");
+                cut += 1;
+            }
+        }
+    }
+    println!("{less} times the record that is left knew less; {cut} repairs cut");
+    assert!(less > 20 && cut > 100, "{less} {cut}");
+}
+
+#[test]
+fn after_a_record_that_is_lost_a_file_that_it_shortened_ends_where_it_was_cut_off() {
+    for length in [5 * PAYLOAD_BYTES + 1, 9 * PAYLOAD_BYTES - 1, 300] {
+        let mut store = Store::format(SimDevice::new(300, 1), &options(4)).unwrap();
+        let written = content(&mut Random::new(1), 12 * PAYLOAD_BYTES);
+        store.replace("log", &written).unwrap();
+        let log = store.open_file("log").unwrap();
+        store.truncate(log, length as u64).unwrap();
+        let mut device = store.device().clone();
+        let newest = medium::newest_record(&device);
+        for block in newest..newest + 8 {
+            device.poke(block, &[0x77; 4096]);
+        }
+        let (report, device) = repair(device, "shortened");
+        assert!(!report.data_lost, "{:?}", report.findings);
+        assert_settled(&device, "shortened");
+        let mut store = Store::open(device, &OpenOptions::default()).unwrap();
+        assert!(store.check().unwrap().is_clean());
+        let found = common::read_file(&mut store, "log").unwrap();
+        assert!(
+            found == written[..length],
+            "{} bytes, not {length}",
+            found.len()
+        );
+        live_on(store, 1, "shortened");
+    }
+}
+
+#[test]
+fn a_long_file_that_was_cut_off_is_found_by_reading_it_a_few_times() {
+    let mut store = Store::format(SimDevice::new(5_400, 1), &options(4)).unwrap();
+    let log = store.create("log").unwrap();
+    let mut written = content(&mut Random::new(1), PAYLOAD_BYTES);
+    // More groups than last blocks are tried.
+    for number in 0..5_000_u32 {
+        written[..4].copy_from_slice(&number.to_le_bytes());
+        store.append_nosync(log, &written).unwrap();
+    }
+    let length = 12 * PAYLOAD_BYTES + 100;
+    store.truncate(log, length as u64).unwrap();
+    store.create("another").unwrap();
+    let mut device = store.close().unwrap();
+    wipe_records(&mut device);
+    let before = device.counters().blocks_read;
+    let (_, device) = repair(device, "cut off");
+    let blocks_read = device.counters().blocks_read - before;
+    assert!(blocks_read < 8 * 5_400, "{blocks_read} blocks read");
+    let mut store = Store::open(device, &OpenOptions::default()).unwrap();
+    let found = common::read_file(&mut store, "log").unwrap();
+    assert_eq!(found.len(), length);
+    assert_eq!(found[11 * PAYLOAD_BYTES..][..4], 11_u32.to_le_bytes());
+}
+
+#[test]
+fn the_end_of_another_store_does_not_pass_for_this_one() {
+    // A large store, and over its beginning a smaller one.
+    let mut large = options(40);
+    large.uuid = [7; 16];
+    let mut store = Store::format(SimDevice::new(600, 1), &large).unwrap();
+    store.replace("of the large one", b"old").unwrap();
+    let mut device = store.close().unwrap();
+    let sample = Sample::of_size(1, true, &Weights::ALL, 300, 8, 60);
+    for block in 0..300 {
+        device.poke(block, &sample.device.peek(block));
+    }
+    let (report, mut device) = repair(device, "whole");
+    assert!(report.is_clean(), "{:?}", report.findings);
+    for block in [0, 2] {
+        device.poke(block, &[0; 4096]);
+    }
+    let hash = device.image_hash();
+    let error = Store::repair(&mut device, &mut |_| {}).err().unwrap();
+    assert!(
+        error.to_string().contains("superblock is damaged"),
+        "{error}"
+    );
+    assert!(device.image_hash() == hash, "something was written");
+    // Where the beginning holds no store, what is left of the large one is given back.
+    for block in 0..300 {
+        device.poke(block, &[0; 4096]);
+    }
+    let (report, device) = repair(device, "wiped");
+    assert!(report.data_lost);
+    Store::open(device, &OpenOptions::default()).unwrap();
 }

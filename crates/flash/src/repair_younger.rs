@@ -1,0 +1,251 @@
+//! When one of the two places for records holds none, the newest record may have been there, and the one that is left
+//! may be older than what was acknowledged. What came after it shows in the blocks: those that were written since
+//! bear greater group numbers than any before that record, and one that was shortened in its place is not full.
+
+use std::collections::BTreeSet;
+
+use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice};
+
+use crate::block::PAYLOAD_BYTES;
+use crate::error::Result;
+use crate::layout::{CLUSTER_BLOCKS, RECORD_PLACE_BLOCKS};
+use crate::recovery::{SEQUENCE_STEP, is_image, last_block};
+use crate::repair::Repair;
+use crate::repair_blocks::{Brief, Fate, Settled, Step, is_sane, state_from};
+use crate::repair_scan::{Scan, ends_whole_group, wrong_from};
+use crate::root::{COUNTER_END, FileState, IMAGES_MAX, Root, SlotKind};
+use crate::store::is_readable;
+
+/// Last blocks tried for one file: each is one of a group that came after the record that is left.
+const CANDIDATES_MAX: usize = 64;
+
+impl<D: BlockDevice> Repair<'_, D> {
+    /// Whether a record that is younger than the one that is left carries a part of the table which is damaged there
+    /// and in its place. A power cut does not do that: what is in its place is written when the record is durable.
+    pub(crate) fn has_lost_newer_image(&mut self) -> Result<bool> {
+        let root = &self.store.root;
+        let other = self.store.layout.record_block(u64::from(root.place ^ 1));
+        let mut places = vec![(other, RECORD_PLACE_BLOCKS)];
+        if root.announced != 0 {
+            places.push((u64::from(root.announced), u64::from(CLUSTER_BLOCKS)));
+        }
+        let newest = root.record_sequence;
+        for (first, count) in places {
+            for address in first..first + count {
+                let block = self.store.scratch.block_mut(0);
+                if !is_readable(self.store.device.read(address, block))? {
+                    continue;
+                }
+                let decoded = Root::decode(self.store.scratch.block(0), &self.store.layout);
+                let Some((_, images)) = decoded.filter(|(root, _)| root.record_sequence > newest)
+                else {
+                    continue;
+                };
+                for image in images.as_slice() {
+                    let bucket = self.store.layout.bucket_at(u64::from(image.address));
+                    if let Some(bucket) = bucket
+                        && !self.store.is_overlaid(u64::from(image.address))
+                        && self.sequence_of_copy(bucket, 0)?.is_none()
+                        && self.sequence_of_copy(bucket, 1)?.is_none()
+                    {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Looks for what came after the record that is left, if a younger one may be lost.
+    pub(crate) fn look_for_younger(&mut self) -> Result<()> {
+        if !self.newest_in_doubt {
+            return Ok(());
+        }
+        let text = "one of the two places for commit records holds none; if the newest stood there, files may have \
+                    back what the last call cut off their end";
+        let place = u64::from(self.store.root.place ^ 1);
+        let block = self.store.layout.record_block(place);
+        self.find(None, Some(block), true, false, text.to_owned());
+        self.root_changed = true;
+        let bound = self.root_found.next_sequence;
+        // Of all blocks: nobody owns any yet.
+        let scan = self.scan_from(bound)?;
+        let sequence = (scan.sequence_max + SEQUENCE_STEP).min(COUNTER_END - (1 << 32));
+        self.store.sequence = self.store.sequence.max(sequence);
+        for index in 0..self.files.len() {
+            let known = self.files[index].state;
+            let Some(settled) = self.younger_state(&scan, &known)? else {
+                continue;
+            };
+            let text = format!(
+                "it was changed after the newest commit record that is left; it is {} bytes long now instead of {}",
+                settled.state.length(),
+                known.length()
+            );
+            let name = self.files[index].name.clone();
+            self.find(Some(&name), None, true, false, text);
+            self.drop_markers(&settled);
+            self.files[index].state = settled.state;
+            self.is_younger = true;
+            self.put_younger(index)?;
+        }
+        self.younger = Some(scan);
+        Ok(())
+    }
+
+    /// Takes back from free space what the record that is lost may have given to files which have lost their names.
+    pub(crate) fn release_younger(&mut self) -> Result<()> {
+        let Some(scan) = self.younger.take() else {
+            return Ok(());
+        };
+        let known: BTreeSet<u64> = self.files.iter().map(|file| file.state.file_id).collect();
+        for address in scan.addresses_but_of(&known) {
+            if let Some(header) = self.look(address)? {
+                let blocks = u32::from(header.run_blocks);
+                let was_free = self.owners.release(header.run_start, blocks);
+                self.free_list_damaged |= was_free;
+                self.is_younger |= was_free;
+            }
+        }
+        self.younger = Some(scan);
+        Ok(())
+    }
+
+    /// A file whose state slot `slot` of the root knows, or what is younger.
+    pub(crate) fn settle_youngest(&mut self, slot: usize) -> Result<Settled> {
+        let known = &self.root_found.slots[slot].state.clone();
+        let younger = self.younger.take();
+        let settled = match &younger {
+            Some(scan) => self.younger_state(scan, known)?,
+            None => None,
+        };
+        self.younger = younger;
+        let Some(settled) = settled else {
+            return self.settle(known);
+        };
+        self.root_found.slots[slot].state = settled.state;
+        self.is_younger = true;
+        Ok(settled)
+    }
+
+    /// Puts the state of a file into the root as it was found, so that the record which takes the place of the missing
+    /// one knows it: from then on nothing shows that one is missing.
+    fn put_younger(&mut self, index: usize) -> Result<()> {
+        let slots = &self.store.root.slots;
+        let free = || slots.iter().position(|slot| slot.kind == SlotKind::Free);
+        let slot = self.files[index].slot.or_else(free);
+        self.files[index].slot = slot;
+        self.put_state(index)?;
+        if let Some(slot) = slot {
+            self.root_found.slots[slot] = self.store.root.slots[slot];
+        }
+        Ok(())
+    }
+
+    /// Whether nothing shows that the place which the next record goes to still holds an older one.
+    pub(crate) fn is_newest_in_doubt(&mut self) -> Result<bool> {
+        if self.store.root.record_sequence <= 1 {
+            // Until the second record there is one place that never held one.
+            return Ok(false);
+        }
+        let first = self
+            .store
+            .layout
+            .record_block(u64::from(self.store.root.place ^ 1));
+        let mut blocks = BlockBuffer::zeroed(IMAGES_MAX + 2);
+        for (number, block) in blocks.chunks_exact_mut(BLOCK_BYTES).enumerate() {
+            if !is_readable(self.store.device.read(first + number as u64, block))? {
+                block.fill(0);
+            }
+        }
+        let layout = &self.store.layout;
+        if Root::decode(blocks.block(0), layout).is_some() {
+            return Ok(false);
+        }
+        // Every record covers the first two blocks: one that is of an older record shows that no younger was written.
+        let is_older = |copy: usize| {
+            Root::decode(blocks.block(copy), layout).is_some_and(|(root, images)| {
+                let holds_second = copy == 1
+                    || images
+                        .as_slice()
+                        .first()
+                        .is_some_and(|image| is_image(blocks.block(1), *image, layout));
+                copy == last_block(&root, &images)
+                    && root.record_sequence < self.store.root.record_sequence
+                    && holds_second
+            })
+        };
+        Ok(!(1..IMAGES_MAX + 2).any(is_older))
+    }
+
+    /// The state of a file that its blocks show, if it is younger than `known`.
+    fn younger_state(&mut self, scan: &Scan, known: &FileState) -> Result<Option<Settled>> {
+        let briefs = match scan.remains_of(known.file_id) {
+            Some(remains) => self.briefs_of(scan, &remains)?,
+            None => Vec::new(),
+        };
+        let is_end =
+            |end: &&Brief| end.sequence > known.tail.sequence && ends_whole_group(end, &briefs);
+        let mut ends: Vec<Brief> = briefs.iter().filter(is_end).copied().collect();
+        ends.sort_by_key(|end| std::cmp::Reverse(end.sequence));
+        for end in ends.iter().take(CANDIDATES_MAX) {
+            if let Some(settled) = self.settled_at(scan, &briefs, known.file_id, end)? {
+                return Ok(Some(settled));
+            }
+        }
+        let steps = self.walk(known)?;
+        let Some(end) = self.shortened_block(known, &steps)? else {
+            return Ok(None);
+        };
+        self.settled_at(scan, &briefs, known.file_id, &end)
+    }
+
+    /// The file with this last block, if the way back from it is whole.
+    fn settled_at(
+        &mut self,
+        scan: &Scan,
+        briefs: &[Brief],
+        file_id: u64,
+        end: &Brief,
+    ) -> Result<Option<Settled>> {
+        if u64::from(end.index) >= self.store.layout.data_blocks() {
+            return Ok(None);
+        }
+        let state = FileState {
+            file_id,
+            tail: end.tail(),
+            ..FileState::default()
+        };
+        let steps = self.walk(&state)?;
+        if wrong_from(scan, briefs, file_id, &steps).is_some() {
+            return Ok(None);
+        }
+        let state = state_from(file_id, steps.iter().filter_map(Step::brief));
+        let settled = self.settle(&state)?;
+        Ok(is_sane(&settled.state, &self.store.layout).then_some(settled))
+    }
+
+    /// The first block on the way that is the file's own, but not full: the file was cut off there, in its place.
+    fn shortened_block(&mut self, known: &FileState, steps: &[Step]) -> Result<Option<Brief>> {
+        for (index, step) in steps.iter().enumerate() {
+            if !matches!(step.fate, Fate::Foreign) {
+                continue;
+            }
+            let found = self.look(step.address)?.filter(|header| {
+                let is_its = header.file_id == known.file_id && header.index == index as u32;
+                // A shortened last block keeps its number; another number is that of a later append.
+                let is_tail = header.index == known.tail.index;
+                let is_shortened = if is_tail {
+                    header.sequence == known.tail.sequence && header.fill < known.tail.fill
+                } else {
+                    usize::from(header.fill) < PAYLOAD_BYTES
+                };
+                is_its && is_shortened && header.sequence > 0
+            });
+            if let Some(header) = found {
+                return Ok(Some(Brief::of(&header)));
+            }
+        }
+        Ok(None)
+    }
+}
