@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 
 use base::block::DeviceError;
 use base::sim::{Random, SimDevice};
+use common::worn::Worn;
 use common::{content, options, read_file};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 use forge::{
-    ROOT_FRONTIER, SLOT_STATE, STATE_LANE_START, Worn, data_end, field, file_id, newest_root,
-    pieces, put_run, runs_of, set_free_list, slot_of, small, temporaries,
+    ROOT_FRONTIER, SLOT_STATE, STATE_LANE_START, data_end, field, file_id, newest_root, pieces,
+    put_run, runs_of, set_free_list, slot_of, small, temporaries,
 };
 
 /// A sector that the device itself gives up on is the usual form of decay: what is kept twice is then read
@@ -29,7 +30,7 @@ fn what_is_kept_twice_is_read_in_spite_of_a_bad_sector() {
                 read_only,
                 ..OpenOptions::default()
             };
-            let result = Store::open(Worn::with_bad_spots(device.clone(), bad..bad + 1), &chosen)
+            let result = Store::open(Worn::new(device.clone(), bad..bad + 1), &chosen)
                 .and_then(|mut store| Ok((store.stat("a")?, store.stat("b")?)));
             if let Err(error) = result {
                 failures.push(format!("block {bad} unreadable: {error}"));
@@ -46,7 +47,7 @@ fn bad_sectors_in_the_free_list_do_not_wreck_the_store() {
     let mut device = small();
     let pieces: Vec<_> = (0..56).map(|number| (240 + 4 * number, 4, 99)).collect();
     set_free_list(&mut device, &pieces, 0);
-    let mut bad = Worn::with_bad_spots(device, 240..464);
+    let mut bad = Worn::new(device, 240..464);
     let mut failures = 0;
     let mut store = Store::open(&mut bad, &OpenOptions::default()).unwrap();
     for number in 0..3 {
@@ -160,7 +161,7 @@ fn one_bad_run_among_the_freed_ones_stops_nothing() {
                     device.inject_bit_rot(start, 999);
                 }
                 let bad = (!rots).then_some(start);
-                let mut worn = Worn::with_bad_spots(device, bad);
+                let mut worn = Worn::new(device, bad);
                 let mut store = Store::open(worn, &OpenOptions::default()).unwrap();
                 use_space(&mut store, &mut files, &context);
                 compare(&mut store, &files, &context);
@@ -188,7 +189,7 @@ fn bad_runs_alone_stop_what_needs_space_and_nothing_else() {
         .filter(|piece| piece.2 != 0)
         .collect();
     set_free_list(&mut device, &chains, 0);
-    let mut worn = Worn::with_bad_spots(device, spots);
+    let mut worn = Worn::new(device, spots);
     let mut store = Store::open(&mut worn, &OpenOptions::default()).unwrap();
     let mut refused = 0;
     for number in 0..4 {
@@ -242,7 +243,7 @@ fn a_deleted_file_with_bad_spots_gives_room_at_once() {
     cases.push(filled);
     for bad in cases {
         let context = format!("{bad:?}");
-        let mut worn = Worn::with_bad_spots(original.clone(), bad);
+        let mut worn = Worn::new(original.clone(), bad);
         let mut store = Store::open(&mut worn, &OpenOptions::default()).unwrap();
         let before = read_file(&mut store, "two").unwrap();
         store
@@ -272,7 +273,7 @@ fn a_replacement_that_cannot_be_undone_is_the_only_one() {
     forge::change(&mut device, root, |block| {
         forge::set_field(block, forge::ROOT_ANNOUNCED, 4, 0);
     });
-    let mut worn = Worn::with_bad_spots(device, 240..484);
+    let mut worn = Worn::new(device, 240..484);
     let mut store = Store::open(&mut worn, &OpenOptions::default()).unwrap();
     let mut failures = 0;
     for number in 0..4 {

@@ -12,10 +12,10 @@ use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 use forge::format::{Block, Kind};
 use forge::{
     BUCKET_ENTRIES, DATA_BEFORE_START, DATA_BEFORE_USED, DATA_LANE, DATA_RUN_BLOCKS,
-    DATA_RUN_START, ENTRY_NAME, ENTRY_STATE, Piece, ROOT_ANNOUNCED, ROOT_FRONTIER, ROOT_SLOTS,
-    SLOT_BYTES, SLOT_STATE, STATE_CLOSED_BLOCKS, STATE_FILE, STATE_LANE_BLOCKS, STATE_LANE_START,
-    Worn, change, data_end, entry_of, exercise, field, file_id, newest_root, put_list, put_run,
-    runs_of, seal, set_field, set_free_list, settled, slot_of, small,
+    DATA_RUN_START, ENTRY_NAME, ENTRY_STATE, Limited, Piece, ROOT_ANNOUNCED, ROOT_FRONTIER,
+    ROOT_SLOTS, SLOT_BYTES, SLOT_STATE, STATE_CLOSED_BLOCKS, STATE_FILE, STATE_LANE_BLOCKS,
+    STATE_LANE_START, change, data_end, entry_of, exercise, field, file_id, newest_root, put_list,
+    put_run, runs_of, seal, set_field, set_free_list, settled, slot_of, small,
 };
 
 #[test]
@@ -26,7 +26,8 @@ fn a_check_walks_each_circle_once() {
     put_list(&mut device, 408, 408, &[(400, 4, 99); 36]);
     set_free_list(&mut device, &[(400, 4, 99); 50], 408);
     let blocks = device.geometry().block_count;
-    let mut store = Store::open(Worn::new(device, 20 * blocks), &OpenOptions::default()).unwrap();
+    let mut store =
+        Store::open(Limited::new(device, 20 * blocks), &OpenOptions::default()).unwrap();
     let report = store.check().unwrap();
     assert!(!report.is_clean());
     assert_eq!(report.files, 2);
@@ -63,7 +64,7 @@ fn crowded() -> SimDevice {
 /// Writes files until nothing fits any more, with calls that spill and take back lists, and reads everything back:
 /// what was acknowledged, now or before, must be there, whatever the root says is free.
 fn fill_and_compare(device: SimDevice, context: &str) {
-    let mut worn = Worn::new(device.clone(), 400 * device.geometry().block_count);
+    let mut worn = Limited::new(device.clone(), 400 * device.geometry().block_count);
     let mut store = Store::open(&mut worn, &OpenOptions::default()).unwrap();
     let mut files = BTreeMap::new();
     let mut names = Vec::new();
@@ -484,7 +485,7 @@ fn forged_lists_of_runs_lead_nowhere() {
 
 fn cut_off_and_delete(device: SimDevice, random: &mut Random, context: &str) {
     let reads_max = 100 * device.geometry().block_count;
-    let mut worn = Worn::new(device, reads_max);
+    let mut worn = Limited::new(device, reads_max);
     let mut store = Store::open(&mut worn, &OpenOptions::default()).unwrap();
     let other = read_file(&mut store, "b").unwrap();
     let file = store.open_file("a").unwrap();
