@@ -13,9 +13,9 @@
 //! and in one process, as long as any connection needs it.
 //!
 //! **Files:** `abi.rs` SQLite's interface, `extension.rs` entry point and SQL function, `vfs.rs` methods on names,
-//! `file.rs` methods on open files, `registry.rs` open images, `image.rs` one of them, `files.rs` its files and
-//! `waiting.rs` what waits to be written to them, `locks.rs` locks and shared memory, `failure.rs` result codes and
-//! messages.
+//! `file.rs` methods on open files, `registry.rs` open images, `image.rs` one of them, `files.rs` its files,
+//! `waiting.rs` what waits to be written to them and `files/puts.rs` when it is, `locks.rs` locks and shared memory,
+//! `failure.rs` result codes and messages.
 
 pub mod abi;
 mod extension;

@@ -18,6 +18,8 @@ pub(crate) struct Held {
     pub(crate) is_whole_journal: bool,
     /// The store had no room for it; SQLite knows, and has not gone on with the transaction since.
     pub(crate) was_refused: bool,
+    /// And it was told so where it can only take the transaction back.
+    pub(crate) is_given_up: bool,
 }
 
 impl Held {
@@ -29,6 +31,7 @@ impl Held {
             is_synced: false,
             is_whole_journal: false,
             was_refused: false,
+            is_given_up: false,
         }
     }
 
@@ -50,6 +53,7 @@ impl Held {
         self.bytes[start..end].copy_from_slice(data);
         self.is_synced = false;
         self.was_refused = false;
+        self.is_given_up = false;
         true
     }
 
