@@ -251,7 +251,9 @@ fn run_text(flash: &Run, paper: &Run) -> String {
 }
 
 fn goals(run: &Run) -> String {
-    let mut out = "| case | figure | measured | at most | | the device's floor |\n|---|---|---|---|---|---|\n".to_owned();
+    let mut out = "| case | figure | measured | at most | | the device's floor |\n\
+                   |---|---|---|---|---|---|\n"
+        .to_owned();
     let judged = |row: &&Value| row["goal"].is_number();
     let verdict = |row: &Value| {
         if row["met"] == true {

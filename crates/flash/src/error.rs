@@ -7,7 +7,7 @@ use base::error::Code;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {
-    /// Both copies of the superblock.
+    /// Every copy of the superblock.
     Superblock,
     /// Every commit record.
     Record,

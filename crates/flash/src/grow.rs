@@ -14,7 +14,7 @@ use crate::layout::{
     FormatOptions, Layout, RECORD_PLACE_BLOCKS, SUPERBLOCK_FIRST, SUPERBLOCK_NEAR, superblock_far,
 };
 use crate::root::ImageReferences;
-use crate::store::{OpenOptions, Store, read_superblock};
+use crate::store::{OpenOptions, Store, is_readable, read_superblock};
 
 /// What growing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +121,29 @@ fn grown(old: &Layout, geometry: Geometry) -> Result<Layout> {
     } else {
         old.clone()
     })
+}
+
+impl<D: BlockDevice> Store<D> {
+    /// Makes all copies of the superblock say what the first of them says, so that damage to it cannot make the store
+    /// another size. They differ after growth that was interrupted, and after damage.
+    pub(crate) fn settle_superblocks(&mut self) -> Result<()> {
+        write_superblocks(&mut self.device, &self.layout)?;
+        let end = superblock_far(self.device.geometry().block_count);
+        if end == superblock_far(self.layout.block_count) {
+            return Ok(());
+        }
+        // Behind the end of the store: what a growth has left that did not get far, or nothing of ours.
+        let geometry = self.device.geometry();
+        let block = self.scratch.block_mut(0);
+        let left = is_readable(self.device.read(end, block))?
+            && Layout::decode(block, geometry).is_ok_and(|left| left.uuid == self.layout.uuid);
+        if left {
+            block.fill(0);
+            self.device.write(end, block)?;
+            self.device.flush()?;
+        }
+        Ok(())
+    }
 }
 
 /// Makes the copies of the superblock say `layout`, the first one first.

@@ -235,6 +235,7 @@ impl<D: BlockDevice> Store<D> {
         store.root.record_sequence = written;
         if !store.read_only {
             store.drop_claimed_announcement();
+            store.settle_superblocks()?;
         }
         Ok(store)
     }

@@ -8,8 +8,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use base::sim::Random;
-use common::flat::Flat;
+use base::sim::{FlatDevice, Random};
 use common::{Operation, Weights, options, read_file};
 use flash::{Error, FileHandle, OpenOptions, Store};
 
@@ -77,13 +76,13 @@ fn name_of(number: usize) -> String {
     format!("{number}-{}", "n".repeat(length))
 }
 
-fn open(store: &mut Store<Flat>, tally: &mut Tally, name: &str) -> Option<FileHandle> {
+fn open(store: &mut Store<FlatDevice>, tally: &mut Tally, name: &str) -> Option<FileHandle> {
     tally.count("open_file", || store.open_file(name)).ok()
 }
 
 /// One call of a workload; a call on a file by a handle that is opened for it.
 fn run(
-    store: &mut Store<Flat>,
+    store: &mut Store<FlatDevice>,
     tally: &mut Tally,
     operation: &Operation,
     buffer: &mut [u8],
@@ -150,7 +149,7 @@ fn no_call_allocates_once_the_store_is_open() {
     let mut full = 0;
     // Roomy, and so small that it is full most of the time; more files than the root has slots.
     for (device_blocks, files, long_max) in [(16_384, 60, 30_000), (240, 60, 40_000)] {
-        let store = Store::format(Flat::new(device_blocks), &options(80)).unwrap();
+        let store = Store::format(FlatDevice::new(device_blocks), &options(80)).unwrap();
         let options = OpenOptions {
             open_files_max: 16,
             ..OpenOptions::default()

@@ -4,9 +4,8 @@
 mod common;
 
 use base::block::BlockDevice;
-use base::sim::{Random, SimDevice};
+use base::sim::{FlatDevice, Random, SimDevice};
 use common::bounds_of::bound_of;
-use common::flat::Flat;
 use common::medium::free_list;
 use common::meter::Meter;
 use common::{Files, Operation, Weights, content, options};
@@ -204,7 +203,7 @@ fn a_block_append_never_costs_much_with_a_hundred_files_at_any_fill() {
 #[test]
 fn ten_thousand_deletions_in_a_row_cost_the_same_each() {
     const FILES: usize = 10_000;
-    let store = Store::format(Flat::new(160_000), &options(FILES as u64)).unwrap();
+    let store = Store::format(FlatDevice::new(160_000), &options(FILES as u64)).unwrap();
     let mut store = Store::open(store.close().unwrap(), &many_open()).unwrap();
     let mut random = Random::new(3);
     let mut meter = Meter::default();
@@ -259,7 +258,7 @@ fn ten_thousand_deletions_in_a_row_cost_the_same_each() {
 #[test]
 fn truncations_and_renames_in_a_row_stay_within_their_bounds() {
     const FILES: usize = 2000;
-    let store = Store::format(Flat::new(60_000), &options(FILES as u64)).unwrap();
+    let store = Store::format(FlatDevice::new(60_000), &options(FILES as u64)).unwrap();
     let mut store = Store::open(store.close().unwrap(), &many_open()).unwrap();
     let mut random = Random::new(4);
     let mut meter = Meter::default();
@@ -398,7 +397,7 @@ fn an_append_that_finds_nothing_but_a_deleted_file_costs_what_every_append_costs
 }
 
 /// Reads of blocks that opening a file by its name costs: the 99th percentile and the most.
-fn open_reads(store: &mut Store<Flat>, count: usize) -> (u64, u64) {
+fn open_reads(store: &mut Store<FlatDevice>, count: usize) -> (u64, u64) {
     let mut random = Random::new(count as u64);
     let mut costs: Vec<u64> = (0..10_000)
         .map(|_| {
@@ -423,7 +422,7 @@ fn opening_by_name_reads_as_much_among_a_million_files_as_among_a_hundred() {
             name_bytes_max: 16,
             ..options(count as u64)
         };
-        let mut store = Store::format(Flat::new(140_000), &options).unwrap();
+        let mut store = Store::format(FlatDevice::new(140_000), &options).unwrap();
         let mut meter = Meter::default();
         for number in 0..count {
             let limit = create_goal(&store);
@@ -453,7 +452,7 @@ fn opening_by_name_reads_as_much_among_a_million_files_as_among_a_hundred() {
 /// A cold random read in a file of n blocks follows at most ceil(log2 n) pointers, and reads each block once.
 #[test]
 fn a_cold_random_read_is_logarithmic() {
-    let store = Store::format(Flat::new(40_000), &options(4)).unwrap();
+    let store = Store::format(FlatDevice::new(40_000), &options(4)).unwrap();
     let mut store = Store::open(store.close().unwrap(), &OpenOptions::default()).unwrap();
     let file = store.create("long").unwrap();
     let chunk = vec![3; 64 * PAYLOAD_BYTES];

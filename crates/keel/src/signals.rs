@@ -9,9 +9,17 @@ extern "C" fn note(_signal: libc::c_int) {
     STOP.fetch_add(1, Ordering::Relaxed);
 }
 
-/// From now on the three signals set the flag instead of ending the process.
+/// From now on the three signals set the flag instead of ending the process; except those that whoever started it wants
+/// to be ignored, as `nohup` does with SIGHUP.
 pub(crate) fn catch_stop() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: all zero is a valid `sigaction`, and the call only writes to it.
+        let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: `before` is valid for the call; a null pointer changes nothing.
+        unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut before) };
+        if before.sa_sigaction == libc::SIG_IGN {
+            continue;
+        }
         // SAFETY: all zero is a valid `sigaction`; its handler is then set.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         let handler: extern "C" fn(libc::c_int) = note;

@@ -5,6 +5,7 @@ mod common;
 use common::{TempDir, keel, ok, one_line, signal, wait_until};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 /// The demo with its temporary files in a directory that the test can look into.
@@ -149,9 +150,14 @@ fn a_directory_that_is_given_keeps_the_store() {
 
 /// Starts a long run and waits until readings flow.
 fn running(dir: &TempDir) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut child = demo(dir, &["--headless", "--seconds", "300", "--speed", "1"])
-        .spawn()
-        .unwrap();
+    started(
+        dir,
+        demo(dir, &["--headless", "--seconds", "300", "--speed", "1"]),
+    )
+}
+
+fn started(dir: &TempDir, mut command: Command) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child = command.spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     while !line.contains("readings/s") {
@@ -175,6 +181,27 @@ fn sigterm_ends_a_run_in_order() {
         assert!(text.contains("0 missing, 0 altered"), "{text}");
         assert!(dir.entries().is_empty(), "{:?}", dir.entries());
     }
+}
+
+#[test]
+fn a_signal_that_nohup_has_switched_off_stays_off() {
+    let dir = TempDir::new();
+    let mut command = demo(&dir, &["--headless", "--seconds", "300", "--speed", "1"]);
+    // SAFETY: between fork and exec a plain system call, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGHUP, libc::SIG_IGN);
+            Ok(())
+        })
+    };
+    let (mut child, out) = started(&dir, command);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = u64::from_str_radix(ignored.unwrap().trim(), 16).unwrap();
+    assert_eq!(ignored & 1, 1, "SIGHUP is still ignored");
+    signal(&child, libc::SIGTERM);
+    drop(out);
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]
