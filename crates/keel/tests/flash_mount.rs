@@ -459,7 +459,13 @@ fn a_killed_mount_loses_no_synced_byte() {
     for kill in 0..KILLS {
         let mut mount = Mount::start(&dir, &image, &[]);
         for entry in std::fs::read_dir(&mount.directory).unwrap() {
-            std::fs::remove_file(entry.unwrap().path()).unwrap();
+            let path = entry.unwrap().path();
+            let removed = std::fs::remove_file(&path);
+            assert!(
+                removed.is_ok(),
+                "kill {kill}: {}: {removed:?}",
+                path.display()
+            );
         }
         let promises = Arc::new(Promises::default());
         let writers = start(&mount.directory, &promises);
