@@ -114,6 +114,8 @@ const CREATE: Bound = LOOKUP
 const DELETE: Bound = CREATE.plus(READ);
 /// A record with two images cannot spill a list: after many such calls in a row one makes room by a record of its own.
 const ROOM: Bound = READ.plus(RECORD).plus(SPILL).plus(FLUSH);
+/// A record with as many data blocks as it holds.
+const OVERWRITE_RECORD: Bound = RECORD.plus(DATA_IMAGE.times(IMAGES_MAX as u64)).plus(FLUSH);
 const RENAME: Bound = DELETE.plus(LOOKUP).plus(TABLE_IMAGE).plus(ROOM);
 
 /// The bounds of a store, functions of its format parameters alone.
@@ -175,18 +177,11 @@ impl Bounds {
     /// `write_at` of `bytes` bytes within a file.
     #[must_use]
     pub fn overwrite(&self, bytes: u64) -> Bound {
-        let payload = PAYLOAD_BYTES as u64;
-        let blocks = if bytes == 0 {
-            0
-        } else {
-            (bytes - 1).div_ceil(payload) + 1
-        };
         let piece = self
             .seek()
             .plus(READ.times(IMAGES_MAX as u64 - 1))
-            .plus(RECORD)
-            .plus(DATA_IMAGE.times(IMAGES_MAX as u64))
-            .plus(FLUSH);
+            .plus(OVERWRITE_RECORD);
+        let blocks = blocks_touched(bytes);
         piece.times(blocks.div_ceil(IMAGES_MAX as u64)).plus(FLUSH)
     }
 
@@ -197,6 +192,45 @@ impl Bounds {
         let group = GROUP_BLOCKS_MAX as u64 * PAYLOAD_BYTES as u64;
         let pieces = 2 * gap.div_ceil(group);
         self.append(bytes).plus(APPEND_MORE.times(pieces))
+    }
+
+    /// `write_pieces_nosync` or `write_pieces_at_once` to a file of `length` bytes, of pieces that begin at these
+    /// offsets and have so many bytes.
+    #[must_use]
+    pub fn write_pieces(&self, length: u64, pieces: &[(u64, u64)]) -> Bound {
+        let images = IMAGES_MAX as u64;
+        let (mut blocks, mut loads) = (0, 0);
+        let mut end = length;
+        let mut bound = FLUSH;
+        for (offset, bytes) in pieces {
+            let touched = blocks_touched(length.saturating_sub(*offset).min(*bytes));
+            blocks += touched;
+            loads += touched.div_ceil(images);
+            // Behind the end that the file had, this is one write after the other.
+            let (from, to) = (length.max(*offset), offset.saturating_add(*bytes));
+            if from < to.min(end) {
+                bound = bound.plus(self.overwrite(to.min(end) - from));
+            }
+            if to > end && *bytes > 0 {
+                let gap = from.saturating_sub(end);
+                bound = bound.plus(self.write_beyond(gap, to - from.max(end)));
+                end = to;
+            }
+        }
+        if end > length {
+            // At once: nothing is appended before it is known that the rest is not too much.
+            loads *= 2;
+        }
+        let records = blocks.div_ceil(images);
+        // Each further record begins with a look at the blocks that found no room in the one before. Blocks whose
+        // places are known are read in one request, in vain if they have moved.
+        let load = self
+            .seek()
+            .plus(READ.times(images - 1))
+            .plus(Bound::new(1, images, 0, 0, 0));
+        bound
+            .plus(load.times(loads + records.saturating_sub(1)))
+            .plus(OVERWRITE_RECORD.times(records))
     }
 
     /// `truncate` to a length that is shorter by `bytes` bytes: finding the new end, and a read for each run of blocks
@@ -287,6 +321,8 @@ impl Bounds {
     #[must_use]
     pub fn rows(&self) -> Vec<(String, Bound)> {
         let atomic = crate::APPEND_ATOMIC_BYTES_MAX as u64;
+        let apart = 100_000;
+        let three = [(0, 28), (apart, 28), (2 * apart, 28)];
         vec![
             ("open, stat".to_owned(), self.open()),
             ("create".to_owned(), self.create()),
@@ -304,6 +340,10 @@ impl Bounds {
                 self.overwrite(4096),
             ),
             (
+                "write 28 bytes to each of three places within a file".to_owned(),
+                self.write_pieces(3 * apart, &three),
+            ),
+            (
                 "write 4096 bytes, 4096 behind the end".to_owned(),
                 self.write_beyond(4096, 4096),
             ),
@@ -315,6 +355,15 @@ impl Bounds {
             ("open the store, recovery included".to_owned(), self.mount()),
             ("close the store".to_owned(), self.close()),
         ]
+    }
+}
+
+/// Blocks that `bytes` bytes within a file touch at most.
+fn blocks_touched(bytes: u64) -> u64 {
+    if bytes == 0 {
+        0
+    } else {
+        (bytes - 1).div_ceil(PAYLOAD_BYTES as u64) + 1
     }
 }
 

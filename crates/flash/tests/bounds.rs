@@ -22,7 +22,7 @@ fn metered(
     let weights = Weights {
         reopen: 0,
         sync: 2,
-        ..Weights::ALL
+        ..Weights::WITH_PIECES
     };
     let operation = weights.draw(random, files, names, 60_000);
     let bounds = store.bounds();

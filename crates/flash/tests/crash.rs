@@ -21,7 +21,12 @@
 //!   zeros, then the data behind it by a prefix.
 //! - **`truncate`** to less: the old length or the new, all bytes below it as they were. To more: a prefix of the
 //!   zeros.
-//! - **`append_nosync`, `write_at_nosync`** that had returned, with no durable call after them: each file for
+//! - **`write_pieces_at_once`**: what makes the file longer comes first, as by `write_at_nosync` one piece after the
+//!   other; then all that lies within, all or nothing. That it did nothing leaves nothing. Once it has returned it is
+//!   durable if it changed anything within.
+//! - **`write_pieces_nosync`**: the same, but of what lies within there are the changed blocks up to the third, or the
+//!   sixth and so on.
+//! - **`append_nosync`, `write_at_nosync`, `write_pieces_nosync`** that had returned, with no durable call after them: each file for
 //!   itself holds what it held after some number of these calls, in the order in which they were made, the last of
 //!   them perhaps in part if it is not atomic (as above). A store may make
 //!   them durable at once. A durable call that was running on the same file comes after all of them.
@@ -38,10 +43,12 @@ use std::sync::Arc;
 
 use common::crash::{Scenario, Tally, explore, report, spills_over_older_lists};
 use common::oracle::{Ledger, is_between};
+use common::pieces::Pieces;
 use common::random_scenarios::random_scenario;
 use common::scenarios::{appending, cutting, spilling, spilling_again, unsynced, writing};
+use common::scenarios_of_pieces::in_pieces;
 use common::{Files, Operation};
-use flash::{APPEND_ATOMIC_BYTES_MAX, OVERWRITE_ATOMIC_BYTES_MAX};
+use flash::{APPEND_ATOMIC_BYTES_MAX, OVERWRITE_ATOMIC_BYTES_MAX, PAYLOAD_BYTES};
 
 /// Runs hand-made scenarios.
 fn run(name: &str, scenarios: &[Scenario], states_min: u64) {
@@ -91,6 +98,11 @@ fn lists_spilled_over_older_ones_survive_a_cut_at_every_write() {
 #[test]
 fn unsynced_calls_survive_a_cut_at_every_write() {
     run("unsynced calls", &unsynced(), 6000);
+}
+
+#[test]
+fn pieces_survive_a_cut_at_every_write() {
+    run("pieces", &in_pieces(), 1000);
 }
 
 /// Distinct states in each of the four tests below; together with those above at least 200,000.
@@ -272,6 +284,55 @@ fn the_judge_knows_which_calls_are_atomic() {
         found.extend_from_slice(&[2; 5000]);
         assert_ne!(is_between(&call, &old, &found), is_atomic, "{length}");
     }
+}
+
+#[test]
+fn the_judge_knows_what_pieces_may_leave() {
+    let old = vec![1_u8; 10 * PAYLOAD_BYTES];
+    let piece = |block: usize| ((block * PAYLOAD_BYTES) as u64, vec![2; 10]);
+    let with = |blocks: &[usize], added: usize| {
+        let mut found = old.clone();
+        for block in blocks {
+            found[block * PAYLOAD_BYTES..][..10].fill(2);
+        }
+        found.resize(old.len() + added, 2);
+        found
+    };
+    let name = || "a".to_owned();
+    // In the order of the blocks, not of the pieces; and one that changes nothing does not count.
+    let same = (7 * PAYLOAD_BYTES as u64, vec![1; 10]);
+    let three = vec![piece(5), piece(0), same, piece(8)];
+    let mut four = three.clone();
+    four.push(piece(9));
+    let mut longer = three.clone();
+    longer.push((old.len() as u64 - 10, [vec![1; 10], vec![2; 100]].concat()));
+    let at_once = |pieces: &Pieces| Operation::WritePiecesAtOnce(name(), pieces.clone());
+    let one_by_one = |pieces: &Pieces| Operation::WritePiecesNosync(name(), pieces.clone());
+    for (call, blocks, added, is_right) in [
+        (at_once(&three), [].as_slice(), 0, true),
+        (at_once(&three), &[0, 5, 8], 0, true),
+        (at_once(&three), &[0], 0, false),
+        (at_once(&three), &[0, 5], 0, false),
+        (at_once(&three), &[0, 5, 8, 9], 0, false),
+        (at_once(&four), &[], 0, true),
+        (at_once(&four), &[0, 5, 8], 0, false),
+        (at_once(&four), &[0, 5, 8, 9], 0, false),
+        (at_once(&longer), &[], 50, true),
+        (at_once(&longer), &[], 100, true),
+        (at_once(&longer), &[0, 5, 8], 100, true),
+        (at_once(&longer), &[0, 5, 8], 0, false),
+        (at_once(&longer), &[0, 5], 100, false),
+        (one_by_one(&four), &[0, 5, 8], 0, true),
+        (one_by_one(&four), &[0, 5, 8, 9], 0, true),
+        (one_by_one(&four), &[0, 5], 0, false),
+        (one_by_one(&four), &[9], 0, false),
+        (one_by_one(&longer), &[0, 5, 8], 50, false),
+    ] {
+        let found = with(blocks, added);
+        let judged = is_between(&call, &old, &found);
+        assert_eq!(judged, is_right, "{}: {blocks:?} {added}", call.brief());
+    }
+    assert!(at_once(&three).is_durable_on(&old) && !at_once(&four).is_durable_on(&old));
 }
 
 fn files(contents: &[(&str, &[u8])]) -> Files {

@@ -28,7 +28,11 @@ fn step<C: Content>(
     context: &str,
 ) -> Result<(), Error> {
     let free = store.statistics().blocks_free;
-    let result = operation.run_with(store, kept);
+    let answer = operation.answer_with(store, kept);
+    if let (Ok(done), Some(name)) = (&answer, operation.changed_file()) {
+        assert_eq!(*done, operation.is_done(model[name].bytes()), "{context}");
+    }
+    let result = answer.map(drop);
     assert!(
         outcome_is_right(operation, model, &result),
         "{context}: {result:?}"
@@ -118,6 +122,8 @@ const PLAIN: Weights = Weights {
     write_at_nosync: 0,
     sync: 0,
     reopen: 1,
+    write_pieces_nosync: 0,
+    write_pieces_at_once: 0,
 };
 
 /// Mostly changes of what is there.
@@ -125,6 +131,8 @@ const EDITING: Weights = Weights {
     rename: 6,
     write_at: 16,
     truncate: 16,
+    write_pieces_nosync: 10,
+    write_pieces_at_once: 20,
     ..Weights::ALL
 };
 
@@ -132,7 +140,7 @@ const EDITING: Weights = Weights {
 fn few_files_on_a_roomy_store() {
     for seed in 0..8 {
         run(seed, 8192, 6, 600, 200_000, PLAIN);
-        run(seed, 8192, 6, 600, 200_000, Weights::ALL);
+        run(seed, 8192, 6, 600, 200_000, Weights::WITH_PIECES);
         run(seed, 8192, 6, 600, 100_000, EDITING);
     }
 }
@@ -141,7 +149,7 @@ fn few_files_on_a_roomy_store() {
 fn more_files_than_slots() {
     for seed in 100..103 {
         run(seed, 16384, 90, 1500, 30_000, PLAIN);
-        run(seed, 16384, 90, 1500, 30_000, Weights::ALL);
+        run(seed, 16384, 90, 1500, 30_000, Weights::WITH_PIECES);
         run(seed, 16384, 90, 1500, 30_000, EDITING);
     }
 }
@@ -150,7 +158,7 @@ fn more_files_than_slots() {
 fn a_store_that_is_full_most_of_the_time() {
     for seed in 200..206 {
         run(seed, 320, 24, 1500, 120_000, PLAIN);
-        run(seed, 320, 24, 1500, 120_000, Weights::ALL);
+        run(seed, 320, 24, 1500, 120_000, Weights::WITH_PIECES);
         run(seed, 320, 24, 1500, 60_000, EDITING);
     }
 }
@@ -246,7 +254,7 @@ fn blocks_do_not_leak_however_often_files_shrink_grow_and_change() {
             reopen: 0,
             rename: 0,
             truncate: 12,
-            ..Weights::ALL
+            ..Weights::WITH_PIECES
         };
         for number in 0..4000 {
             let mut operation = weights.draw(&mut random, &model, files, long_max);
@@ -413,6 +421,8 @@ fn renaming_refuses_what_it_should() {
         store.rename(name, "b"),
         store.write_at(file, 0, b"2"),
         store.write_at_nosync(file, 0, b"2"),
+        store.write_pieces_nosync(file, &[(0, b"2")]),
+        store.write_pieces_at_once(file, &[(0, b"2")]).map(drop),
         store.append_nosync(file, b"2"),
         store.truncate(file, 0),
         store.sync(),
@@ -433,6 +443,10 @@ fn what_no_file_can_hold_is_refused() {
         let refused = [
             store.write_at(file, offset, b"data"),
             store.write_at_nosync(file, offset, b"data"),
+            store.write_pieces_nosync(file, &[(0, b"x"), (offset, b"data")]),
+            store
+                .write_pieces_at_once(file, &[(0, b"x"), (offset, b"data")])
+                .map(drop),
             store.truncate(file, offset),
         ];
         for (call, result) in refused.iter().enumerate() {
@@ -510,7 +524,7 @@ fn calls() -> impl Strategy<Value = Vec<Drawn>> {
         ]),
     ];
     let call =
-        (0..13_u8, 0..4_usize, length, 0..300_u16).prop_map(|(kind, file, length, place)| Drawn {
+        (0..15_u8, 0..4_usize, length, 0..300_u16).prop_map(|(kind, file, length, place)| Drawn {
             kind,
             file,
             length,
@@ -540,6 +554,8 @@ fn operation_of(drawn: &Drawn, number: usize, model: &Model) -> Operation {
         9 => Operation::Truncate(name, (usize::from(drawn.place) % 12 * PAYLOAD_BYTES) as u64),
         10 => Operation::AppendNosync(name, data),
         11 => Operation::WriteAtNosync(name, place, data),
+        12 => Operation::WritePiecesNosync(name, vec![(0, vec![1]), (place, data)]),
+        13 => Operation::WritePiecesAtOnce(name, vec![(0, vec![2]), (place, data)]),
         _ => Operation::Sync,
     }
 }

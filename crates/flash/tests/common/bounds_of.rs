@@ -29,6 +29,12 @@ pub fn bound_of<C: Content>(
             ("write across", bounds.overwrite(within).plus(rest))
         }
     };
+    let places = |pieces: &[(u64, Vec<u8>)]| -> Vec<(u64, u64)> {
+        let each = pieces
+            .iter()
+            .map(|(offset, data)| (*offset, data.len() as u64));
+        each.collect()
+    };
     match operation {
         Operation::Create(_) => ("create", bounds.create()),
         Operation::Append(_, data) => ("append", bounds.append(data.len() as u64)),
@@ -41,6 +47,14 @@ pub fn bound_of<C: Content>(
             let (_, bound) = write(*offset, data.len() as u64);
             ("write nosync", bound)
         }
+        Operation::WritePiecesNosync(_, pieces) => (
+            "write pieces nosync",
+            bounds.write_pieces(length, &places(pieces)),
+        ),
+        Operation::WritePiecesAtOnce(_, pieces) => (
+            "write pieces at once",
+            bounds.write_pieces(length, &places(pieces)),
+        ),
         Operation::Truncate(_, to) if *to > length => {
             ("lengthen", bounds.write_beyond(*to - length, 0))
         }

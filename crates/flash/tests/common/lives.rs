@@ -52,6 +52,8 @@ impl Mood {
             write_at_nosync: 1,
             sync: 1,
             reopen: 0,
+            write_pieces_nosync: 0,
+            write_pieces_at_once: 0,
         };
         match self {
             Self::Filling => Weights {

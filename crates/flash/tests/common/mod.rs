@@ -4,7 +4,6 @@
 
 pub mod bounds_of;
 pub mod crash;
-pub mod flat;
 pub mod handles;
 pub mod lives;
 pub mod machine;
@@ -12,11 +11,13 @@ pub mod medium;
 pub mod meter;
 pub mod operation;
 pub mod oracle;
+pub mod pieces;
 pub mod random_scenarios;
 pub mod recorder;
 pub mod records;
 pub mod repaired;
 pub mod scenarios;
+pub mod scenarios_of_pieces;
 pub mod totals;
 pub mod worn;
 

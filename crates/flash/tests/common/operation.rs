@@ -10,6 +10,7 @@ use flash::{
 };
 
 use super::handles::Kept;
+use super::pieces::{Pieces, borrowed, changed_blocks, put, random_pieces};
 
 /// Names to bytes: what a store should hold.
 pub type Model = BTreeMap<String, Vec<u8>>;
@@ -54,6 +55,8 @@ pub enum Operation {
     Truncate(String, u64),
     AppendNosync(String, Vec<u8>),
     WriteAtNosync(String, u64, Vec<u8>),
+    WritePiecesNosync(String, Pieces),
+    WritePiecesAtOnce(String, Pieces),
     Sync,
     /// Close the store in order and open it again.
     Reopen,
@@ -82,6 +85,8 @@ impl Operation {
             | Self::AppendNosync(name, _)
             | Self::WriteAt(name, ..)
             | Self::WriteAtNosync(name, ..)
+            | Self::WritePiecesNosync(name, _)
+            | Self::WritePiecesAtOnce(name, _)
             | Self::Truncate(name, _) => {
                 if let Some(content) = model.get_mut(name) {
                     self.change(content.edit());
@@ -104,6 +109,11 @@ impl Operation {
                 content[start..end].copy_from_slice(data);
             }
             Self::Truncate(_, length) => content.resize(*length as usize, 0),
+            Self::WritePiecesNosync(_, pieces) | Self::WritePiecesAtOnce(_, pieces)
+                if self.is_done(content) =>
+            {
+                put(pieces, content);
+            }
             _ => {}
         }
     }
@@ -119,7 +129,9 @@ impl Operation {
             | Self::WriteAt(name, ..)
             | Self::Truncate(name, _)
             | Self::AppendNosync(name, _)
-            | Self::WriteAtNosync(name, ..) => Some(name),
+            | Self::WriteAtNosync(name, ..)
+            | Self::WritePiecesNosync(name, _)
+            | Self::WritePiecesAtOnce(name, _) => Some(name),
             Self::Sync | Self::Reopen => None,
         }
     }
@@ -131,18 +143,44 @@ impl Operation {
             | Self::WriteAt(name, ..)
             | Self::Truncate(name, _)
             | Self::AppendNosync(name, _)
-            | Self::WriteAtNosync(name, ..) => Some(name),
+            | Self::WriteAtNosync(name, ..)
+            | Self::WritePiecesNosync(name, _)
+            | Self::WritePiecesAtOnce(name, _) => Some(name),
             _ => None,
         }
     }
 
     /// Whether everything written before is durable once the call has succeeded. Writing no bytes, or giving a
-    /// file the name it has, promises nothing.
+    /// file the name it has, promises nothing; for pieces see [`is_durable_on`](Self::is_durable_on).
     pub fn makes_durable(&self) -> bool {
         match self {
-            Self::AppendNosync(..) | Self::WriteAtNosync(..) => false,
+            Self::AppendNosync(..)
+            | Self::WriteAtNosync(..)
+            | Self::WritePiecesNosync(..)
+            | Self::WritePiecesAtOnce(..) => false,
             Self::Append(_, data) | Self::WriteAt(_, _, data) => !data.is_empty(),
             Self::Rename(from, to) => from != to,
+            _ => true,
+        }
+    }
+
+    /// As [`makes_durable`](Self::makes_durable), for a file that held `old`: pieces at once are durable if they
+    /// change something within it, by a record.
+    pub fn is_durable_on(&self, old: &[u8]) -> bool {
+        match self {
+            Self::WritePiecesAtOnce(_, pieces) => {
+                self.is_done(old) && !changed_blocks(old, pieces).is_empty()
+            }
+            _ => self.makes_durable(),
+        }
+    }
+
+    /// Whether the store does the call on a file that holds `old`, or says that it is too much at once.
+    pub fn is_done(&self, old: &[u8]) -> bool {
+        match self {
+            Self::WritePiecesAtOnce(_, pieces) => {
+                changed_blocks(old, pieces).len() <= AT_ONCE_BLOCKS_MAX
+            }
             _ => true,
         }
     }
@@ -154,12 +192,17 @@ impl Operation {
 
     /// As [`run`](Self::run), by a handle that is kept on the file if there is one.
     pub fn run_with<D: BlockDevice>(&self, store: &mut Store<D>, kept: &Kept) -> Result<(), Error> {
+        self.answer_with(store, kept).map(drop)
+    }
+
+    /// As [`run_with`](Self::run_with), with what the store answers: false if it has done nothing.
+    pub fn answer_with<D: BlockDevice>(
+        &self,
+        store: &mut Store<D>,
+        kept: &Kept,
+    ) -> Result<bool, Error> {
         match self {
-            Self::Create(name) => {
-                let file = store.create(name)?;
-                store.close_file(file);
-                Ok(())
-            }
+            Self::Create(name) => store.create(name).map(|file| store.close_file(file)),
             Self::Replace(name, data) => store.replace(name, data),
             Self::Delete(name) => store.delete(name),
             Self::Rename(from, to) => store.rename(from, to),
@@ -169,16 +212,19 @@ impl Operation {
             | Self::AppendNosync(name, _)
             | Self::WriteAt(name, ..)
             | Self::WriteAtNosync(name, ..)
+            | Self::WritePiecesNosync(name, _)
+            | Self::WritePiecesAtOnce(name, _)
             | Self::Truncate(name, _) => {
                 if let Some(file) = kept.of(name) {
-                    return self.run_on(store, file);
+                    return self.answer_on(store, file);
                 }
                 let file = store.open_file(name)?;
-                let result = self.run_on(store, file);
+                let answer = self.answer_on(store, file);
                 store.close_file(file);
-                result
+                return answer;
             }
         }
+        .map(|()| true)
     }
 
     /// Runs a call on the bytes of an open file.
@@ -187,14 +233,29 @@ impl Operation {
         store: &mut Store<D>,
         file: FileHandle,
     ) -> Result<(), Error> {
+        self.answer_on(store, file).map(drop)
+    }
+
+    fn answer_on<D: BlockDevice>(
+        &self,
+        store: &mut Store<D>,
+        file: FileHandle,
+    ) -> Result<bool, Error> {
         match self {
             Self::Append(_, data) => store.append(file, data),
             Self::AppendNosync(_, data) => store.append_nosync(file, data),
             Self::WriteAt(_, offset, data) => store.write_at(file, *offset, data),
             Self::WriteAtNosync(_, offset, data) => store.write_at_nosync(file, *offset, data),
+            Self::WritePiecesNosync(_, pieces) => {
+                borrowed(pieces, |pieces| store.write_pieces_nosync(file, pieces))
+            }
+            Self::WritePiecesAtOnce(_, pieces) => {
+                return borrowed(pieces, |pieces| store.write_pieces_at_once(file, pieces));
+            }
             Self::Truncate(_, length) => store.truncate(file, *length),
             _ => Ok(()),
         }
+        .map(|()| true)
     }
 
     /// Whether the store may refuse the call for want of free blocks.
@@ -208,6 +269,10 @@ impl Operation {
             Self::Append(..) | Self::AppendNosync(..) | Self::Replace(..) => true,
             Self::WriteAt(name, offset, data) | Self::WriteAtNosync(name, offset, data) => {
                 grows(name, offset + data.len() as u64)
+            }
+            Self::WritePiecesNosync(name, pieces) | Self::WritePiecesAtOnce(name, pieces) => {
+                let end = |(offset, data): &(u64, Vec<u8>)| offset + data.len() as u64;
+                pieces.iter().any(|piece| grows(name, end(piece)))
             }
             Self::Truncate(name, length) => grows(name, *length),
             Self::Create(_) | Self::Delete(_) | Self::Rename(..) | Self::Sync | Self::Reopen => {
@@ -226,10 +291,19 @@ impl Operation {
             Self::WriteAtNosync(name, offset, data) => {
                 format!("write-nosync {name} {} at {offset}", data.len())
             }
+            Self::WritePiecesNosync(name, pieces) | Self::WritePiecesAtOnce(name, pieces) => {
+                let at_once = matches!(self, Self::WritePiecesAtOnce(..));
+                let places = pieces.iter().map(|(offset, data)| (*offset, data.len()));
+                let places = places.collect::<Vec<_>>();
+                format!("write-pieces {name} {places:?} at once: {at_once}")
+            }
             other => format!("{other:?}"),
         }
     }
 }
+
+/// Blocks within a file that pieces at once may change.
+const AT_ONCE_BLOCKS_MAX: usize = 3;
 
 /// What to expect of a call that the model has judged possible or not.
 pub fn outcome_is_right<C: Content>(
@@ -361,10 +435,12 @@ pub struct Weights {
     pub write_at_nosync: u64,
     pub sync: u64,
     pub reopen: u64,
+    pub write_pieces_nosync: u64,
+    pub write_pieces_at_once: u64,
 }
 
 impl Weights {
-    /// Every call there is.
+    /// Every call there is, but for those on several pieces.
     pub const ALL: Self = Self {
         create: 3,
         append: 8,
@@ -377,6 +453,15 @@ impl Weights {
         write_at_nosync: 3,
         sync: 1,
         reopen: 1,
+        write_pieces_nosync: 0,
+        write_pieces_at_once: 0,
+    };
+
+    /// Every call there is.
+    pub const WITH_PIECES: Self = Self {
+        write_pieces_nosync: 5,
+        write_pieces_at_once: 8,
+        ..Self::ALL
     };
 
     /// A random call; places in a file are chosen by what the model holds of it.
@@ -399,6 +484,8 @@ impl Weights {
             self.write_at_nosync,
             self.sync,
             self.reopen,
+            self.write_pieces_nosync,
+            self.write_pieces_at_once,
         ];
         let mut ticket = random.below(weights.iter().sum());
         let kind = weights
@@ -446,6 +533,15 @@ impl Weights {
             6 => Operation::Truncate(existing, truncate_length(random, long, long_max)),
             7 => Operation::AppendNosync(existing, data(random)),
             9 => Operation::Sync,
+            11 | 12 => {
+                let old = model.get(&existing).map_or(&[][..], Content::bytes);
+                let pieces = random_pieces(random, old, long_max);
+                if kind == 11 {
+                    Operation::WritePiecesNosync(existing, pieces)
+                } else {
+                    Operation::WritePiecesAtOnce(existing, pieces)
+                }
+            }
             _ => Operation::Reopen,
         }
     }

@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flash::{APPEND_ATOMIC_BYTES_MAX, OVERWRITE_ATOMIC_BYTES_MAX};
+use flash::{APPEND_ATOMIC_BYTES_MAX, OVERWRITE_ATOMIC_BYTES_MAX, PAYLOAD_BYTES};
 
 use super::operation::{Files, Operation};
+use super::pieces::{changed_blocks, put};
 
 /// A call that has returned and need not be durable yet, with what it made of its file.
 #[derive(Clone)]
@@ -55,7 +56,8 @@ impl Ledger {
 
     /// The call has succeeded.
     pub fn returned(&mut self, call: &Operation) {
-        let durable = call.makes_durable();
+        let old = call.changed_file().and_then(|name| self.now.get(name));
+        let durable = old.map_or(call.makes_durable(), |old| call.is_durable_on(old));
         call.apply(&mut self.now);
         if durable {
             self.durable.clone_from(&self.now);
@@ -231,6 +233,9 @@ pub fn is_between(call: &Operation, old: &[u8], found: &[u8]) -> bool {
         Operation::WriteAt(_, offset, data) | Operation::WriteAtNosync(_, offset, data) => {
             is_between_write(*offset as usize, data, old, found)
         }
+        Operation::WritePiecesNosync(_, pieces) | Operation::WritePiecesAtOnce(_, pieces) => {
+            call.is_done(old) && is_between_pieces(pieces, old, found) || found == old
+        }
         Operation::Truncate(_, length) => {
             let length = *length as usize;
             if length <= old.len() {
@@ -290,6 +295,33 @@ fn is_between_write(offset: usize, data: &[u8], old: &[u8], found: &[u8]) -> boo
     (!whole || written == data.len())
         && found[offset..offset + written] == data[..written]
         && (found.len() > old.len() || found[behind..] == old[behind..])
+}
+
+/// What makes the file longer comes first, one piece after the other; then the blocks within that change, in their
+/// order and three at a time, which is at once if they are no more.
+fn is_between_pieces(pieces: &[(u64, Vec<u8>)], old: &[u8], found: &[u8]) -> bool {
+    let mut now = old.to_vec();
+    for (offset, data) in pieces {
+        let start = (*offset as usize).max(old.len());
+        let rest = data.get(start - *offset as usize..).unwrap_or_default();
+        if is_between_write(start, rest, &now, found) {
+            return true;
+        }
+        put(&[(start as u64, rest.to_vec())], &mut now);
+    }
+    let mut after = now.clone();
+    put(pieces, &mut after);
+    for record in changed_blocks(old, pieces).chunks(3) {
+        for block in record {
+            let start = block * PAYLOAD_BYTES;
+            let end = (start + PAYLOAD_BYTES).min(old.len());
+            now[start..end].copy_from_slice(&after[start..end]);
+        }
+        if found == now {
+            return true;
+        }
+    }
+    false
 }
 
 /// `file` as a model that shares its contents.

@@ -37,13 +37,13 @@ pub fn random_scenario(seed: u64) -> Scenario {
         ),
     };
     let weights = match random.index(4) {
-        0 | 1 => Weights::ALL,
+        0 | 1 => Weights::WITH_PIECES,
         // Files that shrink, grow and change in the middle.
         2 => Weights {
             write_at: 20,
             truncate: 20,
             append: 12,
-            ..Weights::ALL
+            ..Weights::WITH_PIECES
         },
         // Few calls are durable.
         _ => Weights {
@@ -51,8 +51,9 @@ pub fn random_scenario(seed: u64) -> Scenario {
             write_at: 2,
             append_nosync: 30,
             write_at_nosync: 10,
+            write_pieces_nosync: 15,
             sync: 3,
-            ..Weights::ALL
+            ..Weights::WITH_PIECES
         },
     };
     let mut expected = Files::new();

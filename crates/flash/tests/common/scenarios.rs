@@ -5,13 +5,13 @@ use flash::{APPEND_ATOMIC_BYTES_MAX, OVERWRITE_ATOMIC_BYTES_MAX, PAYLOAD_BYTES};
 use super::crash::Scenario;
 use super::operation::Operation;
 
-fn bytes(length: usize, tag: u8, step: u8) -> Vec<u8> {
+pub fn bytes(length: usize, tag: u8, step: u8) -> Vec<u8> {
     (0..length)
         .map(|index| tag ^ (index as u8).wrapping_mul(step) ^ (index >> 8) as u8)
         .collect()
 }
 
-fn create(name: &str) -> Operation {
+pub fn create(name: &str) -> Operation {
     Operation::Create(name.to_owned())
 }
 
@@ -23,11 +23,11 @@ fn rename(from: &str, to: &str) -> Operation {
     Operation::Rename(from.to_owned(), to.to_owned())
 }
 
-fn append(name: &str, length: usize, tag: u8) -> Operation {
+pub fn append(name: &str, length: usize, tag: u8) -> Operation {
     Operation::Append(name.to_owned(), bytes(length, tag, 31))
 }
 
-fn replace(name: &str, length: usize, tag: u8) -> Operation {
+pub fn replace(name: &str, length: usize, tag: u8) -> Operation {
     Operation::Replace(name.to_owned(), bytes(length, tag, 17))
 }
 
@@ -39,7 +39,7 @@ fn truncate(name: &str, length: usize) -> Operation {
     Operation::Truncate(name.to_owned(), length as u64)
 }
 
-fn append_later(name: &str, length: usize, tag: u8) -> Operation {
+pub fn append_later(name: &str, length: usize, tag: u8) -> Operation {
     Operation::AppendNosync(name.to_owned(), bytes(length, tag, 31))
 }
 
@@ -51,7 +51,7 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("f{number}")).collect()
 }
 
-fn scenario(
+pub fn scenario(
     name: &'static str,
     device_blocks: u64,
     files_max: u64,
