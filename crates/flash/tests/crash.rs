@@ -26,10 +26,10 @@
 //!   durable if it changed anything within.
 //! - **`write_pieces_nosync`**: the same, but of what lies within there are the changed blocks up to the third, or the
 //!   sixth and so on.
-//! - **`append_nosync`, `write_at_nosync`, `write_pieces_nosync`** that had returned, with no durable call after them: each file for
-//!   itself holds what it held after some number of these calls, in the order in which they were made, the last of
-//!   them perhaps in part if it is not atomic (as above). A store may make
-//!   them durable at once. A durable call that was running on the same file comes after all of them.
+//! - **`append_nosync`, `write_at_nosync`, `write_pieces_nosync`** that had returned, with no durable call after
+//!   them: each file for itself holds what it held after some number of these calls, in the order in which they
+//!   were made, the last of them perhaps in part if it is not atomic (as above). A store may make them durable at
+//!   once. A durable call that was running on the same file comes after all of them.
 //!
 //! Never, at no moment: bytes that were not written to that file at that place, bytes of another file, a file under
 //! a name that nobody gave it.
