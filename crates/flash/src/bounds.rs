@@ -218,8 +218,10 @@ impl Bounds {
             }
         }
         if end > length {
-            // At once: nothing is appended before it is known that the rest is not too much.
+            // At once: nothing is appended before it is known that the rest is not too much, and it is durable even if
+            // no record follows.
             loads *= 2;
+            bound = bound.plus(FLUSH);
         }
         let records = blocks.div_ceil(images);
         // Each further record begins with a look at the blocks that found no room in the one before. Blocks whose
@@ -281,7 +283,10 @@ impl Bounds {
     #[must_use]
     pub fn mount(&self) -> Bound {
         let images = IMAGES_MAX as u64;
-        let superblocks = READ.times(3);
+        // Found, compared, and made the same; and one that is left of a growth that was interrupted.
+        let superblocks = READ
+            .times(3)
+            .plus(READ.plus(Bound::new(0, 0, 1, 1, 1)).times(4));
         // Both places and both clusters that they may have announced.
         let records = Bound::new(1, images + 2, 0, 0, 0).times(4);
         let complete = READ.times(TABLE_COPIES * images).times(4);

@@ -110,7 +110,10 @@ impl<D: BlockDevice> Store<D> {
         let mut end = length;
         for (offset, data) in pieces {
             let bytes = data.len() as u64;
-            end = end.max(offset.checked_add(bytes).ok_or(Error::TooLarge)?);
+            let piece_end = offset.checked_add(bytes).ok_or(Error::TooLarge)?;
+            if bytes > 0 {
+                end = end.max(piece_end);
+            }
         }
         self.check_space_for(&self.state_of(index), end - length)?;
         if end > length {
@@ -133,6 +136,7 @@ impl<D: BlockDevice> Store<D> {
             }
         }
         let mut next = Some(0);
+        let mut recorded = false;
         while let Some(first) = next {
             self.begin_record()?;
             // What was appended has moved the last block.
@@ -144,7 +148,12 @@ impl<D: BlockDevice> Store<D> {
             next = staged.next;
             if staged.count > 0 {
                 self.commit_staged(&state, &staged)?;
+                recorded = true;
             }
+        }
+        if at_once && end > length && !recorded {
+            // No record has made durable what was appended.
+            self.barrier()?;
         }
         Ok(true)
     }

@@ -155,7 +155,7 @@ fn no_call_allocates_once_the_store_is_open() {
             ..OpenOptions::default()
         };
         let mut store = Store::open(store.close().unwrap(), &options).unwrap();
-        let mut random = Random::new(device_blocks as u64);
+        let mut random = Random::new(device_blocks);
         let mut buffer = vec![0; 9000];
         // The model goes by short names in the order of the draw.
         let mut model = common::Files::new();

@@ -165,11 +165,15 @@ impl Operation {
     }
 
     /// As [`makes_durable`](Self::makes_durable), for a file that held `old`: pieces at once are durable if they
-    /// change something within it, by a record.
+    /// change something within it, or make it longer.
     pub fn is_durable_on(&self, old: &[u8]) -> bool {
         match self {
             Self::WritePiecesAtOnce(_, pieces) => {
-                self.is_done(old) && !changed_blocks(old, pieces).is_empty()
+                let longer = |(offset, data): &(u64, Vec<u8>)| {
+                    !data.is_empty() && offset + data.len() as u64 > old.len() as u64
+                };
+                let changes = !changed_blocks(old, pieces).is_empty() || pieces.iter().any(longer);
+                self.is_done(old) && changes
             }
             _ => self.makes_durable(),
         }
