@@ -147,11 +147,11 @@ static void check_and_repair(const char *image) {
     check(strstr(keelflash_last_error(), "data lost") != NULL, keelflash_last_error());
     check(report.problems_left == 1 && report.is_data_lost == 1, "the report of what stays");
 
-    /* One copy of the superblock: mended. */
-    check(damage(image, "KEELFLSH", 8, 1) >= 1, "no second superblock");
+    /* One copy of the superblock: mended. (Opening for writing would have mended it, too.) */
     OK(keelflash_open(image, 0, 0, &store));
     OK(keelflash_delete(store, "a"));
     OK(keelflash_close(store));
+    check(damage(image, "KEELFLSH", 8, 1) >= 1, "no second superblock");
     memset(&seen, 0, sizeof seen);
     OK(keelflash_repair(image, see, &seen, &report, sizeof report));
     check(seen.mended == seen.problems && seen.problems >= 1 && seen.lost == 0, "not mended");
