@@ -177,12 +177,23 @@ impl Bounds {
     /// `write_at` of `bytes` bytes within a file.
     #[must_use]
     pub fn overwrite(&self, bytes: u64) -> Bound {
-        let piece = self
-            .seek()
-            .plus(READ.times(IMAGES_MAX as u64 - 1))
-            .plus(OVERWRITE_RECORD);
         let blocks = blocks_touched(bytes);
-        piece.times(blocks.div_ceil(IMAGES_MAX as u64)).plus(FLUSH)
+        self.change_within(blocks, blocks.div_ceil(IMAGES_MAX as u64))
+            .plus(FLUSH)
+    }
+
+    /// Changing so many blocks of a file, which are first read in so many rows of neighbours.
+    fn change_within(&self, blocks: u64, rows: u64) -> Bound {
+        let images = IMAGES_MAX as u64;
+        let records = blocks.div_ceil(images);
+        // Blocks whose places are known are read in one request, in vain if they have moved. Each further record
+        // begins with a look at the blocks that found no room in the one before.
+        let row = self
+            .seek()
+            .plus(READ.times(images - 1))
+            .plus(Bound::new(1, images, 0, 0, 0));
+        row.times(rows + records.saturating_sub(1))
+            .plus(OVERWRITE_RECORD.times(records))
     }
 
     /// `write_at` of `bytes` bytes that begins `gap` bytes behind the end of the file.
@@ -198,14 +209,13 @@ impl Bounds {
     /// offsets and have so many bytes.
     #[must_use]
     pub fn write_pieces(&self, length: u64, pieces: &[(u64, u64)]) -> Bound {
-        let images = IMAGES_MAX as u64;
-        let (mut blocks, mut loads) = (0, 0);
+        let (mut blocks, mut rows) = (0, 0);
         let mut end = length;
         let mut bound = FLUSH;
         for (offset, bytes) in pieces {
             let touched = blocks_touched(length.saturating_sub(*offset).min(*bytes));
             blocks += touched;
-            loads += touched.div_ceil(images);
+            rows += touched.div_ceil(IMAGES_MAX as u64);
             // Behind the end that the file had, this is one write after the other.
             let (from, to) = (length.max(*offset), offset.saturating_add(*bytes));
             if from < to.min(end) {
@@ -220,19 +230,10 @@ impl Bounds {
         if end > length {
             // At once: nothing is appended before it is known that the rest is not too much, and it is durable even if
             // no record follows.
-            loads *= 2;
+            rows *= 2;
             bound = bound.plus(FLUSH);
         }
-        let records = blocks.div_ceil(images);
-        // Each further record begins with a look at the blocks that found no room in the one before. Blocks whose
-        // places are known are read in one request, in vain if they have moved.
-        let load = self
-            .seek()
-            .plus(READ.times(images - 1))
-            .plus(Bound::new(1, images, 0, 0, 0));
-        bound
-            .plus(load.times(loads + records.saturating_sub(1)))
-            .plus(OVERWRITE_RECORD.times(records))
+        bound.plus(self.change_within(blocks, rows))
     }
 
     /// `truncate` to a length that is shorter by `bytes` bytes: finding the new end, and a read for each run of blocks

@@ -25,7 +25,8 @@ impl<D: BlockDevice> Store<D> {
     /// `offset` is filled with zeros.
     ///
     /// Up to [`OVERWRITE_ATOMIC_BYTES_MAX`] bytes within the file are atomic against a power cut; of a longer
-    /// write, or one that makes the file longer, a cut may leave a prefix.
+    /// write, or one that makes the file longer, a cut may leave a prefix. Blocks that hold the given bytes already are
+    /// not written again.
     ///
     /// # Errors
     /// As [`append`](Self::append).
@@ -50,7 +51,8 @@ impl<D: BlockDevice> Store<D> {
         durable: bool,
     ) -> Result<()> {
         self.begin_change()?;
-        let state = self.state_of(self.index_to_change(file)?);
+        let index = self.index_to_change(file)?;
+        let state = self.state_of(index);
         let length = state.length();
         if data.is_empty() {
             return Ok(());
@@ -61,11 +63,10 @@ impl<D: BlockDevice> Store<D> {
             .ok_or(Error::TooLarge)?;
         self.check_space_for(&state, end.saturating_sub(length))?;
         self.fill_with_zeros(file, offset)?;
-        let inside = (length.saturating_sub(offset)).min(data.len() as u64) as usize;
-        let (old, new) = data.split_at(inside);
-        if !old.is_empty() {
-            self.overwrite(&state, offset, old)?;
-        }
+        // What is overwritten comes first, so that a cut leaves a prefix.
+        self.change_within(index, length, &[(offset, data)], false)?;
+        let inside = length.saturating_sub(offset).min(data.len() as u64) as usize;
+        let new = &data[inside..];
         if new.is_empty() {
             Ok(())
         } else {
@@ -135,27 +136,44 @@ impl<D: BlockDevice> Store<D> {
                 }
             }
         }
-        let mut next = Some(0);
-        let mut recorded = false;
+        let Some(records) = self.change_within(index, length, pieces, at_once)? else {
+            return Ok(false);
+        };
+        if at_once && end > length && records == 0 {
+            // No record has made durable what was appended.
+            self.barrier()?;
+        }
+        Ok(true)
+    }
+
+    /// Changes what the `pieces` have for the bytes before byte `length`, three blocks in a record, each record
+    /// durable and atomic. Returns how many records that took; none, and nothing is written, when it shall happen at
+    /// once and does not fit one.
+    fn change_within(
+        &mut self,
+        index: usize,
+        length: u64,
+        pieces: &[(u64, &[u8])],
+        at_once: bool,
+    ) -> Result<Option<u32>> {
+        let mut records = 0;
+        let mut next = first_touched(pieces, length, 0);
         while let Some(first) = next {
+            // Each record is a change of its own, acknowledged to nobody.
             self.begin_record()?;
             // What was appended has moved the last block.
             let state = self.state_of(index);
             let staged = self.stage_changed(&state, length, pieces, first)?;
             if at_once && staged.next.is_some() {
-                return Ok(false);
+                return Ok(None);
             }
             next = staged.next;
             if staged.count > 0 {
                 self.commit_staged(&state, &staged)?;
-                recorded = true;
+                records += 1;
             }
         }
-        if at_once && end > length && !recorded {
-            // No record has made durable what was appended.
-            self.barrier()?;
-        }
-        Ok(true)
+        Ok(Some(records))
     }
 
     /// Puts the first blocks that `pieces` change, from block `from` on and before byte `length`, into the group
@@ -336,73 +354,6 @@ impl<D: BlockDevice> Store<D> {
             let count = missing.min(ZEROS.len() as u64) as usize;
             self.append_file(file, &ZEROS[..count], false)?;
         }
-    }
-
-    /// Overwrites bytes within the file, a few blocks at a time, each time durably and atomically.
-    fn overwrite(&mut self, state: &FileState, offset: u64, data: &[u8]) -> Result<()> {
-        let payload = PAYLOAD_BYTES as u64;
-        let end = offset + data.len() as u64;
-        let last_of_all = ((end - 1) / payload) as u32;
-        let mut first = (offset / payload) as u32;
-        while first <= last_of_all {
-            let last = last_of_all.min(first + IMAGES_MAX as u32 - 1);
-            // Each piece is a change of its own, acknowledged to nobody but recorded.
-            self.begin_record()?;
-            self.overwrite_blocks(state, first, last, offset, data)?;
-            first = last + 1;
-        }
-        Ok(())
-    }
-
-    fn overwrite_blocks(
-        &mut self,
-        state: &FileState,
-        first: u32,
-        last: u32,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<()> {
-        let count = (last - first + 1) as usize;
-        let mut headers: [Option<Header>; IMAGES_MAX] = [None; IMAGES_MAX];
-        // All are read before anything is changed: one that is damaged leaves the file as it was.
-        let mut header = self.seek(state, last)?;
-        for place in (0..count).rev() {
-            if place + 1 < count {
-                header = self.read_file_block(state, header.pointers[0], first + place as u32)?;
-            }
-            headers[place] = Some(header);
-            let block = self.scratch.block(0);
-            // Not yet images: reading may fail.
-            self.neighbours.block_mut(place).copy_from_slice(block);
-        }
-        for (place, header) in headers.iter().take(count).enumerate() {
-            let Some(header) = header else { continue };
-            let image = self.begin_image(header.address)?;
-            let block_start = u64::from(header.index) * PAYLOAD_BYTES as u64;
-            let from = block_start.max(offset);
-            let to = (block_start + u64::from(header.fill)).min(offset + data.len() as u64);
-            let source = &data[(from - offset) as usize..(to - offset) as usize];
-            let target = HEADER_BYTES + (from - block_start) as usize;
-            let block = self.images.block_mut(image);
-            block.copy_from_slice(&self.neighbours[place * BLOCK_BYTES..(place + 1) * BLOCK_BYTES]);
-            block[target..target + source.len()].copy_from_slice(source);
-            header.seal(block, self.seed);
-        }
-        self.commit()?;
-        if last == state.tail.index
-            && let Some(slot) = self.root.slot_of(state.file_id)
-            && self.tails[slot].holds(state)
-            && let Some(header) = headers[count - 1]
-        {
-            // The next append carries the last block over from memory.
-            let block_start = u64::from(header.index) * PAYLOAD_BYTES as u64;
-            let from = block_start.max(offset);
-            let to = (block_start + u64::from(header.fill)).min(offset + data.len() as u64);
-            let source = &data[(from - offset) as usize..(to - offset) as usize];
-            let target = (from - block_start) as usize;
-            self.tails[slot].payload[target..target + source.len()].copy_from_slice(source);
-        }
-        Ok(())
     }
 }
 

@@ -289,3 +289,34 @@ fn a_few_bytes_in_each_of_three_pages_are_one_record() {
     let counts = store.device().counters();
     assert_eq!(counts.flushes - before.flushes, 2);
 }
+
+#[test]
+fn overwriting_with_the_same_bytes_costs_no_write_and_known_neighbours_one_read() {
+    let (mut store, file) = open(formatted());
+    let bytes = vec![3; 40 * PAGE as usize];
+    store.append(file, &bytes).unwrap();
+    content(&mut store, file);
+    let spent = |store: &Store<SimDevice>, before: &Counters| {
+        let after = store.device().counters();
+        (
+            after.reads - before.reads,
+            after.writes - before.writes,
+            after.flushes - before.flushes,
+        )
+    };
+    let before = store.device().counters();
+    store.write_at(file, 5 * PAGE, &[3; PAGE as usize]).unwrap();
+    assert_eq!(spent(&store, &before), (1, 0, 0));
+    let before = store.device().counters();
+    store.write_at(file, 5 * PAGE, &[4; PAGE as usize]).unwrap();
+    assert_eq!(spent(&store, &before), (1, 2, 1));
+    // What others appended without a flush is durable as well, for the call says so.
+    store.append_nosync(file, &[1; 10]).unwrap();
+    let end = bytes.len() as u64;
+    let before = store.device().counters();
+    store.write_at(file, end, &[1; 10]).unwrap();
+    assert_eq!(spent(&store, &before).2, 1);
+    let durable = store.device_mut().crash_image(&|_| base::sim::Keep::Lost);
+    let (store, file) = open(durable);
+    assert_eq!(store.length(file).unwrap(), end + 10);
+}
