@@ -9,7 +9,7 @@ use crate::recovery::{is_image, last_block};
 use crate::root::{FileState, IMAGES_MAX, Piece, Root, SlotKind};
 use crate::space::{open_trunk, trunk_address, trunk_piece};
 use crate::store::{Store, is_readable};
-use crate::table::{Bucket, buckets_of};
+use crate::table::{Bucket, buckets_of, validate_name};
 
 /// Problems listed one by one; beyond them only the count grows.
 const PROBLEMS_LISTED_MAX: usize = 1000;
@@ -453,6 +453,14 @@ impl<D: BlockDevice> Store<D> {
         };
         let mut files = Vec::new();
         for (_, name, state) in opened.entries() {
+            if let Err(Error::NameInvalid { reason }) =
+                validate_name(name, self.layout.name_bytes_max)
+            {
+                let text = format!(
+                    "no file can be called this: {reason}; it is neither listed nor opened until a repair names it anew"
+                );
+                report.add(Some(name), Some(address), false, text);
+            }
             if !buckets_of(name, &self.layout).contains(&bucket) {
                 report.add(
                     Some(name),

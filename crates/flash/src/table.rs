@@ -82,7 +82,10 @@ impl<'a> Bucket<'a> {
         if bytes[0] == 0 {
             return None;
         }
-        let name_bytes = usize::from(bytes[1]).min(usize::from(self.layout.name_bytes_max));
+        let name_bytes = usize::from(bytes[1]);
+        if name_bytes > usize::from(self.layout.name_bytes_max) {
+            return None;
+        }
         let name =
             std::str::from_utf8(&bytes[ENTRY_FIXED_BYTES..ENTRY_FIXED_BYTES + name_bytes]).ok()?;
         let state = FileState::decode(
