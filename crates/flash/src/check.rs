@@ -14,6 +14,11 @@ use crate::table::{Bucket, buckets_of, validate_name};
 /// Problems listed one by one; beyond them only the count grows.
 const PROBLEMS_LISTED_MAX: usize = 1000;
 
+/// What is wrong with a file that [`FileState::is_ahead_of`] the store: recovery takes the greatest number for the
+/// youngest.
+pub(crate) const AHEAD: &str = "its last block has a number that the store has not come to; a power cut may undo what \
+                                is appended to it, until a copy replaces it";
+
 /// One thing that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -176,6 +181,7 @@ impl<D: BlockDevice> Store<D> {
         let mut owners = Owners::new(&self.layout);
         self.check_superblocks(&mut report)?;
         self.check_records(&mut report)?;
+        self.check_numbers(&mut report);
         self.check_free_space(&mut report, &mut owners)?;
         let mut slots_seen = 0;
         for bucket in 0..self.layout.bucket_count {
@@ -276,6 +282,21 @@ impl<D: BlockDevice> Store<D> {
                 let text = "a copy of a commit record is damaged; another one stands in";
                 report.add(None, Some(address + place as u64), false, text.to_owned());
             }
+        }
+    }
+
+    /// A store whose numbers are used up opens, reads and refuses changes, and nothing else about it is wrong.
+    fn check_numbers(&self, report: &mut CheckReport) {
+        let block = self.layout.record_block(u64::from(self.root.place));
+        if self.root.has_no_changes_left(self.sequence) {
+            let text = "the numbers for commit records and groups are used up; opened for writing, the store refuses \
+                        every change until it is repaired";
+            report.add(None, Some(block), false, text.to_owned());
+        }
+        if self.root.has_no_file_ids_left() {
+            let text = "the identities for files are used up; opened for writing, the store refuses every new file \
+                        until it is repaired";
+            report.add(None, Some(block), false, text.to_owned());
         }
     }
 
@@ -486,6 +507,10 @@ impl<D: BlockDevice> Store<D> {
         owners: &mut Owners,
     ) -> Result<()> {
         report.files += 1;
+        if state.is_ahead_of(self.sequence) {
+            let block = Some(u64::from(state.tail.address));
+            report.add(Some(name), block, false, AHEAD.to_owned());
+        }
         let owner = owners.names.len() as u32 + 2;
         owners.names.push(name.to_owned());
         let mut total = 0;

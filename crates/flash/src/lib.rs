@@ -14,8 +14,9 @@
 //! returned was written to that file at that place; no call exceeds [`Store::bounds`].
 //!
 //! **Files:** `store.rs` the open store, `record.rs` records and barriers, `layout.rs` superblock and regions,
-//! `root.rs` the root block, `table.rs` the name table, `block.rs` data blocks, `space.rs` free space; the operations
-//! are in `names.rs`, `append.rs`, `overwrite.rs`, `truncate.rs`, `replace.rs` and `read.rs` with `address_cache.rs`;
+//! `root.rs` the root block, `numbers.rs` what grows in it, `table.rs` the name table, `block.rs` data blocks,
+//! `space.rs` free space; the operations are in `names.rs`, `append.rs`, `overwrite.rs`, `truncate.rs`, `replace.rs`
+//! and `read.rs` with `address_cache.rs`;
 //! `recovery.rs`, `check.rs`, `repair.rs` with `repair_*.rs`, `grow.rs`, `bounds.rs`, `error.rs`, `bytes.rs`.
 
 mod address_cache;
@@ -28,6 +29,7 @@ mod error;
 mod grow;
 mod layout;
 mod names;
+mod numbers;
 mod overwrite;
 mod read;
 mod record;

@@ -10,6 +10,7 @@ use crate::block::{GROUP_BLOCKS_MAX, Header, PAYLOAD_BYTES};
 use crate::bytes::get_u32;
 use crate::error::{Error, Part, Result};
 use crate::layout::{CLUSTER_BLOCKS, Layout, RUN_BLOCKS_MAX, TABLE_COPIES};
+use crate::numbers::{FILE_ID_STEP, SEQUENCE_STEP};
 use crate::record::{TRUNK_PLACE, read_through};
 use crate::root::{
     COUNTER_END, ClosedRun, FILE_ID_END, FileState, IMAGES_MAX, ImageReference, ImageReferences,
@@ -19,9 +20,6 @@ use crate::space::{PIECES_PER_FILE, open_trunk, trunk_address};
 use crate::store::{Store, is_readable};
 use crate::table::Bucket;
 
-/// Added to group numbers at each opening, more than one record's life can use.
-pub(crate) const SEQUENCE_STEP: u64 = 1 << 24;
-
 // Before a file needs a record it can fill what is left of one run (too little for a group), another run and
 // a reserve, with appends of a byte each; and so can every file that has a slot.
 const _: () = assert!(
@@ -30,11 +28,6 @@ const _: () = assert!(
         * PAYLOAD_BYTES as u64
         <= SEQUENCE_STEP
 );
-
-/// Added to the identity of the next file at each opening, more than are given out between two. When damage has taken
-/// the newest record, the one before it does not know which were given out since; and two files of one identity
-/// would be read as each other.
-const FILE_ID_STEP: u64 = 1 << 24;
 
 /// Blocks of the longest record.
 const RECORD_BLOCKS_MAX: usize = IMAGES_MAX + 2;

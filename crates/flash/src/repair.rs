@@ -16,6 +16,7 @@
 //! - **Free space** is what no file owns, whatever the list of it said.
 //! - **Blocks with two owners** stay with the one whose blocks are in them; the other file ends before them.
 //! - **All records lost**: the table and the blocks themselves say what each file holds.
+//! - **Numbers used up**, by somebody's hand: the same, and the numbers go on from where enough of them are left.
 //! - **A place for records that holds none** may have held the newest record. Blocks that are younger than the one that
 //!   is left show what came after it.
 //!
@@ -28,15 +29,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::block::{BlockDevice, DeviceError};
 
-use crate::check::CheckReport;
+use crate::check::{AHEAD, CheckReport};
 use crate::error::{Error, Part, Result};
 use crate::layout::{Layout, RECORD_PLACE_BLOCKS, TABLE_COPIES};
-use crate::recovery::SEQUENCE_STEP;
+use crate::numbers::{REPAIRED_COUNTER_MAX, REPAIRED_FILE_ID_MAX, SEQUENCE_STEP};
 use crate::repair_files::FoundFile;
 use crate::repair_scan::Scan;
 use crate::repair_space::{FreeSpace, OWNER_FREE, Owners};
 use crate::repair_superblock::choose_layout;
-use crate::root::{COUNTER_END, FILE_ID_END, Root};
+use crate::root::Root;
 use crate::store::{OpenOptions, Store, is_readable};
 
 /// Findings listed one by one; beyond them only the count grows.
@@ -112,7 +113,8 @@ pub struct RepairReport {
     pub blocks_verified: u64,
     /// Blocks that the repair wrote; 0 when there was nothing to mend.
     pub blocks_written: u64,
-    /// No record was left, or not the newest: files may have back what was cut off their end by the last calls.
+    /// No record was left, or not the newest, or its numbers were used up: files may have back what was cut off their
+    /// end by the last calls.
     pub root_rebuilt: bool,
     /// Whether bytes or names of files are lost.
     pub data_lost: bool,
@@ -336,10 +338,23 @@ impl<D: BlockDevice> Repair<'_, D> {
 
     /// Recovers the root in memory; notes when there is none, or not the newest.
     fn look_at_records(&mut self) -> Result<()> {
+        let mut is_overlay_kept = false;
         match self.store.recover() {
             Ok(()) => {
-                self.rootless = self.is_root_outdated()? || self.has_lost_newer_image()?;
-                if self.rootless {
+                let is_outdated = self.is_root_outdated()? || self.has_lost_newer_image()?;
+                let root = &self.store.root;
+                let is_worn_out =
+                    root.has_no_changes_left(self.store.sequence) || root.has_no_file_ids_left();
+                self.rootless = is_outdated || is_worn_out;
+                if self.rootless && !is_outdated {
+                    // What that record carries holds all the same, and may not be in its place yet.
+                    is_overlay_kept = true;
+                    let text = "the numbers in the newest commit record were used up, which a store does not do by \
+                                itself; it has lower ones again, and what each file holds was found from the table \
+                                and its blocks";
+                    let block = self.store.layout.record_block(u64::from(root.place));
+                    self.find(None, Some(block), true, false, text.to_owned());
+                } else if self.rootless {
                     let text = "the newest commit record was lost, as a younger table or remains of it show; what \
                                 each file holds was found from the table and its blocks, up to the first damaged end";
                     self.find(None, None, true, false, text.to_owned());
@@ -383,14 +398,17 @@ impl<D: BlockDevice> Repair<'_, D> {
             let left = self.counters_of_records()?;
             let mut root = Root::new(&self.store.layout);
             let record_sequence = left.record_sequence.max(self.table_sequence_max);
-            // Whoever forges higher ones gets them back as they would be believed.
-            root.record_sequence = record_sequence.min(COUNTER_END - (1 << 32));
-            root.next_file_id = left.next_file_id.max(1);
+            root.record_sequence = record_sequence.min(REPAIRED_COUNTER_MAX);
+            if left.next_file_id < REPAIRED_FILE_ID_MAX {
+                root.next_file_id = left.next_file_id.max(1);
+            }
             root.mounts = left.mounts;
             root.place = self.store.root.place;
             self.store.root = root;
             self.store.sequence = left.next_sequence;
-            self.store.overlay.clear();
+            if !is_overlay_kept {
+                self.store.overlay.clear();
+            }
             self.store.quarantine_count = 0;
         }
         Ok(())
@@ -430,19 +448,36 @@ impl<D: BlockDevice> Repair<'_, D> {
         let scan = self.scan_unowned()?;
         self.store.sequence = self.store.sequence.max(scan.sequence_max);
         let root = &mut self.store.root;
-        let record_sequence = scan.record_sequence_max.min(COUNTER_END - (1 << 32));
+        let record_sequence = scan.record_sequence_max.min(REPAIRED_COUNTER_MAX);
         root.record_sequence = root.record_sequence.max(record_sequence);
         let file_id_max = root.next_file_id.max(scan.file_id_max);
-        root.next_file_id = (file_id_max + COUNTER_STEP).min(FILE_ID_END - 1);
+        root.next_file_id = file_id_max + COUNTER_STEP;
         let tails = self.files.iter().map(|file| file.state.tail.sequence);
         let sequence = self.store.sequence.max(tails.max().unwrap_or(0)) + SEQUENCE_STEP;
-        self.store.sequence = sequence.min(COUNTER_END - (1 << 32));
+        self.store.sequence = sequence.min(REPAIRED_COUNTER_MAX);
+        self.renumber_table()?;
         self.rebuild_known_files(&scan)?;
         if self.names_missing {
             self.put_back_remains(&scan)?;
             self.doubt_lost_files(0);
         }
         self.make_free_space();
+        Ok(())
+    }
+
+    /// Parts of the table that bear greater numbers than the new records will would be taken for younger than these.
+    fn renumber_table(&mut self) -> Result<()> {
+        for bucket in 0..self.store.layout.bucket_count {
+            if self.lost_buckets.contains(&bucket) {
+                continue;
+            }
+            self.store.read_bucket(bucket, 1)?;
+            let sequence = self.store.bucket_at(bucket, 1)?.record_sequence();
+            if sequence > self.table_sequence {
+                self.change_bucket(bucket, |_, _| {})?;
+            }
+            self.note_progress();
+        }
         Ok(())
     }
 
@@ -473,12 +508,22 @@ impl<D: BlockDevice> Repair<'_, D> {
     }
 
     fn settle_totals(&mut self) {
-        let next = self.files.iter().map(|file| file.state.file_id + 1).max();
+        let ids = self.files.iter().map(|file| file.state.file_id);
+        // A greater one that somebody has made up would leave none for others.
+        let id_max = ids.filter(|id| *id < REPAIRED_FILE_ID_MAX).max();
         let root = &mut self.store.root;
-        if let Some(next) = next.filter(|next| *next > root.next_file_id) {
-            root.next_file_id = next;
+        if let Some(id) = id_max.filter(|id| *id >= root.next_file_id) {
+            root.next_file_id = id + 1;
             self.root_changed = true;
         }
+        for index in 0..self.files.len() {
+            let file = &self.files[index];
+            if file.state.is_ahead_of(self.store.sequence) {
+                let (name, block) = (file.name.clone(), u64::from(file.state.tail.address));
+                self.find(Some(&name), Some(block), false, false, AHEAD.to_owned());
+            }
+        }
+        let root = &mut self.store.root;
         let files = self.files.len() as u64 + self.files_unplaced;
         if root.files != files {
             let text = format!("the root counted {} files, there are {files}", root.files);

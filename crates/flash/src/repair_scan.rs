@@ -11,6 +11,7 @@ use base::block::BlockDevice;
 
 use crate::error::Result;
 use crate::layout::CLUSTER_BLOCKS;
+use crate::numbers::REPAIRED_FILE_ID_MAX;
 use crate::repair::Repair;
 use crate::repair_blocks::{Brief, Fate, Settled, Step, is_sane, state_from};
 use crate::repair_space::OWNER_NONE;
@@ -53,6 +54,13 @@ pub(crate) struct Remains {
 }
 
 impl Scan {
+    /// Of greater identities the next ones are kept away as they are.
+    fn note_file_id(&mut self, file_id: u64) {
+        if file_id < REPAIRED_FILE_ID_MAX {
+            self.file_id_max = self.file_id_max.max(file_id);
+        }
+    }
+
     /// Every file that blocks are left of, those written to last first.
     pub(crate) fn remains(&self) -> Vec<Remains> {
         let mut all: Vec<Remains> = Vec::new();
@@ -166,13 +174,13 @@ impl<D: BlockDevice> Repair<'_, D> {
                     sequence: header.sequence,
                 });
                 scan.sequence_max = scan.sequence_max.max(header.sequence);
-                scan.file_id_max = scan.file_id_max.max(header.file_id);
+                scan.note_file_id(header.file_id);
             } else if let Some((root, _)) =
                 crate::root::Root::decode(self.store.scratch.block(0), &self.store.layout)
             {
                 scan.record_sequence_max = scan.record_sequence_max.max(root.record_sequence);
                 scan.sequence_max = scan.sequence_max.max(root.next_sequence);
-                scan.file_id_max = scan.file_id_max.max(root.next_file_id);
+                scan.note_file_id(root.next_file_id);
             }
         }
         scan.by_file = (0..scan.blocks.len() as u32).collect();

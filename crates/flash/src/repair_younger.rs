@@ -9,11 +9,12 @@ use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice};
 use crate::block::PAYLOAD_BYTES;
 use crate::error::Result;
 use crate::layout::{CLUSTER_BLOCKS, RECORD_PLACE_BLOCKS};
-use crate::recovery::{SEQUENCE_STEP, is_image, last_block};
+use crate::numbers::{REPAIRED_COUNTER_MAX, SEQUENCE_STEP};
+use crate::recovery::{is_image, last_block};
 use crate::repair::Repair;
 use crate::repair_blocks::{Brief, Fate, Settled, Step, is_sane, state_from};
 use crate::repair_scan::{Scan, ends_whole_group, wrong_from};
-use crate::root::{COUNTER_END, FileState, IMAGES_MAX, Root, SlotKind};
+use crate::root::{FileState, IMAGES_MAX, Root, SlotKind};
 use crate::store::is_readable;
 
 /// Last blocks tried for one file: each is one of a group that came after the record that is left.
@@ -70,7 +71,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         let bound = self.root_found.next_sequence;
         // Of all blocks: nobody owns any yet.
         let scan = self.scan_from(bound)?;
-        let sequence = (scan.sequence_max + SEQUENCE_STEP).min(COUNTER_END - (1 << 32));
+        let sequence = (scan.sequence_max + SEQUENCE_STEP).min(REPAIRED_COUNTER_MAX);
         self.store.sequence = self.store.sequence.max(sequence);
         for index in 0..self.files.len() {
             let known = self.files[index].state;

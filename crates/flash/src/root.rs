@@ -22,11 +22,7 @@ pub(crate) const IMAGES_MAX: usize = 3;
 
 /// Numbers that grow over a store's life never come near this; an image that says otherwise is not believed.
 pub(crate) const COUNTER_END: u64 = 1 << 63;
-/// A store whose record or group numbers have come this far is changed no more: only damage or somebody else's hand
-/// takes them there. What is left is more than one call can use, even one that fills the largest device; so nothing
-/// that is written has a number that is not believed later.
-pub(crate) const CHANGES_END: u64 = COUNTER_END - (1 << 31);
-/// The same for identities of files, which share eight bytes with a length in the free list.
+/// The end for identities of files, which share eight bytes with a length in the free list.
 pub(crate) const FILE_ID_END: u64 = 1 << 56;
 
 const MAGIC: &[u8; 8] = b"KEELROOT";
@@ -650,11 +646,6 @@ impl Root {
                 && before.any(|other| other.state.file_id == slot.state.file_id)
         });
         (temporary <= 1 && !twice).then_some((root, images))
-    }
-
-    /// Whether the numbers of records or groups are used up, `sequence` being that of the next group.
-    pub(crate) fn is_worn_out(&self, sequence: u64) -> bool {
-        self.record_sequence.max(sequence) >= CHANGES_END
     }
 
     /// Slot of the named file with this identity.
