@@ -17,7 +17,8 @@
 //! `root.rs` the root block, `numbers.rs` what grows in it, `table.rs` the name table, `block.rs` data blocks,
 //! `space.rs` free space; the operations are in `names.rs`, `append.rs`, `overwrite.rs`, `truncate.rs`, `replace.rs`
 //! and `read.rs` with `address_cache.rs`;
-//! `recovery.rs`, `check.rs`, `repair.rs` with `repair_*.rs`, `grow.rs`, `bounds.rs`, `error.rs`, `bytes.rs`.
+//! `recovery.rs`, `recovery_tails.rs`, `check.rs`, `repair.rs` with `repair_*.rs`, `grow.rs`, `bounds.rs`, `error.rs`,
+//! `bytes.rs`.
 
 mod address_cache;
 mod append;
@@ -34,6 +35,7 @@ mod overwrite;
 mod read;
 mod record;
 mod recovery;
+mod recovery_tails;
 mod repair;
 mod repair_blocks;
 mod repair_files;

@@ -1,10 +1,21 @@
 //! The numbers that grow over a store's life, of records, of groups and of files: how far an opening takes them, and
 //! what happens where they end. No store gets there by itself; an image that somebody has made up does.
 
-use crate::root::{COUNTER_END, FILE_ID_END, FileState, Root};
+use crate::block::{GROUP_BLOCKS_MAX, PAYLOAD_BYTES};
+use crate::layout::RUN_BLOCKS_MAX;
+use crate::root::{COUNTER_END, FILE_ID_END, FileState, Root, SLOTS_MAX};
 
 /// Added to group numbers at each opening, more than one record's life can use.
 pub(crate) const SEQUENCE_STEP: u64 = 1 << 24;
+
+// Before a file needs a record it can fill what is left of one run (too little for a group), another run and
+// a reserve, with appends of a byte each; and so can every file that has a slot.
+const _: () = assert!(
+    SLOTS_MAX as u64
+        * (GROUP_BLOCKS_MAX as u64 - 1 + 2 * RUN_BLOCKS_MAX as u64)
+        * PAYLOAD_BYTES as u64
+        <= SEQUENCE_STEP
+);
 
 /// Added to the identity of the next file at each opening, more than are given out between two. When damage has taken
 /// the newest record, the one before it does not know which were given out since; and two files of one identity
