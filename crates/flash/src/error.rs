@@ -81,6 +81,16 @@ pub enum Error {
     /// The new content of a file could not be read from where it comes from.
     #[error("reading the new content failed: {0}")]
     Source(#[source] std::io::Error),
+    /// The store cannot use all of the device that it is to grow to.
+    #[error(
+        "the device has {blocks_found} blocks, but a store uses {blocks_max} (16 TiB) at most; give it a smaller one"
+    )]
+    DeviceTooLarge {
+        /// Blocks on the device.
+        blocks_found: u64,
+        /// Blocks that a store can use.
+        blocks_max: u64,
+    },
     /// The store has a format that this program does not know.
     #[error("store format {found} is not supported (this program reads format {supported})")]
     Version {
@@ -123,7 +133,10 @@ impl Error {
             Self::NotFound => Code::NotFound,
             Self::Exists => Code::Exists,
             Self::Full | Self::NameTableFull => Code::Full,
-            Self::NameInvalid { .. } | Self::TooLarge | Self::Format { .. } => Code::Invalid,
+            Self::NameInvalid { .. }
+            | Self::TooLarge
+            | Self::DeviceTooLarge { .. }
+            | Self::Format { .. } => Code::Invalid,
             Self::Damaged { .. } | Self::Truncated { .. } => Code::Corrupt,
             Self::Source(error) => Code::from_io(error),
             Self::NotAStore | Self::Version { .. } => Code::Unsupported,

@@ -11,7 +11,8 @@ use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice, Geometry};
 use crate::block::GROUP_BLOCKS_MAX;
 use crate::error::{Error, Result};
 use crate::layout::{
-    FormatOptions, Layout, RECORD_PLACE_BLOCKS, SUPERBLOCK_FIRST, SUPERBLOCK_NEAR, superblock_far,
+    DEVICE_BLOCKS_MAX, FormatOptions, Layout, RECORD_PLACE_BLOCKS, SUPERBLOCK_FIRST,
+    SUPERBLOCK_NEAR, superblock_far,
 };
 use crate::root::ImageReferences;
 use crate::store::{OpenOptions, Store, is_readable, read_superblock};
@@ -33,8 +34,9 @@ impl<D: BlockDevice> Store<D> {
     /// the old or the new one; growing again completes it.
     ///
     /// # Errors
-    /// [`Error::Truncated`] when the device is smaller than the store, which cannot shrink; those of
-    /// [`open`](Self::open).
+    /// [`Error::Truncated`] when the device is smaller than the store, which cannot shrink;
+    /// [`Error::DeviceTooLarge`] when it is larger than a store can be; [`Error::Damaged`] as for every change when the
+    /// store's numbers are used up; those of [`open`](Self::open).
     pub fn grow(mut device: D) -> Result<(GrowReport, D)> {
         let old = read_superblock(&mut device)?;
         let new = grown(&old, device.geometry())?;
@@ -51,6 +53,8 @@ impl<D: BlockDevice> Store<D> {
             };
             let mut store = Self::assemble(device, old, &options);
             store.recover()?;
+            // It writes records, whose numbers must be new.
+            store.begin_change()?;
             store.write_end(&new)?;
             device = store.device;
         }
@@ -106,6 +110,13 @@ fn grown(old: &Layout, geometry: Geometry) -> Result<Layout> {
         return Err(Error::Truncated {
             blocks_made: old.block_count,
             blocks_found: geometry.block_count,
+        });
+    }
+    // Making use of a part of it would look like success.
+    if geometry.block_count > DEVICE_BLOCKS_MAX {
+        return Err(Error::DeviceTooLarge {
+            blocks_found: geometry.block_count,
+            blocks_max: DEVICE_BLOCKS_MAX,
         });
     }
     let options = FormatOptions {

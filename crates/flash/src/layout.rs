@@ -10,6 +10,9 @@ use crate::error::{Error, Part, Result};
 /// The on-disk format that this program reads and writes. Format 0 was provisional and has no upgrade path.
 pub const FORMAT_VERSION: u32 = 1;
 
+/// Blocks of the largest device that a store can be made for all of: block numbers have 32 bits.
+pub const DEVICE_BLOCKS_MAX: u64 = 1 << 32;
+
 /// Blocks that are allocated together and stay together: the unit of allocation, 16 KiB.
 pub(crate) const CLUSTER_BLOCKS: u32 = 4;
 /// Longest run of blocks that a file is given at once.

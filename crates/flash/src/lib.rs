@@ -58,7 +58,7 @@ pub use bounds::{Bound, Bounds};
 pub use check::{CheckReport, Problem};
 pub use error::{Error, Part, Result};
 pub use grow::GrowReport;
-pub use layout::{FORMAT_VERSION, FormatOptions, Layout};
+pub use layout::{DEVICE_BLOCKS_MAX, FORMAT_VERSION, FormatOptions, Layout};
 pub use overwrite::OVERWRITE_ATOMIC_BYTES_MAX;
 pub use repair::{Finding, LostFile, RepairReport};
 pub use store::{FileHandle, OpenOptions, Recovery, Stat, Statistics, Store};

@@ -4,10 +4,11 @@
 mod common;
 mod forge;
 
+use base::error::Code;
 use base::sim::{Keep, SimDevice};
 use common::repaired::assert_settled;
 use common::{options, read_all, read_file};
-use flash::{OpenOptions, RepairReport, Store};
+use flash::{Error, OpenOptions, Part, RepairReport, Store};
 use forge::format::Kind;
 use forge::{
     DATA_GROUP, ROOT_NEXT_FILE, ROOT_NEXT_GROUP, ROOT_RECORD, change, field, newest_root,
@@ -149,6 +150,41 @@ fn after_a_repair_a_store_has_as_many_changes_left_as_any_other() {
             assert!(found.is_empty(), "{context}: {found:?}");
             let mut store = Store::open(device.clone(), &READ_ONLY).unwrap();
             assert!(read_all(&mut store).unwrap() == model, "{context}");
+            live_long(device, &context);
+        }
+    }
+}
+
+fn is_of_records(error: &Error) -> bool {
+    matches!(error, Error::Damaged { part, .. } if *part == Part::Record)
+}
+
+/// Growing writes records as well.
+#[test]
+fn a_store_whose_numbers_are_used_up_does_not_grow() {
+    for offset in [ROOT_RECORD, ROOT_NEXT_GROUP] {
+        for value in [CHANGES_END, COUNTER_END - 1] {
+            let context = format!("{offset} {value:#x}");
+            let device = with_root_field(offset, value);
+            let model = read_all(&mut Store::open(device.clone(), &READ_ONLY).unwrap()).unwrap();
+            let mut larger = SimDevice::new(1024, 1);
+            (0..512).for_each(|block| larger.poke(block, &device.peek(block)));
+            let Err(error) = Store::grow(&mut larger) else {
+                panic!("{context}: it grows");
+            };
+            assert!(is_of_records(&error), "{context}: {error}");
+            assert_eq!(error.code(), Code::Corrupt);
+            let mut store = Store::open(larger, &OpenOptions::default()).unwrap();
+            assert_eq!(store.layout().block_count, 512, "{context}");
+            assert!(read_all(&mut store).unwrap() == model, "{context}");
+            let Err(refused) = store.create("new") else {
+                panic!("{context}: a new file");
+            };
+            assert!(is_of_records(&refused), "{context}: {refused}");
+            // Repaired it does.
+            let (_, device) = repair(store.close().unwrap(), &context);
+            let (report, device) = Store::grow(device).unwrap();
+            assert_eq!(report.blocks_after, 1024, "{context}");
             live_long(device, &context);
         }
     }

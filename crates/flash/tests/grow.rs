@@ -4,6 +4,7 @@
 mod common;
 
 use base::block::BlockDevice;
+use base::error::Code;
 use base::sim::{Random, SimDevice};
 use common::{Model, Operation, Weights, options, read_all};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
@@ -183,6 +184,32 @@ fn a_store_does_not_shrink() {
     (0..100).for_each(|block| short.poke(block, &device.peek(block)));
     let error = Store::grow(short).err().unwrap();
     assert!(matches!(error, Error::Truncated { .. }), "{error}");
+}
+
+#[test]
+fn a_store_grows_to_the_largest_size_and_not_beyond() {
+    const BLOCKS_MAX: u64 = 1 << 32;
+    let (device, model) = sample(2, 120, false, true);
+    for more in [1, 4, 1 << 20] {
+        let mut larger = enlarged(&device, BLOCKS_MAX + more);
+        let hash = larger.image_hash();
+        let error = Store::grow(&mut larger).err().unwrap();
+        assert!(matches!(error, Error::DeviceTooLarge { .. }), "{error}");
+        assert_eq!(error.code(), Code::Invalid);
+        let text = error.to_string();
+        assert!(text.contains("16 TiB") && !text.contains('\n'), "{text}");
+        assert_eq!(larger.image_hash(), hash, "{more} blocks too many");
+    }
+    let (report, device) = Store::grow(enlarged(&device, BLOCKS_MAX)).unwrap();
+    // The last number is no block's, and the end is a whole cluster.
+    assert_eq!(report.blocks_after, BLOCKS_MAX - 1);
+    let mut store = Store::open(device, &OpenOptions::default()).unwrap();
+    store.replace("after", &[7; 100_000]).unwrap();
+    let mut store = common::reopen(store);
+    let mut found = read_all(&mut store).unwrap();
+    assert_eq!(found.remove("after").unwrap(), [7; 100_000]);
+    assert!(found == model);
+    assert!(store.statistics().blocks_total > BLOCKS_MAX - 200);
 }
 
 #[test]

@@ -217,6 +217,8 @@ fn what_does_not_grow_stays_as_it_is() {
     );
     let text = fails(&["flash", "grow", &image, "--size", "8000000T"], 1);
     assert!(text.contains("--size"), "{text}");
+    let text = fails(&["flash", "grow", &image, "--size", "17T", "--sparse"], 1);
+    assert!(text.contains("no store is larger than 16 TiB"), "{text}");
     assert!(std::fs::read(&image).unwrap() == before);
     let foreign = dir.file("foreign").display().to_string();
     std::fs::write(&foreign, bytes_of(2, 1 << 20)).unwrap();

@@ -5,7 +5,7 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
 use base::block::BLOCK_BYTES;
-use flash::Store;
+use flash::{DEVICE_BLOCKS_MAX, Store};
 use serde_json::json;
 use std::fs::Metadata;
 use std::path::Path;
@@ -38,6 +38,14 @@ pub(super) fn grow(
                     bytes_text(file_bytes)
                 ),
                 "choose a larger --size, or copy it into a smaller one with `keel flash copy`",
+            ));
+        }
+        // Before the file is made as large as that.
+        (Some(size), Some(_)) if size / BLOCK_BYTES as u64 > DEVICE_BLOCKS_MAX => {
+            return Err(CliError::failure(
+                shown,
+                "no store is larger than 16 TiB",
+                "choose a smaller --size",
             ));
         }
         (Some(size), Some(file_bytes)) => {
