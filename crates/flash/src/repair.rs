@@ -124,6 +124,9 @@ pub struct RepairReport {
     pub findings_total: u64,
     /// Files that came back without their names.
     pub lost_files: Vec<LostFile>,
+    /// Files that were found and have no name by which they can be opened, because the table has no room for one.
+    /// Their blocks stay theirs; a repair after some files were deleted gives them names.
+    pub files_unnamed: u64,
 }
 
 impl RepairReport {
@@ -183,7 +186,7 @@ pub(crate) struct Repair<'p, D: BlockDevice> {
     pub(crate) slots_lost: Vec<usize>,
     /// Of each lost file, bytes that are gone from its end.
     pub(crate) lost_ends: Vec<u64>,
-    /// Files for which there was no room in the table.
+    /// Files that have no entry in the table because there was no room in it.
     pub(crate) files_unplaced: u64,
 }
 

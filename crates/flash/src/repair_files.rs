@@ -83,9 +83,6 @@ impl<D: BlockDevice> Repair<'_, D> {
             }
         }
         for file in misplaced {
-            self.clear_entry(file.bucket, file.entry)?;
-            let text = "its entry of the name table was in the wrong place, or its name was another file's; moved";
-            self.find(Some(&file.name), None, true, false, text.to_owned());
             let is_free = validate_name(&file.name, self.store.layout.name_bytes_max).is_ok()
                 && names.insert(file.name.clone());
             self.put_back_misplaced(file, is_free)?;
@@ -189,7 +186,7 @@ impl<D: BlockDevice> Repair<'_, D> {
         Ok(())
     }
 
-    fn clear_entry(&mut self, bucket: u32, entry: u16) -> Result<()> {
+    pub(crate) fn clear_entry(&mut self, bucket: u32, entry: u16) -> Result<()> {
         self.change_bucket(bucket, |block, layout| {
             set_entry(block, entry, None, layout)
         })

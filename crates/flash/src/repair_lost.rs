@@ -111,10 +111,24 @@ impl<D: BlockDevice> Repair<'_, D> {
     pub(crate) fn put_back_misplaced(&mut self, file: FoundFile, own_name: bool) -> Result<()> {
         let hint = self.hint_of(&file.state)?;
         let own = own_name.then_some(file.name.as_str());
-        match self.name_anew(&file.state, own, &hint)? {
-            Some(named) => self.files.push(named),
-            None => self.files_unplaced += 1,
+        let bucket_before = self.buckets.get(&file.bucket).cloned();
+        self.clear_entry(file.bucket, file.entry)?;
+        if let Some(named) = self.name_anew(&file.state, own, &hint)? {
+            let text = "its entry of the name table was in the wrong place, or its name another's or none; moved";
+            self.find(Some(&file.name), None, true, false, text.to_owned());
+            self.files.push(named);
+            return Ok(());
         }
+        // Where it is no call finds it, but none takes its blocks either.
+        match bucket_before {
+            Some(block) => self.buckets.insert(file.bucket, block),
+            None => self.buckets.remove(&file.bucket),
+        };
+        let text = "its entry of the name table is in the wrong place, or its name another file's or none, and there is \
+                    no room in the table for another; delete files and repair again";
+        self.find(Some(&file.name), None, false, true, text.to_owned());
+        self.report.files_unnamed += 1;
+        self.files.push(file);
         Ok(())
     }
 
@@ -128,6 +142,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             self.hide(&settled.runs);
             self.hide(&settled.hidden);
             self.files_unplaced += 1;
+            self.report.files_unnamed += 1;
             let text = format!(
                 "file {} has lost its name, and there is no room in the name table for another; delete files and \
                  repair again",

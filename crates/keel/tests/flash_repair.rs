@@ -82,6 +82,7 @@ fn files_whose_names_are_lost_come_back() {
         (&report["clean"], &report["data_lost"]),
         (&true.into(), &true.into())
     );
+    assert_eq!(report["files_unnamed"], 0, "{report}");
     let lost = report["lost_files"].as_array().unwrap();
     let found = lost
         .iter()

@@ -68,6 +68,7 @@ fn object(report: &RepairReport, left: &CheckReport) -> Value {
         "findings_total": report.findings_total,
         "findings": report.findings.iter().map(finding).collect::<Vec<Value>>(),
         "lost_files": report.lost_files.iter().map(lost).collect::<Vec<Value>>(),
+        "files_unnamed": report.files_unnamed,
         "problems_left": left.problems_total,
     })
 }
@@ -105,6 +106,12 @@ fn print(
             "came back: {}, {}{damaged}{doubt}",
             shown_name(&file.name),
             bytes_text(file.length_bytes)
+        ))?;
+    }
+    if report.files_unnamed > 0 {
+        out.line(format_args!(
+            "note: the table of names has no room for {} that came to light. Delete files, then repair again",
+            counted(report.files_unnamed, "file")
         ))?;
     }
     if report.root_rebuilt {
