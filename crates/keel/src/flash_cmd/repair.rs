@@ -116,7 +116,7 @@ fn print(
     }
     if report.root_rebuilt {
         out.line(
-            "note: the newest commit record was lost. Files may have back what the last calls cut off their end",
+            "note: the newest commit record told nothing. Files may have back what the last calls cut off their end",
         )?;
     }
     let verdict = match (report.findings_total, left.problems_total) {
