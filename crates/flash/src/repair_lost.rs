@@ -124,7 +124,7 @@ impl<D: BlockDevice> Repair<'_, D> {
             Some(block) => self.buckets.insert(file.bucket, block),
             None => self.buckets.remove(&file.bucket),
         };
-        let text = "its entry of the name table is in the wrong place, or its name another file's or none, and there is \
+        let text = "its entry of the name table is in the wrong place, or its name another's or none, and there is \
                     no room in the table for another; delete files and repair again";
         self.find(Some(&file.name), None, false, true, text.to_owned());
         self.report.files_unnamed += 1;
