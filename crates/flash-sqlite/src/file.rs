@@ -12,6 +12,7 @@ use crate::abi::{IoMethods, SqliteFile, characteristic, code, control, lock, ope
 use crate::failure::Failure;
 use crate::image::{Node, poisoned};
 use crate::locks::ShmHold;
+use crate::process::Process;
 use crate::vfs::{ImageUse, Vfs, split_full_name};
 
 /// What lies in the memory that SQLite keeps for an open file.
@@ -205,15 +206,26 @@ unsafe fn method(
     // SAFETY: the caller vouches for the pointer.
     let open = unsafe { open_file(file) };
     let vfs = open.vfs;
-    vfs.guard(otherwise, || call(open))
+    vfs.guard(otherwise, || {
+        open.image
+            .process
+            .refuse_child(otherwise, &open.node.name)?;
+        call(open)
+    })
 }
 
 // ---- content ----
 
 unsafe extern "C" fn close_method(file: *mut SqliteFile) -> c_int {
+    // SAFETY: SQLite passes an open file.
+    let process = unsafe { open_file(file) }.image.process;
     // SAFETY: SQLite closes an open file, and does so once.
     let open = unsafe {
         (*file).methods = std::ptr::null();
+        if process != Process::current() {
+            // A child may tidy up what it has inherited; all of it is the parent's.
+            return code::OK;
+        }
         Box::from_raw((*file.cast::<KeelFile>()).open)
     };
     let vfs = open.vfs;
@@ -463,7 +475,10 @@ unsafe extern "C" fn shm_barrier_method(file: *mut SqliteFile) {
     fence(Ordering::SeqCst);
     // Also for a thread that orders its own accesses only by a mutex, as SQLite's own VFS does.
     // SAFETY: SQLite passes an open file.
-    drop(unsafe { open_file(file) }.node.memory.lock());
+    let open = unsafe { open_file(file) };
+    if open.image.process == Process::current() {
+        drop(open.node.memory.lock());
+    }
 }
 
 unsafe extern "C" fn shm_unmap_method(file: *mut SqliteFile, _delete: c_int) -> c_int {

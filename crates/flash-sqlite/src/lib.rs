@@ -15,7 +15,7 @@
 //! **Files:** `abi.rs` SQLite's interface, `extension.rs` entry point and SQL function, `vfs.rs` methods on names,
 //! `file.rs` methods on open files, `registry.rs` open images, `image.rs` one of them, `files.rs` its files,
 //! `waiting.rs` what waits to be written to them and `files/puts.rs` when it is, `locks.rs` locks and shared memory,
-//! `failure.rs` result codes and messages.
+//! `process.rs` what a fork leaves behind, `failure.rs` result codes and messages.
 
 pub mod abi;
 mod extension;
@@ -24,6 +24,7 @@ mod file;
 mod files;
 mod image;
 mod locks;
+mod process;
 mod registry;
 mod vfs;
 mod waiting;

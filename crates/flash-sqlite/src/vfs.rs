@@ -5,6 +5,7 @@
 //! differ between images, and must not change when an image is moved.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,6 +20,7 @@ use crate::abi::{ACCESS_EXISTS, Sqlite, SqliteFile, SqliteVfs, Symbol, code, ope
 use crate::failure::Failure;
 use crate::file::{KeelFile, OpenFile, put_open_file};
 use crate::image::{Image, Images, Kind, Opening};
+use crate::process::{PerProcess, Process};
 use crate::registry::Registry;
 
 /// Name under which the extension registers its VFS.
@@ -37,14 +39,20 @@ const ENDING_BYTES_MAX: usize = 12;
 pub(crate) struct Vfs {
     pub(crate) sqlite: Sqlite,
     pub(crate) name: CString,
-    pub(crate) registry: Registry,
+    process: PerProcess<State>,
     images: Box<dyn Images>,
     /// The default VFS when this one was registered.
     parent: *mut SqliteVfs,
+    connections: AtomicU64,
+}
+
+/// What one process has open.
+#[derive(Default)]
+struct State {
+    registry: Registry,
     /// An image opened to learn a full name, kept for the opening of the database that follows.
     parked: Mutex<Option<ImageUse>>,
     last_failure: Mutex<Option<Failure>>,
-    connections: AtomicU64,
 }
 
 // SAFETY: SQLite calls methods of a VFS from any thread, so that `parent` bears it; the rest is Sync by itself.
@@ -74,11 +82,9 @@ pub unsafe fn register(sqlite: Sqlite, name: &CStr, images: Box<dyn Images>) -> 
     let vfs: &'static Vfs = Box::leak(Box::new(Vfs {
         sqlite,
         name: name.to_owned(),
-        registry: Registry::default(),
+        process: PerProcess::new(),
         images,
         parent,
-        parked: Mutex::new(None),
-        last_failure: Mutex::new(None),
         connections: AtomicU64::new(0),
     }));
     let object = Box::leak(Box::new(SqliteVfs {
@@ -136,6 +142,10 @@ impl Vfs {
         }
     }
 
+    fn state(&self) -> &State {
+        self.process.get()
+    }
+
     /// Runs a method; a failure is noted and logged, and a panic ends here.
     pub(crate) fn guard(
         &self,
@@ -156,7 +166,7 @@ impl Vfs {
             // SAFETY: the format takes one string, which lives until the call returns.
             unsafe { (self.sqlite.log)(code, c"keel: %s".as_ptr(), text.as_ptr()) };
         }
-        if let Ok(mut last) = self.last_failure.lock() {
+        if let Ok(mut last) = self.state().last_failure.lock() {
             *last = Some(failure);
         }
         code
@@ -164,13 +174,13 @@ impl Vfs {
 
     /// The text of the last failure, for people.
     pub(crate) fn last_failure_text(&self) -> Option<String> {
-        let last = self.last_failure.lock().ok()?;
+        let last = self.state().last_failure.lock().ok()?;
         last.as_ref().map(|failure| failure.text.clone())
     }
 
     /// errno of the last failure, 0 before the first.
     pub(crate) fn last_errno(&self) -> c_int {
-        let last = self.last_failure.lock();
+        let last = self.state().last_failure.lock();
         last.ok()
             .and_then(|last| last.as_ref().map(|failure| failure.errno))
             .unwrap_or(0)
@@ -198,13 +208,17 @@ impl Vfs {
     }
 
     fn acquire(&'static self, located: &Path) -> Result<ImageUse, Failure> {
-        let image = self.registry.acquire(&*self.images, located)?;
-        Ok(ImageUse { vfs: self, image })
+        let image = self.state().registry.acquire(&*self.images, located)?;
+        Ok(ImageUse {
+            vfs: self,
+            image: ManuallyDrop::new(image),
+            process: Process::current(),
+        })
     }
 
     /// Puts `image` aside for the coming opening, and lets go of the one that was there.
     fn park(&self, image: Option<ImageUse>) {
-        let before = match self.parked.lock() {
+        let before = match self.state().parked.lock() {
             Ok(mut parked) => std::mem::replace(&mut *parked, image),
             Err(_) => image,
         };
@@ -215,9 +229,9 @@ impl Vfs {
     /// Gives an image back that was put aside for an opening that did not come, because SQLite had the database open
     /// already, when nobody else needs it: it would stay locked against other processes.
     pub(crate) fn unpark_if_last(&self, image: &Arc<Image>) {
-        let last = match self.parked.lock() {
+        let last = match self.state().parked.lock() {
             Ok(mut parked) => parked.take_if(|parked| {
-                Arc::ptr_eq(&parked.image, image) && self.registry.users(image) == 1
+                Arc::ptr_eq(&parked.image, image) && self.state().registry.users(image) == 1
             }),
             Err(_) => None,
         };
@@ -228,6 +242,7 @@ impl Vfs {
     fn find<'a>(&self, name: &'a str) -> Option<(Arc<Image>, &'a str)> {
         let (identity, flat) = split_full_name(name)?;
         let image = self
+            .state()
             .registry
             .find(identity, |image| image.length_by_name(flat).is_ok())?;
         Some((image, flat))
@@ -322,7 +337,9 @@ impl Vfs {
 /// An image that is open at least as long as this lives.
 pub(crate) struct ImageUse {
     vfs: &'static Vfs,
-    image: Arc<Image>,
+    image: ManuallyDrop<Arc<Image>>,
+    /// Who has opened it.
+    pub(crate) process: Process,
 }
 
 impl Deref for ImageUse {
@@ -334,11 +351,18 @@ impl Deref for ImageUse {
 
 impl Drop for ImageUse {
     fn drop(&mut self) {
+        if self.process != Process::current() {
+            // The image is the parent's, and stays in the memory of this child as it was.
+            return;
+        }
         // The last one closes the store. Nothing that was synced depends on that, so a failure is only noted.
         self.vfs.guard(code::IOERR, || {
-            self.vfs.registry.release(&self.image).map(|()| code::OK)
+            let registry = &self.vfs.state().registry;
+            registry.release(&self.image).map(|()| code::OK)
         });
         self.vfs.unpark_if_last(&self.image);
+        // SAFETY: this is the end of the one that owns it.
+        unsafe { ManuallyDrop::drop(&mut self.image) };
     }
 }
 
@@ -387,6 +411,10 @@ unsafe extern "C" fn open_method(
             if flags & open::SUPER_JOURNAL != 0 && flags & open::CREATE == 0 {
                 is_foreign = true;
                 return Ok(code::OK);
+            }
+            if let Some(parent) = vfs.process.parent() {
+                // A connection from before the fork has begun a transaction.
+                parent.refuse_child(code::IOERR, text)?;
             }
             let text = format!("{text}: its image is not open");
             return Err(Failure::new(code::CANTOPEN, Code::NotFound, text));
