@@ -1,8 +1,9 @@
 //! Why a call failed, as SQLite wants to hear it and as a person does.
 
 use std::ffi::c_int;
+use std::path::Path;
 
-use base::block::DeviceError;
+use base::block::{DeviceError, find_holder};
 use base::error::Code;
 use flash::{Error, Part};
 
@@ -36,7 +37,17 @@ impl Failure {
             } => code::IOERR_DATA,
             _ => otherwise,
         };
-        Self::new(code, error.code(), format!("{file}: {error}"))
+        // The store's own words name no command, and a full store refuses many a `DELETE` in SQL.
+        let text = match error {
+            Error::Full => format!(
+                "{file}: the store is full; enlarge the image and `keel flash grow` it, or `keel flash rm` files"
+            ),
+            Error::NameTableFull => format!(
+                "{file}: the store has no room for another name; `keel flash rm` files that are not needed"
+            ),
+            _ => format!("{file}: {error}"),
+        };
+        Self::new(code, error.code(), text)
     }
 
     /// An image that holds no usable store.
@@ -61,11 +72,46 @@ impl Failure {
     }
 
     /// An image that could not be opened at all.
-    pub(crate) fn of_device(error: &DeviceError) -> Self {
-        let code = match error {
-            DeviceError::InUse { .. } => code::BUSY,
-            _ => code::CANTOPEN,
+    pub(crate) fn of_device(error: &DeviceError, image: &Path) -> Self {
+        let (code, text) = match error {
+            DeviceError::InUse { .. } => {
+                let text = match find_holder(image) {
+                    Some(holder) => format!("{holder}; take it out of use there, then try again"),
+                    None => {
+                        "in use by another process; end that process, then try again".to_owned()
+                    }
+                };
+                (code::BUSY, text)
+            }
+            DeviceError::Open { source, .. } => (code::CANTOPEN, source.to_string()),
+            other => (code::CANTOPEN, other.to_string()),
         };
-        Self::new(code, error.code(), format!("image: {error}"))
+        Self::new(
+            code,
+            error.code(),
+            format!("image {}: {text}", image.display()),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_store_names_remedies_that_work_without_room() {
+        for (error, remedy) in [
+            (Error::Full, "`keel flash grow`"),
+            (Error::NameTableFull, "`keel flash rm`"),
+        ] {
+            let failure = Failure::of_store(&error, code::IOERR, "plant.db");
+            assert_eq!(failure.code, code::FULL);
+            assert!(
+                failure.text.starts_with("plant.db: the store "),
+                "{}",
+                failure.text
+            );
+            assert!(failure.text.contains(remedy), "{}", failure.text);
+        }
     }
 }

@@ -144,7 +144,7 @@ impl Image {
             }
             opened => opened,
         }
-        .map_err(|error| Failure::of_device(&error))?;
+        .map_err(|error| Failure::of_device(&error, path))?;
         let options = OpenOptions {
             open_files_max: OPEN_FILES_MAX,
             read_only: is_read_only,
