@@ -303,6 +303,12 @@ impl Vfs {
             .image_parameter(name)
             .filter(|_| flags & open::MAIN_DB != 0);
         let found = self.find(text);
+        if flags & open::MAIN_DB != 0
+            && flags & open::CREATE != 0
+            && let Some((_, flat)) = split_full_name(text)
+        {
+            require_database_name(flat)?;
+        }
         let (image, flat) = match (parameter, &found, split_full_name(text)) {
             (Some(path), _, Some((_, flat))) => (self.acquire_by_parameter(path)?, flat),
             (None, Some((image, flat)), _) => (self.acquire(&image.path)?, *flat),
@@ -364,6 +370,19 @@ impl Drop for ImageUse {
         // SAFETY: this is the end of the one that owns it.
         unsafe { ManuallyDrop::drop(&mut self.image) };
     }
+}
+
+/// SQLite takes what has such a name for the journal or the log of another database, and deletes it.
+fn require_database_name(flat: &str) -> Result<(), Failure> {
+    let endings = ["-journal", "-wal", "-shm"];
+    let Some(ending) = endings.iter().find(|ending| flat.ends_with(**ending)) else {
+        return Ok(());
+    };
+    let text = format!(
+        "{flat}: a database whose name ends in {ending} would be destroyed by its neighbour, as its journal or log; \
+         choose another name"
+    );
+    Err(Failure::new(code::CANTOPEN, Code::Invalid, text))
 }
 
 fn text_of(name: &CStr) -> Result<&str, Failure> {

@@ -75,8 +75,8 @@ fn names_may_be_anything_that_a_store_takes() {
         ("a%3fb%26c%23d%25.db", "a?b&c#d%.db"),
         ("%27quoted%27%22;--", "'quoted'\";--"),
         ("no-ending", "no-ending"),
-        ("-journal", "-journal"),
-        ("x.db-wal", "x.db-wal"),
+        ("-journal.db", "-journal.db"),
+        ("x.db-wal2", "x.db-wal2"),
         (".hidden", ".hidden"),
     ];
     for (number, (written, _)) in names.iter().enumerate() {
@@ -110,33 +110,62 @@ fn names_may_be_anything_that_a_store_takes() {
     remove(image);
 }
 
+/// SQLite would take it for the journal or log of its neighbour, and destroy it.
+#[test]
+fn no_database_is_made_with_the_name_of_a_journal() {
+    let image = "journal-names";
+    insert(image, formatted(512, 98));
+    for ending in ["-journal", "-wal", "-shm"] {
+        let name = format!("plant.db{ending}");
+        let error = connect(&name, image)
+            .and_then(|database| database.execute_batch("CREATE TABLE t (a)"))
+            .unwrap_err();
+        assert_eq!(code_of(&error), ffi::SQLITE_CANTOPEN, "{name}: {error}");
+        let connection = connect("plant.db", image).unwrap();
+        let error = connection
+            .execute("ATTACH ?1 AS other", [uri(&name, image)])
+            .unwrap_err();
+        assert_eq!(
+            code_of(&error) & 0xff,
+            ffi::SQLITE_CANTOPEN,
+            "{name}: {error}"
+        );
+    }
+    remove(image);
+}
+
 /// Somebody opens as a database what another connection uses as its journal: it would be written by other rules.
 #[test]
 fn a_journal_in_use_is_no_database() {
     let image = "journal-as-database";
-    let machine = insert(image, formatted(512, 93));
+    insert(image, formatted(512, 93));
     let connection = connect("plant.db", image).unwrap();
     connection
         .execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (1); BEGIN; UPDATE t SET a = 2")
         .unwrap();
-    let other = connect("plant.db-journal", image)
-        .and_then(|other| other.execute_batch("CREATE TABLE t (a)"));
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI;
+    let open = || Connection::open_with_flags(uri("plant.db-journal", image), flags);
+    let other = open().and_then(|other| other.execute_batch("CREATE TABLE t (a)"));
     assert_eq!(code_of(&other.unwrap_err()), ffi::SQLITE_CANTOPEN);
     connection.execute_batch("COMMIT").unwrap();
-    // The other way round the transaction is refused, and leaves nothing.
-    let other = connect("plant.db-journal", image).unwrap();
-    other
-        .execute_batch("CREATE TABLE u (b); INSERT INTO u VALUES (5)")
+    // The other way round the transaction is refused, and leaves nothing: with a journal that stays.
+    let mode: String = value(&connection, "PRAGMA journal_mode = persist").unwrap();
+    assert_eq!(mode, "persist");
+    connection
+        .execute_batch("PRAGMA cache_spill = 5; PRAGMA cache_size = 5; CREATE TABLE big (raw); BEGIN;
+            WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60)
+            INSERT INTO big SELECT zeroblob(3000) FROM n; COMMIT; UPDATE big SET raw = zeroblob(2999)")
         .unwrap();
+    drop(connection);
+    let other = open().unwrap();
+    let connection = connect("plant.db", image).unwrap();
     let error = connection.execute_batch("UPDATE t SET a = 3").unwrap_err();
     assert_eq!(code_of(&error) & 0xff, ffi::SQLITE_CANTOPEN, "{error}");
-    drop((connection, other));
-    let device = machine.lock().unwrap().device.crash_image(&|_| Keep::Whole);
-    insert(image, device);
-    let other = connect("plant.db-journal", image).unwrap();
-    let b: i64 = value(&other, "SELECT b FROM u").unwrap();
-    assert_eq!(b, 5);
     drop(other);
+    connection.execute_batch("UPDATE t SET a = 4").unwrap();
+    let a: i64 = value(&connection, "SELECT a FROM t").unwrap();
+    assert_eq!(a, 4);
+    drop(connection);
     remove(image);
 }
 
