@@ -317,7 +317,9 @@ impl Vfs {
         let create = flags & open::CREATE != 0;
         let how = Opening {
             kind: Kind::of(flags),
-            create: create && !image.is_read_only,
+            // A log is made with its first content only, so on a store that is only read it stays empty: SQLite asks
+            // for the log of a database even where all of it is checkpointed.
+            create: create && (!image.is_read_only || flags & open::WAL != 0),
             exclusive: create && flags & open::EXCLUSIVE != 0,
         };
         let node = image.open_file(flat, how).map_err(|error| {

@@ -185,6 +185,68 @@ fn a_full_store_is_a_full_disk_and_loses_nothing() {
     }
 }
 
+/// A transaction that changes three blocks at most needs no journal, and so no room.
+#[test]
+fn small_deletes_go_on_in_a_full_store_with_a_rollback_journal() {
+    let image = "full-small";
+    insert(image, formatted(220, 54));
+    let connection = connect("plant.db", image).unwrap();
+    connection
+        .execute_batch(
+            "CREATE TABLE reading (id INTEGER PRIMARY KEY, raw BLOB);
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)
+             INSERT INTO reading SELECT i, zeroblob(100) FROM n",
+        )
+        .unwrap();
+    for bytes in [5000, 100, 1] {
+        let insert = format!("INSERT INTO reading (raw) VALUES (randomblob({bytes}))");
+        let error = (0..10_000).find_map(|_| connection.execute(&insert, []).err());
+        let code = error.map(|error| code_of(&error) & 0xff);
+        assert_eq!(code, Some(ffi::SQLITE_FULL), "{bytes}");
+    }
+    let count: i64 = value(&connection, "SELECT count(*) FROM reading").unwrap();
+    for id in 1..=10 {
+        connection
+            .execute("DELETE FROM reading WHERE id = ?1", [id])
+            .unwrap_or_else(|error| panic!("row {id}: {error}"));
+    }
+    let left: i64 = value(&connection, "SELECT count(*) FROM reading").unwrap();
+    assert_eq!(left, count - 10);
+    drop(connection);
+    remove(image);
+}
+
+/// SQLite asks for a log also where there is none any more.
+#[test]
+fn a_cleanly_closed_database_with_a_log_can_be_read_where_nothing_can_be_written() {
+    let image = "readable-closed";
+    let machine = insert(image, formatted(512, 55));
+    let connection = connect("plant.db", image).unwrap();
+    let _: String = value(&connection, "PRAGMA journal_mode = wal").unwrap();
+    connection
+        .execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (7)")
+        .unwrap();
+    drop(connection);
+    let device = machine.lock().unwrap().device.clone();
+    let machine = insert(image, device);
+    let before = machine.lock().unwrap().device.counters().writes;
+    machine.lock().unwrap().refuses_writing = true;
+    for _ in 0..2 {
+        let [one, two] = [(); 2].map(|()| connect("plant.db", image).unwrap());
+        for connection in [&one, &two] {
+            let a: i64 = value(connection, "SELECT a FROM t").unwrap();
+            assert_eq!(a, 7);
+            let error = connection.execute_batch("UPDATE t SET a = 8").unwrap_err();
+            assert_eq!(code_of(&error) & 0xff, ffi::SQLITE_READONLY, "{error}");
+            let check: String = value(connection, "PRAGMA integrity_check").unwrap();
+            assert_eq!(check, "ok");
+        }
+    }
+    let after = machine.lock().unwrap().device.counters().writes;
+    assert_eq!(after, before, "wrote");
+    remove(image);
+}
+
 #[test]
 fn names_and_images_that_cannot_be_are_refused() {
     let image = "refusing";
