@@ -85,17 +85,26 @@ impl Lines {
 /// One moment in one line.
 fn line(snapshot: &Snapshot<'_>) -> String {
     let picture = snapshot.picture();
-    let lost = picture
+    let rooms = picture.rooms.iter();
+    let lost = rooms.filter(|room| matches!(room.verdict, Verdict::Lost(_)));
+    let lost = lost.count();
+    // After a kill the analysis begins anew: what it has not looked at yet may burn all the same.
+    let is_partial = picture
         .rooms
         .iter()
-        .filter(|room| matches!(room.verdict, Verdict::Lost(_)))
-        .count();
-    let hottest = picture.hottest.map_or("no fire yet".to_owned(), |room| {
-        format!(
+        .any(|room| room.verdict == Verdict::Unknown);
+    let lost = match lost {
+        0 if is_partial => "unknown".to_owned(),
+        lost => lost.to_string(),
+    };
+    let hottest = match picture.hottest {
+        Some(room) => format!(
             "hottest {room} {:.0} °C",
             picture.rooms[room.index()].hottest_c
-        )
-    });
+        ),
+        None if is_partial => "fire unknown".to_owned(),
+        None => "no fire yet".to_owned(),
+    };
     let count = |wanted| {
         picture
             .ways_out
@@ -152,5 +161,23 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains('\n'));
+    }
+
+    #[test]
+    fn what_the_analysis_has_not_looked_at_is_unknown() {
+        let mut stats = Stats::default();
+        let text = line(&tests_snapshot(Some(&stats)));
+        assert!(
+            text.contains("fire unknown, rooms lost to smoke unknown  ways out unknown"),
+            "{text}"
+        );
+        for room in &mut stats.picture.rooms {
+            room.verdict = Verdict::Safe;
+        }
+        let text = line(&tests_snapshot(Some(&stats)));
+        assert!(
+            text.contains("no fire yet, rooms lost to smoke 0"),
+            "{text}"
+        );
     }
 }
