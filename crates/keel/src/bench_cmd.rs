@@ -13,7 +13,7 @@ const HELP: &str = "see `keel bench --help`";
 pub(crate) fn run(arguments: &[OsString]) -> Result<u8, CliError> {
     if arguments.is_empty() {
         return Err(CliError::usage(
-            "keel bench",
+            "command line",
             "nothing to measure was named",
             HELP,
         ));
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<u8, CliError> {
     if read.status.code() == Some(i32::from(STATUS_USAGE)) {
         let text = String::from_utf8_lossy(&read.stderr);
         return Err(CliError::usage(
-            "keel bench",
+            "command line",
             crate::cli::first_paragraph(&text),
             HELP,
         ));

@@ -40,6 +40,7 @@ fn bench_is_another_program_and_its_absence_is_said() {
         let output = command.args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         let line = one_line(&output.stderr);
+        assert!(line.starts_with("keel: command line: "), "{line}");
         assert!(line.contains(wrong), "{line}");
         assert!(line.ends_with("see `keel bench --help`"), "{line}");
     }
