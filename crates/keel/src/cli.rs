@@ -364,6 +364,9 @@ pub(crate) enum FlashCommand {
         json: bool,
     },
     /// List the files, in no particular order
+    #[command(after_help = "Examples:\n  \
+        keel flash ls store.img\n  \
+        keel flash ls store.img --json | jq -r '.[].name'")]
     Ls {
         /// File or block device
         image: PathBuf,
@@ -420,6 +423,7 @@ pub(crate) enum FlashCommand {
         from: PathBuf,
     },
     /// Delete a file of the store
+    #[command(after_help = "Example:\n  keel flash rm store.img notes.txt")]
     Rm {
         /// File or block device
         image: PathBuf,
@@ -485,7 +489,8 @@ pub(crate) enum FlashCommand {
     #[command(after_help = "Examples:\n  \
         keel flash grow store.img --size 1G\n  \
         keel flash grow /dev/mmcblk0p3\n\n\
-        Takes no longer for a full store than for an empty one; an interruption leaves the old or the new size.\n\
+        Takes no longer for a full store than for an empty one; an interruption leaves the old or the new size. Where\n\
+        the file is longer than its store already, leave --size away: the store then uses the whole file.\n\
         The table of names stays as it is: for more files, or for a smaller store, use `keel flash copy`.")]
     Grow {
         /// File or block device
@@ -501,6 +506,9 @@ pub(crate) enum FlashCommand {
         json: bool,
     },
     /// Figures of the store, or of one file
+    #[command(after_help = "Examples:\n  \
+        keel flash stat store.img\n  \
+        keel flash stat store.img notes.txt --json")]
     Stat {
         /// File or block device
         image: PathBuf,
@@ -530,6 +538,7 @@ pub(crate) enum FlashCommand {
         json: bool,
     },
     /// The most device operations that each call can need
+    #[command(after_help = "Example:\n  keel flash bounds store.img")]
     Bounds {
         /// File or block device
         image: PathBuf,
@@ -546,6 +555,7 @@ pub(crate) enum FlashCommand {
             stands in docs/semantics-flash.md: one directory, no links, data durable after fsync.")]
     Mount(MountArgs),
     /// What lies where: superblock, commit records, name table
+    #[command(after_help = "Example:\n  keel flash dump store.img --json")]
     Dump {
         /// File or block device
         image: PathBuf,
@@ -582,10 +592,10 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "BITS", default_value = "644", value_parser = permission_bits)]
     pub(crate) mode: u16,
     /// Owner of every file [default: who mounts]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = identity)]
     pub(crate) uid: Option<u32>,
     /// Group of every file [default: that of who mounts]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = identity)]
     pub(crate) gid: Option<u32>,
 }
 
@@ -606,7 +616,7 @@ pub(crate) fn parse() -> Result<Cli, u8> {
             Err(STATUS_USAGE)
         }
         _ => {
-            let wrong = first_paragraph(&error.render().to_string());
+            let wrong = plain(&first_paragraph(&error.render().to_string()));
             let remedy = remedy(&error, &subcommand(std::env::args_os().skip(1)));
             eprintln!("keel: {}", CliError::usage("command line", wrong, remedy));
             Err(STATUS_USAGE)
@@ -622,6 +632,25 @@ pub(crate) fn first_paragraph(text: &str) -> String {
         .map(str::trim);
     let wrong = lines.collect::<Vec<_>>().join(" ");
     wrong.strip_prefix("error: ").unwrap_or(&wrong).to_owned()
+}
+
+/// What the parser says of numbers, in words of people.
+fn plain(wrong: &str) -> String {
+    [
+        ("invalid digit found in string", "must be a whole number"),
+        (
+            "cannot parse integer from empty string",
+            "must be a whole number",
+        ),
+        (
+            "number too large to fit in target type",
+            "is too large a number",
+        ),
+    ]
+    .iter()
+    .fold(wrong.to_owned(), |text, (said, meant)| {
+        text.replace(said, meant)
+    })
 }
 
 /// What to do about an error of the parser, which keeps what may have been meant apart from what is wrong.
@@ -697,6 +726,13 @@ fn permission_bits(text: &str) -> Result<u16, String> {
     }
 }
 
+/// The number of a user or group; the largest stands for none.
+fn identity(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| *number != u32::MAX);
+    number
+        .ok_or_else(|| "must be a number such as 1000; `id NAME` prints those of a user".to_owned())
+}
+
 fn speed(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(speed) if (0.1..=1_000.0).contains(&speed) => Ok(speed),
@@ -707,6 +743,38 @@ fn speed(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_command_on_stores_has_an_example() {
+        let program = Cli::command();
+        let flash = program.find_subcommand("flash").unwrap();
+        for command in flash.get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string);
+            let example = format!("keel flash {} ", command.get_name());
+            assert!(
+                help.is_some_and(|help| help.contains(&example)),
+                "{example}has none"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_said_in_plain_words() {
+        for (text, said) in [
+            ("--uid x", "must be a number such as 1000"),
+            ("--gid 4294967295", "must be a number such as 1000"),
+            ("--open-files x", "must be a whole number"),
+            ("--open-files=", "must be a whole number"),
+            ("--open-files 99999999999999999999", "is too large a number"),
+        ] {
+            let line = format!("keel flash mount a b {text}");
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            let wrong = plain(&first_paragraph(&error.render().to_string()));
+            assert!(wrong.contains(said), "{wrong}");
+            let option = text.split([' ', '=']).next().unwrap();
+            assert!(wrong.contains(option), "{wrong}");
+        }
+    }
 
     #[test]
     fn the_definition_is_consistent() {
