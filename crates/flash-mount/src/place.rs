@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 /// The mounts that this process sees, one a line.
 const TABLE: &str = "/proc/self/mountinfo";
 
+/// The kinds of file system that the kernel shows for a mounted store: of one that root has mounted it says less.
+const STORE_KINDS: [&[u8]; 2] = [b"fuse.keel ", b"fuse "];
+
 /// A mount, known by the numbers that the kernel has given it, and by more: once it is gone, the next mount gets the
 /// same numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +42,20 @@ impl Place {
     pub(crate) fn of(directory: &Path) -> io::Result<Self> {
         let table = std::fs::read(TABLE)?;
         find(&table, directory).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// The image of the store that is mounted on `directory`, if one is.
+    pub(crate) fn store_at(directory: &Path) -> Option<String> {
+        let table = std::fs::read(TABLE).ok()?;
+        find(&table, &directory.canonicalize().ok()?)?.image()
+    }
+
+    /// What is mounted, if it may be a store.
+    fn image(&self) -> Option<String> {
+        let source = STORE_KINDS
+            .iter()
+            .find_map(|kind| self.origin.strip_prefix(*kind))?;
+        Some(String::from_utf8_lossy(&unescape(source)).into_owned())
     }
 
     /// Where the mount is at present. One that the kernel may have given up, because nobody answers it, counts only
@@ -164,6 +181,10 @@ mod tests {
             "what is mounted in it does not cover it"
         );
         assert_eq!(find(LINES, Path::new("/srv")), None);
+        assert_eq!(first.image().as_deref(), Some("first.img"));
+        assert_eq!(find(LINES, Path::new("/")).unwrap().image(), None);
+        let by_root = place(41, "0:51", "fuse a\\040b.img", "/mnt");
+        assert_eq!(by_root.image().as_deref(), Some("a b.img"));
     }
 
     #[test]

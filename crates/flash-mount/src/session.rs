@@ -49,6 +49,9 @@ pub enum MountError {
     /// It is something else than a directory.
     #[error("is not a directory")]
     NotADirectory,
+    /// A store is mounted there, from this image, and somebody answers for it.
+    #[error("{0} is mounted there already")]
+    MountedAlready(String),
     /// What is in the directory would be covered.
     #[error("is not empty")]
     NotEmpty,
@@ -106,7 +109,10 @@ pub fn check_directory(directory: &Path) -> Result<(), MountError> {
     }
     match std::fs::read_dir(directory).map_err(failed)?.next() {
         None => Ok(()),
-        Some(Ok(_)) => Err(MountError::NotEmpty),
+        Some(Ok(_)) => Err(match Place::store_at(directory) {
+            Some(image) => MountError::MountedAlready(image),
+            None => MountError::NotEmpty,
+        }),
         Some(Err(error)) => Err(failed(error)),
     }
 }

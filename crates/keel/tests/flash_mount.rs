@@ -388,7 +388,8 @@ fn a_mount_that_cannot_be_is_refused_in_one_line() {
     ok(&[
         "flash", "format", &second, "--size", "16M", "--files", "100",
     ]);
-    refusal(&second, path, "is not empty");
+    let there = format!("{image} is mounted there already; ");
+    refusal(&second, path, &there);
     mount.kill();
     refusal(
         &image,

@@ -219,6 +219,14 @@ fn mount_error(image: &Path, directory: &Path, error: &MountError) -> CliError {
             error,
             "name an empty directory: what is in this one could not be reached",
         ),
+        MountError::MountedAlready(_) => CliError::failure(
+            &shown,
+            error,
+            format!(
+                "use that, name another directory, or end it with `{} {shown}`",
+                unmount_command()
+            ),
+        ),
         MountError::DeadMount => CliError::failure(
             &shown,
             error,
