@@ -7,9 +7,13 @@ use std::process::{Command, Stdio};
 use crate::Case;
 use crate::support::Mount;
 
+/// A user that is not root; nobody of this number need exist.
+const OTHER_USER: u32 = 4321;
+
 pub const CASES: &[Case] = &[
     ("plain", plain),
     ("preserving", preserving),
+    ("archive-folders", archive_folders),
     ("database", database),
     ("repository", repository),
 ];
@@ -72,6 +76,16 @@ impl Elsewhere {
         Self(path)
     }
 
+    /// A folder with a file, and a folder with one in it.
+    fn folder(name: &str) -> Self {
+        let name = format!("keel-programs-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(path.join("inner")).unwrap();
+        std::fs::write(path.join("inner/deep"), "deep\n").unwrap();
+        std::fs::write(path.join("top"), "top\n").unwrap();
+        Self(path)
+    }
+
     fn path(&self) -> &Path {
         &self.0
     }
@@ -80,7 +94,9 @@ impl Elsewhere {
 impl Drop for Elsewhere {
     fn drop(&mut self) {
         // Some of the programs move it away.
-        std::fs::remove_file(&self.0).ok();
+        if std::fs::remove_file(&self.0).is_err() {
+            std::fs::remove_dir_all(&self.0).ok();
+        }
     }
 }
 
@@ -114,12 +130,51 @@ fn preserving() {
             assert_eq!(read(&mount, name), "one\ntwo\n");
         }
     }
+    // Only root may have files of others, and so may try to give one away.
+    if std::os::unix::fs::chown(source.path(), Some(OTHER_USER), None).is_ok() {
+        let same_bits = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(source.path(), same_bits).unwrap();
+        if let Some(ended) = run(&mount, "cp", &["-p", path, "of-other"]) {
+            assert!(
+                is_refused(&ended) && ended.errors.contains("ownership"),
+                "cp: {}",
+                ended.errors
+            );
+            assert_eq!(ended.status, Some(1));
+            assert_eq!(read(&mount, "of-other"), "one\ntwo\n");
+        }
+        let owner_only = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(source.path(), owner_only).unwrap();
+    } else {
+        println!("skipped: only root has files of others");
+    }
     if let Some(ended) = run(&mount, "mv", &[path, "moved"]) {
         assert!(is_refused(&ended), "mv: {}", ended.errors);
         assert_eq!(read(&mount, "moved"), "one\ntwo\n");
         assert!(!source.path().exists());
         let arguments = ["--preserve=timestamps", "moved", "dated"];
         works(&mount, "cp", &arguments, "");
+    }
+}
+
+fn archive_folders() {
+    let mount = Mount::new();
+    let archive = Elsewhere::new("archive");
+    let folder = Elsewhere::folder("archive-folder");
+    let (path, from) = (
+        archive.path().to_str().unwrap(),
+        folder.path().to_str().unwrap(),
+    );
+    // The folder first, so that what follows shows that `tar` goes on.
+    let names = ["-cf", path, "-C", from, "inner", "top"];
+    if run(&mount, "tar", &names).is_none_or(|ended| ended.status != Some(0)) {
+        return;
+    }
+    if let Some(ended) = run(&mount, "tar", &["-xf", path]) {
+        assert!(is_refused(&ended), "tar: {}", ended.errors);
+        assert_eq!(ended.status, Some(2));
+        assert_eq!(read(&mount, "top"), "top\n");
+        assert_eq!(mount.names(), ["top"]);
     }
 }
 
