@@ -146,7 +146,7 @@ impl Page {
         self.line(
             "history",
             format_args!(
-                "{}{limits}, {}; {} expired, {} dropped (when full: {})",
+                "{}{limits}, {}; {} expired, {} dropped; if full all the same: {}",
                 bytes_text(history.bytes),
                 plural(history.segments, "segment", "segments"),
                 plural(history.readings_expired, "reading", "readings"),
