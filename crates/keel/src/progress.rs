@@ -38,7 +38,10 @@ impl Progress {
         let start = move || {
             std::thread::Builder::new()
                 .name("progress".into())
-                .spawn(move || show(&theirs, &what))
+                .spawn(move || {
+                    block_signals();
+                    show(&theirs, &what);
+                })
         };
         // Without a thread there is no line, which is no reason to fail.
         let thread = std::io::stderr()
@@ -61,6 +64,16 @@ impl Drop for Progress {
         if let Some(thread) = self.thread.take() {
             thread.join().ok();
         }
+    }
+}
+
+/// Signals are for the thread that works: what a handler puts back must not be in the middle of a change.
+fn block_signals() {
+    // SAFETY: all zero is a valid set; both calls get a set that lives until they return.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
     }
 }
 

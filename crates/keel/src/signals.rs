@@ -5,13 +5,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// How many have come.
 static STOP: AtomicU32 = AtomicU32::new(0);
 
-extern "C" fn note(_signal: libc::c_int) {
+/// Notes that one has come. Async-signal-safe: it only adds to an atomic.
+pub(crate) extern "C" fn note(_signal: libc::c_int) {
     STOP.fetch_add(1, Ordering::Relaxed);
 }
 
 /// From now on the three signals set the flag instead of ending the process; except those that whoever started it wants
 /// to be ignored, as `nohup` does with SIGHUP.
 pub(crate) fn catch_stop() {
+    catch_stop_with(note);
+}
+
+/// The same with another handler, which must do only what is async-signal-safe.
+pub(crate) fn catch_stop_with(handler: extern "C" fn(libc::c_int)) {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: all zero is a valid `sigaction`, and the call only writes to it.
         let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -22,11 +28,9 @@ pub(crate) fn catch_stop() {
         }
         // SAFETY: all zero is a valid `sigaction`; its handler is then set.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        let handler: extern "C" fn(libc::c_int) = note;
         action.sa_sigaction = handler as libc::sighandler_t;
         // No SA_RESTART: a blocking call returns, and the loop around it looks at the flag.
-        // SAFETY: `action` is valid for the call, and the handler only adds to an atomic, which is
-        // async-signal-safe.
+        // SAFETY: `action` is valid for the call, and the handler does only what is async-signal-safe.
         unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
     }
 }

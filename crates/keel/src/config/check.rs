@@ -2,6 +2,7 @@
 
 use super::{Config, MqttVersion, Problem, SubscribeConfig, directory, first_of, read};
 use crate::error::{CliError, STATUS_FAILURE};
+use crate::lasting;
 use crate::output::Output;
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +16,11 @@ pub(crate) fn check(path: &Path, json: bool) -> Result<u8, CliError> {
     let text = read(path)?;
     let origin = path.display().to_string();
     let mut output = Output::new();
-    let status = match (Config::parse_all(&text, directory(path)), json) {
+    let parsed = Config::parse_all(&text, directory(path));
+    if let (Ok(config), false) = (&parsed, json) {
+        lasting::refuse_no_place(&config.store.image)?;
+    }
+    let status = match (parsed, json) {
         (Ok(config), false) => {
             output.line(format_args!("{origin}: ok"))?;
             for (what, sentence) in config.summary() {
@@ -32,14 +37,16 @@ pub(crate) fn check(path: &Path, json: bool) -> Result<u8, CliError> {
                 .into_iter()
                 .map(|(what, sentence)| (what.to_owned(), sentence.into()))
                 .collect();
+            let refused = lasting::refuse_no_place(&config.store.image).err();
+            let problems: Vec<_> = refused.iter().map(place_json).collect();
             output.json(&json!({
                 "file": origin,
-                "ok": true,
+                "ok": refused.is_none(),
                 "summary": summary,
                 "warnings": config.warnings(),
-                "problems": [],
+                "problems": problems,
             }))?;
-            0
+            refused.map_or(0, |_| STATUS_FAILURE)
         }
         (Err(problems), false) => return Err(first_of(&problems, &origin)),
         (Err(problems), true) => {
@@ -55,6 +62,11 @@ pub(crate) fn check(path: &Path, json: bool) -> Result<u8, CliError> {
     };
     output.flush()?;
     Ok(status)
+}
+
+/// Of the place of the store, which is found wrong only when all lines are right.
+fn place_json(error: &CliError) -> serde_json::Value {
+    json!({"line": null, "wrong": format!("store.image {error}"), "remedy": ""})
 }
 
 fn problem_json(problem: &Problem) -> serde_json::Value {

@@ -46,7 +46,8 @@ pub(super) fn copy(from: &Path, to: &Path, wanted: &Wanted, as_json: bool) -> Re
     let progress = Progress::start(format!("formatting {}", to.display()));
     let prepared = make::prepare(to, &made, bytes, &progress)?;
     drop(progress);
-    signals::catch_stop();
+    // From here on the loops below look whether a signal has come.
+    drop(prepared.interruption);
     let progress = Progress::start(format!("copying and comparing {}", from.display()));
     let device = Withheld::new(prepared.device);
     let failed = |stop| stop_error(from, to, stop);
@@ -90,6 +91,7 @@ pub(super) fn copy(from: &Path, to: &Path, wanted: &Wanted, as_json: bool) -> Re
         ))?;
     }
     out.flush()?;
+    make::warn_of_memory(to);
     Ok(0)
 }
 

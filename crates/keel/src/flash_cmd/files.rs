@@ -1,5 +1,6 @@
 //! Commands about single files of a store.
 
+use super::interruption::Interruption;
 use super::{
     Access, file_error, is_dash, name_text, open, read_error, refuse_the_image, shown_name,
     standard_metadata, store_error,
@@ -95,6 +96,8 @@ impl Source {
 
 pub(super) fn put(image: &Path, name: &OsStr, from: &Path) -> Result<u8, CliError> {
     let name = name_text(name)?;
+    // Opening may wait already, for the other end of a FIFO.
+    let mut interruption = Some(Interruption::heed(name, "nothing was stored"));
     let mut source = Source::open(image, from)?;
     let mut store = open(image, Access::Write)?;
     let progress = Progress::start(format!("storing {name}"));
@@ -116,6 +119,10 @@ pub(super) fn put(image: &Path, name: &OsStr, from: &Path) -> Result<u8, CliErro
     }
     let stored = store.replace_from(name, &mut |buffer| {
         let bytes = source.read(buffer)?;
+        if bytes == 0 {
+            // The input is complete: the next step makes it the file, and no signal comes between.
+            drop(interruption.take());
+        }
         progress.add(bytes);
         Ok(bytes)
     });

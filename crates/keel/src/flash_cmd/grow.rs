@@ -1,13 +1,14 @@
 //! `keel flash grow`.
 
+use super::interruption::Interruption;
 use super::{Access, find_image, make, open, open_device, open_held, shown_path, store_error};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
-use base::block::BLOCK_BYTES;
+use base::block::{BLOCK_BYTES, FileDevice};
 use flash::{DEVICE_BLOCKS_MAX, Store};
 use serde_json::json;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::path::Path;
 
 pub(super) fn grow(
@@ -21,23 +22,13 @@ pub(super) fn grow(
     let shown = image.display();
     let held = open_device(image, Access::Write)?;
     // Only a store is made larger: whatever else this file may be keeps its length.
-    drop(open_held(image)?);
+    let store_bytes = open_held(image)?.layout().block_count * BLOCK_BYTES as u64;
     let (device, held) = match (size, file_bytes) {
         (Some(_), None) => {
             return Err(CliError::usage(
                 shown,
                 "a block device has the size that it has",
                 "leave --size away",
-            ));
-        }
-        (Some(size), Some(file_bytes)) if size < file_bytes => {
-            return Err(CliError::usage(
-                shown,
-                format!(
-                    "has {} already, and no store shrinks",
-                    bytes_text(file_bytes)
-                ),
-                "choose a larger --size, or copy it into a smaller one with `keel flash copy`",
             ));
         }
         // Before the file is made as large as that.
@@ -49,13 +40,15 @@ pub(super) fn grow(
             ));
         }
         (Some(size), Some(file_bytes)) => {
-            let progress = Progress::start(format!("enlarging {shown}"));
-            let blocks_before = file_bytes / BLOCK_BYTES as u64;
+            refuse_smaller(image, size, store_bytes, file_bytes)?;
             let bytes = size / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-            let mut device = make::resize(image, bytes.max(file_bytes), file_bytes)?;
-            if !sparse {
-                make::fill_from(image, &mut device, blocks_before, file_bytes, &progress)?;
-            }
+            let device = enlarge(
+                image,
+                bytes.max(file_bytes),
+                store_bytes,
+                file_bytes,
+                sparse,
+            )?;
             (device, Some(held))
         }
         (None, _) => (held, None),
@@ -98,4 +91,65 @@ pub(super) fn grow(
     }
     out.flush()?;
     Ok(0)
+}
+
+/// Refuses a size that would make the store or its file smaller.
+fn refuse_smaller(
+    image: &Path,
+    size: u64,
+    store_bytes: u64,
+    file_bytes: u64,
+) -> Result<(), CliError> {
+    if size >= file_bytes {
+        return Ok(());
+    }
+    let (wrong, remedy) = if size < store_bytes {
+        (
+            format!(
+                "the store has {} already, and no store shrinks",
+                bytes_text(store_bytes)
+            ),
+            "choose a larger --size, or copy it into a smaller one with `keel flash copy`",
+        )
+    } else {
+        (
+            format!(
+                "the store has {}, but its file {} already, and no file is cut",
+                bytes_text(store_bytes),
+                bytes_text(file_bytes)
+            ),
+            "leave --size away: then the store uses the whole file",
+        )
+    };
+    Err(CliError::usage(image.display(), wrong, remedy))
+}
+
+/// Makes the file longer; it has its former length again when that fails or is interrupted.
+fn enlarge(
+    image: &Path,
+    bytes: u64,
+    store_bytes: u64,
+    file_bytes: u64,
+    sparse: bool,
+) -> Result<FileDevice, CliError> {
+    let shown = image.display();
+    let file = File::options().write(true).open(image);
+    let file = file.map_err(|error| CliError::io(&shown, &error))?;
+    let left = "the store and its file are as they were";
+    let interruption = Interruption::cut_back(image, file, file_bytes, left);
+    let progress = Progress::start(format!("enlarging {shown}"));
+    let done = make::resize(image, bytes, file_bytes).and_then(|mut device| {
+        if !sparse {
+            // What lies behind the store in its file is nobody's, and may have no room on the disk yet.
+            let first_block = store_bytes.min(file_bytes) / BLOCK_BYTES as u64;
+            make::fill_from(image, &mut device, first_block, file_bytes, &progress)?;
+        }
+        Ok(device)
+    });
+    if done.is_err() {
+        make::set_length(image, file_bytes).ok();
+    }
+    // From here on it takes no time, and an end in the middle would leave it to the next opening to clear up.
+    drop(interruption);
+    done
 }

@@ -1,12 +1,14 @@
 //! `keel flash format`, and what it shares with `copy`: deciding what may be overwritten, and getting a file or
 //! device ready for a new store.
 
+use super::interruption::Interruption;
 use super::unfinished::Unfinished;
 use super::whole::uuid_text;
 use super::{
-    Access, device_error, device_options, find_image, open_device, shown_path, store_error,
+    Access, counted, device_error, device_options, find_image, open_device, shown_path, store_error,
 };
 use crate::error::CliError;
+use crate::lasting;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
 use base::block::{
@@ -21,6 +23,10 @@ use std::path::Path;
 
 /// Size of a new image when none is given.
 const IMAGE_BYTES: u64 = 256 << 20;
+
+/// What an interruption leaves where something was before.
+const LEFT_IN_PARTS: &str =
+    "what it held may be gone, and it holds no new store; begin again with --force";
 
 /// What is to be made.
 pub(super) struct Wanted {
@@ -43,6 +49,7 @@ pub(super) fn format(image: &Path, wanted: &Wanted, as_json: bool) -> Result<u8,
     let uuid = uuid_text(store.layout().uuid);
     store.close().map_err(|error| store_error(image, &error))?;
     prepared.created.keep();
+    drop(prepared.interruption);
     let mut out = Output::new();
     if as_json {
         out.json(&json!({
@@ -56,15 +63,23 @@ pub(super) fn format(image: &Path, wanted: &Wanted, as_json: bool) -> Result<u8,
         }))?;
     } else {
         out.line(format_args!(
-            "{}: an empty store of {}, its table sized for {} files, {} free",
+            "{}: an empty store of {}, its table sized for {}, {} free",
             shown_path(image),
             bytes_text(blocks * BLOCK_BYTES as u64),
-            statistics.files_max,
+            counted(statistics.files_max, "file"),
             bytes_text(statistics.blocks_free * BLOCK_BYTES as u64)
         ))?;
     }
     out.flush()?;
+    warn_of_memory(image);
     Ok(0)
+}
+
+/// Says on standard error that the store which was just made does not outlive a reboot, if so.
+pub(super) fn warn_of_memory(image: &Path) {
+    if let Some(warning) = lasting::memory_warning(image) {
+        eprintln!("keel: {warning}");
+    }
 }
 
 /// A file or device that may be formatted, held alone.
@@ -72,6 +87,8 @@ pub(super) struct Prepared {
     pub(super) device: FileDevice,
     pub(super) options: FormatOptions,
     pub(super) created: Unfinished,
+    /// What a signal does until the store is made.
+    pub(super) interruption: Interruption,
     /// Of a file, what holds it: from before it was looked at until the store is made.
     _held: Option<FileDevice>,
 }
@@ -103,6 +120,7 @@ pub(super) fn prepare(
             "leave --size away",
         ));
     }
+    lasting::refuse_no_place(image)?;
     // Whoever has it keeps it, --force or not; and what is mounted has content that --force is not meant for.
     let held = found.as_ref().map(|_| open_device(image, Access::Write));
     let held = held.transpose()?;
@@ -133,7 +151,7 @@ pub(super) fn prepare(
     };
     options
         .check(geometry)
-        .map_err(|error| store_error(image, &error))?;
+        .map_err(|error| shape_error(image, &options, geometry, is_device, &error))?;
     let bytes = geometry.block_count * BLOCK_BYTES as u64;
     if bytes < bytes_min {
         return Err(CliError::failure(
@@ -151,12 +169,19 @@ pub(super) fn prepare(
         ));
     }
     let mut created = Unfinished::nothing();
+    let interruption;
     let (mut device, held) = match held {
-        Some(device) if is_device => (device, None),
-        Some(held) => (resize(image, bytes, file_bytes)?, Some(held)),
+        Some(device) if is_device => {
+            interruption = Interruption::heed(shown, LEFT_IN_PARTS);
+            (device, None)
+        }
+        Some(held) => {
+            interruption = interruption_of_old(image, file_bytes)?;
+            (resize(image, bytes, file_bytes)?, Some(held))
+        }
         None => {
             let held = create(image)?;
-            created = Unfinished::new(image);
+            (created, interruption) = Unfinished::new(image);
             (resize(image, bytes, 0)?, Some(held))
         }
     };
@@ -170,8 +195,65 @@ pub(super) fn prepare(
         device,
         options,
         created,
+        interruption,
         _held: held,
     })
+}
+
+/// Why a store of this shape cannot be: of one that is too small, which size would do.
+fn shape_error(
+    image: &Path,
+    options: &FormatOptions,
+    geometry: Geometry,
+    is_device: bool,
+    error: &flash::Error,
+) -> CliError {
+    let fits = |block_count| options.check(Geometry { block_count }).is_ok();
+    let (mut too_few, mut enough) = (geometry.block_count, u64::from(u32::MAX));
+    if too_few >= enough || !fits(enough) {
+        return store_error(image, error);
+    }
+    while enough - too_few > 1 {
+        let middle = too_few.midpoint(enough);
+        *(if fits(middle) {
+            &mut enough
+        } else {
+            &mut too_few
+        }) = middle;
+    }
+    let kibibytes = enough * BLOCK_BYTES as u64 / 1024;
+    let larger = if is_device {
+        format!("name a device of at least {kibibytes}K")
+    } else {
+        format!("choose a --size of at least {kibibytes}K")
+    };
+    let fewer = if options.files_max > 1 {
+        ", or a lower number of --files"
+    } else {
+        ""
+    };
+    let wrong = format!(
+        "{} is too small for a store with a table for {}",
+        bytes_text(geometry.block_count * BLOCK_BYTES as u64),
+        counted(options.files_max, "file")
+    );
+    CliError::coded(
+        error.code(),
+        image.display(),
+        wrong,
+        format!("{larger}{fewer}"),
+    )
+}
+
+/// What an interruption leaves of a file that was there before.
+fn interruption_of_old(image: &Path, file_bytes: u64) -> Result<Interruption, CliError> {
+    if file_bytes > 0 {
+        return Ok(Interruption::heed(image.display(), LEFT_IN_PARTS));
+    }
+    let file = File::options().write(true).open(image);
+    let file = file.map_err(|error| CliError::io(image.display(), &error))?;
+    let left = "the file is empty, as it was";
+    Ok(Interruption::cut_back(image, file, 0, left))
 }
 
 /// Creates an empty file and holds it; its name is durable.
@@ -210,7 +292,7 @@ fn file_length(image: &Path) -> Result<u64, CliError> {
     Ok(found.len())
 }
 
-fn set_length(image: &Path, bytes: u64) -> std::io::Result<()> {
+pub(super) fn set_length(image: &Path, bytes: u64) -> std::io::Result<()> {
     let file = File::options().write(true).open(image);
     file.and_then(|file| file.set_len(bytes))
 }
@@ -273,15 +355,20 @@ pub(super) fn fill_from(
 /// Without `--force` only a missing or an empty file is formatted, or a device that begins with zeros.
 fn refuse_content(image: &Path) -> Result<(), CliError> {
     let content = find_content(image).map_err(|error| CliError::io(image.display(), &error))?;
-    let holds_store = holds_store(image);
+    let found = find_store(image);
+    let holds_store = found.is_some();
+    let version = match found {
+        Some(Found::Other(format)) => format!(" of format {format}"),
+        _ => String::new(),
+    };
     let wrong = match content {
         Content::Missing | Content::Empty => return Ok(()),
         // The rest of a store that somebody has written over, or a store with a file that looks like one.
         Content::Known(known) if holds_store => {
-            format!("holds {} and a store", known.join(" and "))
+            format!("holds {} and a store{version}", known.join(" and "))
         }
         Content::Known(known) => format!("holds {}", known.join(" and ")),
-        Content::Unknown if holds_store => "holds a store already".to_owned(),
+        Content::Unknown if holds_store => format!("holds a store{version} already"),
         Content::Unknown => "is not empty".to_owned(),
     };
     Err(CliError::failure(
@@ -291,12 +378,23 @@ fn refuse_content(image: &Path) -> Result<(), CliError> {
     ))
 }
 
-/// Whether there is a store, be it damaged or of another version.
-fn holds_store(image: &Path) -> bool {
+/// A store that is there.
+enum Found {
+    /// Of the format that this program makes, be it damaged.
+    Known,
+    /// Of another format, which has this number.
+    Other(u32),
+}
+
+fn find_store(image: &Path) -> Option<Found> {
     let options = OpenOptions {
         read_only: true,
         ..OpenOptions::default()
     };
-    open_device(image, Access::Read)
-        .is_ok_and(|device| !matches!(Store::open(device, &options), Err(flash::Error::NotAStore)))
+    let device = open_device(image, Access::Read).ok()?;
+    match Store::open(device, &options) {
+        Err(flash::Error::NotAStore) => None,
+        Err(flash::Error::Version { found, .. }) => Some(Found::Other(found)),
+        _ => Some(Found::Known),
+    }
 }

@@ -5,6 +5,7 @@ mod files;
 mod get;
 mod grow;
 mod holder;
+mod interruption;
 mod make;
 mod mount;
 mod observed;
@@ -250,6 +251,16 @@ pub(crate) fn device_error(image: &Path, error: &DeviceError) -> CliError {
         Some(libc::EACCES | libc::EPERM) => !is_open || File::open(image).is_ok(),
         _ => false,
     };
+    // To whoever opens a device that is mounted some systems say no more than that it is not permitted.
+    let refused = matches!(number, Some(libc::EPERM | libc::EACCES | libc::EBUSY)) && is_open;
+    let holder = find_image(image)
+        .ok()
+        .flatten()
+        .filter(|found| refused && found.file_type().is_block_device())
+        .and_then(|_| base::block::find_holder(image));
+    if let Some(holder) = holder {
+        return held_error(image, &holder);
+    }
     match error {
         _ if is_read_only => CliError::failure(
             shown,
@@ -266,11 +277,7 @@ pub(crate) fn device_error(image: &Path, error: &DeviceError) -> CliError {
         ),
         DeviceError::Open { source, .. } => CliError::io(shown, source),
         DeviceError::InUse { .. } => match base::block::find_holder(image) {
-            Some(holder) => CliError::failure(
-                shown,
-                holder,
-                "unmount it or take it out of use, then try again",
-            ),
+            Some(holder) => held_error(image, &holder),
             None => {
                 let program =
                     holder::holder(image).map_or_else(String::new, |who| format!(" ({who})"));
@@ -283,6 +290,14 @@ pub(crate) fn device_error(image: &Path, error: &DeviceError) -> CliError {
         },
         other => CliError::failure(shown, other, "check the device"),
     }
+}
+
+fn held_error(image: &Path, holder: &str) -> CliError {
+    CliError::failure(
+        image.display(),
+        holder,
+        "unmount it or take it out of use, then try again",
+    )
 }
 
 /// An error of the store as a whole.
@@ -441,5 +456,32 @@ mod tests {
         let large = text(&io("write", libc::EFBIG));
         assert!(large.contains("choose a smaller --size"), "{large}");
         assert!(text(&io("read", libc::EIO)).contains("check the device"));
+    }
+
+    #[test]
+    fn of_a_device_that_may_not_be_opened_the_use_is_named() {
+        let Some(device) = device_of_root() else {
+            println!("skipped: the root of this system is on no device with a path");
+            return;
+        };
+        for number in [libc::EPERM, libc::EACCES, libc::EBUSY] {
+            let refused = DeviceError::Open {
+                path: device.clone(),
+                source: std::io::Error::from_raw_os_error(number),
+            };
+            let text = device_error(&device, &refused).to_string();
+            assert!(text.contains(": mounted on /"), "{text}");
+            assert!(text.ends_with("; unmount it or take it out of use, then try again"));
+        }
+    }
+
+    fn device_of_root() -> Option<std::path::PathBuf> {
+        let number = std::fs::metadata("/").ok()?.dev();
+        let (major, minor) = (libc::major(number), libc::minor(number));
+        let folder = format!("/sys/dev/block/{major}:{minor}");
+        let name = std::fs::canonicalize(folder).ok()?;
+        let device = Path::new("/dev").join(name.file_name()?);
+        let found = std::fs::metadata(&device).ok()?;
+        (found.file_type().is_block_device() && found.rdev() == number).then_some(device)
     }
 }

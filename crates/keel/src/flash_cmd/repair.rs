@@ -1,5 +1,6 @@
 //! `keel flash check --repair`.
 
+use super::interruption::Interruption;
 use super::{Access, check_error, counted, open_device, shown_name, shown_path, store_error};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::Output;
@@ -11,12 +12,17 @@ use std::path::Path;
 
 pub(super) fn repair(image: &Path, as_json: bool) -> Result<u8, CliError> {
     let device = open_device(image, Access::Write)?;
+    let interruption = Interruption::heed(
+        image.display(),
+        "it is perhaps mended in part; repair it again",
+    );
     let progress = Progress::start(format!("repairing {}", image.display()));
     let mut note = |blocks| progress.add(blocks as usize * BLOCK_BYTES);
     let (report, device) =
         Store::repair(device, &mut note).map_err(|error| store_error(image, &error))?;
     let left = check_again(device).map_err(|error| check_error(image, &error))?;
     drop(progress);
+    drop(interruption);
     let mut out = Output::new();
     if as_json {
         out.json(&object(&report, &left))?;

@@ -1,5 +1,6 @@
 //! Commands about a store as a whole.
 
+use super::interruption::Interruption;
 use super::observed::Observed;
 use super::{Access, check_error, counted, open, open_device, shown_path, store_error};
 use crate::error::{CliError, STATUS_FAILURE};
@@ -72,6 +73,7 @@ pub(super) fn stat(image: &Path, as_json: bool) -> Result<u8, CliError> {
 }
 
 pub(super) fn check(image: &Path, as_json: bool) -> Result<u8, CliError> {
+    let interruption = Interruption::heed(image.display(), "nothing was changed; check it again");
     let device = open_device(image, Access::ReadAll)?;
     let progress = Progress::start(format!("checking {}", image.display()));
     let options = OpenOptions {
@@ -83,6 +85,7 @@ pub(super) fn check(image: &Path, as_json: bool) -> Result<u8, CliError> {
     let report = store.check();
     drop(store);
     drop(progress);
+    drop(interruption);
     let report = report.map_err(|error| check_error(image, &error))?;
     let mut out = Output::new();
     if as_json {

@@ -5,6 +5,7 @@ use crate::config::StoreConfig;
 use crate::device::{CountedDevice, Counts};
 use crate::error::CliError;
 use crate::flash_cmd::{device_error, store_error};
+use crate::lasting;
 use crate::progress::Progress;
 use base::block::{BlockDevice, DeviceError, FileDevice, FileDeviceOptions};
 use flash::{FormatOptions, OpenOptions, Store};
@@ -52,6 +53,9 @@ pub(crate) fn open(config: &StoreConfig) -> Result<Image, CliError> {
             is_direct,
         )
     };
+    if let Some(warning) = lasting::memory_warning(path) {
+        super::log::event("warning", warning);
+    }
     let holder = Holder::announce(path);
     let capacity_bytes = store.statistics().blocks_total * flash::PAYLOAD_BYTES as u64;
     Ok(Image {
@@ -111,6 +115,7 @@ type Made = (Store<Device>, Arc<Counts>, bool);
 
 fn make(config: &StoreConfig) -> Result<Made, CliError> {
     let path = &config.image;
+    lasting::refuse_no_place(path)?;
     make_parent(path)?;
     let draft = with_suffix(path, ".new");
     let bytes = config.create_mebibytes << 20;

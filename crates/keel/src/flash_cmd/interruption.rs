@@ -1,0 +1,111 @@
+//! What a signal does to a command that takes long: it puts back what can be put back, says in one line what is left,
+//! and ends with exit status 1. At once, wherever the command is: waiting for a slow disk or for its input.
+
+use crate::error::{CliError, STATUS_FAILURE};
+use crate::signals;
+use std::ffi::{CString, c_int};
+use std::fs::File;
+use std::io::IsTerminal;
+use std::os::fd::{IntoRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+// Plain `off_t` has 32 bits on 32-bit systems with this C library.
+#[cfg(not(target_env = "gnu"))]
+use libc::{ftruncate, off_t};
+#[cfg(target_env = "gnu")]
+use libc::{ftruncate64 as ftruncate, off64_t as off_t};
+
+/// Goes back to the begin of a terminal's line, which may show progress, and clears it.
+const CLEAR_LINE: &[u8] = b"\r\x1b[2K";
+
+/// What there is to put back.
+enum Undo {
+    Nothing,
+    Remove(CString),
+    CutBack(RawFd, off_t),
+}
+
+struct Plan {
+    undo: Undo,
+    text: Vec<u8>,
+}
+
+/// What the next signal carries out. What it leads to is never given back: a signal may come at any time, and a command
+/// makes only a few.
+static PLAN: AtomicPtr<Plan> = AtomicPtr::new(std::ptr::null_mut());
+
+extern "C" fn carry_out(signal: c_int) {
+    let plan = PLAN.swap(std::ptr::null_mut(), Ordering::Acquire);
+    if plan.is_null() {
+        // Too late, or so early that nothing is begun: the command looks at the flag, or is about to end.
+        signals::note(signal);
+        return;
+    }
+    // SAFETY: made by `Box::into_raw`, never freed and never changed.
+    let plan = unsafe { &*plan };
+    match &plan.undo {
+        Undo::Nothing => {}
+        Undo::Remove(path) => {
+            // SAFETY: the path ends with a zero; `unlink` is async-signal-safe.
+            unsafe { libc::unlink(path.as_ptr()) };
+        }
+        Undo::CutBack(file, bytes) => {
+            // SAFETY: plain integers; `ftruncate` is async-signal-safe.
+            unsafe { ftruncate(*file, *bytes) };
+        }
+    }
+    // SAFETY: the text is never freed; `write` and `_exit` are async-signal-safe.
+    unsafe {
+        libc::write(
+            libc::STDERR_FILENO,
+            plan.text.as_ptr().cast(),
+            plan.text.len(),
+        );
+        libc::_exit(STATUS_FAILURE.into());
+    }
+}
+
+/// While this is alive, a signal ends the command. Afterwards it is only noted, for the command is about to end.
+pub(super) struct Interruption(());
+
+impl Interruption {
+    /// Nothing is to be put back; `left` says what is there then, or what to do.
+    pub(super) fn heed(thing: impl std::fmt::Display, left: &str) -> Self {
+        Self::plan(Undo::Nothing, thing, left)
+    }
+
+    /// The file at this path, which this command has made, goes.
+    pub(super) fn remove(image: &Path) -> Self {
+        let path = CString::new(image.as_os_str().as_bytes());
+        let undo = path.map_or(Undo::Nothing, Undo::Remove);
+        Self::plan(undo, image.display(), "nothing was made")
+    }
+
+    /// The file gets back the length `bytes`. `file` stays open until the end of the process.
+    pub(super) fn cut_back(image: &Path, file: File, bytes: u64, left: &str) -> Self {
+        // No file is longer than this type can say.
+        let undo = Undo::CutBack(file.into_raw_fd(), bytes as off_t);
+        Self::plan(undo, image.display(), left)
+    }
+
+    fn plan(undo: Undo, thing: impl std::fmt::Display, left: &str) -> Self {
+        let line = CliError::failure(thing, "interrupted", left);
+        let mut text = Vec::new();
+        if std::io::stderr().is_terminal() {
+            text.extend_from_slice(CLEAR_LINE);
+        }
+        text.extend_from_slice(format!("keel: {line}\n").as_bytes());
+        let plan = Box::into_raw(Box::new(Plan { undo, text }));
+        PLAN.store(plan, Ordering::Release);
+        signals::catch_stop_with(carry_out);
+        Self(())
+    }
+}
+
+impl Drop for Interruption {
+    fn drop(&mut self) {
+        PLAN.store(std::ptr::null_mut(), Ordering::Relaxed);
+    }
+}
