@@ -36,10 +36,17 @@ fn is_ready(child: &mut Child, number: libc::c_int) -> bool {
         || child.try_wait().unwrap().is_some()
 }
 
+/// Whether the program has the file open.
+fn has_open(child: &Child, path: &str) -> bool {
+    let files = std::fs::read_dir(format!("/proc/{}/fd", child.id()));
+    let mut files = files.into_iter().flatten().flatten();
+    files.any(|file| std::fs::read_link(file.path()).is_ok_and(|found| found == Path::new(path)))
+}
+
 /// Sends the signal as soon as `begun` says so, and waits for the end.
-fn interrupt(mut child: Child, number: libc::c_int, begun: impl Fn() -> bool) -> Output {
+fn interrupt(mut child: Child, number: libc::c_int, begun: impl Fn(&mut Child) -> bool) -> Output {
     wait_until("the command", || {
-        is_ready(&mut child, number) && begun() || child.try_wait().unwrap().is_some()
+        begun(&mut child) || child.try_wait().unwrap().is_some()
     });
     signal(&child, number);
     child.wait_with_output().unwrap()
@@ -73,7 +80,7 @@ fn format_and_copy_make_nothing_and_an_empty_file_stays_empty() {
             &["flash", "format", &target, "--size", LARGE][..],
             &["flash", "copy", &source, &target, "--size", LARGE],
         ] {
-            let output = interrupt(spawn(arguments), number, || length(&target) > 0);
+            let output = interrupt(spawn(arguments), number, |_| length(&target) > 0);
             if is_interrupted(&output, "nothing was made") {
                 assert!(!Path::new(&target).exists());
             } else {
@@ -83,14 +90,14 @@ fn format_and_copy_make_nothing_and_an_empty_file_stays_empty() {
     }
     File::create(&target).unwrap();
     let child = spawn(&["flash", "format", &target, "--size", LARGE]);
-    let output = interrupt(child, libc::SIGINT, || length(&target) > 0);
+    let output = interrupt(child, libc::SIGINT, |_| length(&target) > 0);
     if is_interrupted(&output, "the file is empty, as it was") {
         assert!(Path::new(&target).exists() && length(&target) == 0);
     }
     std::fs::remove_file(&target).unwrap();
     // A store that is made anew is gone; that is said.
     let child = spawn(&["flash", "format", &source, "--force", "--size", LARGE]);
-    let output = interrupt(child, libc::SIGINT, || length(&source) > 8 << 20);
+    let output = interrupt(child, libc::SIGINT, |_| length(&source) > 8 << 20);
     is_interrupted(&output, "begin again with --force");
 }
 
@@ -100,7 +107,7 @@ fn an_image_that_does_not_grow_has_its_former_length() {
     let image = store(&dir, "8M");
     put(&image, "kept", b"content");
     let child = spawn(&["flash", "grow", &image, "--size", LARGE]);
-    let output = interrupt(child, libc::SIGINT, || length(&image) > 8 << 20);
+    let output = interrupt(child, libc::SIGINT, |_| length(&image) > 8 << 20);
     if is_interrupted(&output, "the store and its file are as they were") {
         assert_eq!(length(&image), 8 << 20);
         ok(&["flash", "grow", &image, "--size", "16M"]);
@@ -152,7 +159,9 @@ fn a_check_says_that_it_was_interrupted() {
         (&["flash", "check", &image][..], "nothing was changed"),
         (&["flash", "check", "--repair", &image], "repair it again"),
     ] {
-        let output = interrupt(spawn(arguments), libc::SIGINT, || true);
+        let output = interrupt(spawn(arguments), libc::SIGINT, |child| {
+            has_open(child, &image)
+        });
         is_interrupted(&output, left);
     }
     ok(&["flash", "check", &image]);
@@ -181,7 +190,7 @@ fn a_put_that_waits_for_its_input_stores_nothing() {
             file.write_all(&bytes(50_000)).unwrap();
             writer = Some(file);
         }
-        let output = interrupt(child, libc::SIGINT, || true);
+        let output = interrupt(child, libc::SIGINT, |child| is_ready(child, libc::SIGINT));
         drop(writer);
         assert!(is_interrupted(&output, "nothing was stored"));
         assert_eq!(ok(&["flash", "get", &image, "a"]), b"old");
