@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Makes docs/results/flash.md anew: its figures, tables and plots. The words between them stay.
-#   scripts/page-flash.sh              measures here, as root on a quiet machine (about 20 minutes)
+#   scripts/page-flash.sh              measures here, as root on a quiet machine (about 40 minutes)
 #   scripts/page-flash.sh --tables     writes the tables from the figures that are there
-#   scripts/page-flash.sh FLASH PAPER  takes the figures of earlier runs:
+#   scripts/page-flash.sh FLASH APPENDS PAPER  takes the figures of earlier runs:
 #       keel bench flash --json FLASH
+#       keel bench flash --appends --rounds 25 --repetitions 50000 --json APPENDS
 #       keel bench flash --paper --out PAPER --json PAPER/flash-paper.json
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,20 +23,23 @@ case "${1:-}" in
     made=$(mktemp -d)
     trap 'rm -rf "$made"' EXIT
     scripts/bench.sh --json "$made/flash.json"
+    scripts/bench.sh --appends --rounds 25 --repetitions 50000 --json "$made/flash-appends.json"
     scripts/bench.sh --paper --out "$made/paper" --json "$made/paper/flash-paper.json"
-    cp "$made/flash.json" "$results/"
+    cp "$made/flash.json" "$made/flash-appends.json" "$results/"
     take_paper "$made/paper"
     ;;
 *)
-    [ $# -eq 2 ] || {
-        printf 'page-flash: expected FLASH.json and the folder of --paper\n' >&2
+    [ $# -eq 3 ] || {
+        printf 'page-flash: expected FLASH.json, APPENDS.json and the folder of --paper\n' >&2
         exit 2
     }
     cp "$1" "$results/flash.json"
-    take_paper "$2"
+    cp "$2" "$results/flash-appends.json"
+    take_paper "$3"
     ;;
 esac
 cargo build --release --locked --quiet -p bench
 "${CARGO_TARGET_DIR:-target}/release/keel-bench" flash-page \
-    --json "$results/flash.json" --paper "$results/flash-paper.json" --page "$results/flash.md"
+    --json "$results/flash.json" --appends "$results/flash-appends.json" --paper "$results/flash-paper.json" \
+    --page "$results/flash.md"
 printf 'written: %s/flash.md\n' "$results"

@@ -254,6 +254,43 @@ fn the_papers_experiments_leave_tables_and_plots_and_nothing_else() {
 }
 
 #[test]
+fn appends_alone_are_a_run_of_their_own() {
+    let folder = Folder::new("appends");
+    let json = folder.0.join("appends.json");
+    let output = bench(&[
+        "flash",
+        "--appends",
+        "--quick",
+        "--rounds",
+        "7",
+        "--dir",
+        folder.0.to_str().unwrap(),
+        "--json",
+        json.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let cases: std::collections::BTreeSet<_> = report["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["case"].as_str().unwrap().trim_end_matches("-loop"))
+        .filter(|case| *case != "counts-agree")
+        .collect();
+    let expected = ["append-4096-sync", "record-100-sync", "sqlite-commit-wal"];
+    assert!(
+        cases.iter().all(|case| expected.contains(case)) && cases.len() >= 2,
+        "{cases:?}"
+    );
+    for ratio in report["ratios"].as_array().unwrap() {
+        let is_latency = ratio["metric"].as_str().unwrap().starts_with("latency");
+        let of_rounds = &ratio["of_rounds"];
+        assert_eq!(of_rounds.is_array(), is_latency, "{ratio}");
+        assert!(of_rounds[0].as_f64() <= of_rounds[1].as_f64());
+    }
+}
+
+#[test]
 fn the_result_page_has_a_place_for_every_part() {
     let folder = Folder::new("page");
     let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
@@ -264,6 +301,8 @@ fn the_result_page_has_a_place_for_every_part() {
         "flash-page",
         "--json",
         results.join("flash.json").to_str().unwrap(),
+        "--appends",
+        results.join("flash-appends.json").to_str().unwrap(),
         "--paper",
         results.join("flash-paper.json").to_str().unwrap(),
         "--page",

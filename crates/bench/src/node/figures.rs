@@ -213,6 +213,7 @@ impl Figures {
                 goal: goal.map(|goal| goal.bound.goal()),
                 met: goal.map(|goal| goal.bound.is_met(ratio)),
                 floor_ratio: None,
+                of_rounds: None,
             }
         });
         Json {

@@ -56,6 +56,9 @@ pub(crate) struct Options {
     /// Instead, the two experiments of the paper that the store follows, with tables and plots; takes root.
     #[arg(long)]
     pub(crate) paper: bool,
+    /// Only the appends: for many rounds, when their slowest calls are the question.
+    #[arg(long, conflicts_with = "paper")]
+    pub(crate) appends: bool,
     /// Folder for the tables and plots of --paper.
     #[arg(
         long,
@@ -64,10 +67,10 @@ pub(crate) struct Options {
         requires = "paper"
     )]
     pub(crate) out: PathBuf,
-    /// Folder to measure in; what matters is the device below it.
+    /// Folder to measure in; what matters is the device below it. As root also on loop devices over it.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) dir: PathBuf,
-    /// Operations of each case on each system; of appends, five times as many.
+    /// Operations of each case on each system; of appends and commits with a log, five times as many.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u32).range(REPETITIONS))]
     pub(crate) repetitions: u32,
     /// Rounds that the repetitions are spread over.
@@ -78,6 +81,7 @@ pub(crate) struct Options {
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
+    cases: &'static [Case],
     repetitions: u32,
     rounds: u32,
     /// Calls of the varied run that is counted.
@@ -95,8 +99,14 @@ struct Extent {
 
 impl Extent {
     fn of(options: &Options) -> Self {
+        let cases: &[Case] = if options.appends {
+            &Case::APPENDS
+        } else {
+            &Case::ALL
+        };
         if options.quick {
             Self {
+                cases,
                 repetitions: 50,
                 rounds: 5,
                 varied_calls: 20_000,
@@ -108,6 +118,7 @@ impl Extent {
             }
         } else {
             Self {
+                cases,
                 repetitions: options.repetitions,
                 rounds: options.rounds,
                 varied_calls: 300_000,
@@ -227,46 +238,8 @@ pub(crate) fn run(options: &Options) -> Result<Report, String> {
             "ext4-sync, sqlite-wal-full and every case on a loop device ({reason}; that takes root)"
         )),
     }
-    found
-        .figures
-        .extend(counted::varied(extent.varied_calls, &mut show)?);
-    let (figures, many, few) = counted::many_names(extent.files_many, &mut show)?;
-    found.figures.extend(figures);
-    found.samples.extend(large::names_on_disk(
-        scratch.path(),
-        [many, few],
-        extent.files_many,
-        rounds,
-        round_steps,
-        &mut show,
-    )?);
-    let (samples, figures, blocks) = large::random_reads(
-        scratch.path(),
-        extent.large_file_bytes,
-        rounds,
-        round_steps,
-        &mut show,
-    )?;
-    found.samples.extend(samples);
-    found.figures.extend(figures);
-    goals.push(Goal {
-        case: "read-4096-large-file",
-        metric: "device_reads_max",
-        peer: None,
-        at_most: 1.0 + (blocks as f64).log2().ceil(),
-    });
-    let (figures, bound) = large::mounts(scratch.path(), extent.cuts, &mut show)?;
-    found.figures.extend(figures);
-    for (metric, at_most) in [
-        ("device_reads_max", bound.reads),
-        ("device_blocks_read_max", bound.blocks_read),
-    ] {
-        goals.push(Goal {
-            case: "mount-after-cut-16gib",
-            metric,
-            peer: None,
-            at_most: at_most as f64,
-        });
+    if !options.appends {
+        beyond_timed(&mut found, &mut goals, scratch.path(), &extent, &mut show)?;
     }
     progress.clear();
     if options.quick {
@@ -279,9 +252,10 @@ pub(crate) fn run(options: &Options) -> Result<Report, String> {
     Ok(Report {
         bench: "flash",
         title: format!(
-            "flash: {} operations of each case on each system, of appends five times as many, in {rounds} rounds, on \
-             {file_system}; times in us",
+            "flash: {} operations of each case on each system, appends and commits with a log {}, in {rounds} rounds, \
+             on {file_system}; times in us",
             round_steps * rounds,
+            round_steps * rounds * 5,
         ),
         machine: Machine::detect(),
         ours: "keel",
@@ -294,6 +268,8 @@ pub(crate) fn run(options: &Options) -> Result<Report, String> {
             "date": today(),
             "load_1min": load_1min,
             "quick": options.quick,
+            "appends_only": options.appends,
+            "order": "drawn anew for each operation",
             "file_system": file_system,
             "rounds": rounds,
             "operations_in_round": round_steps,
@@ -306,6 +282,58 @@ pub(crate) fn run(options: &Options) -> Result<Report, String> {
             "ratio": "ours divided by the peer's, of these",
         }),
     })
+}
+
+/// What is counted on a device in memory, and what needs size.
+fn beyond_timed(
+    found: &mut Found,
+    goals: &mut Vec<Goal>,
+    folder: &Path,
+    extent: &Extent,
+    show: &mut dyn FnMut(&str),
+) -> Result<(), String> {
+    found
+        .figures
+        .extend(counted::varied(extent.varied_calls, show)?);
+    let (figures, many, few) = counted::many_names(extent.files_many, show)?;
+    found.figures.extend(figures);
+    found.samples.extend(large::names_on_disk(
+        folder,
+        [many, few],
+        extent.files_many,
+        extent.rounds,
+        extent.round_steps(),
+        show,
+    )?);
+    let (samples, figures, blocks) = large::random_reads(
+        folder,
+        extent.large_file_bytes,
+        extent.rounds,
+        extent.round_steps(),
+        show,
+    )?;
+    found.samples.extend(samples);
+    found.figures.extend(figures);
+    goals.push(Goal {
+        case: "read-4096-large-file",
+        metric: "device_reads_max",
+        peer: None,
+        at_most: 1.0 + (blocks as f64).log2().ceil(),
+    });
+    let (figures, bound) = large::mounts(folder, extent.cuts, show)?;
+    found.figures.extend(figures);
+    for (metric, at_most) in [
+        ("device_reads_max", bound.reads),
+        ("device_blocks_read_max", bound.blocks_read),
+    ] {
+        goals.push(Goal {
+            case: "mount-after-cut-16gib",
+            metric,
+            peer: None,
+            at_most: at_most as f64,
+        });
+    }
+    Ok(())
 }
 
 /// Image files past the page cache, beside the file system that holds them.
@@ -347,7 +375,14 @@ fn on_files(
         Box::new(sqlite),
     ];
     let rounds = extent.rounds;
-    let samples = timed::measure(&mut systems, Place::File, rounds, round_steps, show)?;
+    let samples = timed::measure(
+        &mut systems,
+        extent.cases,
+        Place::File,
+        rounds,
+        round_steps,
+        show,
+    )?;
     drop(systems);
     let case = Case::Append.name(Place::File);
     let p50 = |system| {
@@ -410,7 +445,14 @@ fn on_loops(
         )?),
         Box::new(sqlite::Sqlite::in_store(inside_loop.path(), &COMMITS)?),
     ];
-    let samples = timed::measure(&mut systems, Place::Loop, rounds, round_steps, show)?;
+    let samples = timed::measure(
+        &mut systems,
+        extent.cases,
+        Place::Loop,
+        rounds,
+        round_steps,
+        show,
+    )?;
     for case in COMMITS.map(|case| case.name(Place::Loop)) {
         for system in ["keel", SQLITE_ON_EXT4] {
             let of = samples.iter().find(|samples| samples.is_of(case, system));
