@@ -117,6 +117,10 @@ fn a_short_run_measures_every_case_on_every_system_and_leaves_nothing() {
         "reads come from the device"
     );
 
+    // What does not change would not be written.
+    let overwrite = "overwrite-4096-sync";
+    assert!(rows.value(overwrite, "keel", "device_flushes_per_op") >= 1.0);
+    assert!(rows.value("overwrite-4096-varied", "keel", "device_writes_max") >= 2.0);
     counts_are_judged(&rows);
     on_loops(&report, &rows);
 

@@ -10,7 +10,7 @@ use super::counts::{DeviceCounts, counts_of};
 use super::floor::{open_direct, write_through};
 use super::timed::{
     Case, OPERATION_BYTES, OVERWRITE_FILE_BYTES, READ_FILE_BYTES, RECORD_BYTES, Step, System,
-    check_pattern, fill_pattern, timed,
+    check_pattern, fill_changed, fill_pattern, timed,
 };
 
 /// Name of the file that reads are spread over.
@@ -154,7 +154,7 @@ impl System for Keel {
             }
             Case::Overwrite => {
                 let offset = step.offset % OVERWRITE_FILE_BYTES;
-                fill_pattern(offset, &mut self.payload);
+                fill_changed(offset, step, &mut self.payload);
                 timed(|| store.write_at(self.overwrite_file, offset, &self.payload))
             }
             Case::Rename => {

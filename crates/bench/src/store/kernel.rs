@@ -12,7 +12,7 @@ use super::counts::DeviceCounts;
 use super::floor::write_through;
 use super::timed::{
     Case, OPERATION_BYTES, OVERWRITE_FILE_BYTES, READ_FILE_BYTES, RECORD_BYTES, Step, System,
-    check_pattern, fill_pattern, timed,
+    check_pattern, fill_changed, fill_pattern, timed,
 };
 use crate::machine::Disk;
 
@@ -80,8 +80,8 @@ impl Kernel {
         }))
     }
 
-    fn overwrite(&mut self, offset: u64) -> Result<u64, String> {
-        fill_pattern(offset, &mut self.payload);
+    fn overwrite(&mut self, offset: u64, step: &Step) -> Result<u64, String> {
+        fill_changed(offset, step, &mut self.payload);
         let (file, payload) = (&self.overwrite_file, &self.payload);
         finish(timed(|| {
             file.write_all_at(payload, offset)?;
@@ -201,7 +201,7 @@ impl System for Kernel {
             Case::Record => self.append(RECORD_BYTES),
             Case::Read => self.read(step.offset),
             Case::Create => self.create_file(&step.file_name()),
-            Case::Overwrite => self.overwrite(step.offset % OVERWRITE_FILE_BYTES),
+            Case::Overwrite => self.overwrite(step.offset % OVERWRITE_FILE_BYTES, step),
             Case::Rename => self.rename_file(&step.file_name(), &step.renamed_name()),
             Case::Truncate => self.truncate(),
             Case::Delete => self.delete_file(&step.renamed_name()),

@@ -193,6 +193,18 @@ pub(crate) fn fill_pattern(offset: u64, bytes: &mut [u8]) {
     }
 }
 
+/// What an overwrite writes: each word other than what any step before has put there. A store may leave out what does
+/// not change.
+pub(crate) fn fill_changed(offset: u64, step: &Step, bytes: &mut [u8]) {
+    fill_pattern(offset, bytes);
+    // Above the bits of a position.
+    let stamp = (u64::from(step.round) << 20 | u64::from(step.index + 1)) << 32;
+    for word in bytes.chunks_exact_mut(8) {
+        let changed = u64::from_le_bytes(std::array::from_fn(|place| word[place])) ^ stamp;
+        word.copy_from_slice(&changed.to_le_bytes());
+    }
+}
+
 /// An error when `bytes` are not those of [`fill_pattern`].
 pub(crate) fn check_pattern(offset: u64, bytes: &[u8]) -> Result<(), String> {
     for (index, word) in bytes.chunks_exact(8).enumerate() {
