@@ -1,0 +1,141 @@
+//! What can go wrong, as a caller can tell it apart.
+
+use std::path::PathBuf;
+
+use base::error::Code;
+
+/// Result of this room.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a call on a region failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file of the region could not be made, opened, mapped or filled.
+    #[error("{}: {what}: {source}", path.display())]
+    System {
+        /// The region's file.
+        path: PathBuf,
+        /// What was being done.
+        what: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// Not a region.
+    #[error("{}: not a region", path.display())]
+    NotARegion {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A region of a format that this version does not know.
+    #[error("{}: format {found} is not supported, only {supported}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// Ours.
+        supported: u32,
+    },
+    /// A table of the region says what cannot be.
+    #[error("damaged at byte {at}: {what}")]
+    Damaged {
+        /// Where, from the beginning of the region's file.
+        at: u64,
+        /// What is wrong there.
+        what: &'static str,
+    },
+    /// A bad argument.
+    #[error("{what}")]
+    Invalid {
+        /// What would be right.
+        what: &'static str,
+    },
+    /// No memory is left for bytes of files.
+    #[error("the region is full")]
+    Full,
+    /// No inode or no cell for a name is left.
+    #[error("the region has no room for another file or name")]
+    TablesFull,
+    /// All lanes are taken by living writers.
+    #[error("too many threads write to the region at the same time")]
+    LanesFull,
+    /// No file of that name.
+    #[error("no such file or directory")]
+    NotFound,
+    /// There is a file of that name already.
+    #[error("exists already")]
+    Exists,
+    /// A part of the path is no directory.
+    #[error("not a directory")]
+    NotADirectory,
+    /// The operation is not for directories.
+    #[error("is a directory")]
+    IsADirectory,
+    /// The directory has entries.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// A directory cannot be moved into itself.
+    #[error("a directory cannot be moved into itself")]
+    IntoItself,
+    /// Longer than 255 bytes.
+    #[error("a name has at most 255 bytes")]
+    NameTooLong,
+    /// The file has gone since it was found.
+    #[error("the file has been deleted")]
+    Stale,
+    /// More bytes than a file can have.
+    #[error("the file would be too large")]
+    TooLarge,
+    /// Attached for reading only.
+    #[error("attached for reading only")]
+    ReadOnly,
+}
+
+impl Error {
+    /// The code, of which the house knows what to make outside.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::System { source, .. } => match source.raw_os_error() {
+                Some(libc::ENOENT) => Code::NotFound,
+                Some(libc::EACCES | libc::EPERM) => Code::Denied,
+                Some(libc::ENOSPC | libc::ENOMEM) => Code::Full,
+                Some(libc::EEXIST) => Code::Exists,
+                _ => Code::Io,
+            },
+            Self::NotARegion { .. } | Self::Damaged { .. } => Code::Corrupt,
+            Self::Version { .. } => Code::Unsupported,
+            Self::Invalid { .. }
+            | Self::NotADirectory
+            | Self::IsADirectory
+            | Self::IntoItself
+            | Self::NameTooLong
+            | Self::TooLarge => Code::Invalid,
+            Self::Full | Self::TablesFull => Code::Full,
+            Self::LanesFull | Self::NotEmpty => Code::Busy,
+            Self::NotFound => Code::NotFound,
+            Self::Exists => Code::Exists,
+            Self::Stale => Code::Stale,
+            Self::ReadOnly => Code::Denied,
+        }
+    }
+
+    /// errno, positive, as a file system of the kernel answers.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Self::TablesFull | Self::Full => libc::ENOSPC,
+            Self::LanesFull => libc::ENOLCK,
+            Self::NotADirectory => libc::ENOTDIR,
+            Self::IsADirectory => libc::EISDIR,
+            Self::NotEmpty => libc::ENOTEMPTY,
+            Self::IntoItself => libc::EINVAL,
+            Self::NameTooLong => libc::ENAMETOOLONG,
+            Self::TooLarge => libc::EFBIG,
+            Self::ReadOnly => libc::EROFS,
+            other => other.code().errno(),
+        }
+    }
+}

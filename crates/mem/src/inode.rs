@@ -1,0 +1,187 @@
+//! Inodes: what is known of a file besides its name and its bytes.
+
+use crate::error::{Error, Result};
+use crate::layout::state;
+use crate::region::Region;
+use crate::words::Words;
+
+/// Words of an inode, from its beginning. The first line changes with the file's bytes, under the inode's lock; the
+/// others change by lists of words, under that of names and space.
+pub(crate) mod attribute {
+    /// Odd while the line or the bytes change.
+    pub(crate) const SEQUENCE: u64 = 0;
+    /// Bytes of the file.
+    pub(crate) const SIZE: u64 = 8;
+    /// When its bytes changed, in nanoseconds since 1970.
+    pub(crate) const MODIFIED_NS: u64 = 16;
+    /// When anything of it changed.
+    pub(crate) const CHANGED_NS: u64 = 24;
+    /// Where its bytes are.
+    pub(crate) const PLACE: u64 = 32;
+    /// When it was read.
+    pub(crate) const ACCESSED_NS: u64 = 40;
+    /// The lane that writes, and one; or 0.
+    pub(crate) const LOCK: u64 = 48;
+    /// Tells it from others that had the number before; 0: the inode is free.
+    pub(crate) const GENERATION: u64 = 64;
+    /// Type and permissions as `st_mode` has them, low; number of names, high.
+    pub(crate) const MODE_LINKS: u64 = 72;
+    /// User low, group high.
+    pub(crate) const OWNER: u64 = 80;
+    /// Of a directory the one that it is in; of a free inode the next free one, and one.
+    pub(crate) const PARENT: u64 = 88;
+    /// Of a directory the first cell, and one.
+    pub(crate) const FIRST_CELL: u64 = 96;
+    /// Of a directory the last cell, and one.
+    pub(crate) const LAST_CELL: u64 = 104;
+    /// Of a directory how many names it has.
+    pub(crate) const ENTRIES: u64 = 112;
+    /// Of a directory the position that the next name gets.
+    pub(crate) const NEXT_POSITION: u64 = 120;
+}
+
+/// The directory that all paths begin in.
+pub const ROOT_INODE: u64 = 1;
+
+/// What `stat` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Number of the inode.
+    pub inode: u64,
+    /// Tells it from others that had the number before.
+    pub generation: u64,
+    /// Type and permissions as `st_mode` has them.
+    pub mode: u32,
+    /// Names that it has; of a directory two, and one for each directory in it.
+    pub links: u32,
+    /// Owner.
+    pub user: u32,
+    /// Group.
+    pub group: u32,
+    /// Bytes.
+    pub size: u64,
+    /// When its bytes changed, in nanoseconds since 1970.
+    pub modified_ns: u64,
+    /// When anything of it changed.
+    pub changed_ns: u64,
+    /// When it was read.
+    pub accessed_ns: u64,
+}
+
+impl Region {
+    /// Where an inode lies; its number comes from a table that may be damaged.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub(crate) fn inode_at(&self, inode: u64) -> Result<u64> {
+        if (1..self.layout.inode_count).contains(&inode) {
+            Ok(self.layout.inode(inode))
+        } else {
+            Err(Error::Damaged {
+                at: self.layout.inodes_at,
+                what: "an inode has a number that no inode has",
+            })
+        }
+    }
+
+    /// What `stat` tells of an inode.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] when it is free.
+    pub fn attributes(&self, inode: u64) -> Result<Attributes> {
+        let at = self.inode_at(inode)?;
+        self.consistent(at, || self.attributes_now(inode, at))
+    }
+
+    fn attributes_now(&self, inode: u64, at: u64) -> Result<Attributes> {
+        let load = |word| self.memory.load(at + word);
+        let generation = load(attribute::GENERATION);
+        if generation == 0 {
+            return Err(Error::Stale);
+        }
+        let mode_links = load(attribute::MODE_LINKS);
+        let owner = load(attribute::OWNER);
+        Ok(Attributes {
+            inode,
+            generation,
+            mode: mode_links as u32,
+            links: (mode_links >> 32) as u32,
+            user: owner as u32,
+            group: (owner >> 32) as u32,
+            size: load(attribute::SIZE),
+            modified_ns: load(attribute::MODIFIED_NS),
+            changed_ns: load(attribute::CHANGED_NS),
+            accessed_ns: load(attribute::ACCESSED_NS),
+        })
+    }
+}
+
+/// What a new inode begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct NewInode {
+    /// Type and permissions as `st_mode` has them.
+    pub mode: u32,
+    /// Owner.
+    pub user: u32,
+    /// Group.
+    pub group: u32,
+    /// Now, in nanoseconds since 1970.
+    pub now_ns: u64,
+}
+
+impl Words<'_> {
+    /// Takes an inode, with no bytes, names or entries.
+    ///
+    /// # Errors
+    /// [`Error::TablesFull`].
+    pub(crate) fn take_inode(&mut self, new: &NewInode, parent: u64) -> Result<u64> {
+        let region = self.region;
+        let free = self.get(state::FREE_INODE);
+        let inode = if let Some(inode) = free.checked_sub(1) {
+            let at = region.inode_at(inode)?;
+            self.set(state::FREE_INODE, self.get(at + attribute::PARENT))?;
+            inode
+        } else {
+            let fresh = self.get(state::FRESH_INODE);
+            if fresh >= region.layout.inode_count {
+                return Err(Error::TablesFull);
+            }
+            self.set(state::FRESH_INODE, fresh + 1)?;
+            fresh
+        };
+        let at = region.inode_at(inode)?;
+        let generation = self.get(state::GENERATION) + 1;
+        self.set(state::GENERATION, generation)?;
+        self.change(state::INODES, |count| count + 1)?;
+        for (word, value) in [
+            (attribute::SIZE, 0),
+            (attribute::MODIFIED_NS, new.now_ns),
+            (attribute::CHANGED_NS, new.now_ns),
+            (attribute::ACCESSED_NS, new.now_ns),
+            (attribute::PLACE, 0),
+            (attribute::GENERATION, generation),
+            (attribute::MODE_LINKS, new.mode.into()),
+            (
+                attribute::OWNER,
+                u64::from(new.group) << 32 | u64::from(new.user),
+            ),
+            (attribute::PARENT, parent),
+            (attribute::FIRST_CELL, 0),
+            (attribute::LAST_CELL, 0),
+            (attribute::ENTRIES, 0),
+            (attribute::NEXT_POSITION, 0),
+        ] {
+            self.set(at + word, value)?;
+        }
+        Ok(inode)
+    }
+
+    /// Gives an inode back, which has neither names nor bytes any more.
+    pub(crate) fn free_inode(&mut self, inode: u64) -> Result<()> {
+        let at = self.region.inode_at(inode)?;
+        self.set(at + attribute::GENERATION, 0)?;
+        self.set(at + attribute::PARENT, self.get(state::FREE_INODE))?;
+        self.set(state::FREE_INODE, inode + 1)?;
+        self.change(state::INODES, |count| count.saturating_sub(1))
+    }
+}

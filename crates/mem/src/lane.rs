@@ -1,0 +1,322 @@
+//! Lanes: who writes, what he was doing, and what becomes of it when he dies.
+//!
+//! A lane belongs to one thread of one process at a time. Its state is one word: idle, or which of its logs is
+//! complete. Carrying out a log does the same however often it is done, so whoever dies while carrying out another's
+//! is no new case.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::inode::attribute;
+use crate::layout::{LANE_WORDS_BYTES, LOG_BYTES_MAX, state};
+use crate::region::Region;
+
+/// Words of a lane.
+pub(crate) mod word {
+    /// Process number and start time, or 0.
+    pub(crate) const OWNER: u64 = 0;
+    /// Which log is complete.
+    pub(crate) const STATE: u64 = 8;
+    /// Pairs in the log of words.
+    pub(crate) const COUNT: u64 = 16;
+    /// The inode that the lane locks, or is about to.
+    pub(crate) const INODE: u64 = 24;
+    /// Where the logged bytes go, or where the pages are that are moved.
+    pub(crate) const TARGET: u64 = 32;
+    /// How many bytes.
+    pub(crate) const LENGTH: u64 = 40;
+    /// Size of the file once the bytes are there.
+    pub(crate) const SIZE: u64 = 48;
+    /// Its time of change then.
+    pub(crate) const TIME_NS: u64 = 56;
+    /// How many pages are moved.
+    pub(crate) const PAGES: u64 = 64;
+    /// How many of them are there.
+    pub(crate) const PRESENT: u64 = 72;
+    /// Pages in the pool before.
+    pub(crate) const POOL: u64 = 80;
+    /// 1: when the words are stored, the pages go to the pool.
+    pub(crate) const FREES: u64 = 88;
+    /// First of the pairs: where, what.
+    pub(crate) const PAIRS: u64 = 128;
+}
+
+/// Values of the state.
+pub(crate) mod doing {
+    /// Nothing that must be finished.
+    pub(crate) const NOTHING: u64 = 0;
+    /// The log of words is complete.
+    pub(crate) const WORDS: u64 = 1;
+    /// The log of bytes is complete.
+    pub(crate) const BYTES: u64 = 2;
+    /// Pages are on their way from the pool, and no table says so yet.
+    pub(crate) const TAKING: u64 = 3;
+}
+
+/// Pairs that the log of words has room for.
+pub(crate) const WORDS_MAX: usize = ((LANE_WORDS_BYTES - word::PAIRS) / 16) as usize;
+
+/// How long a waiter sleeps before it looks whether the holder lives.
+const LOOK_AFTER: Duration = Duration::from_millis(2);
+
+/// Looks at a lock before the first sleep.
+const SPINS: u32 = 200;
+
+/// Looks at a lock that nobody holds until it counts as damaged: a tenth of a second.
+const ORPHANED_MAX: u32 = 50;
+
+/// Beside the number of the lane in a lock: whoever lets go must wake the others.
+const SOMEBODY_WAITS: u64 = 1 << 31;
+
+const START_BITS: u32 = 40;
+
+/// Who owns a lane: the number of a process, which comes again one day, with the time of its start, which does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner(u64);
+
+impl Owner {
+    /// This process.
+    ///
+    /// # Errors
+    /// [`Error::System`] when `/proc` does not say when it started.
+    pub(crate) fn current() -> Result<Self> {
+        let pid = std::process::id();
+        let start = start_ticks(pid).ok_or_else(|| Error::System {
+            path: "/proc/self/stat".into(),
+            what: "does not say when this process started",
+            source: std::io::Error::from_raw_os_error(libc::ENOENT),
+        })?;
+        Ok(Self::new(pid, start))
+    }
+
+    fn new(pid: u32, start_ticks: u64) -> Self {
+        Self(u64::from(pid) << START_BITS | start_ticks & ((1 << START_BITS) - 1))
+    }
+
+    /// Whether the process still runs.
+    pub(crate) fn is_alive(self) -> bool {
+        let pid = (self.0 >> START_BITS) as u32;
+        start_ticks(pid).is_some_and(|start| Self::new(pid, start) == self)
+    }
+}
+
+/// When a process started, in ticks since the machine did; `None` when it does not run, or has ended and not been
+/// waited for.
+fn start_ticks(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything, also parentheses.
+    let mut fields = text.get(text.rfind(')')? + 2..)?.split(' ');
+    if matches!(fields.next()?, "Z" | "X" | "x") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// A lane that this process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lane(pub(crate) u64);
+
+impl Region {
+    pub(crate) fn lane_word(&self, lane: Lane, word: u64) -> u64 {
+        self.memory.load(self.layout.lane(lane.0) + word)
+    }
+
+    pub(crate) fn set_lane_word(&self, lane: Lane, word: u64, value: u64) {
+        self.memory.store(self.layout.lane(lane.0) + word, value);
+    }
+
+    /// Where the bytes of a lane's log begin.
+    pub(crate) fn log_at(&self, lane: Lane) -> u64 {
+        self.layout.lane(lane.0) + LANE_WORDS_BYTES
+    }
+
+    /// Takes a free lane, or one whose owner is dead.
+    ///
+    /// # Errors
+    /// [`Error::LanesFull`].
+    pub(crate) fn take_lane(&self) -> Result<Lane> {
+        if !self.writable {
+            return Err(Error::ReadOnly);
+        }
+        let me = self.owner.0;
+        for looks_at_owners in [false, true] {
+            for lane in (0..self.layout.lane_count).map(Lane) {
+                let owner = self.lane_word(lane, word::OWNER);
+                if owner == 0 {
+                    let at = self.layout.lane(lane.0) + word::OWNER;
+                    if self.memory.replace(at, 0, me).is_ok() {
+                        return Ok(lane);
+                    }
+                } else if looks_at_owners && owner != me && !Owner(owner).is_alive() {
+                    self.settle(lane, owner)?;
+                    let at = self.layout.lane(lane.0) + word::OWNER;
+                    if self.memory.replace(at, 0, me).is_ok() {
+                        return Ok(lane);
+                    }
+                }
+            }
+        }
+        Err(Error::LanesFull)
+    }
+
+    /// Gives a lane back that does nothing.
+    pub(crate) fn give_back_lane(&self, lane: Lane) {
+        self.set_lane_word(lane, word::OWNER, 0);
+    }
+
+    /// Finishes or undoes what the dead owner of a lane was doing, lets go of his locks, and frees the lane. Nothing
+    /// happens when somebody else was faster.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] when the log says what cannot be.
+    pub(crate) fn settle(&self, lane: Lane, dead: u64) -> Result<()> {
+        let owner_at = self.layout.lane(lane.0) + word::OWNER;
+        // From here on the lane is this process's: if it dies as well, the next one comes to the same place.
+        if self.memory.replace(owner_at, dead, self.owner.0).is_err() {
+            return Ok(());
+        }
+        match self.lane_word(lane, word::STATE) {
+            doing::NOTHING => {}
+            doing::WORDS => self.carry_out_words(lane)?,
+            doing::BYTES => self.apply_bytes(lane)?,
+            doing::TAKING => self.put_pages_back(lane)?,
+            _ => return Err(self.lane_damage(lane, "a lane does what no writer does")),
+        }
+        self.set_lane_word(lane, word::STATE, doing::NOTHING);
+        let inode = self.lane_word(lane, word::INODE);
+        if inode != 0 {
+            let inode_at = self.inode_at(inode)?;
+            if self.holds(lane, inode_at + attribute::LOCK) {
+                // Readers wait as long as the number is odd.
+                let sequence = self.memory.load(inode_at + attribute::SEQUENCE);
+                if sequence % 2 == 1 {
+                    self.memory
+                        .store(inode_at + attribute::SEQUENCE, sequence + 1);
+                }
+                self.unlock(inode_at + attribute::LOCK);
+            }
+            self.set_lane_word(lane, word::INODE, 0);
+        }
+        if self.holds(lane, state::LOCK) {
+            self.unlock(state::LOCK);
+        }
+        self.memory.store(owner_at, 0);
+        Ok(())
+    }
+
+    pub(crate) fn lane_damage(&self, lane: Lane, what: &'static str) -> Error {
+        Error::Damaged {
+            at: self.layout.lane(lane.0),
+            what,
+        }
+    }
+
+    /// Stores what the log of words says, and moves the pages that it frees. Done twice it does the same.
+    pub(crate) fn carry_out_words(&self, lane: Lane) -> Result<()> {
+        self.apply_words(lane)?;
+        self.move_freed_pages(lane)
+    }
+
+    fn apply_words(&self, lane: Lane) -> Result<()> {
+        let count = self.lane_word(lane, word::COUNT);
+        if count as usize > WORDS_MAX {
+            return Err(self.lane_damage(lane, "a log of words is longer than there is room for"));
+        }
+        for pair in 0..count {
+            let at = self.lane_word(lane, word::PAIRS + pair * 16);
+            // Only tables change by words, and no words of lanes.
+            let is_table = (state::LOCK + 8..4096).contains(&at)
+                || (self.layout.inodes_at..self.layout.metadata_bytes).contains(&at);
+            if !is_table || !at.is_multiple_of(8) {
+                return Err(self.lane_damage(lane, "a log of words leads outside the tables"));
+            }
+            let value = self.lane_word(lane, word::PAIRS + pair * 16 + 8);
+            self.memory.store(at, value);
+        }
+        Ok(())
+    }
+
+    /// Copies the logged bytes to their place, and sets size and time of the file.
+    pub(crate) fn apply_bytes(&self, lane: Lane) -> Result<()> {
+        let length = self.lane_word(lane, word::LENGTH);
+        let target = self.lane_word(lane, word::TARGET);
+        let inode_at = self.inode_at(self.lane_word(lane, word::INODE))?;
+        let end = target.checked_add(length);
+        if length > LOG_BYTES_MAX
+            || target < self.layout.packed_at
+            || end.is_none_or(|end| end > self.memory.bytes())
+        {
+            return Err(self.lane_damage(lane, "logged bytes lead outside the files"));
+        }
+        self.memory.copy(self.log_at(lane), target, length);
+        let memory = &self.memory;
+        memory.store(inode_at + attribute::SIZE, self.lane_word(lane, word::SIZE));
+        let time_ns = self.lane_word(lane, word::TIME_NS);
+        memory.store(inode_at + attribute::MODIFIED_NS, time_ns);
+        memory.store(inode_at + attribute::CHANGED_NS, time_ns);
+        Ok(())
+    }
+
+    /// Takes the lock at `at`, after finishing what a dead holder has left.
+    ///
+    /// # Errors
+    /// Those of [`settle`](Self::settle), and [`Error::Damaged`] when nobody holds a lock that is taken.
+    pub(crate) fn lock(&self, lane: Lane, at: u64) -> Result<()> {
+        let mine = lane.0 + 1;
+        let (mut spins, mut orphaned) = (0, 0);
+        // Whoever has slept cannot know whether others sleep still.
+        let mut wanted = mine;
+        loop {
+            let Err(found) = self.memory.replace(at, 0, wanted) else {
+                return Ok(());
+            };
+            spins += 1;
+            if spins < SPINS {
+                std::hint::spin_loop();
+                continue;
+            }
+            wanted = mine | SOMEBODY_WAITS;
+            let waited_for = found | SOMEBODY_WAITS;
+            if found & SOMEBODY_WAITS == 0 && self.memory.replace(at, found, waited_for).is_err() {
+                continue;
+            }
+            self.sleep(at, waited_for);
+            let Some(holding) = (found & !SOMEBODY_WAITS)
+                .checked_sub(1)
+                .filter(|holding| *holding < self.layout.lane_count && *holding != lane.0)
+            else {
+                let what = "a lock names a lane that cannot hold it";
+                return Err(Error::Damaged { at, what });
+            };
+            let owner = self.lane_word(Lane(holding), word::OWNER);
+            if self.memory.load(at) != waited_for {
+                orphaned = 0;
+            } else if owner == 0 {
+                // Also the moment between the release of a lane and its next owner's lock looks like this.
+                orphaned += 1;
+                if orphaned > ORPHANED_MAX {
+                    let what = "a lock is held by a lane that nobody has";
+                    return Err(Error::Damaged { at, what });
+                }
+            } else if owner != self.owner.0 && !Owner(owner).is_alive() {
+                self.settle(Lane(holding), owner)?;
+            }
+        }
+    }
+
+    /// Whether a lane holds the lock at `at`.
+    pub(crate) fn holds(&self, lane: Lane, at: u64) -> bool {
+        self.memory.load(at) & !SOMEBODY_WAITS == lane.0 + 1
+    }
+
+    /// Lets go of a lock that the lane holds, and wakes who waits.
+    pub(crate) fn unlock(&self, at: u64) {
+        if self.memory.swap(at, 0) & SOMEBODY_WAITS != 0 {
+            self.memory.wake_sleepers(at);
+        }
+    }
+
+    fn sleep(&self, at: u64, value: u64) {
+        self.memory.sleep_while(at, value as u32, LOOK_AFTER);
+    }
+}

@@ -1,0 +1,306 @@
+//! Where everything in a region lies. All of it follows from the few numbers of the superblock. Offsets count bytes
+//! from the beginning of the region's file; there are no addresses.
+
+use crate::error::{Error, Result};
+
+/// The unit in which space is given to files and taken back: a huge page.
+pub const PAGE_BYTES: u64 = 2 << 20;
+/// Alignment of the mapping and of slots, so that processes can share page tables.
+pub const SLOT_ALIGNMENT_BYTES: u64 = 1 << 30;
+/// Smallest piece of the packed zone.
+pub const PIECE_BYTES_MIN: u64 = 1 << 10;
+/// Largest piece of the packed zone; a longer file has a slot of its own.
+pub const PIECE_BYTES_MAX: u64 = 1 << 20;
+/// Sizes of pieces: powers of two.
+pub const PIECE_CLASSES: u32 = (PIECE_BYTES_MAX / PIECE_BYTES_MIN).ilog2() + 1;
+/// Bytes of an inode.
+pub const INODE_BYTES: u64 = 256;
+/// Bytes of a cell of a name.
+pub const CELL_BYTES: u64 = 64;
+/// Bytes of a lane: its words, and the log for bytes of a file.
+pub const LANE_BYTES: u64 = LANE_WORDS_BYTES + LOG_BYTES_MAX;
+/// Bytes of a lane before its log.
+pub const LANE_WORDS_BYTES: u64 = 4096;
+/// Bytes that one write may log, and so be whole whatever happens.
+pub const LOG_BYTES_MAX: u64 = 16 << 10;
+/// Longest name of a file, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Least and most bytes of a region.
+pub const CAPACITY_BYTES_MIN: u64 = 16 << 20;
+/// See [`CAPACITY_BYTES_MIN`].
+pub const CAPACITY_BYTES_MAX: u64 = 1 << 40;
+
+/// Files that a region can be made for.
+const FILES_MAX: u64 = 1 << 24;
+
+/// Address space that the slots of a region may take together: a quarter of what a process has.
+const SLOTS_BYTES_MAX: u64 = 1 << 45;
+const SLOTS_MAX: u64 = 4096;
+const WORDS_IN_PAGE_MAP: u64 = 64;
+
+/// Words of the superblock that change, behind the ones that do not.
+pub(crate) mod state {
+    /// First word that changes.
+    const AT: u64 = 1024;
+    /// The lock of names and space: a lane's number and one, or 0.
+    pub(crate) const LOCK: u64 = AT;
+    /// Pages in the pool.
+    pub(crate) const POOL_PAGES: u64 = AT + 64;
+    /// Inodes in use.
+    pub(crate) const INODES: u64 = AT + 72;
+    /// The first free inode and one, or 0.
+    pub(crate) const FREE_INODE: u64 = AT + 80;
+    /// Inodes from this one on were never used.
+    pub(crate) const FRESH_INODE: u64 = AT + 88;
+    /// The first free cell and one, or 0.
+    pub(crate) const FREE_CELL: u64 = AT + 96;
+    /// Cells from this one on were never used.
+    pub(crate) const FRESH_CELL: u64 = AT + 104;
+    /// Cells in use.
+    pub(crate) const CELLS: u64 = AT + 112;
+    /// Grows with each inode that is given out, so that a number that comes again is told from the one before.
+    pub(crate) const GENERATION: u64 = AT + 120;
+    /// For each size of piece, a page that may have one free, and one; or 0.
+    pub(crate) const CLASS_PAGE: u64 = AT + 128;
+}
+
+/// What a region is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionOptions {
+    /// Bytes of memory that it takes, a multiple of [`PAGE_BYTES`].
+    pub capacity_bytes: u64,
+    /// Files and directories that it can hold; `None` is one for each 32 KiB, up to 16,777,216.
+    pub files_max: Option<u64>,
+    /// Threads that can write at the same time, in all processes.
+    pub lanes: u32,
+}
+
+/// Where everything lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Bytes of memory, all told.
+    pub capacity_bytes: u64,
+    /// Inodes, the unused number 0 included.
+    pub inode_count: u64,
+    /// Cells for names.
+    pub cell_count: u64,
+    /// Chains of names with like hashes.
+    pub bucket_count: u64,
+    /// Lanes.
+    pub lane_count: u64,
+    /// Slots for large files.
+    pub slot_count: u64,
+    /// Address space of each slot.
+    pub slot_bytes: u64,
+    /// Pages of the packed zone, of which few may be there.
+    pub packed_pages: u64,
+    pub(crate) lanes_at: u64,
+    pub(crate) inodes_at: u64,
+    pub(crate) cells_at: u64,
+    pub(crate) buckets_at: u64,
+    /// One bit for each page of each slot: whether it is there.
+    pub(crate) slot_maps_at: u64,
+    /// The inode that has each slot.
+    pub(crate) slot_owners_at: u64,
+    /// For each packed page: its class, free pieces, neighbours in the class's list, a bit for each piece.
+    pub(crate) packed_maps_at: u64,
+    /// Bytes of all of the above, in whole pages.
+    pub(crate) metadata_bytes: u64,
+    pub(crate) packed_at: u64,
+    pub(crate) pool_at: u64,
+    pub(crate) slots_at: u64,
+    /// Length of the region's file.
+    pub(crate) file_bytes: u64,
+}
+
+/// Bytes of the record of a packed page.
+pub(crate) const PACKED_MAP_BYTES: u64 = 64 + PAGE_BYTES / PIECE_BYTES_MIN / 8;
+
+impl Layout {
+    /// # Errors
+    /// [`Error::Invalid`] that names the number that is out of its range.
+    pub fn new(options: &RegionOptions) -> Result<Self> {
+        let capacity_bytes = options.capacity_bytes;
+        if !(CAPACITY_BYTES_MIN..=CAPACITY_BYTES_MAX).contains(&capacity_bytes)
+            || !capacity_bytes.is_multiple_of(PAGE_BYTES)
+        {
+            return Err(Error::Invalid {
+                what: "a region has 16 MiB to 1 TiB, in steps of 2 MiB",
+            });
+        }
+        let files_max = options
+            .files_max
+            .unwrap_or((capacity_bytes >> 15).min(FILES_MAX));
+        if !(16..=FILES_MAX).contains(&files_max) {
+            return Err(Error::Invalid {
+                what: "a region has room for 16 to 16,777,216 files",
+            });
+        }
+        if !(2..=4096).contains(&options.lanes) {
+            return Err(Error::Invalid {
+                what: "a region has 2 to 4,096 lanes",
+            });
+        }
+        let inode_count = files_max + 1;
+        // Names of up to 24 bytes take one cell, longer ones one more for each 48.
+        let cell_count = 2 * inode_count;
+        let bucket_count = inode_count.next_power_of_two();
+        let lane_count = u64::from(options.lanes);
+        let slot_bytes = capacity_bytes.next_power_of_two().max(SLOT_ALIGNMENT_BYTES);
+        let slot_count = (SLOTS_BYTES_MAX / slot_bytes).min(SLOTS_MAX);
+        let packed_pages = capacity_bytes / PAGE_BYTES;
+        let mut next = PAGE_BYTES;
+        let mut place = |bytes: u64| {
+            let at = next;
+            next += bytes.next_multiple_of(4096);
+            at
+        };
+        let lanes_at = place(lane_count * LANE_BYTES);
+        let inodes_at = place(inode_count * INODE_BYTES);
+        let cells_at = place(cell_count * CELL_BYTES);
+        let buckets_at = place(bucket_count * 8);
+        let slot_maps_at = place(slot_count * slot_map_bytes(slot_bytes));
+        let slot_owners_at = place(slot_count * 8);
+        let packed_maps_at = place(packed_pages * PACKED_MAP_BYTES);
+        let metadata_bytes = next.next_multiple_of(PAGE_BYTES);
+        if metadata_bytes > capacity_bytes / 2 {
+            return Err(Error::Invalid {
+                what: "the tables would take more than half of the region: make it larger, or for fewer files or lanes",
+            });
+        }
+        let align = |at: u64| at.next_multiple_of(SLOT_ALIGNMENT_BYTES);
+        let packed_at = align(metadata_bytes);
+        let pool_at = align(packed_at + packed_pages * PAGE_BYTES);
+        let slots_at = (pool_at + capacity_bytes).next_multiple_of(slot_bytes);
+        Ok(Self {
+            capacity_bytes,
+            inode_count,
+            cell_count,
+            bucket_count,
+            lane_count,
+            slot_count,
+            slot_bytes,
+            packed_pages,
+            lanes_at,
+            inodes_at,
+            cells_at,
+            buckets_at,
+            slot_maps_at,
+            slot_owners_at,
+            packed_maps_at,
+            metadata_bytes,
+            packed_at,
+            pool_at,
+            slots_at,
+            file_bytes: slots_at + slot_count * slot_bytes,
+        })
+    }
+
+    /// Pages that files can have, all together.
+    #[must_use]
+    pub fn data_pages(&self) -> u64 {
+        (self.capacity_bytes - self.metadata_bytes) / PAGE_BYTES
+    }
+
+    pub(crate) fn lane(&self, lane: u64) -> u64 {
+        debug_assert!(lane < self.lane_count);
+        self.lanes_at + lane * LANE_BYTES
+    }
+
+    pub(crate) fn inode(&self, inode: u64) -> u64 {
+        debug_assert!(inode < self.inode_count);
+        self.inodes_at + inode * INODE_BYTES
+    }
+
+    pub(crate) fn cell(&self, cell: u64) -> u64 {
+        debug_assert!(cell < self.cell_count);
+        self.cells_at + cell * CELL_BYTES
+    }
+
+    pub(crate) fn slot(&self, slot: u64) -> u64 {
+        debug_assert!(slot < self.slot_count);
+        self.slots_at + slot * self.slot_bytes
+    }
+
+    /// The words with a bit for each page of a slot.
+    pub(crate) fn slot_map(&self, slot: u64) -> u64 {
+        self.slot_maps_at + slot * slot_map_bytes(self.slot_bytes)
+    }
+
+    pub(crate) fn packed_map(&self, page: u64) -> u64 {
+        debug_assert!(page < self.packed_pages);
+        self.packed_maps_at + page * PACKED_MAP_BYTES
+    }
+}
+
+/// A slot of 1 TiB has 524,288 pages.
+fn slot_map_bytes(slot_bytes: u64) -> u64 {
+    (slot_bytes / PAGE_BYTES).div_ceil(WORDS_IN_PAGE_MAP) * 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(capacity_bytes: u64, files_max: Option<u64>) -> Result<Layout> {
+        Layout::new(&RegionOptions {
+            capacity_bytes,
+            files_max,
+            lanes: 64,
+        })
+    }
+
+    #[test]
+    fn areas_follow_each_other_and_fit_the_address_space() {
+        for shift in 26..=40 {
+            let layout = layout(1 << shift, None).unwrap();
+            let areas = [
+                (layout.lanes_at, layout.lane_count * LANE_BYTES),
+                (layout.inodes_at, layout.inode_count * INODE_BYTES),
+                (layout.cells_at, layout.cell_count * CELL_BYTES),
+                (layout.buckets_at, layout.bucket_count * 8),
+                (
+                    layout.slot_maps_at,
+                    layout.slot_count * slot_map_bytes(layout.slot_bytes),
+                ),
+                (layout.slot_owners_at, layout.slot_count * 8),
+                (
+                    layout.packed_maps_at,
+                    layout.packed_pages * PACKED_MAP_BYTES,
+                ),
+                (layout.packed_at, layout.packed_pages * PAGE_BYTES),
+                (layout.pool_at, layout.capacity_bytes),
+                (layout.slots_at, layout.slot_count * layout.slot_bytes),
+            ];
+            let mut end = PAGE_BYTES;
+            for (at, bytes) in areas {
+                assert!(at >= end, "2^{shift}: an area at {at} begins before {end}");
+                end = at + bytes;
+            }
+            assert_eq!(end, layout.file_bytes);
+            assert!(layout.file_bytes < 1 << 46, "2^{shift}");
+            assert!(layout.slot_count >= 32 && layout.slot_bytes >= layout.capacity_bytes);
+            assert!(layout.slots_at.is_multiple_of(layout.slot_bytes));
+        }
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        for (capacity_bytes, files_max) in [
+            (0, None),
+            (CAPACITY_BYTES_MIN - PAGE_BYTES, None),
+            (CAPACITY_BYTES_MAX + PAGE_BYTES, None),
+            (CAPACITY_BYTES_MIN + 1, None),
+            (u64::MAX, None),
+            (1 << 30, Some(0)),
+            (1 << 30, Some(u64::MAX)),
+            (CAPACITY_BYTES_MIN, Some(1 << 20)),
+        ] {
+            let made = layout(capacity_bytes, files_max);
+            assert!(
+                matches!(made, Err(Error::Invalid { .. })),
+                "{capacity_bytes} {files_max:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! An in-memory file system that processes share: a region of memory, mapped once, in which each file is contiguous.
+//!
+//! **Holds:** the region's layout, names, inodes, space, reading and writing, and what becomes of a call whose process
+//! dies in it. After UMFS (Sha et al., "The Design and Implementation of an Efficient User-Space In-memory File
+//! System").
+//!
+//! **Must not know:** readings, the network; of the flash store only a place for a checkpoint.
+//!
+//! **Invariants:** whoever dies anywhere, the next one finds each file and each table whole. No lock outlives its
+//! holder by more than a few milliseconds of another's waiting. All memory is taken at creation. Offsets, never
+//! addresses, and none is believed before it is checked.
+//!
+//! **Files:** `layout.rs` where what lies, `memory.rs` the mapping, `region.rs` making and opening, `lane.rs` who
+//! writes and what becomes of the dead, `words.rs` changes of tables, `space.rs` pages, pieces and slots, `inode.rs`
+//! and `names.rs` the tables, `bytes.rs` reading and writing, `writer.rs` the calls on names, `error.rs` errors.
+
+mod bytes;
+mod error;
+mod inode;
+mod lane;
+mod layout;
+mod memory;
+mod names;
+mod region;
+mod space;
+#[cfg(test)]
+mod tests;
+mod words;
+mod writer;
+
+pub use error::{Error, Result};
+pub use inode::{Attributes, NewInode, ROOT_INODE};
+pub use layout::{Layout, PAGE_BYTES, RegionOptions};
+pub use names::Entry;
+pub use region::{Backing, FORMAT_VERSION, Region};
+pub use writer::Writer;

@@ -1,0 +1,304 @@
+//! The region's memory: one mapping of one file, shared with processes that may do anything to it at any time. So
+//! nothing here is a Rust reference to bytes; words are atomic, bytes are copied in and out by the C library.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::layout::{PAGE_BYTES, SLOT_ALIGNMENT_BYTES};
+
+/// The mapping of a whole region.
+pub(crate) struct Memory {
+    base: NonNull<u8>,
+    bytes: u64,
+    /// Stores that the writer under test lives for.
+    #[cfg(test)]
+    pub(crate) stores_left: AtomicU64,
+}
+
+// SAFETY: the mapping stays where it is as long as this lives, and is only accessed by atomic words and by copies for
+// which the protocols of this crate say who may write when.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps `bytes` bytes of the file at a multiple of [`SLOT_ALIGNMENT_BYTES`].
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub(crate) fn map(file: &File, path: &Path, bytes: u64, writable: bool) -> Result<Self> {
+        let failed = |source| Error::System {
+            path: path.to_owned(),
+            what: "cannot be mapped",
+            source,
+        };
+        let length = usize::try_from(bytes + SLOT_ALIGNMENT_BYTES).map_err(|_| Error::TooLarge)?;
+        // Address space for it with an aligned place inside; the file then goes over that place.
+        // SAFETY: a new private mapping at a place that the kernel chooses touches no memory that is in use.
+        let reserved = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if reserved == libc::MAP_FAILED {
+            return Err(failed(std::io::Error::last_os_error()));
+        }
+        let start = reserved as u64;
+        let aligned = start.next_multiple_of(SLOT_ALIGNMENT_BYTES);
+        let protection = if writable {
+            libc::PROT_READ | libc::PROT_WRITE
+        } else {
+            libc::PROT_READ
+        };
+        // SAFETY: the range lies within what was reserved above, which nobody else knows.
+        let mapped = unsafe {
+            libc::mmap(
+                aligned as *mut libc::c_void,
+                bytes as usize,
+                protection,
+                libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        let error = std::io::Error::last_os_error();
+        let is_mapped = mapped != libc::MAP_FAILED;
+        let end = aligned + bytes;
+        let rests = if is_mapped {
+            [(start, aligned - start), (end, start + length as u64 - end)]
+        } else {
+            [(start, length as u64), (0, 0)]
+        };
+        for (at, rest) in rests.into_iter().filter(|(_, rest)| *rest > 0) {
+            // SAFETY: parts of the reservation outside the file's mapping.
+            unsafe { libc::munmap(at as *mut libc::c_void, rest as usize) };
+        }
+        let base = NonNull::new(mapped.cast::<u8>()).filter(|_| is_mapped);
+        Ok(Self {
+            base: base.ok_or_else(|| failed(error))?,
+            bytes,
+            #[cfg(test)]
+            stores_left: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// Address space that it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The word at `at`, a multiple of 8 within the region.
+    fn word(&self, at: u64) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at < self.bytes, "no word at {at}");
+        // SAFETY: inside the mapping and aligned, by the line above. All accesses to words are atomic.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at as usize).cast()) }
+    }
+
+    pub(crate) fn load(&self, at: u64) -> u64 {
+        self.word(at).load(Ordering::Acquire)
+    }
+
+    pub(crate) fn store(&self, at: u64, value: u64) {
+        self.may_die_here();
+        self.word(at).store(value, Ordering::Release);
+    }
+
+    /// Replaces `old` by `new`; what was there instead otherwise.
+    pub(crate) fn replace(&self, at: u64, old: u64, new: u64) -> std::result::Result<(), u64> {
+        self.may_die_here();
+        self.word(at)
+            .compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+            .map(drop)
+    }
+
+    /// Stores `new`; what was there before.
+    pub(crate) fn swap(&self, at: u64, new: u64) -> u64 {
+        self.may_die_here();
+        self.word(at).swap(new, Ordering::AcqRel)
+    }
+
+    /// Sleeps while the low half of the word at `at` is `value`, but no longer than `time`; maybe less.
+    pub(crate) fn sleep_while(&self, at: u64, value: u32, time: Duration) {
+        let timeout = libc::timespec {
+            tv_sec: time.as_secs() as libc::time_t,
+            tv_nsec: time.subsec_nanos().into(),
+        };
+        // SAFETY: a futex on a live word of the mapping, and a time that lives as long as the call.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.low_half(at),
+                libc::FUTEX_WAIT,
+                value,
+                &raw const timeout,
+            )
+        };
+    }
+
+    /// Wakes all who sleep at the word.
+    pub(crate) fn wake_sleepers(&self, at: u64) {
+        // SAFETY: a futex on a live word of the mapping.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.low_half(at),
+                libc::FUTEX_WAKE,
+                i32::MAX,
+            )
+        };
+    }
+
+    fn low_half(&self, at: u64) -> *mut u32 {
+        let half = if cfg!(target_endian = "little") { 0 } else { 1 };
+        // Not followed here: the kernel is given it.
+        self.word(at).as_ptr().cast::<u32>().wrapping_add(half)
+    }
+
+    /// Copies from the region.
+    pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
+        self.check_range(at, into.len() as u64);
+        // SAFETY: inside the mapping, by the line above. Another process may be writing; the caller finds that out by
+        // the file's sequence number and does not use what was copied then. The C library's copy is opaque to the
+        // compiler, which assumes nothing of what it reads.
+        unsafe {
+            libc::memcpy(
+                into.as_mut_ptr().cast(),
+                self.base.as_ptr().add(at as usize).cast(),
+                into.len(),
+            )
+        };
+    }
+
+    /// Copies into the region.
+    pub(crate) fn write(&self, at: u64, from: &[u8]) {
+        self.check_range(at, from.len() as u64);
+        for part in parts_of(from.len() as u64) {
+            self.may_die_here();
+            let bytes = &from[part.start as usize..part.end as usize];
+            // SAFETY: inside the mapping, by the check. The caller holds the lock for these bytes.
+            unsafe {
+                libc::memcpy(
+                    self.base.as_ptr().add((at + part.start) as usize).cast(),
+                    bytes.as_ptr().cast(),
+                    bytes.len(),
+                )
+            };
+        }
+    }
+
+    /// Copies within the region; the ranges do not overlap.
+    pub(crate) fn copy(&self, from: u64, to: u64, bytes: u64) {
+        self.check_range(from, bytes);
+        self.check_range(to, bytes);
+        assert!(from + bytes <= to || to + bytes <= from, "ranges overlap");
+        for part in parts_of(bytes) {
+            self.may_die_here();
+            let (from, to) = (from + part.start, to + part.start);
+            // SAFETY: inside the mapping and apart, by the checks. The caller holds the locks for these bytes.
+            unsafe {
+                let base = self.base.as_ptr();
+                libc::memcpy(
+                    base.add(to as usize).cast(),
+                    base.add(from as usize).cast(),
+                    (part.end - part.start) as usize,
+                )
+            };
+        }
+    }
+
+    /// Fills with zeros.
+    pub(crate) fn clear(&self, at: u64, bytes: u64) {
+        self.check_range(at, bytes);
+        self.may_die_here();
+        // SAFETY: inside the mapping, by the check. The caller holds the lock for these bytes.
+        unsafe {
+            libc::memset(
+                self.base.as_ptr().add(at as usize).cast(),
+                0,
+                bytes as usize,
+            )
+        };
+    }
+
+    fn check_range(&self, at: u64, bytes: u64) {
+        let end = at.checked_add(bytes);
+        assert!(
+            end.is_some_and(|end| end <= self.bytes),
+            "{bytes} bytes at {at}"
+        );
+    }
+
+    /// In tests: the writer dies before its next store once as many as wanted are done.
+    #[cfg(test)]
+    fn may_die_here(&self) {
+        match self.stores_left.load(Ordering::Relaxed) {
+            0 => std::panic::panic_any(Killed),
+            u64::MAX => {}
+            left => self.stores_left.store(left - 1, Ordering::Relaxed),
+        }
+    }
+
+    #[cfg(not(test))]
+    #[inline(always)]
+    fn may_die_here(&self) {}
+}
+
+/// A copy as a whole; in tests in two parts, for a process may die in the middle of one.
+fn parts_of(bytes: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
+    let middle = if cfg!(test) { bytes / 2 } else { 0 };
+    [0..middle, middle..bytes]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+}
+
+/// What a killed writer's test unwinds with.
+#[cfg(test)]
+pub(crate) struct Killed;
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made above, which nobody uses any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes as usize) };
+    }
+}
+
+/// Takes memory for the pages of this range of the file, which are zeros then; they are there already after success.
+///
+/// # Errors
+/// What the kernel says: no memory, mostly.
+pub(crate) fn take_pages(file: &File, at: u64, pages: u64) -> std::io::Result<()> {
+    fallocate(file, libc::FALLOC_FL_KEEP_SIZE, at, pages)
+}
+
+/// Gives the memory of the pages of this range back to the kernel.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn give_back_pages(file: &File, at: u64, pages: u64) -> std::io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    fallocate(file, mode, at, pages)
+}
+
+fn fallocate(file: &File, mode: libc::c_int, at: u64, pages: u64) -> std::io::Result<()> {
+    let (at, bytes) = (at as libc::off64_t, (pages * PAGE_BYTES) as libc::off64_t);
+    loop {
+        // SAFETY: plain integers and a descriptor that is open.
+        if unsafe { libc::fallocate64(file.as_raw_fd(), mode, at, bytes) } == 0 {
+            return Ok(());
+        }
+        let error = std::io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINTR) {
+            return Err(error);
+        }
+    }
+}

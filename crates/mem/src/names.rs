@@ -1,0 +1,360 @@
+//! Names: cells in chains by hash, and in a list by directory.
+//!
+//! A name of up to [`HEAD_BYTES`] bytes takes one cell, each further [`MORE_BYTES`] bytes one more. Positions in a
+//! directory grow and are never used twice, so whoever lists it can stop and go on, whatever is removed in between.
+
+use crate::error::{Error, Result};
+use crate::inode::attribute;
+use crate::layout::{NAME_BYTES_MAX, state};
+use crate::region::Region;
+use crate::words::Words;
+
+/// Bytes of a name in its first cell.
+pub(crate) const HEAD_BYTES: usize = 16;
+/// Bytes in each further cell.
+pub(crate) const MORE_BYTES: usize = 56;
+
+/// Words of a name's first cell; of further ones the first word is the link and the rest holds bytes.
+mod cell {
+    /// The next cell of the name, low, or of the free list; the inode high.
+    pub(super) const LINK_INODE: u64 = 0;
+    /// Directory low, bytes of the name high.
+    pub(super) const DIRECTORY_LENGTH: u64 = 8;
+    /// Hash low; the next first cell of its chain, and one, high.
+    pub(super) const HASH_CHAIN: u64 = 16;
+    /// Neighbours in the directory, and one: next low, before high.
+    pub(super) const NEIGHBOURS: u64 = 24;
+    /// Position in the directory.
+    pub(super) const POSITION: u64 = 32;
+    /// Bytes of the name.
+    pub(super) const BYTES: u64 = 48;
+}
+
+const LOW: u64 = 0xffff_ffff;
+
+fn low(word: u64) -> u64 {
+    word & LOW
+}
+
+fn high(word: u64) -> u64 {
+    word >> 32
+}
+
+fn pair(low: u64, high: u64) -> u64 {
+    low | high << 32
+}
+
+/// One name of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where it stands; give it to [`Writer::list`](crate::Writer::list) to go on behind it.
+    pub position: u64,
+    /// What it names.
+    pub inode: u64,
+    /// The name.
+    pub name: Vec<u8>,
+}
+
+/// Whether a name can be given.
+///
+/// # Errors
+/// [`Error::NameTooLong`], [`Error::Invalid`].
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::NameTooLong);
+    }
+    if name.is_empty()
+        || name == b"."
+        || name == b".."
+        || name.iter().any(|byte| matches!(byte, 0 | b'/'))
+    {
+        return Err(Error::Invalid {
+            what: "a name is neither empty nor . or .., and has no slash and no zero byte",
+        });
+    }
+    Ok(())
+}
+
+/// Spreads names over the chains; everybody who can write to a region can do worse to it than to choose bad names.
+fn hash(directory: u64, name: &[u8]) -> u64 {
+    u64::from(crc32c::crc32c_append(directory as u32, name))
+}
+
+/// The words of `bytes` from the place on, the last one filled up with zeros.
+fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    })
+}
+
+/// What reads words: the region as it is, or as a change will make it.
+pub(crate) trait Table {
+    fn word(&self, at: u64) -> u64;
+    fn region(&self) -> &Region;
+}
+
+impl Table for Region {
+    fn word(&self, at: u64) -> u64 {
+        self.memory.load(at)
+    }
+
+    fn region(&self) -> &Region {
+        self
+    }
+}
+
+impl Table for Words<'_> {
+    fn word(&self, at: u64) -> u64 {
+        self.get(at)
+    }
+
+    fn region(&self) -> &Region {
+        self.region
+    }
+}
+
+fn damaged(region: &Region) -> Error {
+    Error::Damaged {
+        at: region.layout.cells_at,
+        what: "a name leads to a cell that does not exist",
+    }
+}
+
+fn cell_at(region: &Region, cell: u64) -> Result<u64> {
+    if cell < region.layout.cell_count {
+        Ok(region.layout.cell(cell))
+    } else {
+        Err(damaged(region))
+    }
+}
+
+/// The name of a first cell.
+fn name_of(table: &impl Table, at: u64) -> Result<Vec<u8>> {
+    let length = high(table.word(at + cell::DIRECTORY_LENGTH)) as usize;
+    if length > NAME_BYTES_MAX {
+        return Err(damaged(table.region()));
+    }
+    let mut name = Vec::with_capacity(length.next_multiple_of(8));
+    for place in 0..HEAD_BYTES.min(length).div_ceil(8) as u64 {
+        name.extend(table.word(at + cell::BYTES + place * 8).to_le_bytes());
+    }
+    let mut link = low(table.word(at + cell::LINK_INODE));
+    while name.len() < length {
+        let more = cell_at(
+            table.region(),
+            link.checked_sub(1).ok_or_else(|| damaged(table.region()))?,
+        )?;
+        for place in 0..MORE_BYTES.min(length - name.len()).div_ceil(8) as u64 {
+            name.extend(table.word(more + 8 + place * 8).to_le_bytes());
+        }
+        link = low(table.word(more));
+    }
+    name.truncate(length);
+    Ok(name)
+}
+
+/// The first cell of a name.
+fn find(table: &impl Table, directory: u64, name: &[u8]) -> Result<Option<u64>> {
+    let region = table.region();
+    let hash = hash(directory, name);
+    let mut next = table.word(region.layout.buckets_at + hash % region.layout.bucket_count * 8);
+    // A chain of a damaged table may be a ring.
+    for _ in 0..region.layout.cell_count {
+        let Some(found) = next.checked_sub(1) else {
+            return Ok(None);
+        };
+        let at = cell_at(region, found)?;
+        let hash_chain = table.word(at + cell::HASH_CHAIN);
+        let directory_length = table.word(at + cell::DIRECTORY_LENGTH);
+        if low(hash_chain) == hash
+            && directory_length == pair(directory, name.len() as u64)
+            && name_of(table, at)? == name
+        {
+            return Ok(Some(found));
+        }
+        next = high(hash_chain);
+    }
+    Err(damaged(region))
+}
+
+impl Words<'_> {
+    /// The inode of a name.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub(crate) fn look_up(&self, directory: u64, name: &[u8]) -> Result<u64> {
+        let found = find(self, directory, name)?.ok_or(Error::NotFound)?;
+        Ok(high(
+            self.get(cell_at(self.region, found)? + cell::LINK_INODE),
+        ))
+    }
+
+    fn take_cell(&mut self) -> Result<u64> {
+        let free = self.get(state::FREE_CELL);
+        let taken = if let Some(taken) = free.checked_sub(1) {
+            let next = low(self.get(cell_at(self.region, taken)? + cell::LINK_INODE));
+            self.set(state::FREE_CELL, next)?;
+            taken
+        } else {
+            let fresh = self.get(state::FRESH_CELL);
+            if fresh >= self.region.layout.cell_count {
+                return Err(Error::TablesFull);
+            }
+            self.set(state::FRESH_CELL, fresh + 1)?;
+            fresh
+        };
+        self.change(state::CELLS, |count| count + 1)?;
+        Ok(taken)
+    }
+
+    fn free_cell(&mut self, freed: u64) -> Result<()> {
+        let next = self.get(state::FREE_CELL);
+        self.set(cell_at(self.region, freed)? + cell::LINK_INODE, next)?;
+        self.set(state::FREE_CELL, freed + 1)?;
+        self.change(state::CELLS, |count| count.saturating_sub(1))
+    }
+
+    /// Gives an inode a name that the directory does not have.
+    ///
+    /// # Errors
+    /// [`Error::TablesFull`].
+    pub(crate) fn add_name(&mut self, directory: u64, name: &[u8], inode: u64) -> Result<()> {
+        let layout = self.region.layout;
+        let directory_at = self.region.inode_at(directory)?;
+        let (head, rest) = name.split_at(name.len().min(HEAD_BYTES));
+        // Backwards, so that each cell knows the next.
+        let mut link = 0;
+        let chunks: Vec<&[u8]> = rest.chunks(MORE_BYTES).collect();
+        for chunk in chunks.into_iter().rev() {
+            let more = self.take_cell()?;
+            let at = cell_at(self.region, more)?;
+            self.set(at, link)?;
+            for (place, word) in words_of(chunk).enumerate() {
+                self.set(at + 8 + place as u64 * 8, word)?;
+            }
+            link = more + 1;
+        }
+        let first = self.take_cell()?;
+        let at = cell_at(self.region, first)?;
+        let hash = hash(directory, name);
+        let bucket_at = layout.buckets_at + hash % layout.bucket_count * 8;
+        let last = self.get(directory_at + attribute::LAST_CELL);
+        let position = self.get(directory_at + attribute::NEXT_POSITION) + 1;
+        for (word, value) in [
+            (cell::LINK_INODE, pair(link, inode)),
+            (cell::DIRECTORY_LENGTH, pair(directory, name.len() as u64)),
+            (cell::HASH_CHAIN, pair(hash, self.get(bucket_at))),
+            (cell::NEIGHBOURS, pair(0, last)),
+            (cell::POSITION, position),
+        ] {
+            self.set(at + word, value)?;
+        }
+        for (place, word) in words_of(head).enumerate() {
+            self.set(at + cell::BYTES + place as u64 * 8, word)?;
+        }
+        self.set(bucket_at, first + 1)?;
+        match last.checked_sub(1) {
+            Some(last) => {
+                let last_at = cell_at(self.region, last)? + cell::NEIGHBOURS;
+                self.change(last_at, |word| pair(first + 1, high(word)))?;
+            }
+            None => self.set(directory_at + attribute::FIRST_CELL, first + 1)?,
+        }
+        self.set(directory_at + attribute::LAST_CELL, first + 1)?;
+        self.set(directory_at + attribute::NEXT_POSITION, position)?;
+        self.change(directory_at + attribute::ENTRIES, |count| count + 1)
+    }
+
+    /// Takes a name away; what it named.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub(crate) fn remove_name(&mut self, directory: u64, name: &[u8]) -> Result<u64> {
+        let layout = self.region.layout;
+        let directory_at = self.region.inode_at(directory)?;
+        let first = find(self, directory, name)?.ok_or(Error::NotFound)?;
+        let at = cell_at(self.region, first)?;
+        // Out of the chain.
+        let hash_chain = self.get(at + cell::HASH_CHAIN);
+        let bucket_at = layout.buckets_at + low(hash_chain) % layout.bucket_count * 8;
+        let head = self.get(bucket_at);
+        if head == first + 1 {
+            self.set(bucket_at, high(hash_chain))?;
+        } else {
+            // No ring: the search has come by here.
+            let mut before = cell_at(self.region, head.wrapping_sub(1))?;
+            while high(self.get(before + cell::HASH_CHAIN)) != first + 1 {
+                let next = high(self.get(before + cell::HASH_CHAIN));
+                before = cell_at(self.region, next.wrapping_sub(1))?;
+            }
+            self.change(before + cell::HASH_CHAIN, |word| {
+                pair(low(word), high(hash_chain))
+            })?;
+        }
+        // Out of the directory.
+        let neighbours = self.get(at + cell::NEIGHBOURS);
+        let (next, before) = (low(neighbours), high(neighbours));
+        match next.checked_sub(1) {
+            Some(next) => {
+                let next_at = cell_at(self.region, next)? + cell::NEIGHBOURS;
+                self.change(next_at, |word| pair(low(word), before))?;
+            }
+            None => self.set(directory_at + attribute::LAST_CELL, before)?,
+        }
+        match before.checked_sub(1) {
+            Some(before) => {
+                let before_at = cell_at(self.region, before)? + cell::NEIGHBOURS;
+                self.change(before_at, |word| pair(next, high(word)))?;
+            }
+            None => self.set(directory_at + attribute::FIRST_CELL, next)?,
+        }
+        self.change(directory_at + attribute::ENTRIES, |count| {
+            count.saturating_sub(1)
+        })?;
+        let link_inode = self.get(at + cell::LINK_INODE);
+        self.free_cell(first)?;
+        let mut link = low(link_inode);
+        for _ in 0..(name.len().saturating_sub(HEAD_BYTES)).div_ceil(MORE_BYTES) {
+            let more = link.checked_sub(1).ok_or_else(|| damaged(self.region))?;
+            link = low(self.get(cell_at(self.region, more)?));
+            self.free_cell(more)?;
+        }
+        Ok(high(link_inode))
+    }
+}
+
+impl Words<'_> {
+    /// Up to `entries_max` entries of a directory behind `position`. Names that come and go between two calls may or
+    /// may not be among those listed; all others are, once.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub(crate) fn entries(
+        &self,
+        directory: u64,
+        position: u64,
+        entries_max: usize,
+    ) -> Result<Vec<Entry>> {
+        let region = self.region;
+        let mut entries = Vec::new();
+        let mut next = self.get(region.inode_at(directory)? + attribute::FIRST_CELL);
+        for _ in 0..=region.layout.cell_count {
+            let Some(found) = next.checked_sub(1).filter(|_| entries.len() < entries_max) else {
+                return Ok(entries);
+            };
+            let at = cell_at(region, found)?;
+            let found_position = self.get(at + cell::POSITION);
+            if found_position > position {
+                entries.push(Entry {
+                    position: found_position,
+                    inode: high(self.get(at + cell::LINK_INODE)),
+                    name: name_of(self, at)?,
+                });
+            }
+            next = low(self.get(at + cell::NEIGHBOURS));
+        }
+        Err(damaged(region))
+    }
+}
