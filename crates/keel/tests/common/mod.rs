@@ -6,6 +6,7 @@ pub mod broker;
 pub mod node;
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -45,9 +46,20 @@ impl Drop for TempDir {
     }
 }
 
-/// The program under test.
+/// The program under test. Signals do to it what they do by themselves: whoever runs the tests in the background of a
+/// script has SIGINT switched off, which children inherit.
 pub fn keel() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_keel"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keel"));
+    // SAFETY: between fork and exec plain system calls, which are async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::signal(number, libc::SIG_DFL);
+            }
+            Ok(())
+        })
+    };
+    command
 }
 
 /// Runs it with these arguments.
