@@ -46,13 +46,7 @@ impl Region {
     /// cannot be had.
     pub fn create(path: &Path, options: &RegionOptions, new_root: &NewInode) -> Result<Self> {
         let layout = Layout::new(options)?;
-        let system = |what| {
-            move |source| Error::System {
-                path: path.to_owned(),
-                what,
-                source,
-            }
-        };
+        let system = |what| system_error(path, what);
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -68,13 +62,7 @@ impl Region {
     }
 
     fn fill(file: File, path: &Path, layout: Layout, new_root: &NewInode) -> Result<Self> {
-        let system = |what| {
-            move |source| Error::System {
-                path: path.to_owned(),
-                what,
-                source,
-            }
-        };
+        let system = |what| system_error(path, what);
         file.set_len(layout.file_bytes)
             .map_err(system("cannot be as long as its address space"))?;
         let metadata_pages = layout.metadata_bytes / PAGE_BYTES;
@@ -107,13 +95,7 @@ impl Region {
     /// [`Error::NotARegion`], [`Error::Version`], [`Error::System`], or [`Error::Damaged`] when its superblock says
     /// what cannot be.
     pub fn open(path: &Path, writable: bool) -> Result<Self> {
-        let system = |what| {
-            move |source| Error::System {
-                path: path.to_owned(),
-                what,
-                source,
-            }
-        };
+        let system = |what| system_error(path, what);
         let file = OpenOptions::new()
             .read(true)
             .write(writable)
@@ -177,6 +159,15 @@ impl Region {
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.memory.load(state::POOL_PAGES) * PAGE_BYTES
+    }
+}
+
+/// Makes an error of the kernel's answer to what was done with the region's file.
+fn system_error(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |source| Error::System {
+        path: path.to_owned(),
+        what,
+        source,
     }
 }
 
