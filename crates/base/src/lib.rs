@@ -2,7 +2,7 @@
 //!
 //! **Holds:** the [`block::BlockDevice`] seam with its file and raw-device implementation, the
 //! [`clock::Clock`] seam, the allocation-free [`histogram::Histogram`], the [`error::Code`] table, the
-//! checksummed [`wire`] codec, and the simulated twins of device and clock in [`sim`].
+//! checksummed [`wire`] codec, what every FUSE [`mount`] needs, and the simulated twins of device and clock in [`sim`].
 //!
 //! **Must not know:** any other room, an async runtime, configuration.
 //!
@@ -11,12 +11,13 @@
 //! on a path that a real-time caller uses.
 //!
 //! **Files:** `block/` the device seam and the file device, `clock.rs`, `histogram.rs`, `error.rs`,
-//! `wire.rs` (every byte of it in `WIRE.md`), `sim/` the simulated device and clock, the fault model and the
-//! generator behind them.
+//! `mount.rs`, `wire.rs` (every byte of it in `WIRE.md`), `sim/` the simulated device and clock, the fault model and
+//! the generator behind them.
 
 pub mod block;
 pub mod clock;
 pub mod error;
 pub mod histogram;
+pub mod mount;
 pub mod sim;
 pub mod wire;

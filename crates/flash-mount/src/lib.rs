@@ -14,8 +14,7 @@
 //!
 //! **Files:** `adapter.rs` the requests of the kernel, `files.rs` what they mean for the store, `nodes.rs`
 //! the inodes that the kernel knows, `deleted.rs` files deleted while open, `listing.rs` directory reads,
-//! `errno.rs` errors, `session.rs` mounting and unmounting, `place.rs` where the mount is, `shared.rs` the lock and
-//! what may take long, `system.rs` calls of the operating system.
+//! `errno.rs` errors, `session.rs` mounting and unmounting, `shared.rs` the lock and what may take long.
 
 mod adapter;
 mod deleted;
@@ -23,13 +22,10 @@ mod errno;
 mod files;
 mod listing;
 mod nodes;
-mod place;
 mod session;
 mod shared;
-mod system;
 
 pub use adapter::REQUEST_BYTES_MAX;
 pub use deleted::Leftovers;
 pub use files::{OPEN_FILES_MAX, Presentation};
-pub use session::{Ending, MountError, MountOptions, Mounted, check_directory, mount};
-pub use system::effective_ids;
+pub use session::{Ending, MountError, MountOptions, Mounted, mount};

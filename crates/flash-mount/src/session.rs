@@ -1,25 +1,21 @@
 //! Mounting, and ending a mount in order.
 
 use std::fs::OpenOptions;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::block::BlockDevice;
 use base::clock::Clock;
+use base::mount::{Place, Whereabouts, check_directory, check_fuse};
 use flash::{Statistics, Store};
 use fuser::{Config, MountOption, Session, SessionACL};
 
 use crate::adapter::Adapter;
 use crate::deleted::Leftovers;
 use crate::files::{Files, Presentation};
-use crate::place::{Place, Whereabouts};
 use crate::shared::{Shared, Worker};
-use crate::system;
-
-/// Where the kernel offers FUSE.
-const FUSE_DEVICE: &str = "/dev/fuse";
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -43,33 +39,9 @@ pub struct MountOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// There is no such directory, or it cannot be looked at.
-    #[error("cannot be opened: {0}")]
-    Directory(#[source] io::Error),
-    /// It is something else than a directory.
-    #[error("is not a directory")]
-    NotADirectory,
-    /// A store is mounted there, from this image, and somebody answers for it.
-    #[error("{0} is mounted there already")]
-    MountedAlready(String),
-    /// What is in the directory would be covered.
-    #[error("is not empty")]
-    NotEmpty,
-    /// A mount is there whose process has ended.
-    #[error("is the mount of a process that has ended")]
-    DeadMount,
-    /// The kernel has no FUSE, or the module is not loaded.
-    #[error("this kernel offers no FUSE: {FUSE_DEVICE} is missing")]
-    NoFuse,
-    /// This user may not use FUSE.
-    #[error("no permission to use {FUSE_DEVICE}")]
-    FuseDenied,
-    /// Only root can mount without the helper.
-    #[error("fusermount3 is missing, which mounts for users other than root")]
-    NoHelper,
-    /// The kernel or the helper refused.
-    #[error("mounting failed: {0}")]
-    Refused(String),
+    /// It is the directory, FUSE or the kernel.
+    #[error(transparent)]
+    Mount(#[from] base::mount::MountError),
     /// The store failed before the mount was ready.
     #[error(transparent)]
     Store(#[from] flash::Error),
@@ -93,28 +65,6 @@ pub struct Mounted<D: BlockDevice> {
     place: Option<Place>,
     has_ended: Arc<AtomicBool>,
     leftovers: Leftovers,
-}
-
-/// Whether a store can be mounted on `directory`.
-///
-/// # Errors
-/// The variants of [`MountError`] about directories.
-pub fn check_directory(directory: &Path) -> Result<(), MountError> {
-    let failed = |error: io::Error| match error.raw_os_error() {
-        Some(libc::ENOTCONN) => MountError::DeadMount,
-        _ => MountError::Directory(error),
-    };
-    if !std::fs::metadata(directory).map_err(failed)?.is_dir() {
-        return Err(MountError::NotADirectory);
-    }
-    match std::fs::read_dir(directory).map_err(failed)?.next() {
-        None => Ok(()),
-        Some(Ok(_)) => Err(match Place::store_at(directory) {
-            Some(image) => MountError::MountedAlready(image),
-            None => MountError::NotEmpty,
-        }),
-        Some(Err(error)) => Err(failed(error)),
-    }
 }
 
 /// Mounts a store on an empty directory; when this returns, programs can use it.
@@ -142,17 +92,18 @@ pub fn mount<D: BlockDevice + Send + 'static>(
     let files = Shared::new(files);
     let mounted = prepared.and_then(|(directory, leftovers)| {
         let has_ended = Arc::new(AtomicBool::new(false));
-        let failed = |error: io::Error| MountError::Refused(error.to_string());
+        let failed = |error: io::Error| base::mount::MountError::Refused(error.to_string());
         let adapter = Adapter {
             files: Arc::clone(&files),
             worker: Worker::start().map_err(failed)?,
             has_ended: Arc::clone(&has_ended),
             on_end: Some(Box::new(on_end)),
         };
-        let session =
-            Session::new(adapter, &directory, &config(options)).map_err(|error| refused(&error))?;
-        let place = Place::of(&directory)
-            .map_err(|error| MountError::Refused(format!("/proc/self/mountinfo: {error}")))?;
+        let session = Session::new(adapter, &directory, &config(options))
+            .map_err(|error| base::mount::MountError::refused(&error))?;
+        let place = Place::of(&directory).map_err(|error| {
+            base::mount::MountError::Refused(format!("/proc/self/mountinfo: {error}"))
+        })?;
         let session = session.spawn().map_err(failed)?;
         // Dropping it, or letting it end by itself, would unmount whatever lies at the directory by then: the library
         // cannot tell that its own mount is gone already. So it is unmounted here, and this is forgotten.
@@ -180,7 +131,9 @@ fn prepare<D: BlockDevice>(
     options: &MountOptions,
 ) -> Result<(PathBuf, Leftovers), MountError> {
     check_directory(directory)?;
-    let directory = directory.canonicalize().map_err(MountError::Directory)?;
+    let directory = directory
+        .canonicalize()
+        .map_err(base::mount::MountError::Directory)?;
     check_fuse()?;
     if options.is_read_only {
         return Ok((directory, Leftovers::default()));
@@ -250,7 +203,7 @@ impl<D: BlockDevice> Mounted<D> {
             }
             // When it has ended because it was unmounted, nobody had a file open.
             is_lost = !has_ended || ending.was_aborted;
-            ending.left_at = taken_out(whereabouts);
+            ending.left_at = whereabouts.take_out();
         }
         let files = self.files.lock().take();
         if let Some(files) = files {
@@ -275,15 +228,6 @@ impl<D: BlockDevice> Mounted<D> {
             let opened = OpenOptions::new().read(true).open(directory.join(name));
             opened.and_then(|file| file.sync_all()).ok();
         }
-    }
-}
-
-/// Takes the mount out of the tree and nothing else; answers where it is if it cannot.
-fn taken_out(whereabouts: Whereabouts) -> Option<PathBuf> {
-    match whereabouts {
-        Whereabouts::At(directory) => system::detach(&directory).err().map(|_| directory),
-        Whereabouts::Covered(directory) => Some(directory),
-        Whereabouts::Gone => None,
     }
 }
 
@@ -313,29 +257,4 @@ fn config(options: &MountOptions) -> Config {
         config.acl = SessionACL::All;
     }
     config
-}
-
-/// Whether FUSE can be used, in words that say more than the error of mounting.
-fn check_fuse() -> Result<(), MountError> {
-    let opened = OpenOptions::new().read(true).write(true).open(FUSE_DEVICE);
-    match opened {
-        Ok(_) => Ok(()),
-        Err(error) => Err(match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => MountError::NoFuse,
-            Some(libc::EACCES | libc::EPERM) => MountError::FuseDenied,
-            _ => MountError::Refused(error.to_string()),
-        }),
-    }
-}
-
-fn refused(error: &io::Error) -> MountError {
-    match error.kind() {
-        // The directory and the device are there, so it is the helper that is not. Root needs it only where
-        // the kernel has refused already.
-        ErrorKind::NotFound if system::effective_ids().0 == 0 => {
-            MountError::Refused("the kernel permits no mounts here".to_owned())
-        }
-        ErrorKind::NotFound => MountError::NoHelper,
-        _ => MountError::Refused(error.to_string().trim().to_owned()),
-    }
 }

@@ -12,8 +12,8 @@
 //! what it made and gives the terminal back.
 //!
 //! **Files:** `cli.rs` the definition of the command line, `error.rs`, `output.rs`, `progress.rs`, `signals.rs`,
-//! `random.rs`, `lasting.rs` whether a file outlives a reboot, `time_text.rs` times as people write them,
-//! `device.rs` a device that can be counted from outside,
+//! `random.rs`, `lasting.rs` whether a file outlives a reboot, `mounting.rs` what mounts have in common,
+//! `time_text.rs` times as people write them, `device.rs` a device that can be counted from outside,
 //! `node/` the node (`NODE.md` specifies its socket), `client/` the commands that talk to it, `config/` its
 //! configuration, `status/` what it says about itself, `flash_cmd/` the commands on stores, `bench_cmd.rs`,
 //! `demo/` the demo: `mod.rs` from arguments to exit status, `run.rs` the run and its comparison, `supervisor.rs`
@@ -30,6 +30,7 @@ mod device;
 mod error;
 mod flash_cmd;
 mod lasting;
+mod mounting;
 mod node;
 mod output;
 mod progress;

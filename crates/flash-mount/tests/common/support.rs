@@ -135,7 +135,7 @@ impl Mount {
             ..flash::OpenOptions::default()
         };
         let store = Store::open(device.clone(), &options).unwrap();
-        let (uid, gid) = flash_mount::effective_ids();
+        let (uid, gid) = base::mount::effective_ids();
         let options = MountOptions {
             source: "semantics".to_owned(),
             is_read_only: setup.is_read_only,
@@ -276,7 +276,9 @@ pub fn can_mount() -> bool {
     let setup = Setup::default();
     match Mount::try_of(formatted(&setup), setup) {
         Ok(_) => true,
-        Err(error @ (MountError::Store(_) | MountError::NotEmpty)) => panic!("{error}"),
+        Err(
+            error @ (MountError::Store(_) | MountError::Mount(base::mount::MountError::NotEmpty)),
+        ) => panic!("{error}"),
         Err(error) => {
             println!("skipped: {error}");
             false
@@ -306,7 +308,7 @@ pub fn refused<T: std::fmt::Debug>(result: io::Result<T>, errno: i32) {
 }
 
 pub fn is_root() -> bool {
-    flash_mount::effective_ids().0 == 0
+    base::mount::effective_ids().0 == 0
 }
 
 pub fn open_with(path: &Path, flags: i32) -> io::Result<File> {

@@ -29,7 +29,7 @@ pub const CASES: &[Case] = &[
 const OTHER_USER: u32 = 65534;
 
 fn mode_owner() {
-    let (uid, gid) = flash_mount::effective_ids();
+    let (uid, gid) = base::mount::effective_ids();
     for (mode, of_directory) in [(0o644, 0o755), (0o600, 0o700), (0o640, 0o750)] {
         let mount = Mount::with(Setup {
             mode,
@@ -65,7 +65,7 @@ fn chmod() {
 fn change_owner() {
     let mount = Mount::new();
     let path = mount.put("file", b"x");
-    let (uid, gid) = flash_mount::effective_ids();
+    let (uid, gid) = base::mount::effective_ids();
     chown(&path, Some(uid), Some(gid)).unwrap();
     chown(&path, None, None).unwrap();
     refused(chown(&path, Some(uid + 1), None), libc::EPERM);

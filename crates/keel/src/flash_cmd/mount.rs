@@ -3,6 +3,7 @@
 use super::{device_error, find_image, store_error};
 use crate::cli::MountArgs;
 use crate::error::CliError;
+use crate::mounting::{self, Stops, unmount_command};
 use crate::output::Output;
 use crate::progress::bytes_text;
 use base::block::{BLOCK_BYTES, FileDevice, FileDeviceOptions};
@@ -12,7 +13,6 @@ use flash_mount::{Leftovers, MountError, MountOptions, Mounted, Presentation};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
@@ -21,9 +21,9 @@ pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
     let (image, directory) = (&arguments.image, &arguments.directory);
     let wrong = |error: MountError| mount_error(image, directory, &error);
     // First what costs nothing: a mistyped directory should not open the store.
-    flash_mount::check_directory(directory).map_err(wrong)?;
+    base::mount::check_directory(directory).map_err(|error| wrong(error.into()))?;
     let store = open(arguments)?;
-    let (uid, gid) = flash_mount::effective_ids();
+    let (uid, gid) = base::mount::effective_ids();
     let options = MountOptions {
         source: image.display().to_string(),
         is_read_only: arguments.read_only,
@@ -42,14 +42,7 @@ pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
         .map_err(|error| CliError::io("signals", &error))?;
     runtime.block_on(async {
         // Signals count from here on: whoever starts this may stop it as soon as it is mounted.
-        let on = |kind| signal(kind).map_err(|error| CliError::io("signals", &error));
-        let mut terminate = on(SignalKind::terminate())?;
-        let mut interrupt = on(SignalKind::interrupt())?;
-        // Under `nohup` it outlives its terminal.
-        let mut hangup = match is_ignored(libc::SIGHUP) {
-            true => None,
-            false => Some(on(SignalKind::hangup())?),
-        };
+        let mut stops = Stops::heed()?;
         let unmounted = Arc::new(Notify::new());
         let tell = Arc::clone(&unmounted);
         let clock = Box::new(SystemClock::new());
@@ -85,9 +78,7 @@ pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
         let mut is_failure_told = false;
         loop {
             tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
-                () = received(&mut hangup) => break,
+                () = stops.come() => break,
                 () = unmounted.notified() => break,
                 _ = ticks.tick() => {
                     mounted.sync_if_unsynced();
@@ -98,25 +89,6 @@ pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
         tell_failure(image, &mounted, &mut is_failure_told);
         end(image, directory, mounted, is_failure_told)
     })
-}
-
-/// Whether who started this process had it ignore the signal.
-fn is_ignored(number: libc::c_int) -> bool {
-    // SAFETY: all zero is a valid `sigaction`.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: nothing is set, and `action` lives until the call returns.
-    let asked = unsafe { libc::sigaction(number, std::ptr::null(), &raw mut action) };
-    asked == 0 && action.sa_sigaction == libc::SIG_IGN
-}
-
-/// Waits for a signal, forever if it is ignored.
-async fn received(signal: &mut Option<Signal>) {
-    match signal {
-        Some(signal) => {
-            signal.recv().await;
-        }
-        None => std::future::pending().await,
-    }
 }
 
 fn open(arguments: &MountArgs) -> Result<Store<FileDevice>, CliError> {
@@ -161,12 +133,7 @@ fn end(
         );
     }
     if let Some(place) = ending.left_at {
-        let place = place.display();
-        eprintln!(
-            "keel: {place}: the mount is closed but still there, under another one or for want of permission; clear it \
-             with `{} {place}`",
-            unmount_command()
-        );
+        mounting::tell_left(&place);
     }
     Ok(u8::from(has_failed || ending.was_aborted))
 }
@@ -201,58 +168,10 @@ fn tell_leftovers(image: &Path, found: Leftovers) {
     }
 }
 
-/// What unmounts: users other than root have not mounted by themselves, either.
-fn unmount_command() -> &'static str {
-    match flash_mount::effective_ids() {
-        (0, _) => "umount",
-        _ => "fusermount3 -u",
-    }
-}
-
 fn mount_error(image: &Path, directory: &Path, error: &MountError) -> CliError {
-    let shown = directory.display();
     match error {
-        MountError::Directory(source) => CliError::io(shown, source),
-        MountError::NotADirectory => CliError::failure(shown, error, "name an empty directory"),
-        MountError::NotEmpty => CliError::failure(
-            shown,
-            error,
-            "name an empty directory: what is in this one could not be reached",
-        ),
-        MountError::MountedAlready(_) => CliError::failure(
-            &shown,
-            error,
-            format!(
-                "use that, name another directory, or end it with `{} {shown}`",
-                unmount_command()
-            ),
-        ),
-        MountError::DeadMount => CliError::failure(
-            &shown,
-            error,
-            format!("clear it with `{} {shown}`", unmount_command()),
-        ),
-        MountError::NoFuse => CliError::failure(
-            "FUSE",
-            error,
-            "load it with `modprobe fuse`, or give the container /dev/fuse",
-        ),
-        MountError::FuseDenied => {
-            CliError::failure("FUSE", error, "run as root, or ask for access to /dev/fuse")
-        }
-        MountError::NoHelper => {
-            CliError::failure("FUSE", error, "install the package fuse3, or run as root")
-        }
+        MountError::Mount(error) => mounting::mount_error(directory, error),
         MountError::Store(source) => store_error(image, source),
-        MountError::Refused(text) if text.contains("user_allow_other") => CliError::failure(
-            shown,
-            "--allow-other is not permitted to users other than root",
-            "leave it out, or have root write the line user_allow_other to /etc/fuse.conf",
-        ),
-        other => CliError::failure(
-            shown,
-            other,
-            "run as root where mounting is permitted; in many containers it is not",
-        ),
+        other => CliError::failure(directory.display(), other, ""),
     }
 }

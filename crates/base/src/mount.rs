@@ -1,23 +1,125 @@
-//! Where in the directory tree a mount is, as the kernel tells it.
+//! What mounting through FUSE needs, whatever is mounted: may it be mounted here, where is it, and away with it.
 //!
 //! A path is not enough to unmount by: the mount may have been moved with the directory above it, unmounted by
 //! somebody, or covered by another one, and then the path leads to a mount that is not ours to touch.
 
-use std::ffi::OsString;
-use std::io;
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::{CString, OsString};
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Where the kernel offers FUSE.
+const FUSE_DEVICE: &str = "/dev/fuse";
+
+/// What mounts and unmounts for users other than root, by its names in new and old distributions.
+const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+
+/// Why something is not mounted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// There is no such directory, or it cannot be looked at.
+    #[error("cannot be opened: {0}")]
+    Directory(#[source] io::Error),
+    /// It is something else than a directory.
+    #[error("is not a directory")]
+    NotADirectory,
+    /// Something of ours is mounted there, from this source, and somebody answers for it.
+    #[error("{0} is mounted there already")]
+    MountedAlready(String),
+    /// What is in the directory would be covered.
+    #[error("is not empty")]
+    NotEmpty,
+    /// A mount is there whose process has ended.
+    #[error("is the mount of a process that has ended")]
+    DeadMount,
+    /// The kernel has no FUSE, or the module is not loaded.
+    #[error("this kernel offers no FUSE: {FUSE_DEVICE} is missing")]
+    NoFuse,
+    /// This user may not use FUSE.
+    #[error("no permission to use {FUSE_DEVICE}")]
+    FuseDenied,
+    /// Only root can mount without the helper.
+    #[error("fusermount3 is missing, which mounts for users other than root")]
+    NoHelper,
+    /// The kernel or the helper refused.
+    #[error("mounting failed: {0}")]
+    Refused(String),
+}
+
+impl MountError {
+    /// What the FUSE library's error means once directory and device have been checked.
+    #[must_use]
+    pub fn refused(error: &io::Error) -> Self {
+        match error.kind() {
+            // The directory and the device are there, so it is the helper that is not. Root needs it only where
+            // the kernel has refused already.
+            ErrorKind::NotFound if effective_ids().0 == 0 => {
+                Self::Refused("the kernel permits no mounts here".to_owned())
+            }
+            ErrorKind::NotFound => Self::NoHelper,
+            _ => Self::Refused(error.to_string().trim().to_owned()),
+        }
+    }
+}
+
+/// Whether something can be mounted on `directory`.
+///
+/// # Errors
+/// The variants of [`MountError`] about directories.
+pub fn check_directory(directory: &Path) -> Result<(), MountError> {
+    let failed = |error: io::Error| match error.raw_os_error() {
+        Some(libc::ENOTCONN) => MountError::DeadMount,
+        _ => MountError::Directory(error),
+    };
+    if !std::fs::metadata(directory).map_err(failed)?.is_dir() {
+        return Err(MountError::NotADirectory);
+    }
+    match std::fs::read_dir(directory).map_err(failed)?.next() {
+        None => Ok(()),
+        Some(Ok(_)) => Err(match Place::source_at(directory) {
+            Some(source) => MountError::MountedAlready(source),
+            None => MountError::NotEmpty,
+        }),
+        Some(Err(error)) => Err(failed(error)),
+    }
+}
+
+/// Whether FUSE can be used, in words that say more than the error of mounting.
+///
+/// # Errors
+/// [`MountError::NoFuse`], [`MountError::FuseDenied`], [`MountError::Refused`].
+pub fn check_fuse() -> Result<(), MountError> {
+    let opened = OpenOptions::new().read(true).write(true).open(FUSE_DEVICE);
+    match opened {
+        Ok(_) => Ok(()),
+        Err(error) => Err(match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => MountError::NoFuse,
+            Some(libc::EACCES | libc::EPERM) => MountError::FuseDenied,
+            _ => MountError::Refused(error.to_string()),
+        }),
+    }
+}
+
+/// Effective user and group of this process.
+#[must_use]
+pub fn effective_ids() -> (u32, u32) {
+    // SAFETY: neither call has arguments, touches memory or can fail.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
 
 /// The mounts that this process sees, one a line.
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// The kinds of file system that the kernel shows for a mounted store: of one that root has mounted it says less.
-const STORE_KINDS: [&[u8]; 2] = [b"fuse.keel ", b"fuse "];
+/// The kinds of file system that the kernel shows for what this program mounts: of what root has mounted it says less.
+const OWN_KINDS: [&[u8]; 2] = [b"fuse.keel ", b"fuse "];
 
 /// A mount, known by the numbers that the kernel has given it, and by more: once it is gone, the next mount gets the
 /// same numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub struct Place {
     mount_id: u64,
     device: String,
     /// Kind and source. No other mount of this source can be made while this process has the store.
@@ -28,7 +130,7 @@ pub(crate) struct Place {
 
 /// What became of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Whereabouts {
+pub enum Whereabouts {
     /// Its directory leads to it.
     At(PathBuf),
     /// Another mount lies on its directory.
@@ -39,20 +141,23 @@ pub(crate) enum Whereabouts {
 
 impl Place {
     /// The mount that `directory`, a path without links, leads to.
-    pub(crate) fn of(directory: &Path) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// What the kernel says, and [`ErrorKind::NotFound`].
+    pub fn of(directory: &Path) -> io::Result<Self> {
         let table = std::fs::read(TABLE)?;
         find(&table, directory).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// The image of the store that is mounted on `directory`, if one is.
-    pub(crate) fn store_at(directory: &Path) -> Option<String> {
+    /// The source of what this program may have mounted on `directory`.
+    fn source_at(directory: &Path) -> Option<String> {
         let table = std::fs::read(TABLE).ok()?;
-        find(&table, &directory.canonicalize().ok()?)?.image()
+        find(&table, &directory.canonicalize().ok()?)?.source()
     }
 
-    /// What is mounted, if it may be a store.
-    fn image(&self) -> Option<String> {
-        let source = STORE_KINDS
+    /// What is mounted, if it may be ours.
+    fn source(&self) -> Option<String> {
+        let source = OWN_KINDS
             .iter()
             .find_map(|kind| self.origin.strip_prefix(*kind))?;
         Some(String::from_utf8_lossy(&unescape(source)).into_owned())
@@ -60,7 +165,10 @@ impl Place {
 
     /// Where the mount is at present. One that the kernel may have given up, because nobody answers it, counts only
     /// where it was at first.
-    pub(crate) fn now(&self, is_alive: bool) -> io::Result<Whereabouts> {
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn now(&self, is_alive: bool) -> io::Result<Whereabouts> {
         Ok(self.in_table(&std::fs::read(TABLE)?, is_alive))
     }
 
@@ -76,6 +184,50 @@ impl Place {
             Some(own) => Whereabouts::At(own.place.point),
         }
     }
+}
+
+impl Whereabouts {
+    /// Takes the mount out of the tree and nothing else, although files in it may be open; answers where it is if it
+    /// cannot.
+    #[must_use]
+    pub fn take_out(self) -> Option<PathBuf> {
+        match self {
+            Self::At(directory) => detach(&directory).err().map(|_| directory),
+            Self::Covered(directory) => Some(directory),
+            Self::Gone => None,
+        }
+    }
+}
+
+/// Takes the mount that lies on top at `directory` out of the tree, although files in it are open.
+fn detach(directory: &Path) -> io::Result<()> {
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    let flags = libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW;
+    // SAFETY: `path` is a C string that lives until the call returns.
+    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() != Some(libc::EPERM) {
+        return Err(error);
+    }
+    // Who is not root has mounted by the helper, which also unmounts.
+    for helper in HELPERS {
+        let status = Command::new(helper)
+            .args(["-u", "-z", "-q", "--"])
+            .arg(directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        match status {
+            Ok(status) if status.success() => return Ok(()),
+            Ok(_) => return Err(error),
+            // The next name.
+            Err(_) => {}
+        }
+    }
+    Err(error)
 }
 
 struct Line {
@@ -181,10 +333,10 @@ mod tests {
             "what is mounted in it does not cover it"
         );
         assert_eq!(find(LINES, Path::new("/srv")), None);
-        assert_eq!(first.image().as_deref(), Some("first.img"));
-        assert_eq!(find(LINES, Path::new("/")).unwrap().image(), None);
+        assert_eq!(first.source().as_deref(), Some("first.img"));
+        assert_eq!(find(LINES, Path::new("/")).unwrap().source(), None);
         let by_root = place(41, "0:51", "fuse a\\040b.img", "/mnt");
-        assert_eq!(by_root.image().as_deref(), Some("a b.img"));
+        assert_eq!(by_root.source().as_deref(), Some("a b.img"));
     }
 
     #[test]

@@ -1,0 +1,121 @@
+//! What the commands that mount have in common: when they end, and their errors.
+
+use crate::error::CliError;
+use base::mount::MountError;
+use std::path::Path;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The signals that end a mount. They count from the moment that this is made.
+pub(crate) struct Stops {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Option<Signal>,
+}
+
+impl Stops {
+    pub(crate) fn heed() -> Result<Self, CliError> {
+        let on = |kind| signal(kind).map_err(|error| CliError::io("signals", &error));
+        Ok(Self {
+            terminate: on(SignalKind::terminate())?,
+            interrupt: on(SignalKind::interrupt())?,
+            // Under `nohup` it outlives its terminal.
+            hangup: match is_ignored(libc::SIGHUP) {
+                true => None,
+                false => Some(on(SignalKind::hangup())?),
+            },
+        })
+    }
+
+    /// Waits for one of them.
+    pub(crate) async fn come(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            () = received(&mut self.hangup) => {}
+        }
+    }
+}
+
+/// Whether who started this process had it ignore the signal.
+fn is_ignored(number: libc::c_int) -> bool {
+    // SAFETY: all zero is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is set, and `action` lives until the call returns.
+    let asked = unsafe { libc::sigaction(number, std::ptr::null(), &raw mut action) };
+    asked == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Waits for a signal, forever if it is ignored.
+async fn received(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// What unmounts: users other than root have not mounted by themselves, either.
+pub(crate) fn unmount_command() -> &'static str {
+    match base::mount::effective_ids() {
+        (0, _) => "umount",
+        _ => "fusermount3 -u",
+    }
+}
+
+/// Says where a mount is left that answers nothing.
+pub(crate) fn tell_left(place: &Path) {
+    let place = place.display();
+    eprintln!(
+        "keel: {place}: the mount is closed but still there, under another one or for want of permission; clear it \
+         with `{} {place}`",
+        unmount_command()
+    );
+}
+
+pub(crate) fn mount_error(directory: &Path, error: &MountError) -> CliError {
+    let shown = directory.display();
+    match error {
+        MountError::Directory(source) => CliError::io(shown, source),
+        MountError::NotADirectory => CliError::failure(shown, error, "name an empty directory"),
+        MountError::NotEmpty => CliError::failure(
+            shown,
+            error,
+            "name an empty directory: what is in this one could not be reached",
+        ),
+        MountError::MountedAlready(_) => CliError::failure(
+            &shown,
+            error,
+            format!(
+                "use that, name another directory, or end it with `{} {shown}`",
+                unmount_command()
+            ),
+        ),
+        MountError::DeadMount => CliError::failure(
+            &shown,
+            error,
+            format!("clear it with `{} {shown}`", unmount_command()),
+        ),
+        MountError::NoFuse => CliError::failure(
+            "FUSE",
+            error,
+            "load it with `modprobe fuse`, or give the container /dev/fuse",
+        ),
+        MountError::FuseDenied => {
+            CliError::failure("FUSE", error, "run as root, or ask for access to /dev/fuse")
+        }
+        MountError::NoHelper => {
+            CliError::failure("FUSE", error, "install the package fuse3, or run as root")
+        }
+        MountError::Refused(text) if text.contains("user_allow_other") => CliError::failure(
+            shown,
+            "--allow-other is not permitted to users other than root",
+            "leave it out, or have root write the line user_allow_other to /etc/fuse.conf",
+        ),
+        other => CliError::failure(
+            shown,
+            other,
+            "run as root where mounting is permitted; in many containers it is not",
+        ),
+    }
+}
