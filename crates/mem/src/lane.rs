@@ -4,6 +4,7 @@
 //! complete. Carrying out a log does the same however often it is done, so whoever dies while carrying out another's
 //! is no new case.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -21,13 +22,13 @@ pub(crate) mod word {
     pub(crate) const COUNT: u64 = 16;
     /// The inode that the lane locks, or is about to.
     pub(crate) const INODE: u64 = 24;
-    /// Where the logged bytes go, or where the pages are that are moved.
+    /// Where the logged bytes go or come from, or where the pages are that are moved.
     pub(crate) const TARGET: u64 = 32;
     /// How many bytes.
     pub(crate) const LENGTH: u64 = 40;
-    /// Size of the file once the bytes are there.
+    /// Size of the file once the bytes are there; of an undone write, before.
     pub(crate) const SIZE: u64 = 48;
-    /// Its time of change then.
+    /// Its time of change then, or before.
     pub(crate) const TIME_NS: u64 = 56;
     /// How many pages are moved.
     pub(crate) const PAGES: u64 = 64;
@@ -37,8 +38,14 @@ pub(crate) mod word {
     pub(crate) const POOL: u64 = 80;
     /// 1: when the words are stored, the pages go to the pool.
     pub(crate) const FREES: u64 = 88;
+    /// Of an undone write, the time of change of the inode before.
+    pub(crate) const CHANGED_NS: u64 = 96;
+    /// Where the owner reads, see `notes.rs`: a line of their own.
+    pub(crate) const NOTES: u64 = 128;
+    /// How many notes there may be.
+    pub(crate) const NOTES_COUNT: u64 = 8;
     /// First of the pairs: where, what.
-    pub(crate) const PAIRS: u64 = 128;
+    pub(crate) const PAIRS: u64 = 192;
 }
 
 /// Values of the state.
@@ -51,13 +58,15 @@ pub(crate) mod doing {
     pub(crate) const BYTES: u64 = 2;
     /// Pages are on their way from the pool, and no table says so yet.
     pub(crate) const TAKING: u64 = 3;
+    /// The log holds bytes and attributes as they were, and new ones are being written.
+    pub(crate) const UNDO: u64 = 4;
 }
 
 /// Pairs that the log of words has room for.
 pub(crate) const WORDS_MAX: usize = ((LANE_WORDS_BYTES - word::PAIRS) / 16) as usize;
 
 /// How long a waiter sleeps before it looks whether the holder lives.
-const LOOK_AFTER: Duration = Duration::from_millis(2);
+pub(crate) const LOOK_AFTER: Duration = Duration::from_millis(2);
 
 /// Looks at a lock before the first sleep.
 const SPINS: u32 = 200;
@@ -72,7 +81,7 @@ const START_BITS: u32 = 40;
 
 /// Who owns a lane: the number of a process, which comes again one day, with the time of its start, which does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner(u64);
+pub(crate) struct Owner(pub(crate) u64);
 
 impl Owner {
     /// This process.
@@ -101,15 +110,34 @@ impl Owner {
 }
 
 /// When a process started, in ticks since the machine did; `None` when it does not run, or has ended and not been
-/// waited for.
+/// waited for. Allocates nothing: whoever waits for a lock may be in a signal handler.
 fn start_ticks(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, also parentheses.
-    let mut fields = text.get(text.rfind(')')? + 2..)?.split(' ');
-    if matches!(fields.next()?, "Z" | "X" | "x") {
+    let mut path = [0; 32];
+    write!(&mut path[..31], "/proc/{pid}/stat").ok()?;
+    // SAFETY: the path ends with a zero byte, for the last one was not written to.
+    let fd = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if fd < 0 {
         return None;
     }
-    fields.nth(18)?.parse().ok()
+    let mut bytes = [0; 1024];
+    // SAFETY: a descriptor that is open and nobody else's, and a buffer that is as long as it says.
+    let count = unsafe {
+        let count = libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len());
+        libc::close(fd);
+        count
+    };
+    start_in(bytes.get(..usize::try_from(count).ok()?)?)
+}
+
+/// The start time in a line of `/proc/PID/stat`.
+fn start_in(line: &[u8]) -> Option<u64> {
+    // The name in parentheses may hold anything, also parentheses.
+    let behind_name = line.iter().rposition(|byte| *byte == b')')? + 2;
+    let mut fields = line.get(behind_name..)?.split(|byte| *byte == b' ');
+    if matches!(fields.next()?, b"Z" | b"X" | b"x") {
+        return None;
+    }
+    std::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()
 }
 
 /// A lane that this process has.
@@ -117,15 +145,18 @@ fn start_ticks(pid: u32) -> Option<u64> {
 pub(crate) struct Lane(pub(crate) u64);
 
 impl Region {
+    #[inline]
     pub(crate) fn lane_word(&self, lane: Lane, word: u64) -> u64 {
         self.memory.load(self.layout.lane(lane.0) + word)
     }
 
+    #[inline]
     pub(crate) fn set_lane_word(&self, lane: Lane, word: u64, value: u64) {
         self.memory.store(self.layout.lane(lane.0) + word, value);
     }
 
     /// Where the bytes of a lane's log begin.
+    #[inline]
     pub(crate) fn log_at(&self, lane: Lane) -> u64 {
         self.layout.lane(lane.0) + LANE_WORDS_BYTES
     }
@@ -179,10 +210,14 @@ impl Region {
             doing::NOTHING => {}
             doing::WORDS => self.carry_out_words(lane)?,
             doing::BYTES => self.apply_bytes(lane)?,
+            doing::UNDO => self.undo_bytes(lane)?,
             doing::TAKING => self.put_pages_back(lane)?,
             _ => return Err(self.lane_damage(lane, "a lane does what no writer does")),
         }
         self.set_lane_word(lane, word::STATE, doing::NOTHING);
+        for note in 0..word::NOTES_COUNT {
+            self.set_lane_word(lane, word::NOTES + note * 8, 0);
+        }
         let inode = self.lane_word(lane, word::INODE);
         if inode != 0 {
             let inode_at = self.inode_at(inode)?;
@@ -236,8 +271,30 @@ impl Region {
         Ok(())
     }
 
-    /// Copies the logged bytes to their place, and sets size and time of the file.
-    pub(crate) fn apply_bytes(&self, lane: Lane) -> Result<()> {
+    /// Copies the logged bytes of a dead writer to their place, and sets size and time of the file.
+    fn apply_bytes(&self, lane: Lane) -> Result<()> {
+        let (inode_at, target, length) = self.logged_bytes(lane)?;
+        self.memory.copy(self.log_at(lane), target, length);
+        let time_ns = self.lane_word(lane, word::TIME_NS);
+        self.set_written(inode_at, self.lane_word(lane, word::SIZE), time_ns, time_ns);
+        Ok(())
+    }
+
+    /// Copies the bytes back that a dead writer was writing over, and sets size and times of the file as they were.
+    fn undo_bytes(&self, lane: Lane) -> Result<()> {
+        let (inode_at, target, length) = self.logged_bytes(lane)?;
+        self.memory.copy(self.log_at(lane), target, length);
+        let (size, modified_ns, changed_ns) = (
+            self.lane_word(lane, word::SIZE),
+            self.lane_word(lane, word::TIME_NS),
+            self.lane_word(lane, word::CHANGED_NS),
+        );
+        self.set_written(inode_at, size, modified_ns, changed_ns);
+        Ok(())
+    }
+
+    /// Of a dead lane's log of bytes: where the inode is, and where the bytes go and how many.
+    fn logged_bytes(&self, lane: Lane) -> Result<(u64, u64, u64)> {
         let length = self.lane_word(lane, word::LENGTH);
         let target = self.lane_word(lane, word::TARGET);
         let inode_at = self.inode_at(self.lane_word(lane, word::INODE))?;
@@ -248,20 +305,33 @@ impl Region {
         {
             return Err(self.lane_damage(lane, "logged bytes lead outside the files"));
         }
-        self.memory.copy(self.log_at(lane), target, length);
-        let memory = &self.memory;
-        memory.store(inode_at + attribute::SIZE, self.lane_word(lane, word::SIZE));
-        let time_ns = self.lane_word(lane, word::TIME_NS);
-        memory.store(inode_at + attribute::MODIFIED_NS, time_ns);
-        memory.store(inode_at + attribute::CHANGED_NS, time_ns);
-        Ok(())
+        Ok((inode_at, target, length))
+    }
+
+    /// Sets what changes with the bytes of a file.
+    #[inline]
+    pub(crate) fn set_written(&self, inode_at: u64, size: u64, modified_ns: u64, changed_ns: u64) {
+        self.memory.store(inode_at + attribute::SIZE, size);
+        self.memory
+            .store(inode_at + attribute::MODIFIED_NS, modified_ns);
+        self.memory
+            .store(inode_at + attribute::CHANGED_NS, changed_ns);
     }
 
     /// Takes the lock at `at`, after finishing what a dead holder has left.
     ///
     /// # Errors
     /// Those of [`settle`](Self::settle), and [`Error::Damaged`] when nobody holds a lock that is taken.
+    #[inline]
     pub(crate) fn lock(&self, lane: Lane, at: u64) -> Result<()> {
+        if self.memory.replace(at, 0, lane.0 + 1).is_ok() {
+            return Ok(());
+        }
+        self.wait_for_lock(lane, at)
+    }
+
+    #[cold]
+    fn wait_for_lock(&self, lane: Lane, at: u64) -> Result<()> {
         let mine = lane.0 + 1;
         let (mut spins, mut orphaned) = (0, 0);
         // Whoever has slept cannot know whether others sleep still.
@@ -304,12 +374,43 @@ impl Region {
         }
     }
 
+    /// The lane that holds the lock at `at`.
+    pub(crate) fn holder(&self, at: u64) -> Option<Lane> {
+        (self.memory.load(at) & !SOMEBODY_WAITS)
+            .checked_sub(1)
+            .filter(|lane| *lane < self.layout.lane_count)
+            .map(Lane)
+    }
+
+    /// Finishes what the holder of the lock at `at` was doing, when he is dead; whether somebody alive holds it.
+    ///
+    /// # Errors
+    /// Those of [`settle`](Self::settle); [`Error::ReadOnly`] when the holder is dead and this process cannot help.
+    pub(crate) fn look_after(&self, at: u64) -> Result<bool> {
+        let Some(holder) = self.holder(at) else {
+            return Ok(false);
+        };
+        let owner = self.lane_word(holder, word::OWNER);
+        if owner == self.owner.0 || owner != 0 && Owner(owner).is_alive() {
+            return Ok(true);
+        }
+        if !self.writable {
+            return Err(Error::ReadOnly);
+        }
+        if owner != 0 {
+            self.settle(holder, owner)?;
+        }
+        Ok(false)
+    }
+
     /// Whether a lane holds the lock at `at`.
+    #[inline]
     pub(crate) fn holds(&self, lane: Lane, at: u64) -> bool {
         self.memory.load(at) & !SOMEBODY_WAITS == lane.0 + 1
     }
 
     /// Lets go of a lock that the lane holds, and wakes who waits.
+    #[inline]
     pub(crate) fn unlock(&self, at: u64) {
         if self.memory.swap(at, 0) & SOMEBODY_WAITS != 0 {
             self.memory.wake_sleepers(at);

@@ -12,7 +12,8 @@
 //!
 //! **Files:** `layout.rs` where what lies, `memory.rs` the mapping, `region.rs` making and opening, `lane.rs` who
 //! writes and what becomes of the dead, `words.rs` changes of tables, `space.rs` pages, pieces and slots, `inode.rs`
-//! and `names.rs` the tables, `bytes.rs` reading and writing, `writer.rs` the calls on names, `error.rs` errors.
+//! and `names.rs` the tables, `bytes.rs` reading and writing, `room.rs` the memory of a file, `notes.rs` who reads,
+//! `stream.rs` special stores, `writer.rs` the calls on names, `error.rs` errors.
 
 mod bytes;
 mod error;
@@ -21,13 +22,17 @@ mod lane;
 mod layout;
 mod memory;
 mod names;
+mod notes;
 mod region;
+mod room;
 mod space;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod words;
 mod writer;
 
+pub use bytes::At;
 pub use error::{Error, Result};
 pub use inode::{Attributes, NewInode, ROOT_INODE};
 pub use layout::{Layout, PAGE_BYTES, RegionOptions};

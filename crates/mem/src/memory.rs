@@ -5,11 +5,13 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::layout::{PAGE_BYTES, SLOT_ALIGNMENT_BYTES};
+use crate::notes::take_part_in_barriers;
+use crate::stream;
 
 /// The mapping of a whole region.
 pub(crate) struct Memory {
@@ -83,6 +85,11 @@ impl Memory {
             // SAFETY: parts of the reservation outside the file's mapping.
             unsafe { libc::munmap(at as *mut libc::c_void, rest as usize) };
         }
+        take_part_in_barriers().map_err(|source| Error::System {
+            path: path.to_owned(),
+            what: "readers and writers need membarrier, of Linux 4.16",
+            source,
+        })?;
         let base = NonNull::new(mapped.cast::<u8>()).filter(|_| is_mapped);
         Ok(Self {
             base: base.ok_or_else(|| failed(error))?,
@@ -98,22 +105,30 @@ impl Memory {
     }
 
     /// The word at `at`, a multiple of 8 within the region.
+    #[inline]
     fn word(&self, at: u64) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at < self.bytes, "no word at {at}");
         // SAFETY: inside the mapping and aligned, by the line above. All accesses to words are atomic.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at as usize).cast()) }
     }
 
+    #[inline]
     pub(crate) fn load(&self, at: u64) -> u64 {
         self.word(at).load(Ordering::Acquire)
     }
 
+    /// Stores a word. All stores of a writer, words and bytes, are made in the order in which the code has them: what
+    /// a dead one leaves is a beginning of it.
+    #[inline]
     pub(crate) fn store(&self, at: u64, value: u64) {
         self.may_die_here();
+        compiler_fence(Ordering::SeqCst);
         self.word(at).store(value, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
     }
 
     /// Replaces `old` by `new`; what was there instead otherwise.
+    #[inline]
     pub(crate) fn replace(&self, at: u64, old: u64, new: u64) -> std::result::Result<(), u64> {
         self.may_die_here();
         self.word(at)
@@ -122,6 +137,7 @@ impl Memory {
     }
 
     /// Stores `new`; what was there before.
+    #[inline]
     pub(crate) fn swap(&self, at: u64, new: u64) -> u64 {
         self.may_die_here();
         self.word(at).swap(new, Ordering::AcqRel)
@@ -165,6 +181,7 @@ impl Memory {
     }
 
     /// Copies from the region.
+    #[inline]
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
         self.check_range(at, into.len() as u64);
         // SAFETY: inside the mapping, by the line above. Another process may be writing; the caller finds that out by
@@ -180,11 +197,13 @@ impl Memory {
     }
 
     /// Copies into the region.
+    #[inline]
     pub(crate) fn write(&self, at: u64, from: &[u8]) {
         self.check_range(at, from.len() as u64);
         for part in parts_of(from.len() as u64) {
             self.may_die_here();
             let bytes = &from[part.start as usize..part.end as usize];
+            compiler_fence(Ordering::SeqCst);
             // SAFETY: inside the mapping, by the check. The caller holds the lock for these bytes.
             unsafe {
                 libc::memcpy(
@@ -193,10 +212,66 @@ impl Memory {
                     bytes.len(),
                 )
             };
+            compiler_fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Copies into the region past the cache, where the processor can; complete for all when this returns.
+    pub(crate) fn write_past_cache(&self, at: u64, from: &[u8]) {
+        self.check_range(at, from.len() as u64);
+        for part in parts_of(from.len() as u64) {
+            self.may_die_here();
+            let bytes = &from[part.start as usize..part.end as usize];
+            // SAFETY: inside the mapping, by the check. The caller holds the lock for these bytes.
+            unsafe { stream::copy(self.base.as_ptr().add((at + part.start) as usize), bytes) };
+        }
+    }
+
+    /// Copies 1, 2, 4 or 8 bytes into the region by one store; `false`, and nothing happened, when their number or
+    /// place is another.
+    #[inline]
+    pub(crate) fn write_at_once(&self, at: u64, from: &[u8]) -> bool {
+        let length = from.len();
+        if !length.is_power_of_two() || length > 8 || !at.is_multiple_of(length as u64) {
+            return false;
+        }
+        self.check_range(at, length as u64);
+        self.may_die_here();
+        let mut word = [0; 8];
+        word[..length].copy_from_slice(from);
+        let low = u64::from_ne_bytes(word);
+        // The bytes lie at the beginning of the word, which are the high ones of a big-endian number.
+        let value = if cfg!(target_endian = "little") {
+            low
+        } else {
+            low >> (64 - 8 * length as u32)
+        };
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: inside the mapping and aligned, by the checks; the caller holds the lock for these bytes, and all
+        // who read them meanwhile find out by the file's sequence number.
+        unsafe {
+            let place = self.base.as_ptr().add(at as usize);
+            match length {
+                1 => AtomicU8::from_ptr(place).store(value as u8, Ordering::Release),
+                2 => AtomicU16::from_ptr(place.cast()).store(value as u16, Ordering::Release),
+                4 => AtomicU32::from_ptr(place.cast()).store(value as u32, Ordering::Release),
+                _ => AtomicU64::from_ptr(place.cast()).store(value, Ordering::Release),
+            }
+        }
+        compiler_fence(Ordering::SeqCst);
+        true
+    }
+
+    /// Asks for the cache lines of a place that will be written. Nothing happens where there is no memory.
+    #[inline]
+    pub(crate) fn expect_write(&self, at: u64, bytes: u64) {
+        if at.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
+            stream::expect_write(self.base.as_ptr().wrapping_add(at as usize), bytes as usize);
         }
     }
 
     /// Copies within the region; the ranges do not overlap.
+    #[inline]
     pub(crate) fn copy(&self, from: u64, to: u64, bytes: u64) {
         self.check_range(from, bytes);
         self.check_range(to, bytes);
@@ -204,6 +279,7 @@ impl Memory {
         for part in parts_of(bytes) {
             self.may_die_here();
             let (from, to) = (from + part.start, to + part.start);
+            compiler_fence(Ordering::SeqCst);
             // SAFETY: inside the mapping and apart, by the checks. The caller holds the locks for these bytes.
             unsafe {
                 let base = self.base.as_ptr();
@@ -213,6 +289,7 @@ impl Memory {
                     (part.end - part.start) as usize,
                 )
             };
+            compiler_fence(Ordering::SeqCst);
         }
     }
 
@@ -220,6 +297,7 @@ impl Memory {
     pub(crate) fn clear(&self, at: u64, bytes: u64) {
         self.check_range(at, bytes);
         self.may_die_here();
+        compiler_fence(Ordering::SeqCst);
         // SAFETY: inside the mapping, by the check. The caller holds the lock for these bytes.
         unsafe {
             libc::memset(
@@ -228,8 +306,10 @@ impl Memory {
                 bytes as usize,
             )
         };
+        compiler_fence(Ordering::SeqCst);
     }
 
+    #[inline]
     fn check_range(&self, at: u64, bytes: u64) {
         let end = at.checked_add(bytes);
         assert!(
@@ -249,7 +329,7 @@ impl Memory {
     }
 
     #[cfg(not(test))]
-    #[inline(always)]
+    #[inline]
     fn may_die_here(&self) {}
 }
 
@@ -270,6 +350,15 @@ impl Drop for Memory {
         // SAFETY: the mapping made above, which nobody uses any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes as usize) };
     }
+}
+
+/// Copies from the region's file by a call to the kernel, which answers zeros where there is no memory.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn read_by_kernel(file: &File, at: u64, into: &mut [u8]) -> std::io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    file.read_exact_at(into, at)
 }
 
 /// Takes memory for the pages of this range of the file, which are zeros then; they are there already after success.

@@ -30,8 +30,8 @@ pub(crate) enum Place {
     Nowhere,
     /// A piece of this class at this offset.
     Piece { at: u64, class: u32 },
-    /// A slot of its own.
-    Slot { slot: u64 },
+    /// A slot of its own, which it keeps as long as it lives when it was ever mapped.
+    Slot { slot: u64, is_kept: bool },
 }
 
 const KIND_PIECE: u64 = 1;
@@ -43,10 +43,11 @@ impl Place {
         match self {
             Self::Nowhere => 0,
             Self::Piece { at, class } => KIND_PIECE | u64::from(class) << 2 | at << 8,
-            Self::Slot { slot } => KIND_SLOT | slot << 8,
+            Self::Slot { slot, is_kept } => KIND_SLOT | u64::from(is_kept) << 2 | slot << 8,
         }
     }
 
+    #[inline]
     pub(crate) fn decode(word: u64, region: &Region) -> Option<Self> {
         let rest = word >> 8;
         let class = (word >> 2 & 63) as u32;
@@ -60,14 +61,16 @@ impl Place {
                     && rest.is_multiple_of(piece_bytes(class));
                 is_sane.then_some(Self::Piece { at: rest, class })
             }
-            KIND_SLOT => {
-                (class == 0 && rest < region.layout.slot_count).then_some(Self::Slot { slot: rest })
-            }
+            KIND_SLOT => (class <= 1 && rest < region.layout.slot_count).then_some(Self::Slot {
+                slot: rest,
+                is_kept: class == 1,
+            }),
             _ => None,
         }
     }
 }
 
+#[inline]
 pub(crate) fn piece_bytes(class: u32) -> u64 {
     PIECE_BYTES_MIN << class
 }
@@ -329,6 +332,8 @@ impl Region {
         if present > pages || after.is_none_or(|after| after > self.layout.data_pages()) {
             return Err(self.lane_damage(lane, "more pages are freed than there are"));
         }
+        // No way leads to them since the change was made true.
+        self.wait_for_readers(lane, target)?;
         let moved = self.move_pages(target, pages, pool, present);
         if moved.is_ok() {
             self.memory.store(state::POOL_PAGES, pool + present);

@@ -12,6 +12,8 @@ use crate::layout::state;
 use crate::memory::Killed;
 use crate::{Error, NewInode, PAGE_BYTES, ROOT_INODE, Region, RegionOptions, Result, Writer};
 
+mod room;
+
 const FILE: NewInode = NewInode {
     mode: libc::S_IFREG | 0o644,
     user: 7,

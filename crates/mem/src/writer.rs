@@ -262,7 +262,7 @@ impl Writer<'_> {
         let at = region.inode_at(inode)?;
         region.set_lane_word(self.lane, word::INODE, inode);
         region.lock(self.lane, at + attribute::LOCK)?;
-        let freed = self.free_behind(inode, at, 0).and_then(|()| {
+        let freed = self.free_all(inode, at).and_then(|()| {
             let mut words = region.begin_words(self.lane)?;
             words.free_inode(inode)?;
             words.commit()

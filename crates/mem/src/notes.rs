@@ -1,0 +1,133 @@
+//! Notes of readers: which memory they copy from, so that nobody gives it back to the kernel under them.
+//!
+//! A reader stores a note into the lane that it has, looks whether the file is still where it was, copies, and takes
+//! the note away. Whoever gives memory back has made sure before that nobody finds the way there any more; then he
+//! asks the kernel for a barrier in all processes that have a region, and waits for the notes that name the memory. A
+//! note that he does not see was stored behind the barrier, and its author looks at the file behind that.
+
+use std::sync::atomic::{Ordering, compiler_fence};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::lane::{LOOK_AFTER, Lane, Owner, word};
+use crate::layout::PAGE_BYTES;
+use crate::region::Region;
+use crate::space::Place;
+
+/// The part of a note that says where: 0 nowhere. The rest counts notes, so that two are told apart.
+const WHERE: u64 = 0xffff_ffff;
+/// Names a slot, not a page of the packed zone.
+const SLOT: u64 = 1 << 31;
+
+/// A free place for a note in a reader's lane.
+#[derive(Clone, Copy)]
+pub(crate) struct Note {
+    at: u64,
+    before: u64,
+}
+
+/// Tells the kernel that this process takes part in barriers.
+///
+/// # Errors
+/// What the kernel says: before Linux 4.16 it has none.
+pub(crate) fn take_part_in_barriers() -> std::io::Result<()> {
+    membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
+}
+
+fn membarrier(command: libc::c_int) -> std::io::Result<()> {
+    // SAFETY: plain integers.
+    if unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+impl Region {
+    /// A place for a note; there is more than one, since a signal handler may read in the middle of a read. `None`
+    /// when all are in use.
+    #[inline]
+    pub(crate) fn free_note(&self, lane: Lane) -> Option<Note> {
+        let first = self.layout.lane(lane.0) + word::NOTES;
+        (0..word::NOTES_COUNT)
+            .map(|place| first + place * 8)
+            .map(|at| Note {
+                at,
+                before: self.memory.load(at),
+            })
+            .find(|note| note.before & WHERE == 0)
+    }
+
+    /// Says that this lane's thread reads at a place, from now on. What it knows of the place it must look at again.
+    #[inline]
+    pub(crate) fn note(&self, note: Note, place: Place) {
+        let named = match place {
+            Place::Nowhere => 0,
+            Place::Piece { at, .. } => (at - self.layout.packed_at) / PAGE_BYTES + 1,
+            Place::Slot { slot, .. } => SLOT | slot,
+        };
+        self.memory.store(
+            note.at,
+            (note.before & !WHERE).wrapping_add(1 << 32) | named,
+        );
+        // The processor may still look first: who waits for notes makes it a full barrier from outside.
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Takes the note away.
+    #[inline]
+    pub(crate) fn forget(&self, note: Note) {
+        self.memory
+            .store(note.at, (note.before & !WHERE).wrapping_add(1 << 32));
+    }
+
+    /// Waits until nobody reads pages of the slot or packed page at `target`, to which no way leads any more.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the kernel refuses a barrier.
+    pub(crate) fn wait_for_readers(&self, lane: Lane, target: u64) -> Result<()> {
+        let layout = &self.layout;
+        let named = if target >= layout.slots_at {
+            SLOT | ((target - layout.slots_at) / layout.slot_bytes)
+        } else {
+            (target - layout.packed_at) / PAGE_BYTES + 1
+        };
+        membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED).map_err(|source| Error::System {
+            path: self.path.clone(),
+            what: "memory cannot be given back without membarrier",
+            source,
+        })?;
+        // A signal handler does not wait for the read that it interrupts.
+        for reader in (0..layout.lane_count).filter(|reader| *reader != lane.0) {
+            for place in 0..word::NOTES_COUNT {
+                let note = layout.lane(reader) + word::NOTES + place * 8;
+                let found = self.memory.load(note);
+                if found & WHERE == named {
+                    self.wait_for_note(Lane(reader), note, found);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a note is another; the note of a dead reader is none.
+    fn wait_for_note(&self, reader: Lane, note: u64, found: u64) {
+        let mut look_at = Instant::now() + LOOK_AFTER;
+        let mut looks = 0;
+        while self.memory.load(note) == found {
+            looks += 1;
+            if looks < 1000 {
+                std::hint::spin_loop();
+                continue;
+            }
+            std::thread::sleep(Duration::from_micros(20));
+            if Instant::now() >= look_at {
+                let owner = self.lane_word(reader, word::OWNER);
+                if owner == 0 || owner != self.owner.0 && !Owner(owner).is_alive() {
+                    return;
+                }
+                look_at = Instant::now() + LOOK_AFTER;
+            }
+        }
+    }
+}

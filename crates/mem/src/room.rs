@@ -1,0 +1,488 @@
+//! Memory for the bytes of a file: taken, moved, given back; and the size, which says how much of it counts.
+
+use crate::error::{Error, Result};
+use crate::inode::attribute;
+use crate::layout::PAGE_BYTES;
+use crate::region::Region;
+use crate::space::{Place, class_for, piece_bytes};
+use crate::words::Words;
+use crate::writer::Writer;
+
+/// Pages that one change takes for a slot or gives back.
+const PAGES_AT_ONCE: u64 = 1024;
+
+/// Pages that one change takes out of the middle of a file, for whose time readers wait.
+const PUNCHED_AT_ONCE: u64 = 8;
+
+/// Bytes of a file that are made zeros in one go.
+const BLOCK_BYTES: u64 = 64 << 10;
+
+/// What is wrong with a damaged inode.
+pub(crate) const NO_PLACE: &str = "an inode says that its bytes are where none can be";
+
+impl Region {
+    fn place(&self, at: u64) -> Result<Place> {
+        Place::decode(self.memory.load(at + attribute::PLACE), self)
+            .ok_or(Error::Damaged { at, what: NO_PLACE })
+    }
+
+    /// Where from `offset` on the file has memory: `None` when only a hole follows, or the end.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn next_data(&self, inode: u64, generation: u64, offset: u64) -> Result<Option<u64>> {
+        self.next(inode, generation, offset, true)
+    }
+
+    /// Where from `offset` on the file has no memory; there is a hole at its end. `None` behind that.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn next_hole(&self, inode: u64, generation: u64, offset: u64) -> Result<Option<u64>> {
+        self.next(inode, generation, offset, false)
+    }
+
+    fn next(&self, inode: u64, generation: u64, offset: u64, data: bool) -> Result<Option<u64>> {
+        let at = self.inode_at(inode)?;
+        self.consistent(at, || {
+            if self.memory.load(at + attribute::GENERATION) != generation {
+                return Err(Error::Stale);
+            }
+            let size = self.memory.load(at + attribute::SIZE);
+            if offset >= size {
+                return Ok(None);
+            }
+            let found = match self.place(at)? {
+                Place::Nowhere => (!data).then_some(offset),
+                Place::Piece { .. } => data.then_some(offset),
+                Place::Slot { slot, .. } => {
+                    let pages =
+                        offset / PAGE_BYTES..size.min(self.layout.slot_bytes).div_ceil(PAGE_BYTES);
+                    pages
+                        .into_iter()
+                        .find(|page| self.is_present(slot, *page) == data)
+                        .map(|page| offset.max(page * PAGE_BYTES))
+                }
+            };
+            Ok(found.or((!data).then_some(size)))
+        })
+    }
+}
+
+impl Writer<'_> {
+    /// Makes a file shorter or longer; what is added is zeros.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn set_size(&self, inode: u64, generation: u64, size: u64, now_ns: u64) -> Result<()> {
+        let at = self.lock_inode(inode, generation)?;
+        let done = self.set_size_locked(inode, at, size, now_ns);
+        self.unlock_inode(at);
+        done
+    }
+
+    /// Takes memory for bytes `from` to `end` of a file and gives it a slot, from which it does not move any more; where
+    /// byte 0 of the file lies in the region's file. The size stays as it is.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn map_range(
+        &self,
+        inode: u64,
+        generation: u64,
+        from: u64,
+        end: u64,
+        now_ns: u64,
+    ) -> Result<u64> {
+        let at = self.lock_inode(inode, generation)?;
+        let mapped = self.map_range_locked(inode, at, from, end, now_ns);
+        self.unlock_inode(at);
+        mapped
+    }
+
+    fn map_range_locked(
+        &self,
+        inode: u64,
+        at: u64,
+        from: u64,
+        end: u64,
+        now_ns: u64,
+    ) -> Result<u64> {
+        let region = self.region;
+        if from > end || end > region.layout.slot_bytes {
+            return Err(Error::TooLarge);
+        }
+        let size = region.memory.load(at + attribute::SIZE);
+        let slot = match region.place(at)? {
+            Place::Slot {
+                slot,
+                is_kept: true,
+            } => slot,
+            Place::Slot { slot, .. } => {
+                let words = region.begin_words(self.lane)?;
+                let place = Place::Slot {
+                    slot,
+                    is_kept: true,
+                };
+                self.change_place(words, at, place)?;
+                slot
+            }
+            old => self.move_to_slot(inode, at, size, old, true)?,
+        };
+        self.take_slot_pages(slot, from, end)?;
+        // Behind the end of the file a mapping shows zeros.
+        let tail = end.min(size.next_multiple_of(PAGE_BYTES));
+        if size < tail {
+            self.clear_gap(at, size, tail)?;
+        }
+        let _ = now_ns;
+        Ok(region.layout.slot(slot))
+    }
+
+    /// Takes memory for bytes `from` to `end` of a file, so that writing there does not fail for want of it.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn allocate(
+        &self,
+        inode: u64,
+        generation: u64,
+        (from, end): (u64, u64),
+        keeps_size: bool,
+        now_ns: u64,
+    ) -> Result<()> {
+        let at = self.lock_inode(inode, generation)?;
+        let done = self.allocate_locked(inode, at, (from, end), keeps_size, now_ns);
+        self.unlock_inode(at);
+        done
+    }
+
+    fn allocate_locked(
+        &self,
+        inode: u64,
+        at: u64,
+        (from, end): (u64, u64),
+        keeps_size: bool,
+        now_ns: u64,
+    ) -> Result<()> {
+        let region = self.region;
+        if from >= end || end > region.layout.slot_bytes {
+            return Err(Error::TooLarge);
+        }
+        let size = region.memory.load(at + attribute::SIZE);
+        self.make_room(at, size, from, end)?;
+        if keeps_size || end <= size {
+            Ok(())
+        } else {
+            self.set_size_locked(inode, at, end, now_ns)
+        }
+    }
+
+    /// Makes bytes `from` to `end` of a file zeros and gives back what memory it can; the size stays as it is.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn punch(
+        &self,
+        inode: u64,
+        generation: u64,
+        (from, end): (u64, u64),
+        now_ns: u64,
+    ) -> Result<()> {
+        let at = self.lock_inode(inode, generation)?;
+        let done = self.punch_locked(at, from, end, now_ns);
+        self.unlock_inode(at);
+        done
+    }
+
+    fn punch_locked(&self, at: u64, from: u64, end: u64, now_ns: u64) -> Result<()> {
+        let region = self.region;
+        let size = region.memory.load(at + attribute::SIZE);
+        match region.place(at)? {
+            Place::Slot { slot, .. } => {
+                let end = end.min(region.layout.slot_bytes);
+                let pages = from.div_ceil(PAGE_BYTES)..end / PAGE_BYTES;
+                if pages.start < pages.end {
+                    self.clear_in_blocks(at, from, pages.start * PAGE_BYTES)?;
+                    self.punch_pages(at, slot, pages.clone())?;
+                    self.clear_in_blocks(at, pages.end * PAGE_BYTES, end)?;
+                } else {
+                    self.clear_in_blocks(at, from, end)?;
+                }
+            }
+            _ => self.clear_in_blocks(at, from, end.min(size))?,
+        }
+        let sequence = region.begin_change(at);
+        region.set_written(at, size, now_ns, now_ns);
+        region.end_change(at, sequence);
+        Ok(())
+    }
+
+    /// Makes bytes that readers may see zeros.
+    fn clear_in_blocks(&self, at: u64, from: u64, end: u64) -> Result<()> {
+        let mut from = from;
+        while from < end {
+            let block_end = end.min((from / BLOCK_BYTES + 1) * BLOCK_BYTES);
+            let sequence = self.region.begin_change(at);
+            let cleared = self.clear_gap(at, from, block_end);
+            self.region.end_change(at, sequence);
+            cleared?;
+            from = block_end;
+        }
+        Ok(())
+    }
+
+    fn punch_pages(&self, at: u64, slot: u64, pages: std::ops::Range<u64>) -> Result<()> {
+        let mut page = pages.start;
+        while page < pages.end {
+            let count = PUNCHED_AT_ONCE.min(pages.end - page);
+            // Readers find the hole, or they wait.
+            let sequence = self.region.begin_change(at);
+            let freed = self.free_slot_pages(slot, page, count);
+            self.region.end_change(at, sequence);
+            freed?;
+            page += count;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that bytes `from` to `end` of the file are in memory; where the file begins.
+    #[inline]
+    pub(crate) fn make_room(&self, at: u64, size: u64, from: u64, end: u64) -> Result<u64> {
+        let region = self.region;
+        match region.place(at)? {
+            Place::Piece { at: piece, class } if end <= piece_bytes(class) => Ok(piece),
+            Place::Slot { slot, .. } => {
+                self.take_slot_pages(slot, from, end)?;
+                Ok(region.layout.slot(slot))
+            }
+            old => self.make_other_room(at, size, from, end, old),
+        }
+    }
+
+    fn make_other_room(&self, at: u64, size: u64, from: u64, end: u64, old: Place) -> Result<u64> {
+        let region = self.region;
+        match class_for(end.max(size)) {
+            Some(class) => self.move_to_piece(at, size, old, class),
+            None => {
+                let inode = region.lane_word(self.lane, crate::lane::word::INODE);
+                let slot = self.move_to_slot(inode, at, size, old, false)?;
+                self.take_slot_pages(slot, from, end)?;
+                Ok(region.layout.slot(slot))
+            }
+        }
+    }
+
+    fn move_to_piece(&self, at: u64, size: u64, old: Place, class: u32) -> Result<u64> {
+        let region = self.region;
+        let mut words = region.begin_words(self.lane)?;
+        let piece = words.take_piece(class)?;
+        let kept = size.min(piece_bytes(class));
+        if let Place::Piece { at: from, class } = old {
+            // Nobody finds the new piece before the change is true.
+            let there = kept.min(piece_bytes(class));
+            region.memory.copy(from, piece, there);
+            region.memory.clear(piece + there, kept - there);
+            words.free_piece(from, class)?;
+        } else {
+            region.memory.clear(piece, kept);
+        }
+        self.change_place(words, at, Place::Piece { at: piece, class })?;
+        Ok(piece)
+    }
+
+    fn move_to_slot(
+        &self,
+        inode: u64,
+        at: u64,
+        size: u64,
+        old: Place,
+        is_kept: bool,
+    ) -> Result<u64> {
+        let region = self.region;
+        let mut words = region.begin_words(self.lane)?;
+        let slot = words.take_slot(inode)?;
+        let map = region.layout.slot_map(slot);
+        for place in 0..region.layout.slot_bytes / PAGE_BYTES / 64 {
+            if words.get(map + place * 8) != 0 {
+                return Err(Error::Damaged {
+                    at: map,
+                    what: "a free slot has pages",
+                });
+            }
+        }
+        if let Place::Piece { at: from, class } = old {
+            words.take_pages(region.layout.slot(slot), 1)?;
+            words.set(map, 1)?;
+            let there = size.min(piece_bytes(class));
+            region.memory.copy(from, region.layout.slot(slot), there);
+            words.free_piece(from, class)?;
+        }
+        self.change_place(words, at, Place::Slot { slot, is_kept })?;
+        Ok(slot)
+    }
+
+    /// Readers must see either the old place or the new one, and not read what becomes of the old one.
+    fn change_place(&self, mut words: Words<'_>, at: u64, place: Place) -> Result<()> {
+        words.set(at + attribute::PLACE, place.encode())?;
+        let sequence = self.region.begin_change(at);
+        let committed = words.commit();
+        drop(words);
+        self.region.end_change(at, sequence);
+        committed
+    }
+
+    /// Takes memory for the pages of a slot from byte `from` to `end` that are not there.
+    #[inline]
+    fn take_slot_pages(&self, slot: u64, from: u64, end: u64) -> Result<()> {
+        for page in from / PAGE_BYTES..end.div_ceil(PAGE_BYTES) {
+            if !self.region.is_present(slot, page) {
+                return self.take_absent_pages(slot, page, end.div_ceil(PAGE_BYTES));
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn take_absent_pages(&self, slot: u64, first: u64, end: u64) -> Result<()> {
+        let region = self.region;
+        let mut page = first;
+        while page < end {
+            if region.is_present(slot, page) {
+                page += 1;
+                continue;
+            }
+            let mut words = region.begin_words(self.lane)?;
+            let absent = (page..end.min(page + PAGES_AT_ONCE))
+                .take_while(|page| !region.is_present(slot, *page))
+                .count() as u64;
+            let first = region.layout.slot(slot) + page * PAGE_BYTES;
+            words.take_pages(first, absent)?;
+            words.change_pages(slot, page, absent, true)?;
+            words.commit()?;
+            page += absent;
+        }
+        Ok(())
+    }
+
+    /// Makes bytes `size` to `offset` of the file zeros, where there is memory for them.
+    pub(crate) fn clear_gap(&self, at: u64, size: u64, offset: u64) -> Result<()> {
+        let region = self.region;
+        match region.place(at)? {
+            Place::Piece { at: piece, class } => {
+                let end = offset.min(piece_bytes(class));
+                if size < end {
+                    region.memory.clear(piece + size, end - size);
+                }
+            }
+            Place::Slot { slot, .. } => {
+                let mut from = size;
+                while from < offset {
+                    let end = (from / PAGE_BYTES + 1) * PAGE_BYTES;
+                    let end = end.min(offset);
+                    if region.is_present(slot, from / PAGE_BYTES) {
+                        region
+                            .memory
+                            .clear(region.layout.slot(slot) + from, end - from);
+                    }
+                    from = end;
+                }
+            }
+            Place::Nowhere => {}
+        }
+        Ok(())
+    }
+
+    fn set_size_locked(&self, inode: u64, at: u64, size: u64, now_ns: u64) -> Result<()> {
+        let region = self.region;
+        if size > region.layout.slot_bytes {
+            return Err(Error::TooLarge);
+        }
+        let old = region.memory.load(at + attribute::SIZE);
+        if size > old {
+            let place = region.place(at)?;
+            if matches!(place, Place::Piece { class, .. } if size > piece_bytes(class)) {
+                match class_for(size) {
+                    Some(class) => self.move_to_piece(at, old, place, class).map(drop)?,
+                    None => self.move_to_slot(inode, at, old, place, false).map(drop)?,
+                }
+            }
+            self.clear_gap(at, old, size)?;
+        }
+        let sequence = region.begin_change(at);
+        region.set_written(at, size, now_ns, now_ns);
+        region.end_change(at, sequence);
+        if size < old {
+            self.free_behind(inode, at, size)?;
+        }
+        Ok(())
+    }
+
+    /// Gives back all memory of a file that nobody can open any more.
+    pub(crate) fn free_all(&self, inode: u64, at: u64) -> Result<()> {
+        let region = self.region;
+        // Whoever still has its number reads nothing from now on.
+        let sequence = region.begin_change(at);
+        region.memory.store(at + attribute::SIZE, 0);
+        region.end_change(at, sequence);
+        self.free_behind(inode, at, 0)?;
+        match region.place(at)? {
+            Place::Slot { slot, .. } => self.free_slot(at, slot),
+            _ => Ok(()),
+        }
+    }
+
+    fn free_slot(&self, at: u64, slot: u64) -> Result<()> {
+        let mut words = self.region.begin_words(self.lane)?;
+        words.set(self.region.layout.slot_owners_at + slot * 8, 0)?;
+        self.change_place(words, at, Place::Nowhere)
+    }
+
+    /// Gives back the memory behind byte `size` of a file, which has become shorter. A file that was mapped keeps its
+    /// slot, in which the mapping shows the file for ever.
+    fn free_behind(&self, inode: u64, at: u64, size: u64) -> Result<()> {
+        let region = self.region;
+        match region.place(at)? {
+            Place::Piece { at: piece, class } if size == 0 => {
+                let mut words = region.begin_words(self.lane)?;
+                words.free_piece(piece, class)?;
+                self.change_place(words, at, Place::Nowhere)
+            }
+            Place::Slot { slot, is_kept } => {
+                let owner = region.layout.slot_owners_at + slot * 8;
+                if region.memory.load(owner) != inode {
+                    return Err(Error::Damaged {
+                        at: owner,
+                        what: "a file has a slot that is another's",
+                    });
+                }
+                let mut page = size.div_ceil(PAGE_BYTES);
+                let last = region.layout.slot_bytes / PAGE_BYTES;
+                while page < last {
+                    let pages = PAGES_AT_ONCE.min(last - page);
+                    self.free_slot_pages(slot, page, pages)?;
+                    page += pages;
+                }
+                if size == 0 && !is_kept {
+                    return self.free_slot(at, slot);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn free_slot_pages(&self, slot: u64, page: u64, pages: u64) -> Result<()> {
+        let region = self.region;
+        let present = (page..page + pages)
+            .filter(|page| region.is_present(slot, *page))
+            .count() as u64;
+        if present == 0 {
+            return Ok(());
+        }
+        let mut words = region.begin_words(self.lane)?;
+        words.change_pages(slot, page, pages, false)?;
+        words.free_pages(region.layout.slot(slot) + page * PAGE_BYTES, pages, present);
+        words.commit()
+    }
+}

@@ -1,0 +1,104 @@
+//! Stores for which the processor has special instructions: past the cache, and announced beforehand.
+
+use std::sync::atomic::{Ordering, fence};
+
+/// Copies past the cache where the processor can. A large write that nobody reads at once would push out of the cache
+/// what is needed, and would first fetch the lines that it fills. All of it is visible to others when this returns, in
+/// the order of later stores.
+///
+/// # Safety
+/// `to` is valid for writes of as many bytes as `from` has, and does not overlap it.
+pub(crate) unsafe fn copy(to: *mut u8, from: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise.
+    unsafe {
+        x86::copy(to, from);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        libc::memcpy(to.cast(), from.as_ptr().cast(), from.len());
+    }
+    fence(Ordering::SeqCst);
+}
+
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
+/// Asks for the lines of a range, for writing. Any address is right: none is touched.
+#[inline]
+pub(crate) fn expect_write(at: *mut u8, bytes: usize) {
+    let mut line = 0;
+    while line < bytes {
+        let address = at.wrapping_add(line);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint that reads and writes nothing and cannot fault; a processor that does not know it does nothing.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above.
+        unsafe {
+            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let _ = address;
+        line += LINE_BYTES;
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+
+    use super::LINE_BYTES;
+
+    /// # Safety
+    /// As for [`copy`](super::copy).
+    pub(super) unsafe fn copy(to: *mut u8, from: &[u8]) {
+        let head = to.align_offset(LINE_BYTES).min(from.len());
+        let (before, rest) = from.split_at(head);
+        let lines = rest.len() / LINE_BYTES;
+        let (whole, after) = rest.split_at(lines * LINE_BYTES);
+        // SAFETY: the three parts are what the caller promises; each line lies within both, and its place is a
+        // multiple of 64. SSE2 is part of every processor of this kind.
+        unsafe {
+            libc::memcpy(to.cast(), before.as_ptr().cast(), head);
+            let (target, source) = (to.add(head), whole.as_ptr());
+            for line in 0..lines {
+                let source = source.add(line * LINE_BYTES).cast::<__m128i>();
+                let target = target.add(line * LINE_BYTES).cast::<__m128i>();
+                let parts: [__m128i; 4] =
+                    std::array::from_fn(|part| _mm_loadu_si128(source.add(part)));
+                for (part, bytes) in parts.into_iter().enumerate() {
+                    _mm_stream_si128(target.add(part), bytes);
+                }
+            }
+            libc::memcpy(
+                target.add(whole.len()).cast(),
+                after.as_ptr().cast(),
+                after.len(),
+            );
+            // Such stores are in no order with others until this.
+            _mm_sfence();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_copy_past_the_cache_is_the_same_bytes() {
+        let from: Vec<u8> = (0..1000u32).map(|place| (place * 7) as u8).collect();
+        for start in 0..70 {
+            for length in [0, 1, 63, 64, 65, 127, 128, 200, 900] {
+                let mut to = vec![0xee; 1100];
+                // SAFETY: 70 and 900 bytes are less than there are.
+                unsafe { super::copy(to.as_mut_ptr().add(start), &from[start..start + length]) };
+                assert_eq!(to[start..start + length], from[start..start + length]);
+                let untouched = to[..start].iter().chain(&to[start + length..]);
+                assert!(untouched.into_iter().all(|byte| *byte == 0xee));
+            }
+        }
+    }
+}

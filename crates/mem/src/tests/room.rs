@@ -1,0 +1,189 @@
+//! Memory of files: writes in pieces, holes, mapping, allocating, and the notes of readers.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use crate::{At, Error, PAGE_BYTES, ROOT_INODE, Region};
+
+use super::{FILE, Scratch, content};
+
+fn region_bytes(region: &Region, at: u64, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0xee; count];
+    region.memory.read(at, &mut bytes);
+    bytes
+}
+
+#[test]
+fn pieces_are_written_and_read_as_one() {
+    let scratch = Scratch::new("pieces");
+    let region = scratch.region(32 << 20);
+    let writer = region.writer().unwrap();
+    let made = writer.create(ROOT_INODE, b"file", &FILE).unwrap();
+    let parts: Vec<Vec<u8>> = [3, 0, 5000, 1, 40_000, 100_000, 0]
+        .into_iter()
+        .enumerate()
+        .map(|(place, length)| vec![place as u8 + 1; length])
+        .collect();
+    let mut model = Vec::new();
+    // Each beginning of the pieces: one store, the log, blocks, past the cache.
+    for round in 0..3 {
+        for count in 0..=parts.len() {
+            let slices: Vec<_> = parts[..count]
+                .iter()
+                .map(|part| IoSlice::new(part))
+                .collect();
+            let bytes: Vec<u8> = parts[..count].concat();
+            let at = if round == 0 {
+                At::End
+            } else {
+                At::Offset(count as u64 * 3)
+            };
+            let written = writer
+                .write_vectored(made.inode, made.generation, at, &slices, 1)
+                .unwrap();
+            let expected = if round == 0 { model.len() } else { count * 3 };
+            assert_eq!(written, expected as u64);
+            let end = expected + bytes.len();
+            model.resize(model.len().max(end), 0);
+            model[expected..end].copy_from_slice(&bytes);
+            assert!(
+                content(&region, &writer, b"file").unwrap() == model,
+                "{round} {count}"
+            );
+        }
+    }
+    let mut first = [0; 10];
+    let mut second = vec![0; model.len() + 5];
+    let count = writer
+        .read_vectored(
+            made.inode,
+            made.generation,
+            7,
+            &mut [
+                IoSliceMut::new(&mut []),
+                IoSliceMut::new(&mut first),
+                IoSliceMut::new(&mut []),
+                IoSliceMut::new(&mut second),
+            ],
+        )
+        .unwrap();
+    assert_eq!(count, model.len() - 7);
+    assert!(first == model[7..17] && second[..model.len() - 17] == model[17..]);
+}
+
+#[test]
+fn up_to_eight_bytes_land_where_they_should() {
+    let scratch = Scratch::new("eight");
+    let region = scratch.region(32 << 20);
+    let writer = region.writer().unwrap();
+    let made = writer.create(ROOT_INODE, b"file", &FILE).unwrap();
+    let mut model = vec![0xaa; 64];
+    writer
+        .write(made.inode, made.generation, 0, &model, 1)
+        .unwrap();
+    for length in 1..=9 {
+        for offset in 0..=40 {
+            let data: Vec<u8> = (0..length)
+                .map(|place| (offset * 16 + place) as u8)
+                .collect();
+            writer
+                .write(made.inode, made.generation, offset as u64, &data, 1)
+                .unwrap();
+            model[offset..offset + length].copy_from_slice(&data);
+            assert_eq!(content(&region, &writer, b"file").unwrap(), model);
+        }
+    }
+}
+
+#[test]
+fn a_mapped_file_lies_in_a_slot_and_stays_there() {
+    let scratch = Scratch::new("mapped");
+    let region = scratch.region(32 << 20);
+    let writer = region.writer().unwrap();
+    let pool = region.free_bytes();
+    let made = writer.create(ROOT_INODE, b"file", &FILE).unwrap();
+    let (inode, generation) = (made.inode, made.generation);
+    writer.write(inode, generation, 0, b"hello", 1).unwrap();
+    let at = writer.map_range(inode, generation, 0, 3 << 20, 2).unwrap();
+    assert!(at.is_multiple_of(PAGE_BYTES));
+    assert_eq!(region_bytes(&region, at, 8), b"hello\0\0\0");
+    assert_eq!(region_bytes(&region, at + (3 << 20) - 8, 8), [0; 8]);
+    assert_eq!(region.attributes(inode).unwrap().size, 5);
+    region.memory.write(at, b"jello");
+    assert_eq!(content(&region, &writer, b"file").unwrap(), b"jello");
+    writer.set_size(inode, generation, 0, 3).unwrap();
+    // Another file does not get the place, for it is mapped.
+    let other = writer.create(ROOT_INODE, b"other", &FILE).unwrap();
+    let other_at = writer
+        .map_range(other.inode, other.generation, 0, 1, 3)
+        .unwrap();
+    assert_ne!(other_at, at);
+    writer.write(inode, generation, 0, b"again", 4).unwrap();
+    assert_eq!(writer.map_range(inode, generation, 0, 1, 4).unwrap(), at);
+    assert_eq!(region_bytes(&region, at, 8), b"again\0\0\0");
+    // More than there is.
+    let full = writer.map_range(inode, generation, 0, 40 << 20, 5);
+    assert!(matches!(full, Err(Error::Full)), "{full:?}");
+    for name in [&b"file"[..], b"other"] {
+        writer.remove(ROOT_INODE, name, 6).unwrap();
+    }
+    assert!(pool - region.free_bytes() <= PAGE_BYTES);
+    let next = writer.create(ROOT_INODE, b"next", &FILE).unwrap();
+    let next_at = writer
+        .map_range(next.inode, next.generation, 0, 1, 7)
+        .unwrap();
+    assert!(next_at == at || next_at == other_at, "a slot is lost");
+}
+
+#[test]
+fn holes_are_made_found_and_filled() {
+    let scratch = Scratch::new("holes");
+    let region = scratch.region(64 << 20);
+    let writer = region.writer().unwrap();
+    let made = writer.create(ROOT_INODE, b"file", &FILE).unwrap();
+    let (inode, generation) = (made.inode, made.generation);
+    let size = 5 * PAGE_BYTES + 100;
+    let mut model = vec![7; size as usize];
+    writer.write(inode, generation, 0, &model, 1).unwrap();
+    let before = region.free_bytes();
+    let data = |offset| region.next_data(inode, generation, offset).unwrap();
+    let hole = |offset| region.next_hole(inode, generation, offset).unwrap();
+    assert_eq!((data(10), hole(10)), (Some(10), Some(size)));
+    assert_eq!((data(size), hole(size)), (None, None));
+    let punched = (PAGE_BYTES / 2, 3 * PAGE_BYTES + 5);
+    writer.punch(inode, generation, punched, 2).unwrap();
+    model[punched.0 as usize..punched.1 as usize].fill(0);
+    assert!(content(&region, &writer, b"file").unwrap() == model);
+    assert_eq!(region.free_bytes() - before, 2 * PAGE_BYTES);
+    assert_eq!(hole(10), Some(PAGE_BYTES));
+    assert_eq!(data(PAGE_BYTES), Some(3 * PAGE_BYTES));
+    assert_eq!(hole(2 * PAGE_BYTES), Some(2 * PAGE_BYTES));
+    // Nothing of it is in the way of a range that is taken again.
+    writer
+        .allocate(inode, generation, (0, size), true, 3)
+        .unwrap();
+    assert_eq!(region.free_bytes(), before);
+    assert!(content(&region, &writer, b"file").unwrap() == model);
+    // Behind the end: first without, then with a change of size.
+    writer
+        .allocate(inode, generation, (0, size + PAGE_BYTES), true, 3)
+        .unwrap();
+    assert_eq!(region.attributes(inode).unwrap().size, size);
+    writer
+        .allocate(inode, generation, (0, size + PAGE_BYTES), false, 3)
+        .unwrap();
+    model.resize((size + PAGE_BYTES) as usize, 0);
+    assert!(content(&region, &writer, b"file").unwrap() == model);
+    let full = writer.allocate(inode, generation, (0, 200 << 20), false, 3);
+    assert!(matches!(full, Err(Error::Full)));
+    // A small one, within and across its end.
+    let small = writer.create(ROOT_INODE, b"small", &FILE).unwrap();
+    writer
+        .write(small.inode, small.generation, 0, &[9; 3000], 1)
+        .unwrap();
+    writer
+        .punch(small.inode, small.generation, (1000, 5000), 2)
+        .unwrap();
+    let mut expected = vec![9; 3000];
+    expected[1000..].fill(0);
+    assert_eq!(content(&region, &writer, b"small").unwrap(), expected);
+}
