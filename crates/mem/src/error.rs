@@ -90,6 +90,30 @@ pub enum Error {
     /// Attached for reading only.
     #[error("attached for reading only")]
     ReadOnly,
+    /// Its permissions do not allow that.
+    #[error("permission denied")]
+    Denied,
+    /// Only the owner may do that.
+    #[error("only the owner may do that")]
+    NotOwner,
+    /// The file is not open for that.
+    #[error("not open for that")]
+    NotOpenFor,
+    /// A path leads through more symbolic links than are followed.
+    #[error("too many symbolic links")]
+    LinksTooMany,
+    /// No more files can be open at the same time.
+    #[error("too many files of the region are open")]
+    DescriptionsFull,
+    /// The region is used by processes whose numbers mean nothing here.
+    #[error("{}: used in another namespace of processes; mount it there and use the mount here", path.display())]
+    Namespace {
+        /// The region's file.
+        path: PathBuf,
+    },
+    /// A position behind the end of the file, or behind its last bytes.
+    #[error("no bytes there")]
+    NoBytes,
 }
 
 impl Error {
@@ -117,7 +141,13 @@ impl Error {
             Self::NotFound => Code::NotFound,
             Self::Exists => Code::Exists,
             Self::Stale => Code::Stale,
-            Self::ReadOnly => Code::Denied,
+            Self::ReadOnly
+            | Self::Denied
+            | Self::NotOwner
+            | Self::NotOpenFor
+            | Self::Namespace { .. } => Code::Denied,
+            Self::LinksTooMany | Self::NoBytes => Code::Invalid,
+            Self::DescriptionsFull => Code::Full,
         }
     }
 
@@ -135,6 +165,12 @@ impl Error {
             Self::NameTooLong => libc::ENAMETOOLONG,
             Self::TooLarge => libc::EFBIG,
             Self::ReadOnly => libc::EROFS,
+            Self::Denied => libc::EACCES,
+            Self::NotOwner => libc::EPERM,
+            Self::NotOpenFor => libc::EBADF,
+            Self::LinksTooMany => libc::ELOOP,
+            Self::DescriptionsFull => libc::ENFILE,
+            Self::NoBytes => libc::ENXIO,
             other => other.code().errno(),
         }
     }

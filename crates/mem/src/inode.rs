@@ -38,6 +38,29 @@ pub(crate) mod attribute {
     pub(crate) const ENTRIES: u64 = 112;
     /// Of a directory the position that the next name gets.
     pub(crate) const NEXT_POSITION: u64 = 120;
+    /// 1: it may have a stub.
+    pub(crate) const HAS_STUB: u64 = 128;
+    /// Of a file without names the next such, and one.
+    pub(crate) const NEXT_ORPHAN: u64 = FIRST_CELL;
+    /// And the one before, and one.
+    pub(crate) const ORPHAN_BEFORE: u64 = LAST_CELL;
+}
+
+/// A file or directory for as long as it lives: its number, and what tells it from others that had the number before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Number of the inode.
+    pub inode: u64,
+    /// Generation of the inode.
+    pub generation: u64,
+}
+
+impl Node {
+    /// The directory that all paths begin in.
+    pub const ROOT: Self = Self {
+        inode: ROOT_INODE,
+        generation: 1,
+    };
 }
 
 /// The directory that all paths begin in.
@@ -60,12 +83,35 @@ pub struct Attributes {
     pub group: u32,
     /// Bytes.
     pub size: u64,
-    /// When its bytes changed, in nanoseconds since 1970.
+    /// When its bytes changed, in nanoseconds since 1970, as an `i64` where it was before.
     pub modified_ns: u64,
     /// When anything of it changed.
     pub changed_ns: u64,
     /// When it was read.
     pub accessed_ns: u64,
+}
+
+impl Attributes {
+    /// Which file it is.
+    #[must_use]
+    pub fn node(&self) -> Node {
+        Node {
+            inode: self.inode,
+            generation: self.generation,
+        }
+    }
+
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFDIR
+    }
+
+    /// Whether it is a symbolic link.
+    #[must_use]
+    pub fn is_symbolic_link(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFLNK
+    }
 }
 
 impl Region {
@@ -170,10 +216,44 @@ impl Words<'_> {
             (attribute::LAST_CELL, 0),
             (attribute::ENTRIES, 0),
             (attribute::NEXT_POSITION, 0),
+            (attribute::HAS_STUB, 0),
         ] {
             self.set(at + word, value)?;
         }
         Ok(inode)
+    }
+
+    /// Notes that a file has lost its last name: somebody may still have it open.
+    pub(crate) fn add_orphan(&mut self, inode: u64) -> Result<()> {
+        let at = self.region.inode_at(inode)?;
+        let first = self.get(state::FIRST_ORPHAN);
+        self.set(at + attribute::NEXT_ORPHAN, first)?;
+        self.set(at + attribute::ORPHAN_BEFORE, 0)?;
+        if let Some(first) = first.checked_sub(1) {
+            let first_at = self.region.inode_at(first)?;
+            self.set(first_at + attribute::ORPHAN_BEFORE, inode + 1)?;
+        }
+        self.set(state::FIRST_ORPHAN, inode + 1)?;
+        self.change(state::ORPHANS, |count| count + 1)
+    }
+
+    /// Takes a file off the list of those without names.
+    pub(crate) fn remove_orphan(&mut self, inode: u64) -> Result<()> {
+        let at = self.region.inode_at(inode)?;
+        let next = self.get(at + attribute::NEXT_ORPHAN);
+        let before = self.get(at + attribute::ORPHAN_BEFORE);
+        if let Some(next) = next.checked_sub(1) {
+            let next_at = self.region.inode_at(next)?;
+            self.set(next_at + attribute::ORPHAN_BEFORE, before)?;
+        }
+        match before.checked_sub(1) {
+            Some(before) => {
+                let before_at = self.region.inode_at(before)?;
+                self.set(before_at + attribute::NEXT_ORPHAN, next)?;
+            }
+            None => self.set(state::FIRST_ORPHAN, next)?,
+        }
+        self.change(state::ORPHANS, |count| count.saturating_sub(1))
     }
 
     /// Gives an inode back, which has neither names nor bytes any more.

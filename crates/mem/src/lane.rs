@@ -102,6 +102,14 @@ impl Owner {
         Self(u64::from(pid) << START_BITS | start_ticks & ((1 << START_BITS) - 1))
     }
 
+    pub(crate) fn as_word(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
     /// Whether the process still runs.
     pub(crate) fn is_alive(self) -> bool {
         let pid = (self.0 >> START_BITS) as u32;
@@ -169,7 +177,7 @@ impl Region {
         if !self.writable {
             return Err(Error::ReadOnly);
         }
-        let me = self.owner.0;
+        let me = self.owner().0;
         for looks_at_owners in [false, true] {
             for lane in (0..self.layout.lane_count).map(Lane) {
                 let owner = self.lane_word(lane, word::OWNER);
@@ -190,6 +198,23 @@ impl Region {
         Err(Error::LanesFull)
     }
 
+    /// Settles all lanes whose owners are dead; how many.
+    ///
+    /// # Errors
+    /// Those of [`settle`](Self::settle).
+    pub(crate) fn settle_dead_lanes(&self) -> Result<u64> {
+        let me = self.owner().0;
+        let mut settled = 0;
+        for lane in (0..self.layout.lane_count).map(Lane) {
+            let owner = self.lane_word(lane, word::OWNER);
+            if owner != 0 && owner != me && !Owner(owner).is_alive() {
+                self.settle(lane, owner)?;
+                settled += 1;
+            }
+        }
+        Ok(settled)
+    }
+
     /// Gives a lane back that does nothing.
     pub(crate) fn give_back_lane(&self, lane: Lane) {
         self.set_lane_word(lane, word::OWNER, 0);
@@ -203,7 +228,7 @@ impl Region {
     pub(crate) fn settle(&self, lane: Lane, dead: u64) -> Result<()> {
         let owner_at = self.layout.lane(lane.0) + word::OWNER;
         // From here on the lane is this process's: if it dies as well, the next one comes to the same place.
-        if self.memory.replace(owner_at, dead, self.owner.0).is_err() {
+        if self.memory.replace(owner_at, dead, self.owner().0).is_err() {
             return Ok(());
         }
         match self.lane_word(lane, word::STATE) {
@@ -233,6 +258,10 @@ impl Region {
             self.set_lane_word(lane, word::INODE, 0);
         }
         if self.holds(lane, state::LOCK) {
+            let sequence = self.memory.load(state::SEQUENCE);
+            if sequence % 2 == 1 {
+                self.memory.store(state::SEQUENCE, sequence + 1);
+            }
             self.unlock(state::LOCK);
         }
         self.memory.store(owner_at, 0);
@@ -368,7 +397,7 @@ impl Region {
                     let what = "a lock is held by a lane that nobody has";
                     return Err(Error::Damaged { at, what });
                 }
-            } else if owner != self.owner.0 && !Owner(owner).is_alive() {
+            } else if owner != self.owner().0 && !Owner(owner).is_alive() {
                 self.settle(Lane(holding), owner)?;
             }
         }
@@ -391,7 +420,7 @@ impl Region {
             return Ok(false);
         };
         let owner = self.lane_word(holder, word::OWNER);
-        if owner == self.owner.0 || owner != 0 && Owner(owner).is_alive() {
+        if owner == self.owner().0 || owner != 0 && Owner(owner).is_alive() {
             return Ok(true);
         }
         if !self.writable {

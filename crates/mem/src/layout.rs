@@ -33,9 +33,17 @@ pub const CAPACITY_BYTES_MAX: u64 = 1 << 40;
 /// Files that a region can be made for.
 const FILES_MAX: u64 = 1 << 24;
 
+/// Cells that a region can have.
+pub(crate) const CELLS_MAX: u64 = 2 * (FILES_MAX + 1);
+
 /// Address space that the slots of a region may take together: a quarter of what a process has.
 const SLOTS_BYTES_MAX: u64 = 1 << 45;
 const SLOTS_MAX: u64 = 4096;
+
+/// Least and most open file descriptions of a region.
+const DESCRIPTIONS: std::ops::RangeInclusive<u64> = 512..=65_536;
+/// Bytes of an open file description.
+pub(crate) const DESCRIPTION_BYTES: u64 = 64;
 const WORDS_IN_PAGE_MAP: u64 = 64;
 
 /// Words of the superblock that change, behind the ones that do not.
@@ -62,6 +70,17 @@ pub(crate) mod state {
     pub(crate) const GENERATION: u64 = AT + 120;
     /// For each size of piece, a page that may have one free, and one; or 0.
     pub(crate) const CLASS_PAGE: u64 = AT + 128;
+    /// The first file without names that somebody may still have open, and one; or 0.
+    pub(crate) const FIRST_ORPHAN: u64 = AT + 256;
+    /// How many there are.
+    pub(crate) const ORPHANS: u64 = AT + 264;
+    /// In which run of the machine the region was last used: two words, the numbers of processes of another run mean
+    /// nothing.
+    pub(crate) const BOOT: u64 = AT + 272;
+    /// The namespace that process numbers belong to.
+    pub(crate) const NAMESPACE: u64 = AT + 288;
+    /// Odd while names and space change.
+    pub(crate) const SEQUENCE: u64 = AT + 320;
 }
 
 /// What a region is made with.
@@ -88,6 +107,8 @@ pub struct Layout {
     pub bucket_count: u64,
     /// Lanes.
     pub lane_count: u64,
+    /// Open file descriptions, the unused number 0 included.
+    pub description_count: u64,
     /// Slots for large files.
     pub slot_count: u64,
     /// Address space of each slot.
@@ -95,6 +116,7 @@ pub struct Layout {
     /// Pages of the packed zone, of which few may be there.
     pub packed_pages: u64,
     pub(crate) lanes_at: u64,
+    pub(crate) descriptions_at: u64,
     pub(crate) inodes_at: u64,
     pub(crate) cells_at: u64,
     pub(crate) buckets_at: u64,
@@ -146,6 +168,9 @@ impl Layout {
         let cell_count = 2 * inode_count;
         let bucket_count = inode_count.next_power_of_two();
         let lane_count = u64::from(options.lanes);
+        // One for each 32 KiB, within bounds.
+        let description_count =
+            (capacity_bytes >> 15).clamp(*DESCRIPTIONS.start(), *DESCRIPTIONS.end());
         let slot_bytes = capacity_bytes.next_power_of_two().max(SLOT_ALIGNMENT_BYTES);
         let slot_count = (SLOTS_BYTES_MAX / slot_bytes).min(SLOTS_MAX);
         let packed_pages = capacity_bytes / PAGE_BYTES;
@@ -156,6 +181,7 @@ impl Layout {
             at
         };
         let lanes_at = place(lane_count * LANE_BYTES);
+        let descriptions_at = place(description_count * DESCRIPTION_BYTES);
         let inodes_at = place(inode_count * INODE_BYTES);
         let cells_at = place(cell_count * CELL_BYTES);
         let buckets_at = place(bucket_count * 8);
@@ -178,10 +204,12 @@ impl Layout {
             cell_count,
             bucket_count,
             lane_count,
+            description_count,
             slot_count,
             slot_bytes,
             packed_pages,
             lanes_at,
+            descriptions_at,
             inodes_at,
             cells_at,
             buckets_at,
@@ -205,6 +233,11 @@ impl Layout {
     pub(crate) fn lane(&self, lane: u64) -> u64 {
         debug_assert!(lane < self.lane_count);
         self.lanes_at + lane * LANE_BYTES
+    }
+
+    pub(crate) fn description(&self, description: u64) -> u64 {
+        debug_assert!(description < self.description_count);
+        self.descriptions_at + description * DESCRIPTION_BYTES
     }
 
     pub(crate) fn inode(&self, inode: u64) -> u64 {
@@ -256,6 +289,10 @@ mod tests {
             let layout = layout(1 << shift, None).unwrap();
             let areas = [
                 (layout.lanes_at, layout.lane_count * LANE_BYTES),
+                (
+                    layout.descriptions_at,
+                    layout.description_count * DESCRIPTION_BYTES,
+                ),
                 (layout.inodes_at, layout.inode_count * INODE_BYTES),
                 (layout.cells_at, layout.cell_count * CELL_BYTES),
                 (layout.buckets_at, layout.bucket_count * 8),

@@ -15,6 +15,7 @@
 //! and `names.rs` the tables, `bytes.rs` reading and writing, `room.rs` the memory of a file, `notes.rs` who reads,
 //! `stream.rs` special stores, `writer.rs` the calls on names, `error.rs` errors.
 
+mod attach;
 mod bytes;
 mod error;
 mod inode;
@@ -23,19 +24,42 @@ mod layout;
 mod memory;
 mod names;
 mod notes;
+mod open;
+#[cfg(test)]
+mod open_tests;
+mod path;
 mod region;
 mod room;
 mod space;
 mod stream;
+mod stub;
 #[cfg(test)]
 mod tests;
 mod words;
 mod writer;
 
+pub use attach::{Attachment, Borrowed};
 pub use bytes::At;
 pub use error::{Error, Result};
-pub use inode::{Attributes, NewInode, ROOT_INODE};
+pub use inode::{Attributes, NewInode, Node, ROOT_INODE};
 pub use layout::{Layout, PAGE_BYTES, RegionOptions};
 pub use names::Entry;
+pub use open::{Opened, Swept};
+pub use path::{Credentials, Last, PathBuffer, Walked};
 pub use region::{Backing, FORMAT_VERSION, Region};
-pub use writer::Writer;
+pub use stub::LIVENESS_BASE;
+pub use writer::{Changes, Rename, Writer};
+
+/// Now, in nanoseconds since 1970, as exact as the times of files are: to a few milliseconds.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a structure that lives as long as the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut now) };
+    (now.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.tv_nsec as u64)
+}

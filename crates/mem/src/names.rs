@@ -3,6 +3,8 @@
 //! A name of up to [`HEAD_BYTES`] bytes takes one cell, each further [`MORE_BYTES`] bytes one more. Positions in a
 //! directory grow and are never used twice, so whoever lists it can stop and go on, whatever is removed in between.
 
+use std::sync::atomic::{Ordering, fence};
+
 use crate::error::{Error, Result};
 use crate::inode::attribute;
 use crate::layout::{NAME_BYTES_MAX, state};
@@ -29,6 +31,11 @@ mod cell {
     /// Bytes of the name.
     pub(super) const BYTES: u64 = 48;
 }
+
+/// Bits of a cell's number in the position that [`Entry`] tells.
+const CELL_BITS: u32 = 26;
+const CELL_MASK: u64 = (1 << CELL_BITS) - 1;
+const _: () = assert!(crate::layout::CELLS_MAX <= CELL_MASK);
 
 const LOW: u64 = 0xffff_ffff;
 
@@ -155,6 +162,32 @@ fn name_of(table: &impl Table, at: u64) -> Result<Vec<u8>> {
     Ok(name)
 }
 
+/// Whether a first cell has this name, of which the length is known to be the same.
+fn is_name(table: &impl Table, at: u64, name: &[u8]) -> Result<bool> {
+    let (head, mut rest) = name.split_at(name.len().min(HEAD_BYTES));
+    for (place, word) in words_of(head).enumerate() {
+        if table.word(at + cell::BYTES + place as u64 * 8) != word {
+            return Ok(false);
+        }
+    }
+    let mut link = low(table.word(at + cell::LINK_INODE));
+    while !rest.is_empty() {
+        let (chunk, behind) = rest.split_at(rest.len().min(MORE_BYTES));
+        let more = cell_at(
+            table.region(),
+            link.checked_sub(1).ok_or_else(|| damaged(table.region()))?,
+        )?;
+        for (place, word) in words_of(chunk).enumerate() {
+            if table.word(more + 8 + place as u64 * 8) != word {
+                return Ok(false);
+            }
+        }
+        link = low(table.word(more));
+        rest = behind;
+    }
+    Ok(true)
+}
+
 /// The first cell of a name.
 fn find(table: &impl Table, directory: u64, name: &[u8]) -> Result<Option<u64>> {
     let region = table.region();
@@ -170,7 +203,7 @@ fn find(table: &impl Table, directory: u64, name: &[u8]) -> Result<Option<u64>> 
         let directory_length = table.word(at + cell::DIRECTORY_LENGTH);
         if low(hash_chain) == hash
             && directory_length == pair(directory, name.len() as u64)
-            && name_of(table, at)? == name
+            && is_name(table, at, name)?
         {
             return Ok(Some(found));
         }
@@ -179,7 +212,69 @@ fn find(table: &impl Table, directory: u64, name: &[u8]) -> Result<Option<u64>> 
     Err(damaged(region))
 }
 
+/// Looks at tables that change meanwhile, before the lock is taken.
+const LOOKS_MAX: u32 = 1000;
+
+impl Region {
+    /// What `look` sees of names at one moment: it is called again when they have changed meanwhile. `None` when they
+    /// change all the time, or somebody has died changing them.
+    pub(crate) fn names_at_rest<T>(
+        &self,
+        mut look: impl FnMut(&Self) -> Result<T>,
+    ) -> Option<Result<T>> {
+        for _ in 0..LOOKS_MAX {
+            let before = self.memory.load(state::SEQUENCE);
+            if before.is_multiple_of(2) {
+                let seen = look(self);
+                fence(Ordering::Acquire);
+                if self.memory.load(state::SEQUENCE) == before {
+                    return Some(seen);
+                }
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
+    /// The inode of a name; to be called by [`names_at_rest`](Self::names_at_rest).
+    pub(crate) fn look_up_now(&self, directory: u64, name: &[u8]) -> Result<u64> {
+        let found = find(self, directory, name)?.ok_or(Error::NotFound)?;
+        Ok(high(
+            self.memory.load(cell_at(self, found)? + cell::LINK_INODE),
+        ))
+    }
+
+    /// A name of an inode in a directory, into `into`; how long it is. To be called by
+    /// [`names_at_rest`](Self::names_at_rest). Looks at all names of the directory.
+    pub(crate) fn name_now(&self, directory: u64, inode: u64) -> Result<Vec<u8>> {
+        let mut next = self
+            .memory
+            .load(self.inode_at(directory)? + attribute::FIRST_CELL);
+        for _ in 0..=self.layout.cell_count {
+            let Some(found) = next.checked_sub(1) else {
+                return Err(Error::NotFound);
+            };
+            let at = cell_at(self, found)?;
+            if high(self.memory.load(at + cell::LINK_INODE)) == inode {
+                return name_of(self, at);
+            }
+            next = low(self.memory.load(at + cell::NEIGHBOURS));
+        }
+        Err(damaged(self))
+    }
+}
+
 impl Words<'_> {
+    /// Makes a name of a directory name another inode.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub(crate) fn change_name(&mut self, directory: u64, name: &[u8], inode: u64) -> Result<()> {
+        let found = find(self, directory, name)?.ok_or(Error::NotFound)?;
+        let at = cell_at(self.region, found)? + cell::LINK_INODE;
+        self.change(at, |word| pair(low(word), inode))
+    }
+
     /// The inode of a name.
     ///
     /// # Errors
@@ -211,7 +306,10 @@ impl Words<'_> {
 
     fn free_cell(&mut self, freed: u64) -> Result<()> {
         let next = self.get(state::FREE_CELL);
-        self.set(cell_at(self.region, freed)? + cell::LINK_INODE, next)?;
+        let at = cell_at(self.region, freed)?;
+        self.set(at + cell::LINK_INODE, next)?;
+        // Whoever listed up to here must not go on from here.
+        self.set(at + cell::DIRECTORY_LENGTH, 0)?;
         self.set(state::FREE_CELL, freed + 1)?;
         self.change(state::CELLS, |count| count.saturating_sub(1))
     }
@@ -325,36 +423,43 @@ impl Words<'_> {
     }
 }
 
-impl Words<'_> {
-    /// Up to `entries_max` entries of a directory behind `position`. Names that come and go between two calls may or
-    /// may not be among those listed; all others are, once.
-    ///
-    /// # Errors
-    /// [`Error::Damaged`].
-    pub(crate) fn entries(
-        &self,
-        directory: u64,
-        position: u64,
-        entries_max: usize,
-    ) -> Result<Vec<Entry>> {
-        let region = self.region;
-        let mut entries = Vec::new();
-        let mut next = self.get(region.inode_at(directory)? + attribute::FIRST_CELL);
-        for _ in 0..=region.layout.cell_count {
-            let Some(found) = next.checked_sub(1).filter(|_| entries.len() < entries_max) else {
-                return Ok(entries);
-            };
-            let at = cell_at(region, found)?;
-            let found_position = self.get(at + cell::POSITION);
-            if found_position > position {
-                entries.push(Entry {
-                    position: found_position,
-                    inode: high(self.get(at + cell::LINK_INODE)),
-                    name: name_of(self, at)?,
-                });
-            }
-            next = low(self.get(at + cell::NEIGHBOURS));
-        }
-        Err(damaged(region))
+/// Up to `entries_max` entries of a directory behind `position`. Names that come and go between two calls may or may
+/// not be among those listed; all others are, once.
+///
+/// # Errors
+/// [`Error::Damaged`].
+pub(crate) fn entries(
+    table: &impl Table,
+    directory: u64,
+    position: u64,
+    entries_max: usize,
+) -> Result<Vec<Entry>> {
+    let region = table.region();
+    let mut entries = Vec::new();
+    let (behind, cell) = (position >> CELL_BITS, position & CELL_MASK);
+    let mut next = table.word(region.inode_at(directory)? + attribute::FIRST_CELL);
+    // Where the last call stopped, if that name is there still.
+    if behind != 0
+        && let Ok(at) = cell_at(region, cell)
+        && table.word(at + cell::POSITION) == behind
+        && low(table.word(at + cell::DIRECTORY_LENGTH)) == directory
+    {
+        next = low(table.word(at + cell::NEIGHBOURS));
     }
+    for _ in 0..=region.layout.cell_count {
+        let Some(found) = next.checked_sub(1).filter(|_| entries.len() < entries_max) else {
+            return Ok(entries);
+        };
+        let at = cell_at(region, found)?;
+        let found_position = table.word(at + cell::POSITION);
+        if found_position > behind {
+            entries.push(Entry {
+                position: found_position << CELL_BITS | found,
+                inode: high(table.word(at + cell::LINK_INODE)),
+                name: name_of(table, at)?,
+            });
+        }
+        next = low(table.word(at + cell::NEIGHBOURS));
+    }
+    Err(damaged(region))
 }

@@ -123,7 +123,7 @@ impl Region {
             std::thread::sleep(Duration::from_micros(20));
             if Instant::now() >= look_at {
                 let owner = self.lane_word(reader, word::OWNER);
-                if owner == 0 || owner != self.owner.0 && !Owner(owner).is_alive() {
+                if owner == 0 || owner != self.owner().0 && !Owner(owner).is_alive() {
                     return;
                 }
                 look_at = Instant::now() + LOOK_AFTER;

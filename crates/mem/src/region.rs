@@ -3,12 +3,14 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 use crate::inode::{NewInode, ROOT_INODE};
-use crate::lane::Owner;
+use crate::lane::{Lane, Owner, word};
 use crate::layout::{Layout, PAGE_BYTES, RegionOptions, state};
 use crate::memory::{Memory, take_pages};
+use crate::stub::Stubs;
 
 /// Version of the layout and of the protocols between processes. 0 is provisional: it may change without a way to
 /// keep what a region holds.
@@ -33,8 +35,11 @@ pub struct Region {
     pub(crate) layout: Layout,
     pub(crate) file: File,
     pub(crate) path: PathBuf,
-    pub(crate) owner: Owner,
+    /// As [`Owner`] has it; another one in a forked child.
+    owner: AtomicU64,
     pub(crate) writable: bool,
+    /// Missing only where a region is attached for reading whose folder is not there.
+    pub(crate) stubs: Option<Stubs>,
     backing: Backing,
 }
 
@@ -65,6 +70,18 @@ impl Region {
         let system = |what| system_error(path, what);
         file.set_len(layout.file_bytes)
             .map_err(system("cannot be as long as its address space"))?;
+        // Left by a region of that name that was deleted; its numbers would be taken for ours.
+        let mut stubs = path.as_os_str().to_owned();
+        stubs.push(".stubs");
+        if let Err(source) = std::fs::remove_dir_all(&stubs)
+            && source.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(Error::System {
+                path: stubs.into(),
+                what: "stands in the way and cannot be removed",
+                source,
+            });
+        }
         let metadata_pages = layout.metadata_bytes / PAGE_BYTES;
         take_pages(&file, 0, metadata_pages)
             .and_then(|()| take_pages(&file, layout.pool_at, layout.data_pages()))
@@ -74,6 +91,7 @@ impl Region {
         memory.store(state::POOL_PAGES, layout.data_pages());
         // Number 0 stands for none.
         memory.store(state::FRESH_INODE, ROOT_INODE);
+        region.enter_run()?;
         let lane = region.take_lane()?;
         let mut words = region.begin_words(lane)?;
         let root = words.take_inode(new_root, ROOT_INODE)?;
@@ -122,7 +140,11 @@ impl Region {
                 what: "the file is not as long as its superblock says",
             });
         }
-        Self::assemble(file, path, layout, writable)
+        let region = Self::assemble(file, path, layout, writable)?;
+        if writable {
+            region.enter_run()?;
+        }
+        Ok(region)
     }
 
     fn assemble(file: File, path: &Path, layout: Layout, writable: bool) -> Result<Self> {
@@ -132,15 +154,137 @@ impl Region {
             what: "does not say what file system it is on",
             source,
         })?;
+        let stubs = match Stubs::open(path, &file, writable) {
+            Ok(stubs) => Some(stubs),
+            Err(Error::System { source, .. })
+                if !writable && source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        // Relative paths change their meaning with the working directory.
+        let path = std::fs::canonicalize(path).map_err(system_error(path, "has no path"))?;
         Ok(Self {
             memory,
             layout,
             file,
-            path: path.to_owned(),
-            owner: Owner::current()?,
+            path,
+            owner: AtomicU64::new(Owner::current()?.as_word()),
             writable,
+            stubs,
             backing,
         })
+    }
+
+    /// Makes the region one of this run of the machine: who used it in another run is dead, whatever lives now under his
+    /// number.
+    fn enter_run(&self) -> Result<()> {
+        let run = RunOfMachine::current()?;
+        if self.run() == run {
+            return Ok(());
+        }
+        use std::os::fd::AsRawFd;
+        let system = system_error(&self.path, "cannot be locked");
+        // SAFETY: a descriptor that is open.
+        while unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX) } != 0 {
+            let error = std::io::Error::last_os_error();
+            if error.kind() != std::io::ErrorKind::Interrupted {
+                return Err(system(error));
+            }
+        }
+        let entered = self.enter_run_alone(&run);
+        // SAFETY: as above.
+        unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+        entered
+    }
+
+    fn enter_run_alone(&self, run: &RunOfMachine) -> Result<()> {
+        let before = self.run();
+        if before == *run {
+            return Ok(());
+        }
+        let owners = || {
+            (0..self.layout.lane_count)
+                .map(Lane)
+                .map(|lane| (lane, self.lane_word(lane, word::OWNER)))
+                .filter(|(_, owner)| *owner != 0)
+        };
+        if before.boot == run.boot {
+            // Their processes may live, and cannot be looked at from here.
+            if owners().next().is_some() {
+                return Err(Error::Namespace {
+                    path: self.path.clone(),
+                });
+            }
+        } else {
+            for (lane, owner) in owners() {
+                self.settle(lane, owner)?;
+            }
+        }
+        for description in 0..self.layout.description_count {
+            self.memory.store(self.layout.description(description), 0);
+        }
+        self.memory.store(state::BOOT, run.boot[0]);
+        self.memory.store(state::BOOT + 8, run.boot[1]);
+        self.memory.store(state::NAMESPACE, run.namespace);
+        Ok(())
+    }
+
+    fn run(&self) -> RunOfMachine {
+        RunOfMachine {
+            boot: [
+                self.memory.load(state::BOOT),
+                self.memory.load(state::BOOT + 8),
+            ],
+            namespace: self.memory.load(state::NAMESPACE),
+        }
+    }
+
+    /// Who this process is to others.
+    pub(crate) fn owner(&self) -> Owner {
+        Owner::from_word(self.owner.load(Ordering::Relaxed))
+    }
+
+    /// After fork this process is another one.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub(crate) fn forked(&self) -> Result<()> {
+        self.owner
+            .store(Owner::current()?.as_word(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The region's file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it was opened for writing as well.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Files and directories in it, also deleted ones that are open still.
+    #[must_use]
+    pub fn inodes(&self) -> u64 {
+        self.memory.load(state::INODES)
+    }
+
+    /// Deleted files that somebody may still have open.
+    #[must_use]
+    pub fn orphans(&self) -> u64 {
+        self.memory.load(state::ORPHANS)
+    }
+
+    /// Lanes that somebody has, or died with.
+    #[must_use]
+    pub fn lanes_taken(&self) -> u64 {
+        let is_taken = |lane: &u64| self.lane_word(Lane(*lane), word::OWNER) != 0;
+        (0..self.layout.lane_count).filter(is_taken).count() as u64
     }
 
     /// Where everything lies.
@@ -188,6 +332,31 @@ fn backing(file: &File) -> std::io::Result<Backing> {
         TMPFS_MAGIC => Backing::SharedMemory,
         _ => Backing::File,
     })
+}
+
+/// One run of a machine, and in it the namespace that process numbers belong to.
+#[derive(PartialEq, Eq)]
+struct RunOfMachine {
+    boot: [u64; 2],
+    namespace: u64,
+}
+
+impl RunOfMachine {
+    fn current() -> Result<Self> {
+        use std::os::unix::fs::MetadataExt;
+        const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+        const NAMESPACE: &str = "/proc/self/ns/pid";
+        let failed = |path: &'static str| system_error(Path::new(path), "cannot be read");
+        let text = std::fs::read_to_string(BOOT).map_err(failed(BOOT))?;
+        let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+        let number = u128::from_str_radix(&digits, 16)
+            .map_err(|_| failed(BOOT)(std::io::Error::from_raw_os_error(libc::EINVAL)))?;
+        let namespace = std::fs::metadata(NAMESPACE).map_err(failed(NAMESPACE))?;
+        Ok(Self {
+            boot: [number as u64, (number >> 64) as u64],
+            namespace: namespace.ino(),
+        })
+    }
 }
 
 const SUPERBLOCK_BYTES: usize = 64;

@@ -51,6 +51,9 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+        let mut stubs = self.path.clone().into_os_string();
+        stubs.push(".stubs");
+        let _ = std::fs::remove_dir_all(stubs);
     }
 }
 
@@ -389,6 +392,7 @@ fn die_everywhere(name: &str, prepare: &dyn Fn(&Writer<'_>), call: &dyn Fn(&Writ
             bury(&region);
         }
         let next = region.writer().unwrap();
+        next.reclaim_orphans().unwrap();
         let found = view(&region, &next);
         assert!(
             found == before || found == expected.0,

@@ -71,10 +71,14 @@ impl Words<'_> {
     /// [`Error::Damaged`], before anything is changed, when a word lies outside the tables.
     pub(crate) fn commit(&mut self) -> Result<()> {
         let region = self.region;
+        // Whoever looks up a name meanwhile looks again.
+        let sequence = region.memory.load(state::SEQUENCE) | 1;
+        region.memory.store(state::SEQUENCE, sequence);
         region.set_lane_word(self.lane, word::COUNT, self.count as u64);
         region.set_lane_word(self.lane, word::STATE, doing::WORDS);
         let applied = region.carry_out_words(self.lane);
         region.set_lane_word(self.lane, word::STATE, doing::NOTHING);
+        region.memory.store(state::SEQUENCE, sequence + 1);
         self.count = 0;
         applied
     }

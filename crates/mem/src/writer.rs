@@ -1,10 +1,13 @@
-//! Whoever changes a region: a lane, and the calls on names that need one.
+//! Whoever changes a region: a lane, and the calls on names that need one. What only looks needs none.
 
 use crate::error::{Error, Result};
-use crate::inode::{Attributes, NewInode, attribute};
+use crate::inode::{Attributes, NewInode, Node, attribute};
 use crate::lane::{Lane, word};
-use crate::names::{Entry, check_name};
+use crate::layout::state;
+use crate::names::{Entry, check_name, entries};
 use crate::region::Region;
+use crate::space::{Place, class_for};
+use crate::stub::{StubName, is_description_locked};
 use crate::words::Words;
 
 /// Type bits of `st_mode`.
@@ -36,6 +39,32 @@ impl Drop for Writer<'_> {
             self.region.give_back_lane(self.lane);
         }
     }
+}
+
+/// What becomes of a file that has the new name already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rename {
+    /// It goes.
+    Replace,
+    /// It stays, and the call fails.
+    Keep,
+    /// It gets the old name.
+    Exchange,
+}
+
+/// What [`Writer::set_attributes`] changes; `None` leaves it as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Permissions as `st_mode` has them; the type stays.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub user: Option<u32>,
+    /// Group.
+    pub group: Option<u32>,
+    /// When it was read, in nanoseconds since 1970, as an `i64` where it was before.
+    pub accessed_ns: Option<u64>,
+    /// When its bytes changed.
+    pub modified_ns: Option<u64>,
 }
 
 fn is_directory(mode: u32) -> bool {
@@ -93,12 +122,10 @@ impl Writer<'_> {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`].
     pub fn look_up(&self, directory: u64, name: &[u8]) -> Result<Attributes> {
-        let words = self.region.begin_words(self.lane)?;
-        words.require_directory(directory)?;
-        let inode = words.look_up(directory, name)?;
-        // Whoever writes to the file may wait for the lock of names.
-        drop(words);
-        self.region.attributes(inode)
+        self.region.look_up_by(directory, name, || {
+            let words = self.region.begin_words(self.lane)?;
+            words.look_up(directory, name)
+        })
     }
 
     /// Up to `entries_max` names of a directory behind `position`, 0 for the first.
@@ -106,9 +133,12 @@ impl Writer<'_> {
     /// # Errors
     /// [`Error::NotADirectory`].
     pub fn list(&self, directory: u64, position: u64, entries_max: usize) -> Result<Vec<Entry>> {
-        let words = self.region.begin_words(self.lane)?;
-        words.require_directory(directory)?;
-        words.entries(directory, position, entries_max)
+        self.region.require_directory(directory)?;
+        let look = |region: &Region| entries(region, directory, position, entries_max);
+        self.region.names_at_rest(look).unwrap_or_else(|| {
+            let words = self.region.begin_words(self.lane)?;
+            entries(&words, directory, position, entries_max)
+        })
     }
 
     /// Makes a file or directory, empty, under a new name.
@@ -116,7 +146,22 @@ impl Writer<'_> {
     /// # Errors
     /// [`Error::Exists`], [`Error::TablesFull`], [`Error::NotADirectory`], those of names.
     pub fn create(&self, directory: u64, name: &[u8], new: &NewInode) -> Result<Attributes> {
+        self.create_with(directory, name, new, &[])
+    }
+
+    /// As [`create`](Self::create), with bytes that it has from the first moment: a symbolic link has its target so.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); [`Error::TooLarge`] for more than 1 MiB; [`Error::Full`].
+    pub fn create_with(
+        &self,
+        directory: u64,
+        name: &[u8],
+        new: &NewInode,
+        content: &[u8],
+    ) -> Result<Attributes> {
         check_name(name)?;
+        let class = class_for(content.len() as u64).ok_or(Error::TooLarge)?;
         let mut words = self.region.begin_words(self.lane)?;
         words.require_directory(directory)?;
         match words.look_up(directory, name) {
@@ -132,10 +177,54 @@ impl Writer<'_> {
         } else {
             words.change_links(inode, 1)?;
         }
+        if !content.is_empty() {
+            let piece = words.take_piece(class)?;
+            self.region.memory.write(piece, content);
+            let at = self.region.inode_at(inode)?;
+            words.set(at + attribute::SIZE, content.len() as u64)?;
+            let place = Place::Piece { at: piece, class };
+            words.set(at + attribute::PLACE, place.encode())?;
+        }
         words.touch_directory(directory, new.now_ns)?;
         words.commit()?;
         drop(words);
         self.region.attributes(inode)
+    }
+
+    /// Changes what is known of a file besides its bytes.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn set_attributes(&self, node: Node, changes: &Changes, now_ns: u64) -> Result<()> {
+        let region = self.region;
+        let at = self.lock_inode(node.inode, node.generation)?;
+        let changed = region.begin_words(self.lane).and_then(|mut words| {
+            if let Some(mode) = changes.mode {
+                words.change(at + attribute::MODE_LINKS, |word| {
+                    let mode = word as u32 & TYPE | mode & !TYPE;
+                    word & !0xffff_ffff | u64::from(mode)
+                })?;
+            }
+            if let Some(user) = changes.user {
+                let user = u64::from(user);
+                words.change(at + attribute::OWNER, |word| word & !0xffff_ffff | user)?;
+            }
+            if let Some(group) = changes.group {
+                let group = u64::from(group) << 32;
+                words.change(at + attribute::OWNER, |word| word & 0xffff_ffff | group)?;
+            }
+            if let Some(time_ns) = changes.accessed_ns {
+                words.set(at + attribute::ACCESSED_NS, time_ns)?;
+            }
+            if let Some(time_ns) = changes.modified_ns {
+                words.set(at + attribute::MODIFIED_NS, time_ns)?;
+            }
+            words.set(at + attribute::CHANGED_NS, now_ns)?;
+            words.commit()
+        });
+        region.unlock(at + attribute::LOCK);
+        region.set_lane_word(self.lane, word::INODE, 0);
+        changed
     }
 
     /// Gives a file one more name.
@@ -148,6 +237,10 @@ impl Writer<'_> {
         words.require_directory(directory)?;
         if is_directory(words.mode(inode)?) {
             return Err(Error::IsADirectory);
+        }
+        // A file that was deleted stays so.
+        if words.links(inode)? == 0 {
+            return Err(Error::NotFound);
         }
         match words.look_up(directory, name) {
             Err(Error::NotFound) => {}
@@ -177,9 +270,16 @@ impl Writer<'_> {
         words.touch(inode, now_ns)?;
         words.touch_directory(directory, now_ns)?;
         let is_last = words.links(inode)? == 0;
+        if is_last {
+            words.add_orphan(inode)?;
+        }
+        let node = words.node(inode)?;
         words.commit()?;
         drop(words);
-        if is_last { self.reclaim(inode) } else { Ok(()) }
+        if is_last {
+            self.reclaim(node)?;
+        }
+        Ok(())
     }
 
     /// Takes an empty directory away.
@@ -194,9 +294,13 @@ impl Writer<'_> {
         words.require_empty(inode)?;
         words.remove_name(directory, name)?;
         words.change_links(directory, -1)?;
+        let node = words.node(inode)?;
         words.free_inode(inode)?;
         words.touch_directory(directory, now_ns)?;
-        words.commit()
+        words.commit()?;
+        drop(words);
+        self.remove_stub(node, true);
+        Ok(())
     }
 
     /// Gives a file or directory another name; a file of that name, or an empty directory, is replaced at once.
@@ -205,6 +309,20 @@ impl Writer<'_> {
     /// [`Error::NotFound`], [`Error::IsADirectory`], [`Error::NotADirectory`], [`Error::NotEmpty`],
     /// [`Error::IntoItself`], those of names.
     pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), now_ns: u64) -> Result<()> {
+        self.rename_as(from, to, now_ns, Rename::Replace)
+    }
+
+    /// As [`rename`](Self::rename), with what becomes of a file that has the name already.
+    ///
+    /// # Errors
+    /// As [`rename`](Self::rename), and [`Error::Exists`] for [`Rename::Keep`].
+    pub fn rename_as(
+        &self,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        now_ns: u64,
+        how: Rename,
+    ) -> Result<()> {
         check_name(to.1)?;
         let mut words = self.region.begin_words(self.lane)?;
         words.require_directory(from.0)?;
@@ -214,12 +332,18 @@ impl Writer<'_> {
         if moves_directory {
             words.require_not_inside(to.0, moved)?;
         }
-        let replaced = match words.look_up(to.0, to.1) {
-            Err(Error::NotFound) => None,
-            Ok(same) if same == moved => return Ok(()),
-            Ok(other) => Some(other),
-            Err(error) => return Err(error),
+        let replaced = match (words.look_up(to.0, to.1), how) {
+            (Ok(_), Rename::Keep) => return Err(Error::Exists),
+            (Err(Error::NotFound), Rename::Replace | Rename::Keep) => None,
+            (Ok(same), _) if same == moved => return Ok(()),
+            (Ok(other), Rename::Exchange) => {
+                words.exchange((from.0, from.1, moved), (to.0, to.1, other), now_ns)?;
+                return words.commit();
+            }
+            (Ok(other), Rename::Replace) => Some(other),
+            (Err(error), _) => return Err(error),
         };
+        let mut gone = None;
         let mut reclaimed = None;
         if let Some(replaced) = replaced {
             match (moves_directory, is_directory(words.mode(replaced)?)) {
@@ -229,14 +353,17 @@ impl Writer<'_> {
                     words.require_empty(replaced)?;
                     words.change_links(to.0, -1)?;
                     words.remove_name(to.0, to.1)?;
+                    gone = Some(words.node(replaced)?);
                     words.free_inode(replaced)?;
                 }
                 (false, false) => {
                     words.remove_name(to.0, to.1)?;
                     words.change_links(replaced, -1)?;
                     words.touch(replaced, now_ns)?;
-                    reclaimed = Some(replaced)
-                        .filter(|_| words.links(replaced).is_ok_and(|links| links == 0));
+                    if words.links(replaced)? == 0 {
+                        words.add_orphan(replaced)?;
+                        reclaimed = Some(words.node(replaced)?);
+                    }
                 }
             }
         }
@@ -253,23 +380,207 @@ impl Writer<'_> {
         words.touch_directory(to.0, now_ns)?;
         words.commit()?;
         drop(words);
-        reclaimed.map_or(Ok(()), |inode| self.reclaim(inode))
+        if let Some(gone) = gone {
+            self.remove_stub(gone, true);
+        }
+        if let Some(reclaimed) = reclaimed {
+            self.reclaim(reclaimed)?;
+        }
+        Ok(())
     }
 
-    /// Gives back the memory and the number of a file without names.
-    fn reclaim(&self, inode: u64) -> Result<()> {
+    /// Gives back the memory and the number of a file without names, unless somebody has it open; whether it did.
+    ///
+    /// # Errors
+    /// Those of locks.
+    pub(crate) fn reclaim(&self, node: Node) -> Result<bool> {
         let region = self.region;
-        let at = region.inode_at(inode)?;
-        region.set_lane_word(self.lane, word::INODE, inode);
-        region.lock(self.lane, at + attribute::LOCK)?;
-        let freed = self.free_all(inode, at).and_then(|()| {
-            let mut words = region.begin_words(self.lane)?;
-            words.free_inode(inode)?;
-            words.commit()
-        });
+        let at = match self.lock_inode(node.inode, node.generation) {
+            Ok(at) => at,
+            Err(Error::Stale) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let reclaimed = self.reclaim_locked(node, at);
         region.unlock(at + attribute::LOCK);
         region.set_lane_word(self.lane, word::INODE, 0);
-        freed
+        if matches!(reclaimed, Ok(true)) {
+            self.remove_stub(node, false);
+        }
+        reclaimed
+    }
+
+    fn reclaim_locked(&self, node: Node, at: u64) -> Result<bool> {
+        let region = self.region;
+        let links = region.memory.load(at + attribute::MODE_LINKS) >> 32;
+        if links != 0 || region.is_open(node)? {
+            return Ok(false);
+        }
+        self.free_all(node.inode, at)?;
+        let mut words = region.begin_words(self.lane)?;
+        words.remove_orphan(node.inode)?;
+        words.free_inode(node.inode)?;
+        words.commit()?;
+        Ok(true)
+    }
+
+    /// Reclaims the files without names that nobody has open; how many.
+    ///
+    /// # Errors
+    /// Those of locks.
+    pub fn reclaim_orphans(&self) -> Result<u64> {
+        let region = self.region;
+        let orphans = {
+            let words = region.begin_words(self.lane)?;
+            words.orphans()?
+        };
+        let mut reclaimed = 0;
+        for node in orphans {
+            reclaimed += u64::from(self.reclaim(node)?);
+        }
+        Ok(reclaimed)
+    }
+
+    fn remove_stub(&self, node: Node, is_directory: bool) {
+        if let Some(stubs) = &self.region.stubs {
+            stubs.remove(&StubName::new(node, is_directory), is_directory);
+        }
+    }
+}
+
+impl Region {
+    fn require_directory(&self, inode: u64) -> Result<()> {
+        let at = self.inode_at(inode)?;
+        if self.memory.load(at + attribute::GENERATION) == 0 {
+            return Err(Error::Stale);
+        }
+        if is_directory(self.memory.load(at + attribute::MODE_LINKS) as u32) {
+            Ok(())
+        } else {
+            Err(Error::NotADirectory)
+        }
+    }
+
+    /// What a name names, without a lock while names are at rest, else by `locked`.
+    fn look_up_by(
+        &self,
+        directory: u64,
+        name: &[u8],
+        locked: impl FnOnce() -> Result<u64>,
+    ) -> Result<Attributes> {
+        self.require_directory(directory)?;
+        let found = self
+            .names_at_rest(|region| region.look_up_now(directory, name))
+            .unwrap_or_else(locked)?;
+        match self.attributes(found) {
+            // Deleted just now.
+            Err(Error::Stale) => Err(Error::NotFound),
+            other => other,
+        }
+    }
+
+    /// What a name in a directory names, for who only reads.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotADirectory`]; [`Error::Stale`] when a writer has died and nobody has finished
+    /// what he began.
+    pub fn look_up(&self, directory: u64, name: &[u8]) -> Result<Attributes> {
+        self.look_up_by(directory, name, || Err(Error::Stale))
+    }
+
+    /// Up to `entries_max` names of a directory behind `position`, 0 for the first, for who only reads.
+    ///
+    /// # Errors
+    /// As [`look_up`](Self::look_up).
+    pub fn list(&self, directory: u64, position: u64, entries_max: usize) -> Result<Vec<Entry>> {
+        self.require_directory(directory)?;
+        self.names_at_rest(|region| entries(region, directory, position, entries_max))
+            .unwrap_or(Err(Error::Stale))
+    }
+
+    /// Whether somebody has the file open: a lock on one of the bytes of its stub says so.
+    pub(crate) fn is_open(&self, node: Node) -> Result<bool> {
+        let Some(stubs) = &self.stubs else {
+            return Ok(false);
+        };
+        let at = self.inode_at(node.inode)?;
+        if self.memory.load(at + attribute::HAS_STUB) == 0 {
+            return Ok(false);
+        }
+        let failed = |source| Error::System {
+            path: stubs.path().to_owned(),
+            what: "a stub cannot be asked for locks",
+            source,
+        };
+        match stubs.open_existing(&StubName::new(node, false), false, true) {
+            Ok(stub) => {
+                use std::os::fd::AsRawFd;
+                is_description_locked(stub.as_raw_fd(), 0, self.layout.description_count)
+                    .map_err(failed)
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+impl Words<'_> {
+    fn node(&self, inode: u64) -> Result<Node> {
+        let at = self.region.inode_at(inode)?;
+        Ok(Node {
+            inode,
+            generation: self.get(at + attribute::GENERATION),
+        })
+    }
+
+    fn orphans(&self) -> Result<Vec<Node>> {
+        let mut orphans = Vec::new();
+        let mut next = self.get(state::FIRST_ORPHAN);
+        while let Some(inode) = next.checked_sub(1) {
+            if orphans.len() as u64 > self.region.layout.inode_count {
+                return Err(Error::Damaged {
+                    at: state::FIRST_ORPHAN,
+                    what: "the list of deleted files is a ring",
+                });
+            }
+            orphans.push(self.node(inode)?);
+            next = self.get(self.region.inode_at(inode)? + attribute::NEXT_ORPHAN);
+        }
+        Ok(orphans)
+    }
+
+    /// Makes each of two names name what the other did: directory, name, inode.
+    fn exchange(
+        &mut self,
+        one: (u64, &[u8], u64),
+        other: (u64, &[u8], u64),
+        now_ns: u64,
+    ) -> Result<()> {
+        let (moves_directory, gets_directory) = (
+            is_directory(self.mode(one.2)?),
+            is_directory(self.mode(other.2)?),
+        );
+        if gets_directory {
+            self.require_not_inside(one.0, other.2)?;
+        }
+        self.change_name(one.0, one.1, other.2)?;
+        self.change_name(other.0, other.1, one.2)?;
+        if one.0 != other.0 {
+            for (inode, is_directory, from, to) in [
+                (one.2, moves_directory, one.0, other.0),
+                (other.2, gets_directory, other.0, one.0),
+            ] {
+                if is_directory {
+                    self.change_links(from, -1)?;
+                    self.change_links(to, 1)?;
+                    let parent_at = self.region.inode_at(inode)? + attribute::PARENT;
+                    self.set(parent_at, to)?;
+                }
+            }
+        }
+        self.touch(one.2, now_ns)?;
+        self.touch(other.2, now_ns)?;
+        self.touch_directory(one.0, now_ns)?;
+        self.touch_directory(other.0, now_ns)
     }
 }
 

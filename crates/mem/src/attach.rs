@@ -1,0 +1,234 @@
+//! A process's attachment to a region: the mapping, a lane for each of its threads, and who it is after fork.
+
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::inode::Node;
+use crate::lane::Lane;
+use crate::region::Region;
+use crate::stub::StubName;
+use crate::writer::Writer;
+
+/// A region as one process uses it. Threads share it; each has a lane of its own, taken at its first call that needs
+/// one.
+pub struct Attachment {
+    region: Region,
+    at: Vec<u8>,
+    /// Tells it from other attachments of the process, and from the parent's after fork.
+    number: AtomicU32,
+    /// For threads that found no lane: they take turns.
+    shared: Mutex<Option<Lane>>,
+    /// Where the search for a free description begins.
+    pub(crate) next_description: AtomicU32,
+}
+
+static ATTACHMENTS: AtomicU32 = AtomicU32::new(1);
+
+/// Attachments that a thread may use and keep a lane in each.
+const KEPT: usize = 4;
+
+#[derive(Clone, Copy)]
+struct Kept {
+    attachment: u32,
+    lane: u32,
+}
+
+thread_local! {
+    // Nothing here needs to be dropped: a thread's end is told by `thread_ends`, and a process's end by its death.
+    static LANES: Cell<[Kept; KEPT]> = const {
+        Cell::new([Kept { attachment: 0, lane: 0 }; KEPT])
+    };
+}
+
+impl Attachment {
+    /// Attaches to the region at `region`. `at` is the path that its root stands for in the paths of programs.
+    ///
+    /// # Errors
+    /// Those of [`Region::open`]; [`Error::Invalid`] when `at` is not absolute, or is the root.
+    pub fn open(region: &Path, at: &[u8], writable: bool) -> Result<Self> {
+        let mut end = at.len();
+        while end > 0 && at[end - 1] == b'/' {
+            end -= 1;
+        }
+        let is_plain = at.first() == Some(&b'/')
+            && end > 1
+            && !at[1..end]
+                .split(|byte| *byte == b'/')
+                .any(|part| matches!(part, b"" | b"." | b".."));
+        if !is_plain {
+            return Err(Error::Invalid {
+                what: "a region appears at an absolute path without . and .., and not at the root",
+            });
+        }
+        Ok(Self::new(
+            Region::open(region, writable)?,
+            at[..end].to_vec(),
+        ))
+    }
+
+    fn new(region: Region, at: Vec<u8>) -> Self {
+        Self {
+            region,
+            at,
+            number: AtomicU32::new(next_number()),
+            shared: Mutex::new(None),
+            next_description: AtomicU32::new(std::process::id().wrapping_mul(61)),
+        }
+    }
+
+    /// The region.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// The path that the region's root stands for; it does not end in a slash.
+    #[must_use]
+    pub fn at(&self) -> &[u8] {
+        &self.at
+    }
+
+    /// To be called first in a forked child: the lanes are the parent's.
+    ///
+    /// # Errors
+    /// [`Error::System`] when `/proc` does not say when this process started.
+    pub fn forked(&self) -> Result<()> {
+        // Nobody else runs here yet. The lane that threads of the parent share is the parent's.
+        let mut shared = match self.shared.try_lock() {
+            Ok(shared) => shared,
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Locked by a thread that the child does not have: threads of the child without a lane wait for ever, so
+            // better none of it.
+            Err(std::sync::TryLockError::WouldBlock) => return Err(Error::LanesFull),
+        };
+        *shared = None;
+        drop(shared);
+        self.number.store(next_number(), Ordering::Relaxed);
+        self.next_description
+            .store(std::process::id().wrapping_mul(61), Ordering::Relaxed);
+        self.region.forked()
+    }
+
+    /// This thread's right to change the region.
+    ///
+    /// # Errors
+    /// [`Error::LanesFull`] when other processes have all lanes, [`Error::ReadOnly`].
+    #[inline]
+    pub fn writer(&self) -> Result<Borrowed<'_>> {
+        let number = self.number.load(Ordering::Relaxed);
+        let kept = LANES.get();
+        if kept[0].attachment == number {
+            return Ok(self.borrow(Lane(kept[0].lane.into()), None));
+        }
+        self.writer_slowly(number)
+    }
+
+    fn borrow<'a>(
+        &'a self,
+        lane: Lane,
+        turn: Option<MutexGuard<'a, Option<Lane>>>,
+    ) -> Borrowed<'a> {
+        Borrowed {
+            writer: ManuallyDrop::new(Writer {
+                region: &self.region,
+                lane,
+            }),
+            _turn: turn,
+        }
+    }
+
+    #[cold]
+    fn writer_slowly(&self, number: u32) -> Result<Borrowed<'_>> {
+        let mut kept = LANES.get();
+        if let Some(place) = kept.iter().position(|kept| kept.attachment == number) {
+            kept.swap(0, place);
+            LANES.set(kept);
+            return Ok(self.borrow(Lane(kept[0].lane.into()), None));
+        }
+        match self.region.take_lane() {
+            Ok(lane) => {
+                let last = kept[KEPT - 1];
+                if last.attachment != 0 {
+                    // A thread with more attachments than it can keep lanes for: the lane stays taken until the
+                    // process ends.
+                    kept[KEPT - 1].attachment = 0;
+                }
+                kept.rotate_right(1);
+                kept[0] = Kept {
+                    attachment: number,
+                    lane: lane.0 as u32,
+                };
+                LANES.set(kept);
+                Ok(self.borrow(lane, None))
+            }
+            Err(Error::LanesFull) => {
+                let mut turn = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let lane = match *turn {
+                    Some(lane) => lane,
+                    None => self.region.take_lane()?,
+                };
+                *turn = Some(lane);
+                Ok(self.borrow(lane, Some(turn)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives this thread's lane back.
+    pub fn thread_ends(&self) {
+        let number = self.number.load(Ordering::Relaxed);
+        let mut kept = LANES.get();
+        for kept in kept.iter_mut().filter(|kept| kept.attachment == number) {
+            self.region.give_back_lane(Lane(kept.lane.into()));
+            kept.attachment = 0;
+        }
+        LANES.set(kept);
+    }
+
+    /// What a path of the kernel's stands for that lies in the folder of stubs: a process that has changed into a
+    /// directory of the region has its stub for a working directory.
+    #[must_use]
+    pub fn directory_of_stub(&self, path: &[u8]) -> Option<Node> {
+        let stubs = self.region.stubs.as_ref()?;
+        let rest = path.strip_prefix(stubs.path().as_os_str().as_bytes())?;
+        match StubName::parse(rest.strip_prefix(b"/")?)? {
+            (node, true) => Some(node),
+            (_, false) => None,
+        }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.thread_ends();
+    }
+}
+
+fn next_number() -> u32 {
+    // 0 stands for none. After four thousand million forks in a row numbers come again.
+    match ATTACHMENTS.fetch_add(1, Ordering::Relaxed) {
+        0 => ATTACHMENTS.fetch_add(1, Ordering::Relaxed),
+        number => number,
+    }
+}
+
+/// A thread's right to change a region, for the time of a call.
+pub struct Borrowed<'a> {
+    /// Never dropped: the thread keeps its lane.
+    writer: ManuallyDrop<Writer<'a>>,
+    _turn: Option<MutexGuard<'a, Option<Lane>>>,
+}
+
+impl<'a> Deref for Borrowed<'a> {
+    type Target = Writer<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.writer
+    }
+}

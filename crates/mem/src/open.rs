@@ -1,0 +1,727 @@
+//! Open file descriptions: which file, with which flags, and where in it the next read begins. They lie in the region, as
+//! processes share them; the kernel's position of the stub is a description's number, and a lock on a byte of the stub
+//! says that somebody has it open still.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::Ordering;
+
+use crate::attach::Attachment;
+use crate::bytes::At;
+use crate::error::{Error, Result};
+use crate::inode::{Attributes, Node, attribute};
+use crate::now_ns;
+use crate::region::Region;
+use crate::stub::{
+    StubName, Stubs, is_description_locked, lock_all_descriptions, lock_description, look_at,
+};
+
+/// Words of a description.
+pub(crate) mod entry {
+    /// See [`Claim`](super::Claim).
+    pub(crate) const CLAIM: u64 = 0;
+    /// The inode.
+    pub(crate) const INODE: u64 = 8;
+    /// Its generation.
+    pub(crate) const GENERATION: u64 = 16;
+    /// Flags as `open` has them.
+    pub(crate) const FLAGS: u64 = 24;
+    /// Where the next read or write begins.
+    pub(crate) const OFFSET: u64 = 32;
+    /// The kernel's number of the stub.
+    pub(crate) const STUB: u64 = 40;
+}
+
+/// Whether a description is free, is being taken by a process, or is open, which a lock says from then on. Its high half
+/// is another one each time it is taken, so that who gives it back gives nothing else back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Claim(u64);
+
+impl Claim {
+    const OPEN: u64 = 1 << 31;
+    const PROCESS: u64 = Self::OPEN - 1;
+
+    fn is_free(self) -> bool {
+        self.0 & (Self::OPEN | Self::PROCESS) == 0
+    }
+
+    fn is_open(self) -> bool {
+        self.0 & Self::OPEN != 0
+    }
+
+    /// Whether the process lives that is taking it; another one of its number delays matters, and does no harm.
+    fn is_being_taken(self) -> bool {
+        !self.is_free() && !self.is_open() && is_process_alive((self.0 & Self::PROCESS) as u32)
+    }
+
+    fn taken(self) -> Self {
+        let times = (self.0 >> 32).wrapping_add(1) & 0xffff_ffff;
+        Self(times << 32 | u64::from(std::process::id()) & Self::PROCESS)
+    }
+
+    fn opened(self) -> Self {
+        Self(self.0 | Self::OPEN)
+    }
+
+    fn freed(self) -> Self {
+        Self(self.0 & !(Self::OPEN | Self::PROCESS))
+    }
+}
+
+fn is_process_alive(process: u32) -> bool {
+    // SAFETY: signal 0 is sent to nobody; the kernel only says whether it could be.
+    let answer = unsafe { libc::kill(process as libc::pid_t, 0) };
+    answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
+/// A descriptor of a file of a region, as the process may remember it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Number of the open file description.
+    pub description: u32,
+    /// Which file.
+    pub node: Node,
+    /// Access mode and `O_DIRECTORY`, `O_PATH`; the flags that can change are in the region.
+    pub flags: libc::c_int,
+}
+
+impl Opened {
+    fn may_read(self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_WRONLY && self.flags & libc::O_PATH == 0
+    }
+
+    fn may_write(self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_RDONLY && self.flags & libc::O_PATH == 0
+    }
+}
+
+/// What a sweep found of dead processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Lanes whose owner was dead; what he was doing is finished or undone.
+    pub lanes: u64,
+    /// Open file descriptions that nobody had any more.
+    pub descriptions: u64,
+    /// Deleted files whose memory was given back.
+    pub files: u64,
+    /// Stubs of files that are no more, or that nobody needs.
+    pub stubs: u64,
+}
+
+/// Stubs that a sweep leaves although nobody has their files open: the next opening is faster.
+const IDLE_STUBS_MAX: usize = 1024;
+
+fn system(stubs: &Stubs, what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+    let path = stubs.path().to_owned();
+    move |source| Error::System { path, what, source }
+}
+
+impl Region {
+    fn stubs(&self) -> Result<&Stubs> {
+        self.stubs.as_ref().ok_or_else(|| Error::System {
+            path: self.path.clone(),
+            what: "its folder of stubs is missing; attach it for writing once",
+            source: std::io::Error::from_raw_os_error(libc::ENOENT),
+        })
+    }
+
+    fn description_word(&self, description: u32, word: u64) -> u64 {
+        self.memory
+            .load(self.layout.description(description.into()) + word)
+    }
+}
+
+impl Attachment {
+    /// Opens a file or directory: a descriptor of its stub, with an open file description of its own. Of `flags` the
+    /// access mode, `O_APPEND`, `O_CLOEXEC`, `O_PATH` and what `fcntl` tells again count; creating and truncating are the
+    /// caller's.
+    ///
+    /// # Errors
+    /// [`Error::DescriptionsFull`]; [`Error::NotFound`] when the file has just lost its last name; [`Error::System`], for
+    /// example when the process has no descriptor left.
+    pub fn open_description(
+        &self,
+        attributes: &Attributes,
+        flags: libc::c_int,
+    ) -> Result<(RawFd, Opened)> {
+        let region = self.region();
+        if !region.is_writable() {
+            return self.open_for_reading(attributes, flags);
+        }
+        let description = match self.take_description() {
+            Err(Error::DescriptionsFull) => {
+                self.sweep_descriptions()?;
+                self.take_description()?
+            }
+            other => other?,
+        };
+        let opened = self.open_taken(attributes, flags, description);
+        if opened.is_err() {
+            self.free_description(description, self.claim(description));
+        }
+        opened
+    }
+
+    fn claim(&self, description: u32) -> Claim {
+        Claim(self.region().description_word(description, entry::CLAIM))
+    }
+
+    /// Frees a description that is still as it was seen; whether it was.
+    fn free_description(&self, description: u32, seen: Claim) -> bool {
+        let region = self.region();
+        let at = region.layout.description(description.into()) + entry::CLAIM;
+        region.memory.replace(at, seen.0, seen.freed().0).is_ok()
+    }
+
+    fn open_taken(
+        &self,
+        attributes: &Attributes,
+        flags: libc::c_int,
+        description: u32,
+    ) -> Result<(RawFd, Opened)> {
+        let region = self.region();
+        let stubs = region.stubs()?;
+        let node = attributes.node();
+        let is_directory = attributes.is_directory();
+        let inode_at = region.inode_at(node.inode)?;
+        if region.memory.load(inode_at + attribute::HAS_STUB) == 0 {
+            region.memory.store(inode_at + attribute::HAS_STUB, 1);
+        }
+        let at = region.layout.description(description.into());
+        for (word, value) in [
+            (entry::INODE, node.inode),
+            (entry::GENERATION, node.generation),
+            (entry::FLAGS, flags as u32 as u64),
+            (entry::OFFSET, 0),
+        ] {
+            region.memory.store(at + word, value);
+        }
+        let (stub, number) =
+            self.open_locked(stubs, node, is_directory, flags, description.into())?;
+        // Whoever deleted it before this lock did not see it, and may be giving its memory back now.
+        let is_there = region.attributes(node.inode).is_ok_and(|now| {
+            now.generation == node.generation && (now.links > 0 || attributes.links == 0)
+        });
+        if !is_there {
+            drop(stub);
+            if region
+                .attributes(node.inode)
+                .map_or(true, |now| now.generation != node.generation)
+            {
+                stubs.remove(&StubName::new(node, is_directory), is_directory);
+            }
+            return Err(Error::NotFound);
+        }
+        region.memory.store(at + entry::STUB, number);
+        let claim = self.claim(description).opened();
+        region.memory.store(at + entry::CLAIM, claim.0);
+        let kind = if is_directory { libc::O_DIRECTORY } else { 0 };
+        let opened = Opened {
+            description,
+            node,
+            flags: flags & (libc::O_ACCMODE | libc::O_PATH) | kind,
+        };
+        Ok((stub.into_raw_fd(), opened))
+    }
+
+    /// Opens a stub, marks it with the number of the description, and locks its byte; with the kernel's number of it.
+    fn open_locked(
+        &self,
+        stubs: &Stubs,
+        node: Node,
+        is_directory: bool,
+        flags: libc::c_int,
+        description: u64,
+    ) -> Result<(OwnedFd, u64)> {
+        // A sweep may take a stub away that nobody has open, between opening and locking.
+        for _ in 0..100 {
+            let stub = stubs
+                .open_stub(node, is_directory, flags & libc::O_CLOEXEC != 0)
+                .map_err(system(stubs, "a stub cannot be opened"))?;
+            // SAFETY: a descriptor that was opened just now.
+            let sought =
+                unsafe { libc::lseek64(stub.as_raw_fd(), description as i64, libc::SEEK_SET) };
+            if sought < 0 {
+                let error = std::io::Error::last_os_error();
+                return Err(system(stubs, "a stub has no positions")(error));
+            }
+            match lock_description(stub.as_raw_fd(), description) {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                    // A sweep is taking it away.
+                    std::thread::yield_now();
+                    continue;
+                }
+                other => other.map_err(system(stubs, "a stub cannot be locked"))?,
+            }
+            let seen =
+                look_at(stub.as_raw_fd()).map_err(system(stubs, "a stub cannot be looked at"))?;
+            if seen.links > 0 {
+                return Ok((stub, seen.number));
+            }
+        }
+        Err(Error::NotFound)
+    }
+
+    /// Where the region cannot be changed, the descriptor is of a stub that exists, at position 0, and nobody knows
+    /// that it is open.
+    fn open_for_reading(
+        &self,
+        attributes: &Attributes,
+        flags: libc::c_int,
+    ) -> Result<(RawFd, Opened)> {
+        if flags & libc::O_ACCMODE != libc::O_RDONLY {
+            return Err(Error::ReadOnly);
+        }
+        let stubs = self.region().stubs()?;
+        let node = attributes.node();
+        let is_directory = attributes.is_directory();
+        let name = StubName::new(node, is_directory);
+        let stub = stubs
+            .open_existing(&name, is_directory, flags & libc::O_CLOEXEC != 0)
+            .map_err(system(
+                stubs,
+                "a file that nobody opened for writing before has no stub",
+            ))?;
+        let kind = if is_directory { libc::O_DIRECTORY } else { 0 };
+        let opened = Opened {
+            description: 0,
+            node,
+            flags: flags & (libc::O_ACCMODE | libc::O_PATH) | kind,
+        };
+        Ok((stub.into_raw_fd(), opened))
+    }
+
+    fn take_description(&self) -> Result<u32> {
+        let region = self.region();
+        let count = region.layout.description_count as u32;
+        let start = self.next_description.load(Ordering::Relaxed);
+        for step in 0..count {
+            let description = start.wrapping_add(step) % count;
+            // 0 is the position of any file that nobody has moved.
+            let claim = self.claim(description);
+            if description == 0 || !claim.is_free() {
+                continue;
+            }
+            let at = region.layout.description(description.into()) + entry::CLAIM;
+            if region.memory.replace(at, claim.0, claim.taken().0).is_ok() {
+                self.next_description
+                    .store(description.wrapping_add(1), Ordering::Relaxed);
+                return Ok(description);
+            }
+        }
+        Err(Error::DescriptionsFull)
+    }
+
+    /// What a descriptor of this process is, when it is of a file of the region: after exec, or when it came from
+    /// another process.
+    ///
+    /// # Errors
+    /// None that a program must be told: what the kernel refuses to say of a descriptor counts as not ours.
+    #[must_use]
+    pub fn description_of(&self, descriptor: RawFd) -> Option<Opened> {
+        let region = self.region();
+        let stubs = region.stubs.as_ref()?;
+        let seen = look_at(descriptor).ok()?;
+        if seen.device != stubs.device {
+            return None;
+        }
+        // SAFETY: plain numbers; the kernel judges the descriptor.
+        let position = unsafe { libc::lseek64(descriptor, 0, libc::SEEK_CUR) };
+        let description = u32::try_from(position).ok()?;
+        if description == 0 || u64::from(description) >= region.layout.description_count {
+            return None;
+        }
+        let word = |word| region.description_word(description, word);
+        if !self.claim(description).is_open() || word(entry::STUB) != seen.number {
+            return None;
+        }
+        let node = Node {
+            inode: word(entry::INODE),
+            generation: word(entry::GENERATION),
+        };
+        let flags = word(entry::FLAGS) as u32 as libc::c_int;
+        let found = region.attributes(node.inode).ok()?;
+        if found.generation != node.generation {
+            return None;
+        }
+        let kind = if found.is_directory() {
+            libc::O_DIRECTORY
+        } else {
+            0
+        };
+        Some(Opened {
+            description,
+            node,
+            flags: flags & (libc::O_ACCMODE | libc::O_PATH) | kind,
+        })
+    }
+
+    /// To be called before the kernel closes the last descriptor of a description, when the process knows that nobody
+    /// else can have it: no descriptor of its own, no child, no other process. Without this call a sweep frees it.
+    pub fn closing(&self, opened: &Opened) {
+        let claim = self.claim(opened.description);
+        if self.region().is_writable() && opened.description != 0 && claim.is_open() {
+            self.free_description(opened.description, claim);
+        }
+    }
+
+    /// To be called after the kernel has closed a descriptor: a file goes that has been deleted and that nobody has open
+    /// any more.
+    ///
+    /// # Errors
+    /// Those of locks; the descriptor is closed whatever happens.
+    pub fn closed(&self, opened: &Opened) -> Result<()> {
+        let region = self.region();
+        if !region.is_writable() {
+            return Ok(());
+        }
+        let inode_at = region.inode_at(opened.node.inode)?;
+        let is_deleted = region.memory.load(inode_at + attribute::MODE_LINKS) >> 32 == 0
+            && region.memory.load(inode_at + attribute::GENERATION) == opened.node.generation;
+        if is_deleted {
+            self.writer()?.reclaim(opened.node)?;
+        }
+        Ok(())
+    }
+
+    fn offset_at(&self, opened: &Opened) -> u64 {
+        self.region()
+            .layout
+            .description(u64::from(opened.description))
+            + entry::OFFSET
+    }
+
+    /// Flags as `fcntl` tells them.
+    #[must_use]
+    pub fn flags(&self, opened: &Opened) -> libc::c_int {
+        let changing = self
+            .region()
+            .description_word(opened.description, entry::FLAGS);
+        changing as u32 as libc::c_int
+            & !(libc::O_CLOEXEC | libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL)
+    }
+
+    /// Sets the flags that can change: `O_APPEND`, `O_NONBLOCK`, `O_NOATIME`, `O_DIRECT`, `O_ASYNC`.
+    pub fn set_flags(&self, opened: &Opened, flags: libc::c_int) {
+        const CHANGE: libc::c_int =
+            libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_DIRECT | libc::O_ASYNC;
+        let region = self.region();
+        let at = region.layout.description(opened.description.into()) + entry::FLAGS;
+        let old = region.memory.load(at) as u32 as libc::c_int;
+        let new = old & !CHANGE | flags & CHANGE;
+        region.memory.store(at, u64::from(new as u32));
+    }
+
+    fn appends(&self, opened: &Opened) -> bool {
+        let flags = self
+            .region()
+            .description_word(opened.description, entry::FLAGS);
+        flags & libc::O_APPEND as u64 != 0
+    }
+
+    /// Reads where the description stands, and moves it.
+    ///
+    /// # Errors
+    /// [`Error::NotOpenFor`], [`Error::IsADirectory`].
+    #[inline]
+    pub fn read(&self, opened: &Opened, into: &mut [u8]) -> Result<usize> {
+        self.read_vectored(opened, &mut [IoSliceMut::new(into)])
+    }
+
+    /// As [`read`](Self::read), into several places.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_vectored(&self, opened: &Opened, into: &mut [IoSliceMut<'_>]) -> Result<usize> {
+        let offset_at = self.offset_at(opened);
+        let memory = &self.region().memory;
+        loop {
+            let offset = memory.load(offset_at);
+            let count = self.read_vectored_at(opened, offset, into)?;
+            // Who shares the description and was faster has read these bytes; these here read the next ones then.
+            if count == 0
+                || memory
+                    .replace(offset_at, offset, offset + count as u64)
+                    .is_ok()
+            {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// Reads from `offset` on.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn read_at(&self, opened: &Opened, offset: u64, into: &mut [u8]) -> Result<usize> {
+        if !opened.may_read() {
+            return Err(Error::NotOpenFor);
+        }
+        if opened.flags & libc::O_DIRECTORY != 0 {
+            return Err(Error::IsADirectory);
+        }
+        let Node { inode, generation } = opened.node;
+        if self.region().is_writable() {
+            self.writer()?.read(inode, generation, offset, into)
+        } else {
+            self.region().read(inode, generation, offset, into)
+        }
+    }
+
+    /// As [`read_at`](Self::read_at), into several places.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_vectored_at(
+        &self,
+        opened: &Opened,
+        offset: u64,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<usize> {
+        if let [one] = into {
+            return self.read_at(opened, offset, one);
+        }
+        if !opened.may_read() {
+            return Err(Error::NotOpenFor);
+        }
+        if opened.flags & libc::O_DIRECTORY != 0 {
+            return Err(Error::IsADirectory);
+        }
+        let Node { inode, generation } = opened.node;
+        if self.region().is_writable() {
+            self.writer()?
+                .read_vectored(inode, generation, offset, into)
+        } else {
+            self.region().read_vectored(inode, generation, offset, into)
+        }
+    }
+
+    /// Writes where the description stands, or at the end where it says so, and moves it.
+    ///
+    /// # Errors
+    /// [`Error::NotOpenFor`], [`Error::Full`], [`Error::TooLarge`].
+    #[inline]
+    pub fn write(&self, opened: &Opened, data: &[u8]) -> Result<usize> {
+        self.write_vectored(opened, &[IoSlice::new(data)])
+    }
+
+    /// As [`write`](Self::write), from several places.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_vectored(&self, opened: &Opened, data: &[IoSlice<'_>]) -> Result<usize> {
+        if !opened.may_write() {
+            return Err(Error::NotOpenFor);
+        }
+        let writer = self.writer()?;
+        let Node { inode, generation } = opened.node;
+        let bytes: usize = data.iter().map(|part| part.len()).sum();
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let memory = &self.region().memory;
+        let offset_at = self.offset_at(opened);
+        if self.appends(opened) {
+            let offset = writer.write_vectored(inode, generation, At::End, data, now_ns())?;
+            memory.store(offset_at, offset + bytes as u64);
+            return Ok(bytes);
+        }
+        // Whoever shares the description writes behind.
+        let mut offset = memory.load(offset_at);
+        loop {
+            let end = offset.checked_add(bytes as u64).ok_or(Error::TooLarge)?;
+            match memory.replace(offset_at, offset, end) {
+                Ok(()) => break,
+                Err(now) => offset = now,
+            }
+        }
+        let written = writer.write_vectored(inode, generation, At::Offset(offset), data, now_ns());
+        if let Err(error) = written {
+            let _ = memory.replace(offset_at, offset + bytes as u64, offset);
+            return Err(error);
+        }
+        Ok(bytes)
+    }
+
+    /// Writes from `offset` on; at the end where the description says so, as the kernel does.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    #[inline]
+    pub fn write_at(&self, opened: &Opened, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_vectored_at(opened, offset, &[IoSlice::new(data)])
+    }
+
+    /// As [`write_at`](Self::write_at), from several places.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_vectored_at(
+        &self,
+        opened: &Opened,
+        offset: u64,
+        data: &[IoSlice<'_>],
+    ) -> Result<usize> {
+        if !opened.may_write() {
+            return Err(Error::NotOpenFor);
+        }
+        let at = if self.appends(opened) {
+            At::End
+        } else {
+            At::Offset(offset)
+        };
+        let bytes = data.iter().map(|part| part.len()).sum();
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let Node { inode, generation } = opened.node;
+        self.writer()?
+            .write_vectored(inode, generation, at, data, now_ns())?;
+        Ok(bytes)
+    }
+
+    /// Moves the description, as `lseek` does; where it stands then.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]; [`Error::NoBytes`] for `SEEK_DATA` and `SEEK_HOLE` behind the end.
+    pub fn seek(&self, opened: &Opened, offset: i64, whence: libc::c_int) -> Result<u64> {
+        let region = self.region();
+        let offset_at = self.offset_at(opened);
+        let invalid = Error::Invalid {
+            what: "a position before the beginning of the file, or an unknown way to count",
+        };
+        let size = || region.attributes(opened.node.inode).map(|now| now.size);
+        let from = match whence {
+            libc::SEEK_SET => 0,
+            libc::SEEK_CUR => region.memory.load(offset_at),
+            libc::SEEK_END => size()?,
+            libc::SEEK_DATA | libc::SEEK_HOLE => {
+                let size = size()?;
+                let at = u64::try_from(offset)
+                    .ok()
+                    .filter(|at| *at < size)
+                    .ok_or(Error::NoBytes)?;
+                let Node { inode, generation } = opened.node;
+                let found = if whence == libc::SEEK_DATA {
+                    region.next_data(inode, generation, at)?
+                } else {
+                    region.next_hole(inode, generation, at)?
+                }
+                .ok_or(Error::NoBytes)?;
+                region.memory.store(offset_at, found);
+                return Ok(found);
+            }
+            _ => return Err(invalid),
+        };
+        let Some(new) = from
+            .checked_add_signed(offset)
+            .filter(|new| i64::try_from(*new).is_ok())
+        else {
+            return Err(invalid);
+        };
+        if whence != libc::SEEK_CUR || offset != 0 {
+            region.memory.store(offset_at, new);
+        }
+        Ok(new)
+    }
+
+    /// For mapping: the region's descriptor, and where in its file byte `offset` of this file lies. Memory is there for
+    /// all `length` bytes from there on.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::TooLarge`], [`Error::ReadOnly`].
+    pub fn map(&self, opened: &Opened, offset: u64, length: u64) -> Result<(RawFd, u64)> {
+        let end = offset.checked_add(length).ok_or(Error::TooLarge)?;
+        let Node { inode, generation } = opened.node;
+        let at = self
+            .writer()?
+            .map_range(inode, generation, offset, end, now_ns())?;
+        Ok((self.region().file.as_raw_fd(), at + offset))
+    }
+
+    /// Frees the descriptions that nobody has any more; how many.
+    fn sweep_descriptions(&self) -> Result<u64> {
+        let region = self.region();
+        let stubs = region.stubs()?;
+        let mut freed = 0;
+        for description in 1..region.layout.description_count as u32 {
+            let claim = self.claim(description);
+            if claim.is_free() || claim.is_being_taken() {
+                continue;
+            }
+            let node = Node {
+                inode: region.description_word(description, entry::INODE),
+                generation: region.description_word(description, entry::GENERATION),
+            };
+            if claim.is_open() && self.is_description_alive(stubs, node, description)? {
+                continue;
+            }
+            freed += u64::from(self.free_description(description, claim));
+        }
+        Ok(freed)
+    }
+
+    fn is_description_alive(&self, stubs: &Stubs, node: Node, description: u32) -> Result<bool> {
+        for is_directory in [false, true] {
+            match stubs.open_existing(&StubName::new(node, is_directory), is_directory, true) {
+                Ok(stub) => {
+                    return is_description_locked(stub.as_raw_fd(), description.into(), 1)
+                        .map_err(system(stubs, "a stub cannot be asked for locks"));
+                }
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) => return Err(system(stubs, "a stub cannot be opened")(error)),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Gives back what dead processes have left: lanes, descriptions, deleted files, stubs. Cheap enough for once a
+    /// second.
+    ///
+    /// # Errors
+    /// Those of locks and stubs.
+    pub fn sweep(&self) -> Result<Swept> {
+        let region = self.region();
+        let stubs = region.stubs()?;
+        let lanes = region.settle_dead_lanes()?;
+        let descriptions = self.sweep_descriptions()?;
+        let files = self.writer()?.reclaim_orphans()?;
+        let mut swept = Swept {
+            lanes,
+            descriptions,
+            files,
+            stubs: 0,
+        };
+        let names = stubs
+            .names()
+            .map_err(system(stubs, "the folder of stubs cannot be listed"))?;
+        for (place, name) in names.enumerate() {
+            let Some((node, is_directory)) = StubName::parse(&name) else {
+                continue;
+            };
+            let is_living = region
+                .attributes(node.inode)
+                .is_ok_and(|now| now.generation == node.generation);
+            // Of a directory it may be somebody's working directory, which no lock tells.
+            if is_living && (is_directory || place < IDLE_STUBS_MAX) {
+                continue;
+            }
+            let stub_name = StubName::new(node, is_directory);
+            if !is_living {
+                stubs.remove(&stub_name, is_directory);
+                swept.stubs += 1;
+                continue;
+            }
+            let Ok(stub) = stubs.open_existing(&stub_name, is_directory, true) else {
+                continue;
+            };
+            // Held until the stub is gone: nobody can open it in between.
+            if lock_all_descriptions(stub.as_raw_fd(), region.layout.description_count).is_ok() {
+                stubs.remove(&stub_name, is_directory);
+                swept.stubs += 1;
+            }
+        }
+        Ok(swept)
+    }
+}

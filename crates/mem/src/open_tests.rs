@@ -1,0 +1,453 @@
+//! Opening, paths, and what is left of who has died.
+
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+
+use crate::{
+    Attachment, Changes, Credentials, Error, Last, NewInode, Node, PathBuffer, ROOT_INODE, Region,
+    RegionOptions, Rename, Walked,
+};
+
+const FILE: NewInode = NewInode {
+    mode: libc::S_IFREG | 0o644,
+    user: 7,
+    group: 8,
+    now_ns: 1,
+};
+const DIRECTORY: NewInode = NewInode {
+    mode: libc::S_IFDIR | 0o755,
+    ..FILE
+};
+const LINK: NewInode = NewInode {
+    mode: libc::S_IFLNK | 0o777,
+    ..FILE
+};
+const ROOT: Credentials<'_> = Credentials {
+    user: 0,
+    group: 0,
+    groups: &[],
+};
+
+struct Scratch {
+    folder: PathBuf,
+}
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let folder =
+            std::env::temp_dir().join(format!("keel-mem-open-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        let scratch = Self { folder };
+        let options = RegionOptions {
+            capacity_bytes: 32 << 20,
+            files_max: Some(500),
+            lanes: 8,
+        };
+        drop(Region::create(&scratch.path(), &options, &DIRECTORY).unwrap());
+        scratch
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join("region")
+    }
+
+    fn attach(&self) -> Attachment {
+        Attachment::open(&self.path(), b"/keel/", true).unwrap()
+    }
+
+    fn stubs(&self) -> usize {
+        std::fs::read_dir(self.folder.join("region.stubs"))
+            .unwrap()
+            .count()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn own(descriptor: RawFd) -> OwnedFd {
+    // SAFETY: opened by the test just now, which alone knows it.
+    unsafe { OwnedFd::from_raw_fd(descriptor) }
+}
+
+#[test]
+fn a_deleted_file_lives_as_long_as_somebody_has_it_open() {
+    let scratch = Scratch::new("deleted");
+    let (here, there) = (scratch.attach(), scratch.attach());
+    let made = here
+        .writer()
+        .unwrap()
+        .create(ROOT_INODE, b"file", &FILE)
+        .unwrap();
+    let (descriptor, opened) = here.open_description(&made, libc::O_RDWR).unwrap();
+    let descriptor = own(descriptor);
+    assert_eq!(here.write(&opened, b"hello").unwrap(), 5);
+    there
+        .writer()
+        .unwrap()
+        .remove(ROOT_INODE, b"file", 2)
+        .unwrap();
+    assert!(matches!(
+        there.open_description(&made, libc::O_RDONLY),
+        Err(Error::NotFound)
+    ));
+    assert_eq!(there.sweep().unwrap().files, 0);
+    assert_eq!(there.region().orphans(), 1);
+    let mut bytes = [0; 9];
+    assert_eq!(here.read_at(&opened, 0, &mut bytes).unwrap(), 5);
+    let link = here
+        .writer()
+        .unwrap()
+        .link(made.inode, ROOT_INODE, b"again", 3);
+    assert!(matches!(link, Err(Error::NotFound)), "{link:?}");
+    // As if its process had been killed.
+    drop(descriptor);
+    let swept = there.sweep().unwrap();
+    assert_eq!((swept.files, swept.descriptions), (1, 1));
+    assert_eq!(there.region().orphans(), 0);
+    assert_eq!(there.region().inodes(), 1);
+    assert_eq!(scratch.stubs(), 0);
+}
+
+#[test]
+fn the_last_to_close_a_deleted_file_gives_it_back() {
+    let scratch = Scratch::new("last");
+    let here = scratch.attach();
+    let made = here
+        .writer()
+        .unwrap()
+        .create(ROOT_INODE, b"file", &FILE)
+        .unwrap();
+    let free = here.region().free_bytes();
+    let (descriptor, opened) = here.open_description(&made, libc::O_WRONLY).unwrap();
+    here.write(&opened, &vec![1; 3 << 20]).unwrap();
+    assert!(here.region().free_bytes() < free);
+    here.writer()
+        .unwrap()
+        .remove(ROOT_INODE, b"file", 2)
+        .unwrap();
+    here.closing(&opened);
+    drop(own(descriptor));
+    here.closed(&opened).unwrap();
+    assert_eq!(here.region().free_bytes(), free);
+    assert_eq!(here.region().inodes(), 1);
+    assert_eq!(here.sweep().unwrap(), crate::Swept::default());
+}
+
+#[test]
+fn descriptors_share_what_a_description_knows() {
+    let scratch = Scratch::new("shared");
+    let (here, there) = (scratch.attach(), scratch.attach());
+    let made = here
+        .writer()
+        .unwrap()
+        .create(ROOT_INODE, b"file", &FILE)
+        .unwrap();
+    let (descriptor, opened) = here
+        .open_description(&made, libc::O_RDWR | libc::O_CLOEXEC)
+        .unwrap();
+    let descriptor = own(descriptor);
+    let copy = descriptor.try_clone().unwrap();
+    use std::os::fd::AsRawFd;
+    let found = there.description_of(copy.as_raw_fd()).unwrap();
+    assert_eq!(found, opened);
+    here.write(&opened, b"one ").unwrap();
+    there.write(&found, b"two").unwrap();
+    assert_eq!(here.seek(&opened, 0, libc::SEEK_CUR).unwrap(), 7);
+    assert_eq!(there.seek(&found, -3, libc::SEEK_END).unwrap(), 4);
+    let mut bytes = [0; 9];
+    assert_eq!(here.read(&opened, &mut bytes).unwrap(), 3);
+    assert_eq!(&bytes[..3], b"two");
+    assert_eq!(here.read(&opened, &mut bytes).unwrap(), 0);
+    here.set_flags(&opened, libc::O_APPEND);
+    there.seek(&found, 0, libc::SEEK_SET).unwrap();
+    there.write(&found, b"!").unwrap();
+    assert_eq!(there.seek(&found, 0, libc::SEEK_CUR).unwrap(), 8);
+    assert!(here.flags(&opened) & libc::O_APPEND != 0);
+    assert!(matches!(
+        here.seek(&opened, -9, libc::SEEK_CUR),
+        Err(Error::Invalid { .. })
+    ));
+    // What is not ours is not taken for it.
+    let other = std::fs::File::open(scratch.path()).unwrap();
+    assert_eq!(here.description_of(other.as_raw_fd()), None);
+    let beside = std::fs::File::create(scratch.folder.join("beside")).unwrap();
+    use std::io::{Seek, SeekFrom};
+    (&beside)
+        .seek(SeekFrom::Start(opened.description.into()))
+        .unwrap();
+    assert_eq!(here.description_of(beside.as_raw_fd()), None);
+    assert_eq!(here.description_of(9999), None);
+    // Access modes.
+    let (reading, read_only) = here.open_description(&made, libc::O_RDONLY).unwrap();
+    let (writing, write_only) = here.open_description(&made, libc::O_WRONLY).unwrap();
+    assert!(matches!(
+        here.write(&read_only, b"x"),
+        Err(Error::NotOpenFor)
+    ));
+    assert!(matches!(
+        here.read(&write_only, &mut bytes),
+        Err(Error::NotOpenFor)
+    ));
+    drop((own(reading), own(writing)));
+}
+
+#[test]
+fn descriptions_run_out_and_come_back() {
+    let scratch = Scratch::new("many");
+    let here = scratch.attach();
+    let made = here
+        .writer()
+        .unwrap()
+        .create(ROOT_INODE, b"file", &FILE)
+        .unwrap();
+    let count = here.region().layout().description_count;
+    assert_eq!(count, 1024);
+    for _ in 0..3 * count {
+        // Nobody says that it is closed, as when a process ends.
+        let (descriptor, _) = here.open_description(&made, libc::O_RDONLY).unwrap();
+        drop(own(descriptor));
+    }
+}
+
+fn walk(
+    here: &Attachment,
+    start: Node,
+    path: &str,
+    last: Last,
+) -> Result<(Walked, String), String> {
+    let mut buffer = PathBuffer::new();
+    let walked = here
+        .walk(start, path.as_bytes(), last, &ROOT, &mut buffer)
+        .map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(buffer.as_bytes()).into_owned();
+    Ok((walked, text))
+}
+
+#[test]
+fn paths_lead_through_names_links_and_borders() {
+    let scratch = Scratch::new("paths");
+    let here = scratch.attach();
+    let writer = here.writer().unwrap();
+    let a = writer.create(ROOT_INODE, b"a", &DIRECTORY).unwrap();
+    let b = writer.create(a.inode, b"b", &DIRECTORY).unwrap();
+    let file = writer.create(b.inode, b"file", &FILE).unwrap();
+    for (name, target) in [
+        ("up", "../a/b/file"),
+        ("absolute", "/keel/a/b"),
+        ("out", "/etc/passwd"),
+        ("beside", "/keeler/x"),
+        ("root", "/keel"),
+        ("ring", "ring"),
+        ("nowhere", "missing"),
+        ("border", "../../../tmp/x"),
+    ] {
+        writer
+            .create_with(a.inode, name.as_bytes(), &LINK, target.as_bytes())
+            .unwrap();
+    }
+    let inode = |path: &str| match walk(&here, Node::ROOT, path, Last::Follow) {
+        Ok((Walked::Found { attributes, .. }, _)) => attributes.inode,
+        other => panic!("{path}: {other:?}"),
+    };
+    for path in [
+        "a/b/file",
+        "/a//b/./file",
+        "a/up",
+        "a/absolute/file",
+        "a/b/../b/file",
+        "a/root/a/b/file",
+    ] {
+        assert_eq!(inode(path), file.inode, "{path}");
+    }
+    for path in ["", "/", ".", "a/..", "a/root", "a/root/"] {
+        if !path.is_empty() {
+            assert_eq!(inode(path), ROOT_INODE, "{path}");
+        }
+    }
+    assert_eq!(inode("a/absolute/"), b.inode);
+    for (path, out) in [
+        ("a/out", "/etc/passwd"),
+        ("a/beside", "/keeler/x"),
+        ("../tmp/y", "/tmp/y"),
+        ("..", "/"),
+        ("a/../../etc//x/", "/etc//x/"),
+        ("a/border", "/../tmp/x"),
+        ("a/out/more", "/etc/passwd/more"),
+    ] {
+        match walk(&here, Node::ROOT, path, Last::Follow) {
+            Ok((Walked::Outside, text)) => assert_eq!(text, out, "{path}"),
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+    for (path, error) in [
+        ("a/ring", "too many symbolic links"),
+        ("a/b/file/x", "not a directory"),
+        ("a/b/file/", "not a directory"),
+        ("a/b/file/..", "not a directory"),
+        ("a/x/y", "no such file or directory"),
+        ("", "no such file or directory"),
+    ] {
+        let walked = walk(&here, Node::ROOT, path, Last::Follow);
+        assert_eq!(walked.unwrap_err(), error, "{path}");
+    }
+    let long = "n".repeat(256);
+    assert!(walk(&here, Node::ROOT, &long, Last::Follow).is_err());
+    assert!(walk(&here, Node::ROOT, &"x/".repeat(3000), Last::Follow).is_err());
+    match walk(&here, Node::ROOT, "a/nowhere", Last::Follow) {
+        Ok((Walked::Missing { parent, name, .. }, text)) => {
+            assert_eq!((parent.inode, &text[name]), (a.inode, "missing"));
+        }
+        other => panic!("{other:?}"),
+    }
+    match walk(&here, Node::ROOT, "a/ring", Last::NoFollow) {
+        Ok((Walked::Found { attributes, .. }, _)) => assert!(attributes.is_symbolic_link()),
+        other => panic!("{other:?}"),
+    }
+    let mut path = PathBuffer::new();
+    here.path_of(b.node(), &mut path).unwrap();
+    assert_eq!(path.as_bytes(), b"/keel/a/b");
+    here.path_of(Node::ROOT, &mut path).unwrap();
+    assert_eq!(path.as_bytes(), b"/keel");
+    // A directory that has gone leads nowhere, also when its number has come again.
+    let gone = writer.create(ROOT_INODE, b"gone", &DIRECTORY).unwrap();
+    writer.remove_directory(ROOT_INODE, b"gone", 3).unwrap();
+    let again = writer.create(ROOT_INODE, b"again", &DIRECTORY).unwrap();
+    assert_eq!(gone.inode, again.inode);
+    assert!(walk(&here, gone.node(), "x", Last::Follow).is_err());
+    assert!(here.path_of(gone.node(), &mut path).is_err());
+}
+
+#[test]
+fn permissions_count_but_not_for_root() {
+    let scratch = Scratch::new("permissions");
+    let here = scratch.attach();
+    let writer = here.writer().unwrap();
+    let closed = writer.create(ROOT_INODE, b"closed", &DIRECTORY).unwrap();
+    writer.create(closed.inode, b"file", &FILE).unwrap();
+    let changes = Changes {
+        mode: Some(0o1050),
+        user: Some(5),
+        ..Changes::default()
+    };
+    writer.set_attributes(closed.node(), &changes, 4).unwrap();
+    let changed = here.region().attributes(closed.inode).unwrap();
+    assert_eq!(changed.mode, libc::S_IFDIR | 0o1050);
+    assert_eq!((changed.user, changed.group), (5, 8));
+    let may = |user, group, groups: &[u32]| {
+        let who = Credentials {
+            user,
+            group,
+            groups,
+        };
+        here.walk(
+            Node::ROOT,
+            b"closed/file",
+            Last::Follow,
+            &who,
+            &mut PathBuffer::new(),
+        )
+        .is_ok()
+    };
+    assert!(may(0, 0, &[]) && may(9, 8, &[]) && may(9, 9, &[8]));
+    assert!(!may(9, 9, &[]) && !may(5, 8, &[]));
+    let other = Credentials {
+        user: 9,
+        group: 8,
+        groups: &[],
+    };
+    let file = here.look_up(closed.inode, b"file").unwrap();
+    assert!(!other.may_remove(&changed, &file) && ROOT.may_remove(&changed, &file));
+}
+
+#[test]
+fn names_change_places() {
+    let scratch = Scratch::new("exchange");
+    let here = scratch.attach();
+    let writer = here.writer().unwrap();
+    let directory = writer.create(ROOT_INODE, b"d", &DIRECTORY).unwrap();
+    let inner = writer
+        .create(directory.inode, b"inner", &DIRECTORY)
+        .unwrap();
+    let file = writer.create(ROOT_INODE, b"file", &FILE).unwrap();
+    let names = ((ROOT_INODE, &b"file"[..]), (directory.inode, &b"inner"[..]));
+    assert!(matches!(
+        writer.rename_as(names.0, names.1, 2, Rename::Keep),
+        Err(Error::Exists)
+    ));
+    writer
+        .rename_as(names.0, names.1, 2, Rename::Exchange)
+        .unwrap();
+    let found = |directory, name: &[u8]| here.look_up(directory, name).unwrap().inode;
+    assert_eq!(found(ROOT_INODE, b"file"), inner.inode);
+    assert_eq!(found(directory.inode, b"inner"), file.inode);
+    let links = |inode| here.region().attributes(inode).unwrap().links;
+    assert_eq!((links(ROOT_INODE), links(directory.inode)), (4, 2));
+    let mut path = PathBuffer::new();
+    here.path_of(inner.node(), &mut path).unwrap();
+    assert_eq!(path.as_bytes(), b"/keel/file");
+    let into_itself =
+        writer.rename_as((ROOT_INODE, b"d"), (inner.inode, b"x"), 2, Rename::Exchange);
+    assert!(matches!(into_itself, Err(Error::NotFound)));
+}
+
+#[test]
+fn a_region_that_is_only_read_is_not_written_to() {
+    let scratch = Scratch::new("reading");
+    let here = scratch.attach();
+    let made = here
+        .writer()
+        .unwrap()
+        .create(ROOT_INODE, b"file", &FILE)
+        .unwrap();
+    let (descriptor, opened) = here.open_description(&made, libc::O_RDWR).unwrap();
+    here.write(&opened, b"bytes").unwrap();
+    drop(own(descriptor));
+    let reader = Attachment::open(&scratch.path(), b"/keel", false).unwrap();
+    assert!(matches!(reader.writer(), Err(Error::ReadOnly)));
+    let found = reader.look_up(ROOT_INODE, b"file").unwrap();
+    assert!(matches!(
+        reader.open_description(&found, libc::O_RDWR),
+        Err(Error::ReadOnly)
+    ));
+    let (descriptor, opened) = reader.open_description(&found, libc::O_RDONLY).unwrap();
+    let mut bytes = [0; 5];
+    assert_eq!(reader.read_at(&opened, 0, &mut bytes).unwrap(), 5);
+    assert_eq!(&bytes, b"bytes");
+    drop(own(descriptor));
+    assert_eq!(reader.region().list(ROOT_INODE, 0, 9).unwrap().len(), 1);
+}
+
+#[test]
+fn directories_are_listed_on_from_where_a_call_stopped() {
+    let scratch = Scratch::new("list");
+    let here = scratch.attach();
+    let writer = here.writer().unwrap();
+    for number in 0..100 {
+        let name = format!("{number}-{}", "x".repeat(number));
+        writer.create(ROOT_INODE, name.as_bytes(), &FILE).unwrap();
+    }
+    let mut seen = Vec::new();
+    let mut position = 0;
+    loop {
+        let some = writer.list(ROOT_INODE, position, 7).unwrap();
+        let Some(last) = some.last() else { break };
+        position = last.position;
+        // The name that the next call goes on behind goes, and its cell is used again.
+        writer.remove(ROOT_INODE, &last.name, 3).unwrap();
+        if seen.len() < 90 {
+            let name = format!("new-{position}");
+            writer.create(ROOT_INODE, name.as_bytes(), &FILE).unwrap();
+        }
+        seen.extend(
+            some.into_iter()
+                .map(|entry| entry.name)
+                .filter(|name| !name.starts_with(b"new-")),
+        );
+    }
+    assert_eq!(seen.len(), 100);
+}

@@ -1,0 +1,373 @@
+//! Stubs: for each file of a region that has been opened an empty file of the kernel's in a folder beside the region,
+//! so that descriptors, record locks and working directories are the kernel's own.
+//!
+//! A stub's name says which inode it stands for, and of which generation: `f` or, of a directory, `d`, and both numbers
+//! in hexadecimal. A byte far behind all bytes that programs lock stands for each open file description; whoever has
+//! the description open holds a lock on it, and the kernel gives the lock back whoever dies.
+
+use std::ffi::{CStr, OsString};
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::inode::Node;
+
+/// The first of the bytes that stand for open file descriptions. Locks of programs end before it.
+pub const LIVENESS_BASE: u64 = 1 << 61;
+
+/// The folder of a region's stubs.
+pub(crate) struct Stubs {
+    folder: File,
+    path: PathBuf,
+    /// Permissions of a stub: those of the region.
+    mode: u32,
+    /// The kernel's number of the file system they are on.
+    pub(crate) device: u64,
+    writable: bool,
+}
+
+/// A name of a stub, without allocation.
+pub(crate) struct StubName {
+    bytes: [u8; 40],
+    length: usize,
+}
+
+impl StubName {
+    pub(crate) fn new(node: Node, is_directory: bool) -> Self {
+        let mut name = Self {
+            bytes: [0; 40],
+            length: 0,
+        };
+        name.push(if is_directory { b'd' } else { b'f' });
+        name.push_hexadecimal(node.inode);
+        name.push(b'-');
+        name.push_hexadecimal(node.generation);
+        name
+    }
+
+    fn push(&mut self, byte: u8) {
+        // Two letters and two numbers of up to 16 digits fit.
+        self.bytes[self.length] = byte;
+        self.length += 1;
+    }
+
+    fn push_hexadecimal(&mut self, number: u64) {
+        let digits = (64 - number.leading_zeros()).div_ceil(4).max(1);
+        for place in (0..digits).rev() {
+            self.push(b"0123456789abcdef"[(number >> (place * 4) & 15) as usize]);
+        }
+    }
+
+    /// As the kernel wants it.
+    pub(crate) fn as_c_string(&self) -> &CStr {
+        // One byte behind the name is always zero.
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    /// What a name of a stub stands for, and whether that is a directory.
+    pub(crate) fn parse(name: &[u8]) -> Option<(Node, bool)> {
+        let (kind, numbers) = name.split_first()?;
+        let text = std::str::from_utf8(numbers).ok()?;
+        let (inode, generation) = text.split_once('-')?;
+        let node = Node {
+            inode: u64::from_str_radix(inode, 16).ok()?,
+            generation: u64::from_str_radix(generation, 16).ok()?,
+        };
+        let is_directory = match kind {
+            b'd' => true,
+            b'f' => false,
+            _ => return None,
+        };
+        // Only the one spelling: no signs, no zeros in front.
+        (Self::new(node, is_directory).as_bytes() == name).then_some((node, is_directory))
+    }
+}
+
+impl Stubs {
+    /// Opens the folder beside the region at `path`, which it makes when the region can be changed.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub(crate) fn open(path: &Path, region: &File, writable: bool) -> Result<Self> {
+        let mut folder_path: OsString = path.as_os_str().to_owned();
+        folder_path.push(".stubs");
+        let folder_path = PathBuf::from(folder_path);
+        let system = |what| {
+            let path = folder_path.clone();
+            move |source| Error::System { path, what, source }
+        };
+        let mode = region
+            .metadata()
+            .map_err(system("the region beside it cannot be looked at"))?
+            .mode()
+            & 0o666;
+        if writable {
+            // Who may read may also enter.
+            let made = std::fs::DirBuilder::new()
+                .mode(mode | (mode & 0o444) >> 2)
+                .create(&folder_path);
+            match made {
+                Ok(()) => set_mode(&folder_path, mode | (mode & 0o444) >> 2)
+                    .map_err(system("cannot be given the permissions of the region"))?,
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(system("the folder of stubs cannot be made")(error)),
+            }
+        }
+        let folder =
+            File::open(&folder_path).map_err(system("the folder of stubs cannot be opened"))?;
+        let found = folder
+            .metadata()
+            .map_err(system("the folder of stubs cannot be looked at"))?;
+        if !found.is_dir() {
+            return Err(system("the folder of stubs is something else")(
+                std::io::Error::from_raw_os_error(libc::ENOTDIR),
+            ));
+        }
+        let path = std::fs::canonicalize(&folder_path)
+            .map_err(system("the folder of stubs has no path"))?;
+        Ok(Self {
+            device: found.dev(),
+            folder,
+            path,
+            mode,
+            writable,
+        })
+    }
+
+    /// Where the folder is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the stub of a file or directory, and makes it when there is none.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn open_stub(
+        &self,
+        node: Node,
+        is_directory: bool,
+        cloexec: bool,
+    ) -> std::io::Result<OwnedFd> {
+        let name = StubName::new(node, is_directory);
+        match self.open_existing(&name, is_directory, cloexec) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) && self.writable => {
+                self.make(&name, is_directory)?;
+                self.open_existing(&name, is_directory, cloexec)
+            }
+            other => other,
+        }
+    }
+
+    /// Opens the stub of a file or directory if there is one.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn open_existing(
+        &self,
+        name: &StubName,
+        is_directory: bool,
+        cloexec: bool,
+    ) -> std::io::Result<OwnedFd> {
+        let kind = if is_directory {
+            libc::O_RDONLY | libc::O_DIRECTORY
+        } else if self.writable {
+            // Whatever the program may do: record locks need it, and who may do what is not the kernel's to say here.
+            libc::O_RDWR
+        } else {
+            libc::O_RDONLY
+        };
+        let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
+        let flags = kind | cloexec | libc::O_NOFOLLOW | libc::O_NOCTTY;
+        // SAFETY: an open descriptor, and a name that ends in zero and lives as long as the call.
+        let opened =
+            unsafe { libc::openat(self.folder.as_raw_fd(), name.as_c_string().as_ptr(), flags) };
+        if opened < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: it was opened just now, and nobody else knows it.
+        Ok(unsafe { OwnedFd::from_raw_fd(opened) })
+    }
+
+    fn make(&self, name: &StubName, is_directory: bool) -> std::io::Result<()> {
+        let folder = self.folder.as_raw_fd();
+        let text = name.as_c_string().as_ptr();
+        let mode = if is_directory {
+            self.mode | (self.mode & 0o444) >> 2
+        } else {
+            self.mode
+        };
+        // SAFETY: an open descriptor, and a name that ends in zero and lives as long as the calls.
+        let made = unsafe {
+            if is_directory {
+                libc::mkdirat(folder, text, mode)
+            } else {
+                let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+                libc::openat(folder, text, flags, mode)
+            }
+        };
+        if made < 0 {
+            let error = std::io::Error::last_os_error();
+            return if error.raw_os_error() == Some(libc::EEXIST) {
+                Ok(())
+            } else {
+                Err(error)
+            };
+        }
+        // What the program masks is meant for its own files.
+        // SAFETY: as above.
+        unsafe { libc::fchmodat(folder, text, mode, 0) };
+        if !is_directory {
+            // SAFETY: opened above, and nobody else knows it.
+            drop(unsafe { OwnedFd::from_raw_fd(made) });
+        }
+        Ok(())
+    }
+
+    /// Takes a stub away, if there is one.
+    pub(crate) fn remove(&self, name: &StubName, is_directory: bool) {
+        let flags = if is_directory { libc::AT_REMOVEDIR } else { 0 };
+        // SAFETY: an open descriptor, and a name that ends in zero and lives as long as the call.
+        unsafe { libc::unlinkat(self.folder.as_raw_fd(), name.as_c_string().as_ptr(), flags) };
+    }
+
+    /// Names in the folder.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn names(&self) -> std::io::Result<impl Iterator<Item = Vec<u8>>> {
+        let entries = std::fs::read_dir(&self.path)?;
+        Ok(entries
+            .flatten()
+            .map(|entry| entry.file_name().as_bytes().to_vec()))
+    }
+}
+
+fn set_mode(path: &Path, mode: u32) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}
+
+/// What the kernel knows of a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) device: u64,
+    pub(crate) number: u64,
+    pub(crate) links: u64,
+}
+
+/// Looks at a descriptor.
+///
+/// # Errors
+/// What the kernel says.
+#[allow(clippy::unnecessary_cast, reason = "the types depend on the system")]
+pub(crate) fn look_at(descriptor: RawFd) -> std::io::Result<Seen> {
+    // SAFETY: all zeros is a valid value of this plain structure.
+    let mut found: libc::stat64 = unsafe { std::mem::zeroed() };
+    // SAFETY: a structure that lives as long as the call; the kernel judges the descriptor.
+    if unsafe { libc::fstat64(descriptor, &raw mut found) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(Seen {
+        device: found.st_dev as u64,
+        number: found.st_ino as u64,
+        links: found.st_nlink as u64,
+    })
+}
+
+fn lock_of(kind: libc::c_int, at: u64, bytes: u64) -> libc::flock64 {
+    // SAFETY: all zeros is a valid value of this plain structure.
+    let mut lock: libc::flock64 = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = at as i64;
+    lock.l_len = bytes as i64;
+    lock
+}
+
+/// Takes the lock that says that the description lives.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn lock_description(descriptor: RawFd, description: u64) -> std::io::Result<()> {
+    let lock = lock_of(libc::F_RDLCK, LIVENESS_BASE + description, 1);
+    // SAFETY: a structure that lives as long as the call; the kernel judges the descriptor.
+    if unsafe { libc::fcntl(descriptor, libc::F_OFD_SETLK, &raw const lock) } == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// Takes the locks of all descriptions, for as long as the descriptor is open: nobody else has one.
+///
+/// # Errors
+/// What the kernel says: `EAGAIN` when somebody has.
+pub(crate) fn lock_all_descriptions(descriptor: RawFd, count: u64) -> std::io::Result<()> {
+    let lock = lock_of(libc::F_WRLCK, LIVENESS_BASE, count);
+    // SAFETY: a structure that lives as long as the call; the kernel judges the descriptor.
+    if unsafe { libc::fcntl(descriptor, libc::F_OFD_SETLK, &raw const lock) } == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// Whether somebody else than this descriptor's own description holds one of `count` descriptions from `first` on.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn is_description_locked(
+    descriptor: RawFd,
+    first: u64,
+    count: u64,
+) -> std::io::Result<bool> {
+    let mut lock = lock_of(libc::F_WRLCK, LIVENESS_BASE + first, count);
+    // SAFETY: a structure that lives as long as the call; the kernel judges the descriptor.
+    if unsafe { libc::fcntl(descriptor, libc::F_OFD_GETLK, &raw mut lock) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_stubs_say_what_they_stand_for() {
+        for (inode, generation, is_directory) in [
+            (1, 1, true),
+            (0, 0, false),
+            (0xabc, 0x10, false),
+            (u64::MAX, u64::MAX, true),
+        ] {
+            let node = Node { inode, generation };
+            let name = StubName::new(node, is_directory);
+            assert_eq!(StubName::parse(name.as_bytes()), Some((node, is_directory)));
+            assert_eq!(name.as_c_string().to_bytes(), name.as_bytes());
+        }
+        for name in [
+            &b""[..],
+            b"f",
+            b"f1",
+            b"f1-",
+            b"f-1",
+            b"x1-1",
+            b"f01-1",
+            b"f+1-1",
+            b"fA-1",
+            b"f1-1 ",
+            b"f11111111111111111-1",
+        ] {
+            assert_eq!(StubName::parse(name), None, "{name:?}");
+        }
+    }
+}
