@@ -1,6 +1,6 @@
-//! Open file descriptions: which file, with which flags, and where in it the next read begins. They lie in the region, as
-//! processes share them; the kernel's position of the stub is a description's number, and a lock on a byte of the stub
-//! says that somebody has it open still.
+//! Open file descriptions: which file, with which flags, and where in it the next read begins. They lie in the
+//! region, as processes share them; the kernel's position of the stub is a description's number, and a lock on a byte
+//! of the stub says that somebody has it open still.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -32,8 +32,8 @@ pub(crate) mod entry {
     pub(crate) const STUB: u64 = 40;
 }
 
-/// Whether a description is free, is being taken by a process, or is open, which a lock says from then on. Its high half
-/// is another one each time it is taken, so that who gives it back gives nothing else back.
+/// Whether a description is free, is being taken by a process, or is open, which a lock says from then on. Its high
+/// half is another one each time it is taken, so that who gives it back gives nothing else back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Claim(u64);
 
@@ -133,12 +133,12 @@ impl Region {
 
 impl Attachment {
     /// Opens a file or directory: a descriptor of its stub, with an open file description of its own. Of `flags` the
-    /// access mode, `O_APPEND`, `O_CLOEXEC`, `O_PATH` and what `fcntl` tells again count; creating and truncating are the
-    /// caller's.
+    /// access mode, `O_APPEND`, `O_CLOEXEC`, `O_PATH` and what `fcntl` tells again count; creating and truncating are
+    /// the caller's.
     ///
     /// # Errors
-    /// [`Error::DescriptionsFull`]; [`Error::NotFound`] when the file has just lost its last name; [`Error::System`], for
-    /// example when the process has no descriptor left.
+    /// [`Error::DescriptionsFull`]; [`Error::NotFound`] when the file has just lost its last name; [`Error::System`],
+    /// for example when the process has no descriptor left.
     pub fn open_description(
         &self,
         attributes: &Attributes,
@@ -365,8 +365,8 @@ impl Attachment {
         }
     }
 
-    /// To be called after the kernel has closed a descriptor: a file goes that has been deleted and that nobody has open
-    /// any more.
+    /// To be called after the kernel has closed a descriptor: a file goes that has been deleted and that nobody has
+    /// open any more.
     ///
     /// # Errors
     /// Those of locks; the descriptor is closed whatever happens.

@@ -177,8 +177,8 @@ impl Region {
         })
     }
 
-    /// Makes the region one of this run of the machine: who used it in another run is dead, whatever lives now under his
-    /// number.
+    /// Makes the region one of this run of the machine: who used it in another run is dead, whatever lives now under
+    /// his number.
     fn enter_run(&self) -> Result<()> {
         let run = RunOfMachine::current()?;
         if self.run() == run {

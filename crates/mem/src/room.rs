@@ -81,8 +81,8 @@ impl Writer<'_> {
         done
     }
 
-    /// Takes memory for bytes `from` to `end` of a file and gives it a slot, from which it does not move any more; where
-    /// byte 0 of the file lies in the region's file. The size stays as it is.
+    /// Takes memory for bytes `from` to `end` of a file and gives it a slot, from which it does not move any more;
+    /// where byte 0 of the file lies in the region's file. The size stays as it is.
     ///
     /// # Errors
     /// As [`write`](Self::write).

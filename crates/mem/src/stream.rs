@@ -32,7 +32,8 @@ pub(crate) fn expect_write(at: *mut u8, bytes: usize) {
     while line < bytes {
         let address = at.wrapping_add(line);
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint that reads and writes nothing and cannot fault; a processor that does not know it does nothing.
+        // SAFETY: a hint that reads and writes nothing and cannot fault; a processor that does not know it does
+        // nothing.
         unsafe {
             std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
         }
