@@ -81,6 +81,12 @@ pub(crate) mod state {
     pub(crate) const NAMESPACE: u64 = AT + 288;
     /// Odd while names and space change.
     pub(crate) const SEQUENCE: u64 = AT + 320;
+    /// Which region this is to its checkpoints; 0: there is none yet.
+    pub(crate) const CHECKPOINT_TOKEN: u64 = AT + 1024;
+    /// When the newest checkpoint was begun, in nanoseconds since 1970.
+    pub(crate) const CHECKPOINT_NS: u64 = AT + 1032;
+    /// Its generation; 0: there is none.
+    pub(crate) const CHECKPOINT_GENERATION: u64 = AT + 1040;
 }
 
 /// What a region is made with.

@@ -17,19 +17,19 @@ pub(crate) const HEAD_BYTES: usize = 16;
 pub(crate) const MORE_BYTES: usize = 56;
 
 /// Words of a name's first cell; of further ones the first word is the link and the rest holds bytes.
-mod cell {
+pub(crate) mod cell {
     /// The next cell of the name, low, or of the free list; the inode high.
-    pub(super) const LINK_INODE: u64 = 0;
+    pub(crate) const LINK_INODE: u64 = 0;
     /// Directory low, bytes of the name high.
-    pub(super) const DIRECTORY_LENGTH: u64 = 8;
+    pub(crate) const DIRECTORY_LENGTH: u64 = 8;
     /// Hash low; the next first cell of its chain, and one, high.
-    pub(super) const HASH_CHAIN: u64 = 16;
+    pub(crate) const HASH_CHAIN: u64 = 16;
     /// Neighbours in the directory, and one: next low, before high.
-    pub(super) const NEIGHBOURS: u64 = 24;
+    pub(crate) const NEIGHBOURS: u64 = 24;
     /// Position in the directory.
-    pub(super) const POSITION: u64 = 32;
+    pub(crate) const POSITION: u64 = 32;
     /// Bytes of the name.
-    pub(super) const BYTES: u64 = 48;
+    pub(crate) const BYTES: u64 = 48;
 }
 
 /// Bits of a cell's number in the position that [`Entry`] tells.
@@ -39,11 +39,11 @@ const _: () = assert!(crate::layout::CELLS_MAX <= CELL_MASK);
 
 const LOW: u64 = 0xffff_ffff;
 
-fn low(word: u64) -> u64 {
+pub(crate) fn low(word: u64) -> u64 {
     word & LOW
 }
 
-fn high(word: u64) -> u64 {
+pub(crate) fn high(word: u64) -> u64 {
     word >> 32
 }
 
@@ -138,7 +138,7 @@ fn cell_at(region: &Region, cell: u64) -> Result<u64> {
 }
 
 /// The name of a first cell.
-fn name_of(table: &impl Table, at: u64) -> Result<Vec<u8>> {
+pub(crate) fn name_of(table: &impl Table, at: u64) -> Result<Vec<u8>> {
     let length = high(table.word(at + cell::DIRECTORY_LENGTH)) as usize;
     if length > NAME_BYTES_MAX {
         return Err(damaged(table.region()));

@@ -1,0 +1,174 @@
+//! Generations as they lie in a storage: one file each, `NAME.GENERATION.checkpoint`, with the pieces that were new
+//! then. Its table names pieces in its own file and in those of generations before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::format::{
+    FOOTER_BYTES, Footer, HEADER_BYTES, Identity, Locator, Part, Record, decode_group,
+    decode_index, decode_list,
+};
+use super::storage::Storage;
+use super::{CheckpointError, Result};
+
+const SUFFIX: &str = ".checkpoint";
+
+/// The generations of one name in a storage.
+pub(super) struct Archive<'s, S> {
+    pub(super) storage: &'s mut S,
+    name: &'s str,
+}
+
+/// What a generation says is there.
+pub(super) struct Table {
+    pub(super) footer: Footer,
+    pub(super) parts: Vec<(Part, Locator)>,
+    /// By number of the inode.
+    pub(super) records: BTreeMap<u64, Record>,
+    /// Parts that could not be read; their inodes are missing above, or some of their extents.
+    pub(super) damaged: Vec<Part>,
+}
+
+impl Table {
+    pub(super) fn is_whole(&self) -> bool {
+        self.damaged.is_empty()
+    }
+
+    /// Every piece that it names.
+    pub(super) fn locators(&self) -> impl Iterator<Item = &Locator> {
+        let parts = self.parts.iter().map(|(_, locator)| locator);
+        let extents = self.records.values().flat_map(|record| &record.extents);
+        parts.chain(extents.map(|(_, locator)| locator))
+    }
+
+    /// The generations in whose files something lies that it names.
+    pub(super) fn generations(&self) -> BTreeSet<u64> {
+        let mut generations: BTreeSet<u64> =
+            self.locators().map(|locator| locator.generation).collect();
+        generations.insert(self.footer.generation);
+        generations
+    }
+
+    /// Whether the extents of an inode are all known.
+    pub(super) fn knows_extents(&self, inode: u64) -> bool {
+        !self
+            .damaged
+            .iter()
+            .any(|part| matches!(part, Part::Extents(damaged, _) if *damaged == inode))
+    }
+}
+
+impl<'s, S: Storage> Archive<'s, S> {
+    /// # Errors
+    /// [`CheckpointError::Name`].
+    pub(super) fn new(storage: &'s mut S, name: &'s str) -> Result<Self> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if !(1..=40).contains(&name.len()) || !name.bytes().all(is_plain) {
+            return Err(CheckpointError::Name);
+        }
+        Ok(Self { storage, name })
+    }
+
+    pub(super) fn file_of(&self, generation: u64) -> String {
+        format!("{}.{generation:x}{SUFFIX}", self.name)
+    }
+
+    /// Numbers of all generations that have a file, and how long it is.
+    pub(super) fn files(&mut self) -> Result<BTreeMap<u64, u64>> {
+        let name = self.name;
+        let mut files = BTreeMap::new();
+        self.storage.list(&mut |file, bytes| {
+            let number = file
+                .strip_prefix(name)
+                .and_then(|rest| rest.strip_prefix('.'))
+                .and_then(|rest| rest.strip_suffix(SUFFIX));
+            let generation = number.and_then(|number| u64::from_str_radix(number, 16).ok());
+            // One number can be written in several ways; only ours is ours.
+            if let Some(generation) = generation.filter(|it| number == Some(&format!("{it:x}"))) {
+                files.insert(generation, bytes);
+            }
+        })?;
+        Ok(files)
+    }
+
+    /// The end of a generation's file, if the generation counts.
+    pub(super) fn footer(&mut self, generation: u64, bytes: u64) -> Option<Footer> {
+        let at = bytes.checked_sub(FOOTER_BYTES as u64)?;
+        let mut footer = [0; FOOTER_BYTES];
+        let file = self.file_of(generation);
+        self.storage.read(&file, at, &mut footer).ok()?;
+        let footer = Footer::decode(&footer).ok()?;
+        let end = footer.index_at.checked_add(footer.index_bytes);
+        let is_sane = footer.generation == generation
+            && footer.index_at >= HEADER_BYTES as u64
+            && end == Some(at);
+        is_sane.then_some(footer)
+    }
+
+    /// What a generation says is there, as far as it can be read; `None` when it has no index.
+    pub(super) fn table(&mut self, footer: Footer) -> Option<Table> {
+        let mut index = vec![0; footer.index_bytes as usize];
+        let file = self.file_of(footer.generation);
+        self.storage.read(&file, footer.index_at, &mut index).ok()?;
+        if crc32c::crc32c(&index) != footer.index_checksum {
+            return None;
+        }
+        let parts = decode_index(&index).ok()?;
+        let mut table = Table {
+            footer,
+            parts: Vec::new(),
+            records: BTreeMap::new(),
+            damaged: Vec::new(),
+        };
+        let mut bytes = Vec::new();
+        // Inodes come first.
+        for (part, locator) in &parts {
+            let is_there = self.read_piece(footer.key, locator, &mut bytes);
+            if !is_there || enter(&mut table.records, *part, &bytes).is_none() {
+                table.damaged.push(*part);
+            }
+        }
+        table.parts = parts;
+        Some(table)
+    }
+
+    /// All generations that have a table, the newest first; those that have none are counted.
+    pub(super) fn tables(&mut self, count_max: usize) -> Result<(Vec<Table>, u64)> {
+        let (mut tables, mut damaged) = (Vec::new(), 0);
+        for (generation, bytes) in self.files()?.into_iter().rev() {
+            if tables.len() == count_max {
+                break;
+            }
+            let footer = self.footer(generation, bytes);
+            match footer.and_then(|footer| self.table(footer)) {
+                Some(table) => tables.push(table),
+                None => damaged += 1,
+            }
+        }
+        Ok((tables, damaged))
+    }
+
+    /// Reads a piece; whether it is what it must be.
+    pub(super) fn read_piece(&mut self, key: u64, locator: &Locator, into: &mut Vec<u8>) -> bool {
+        into.clear();
+        into.resize(locator.identity.bytes as usize, 0);
+        let file = self.file_of(locator.generation);
+        let read = self.storage.read(&file, locator.offset, into);
+        read.is_ok() && Identity::of(key, into) == locator.identity
+    }
+}
+
+/// Enters what a part says; `None` when it says what cannot be.
+fn enter(records: &mut BTreeMap<u64, Record>, part: Part, bytes: &[u8]) -> Option<()> {
+    match part {
+        Part::Inodes(group) => {
+            let group = decode_group(group, bytes).ok()?;
+            records.extend(group.into_iter().map(|record| (record.inode, record)));
+        }
+        Part::Extents(inode, list) => {
+            let extents = decode_list(list, bytes).ok()?;
+            // Without its record they are of no use.
+            records.get_mut(&inode)?.extents.extend(extents);
+        }
+    }
+    Some(())
+}
