@@ -99,6 +99,12 @@ impl Memory {
         })
     }
 
+    /// Where the bytes at `at` are in this process.
+    pub(crate) fn address(&self, at: u64, bytes: u64) -> *const u8 {
+        self.check_range(at, bytes);
+        self.base.as_ptr().wrapping_add(at as usize)
+    }
+
     /// Address space that it takes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes

@@ -282,6 +282,8 @@ impl Attachment {
                 stubs,
                 "a file that nobody opened for writing before has no stub",
             ))?;
+        // All who only read share the byte that is no description's.
+        lock_description(stub.as_raw_fd(), 0).map_err(system(stubs, "a stub cannot be locked"))?;
         let kind = if is_directory { libc::O_DIRECTORY } else { 0 };
         let opened = Opened {
             description: 0,

@@ -451,3 +451,51 @@ fn directories_are_listed_on_from_where_a_call_stopped() {
     }
     assert_eq!(seen.len(), 100);
 }
+
+#[test]
+fn what_is_lent_stays_and_tells_of_writers() {
+    let scratch = Scratch::new("lent");
+    let (here, there) = (scratch.attach(), scratch.attach());
+    let made = here
+        .writer()
+        .unwrap()
+        .create_with(ROOT_INODE, b"file", &FILE, &[7; 5000])
+        .unwrap();
+    let reading = Attachment::open(&scratch.path(), b"/keel", false).unwrap();
+    assert!(reading.lend(&made, 0, 10).is_err());
+    let lent = here.lend(&made, 1000, 1 << 30).unwrap();
+    let value = |lent: &crate::Lent<'_>, place: usize| {
+        lent.bytes()[place].load(std::sync::atomic::Ordering::Relaxed)
+    };
+    assert_eq!(lent.bytes().len(), 4000);
+    assert_eq!((value(&lent, 0), value(&lent, 3999)), (7, 7));
+    let moment = lent.moment().unwrap();
+    assert!(lent.is_still(moment));
+    let write = |bytes: &[u8]| {
+        let writer = there.writer().unwrap();
+        writer
+            .write(made.inode, made.generation, 1000, bytes, 2)
+            .unwrap();
+    };
+    write(&[8; 100]);
+    assert!(!lent.is_still(moment));
+    assert_eq!((value(&lent, 99), value(&lent, 100)), (8, 7));
+    // Also for one who only reads, now that it lies in a slot.
+    let read = reading.lend(&made, 0, 1200).unwrap();
+    assert_eq!((value(&read, 999), value(&read, 1000)), (7, 8));
+    // It is made shorter, and deleted: what is lent can be read still.
+    let free = here.region().free_bytes();
+    let writer = there.writer().unwrap();
+    writer.set_size(made.inode, made.generation, 0, 3).unwrap();
+    assert_eq!(here.region().free_bytes(), free);
+    assert_eq!(value(&lent, 100), 7);
+    writer.remove(ROOT_INODE, b"file", 4).unwrap();
+    drop(lent);
+    assert_eq!(there.sweep().unwrap().files, 0);
+    assert_eq!(value(&read, 999), 7);
+    drop(read);
+    assert_eq!(there.sweep().unwrap().files, 1);
+    assert_eq!(here.region().free_bytes(), free + crate::PAGE_BYTES);
+    assert_eq!(scratch.stubs(), 0);
+    assert!(here.lend(&made, 0, 10).is_err());
+}

@@ -21,7 +21,7 @@ const BLOCK_BYTES: u64 = 64 << 10;
 pub(crate) const NO_PLACE: &str = "an inode says that its bytes are where none can be";
 
 impl Region {
-    fn place(&self, at: u64) -> Result<Place> {
+    pub(crate) fn place(&self, at: u64) -> Result<Place> {
         Place::decode(self.memory.load(at + attribute::PLACE), self)
             .ok_or(Error::Damaged { at, what: NO_PLACE })
     }
@@ -199,8 +199,13 @@ impl Writer<'_> {
         let region = self.region;
         let size = region.memory.load(at + attribute::SIZE);
         match region.place(at)? {
-            Place::Slot { slot, .. } => {
+            Place::Slot { slot, is_kept } => {
                 let end = end.min(region.layout.slot_bytes);
+                let inode = region.lane_word(self.lane, crate::lane::word::INODE);
+                if is_kept && region.is_lent(inode, at) {
+                    self.clear_in_blocks(at, from, end)?;
+                    return self.note_change(at, size, now_ns);
+                }
                 let pages = from.div_ceil(PAGE_BYTES)..end / PAGE_BYTES;
                 if pages.start < pages.end {
                     self.clear_in_blocks(at, from, pages.start * PAGE_BYTES)?;
@@ -212,6 +217,11 @@ impl Writer<'_> {
             }
             _ => self.clear_in_blocks(at, from, end.min(size))?,
         }
+        self.note_change(at, size, now_ns)
+    }
+
+    fn note_change(&self, at: u64, size: u64, now_ns: u64) -> Result<()> {
+        let region = self.region;
         let sequence = region.begin_change(at);
         region.set_written(at, size, now_ns, now_ns);
         region.end_change(at, sequence);
@@ -455,6 +465,10 @@ impl Writer<'_> {
                         at: owner,
                         what: "a file has a slot that is another's",
                     });
+                }
+                // What is read where it lies stays, also behind the end; a later change of size gives it back.
+                if is_kept && region.is_lent(inode, at) {
+                    return Ok(());
                 }
                 let mut page = size.div_ceil(PAGE_BYTES);
                 let last = region.layout.slot_bytes / PAGE_BYTES;

@@ -306,6 +306,25 @@ pub(crate) fn lock_description(descriptor: RawFd, description: u64) -> std::io::
     }
 }
 
+/// From here on, behind those that say that a description lives, bytes say that the file is lent.
+const LENT: u64 = 1 << 32;
+
+/// Takes the lock that says that the file is lent to the description.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn lock_lent(descriptor: RawFd, description: u64) -> std::io::Result<()> {
+    lock_description(descriptor, LENT + description)
+}
+
+/// Whether the file is lent.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn is_lent(descriptor: RawFd, count: u64) -> std::io::Result<bool> {
+    is_description_locked(descriptor, LENT, count)
+}
+
 /// Takes the locks of all descriptions, for as long as the descriptor is open: nobody else has one.
 ///
 /// # Errors

@@ -1,0 +1,165 @@
+//! Lending: a range of a file where it lies, to be read without a copy until it is given back.
+//!
+//! What is lent stays where it is: the file has a slot and keeps it, and a lock on a byte of its stub tells whoever makes
+//! the file shorter, or deletes it, that its memory is still read. The kernel gives the lock back whoever dies. What the
+//! bytes are is another matter: others may write them at any time. A reader who needs bytes of one moment looks at the
+//! file's sequence number before and after.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
+
+use crate::attach::Attachment;
+use crate::error::{Error, Result};
+use crate::inode::{Attributes, attribute};
+use crate::layout::PAGE_BYTES;
+use crate::now_ns;
+use crate::open::Opened;
+use crate::region::Region;
+use crate::space::Place;
+use crate::stub::{StubName, is_lent, lock_lent};
+
+/// A range of a file that stays where it is as long as this lives.
+pub struct Lent<'a> {
+    attachment: &'a Attachment,
+    opened: Opened,
+    stub: Option<OwnedFd>,
+    inode_at: u64,
+    start: *const AtomicU8,
+    length: usize,
+}
+
+// SAFETY: the pointer leads to shared memory that stays mapped as long as the attachment, which is borrowed; all access
+// through it is atomic.
+unsafe impl Send for Lent<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Lent<'_> {}
+
+/// A moment at which nobody was writing the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment(u64);
+
+impl Attachment {
+    /// Lends bytes `offset` to `offset + length` of a file, or as many of them as it has. It takes the file a slot of its
+    /// own, at least one page of 2 MiB, which it keeps; where the region cannot be changed, the file must have been mapped
+    /// or lent before by somebody who could.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsADirectory`], [`Error::Full`], [`Error::ReadOnly`] where it must be changed and
+    /// cannot be.
+    pub fn lend(&self, file: &Attributes, offset: u64, length: u64) -> Result<Lent<'_>> {
+        if file.is_directory() {
+            return Err(Error::IsADirectory);
+        }
+        let region = self.region();
+        let (descriptor, opened) = self.open_description(file, libc::O_RDONLY | libc::O_CLOEXEC)?;
+        // SAFETY: opened just now, and nobody else knows it.
+        let stub = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let mut lent = Lent {
+            attachment: self,
+            opened,
+            stub: Some(stub),
+            inode_at: region.inode_at(file.inode)?,
+            start: std::ptr::dangling(),
+            length: 0,
+        };
+        // Before the size is looked at: whoever makes the file shorter from now on leaves its memory.
+        lock_lent(descriptor, opened.description.into()).map_err(|source| Error::System {
+            path: region.path.clone(),
+            what: "a stub cannot be locked",
+            source,
+        })?;
+        let size = region.attributes(file.inode)?.size;
+        let end = offset.saturating_add(length).min(size);
+        if offset >= end {
+            return Ok(lent);
+        }
+        let at = if region.is_writable() {
+            let writer = self.writer()?;
+            writer.map_range(file.inode, file.generation, offset, end, now_ns())?
+        } else {
+            region.kept_slot(lent.inode_at, offset, end)?
+        };
+        lent.length = (end - offset) as usize;
+        lent.start = region.memory.address(at + offset, end - offset).cast();
+        Ok(lent)
+    }
+}
+
+impl Region {
+    /// Where byte 0 of a file lies that is in a slot for good, with memory for bytes `from` to `end`.
+    fn kept_slot(&self, inode_at: u64, from: u64, end: u64) -> Result<u64> {
+        match self.place(inode_at)? {
+            Place::Slot {
+                slot,
+                is_kept: true,
+            } if (from / PAGE_BYTES..end.div_ceil(PAGE_BYTES))
+                .all(|page| self.is_present(slot, page)) =>
+            {
+                Ok(self.layout.slot(slot))
+            }
+            _ => Err(Error::ReadOnly),
+        }
+    }
+
+    /// Whether somebody reads the file where it lies, whose memory must stay then.
+    pub(crate) fn is_lent(&self, inode: u64, inode_at: u64) -> bool {
+        let Some(stubs) = &self.stubs else {
+            return false;
+        };
+        if self.memory.load(inode_at + attribute::HAS_STUB) == 0 {
+            return false;
+        }
+        let node = crate::inode::Node {
+            inode,
+            generation: self.memory.load(inode_at + attribute::GENERATION),
+        };
+        match stubs.open_existing(&StubName::new(node, false), false, true) {
+            Ok(stub) => is_lent(stub.as_raw_fd(), self.layout.description_count).unwrap_or(true),
+            Err(error) => error.raw_os_error() != Some(libc::ENOENT),
+        }
+    }
+}
+
+impl Lent<'_> {
+    /// The bytes. Others may change them at any time.
+    #[must_use]
+    pub fn bytes(&self) -> &[AtomicU8] {
+        // SAFETY: inside the mapping, which outlives the attachment's borrow; the pages stay by the lock on the stub.
+        // Atomic bytes may change while they are looked at.
+        unsafe { std::slice::from_raw_parts(self.start, self.length) }
+    }
+
+    /// Waits until nobody writes the file, and notes that moment.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] when the file stays as one that is being written, and nobody does.
+    pub fn moment(&self) -> Result<Moment> {
+        let region = self.attachment.region();
+        let at = self.inode_at + attribute::SEQUENCE;
+        region.consistent(self.inode_at, || Ok(Moment(region.memory.load(at))))
+    }
+
+    /// Whether nobody has written the file since: then all that was read meanwhile is of that moment. Writers that have
+    /// the file mapped are not seen.
+    #[must_use]
+    pub fn is_still(&self, moment: Moment) -> bool {
+        fence(Ordering::Acquire);
+        let region = self.attachment.region();
+        region.memory.load(self.inode_at + attribute::SEQUENCE) == moment.0
+    }
+
+    /// The descriptor that keeps it; it is closed when this is dropped.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.stub.as_ref().map(AsRawFd::as_raw_fd)
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        // A child may have the descriptor too; a sweep frees the description when the last has closed it.
+        drop(self.stub.take());
+        // A deleted file that cannot be given back now is by the next sweep.
+        let _ = self.attachment.closed(&self.opened);
+    }
+}
