@@ -1,9 +1,9 @@
 //! Lending: a range of a file where it lies, to be read without a copy until it is given back.
 //!
-//! What is lent stays where it is: the file has a slot and keeps it, and a lock on a byte of its stub tells whoever makes
-//! the file shorter, or deletes it, that its memory is still read. The kernel gives the lock back whoever dies. What the
-//! bytes are is another matter: others may write them at any time. A reader who needs bytes of one moment looks at the
-//! file's sequence number before and after.
+//! What is lent stays where it is: the file has a slot and keeps it, and a lock on a byte of its stub tells whoever
+//! makes the file shorter, or deletes it, that its memory is still read. The kernel gives the lock back whoever dies.
+//! What the bytes are is another matter: others may write them at any time. A reader who needs bytes of one moment
+//! looks at the file's sequence number before and after.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering, fence};
@@ -39,9 +39,9 @@ unsafe impl Sync for Lent<'_> {}
 pub struct Moment(u64);
 
 impl Attachment {
-    /// Lends bytes `offset` to `offset + length` of a file, or as many of them as it has. It takes the file a slot of its
-    /// own, at least one page of 2 MiB, which it keeps; where the region cannot be changed, the file must have been mapped
-    /// or lent before by somebody who could.
+    /// Lends bytes `offset` to `offset + length` of a file, or as many of them as it has. It takes the file a slot of
+    /// its own, at least one page of 2 MiB, which it keeps; where the region cannot be changed, the file must have
+    /// been mapped or lent before by somebody who could.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsADirectory`], [`Error::Full`], [`Error::ReadOnly`] where it must be changed and

@@ -13,7 +13,8 @@
 //! **Files:** `layout.rs` where what lies, `memory.rs` the mapping, `region.rs` making and opening, `lane.rs` who
 //! writes and what becomes of the dead, `words.rs` changes of tables, `space.rs` pages, pieces and slots, `inode.rs`
 //! and `names.rs` the tables, `bytes.rs` reading and writing, `room.rs` the memory of a file, `notes.rs` who reads,
-//! `stream.rs` special stores, `writer.rs` the calls on names, `error.rs` errors, `checkpoint/` what survives the power.
+//! `stream.rs` special stores, `writer.rs` the calls on names, `error.rs` errors, `checkpoint/` what survives the
+//! power.
 
 mod attach;
 mod bytes;
@@ -31,6 +32,7 @@ mod open;
 mod open_tests;
 mod path;
 mod region;
+mod resident;
 mod room;
 mod space;
 mod stream;

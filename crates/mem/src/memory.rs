@@ -105,6 +105,25 @@ impl Memory {
         self.base.as_ptr().wrapping_add(at as usize)
     }
 
+    /// Keeps pages in memory. They are there, and stay until this is done: others would be made.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn lock_pages(&self, at: u64, pages: u64) -> std::io::Result<()> {
+        let bytes = pages * PAGE_BYTES;
+        self.check_range(at, bytes);
+        // SAFETY: inside the mapping, by the line above; locking changes no byte.
+        let locked = unsafe {
+            let start = self.base.as_ptr().add(at as usize).cast();
+            libc::mlock(start, bytes as usize)
+        };
+        if locked == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
+    }
+
     /// Address space that it takes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes

@@ -499,3 +499,49 @@ fn what_is_lent_stays_and_tells_of_writers() {
     assert_eq!(scratch.stubs(), 0);
     assert!(here.lend(&made, 0, 10).is_err());
 }
+
+#[test]
+fn memory_on_tmpfs_is_locked_and_nothing_is_made() {
+    let folder = std::path::Path::new("/dev/shm");
+    if !folder.is_dir() {
+        println!("skipped: no tmpfs at /dev/shm");
+        return;
+    }
+    let path = folder.join(format!("keel-mem-resident-{}", std::process::id()));
+    let options = RegionOptions {
+        capacity_bytes: 32 << 20,
+        files_max: Some(500),
+        lanes: 8,
+    };
+    let region = Region::create(&path, &options, &DIRECTORY).unwrap();
+    let writer = region.writer().unwrap();
+    let made = writer.create(ROOT_INODE, b"file", &FILE).unwrap();
+    writer
+        .write(made.inode, made.generation, 5 << 20, &[1; 3 << 20], 2)
+        .unwrap();
+    use std::os::unix::fs::MetadataExt;
+    let blocks = || std::fs::metadata(&path).unwrap().blocks();
+    let before = blocks();
+    let locked = || {
+        let text = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = text.lines().find(|line| line.starts_with("VmLck")).unwrap();
+        line.split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let kept = writer.keep_resident();
+    let is_kept = kept.is_ok();
+    let (locked_kib, after) = (locked(), blocks());
+    drop(writer);
+    drop(region);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::remove_dir_all(path.with_extension("stubs")).unwrap();
+    if !is_kept {
+        println!("skipped: this process may not lock so much memory ({kept:?})");
+        return;
+    }
+    assert_eq!(after, before, "memory was made");
+    assert!(locked_kib >= 32 << 10, "{locked_kib} KiB locked");
+}
