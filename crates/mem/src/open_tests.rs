@@ -545,3 +545,101 @@ fn memory_on_tmpfs_is_locked_and_nothing_is_made() {
     assert_eq!(after, before, "memory was made");
     assert!(locked_kib >= 32 << 10, "{locked_kib} KiB locked");
 }
+
+/// Opens, deletes, closes and sweeps at the same time, from attachments of their own: the kernel's locks tell them apart
+/// as it does processes.
+#[test]
+fn an_open_file_keeps_its_bytes_whoever_deletes_and_sweeps() {
+    const THREADS: u64 = 4;
+    let scratch = Scratch::new("races");
+    let free = scratch.attach().region().free_bytes();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let scratch = &scratch;
+            scope.spawn(move || open_and_delete(scratch, thread));
+        }
+        let scratch = &scratch;
+        scope.spawn(move || {
+            let here = scratch.attach();
+            for _ in 0..1500 {
+                here.sweep().unwrap();
+            }
+        });
+    });
+    let here = scratch.attach();
+    let writer = here.writer().unwrap();
+    for entry in writer.list(ROOT_INODE, 0, 100).unwrap() {
+        writer.remove(ROOT_INODE, &entry.name, 9).unwrap();
+    }
+    here.sweep().unwrap();
+    assert_eq!((here.region().inodes(), here.region().orphans()), (1, 0));
+    // A page may have stayed with a size of pieces.
+    assert!(free - here.region().free_bytes() <= 2 * crate::PAGE_BYTES);
+}
+
+fn open_and_delete(scratch: &Scratch, thread: u64) {
+    let here = scratch.attach();
+    let mut random = base::sim::Random::new(thread);
+    let mut held: Vec<(OwnedFd, crate::Opened)> = Vec::new();
+    let name = |random: &mut base::sim::Random| format!("{}", random.below(6)).into_bytes();
+    // What a file holds follows from its generation, which no other file ever has.
+    let content = |generation: u64| vec![generation as u8; 700 + generation as usize % 3000];
+    for _ in 0..10_000 {
+        let writer = here.writer().unwrap();
+        match random.below(8) {
+            0 | 1 => {
+                let temporary = format!("t{thread}");
+                match writer.create(ROOT_INODE, temporary.as_bytes(), &FILE) {
+                    Ok(made) => {
+                        let bytes = content(made.generation);
+                        writer
+                            .write(made.inode, made.generation, 0, &bytes, 2)
+                            .unwrap();
+                        let to = name(&mut random);
+                        writer
+                            .rename((ROOT_INODE, temporary.as_bytes()), (ROOT_INODE, &to), 3)
+                            .unwrap();
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            2 => match writer.remove(ROOT_INODE, &name(&mut random), 4) {
+                Ok(()) | Err(Error::NotFound) => {}
+                Err(error) => panic!("{error}"),
+            },
+            3..=5 if held.len() < 20 => {
+                let found = match here.look_up(ROOT_INODE, &name(&mut random)) {
+                    Ok(found) => found,
+                    Err(Error::NotFound) => continue,
+                    Err(error) => panic!("{error}"),
+                };
+                match here.open_description(&found, libc::O_RDONLY | libc::O_CLOEXEC) {
+                    Ok((descriptor, opened)) => held.push((own(descriptor), opened)),
+                    Err(Error::NotFound) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            6 if !held.is_empty() => {
+                let (descriptor, opened) = held.swap_remove(random.index(held.len()));
+                if random.below(2) == 0 {
+                    here.closing(&opened);
+                }
+                drop(descriptor);
+                here.closed(&opened).unwrap();
+            }
+            _ => {
+                for (descriptor, opened) in &held {
+                    use std::os::fd::AsRawFd;
+                    let mut bytes = [0; 4000];
+                    let count = here.read_at(opened, 0, &mut bytes).unwrap();
+                    assert_eq!(bytes[..count], content(opened.node.generation)[..]);
+                    assert_eq!(here.description_of(descriptor.as_raw_fd()), Some(*opened));
+                }
+            }
+        }
+    }
+    for (descriptor, opened) in held {
+        drop(descriptor);
+        here.closed(&opened).unwrap();
+    }
+}
