@@ -546,8 +546,8 @@ fn memory_on_tmpfs_is_locked_and_nothing_is_made() {
     assert!(locked_kib >= 32 << 10, "{locked_kib} KiB locked");
 }
 
-/// Opens, deletes, closes and sweeps at the same time, from attachments of their own: the kernel's locks tell them apart
-/// as it does processes.
+/// Opens, deletes, closes and sweeps at the same time, from attachments of their own: the kernel's locks tell them
+/// apart as it does processes.
 #[test]
 fn an_open_file_keeps_its_bytes_whoever_deletes_and_sweeps() {
     const THREADS: u64 = 4;
