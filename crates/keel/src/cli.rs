@@ -6,6 +6,10 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+mod mem;
+
+pub(crate) use mem::{MemArgs, MemCommand, RunArgs as MemRunArgs};
+
 /// Names and examples stand in the help because people copy them.
 #[derive(Debug, Parser)]
 #[command(
@@ -42,6 +46,8 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// Work on a flash store in an image file or on a block device
     Flash(FlashArgs),
+    /// Work on a region: files in memory that programs share
+    Mem(MemArgs),
     /// Measure: `keel bench flash`; runs the program keel-bench
     #[command(
         disable_help_flag = true,

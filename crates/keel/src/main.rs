@@ -1,7 +1,7 @@
 //! `keel`: the one binary of Evenkeel.
 //!
 //! **Holds:** the command line ([`cli`]), how commands fail and print, and the wiring of the rooms for each
-//! command: the node (`keel run`) and those who ask it, `keel flash`, `keel demo`.
+//! command: the node (`keel run`) and those who ask it, `keel flash`, `keel mem`, `keel demo`.
 //!
 //! **Must not know:** the algorithms of a room; it calls them. (The analysis of the demo's burning building is the
 //! demo's own, an example of a program that uses the database.)
@@ -15,7 +15,8 @@
 //! `random.rs`, `lasting.rs` whether a file outlives a reboot, `mounting.rs` what mounts have in common,
 //! `time_text.rs` times as people write them, `device.rs` a device that can be counted from outside,
 //! `node/` the node (`NODE.md` specifies its socket), `client/` the commands that talk to it, `config/` its
-//! configuration, `status/` what it says about itself, `flash_cmd/` the commands on stores, `bench_cmd.rs`,
+//! configuration, `status/` what it says about itself, `flash_cmd/` the commands on stores, `mem_cmd/` those on
+//! regions, `bench_cmd.rs`,
 //! `demo/` the demo: `mod.rs` from arguments to exit status, `run.rs` the run and its comparison, `supervisor.rs`
 //! start, kill and restart of the child, `writer.rs` the child process, `protocol.rs` what both say, `recorder.rs`
 //! the parent's record, `place.rs` where the store lies, `building.rs` and `analysis.rs` the task, `state.rs` one
@@ -30,6 +31,7 @@ mod device;
 mod error;
 mod flash_cmd;
 mod lasting;
+mod mem_cmd;
 mod mounting;
 mod node;
 mod output;
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         cli::Command::Client(command) => client::run(&command),
         cli::Command::Config(arguments) => config_command(&arguments.command),
         cli::Command::Flash(arguments) => flash_cmd::run(&arguments.command),
+        cli::Command::Mem(arguments) => mem_cmd::run(&arguments.command),
         cli::Command::Bench { arguments } => bench_cmd::run(&arguments),
         cli::Command::DemoWriter { image, orphan_dir } => {
             demo::writer::run(&image, orphan_dir.as_deref())

@@ -46,7 +46,7 @@ pub use attach::{Attachment, Borrowed};
 pub use bytes::At;
 pub use error::{Error, Result};
 pub use inode::{Attributes, NewInode, Node, ROOT_INODE};
-pub use layout::{Layout, PAGE_BYTES, RegionOptions};
+pub use layout::{Layout, NAME_BYTES_MAX, PAGE_BYTES, RegionOptions};
 pub use lend::{Lent, Moment};
 pub use names::Entry;
 pub use open::{Opened, Swept};

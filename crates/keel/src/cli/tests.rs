@@ -3,16 +3,18 @@
 use super::*;
 
 #[test]
-fn every_command_on_stores_has_an_example() {
+fn every_command_on_stores_and_regions_has_an_example() {
     let program = Cli::command();
-    let flash = program.find_subcommand("flash").unwrap();
-    for command in flash.get_subcommands() {
-        let help = command.get_after_help().map(ToString::to_string);
-        let example = format!("keel flash {} ", command.get_name());
-        assert!(
-            help.is_some_and(|help| help.contains(&example)),
-            "{example}has none"
-        );
+    for room in ["flash", "mem"] {
+        let commands = program.find_subcommand(room).unwrap();
+        for command in commands.get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string);
+            let example = format!("keel {room} {} ", command.get_name());
+            assert!(
+                help.is_some_and(|help| help.contains(&example)),
+                "{example}has none"
+            );
+        }
     }
 }
 
@@ -61,6 +63,7 @@ fn what_was_meant_is_suggested() {
         ("keel statsu", "`keel status`"),
         ("keel histroy a", "`keel history`"),
         ("keel flash fromat x", "`keel flash format`"),
+        ("keel mem craete x", "`keel mem create`"),
         ("keel config exmaple", "`keel config example`"),
         ("keel get a --jsno", "`--json`"),
     ] {

@@ -68,23 +68,23 @@ extern "C" fn carry_out(signal: c_int) {
 }
 
 /// While this is alive, a signal ends the command. Afterwards it is only noted, for the command is about to end.
-pub(super) struct Interruption(());
+pub(crate) struct Interruption(());
 
 impl Interruption {
     /// Nothing is to be put back; `left` says what is there then, or what to do.
-    pub(super) fn heed(thing: impl std::fmt::Display, left: &str) -> Self {
+    pub(crate) fn heed(thing: impl std::fmt::Display, left: &str) -> Self {
         Self::plan(Undo::Nothing, thing, left)
     }
 
     /// The file at this path, which this command has made, goes.
-    pub(super) fn remove(image: &Path) -> Self {
+    pub(crate) fn remove(image: &Path) -> Self {
         let path = CString::new(image.as_os_str().as_bytes());
         let undo = path.map_or(Undo::Nothing, Undo::Remove);
         Self::plan(undo, image.display(), "nothing was made")
     }
 
     /// The file gets back the length `bytes`. `file` stays open until the end of the process.
-    pub(super) fn cut_back(image: &Path, file: File, bytes: u64, left: &str) -> Self {
+    pub(crate) fn cut_back(image: &Path, file: File, bytes: u64, left: &str) -> Self {
         // No file is longer than this type can say.
         let undo = Undo::CutBack(file.into_raw_fd(), bytes as off_t);
         Self::plan(undo, image.display(), left)

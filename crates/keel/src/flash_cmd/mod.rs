@@ -5,7 +5,7 @@ mod files;
 mod get;
 mod grow;
 mod holder;
-mod interruption;
+pub(crate) mod interruption;
 mod make;
 mod mount;
 mod observed;
@@ -397,7 +397,7 @@ fn name_text(name: &OsStr) -> Result<&str, CliError> {
 }
 
 /// A name for people: what would steer their terminal is escaped, and so is the backslash of the escapes.
-fn shown_name(name: &str) -> String {
+pub(crate) fn shown_name(name: &str) -> String {
     let quotes = ['\'', '"'];
     // Quotes steer nothing, but Rust would escape them.
     let escaped = |piece: &str| {

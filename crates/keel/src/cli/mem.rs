@@ -1,0 +1,152 @@
+//! The commands on regions.
+
+use super::{permission_bits, size};
+use clap::{Args, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel mem create /dev/hugepages/plant --size 1G\n  \
+    keel mem run /dev/hugepages/plant --at /keel -- sh -c 'date > /keel/now; cat /keel/now'\n  \
+    keel mem mount /dev/hugepages/plant /mnt/plant\n  \
+    keel mem ls /dev/hugepages/plant -l\n\n\
+    REGION is a file on hugetlbfs (fastest), tmpfs or, slower, any file system. Everybody who may write to that file\n\
+    may do anything to the region: give one to programs that trust each other. docs/mem.md says more.")]
+pub(crate) struct MemArgs {
+    #[command(subcommand)]
+    pub(crate) command: MemCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MemCommand {
+    /// Make an empty region, and take all of its memory now
+    #[command(after_help = "Examples:\n  \
+        keel mem create /dev/hugepages/plant --size 1G\n  \
+        keel mem create /dev/shm/plant --size 256M --files 10000 --mode 660\n\n\
+        Huge pages are the fastest: `sysctl vm.nr_hugepages=N` gives N of 2 MiB each, best right after the boot, and\n\
+        /dev/hugepages or `mount -t hugetlbfs none DIR` is where they are used. Next comes tmpfs mounted with\n\
+        huge=always.")]
+    Create {
+        /// File to make; its folder decides what the region's memory is
+        region: PathBuf,
+        /// Memory that the region takes, in bytes or with K, M, G or T, rounded down to whole 2 MiB
+        #[arg(long, value_parser = size)]
+        size: u64,
+        /// Files and directories that it can hold, from 16 to 16777216 [default: one for each 32 KiB]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(16..=1 << 24))]
+        files: Option<u64>,
+        /// Threads that can write at the same time, in all programs together
+        #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=4096))]
+        lanes: u32,
+        /// Permission bits of the region, octal: who may read or write it may read or write all that is in it
+        #[arg(long, value_name = "BITS", default_value = "600", value_parser = permission_bits)]
+        mode: u16,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a program that finds the region's files at a path, without the kernel in between
+    Run(RunArgs),
+    /// Use the region as a directory, from any program
+    #[command(after_help = "Examples:\n  \
+        keel mem mount /dev/hugepages/plant /mnt/plant\n  \
+        keel mem mount /dev/hugepages/plant /mnt/plant --read-only --allow-other\n\n\
+        Runs until `umount DIR`, Ctrl-C or SIGTERM. It shows the same files as `keel mem run`, at the same time, and\n\
+        is for programs that this cannot serve: static ones, Go, setuid. Every call goes through the kernel twice,\n\
+        so it is slower. What programs can do there stands in docs/semantics-mem-mount.md.")]
+    Mount {
+        /// File of the region
+        region: PathBuf,
+        /// Empty directory to show it in
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        /// Change nothing; the region is not even opened for writing
+        #[arg(long)]
+        read_only: bool,
+        /// Let other users in, as the permission bits say
+        #[arg(long)]
+        allow_other: bool,
+    },
+    /// List a directory of the region
+    #[command(after_help = "Examples:\n  \
+        keel mem ls /dev/hugepages/plant\n  \
+        keel mem ls /dev/hugepages/plant logs -l\n  \
+        keel mem ls /dev/hugepages/plant --json | jq -r '.[].name'")]
+    Ls {
+        /// File of the region
+        region: PathBuf,
+        /// Directory or file in it
+        #[arg(default_value = "/")]
+        path: PathBuf,
+        /// Also type and permissions, names, owner, size and time
+        #[arg(short, long)]
+        long: bool,
+        /// One JSON array
+        #[arg(long, conflicts_with = "long")]
+        json: bool,
+    },
+    /// Figures of the region, or of one file
+    #[command(after_help = "Examples:\n  \
+        keel mem stat /dev/hugepages/plant\n  \
+        keel mem stat /dev/hugepages/plant logs/today --json")]
+    Stat {
+        /// File of the region
+        region: PathBuf,
+        /// File or directory in it
+        path: Option<PathBuf>,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel mem run /dev/hugepages/plant --at /keel -- python3 collect.py /keel/readings\n  \
+    keel mem run /dev/hugepages/plant --at /keel -- sh -c 'cp -r data /keel/; sqlite3 /keel/data/plant.db .dump'\n  \
+    keel mem run /dev/hugepages/plant --at /keel --mode posix -- gzip -k /keel/log\n\n\
+    The program, and all that it starts, finds the region's files below --at; every other path is the kernel's. It\n\
+    must be linked dynamically with the C library of this system: for static programs, Go and setuid there is\n\
+    `keel mem mount`. Signals are passed on. The exit status is that of the program: 128 and the number of the\n\
+    signal if one ended it, 127 if it was not found, 126 if it could not be started.")]
+pub(crate) struct RunArgs {
+    /// File of the region
+    pub(crate) region: PathBuf,
+    /// Path that the program finds the region at; nothing needs to be there
+    #[arg(long, value_name = "PATH")]
+    pub(crate) at: PathBuf,
+    /// What the death of a writer may leave
+    #[arg(long, value_enum, default_value_t = Mode::Sync)]
+    pub(crate) mode: Mode,
+    /// Fail if the program does not use the region's library, instead of a warning
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Program and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "COMMAND"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What a write is when its writer dies in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Names, sizes and space are whole; of the bytes of a write any part may be there
+    Posix,
+    /// A write of up to 16 KiB is there or not, as a whole
+    Sync,
+}
+
+impl Mode {
+    /// As the library is told.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Posix => "posix",
+            Self::Sync => "sync",
+        }
+    }
+}

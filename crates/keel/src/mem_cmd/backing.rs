@@ -1,0 +1,276 @@
+//! What the memory of a region at a path is, or would be, and how much of it there is.
+
+use crate::error::CliError;
+use crate::progress::bytes_text;
+use mem::{Backing, PAGE_BYTES};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The file systems that this process sees, one a line.
+const TABLE: &str = "/proc/self/mountinfo";
+
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// A folder's file system, as far as regions care.
+pub(super) struct Ground {
+    pub(super) backing: Backing,
+    /// Of tmpfs: what its mount says of huge pages, such as `always`; none if nothing.
+    huge: Option<String>,
+    /// Where it is mounted.
+    point: PathBuf,
+    free_bytes: u64,
+    block_bytes: u64,
+}
+
+impl Ground {
+    /// The file system that a file at `path` lies on, or would.
+    pub(super) fn of(path: &Path) -> Result<Self, CliError> {
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let failed = |error: std::io::Error| CliError::io(folder.display(), &error);
+        let device = std::fs::metadata(folder).map_err(failed)?.dev();
+        let found = statfs(folder).map_err(failed)?;
+        let (point, huge) = mount_of(device).unwrap_or_default();
+        Ok(Self {
+            // Signed on some systems, unsigned on others, and of 32 bits on a few; the numbers have 32 bits.
+            backing: match found.f_type as u64 & 0xffff_ffff {
+                HUGETLBFS_MAGIC => Backing::HugePages,
+                TMPFS_MAGIC => Backing::SharedMemory,
+                _ => Backing::File,
+            },
+            huge,
+            point,
+            // hugetlbfs counts nothing where its mount sets no limit.
+            free_bytes: match found.f_blocks {
+                0 => u64::MAX,
+                _ => found.f_bavail.saturating_mul(found.f_bsize as u64),
+            },
+            block_bytes: found.f_bsize as u64,
+        })
+    }
+
+    /// Its name in `--json`.
+    pub(super) fn name(&self) -> &'static str {
+        match self.backing {
+            Backing::HugePages => "hugetlbfs",
+            Backing::SharedMemory => "tmpfs",
+            Backing::File => "file",
+        }
+    }
+
+    /// Whether its pages are, or may be, huge ones.
+    pub(super) fn has_huge_pages(&self) -> bool {
+        match self.backing {
+            Backing::HugePages => true,
+            Backing::SharedMemory => matches!(self.huge.as_deref(), Some("always" | "within_size")),
+            Backing::File => false,
+        }
+    }
+
+    /// What it is and what that means.
+    pub(super) fn meaning(&self) -> String {
+        let point = self.point.display();
+        match self.backing {
+            Backing::HugePages => {
+                "huge pages of 2 MiB (hugetlbfs), the fastest; never swapped, gone at the next boot"
+                    .to_owned()
+            }
+            Backing::SharedMemory if self.has_huge_pages() => {
+                "tmpfs with huge pages where the kernel finds some; gone at the next boot"
+                    .to_owned()
+            }
+            Backing::SharedMemory => format!(
+                "tmpfs with pages of 4 KiB; faster after `mount -o remount,huge=always {point}` or on hugetlbfs; gone \
+                 at the next boot"
+            ),
+            Backing::File => format!(
+                "a file on {point}: the kernel writes it back to the disk below when it likes, so it is slower and a \
+                 power cut may leave any mixture"
+            ),
+        }
+    }
+
+    /// Whether `bytes` of memory can be had there, in words if not.
+    pub(super) fn require(&self, region: &Path, bytes: u64) -> Result<(), CliError> {
+        let shown = region.display();
+        if self.backing == Backing::HugePages {
+            return self.require_huge_pages(region, bytes);
+        }
+        if self.free_bytes >= bytes {
+            return Ok(());
+        }
+        let (free, wanted) = (bytes_text(self.free_bytes), bytes_text(bytes));
+        let point = self.point.display();
+        let wrong = format!("{wanted} are more than the {free} that {point} has free");
+        Err(CliError::failure(
+            shown,
+            wrong,
+            match self.backing {
+                Backing::SharedMemory => format!(
+                    "choose a smaller --size, or let it have more memory: `mount -o remount,size=… {point}`"
+                ),
+                _ => "choose a smaller --size, or free some space".to_owned(),
+            },
+        ))
+    }
+
+    fn require_huge_pages(&self, region: &Path, bytes: u64) -> Result<(), CliError> {
+        let shown = region.display();
+        if self.block_bytes != PAGE_BYTES {
+            return Err(CliError::failure(
+                shown,
+                format!(
+                    "the huge pages there have {}, a region needs those of {}",
+                    bytes_text(self.block_bytes),
+                    bytes_text(PAGE_BYTES)
+                ),
+                "use a folder with them: `mount -t hugetlbfs -o pagesize=2M none DIR`",
+            ));
+        }
+        let wanted = bytes / PAGE_BYTES;
+        // What the machine has; the mount may have a limit of its own, which `free_bytes` says.
+        let pages = huge_pages();
+        let free = pages.free.saturating_sub(pages.reserved);
+        if free < wanted {
+            return Err(CliError::failure(
+                shown,
+                format!(
+                    "not enough huge pages: {wanted} are needed, {free} of {} are free, {} missing",
+                    pages.total,
+                    wanted - free
+                ),
+                format!(
+                    "`sysctl vm.nr_hugepages={}`, or a smaller --size",
+                    pages.total + wanted - free
+                ),
+            ));
+        }
+        if self.free_bytes < bytes {
+            let point = self.point.display();
+            return Err(CliError::failure(
+                shown,
+                format!(
+                    "the mount {point} lets only {} more be used",
+                    bytes_text(self.free_bytes)
+                ),
+                format!(
+                    "choose a smaller --size, or mount it with more: `mount -o remount,size=… {point}`"
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Huge pages of the default size.
+struct HugePages {
+    total: u64,
+    free: u64,
+    reserved: u64,
+}
+
+fn huge_pages() -> HugePages {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let number = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.trim_start_matches(':').trim().parse().ok())
+            .unwrap_or(0)
+    };
+    HugePages {
+        total: number("HugePages_Total"),
+        free: number("HugePages_Free"),
+        reserved: number("HugePages_Rsvd"),
+    }
+}
+
+fn statfs(folder: &Path) -> std::io::Result<libc::statfs64> {
+    let path = CString::new(folder.as_os_str().as_bytes())?;
+    // SAFETY: all zero is a valid value of this plain structure.
+    let mut found: libc::statfs64 = unsafe { std::mem::zeroed() };
+    // SAFETY: a C string and a structure that live as long as the call.
+    if unsafe { libc::statfs64(path.as_ptr(), &raw mut found) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(found)
+}
+
+/// Where a device is mounted, and what its options say of huge pages.
+fn mount_of(device: u64) -> Option<(PathBuf, Option<String>)> {
+    let table = std::fs::read_to_string(TABLE).ok()?;
+    let number = format!("{}:{}", libc::major(device), libc::minor(device));
+    let mut found = None;
+    for line in table.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        if fields.get(2) != Some(&number.as_str()) {
+            continue;
+        }
+        let options = fields.last().copied().unwrap_or_default();
+        let huge = options
+            .split(',')
+            .find_map(|option| option.strip_prefix("huge="));
+        // Of several mounts the one of the whole file system, not of a part of it.
+        if found.is_none() || fields.get(3) == Some(&"/") {
+            found = Some((
+                PathBuf::from(fields.get(4).copied().unwrap_or_default()),
+                huge.map(str::to_owned),
+            ));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ground(backing: Backing, free_bytes: u64, block_bytes: u64) -> Ground {
+        Ground {
+            backing,
+            huge: None,
+            point: "/there".into(),
+            free_bytes,
+            block_bytes,
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_its_remedy() {
+        let said = |ground: &Ground, bytes| {
+            let error = ground.require(Path::new("r"), bytes).unwrap_err();
+            error.to_string()
+        };
+        let pages = huge_pages();
+        let free = pages.free.saturating_sub(pages.reserved);
+        let text = said(
+            &ground(Backing::HugePages, u64::MAX, PAGE_BYTES),
+            (free + 3) * PAGE_BYTES,
+        );
+        let remedy = format!("vm.nr_hugepages={}`", pages.total + 3);
+        assert!(text.contains(&remedy), "{text}");
+        assert!(text.contains(", 3 missing"), "{text}");
+        let text = said(&ground(Backing::HugePages, u64::MAX, 1 << 30), 1 << 30);
+        assert!(text.contains("1.0 GiB"), "{text}");
+        let text = said(&ground(Backing::SharedMemory, 1 << 20, 4096), 16 << 20);
+        assert!(
+            text.contains("remount,size=") && text.contains("1.0 MiB"),
+            "{text}"
+        );
+        let text = said(&ground(Backing::File, 0, 4096), 16 << 20);
+        assert!(text.ends_with("free some space"), "{text}");
+        let enough = ground(Backing::File, 16 << 20, 4096).require(Path::new("r"), 16 << 20);
+        assert!(enough.is_ok());
+    }
+
+    #[test]
+    fn a_folder_says_what_it_is() {
+        let ground = Ground::of(Path::new("/proc/region")).unwrap();
+        assert_eq!(ground.backing, Backing::File);
+        assert_eq!(ground.point, Path::new("/proc"));
+        assert!(Ground::of(Path::new("/nosuch/region")).is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! `keel mem create`.
+
+use super::backing::Ground;
+use super::region_error;
+use crate::error::CliError;
+use crate::flash_cmd::interruption::Interruption;
+use crate::output::Output;
+use crate::progress::{Progress, bytes_text};
+use mem::{NewInode, PAGE_BYTES, Region, RegionOptions};
+use serde_json::json;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// What is to be made.
+pub(super) struct Wanted {
+    pub(super) size: u64,
+    pub(super) files: Option<u64>,
+    pub(super) lanes: u32,
+    pub(super) mode: u16,
+}
+
+pub(super) fn create(region: &Path, wanted: &Wanted, as_json: bool) -> Result<u8, CliError> {
+    let options = RegionOptions {
+        capacity_bytes: wanted.size / PAGE_BYTES * PAGE_BYTES,
+        files_max: wanted.files,
+        lanes: wanted.lanes,
+    };
+    // What no region can be is said before anything is looked for.
+    let layout =
+        mem::Layout::new(&options).map_err(|error| CliError::usage("--size", error, ""))?;
+    if region.symlink_metadata().is_ok() {
+        return Err(CliError::failure(
+            region.display(),
+            "exists already",
+            "choose another path, or remove it first if nobody uses it",
+        ));
+    }
+    let ground = Ground::of(region)?;
+    ground.require(region, layout.capacity_bytes)?;
+    let interruption = Interruption::remove(region);
+    let progress = Progress::start(format!("taking memory for {}", region.display()));
+    let (user, group) = base::mount::effective_ids();
+    let root = NewInode {
+        mode: libc::S_IFDIR | 0o755,
+        user,
+        group,
+        now_ns: mem::now_ns(),
+    };
+    let made = Region::create(region, &options, &root);
+    drop(progress);
+    let made = made.map_err(|error| region_error(region, &error))?;
+    let permissions = std::fs::Permissions::from_mode(wanted.mode.into());
+    std::fs::set_permissions(region, permissions)
+        .map_err(|error| CliError::io(region.display(), &error))?;
+    drop(interruption);
+    let mut out = Output::new();
+    if as_json {
+        out.json(&json!({
+            "region": region.display().to_string(),
+            "capacity_bytes": layout.capacity_bytes,
+            "free_bytes": made.free_bytes(),
+            "files_max": layout.inode_count - 2,
+            "lanes": layout.lane_count,
+            "backing": ground.name(),
+            "huge_pages": ground.has_huge_pages(),
+            "format": mem::FORMAT_VERSION,
+        }))?;
+    } else {
+        out.line(format_args!(
+            "{}: an empty region of {}, all of it taken: {} for files, the rest for tables for {} files and {} writers",
+            region.display(),
+            bytes_text(layout.capacity_bytes),
+            bytes_text(made.free_bytes()),
+            layout.inode_count - 2,
+            layout.lane_count
+        ))?;
+        out.line(format_args!("memory: {}", ground.meaning()))?;
+    }
+    out.flush()?;
+    Ok(0)
+}

@@ -1,0 +1,144 @@
+//! `keel mem mount`: a region as a directory, until it is unmounted or told to stop.
+
+use super::region_error;
+use crate::error::CliError;
+use crate::mounting::{self, Stops, unmount_command};
+use crate::output::Output;
+use crate::progress::bytes_text;
+use mem::{Attachment, Swept};
+use mem_mount::{MountError, MountOptions};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Time between two looks whether clearing up fails.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Runs until the end of the mount.
+pub(super) fn mount(
+    region: &Path,
+    directory: &Path,
+    is_read_only: bool,
+    allows_other_users: bool,
+) -> Result<u8, CliError> {
+    let wrong = |error: MountError| match &error {
+        MountError::Mount(error) => mounting::mount_error(directory, error),
+        MountError::Region(error) => region_error(region, error),
+        _ => CliError::failure(directory.display(), &error, ""),
+    };
+    // First what costs nothing: a mistyped directory should not open the region.
+    base::mount::check_directory(directory).map_err(|error| wrong(error.into()))?;
+    let shown_at = directory
+        .canonicalize()
+        .map_err(|error| CliError::io(directory.display(), &error))?;
+    let attachment = Attachment::open(region, shown_at.as_os_str().as_bytes(), !is_read_only)
+        .map_err(|error| region_error(region, &error))?;
+    let (files, free_bytes) = (
+        attachment.region().inodes(),
+        attachment.region().free_bytes(),
+    );
+    raise_limit_of_descriptors();
+    let options = MountOptions {
+        source: region.display().to_string(),
+        allows_other_users,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::io("signals", &error))?;
+    runtime.block_on(async {
+        // Signals count from here on: whoever starts this may stop it as soon as it is mounted.
+        let mut stops = Stops::heed()?;
+        let unmounted = Arc::new(Notify::new());
+        let tell = Arc::clone(&unmounted);
+        let mounted = mem_mount::mount(attachment, directory, &options, move || {
+            tell.notify_one();
+        })
+        .map_err(wrong)?;
+        tell_leftovers(region, mounted.leftovers());
+        let mut out = Output::new();
+        let said = out
+            .line(format_args!(
+                "{} is mounted on {}: files {}, free {}{}; `{} {}` or Ctrl-C ends it",
+                region.display(),
+                directory.display(),
+                files,
+                bytes_text(free_bytes),
+                if is_read_only { ", read-only" } else { "" },
+                unmount_command(),
+                directory.display()
+            ))
+            .and_then(|()| out.flush());
+        // A mount whose starter does not listen is a mount all the same.
+        said.ok();
+        let mut ticks = tokio::time::interval(LOOK_INTERVAL);
+        let mut told = None;
+        loop {
+            tokio::select! {
+                () = stops.come() => break,
+                () = unmounted.notified() => break,
+                _ = ticks.tick() => {
+                    let failure = mounted.failure();
+                    if let Some(failure) = failure.as_ref().filter(|_| failure != told) {
+                        eprintln!(
+                            "keel: {}: what dead processes leave cannot be cleared up: {failure}",
+                            region.display()
+                        );
+                    }
+                    told = failure;
+                }
+            }
+        }
+        let ending = mounted.end();
+        if ending.files_open > 0 {
+            eprintln!(
+                "keel: {}: {} open file(s) lost the mount; what they had written is in the region",
+                directory.display(),
+                ending.files_open
+            );
+        }
+        if ending.was_aborted {
+            eprintln!(
+                "keel: {}: the connection to the kernel was aborted; the region is whole, mount it again",
+                directory.display()
+            );
+        }
+        if let Some(place) = ending.left_at {
+            mounting::tell_left(&place);
+        }
+        Ok(u8::from(ending.was_aborted))
+    })
+}
+
+fn tell_leftovers(region: &Path, found: Swept) {
+    let region = region.display();
+    if found.lanes > 0 {
+        eprintln!(
+            "keel: {region}: {} writer(s) had died; what they were doing is finished or undone",
+            found.lanes
+        );
+    }
+    if found.files > 0 {
+        eprintln!(
+            "keel: {region}: {} deleted file(s) given back that dead programs had open",
+            found.files
+        );
+    }
+}
+
+/// Each file that a program opens through the mount takes a descriptor here.
+fn raise_limit_of_descriptors() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a structure that lives as long as the call.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
+        limit.rlim_cur = limit.rlim_max;
+        // With fewer the limit is met earlier, as an error of the program that opens.
+        // SAFETY: as above.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    }
+}

@@ -1,0 +1,352 @@
+//! `keel mem run`: a program with the library of the region preloaded.
+
+use super::program::{self, Unserved};
+use super::region_error;
+use crate::cli::MemRunArgs;
+use crate::error::{CliError, STATUS_FAILURE};
+use mem::Attachment;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// Name of the library, beside this program, or in `../lib/keel`.
+const LIBRARY: &str = "libkeelmem.so";
+
+/// Names where the library is, for whoever has put it elsewhere.
+const LIBRARY_VARIABLE: &str = "KEEL_MEM_LIBRARY";
+
+/// Time between two looks for what dead processes have left.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A program that has not greeted by then does not use the library.
+const GREETING_MAX: Duration = Duration::from_secs(5);
+
+/// The lowest number that the greeting's descriptor may have in the program, which has its own plans for low ones.
+const GREETING_DESCRIPTOR_MIN: libc::c_int = 100;
+
+/// Exit statuses as shells have them.
+const STATUS_NOT_STARTED: u8 = 126;
+const STATUS_NOT_FOUND: u8 = 127;
+const STATUS_SIGNAL: i32 = 128;
+
+/// Signals that are passed on when somebody sends them to this process. Those of the terminal reach the program anyway.
+const PASSED_ON: [libc::c_int; 7] = [
+    libc::SIGTERM,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGHUP,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGWINCH,
+];
+
+pub(super) fn run(arguments: &MemRunArgs) -> Result<u8, CliError> {
+    let region = &arguments.region;
+    let library = library()?;
+    let attachment = attach(region, &arguments.at)?;
+    // Relative paths would mean something else wherever the program goes.
+    let absolute =
+        std::fs::canonicalize(region).map_err(|error| CliError::io(region.display(), &error))?;
+    let (name, rest) = arguments.command.split_first().unwrap_or((
+        // The command line demands one.
+        &arguments.command[0],
+        &[],
+    ));
+    let found = program::find(name);
+    let unserved = found.as_deref().and_then(program::unserved);
+    let mut greeting = Greeting::new(arguments)?;
+    if let Some(unserved) = unserved {
+        greeting.tell_unserved(Some(&unserved))?;
+    }
+    let signals = Signals::block();
+    let mut command = Command::new(name);
+    command
+        .args(rest)
+        .env("LD_PRELOAD", preload(&library))
+        .env("KEEL_MEM_REGION", &absolute)
+        .env("KEEL_MEM_AT", OsStr::from_bytes(attachment.at()))
+        .env("KEEL_MEM_MODE", arguments.mode.text())
+        .env("KEEL_MEM_HANDSHAKE", greeting.descriptor().to_string());
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return not_started(name, &attachment, &error),
+    };
+    greeting.close_own();
+    let status = attend(&mut child, &signals, &attachment, &mut greeting)?;
+    // What it leaves behind is nobody's any more.
+    sweep(&attachment);
+    greeting.end()?;
+    Ok(match status.code() {
+        Some(code) => u8::try_from(code).unwrap_or(STATUS_FAILURE),
+        None => u8::try_from(STATUS_SIGNAL + status.signal().unwrap_or(0)).unwrap_or(u8::MAX),
+    })
+}
+
+fn attach(region: &Path, at: &Path) -> Result<Attachment, CliError> {
+    let at = at.as_os_str().as_bytes();
+    let opened = match Attachment::open(region, at, true) {
+        // Who may only read may still run programs that read.
+        Err(mem::Error::System { source, .. })
+            if matches!(
+                source.raw_os_error(),
+                Some(libc::EACCES | libc::EPERM | libc::EROFS)
+            ) =>
+        {
+            Attachment::open(region, at, false)
+        }
+        other => other,
+    };
+    opened.map_err(|error| match error {
+        mem::Error::Invalid { what } => CliError::usage("--at", what, "such as --at /keel"),
+        other => region_error(region, &other),
+    })
+}
+
+/// Where the library is.
+fn library() -> Result<PathBuf, CliError> {
+    if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
+        let named = PathBuf::from(named);
+        return checked(&named).map_err(|error| {
+            CliError::failure(
+                named.display(),
+                crate::error::describe(&error),
+                format!("{LIBRARY_VARIABLE} must name {LIBRARY}"),
+            )
+        });
+    }
+    let folder = std::env::current_exe()
+        .ok()
+        .and_then(|program| Some(program.parent()?.to_owned()));
+    let beside = folder.map(|folder| {
+        [
+            folder.join(LIBRARY),
+            folder.join("../lib/keel").join(LIBRARY),
+        ]
+    });
+    beside
+        .into_iter()
+        .flatten()
+        .find_map(|path| checked(&path).ok())
+        .ok_or_else(|| {
+            CliError::failure(
+                LIBRARY,
+                "found neither beside this program nor in ../lib/keel",
+                format!("build it with `cargo build --release -p mem-preload`, or name it in {LIBRARY_VARIABLE}"),
+            )
+        })
+}
+
+fn checked(library: &Path) -> io::Result<PathBuf> {
+    let path = library.canonicalize()?;
+    let separates = |byte: &u8| matches!(byte, b' ' | b':' | b'\t' | b'\n');
+    if path.as_os_str().as_bytes().iter().any(separates) {
+        let text = "no library can be preloaded from a path with a space or a colon";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Ok(path)
+}
+
+/// The library, in front of what is to be preloaded anyway.
+fn preload(library: &Path) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    list
+}
+
+fn not_started(name: &OsStr, attachment: &Attachment, error: &io::Error) -> Result<u8, CliError> {
+    let is_inside = attachment.inside(name.as_bytes()).is_some();
+    let failed = if is_inside {
+        CliError::failure(
+            name.display(),
+            "a program in the region cannot be started from there",
+            "start it from a `keel mem mount`, or copy it out",
+        )
+    } else {
+        CliError::io(name.display(), error)
+    };
+    eprintln!("keel: {failed}");
+    Ok(match error.kind() {
+        io::ErrorKind::NotFound => STATUS_NOT_FOUND,
+        _ => STATUS_NOT_STARTED,
+    })
+}
+
+/// Waits for the end of the program; meanwhile passes signals on and clears up behind dead processes.
+fn attend(
+    child: &mut Child,
+    signals: &Signals,
+    attachment: &Attachment,
+    greeting: &mut Greeting,
+) -> Result<ExitStatus, CliError> {
+    let mut next_sweep = Instant::now() + SWEEP_INTERVAL;
+    loop {
+        let waited = child
+            .try_wait()
+            .map_err(|error| CliError::io("the program", &error))?;
+        if let Some(status) = waited {
+            return Ok(status);
+        }
+        let pause = next_sweep.saturating_duration_since(Instant::now());
+        if let Some(signal) = signals.wait(pause) {
+            // SAFETY: plain numbers. The child has not been waited for, so its number is nobody else's.
+            unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+        }
+        if Instant::now() >= next_sweep {
+            next_sweep = Instant::now() + SWEEP_INTERVAL;
+            sweep(attachment);
+            if let Err(error) = greeting.look() {
+                // SAFETY: as above.
+                unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+                child.wait().ok();
+                return Err(error);
+            }
+        }
+    }
+}
+
+fn sweep(attachment: &Attachment) {
+    if attachment.region().is_writable() {
+        // What cannot be cleared up now is tried again by whoever comes next.
+        attachment.sweep().ok();
+    }
+}
+
+/// The library writes one byte when it is loaded. Who does not hear from it would look for files that are not there.
+struct Greeting<'a> {
+    arguments: &'a MemRunArgs,
+    receiver: OwnedFd,
+    sender: Option<OwnedFd>,
+    begun: Instant,
+    is_told: bool,
+    has_come: bool,
+}
+
+impl<'a> Greeting<'a> {
+    fn new(arguments: &'a MemRunArgs) -> Result<Self, CliError> {
+        let failed = || CliError::io("pipe", &io::Error::last_os_error());
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors.
+        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
+            return Err(failed());
+        }
+        // SAFETY: both were opened just now, and nobody else knows them.
+        let (receiver, low) =
+            unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+        // This one the program inherits.
+        // SAFETY: plain numbers.
+        let sender =
+            unsafe { libc::fcntl(low.as_raw_fd(), libc::F_DUPFD, GREETING_DESCRIPTOR_MIN) };
+        if sender < 0 {
+            return Err(failed());
+        }
+        Ok(Self {
+            arguments,
+            receiver,
+            // SAFETY: as above.
+            sender: Some(unsafe { OwnedFd::from_raw_fd(sender) }),
+            begun: Instant::now(),
+            is_told: false,
+            has_come: false,
+        })
+    }
+
+    fn descriptor(&self) -> libc::c_int {
+        self.sender.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    fn close_own(&mut self) {
+        self.sender = None;
+    }
+
+    fn receive(&mut self) {
+        let mut byte = 0_u8;
+        // SAFETY: room for one byte.
+        let count = unsafe { libc::read(self.receiver.as_raw_fd(), (&raw mut byte).cast(), 1) };
+        self.has_come |= count == 1;
+    }
+
+    /// To be called now and then while the program runs.
+    fn look(&mut self) -> Result<(), CliError> {
+        self.receive();
+        if self.has_come || self.is_told || self.begun.elapsed() < GREETING_MAX {
+            return Ok(());
+        }
+        self.tell_unserved(None)
+    }
+
+    /// To be called when the program has ended.
+    fn end(&mut self) -> Result<(), CliError> {
+        self.receive();
+        if self.has_come || self.is_told {
+            return Ok(());
+        }
+        self.tell_unserved(None)
+    }
+
+    /// Says that the program does not find the region's files, and fails where that was asked for.
+    fn tell_unserved(&mut self, why: Option<&Unserved>) -> Result<(), CliError> {
+        self.is_told = true;
+        let program = self.arguments.command.first().cloned().unwrap_or_default();
+        let error = CliError::failure(
+            program.display(),
+            format!(
+                "{}: it does not find the region at {}",
+                why.map_or("did not load the region's library", Unserved::reason),
+                self.arguments.at.display()
+            ),
+            format!(
+                "`keel mem mount {} DIR` shows the same files to every program",
+                self.arguments.region.display()
+            ),
+        );
+        if self.arguments.strict {
+            return Err(error);
+        }
+        eprintln!("keel: {error}");
+        Ok(())
+    }
+}
+
+/// The signals of this process, taken one by one instead of interrupting it.
+struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// From now on they wait. Programs started from here begin without that: the standard library sees to it.
+    fn block() -> Self {
+        // SAFETY: all zero is a valid set, and all calls get sets that live until they return.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGCHLD);
+            for signal in PASSED_ON {
+                libc::sigaddset(&raw mut set, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            Self(set)
+        }
+    }
+
+    /// Waits so long for a signal that somebody has sent to this process.
+    fn wait(&self, time: Duration) -> Option<libc::c_int> {
+        let time = libc::timespec {
+            tv_sec: time.as_secs() as libc::time_t,
+            tv_nsec: time.subsec_nanos() as _,
+        };
+        // SAFETY: all zero is a valid value of this plain structure.
+        let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: a set, room for what is found, and a time, which all live as long as the call.
+        let signal =
+            unsafe { libc::sigtimedwait(&raw const self.0, &raw mut found, &raw const time) };
+        // What the kernel sends, the terminal's interrupt for one, it has sent to the program as well.
+        let is_sent = found.si_code <= 0;
+        (signal > 0 && signal != libc::SIGCHLD && is_sent).then_some(signal)
+    }
+}

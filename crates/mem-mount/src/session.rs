@@ -1,0 +1,260 @@
+//! Mounting, and ending a mount in order.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base::mount::{MountError as PlaceError, Place, Whereabouts, check_directory, check_fuse};
+use fuser::{Config, MountOption, Session, SessionACL};
+use mem::{Attachment, Swept};
+
+use crate::adapter::Adapter;
+use crate::locks::Waiters;
+use crate::openings::locked;
+use crate::view::View;
+
+/// Threads that answer the kernel, at most.
+const THREADS_MAX: usize = 4;
+
+/// Time between two looks for what dead processes have left.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What the list of mounts shows as the source: the region's file.
+    pub source: String,
+    /// Let other users in; permission bits then decide.
+    pub allows_other_users: bool,
+}
+
+/// Why a region is not mounted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// It is the directory, FUSE or the kernel.
+    #[error(transparent)]
+    Mount(#[from] PlaceError),
+    /// The region failed before the mount was ready.
+    #[error(transparent)]
+    Region(#[from] mem::Error),
+}
+
+/// How a mount ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// Files that programs had still open; they get errors from now on.
+    pub files_open: usize,
+    /// Nobody unmounted it, and still the kernel got no answers any more: the connection was aborted.
+    pub was_aborted: bool,
+    /// Where a mount is left that answers nothing: another one lies on it, or unmounting was refused.
+    pub left_at: Option<PathBuf>,
+}
+
+/// A mounted region.
+pub struct Mounted {
+    view: Arc<View>,
+    /// None once it has been unmounted.
+    place: Option<Place>,
+    has_ended: Arc<AtomicBool>,
+    leftovers: Swept,
+    sweeper: Option<Sweeper>,
+}
+
+/// Shows a region on an empty directory; when this returns, programs can use it. A region that is attached for reading
+/// is shown read-only.
+///
+/// `on_end` runs once on a thread of the mount when nobody answers the kernel any more: it has been unmounted by
+/// somebody, or could not be made.
+///
+/// # Errors
+/// [`MountError`].
+pub fn mount(
+    attachment: Attachment,
+    directory: &Path,
+    options: &MountOptions,
+    on_end: impl FnOnce() + Send + Sync + 'static,
+) -> Result<Mounted, MountError> {
+    check_directory(directory)?;
+    let directory = directory.canonicalize().map_err(PlaceError::Directory)?;
+    check_fuse()?;
+    let failed = |error: io::Error| PlaceError::Refused(error.to_string());
+    let view = Arc::new(View::new(attachment));
+    let leftovers = view.sweep()?;
+    let waiters = if view.is_writable() {
+        Some(Waiters::start(Arc::clone(&view.locks)).map_err(failed)?)
+    } else {
+        None
+    };
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let adapter = Adapter {
+        view: Arc::clone(&view),
+        waiters,
+        has_ended: Arc::clone(&has_ended),
+        on_end: Some(Box::new(on_end)),
+    };
+    let config = config(options, !view.is_writable());
+    let session =
+        Session::new(adapter, &directory, &config).map_err(|error| PlaceError::refused(&error))?;
+    let place = Place::of(&directory)
+        .map_err(|error| PlaceError::Refused(format!("/proc/self/mountinfo: {error}")))?;
+    let session = session.spawn().map_err(failed)?;
+    // Dropping it, or letting it end by itself, would unmount whatever lies at the directory by then: the library
+    // cannot tell that its own mount is gone already. So it is unmounted here, and this is forgotten.
+    std::mem::forget(session);
+    let mut mounted = Mounted {
+        view: Arc::clone(&view),
+        place: Some(place),
+        has_ended,
+        leftovers,
+        sweeper: None,
+    };
+    if view.is_writable() {
+        mounted.sweeper = Some(Sweeper::start(view).map_err(failed)?);
+    }
+    Ok(mounted)
+}
+
+impl Mounted {
+    /// What dead processes had left before.
+    #[must_use]
+    pub fn leftovers(&self) -> Swept {
+        self.leftovers
+    }
+
+    /// Why what dead processes leave is not cleared up, as the last try says.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        let sweeper = self.sweeper.as_ref()?;
+        locked(&sweeper.shared.state).failure.clone()
+    }
+
+    /// Unmounts, if nobody has done it, and lets go of what programs had open. Dropping does the same and keeps quiet.
+    ///
+    /// Programs that have files open lose them: waiting for these would mean that they decide when this ends.
+    #[must_use]
+    pub fn end(mut self) -> Ending {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Ending {
+        let mut ending = Ending {
+            files_open: 0,
+            was_aborted: false,
+            left_at: None,
+        };
+        drop(self.sweeper.take());
+        let Some(place) = self.place.take() else {
+            return ending;
+        };
+        let has_ended = self.has_ended.load(Ordering::SeqCst);
+        // Without the table nothing can be done that could not hit another mount.
+        let whereabouts = place.now(!has_ended).unwrap_or(Whereabouts::Gone);
+        ending.was_aborted = has_ended && whereabouts != Whereabouts::Gone;
+        if let Whereabouts::At(directory) = &whereabouts
+            && !has_ended
+        {
+            // The kernel tells of a close after it has answered it. What it asks now comes after that.
+            std::fs::read_dir(directory).ok();
+        }
+        ending.left_at = whereabouts.take_out();
+        // The session's threads are not waited for: while somebody has a file or the directory open, or works in it,
+        // the kernel keeps the connection until this process ends.
+        ending.files_open = self.view.close_all();
+        ending
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Nothing is left to do after `end`.
+        let _ = self.finish();
+    }
+}
+
+#[derive(Default)]
+struct SweepState {
+    is_over: bool,
+    failure: Option<String>,
+}
+
+#[derive(Default)]
+struct SweepShared {
+    state: Mutex<SweepState>,
+    changed: Condvar,
+}
+
+/// The thread that clears up behind dead processes, until this is dropped.
+struct Sweeper {
+    shared: Arc<SweepShared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sweeper {
+    fn start(view: Arc<View>) -> io::Result<Self> {
+        let shared = Arc::new(SweepShared::default());
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("mem-mount-sweep".to_owned())
+            .spawn(move || sweep_now_and_then(&view, &theirs))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        locked(&self.shared.state).is_over = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+fn sweep_now_and_then(view: &View, shared: &SweepShared) {
+    let mut state = locked(&shared.state);
+    loop {
+        let waited = shared
+            .changed
+            .wait_timeout_while(state, SWEEP_INTERVAL, |state| !state.is_over);
+        state = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        if state.is_over {
+            break;
+        }
+        drop(state);
+        let failure = view.sweep().err().map(|error| error.to_string());
+        state = locked(&shared.state);
+        state.failure = failure;
+    }
+    drop(state);
+    view.thread_ends();
+}
+
+fn config(options: &MountOptions, is_read_only: bool) -> Config {
+    // The helper takes options as one text, in which a comma would begin the next one.
+    let source = options.source.replace([',', '\\'], "_");
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(source),
+        MountOption::Subtype("keel".to_owned()),
+        MountOption::DefaultPermissions,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+        MountOption::NoAtime,
+    ];
+    if is_read_only {
+        config.mount_options.push(MountOption::RO);
+    }
+    if options.allows_other_users {
+        config.acl = SessionACL::All;
+    }
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    config.n_threads = Some(threads.clamp(2, THREADS_MAX));
+    config
+}
