@@ -1,33 +1,24 @@
-//! Reading and writing the bytes of files.
+//! Writing the bytes of files, so that whoever dies leaves them whole.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::{Ordering, fence};
-use std::time::{Duration, Instant};
+use std::io::IoSlice;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 
 use crate::error::{Error, Result};
 use crate::inode::attribute;
-use crate::lane::{LOOK_AFTER, Lane, doing, word};
-use crate::layout::{LOG_BYTES_MAX, PAGE_BYTES};
-use crate::memory::read_by_kernel;
+use crate::lane::{doing, word};
+use crate::layout::LOG_BYTES_MAX;
 use crate::region::Region;
-use crate::room::NO_PLACE;
-use crate::space::{Place, piece_bytes};
 use crate::writer::Writer;
-
-/// Looks at a file that is being written before a reader lets others run.
-const LOOKS_MAX: u32 = 200;
-
-/// How long a reader waits for a writer that nobody is, or that has died and whom he may not help.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Bytes that a reader copies at once: whoever wants to give memory back waits for as much.
-const READ_BYTES_MAX: usize = 256 << 10;
-
-/// Times that a reader tries to copy all at once, before he takes block by block what a writer disturbs.
-const WHOLE_TRIES: u32 = 3;
 
 /// Bytes of a large write for whose time readers wait.
 const WRITE_BLOCK_BYTES: u64 = 64 << 10;
+
+/// Bytes of a write whose lines are asked for beforehand; more at once is slower than none.
+const EXPECTED_BYTES_MAX: u64 = 2 << 10;
+
+/// Bytes of a write behind the one before, for which it is faster to log the old bytes than the new ones.
+const UNDONE_BYTES: RangeInclusive<u64> = 2049..=8 << 10;
 
 /// Bytes from which on a write goes past the cache.
 const STREAM_BYTES_MIN: u64 = 64 << 10;
@@ -41,76 +32,44 @@ pub enum At {
     End,
 }
 
-impl Region {
-    /// Copies bytes of a file from `offset` on; how many there were. Up to 16 KiB of them stood there at one moment, of
-    /// more each aligned block of 16 KiB. Each call asks the kernel; [`Writer::read`] does not.
-    ///
-    /// # Errors
-    /// [`Error::Stale`] when the inode is free, or another file's since `generation`.
-    pub fn read(&self, inode: u64, generation: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.read_vectored(inode, generation, offset, &mut [IoSliceMut::new(into)])
-    }
+/// What makes a write over bytes of a file whole, whoever dies. New bytes behind the end need nothing of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Logging {
+    /// What was measured as fastest: undo for writes of 2 to 8 KiB behind the one before, else redo.
+    #[default]
+    BySize,
+    /// The new bytes go into the writer's log first; who finds him dead finishes the write.
+    Redo,
+    /// The old bytes and attributes go into the log first; who finds him dead undoes the write.
+    Undo,
+    /// A packed file gets a new piece, and one store says that it counts; in a slot as [`Redo`](Self::Redo).
+    CopyOnWrite,
+    /// Nothing: names, sizes and space are whole, bytes may be half written.
+    None,
+}
 
-    /// As [`read`](Self::read), into several pieces.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
-    pub fn read_vectored(
-        &self,
-        inode: u64,
-        generation: u64,
-        offset: u64,
-        into: &mut [IoSliceMut<'_>],
-    ) -> Result<usize> {
-        self.read_pieces(None, (inode, generation), offset, into)
-    }
+/// Which logging a region's writers in this process use.
+#[derive(Default)]
+pub(crate) struct Setting(AtomicU8);
 
+impl Setting {
     #[inline]
-    fn read_pieces(
-        &self,
-        lane: Option<Lane>,
-        (inode, generation): (u64, u64),
-        offset: u64,
-        into: &mut [IoSliceMut<'_>],
-    ) -> Result<usize> {
-        let read = Read {
-            region: self,
-            lane,
-            at: self.inode_at(inode)?,
-            generation,
-        };
-        let wanted = into.iter().map(|piece| piece.len()).sum();
-        let mut done = 0;
-        loop {
-            let part = READ_BYTES_MAX.min(wanted - done);
-            let (count, is_end) = read.part(offset, into, done, part)?;
-            done += count;
-            if is_end || done == wanted {
-                return Ok(done);
-            }
+    fn get(&self) -> Logging {
+        match self.0.load(Ordering::Relaxed) {
+            1 => Logging::Redo,
+            2 => Logging::Undo,
+            3 => Logging::CopyOnWrite,
+            4 => Logging::None,
+            _ => Logging::BySize,
         }
     }
+}
 
-    /// What `look` sees of an inode at one moment: it is called again when the inode has changed meanwhile.
-    pub(crate) fn consistent<T>(&self, at: u64, mut look: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut wait = Wait::default();
-        loop {
-            let before = self.memory.load(at + attribute::SEQUENCE);
-            if before.is_multiple_of(2) {
-                let seen = look();
-                // What was seen must be complete before the number is looked at again.
-                fence(Ordering::Acquire);
-                if self.memory.load(at + attribute::SEQUENCE) == before {
-                    return seen;
-                }
-            }
-            wait.once(self, at)?;
-        }
-    }
-
-    pub(crate) fn is_present(&self, slot: u64, page: u64) -> bool {
-        let word = self.memory.load(self.layout.slot_map(slot) + page / 64 * 8);
-        word >> (page % 64) & 1 == 1
+impl Region {
+    /// Chooses how this process keeps overwrites whole; others need not choose the same.
+    pub fn set_logging(&self, logging: Logging) {
+        self.logging.0.store(logging as u8, Ordering::Relaxed);
     }
 
     /// Says to readers that a file is being changed. Its lock is held.
@@ -127,233 +86,6 @@ impl Region {
     #[inline]
     pub(crate) fn end_change(&self, at: u64, sequence: u64) {
         self.memory.store(at + attribute::SEQUENCE, sequence + 1);
-    }
-}
-
-/// A reader's wait for a writer.
-#[derive(Default)]
-struct Wait {
-    looks: u32,
-    look_at: Option<Instant>,
-    give_up_at: Option<Instant>,
-}
-
-impl Wait {
-    /// Waits a little; now and then finishes what the writer has begun, if that one is dead.
-    #[cold]
-    fn once(&mut self, region: &Region, inode_at: u64) -> Result<()> {
-        self.looks += 1;
-        if self.looks < LOOKS_MAX {
-            std::hint::spin_loop();
-            return Ok(());
-        }
-        std::thread::yield_now();
-        let now = Instant::now();
-        if now < *self.look_at.get_or_insert(now + LOOK_AFTER) {
-            return Ok(());
-        }
-        self.look_at = Some(now + LOOK_AFTER);
-        let looked = region.look_after(inode_at + attribute::LOCK);
-        if matches!(looked, Ok(true)) {
-            self.give_up_at = None;
-            std::thread::sleep(LOOK_AFTER / 10);
-            return Ok(());
-        }
-        if now < *self.give_up_at.get_or_insert(now + PATIENCE) {
-            return Ok(());
-        }
-        looked?;
-        let is_even = region
-            .memory
-            .load(inode_at + attribute::SEQUENCE)
-            .is_multiple_of(2);
-        let what = "a file is being changed by nobody";
-        if is_even {
-            Ok(())
-        } else {
-            Err(Error::Damaged { at: inode_at, what })
-        }
-    }
-}
-
-/// How bytes come out of the region.
-#[derive(Clone, Copy)]
-enum Way {
-    /// From the mapping: a note keeps the memory there, or the lock of the file.
-    Mapping,
-    /// By a call to the kernel, which answers zeros where there is no memory any more.
-    Kernel,
-}
-
-/// A call that reads a file.
-struct Read<'r> {
-    region: &'r Region,
-    lane: Option<Lane>,
-    at: u64,
-    generation: u64,
-}
-
-impl Read<'_> {
-    /// Copies up to `part` bytes behind the first `done` of the pieces; how many, and whether the file ends there.
-    #[inline]
-    fn part(
-        &self,
-        offset: u64,
-        into: &mut [IoSliceMut<'_>],
-        done: usize,
-        part: usize,
-    ) -> Result<(usize, bool)> {
-        let Self { region, at, .. } = *self;
-        let memory = &region.memory;
-        let note = self.lane.and_then(|lane| region.free_note(lane));
-        let way = if note.is_some() {
-            Way::Mapping
-        } else {
-            Way::Kernel
-        };
-        let offset = offset.saturating_add(done as u64);
-        let mut part = part;
-        let mut tries = 0;
-        let mut wait = Wait::default();
-        loop {
-            let before = memory.load(at + attribute::SEQUENCE);
-            if before.is_multiple_of(2) {
-                let is_same = memory.load(at + attribute::GENERATION) == self.generation;
-                let size = memory.load(at + attribute::SIZE);
-                let place = memory.load(at + attribute::PLACE);
-                let left = size.saturating_sub(offset);
-                let count = left.min(part as u64) as usize;
-                let decoded = Place::decode(place, region);
-                if let (Some(note), Some(place)) = (note, decoded) {
-                    region.note(note, place);
-                }
-                let seen = if !is_same {
-                    Err(Error::Stale)
-                } else if count == 0 {
-                    Ok(())
-                } else if memory.load(at + attribute::SEQUENCE) == before {
-                    region.copy_out(way, decoded, offset, (into, done, count))
-                } else {
-                    Ok(())
-                };
-                // What was copied must be complete before the number is looked at again.
-                fence(Ordering::Acquire);
-                let is_true = memory.load(at + attribute::SEQUENCE) == before;
-                if let Some(note) = note {
-                    region.forget(note);
-                }
-                if is_true {
-                    return seen.map(|()| (count, left <= part as u64));
-                }
-                tries += 1;
-                if tries == WHOLE_TRIES {
-                    let block = LOG_BYTES_MAX - offset % LOG_BYTES_MAX;
-                    part = part.min(block.max(LOG_BYTES_MAX.min(part as u64)) as usize);
-                }
-            } else if self.lane.is_some() && region.holder(at + attribute::LOCK) == self.lane {
-                // A signal handler reads what the write that it interrupts is writing: waiting would be for ever.
-                return self.part_as_it_is(offset, into, done, part);
-            }
-            wait.once(region, at)?;
-        }
-    }
-
-    fn part_as_it_is(
-        &self,
-        offset: u64,
-        into: &mut [IoSliceMut<'_>],
-        done: usize,
-        part: usize,
-    ) -> Result<(usize, bool)> {
-        let Self { region, at, .. } = *self;
-        let left = (region.memory.load(at + attribute::SIZE)).saturating_sub(offset);
-        let count = left.min(part as u64) as usize;
-        let place = Place::decode(region.memory.load(at + attribute::PLACE), region);
-        region.copy_out(Way::Kernel, place, offset, (into, done, count))?;
-        Ok((count, left <= part as u64))
-    }
-}
-
-impl Region {
-    /// Copies `count` bytes that a file has behind the first `done` of the pieces; what is copied while they change is
-    /// of no use, and found out by the caller.
-    #[inline]
-    fn copy_out(
-        &self,
-        way: Way,
-        place: Option<Place>,
-        offset: u64,
-        (into, done, count): (&mut [IoSliceMut<'_>], usize, usize),
-    ) -> Result<()> {
-        let place = place.ok_or(Error::Damaged {
-            at: self.layout.inodes_at,
-            what: NO_PLACE,
-        })?;
-        let (mut from, mut skipped, mut left) = (offset, done, count);
-        for piece in into {
-            if skipped > 0 && skipped >= piece.len() {
-                skipped -= piece.len();
-                continue;
-            }
-            let part = (piece.len() - skipped).min(left);
-            self.copy_out_piece(way, place, from, &mut piece[skipped..skipped + part])?;
-            skipped = 0;
-            from += part as u64;
-            left -= part;
-            if left == 0 {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn copy_out_piece(&self, way: Way, place: Place, offset: u64, into: &mut [u8]) -> Result<()> {
-        let end = offset.saturating_add(into.len() as u64);
-        match place {
-            Place::Nowhere => into.fill(0),
-            Place::Piece { at, class } if end <= piece_bytes(class) => {
-                self.copy_present(way, at + offset, into)?;
-            }
-            Place::Slot { slot, .. } if end <= self.layout.slot_bytes => {
-                let mut done = 0;
-                while done < into.len() {
-                    let from = offset + done as u64;
-                    let in_page = (PAGE_BYTES - from % PAGE_BYTES) as usize;
-                    let part = in_page.min(into.len() - done);
-                    let target = &mut into[done..done + part];
-                    // A page that is not there is zeros; touching it would make the kernel look for memory.
-                    if self.is_present(slot, from / PAGE_BYTES) {
-                        self.copy_present(way, self.layout.slot(slot) + from, target)?;
-                    } else {
-                        target.fill(0);
-                    }
-                    done += part;
-                }
-            }
-            _ => {
-                return Err(Error::Damaged {
-                    at: self.layout.inodes_at,
-                    what: NO_PLACE,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn copy_present(&self, way: Way, at: u64, into: &mut [u8]) -> Result<()> {
-        match way {
-            Way::Mapping => {
-                self.memory.read(at, into);
-                Ok(())
-            }
-            Way::Kernel => read_by_kernel(&self.file, at, into).map_err(|source| Error::System {
-                path: self.path.clone(),
-                what: "bytes cannot be read",
-                source,
-            }),
-        }
     }
 }
 
@@ -388,31 +120,6 @@ impl Source<'_> {
 }
 
 impl Writer<'_> {
-    /// As [`Region::read`], without a call to the kernel.
-    ///
-    /// # Errors
-    /// As [`Region::read`].
-    #[inline]
-    pub fn read(&self, inode: u64, generation: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.read_vectored(inode, generation, offset, &mut [IoSliceMut::new(into)])
-    }
-
-    /// As [`read`](Self::read), into several pieces.
-    ///
-    /// # Errors
-    /// As [`Region::read`].
-    #[inline]
-    pub fn read_vectored(
-        &self,
-        inode: u64,
-        generation: u64,
-        offset: u64,
-        into: &mut [IoSliceMut<'_>],
-    ) -> Result<usize> {
-        self.region
-            .read_pieces(Some(self.lane), (inode, generation), offset, into)
-    }
-
     /// Writes bytes of a file from `offset` on; a gap behind its end becomes zeros. Up to [`LOG_BYTES_MAX`] bytes are
     /// written as a whole or not at all, whoever dies; of more a beginning may be.
     ///
@@ -446,10 +153,73 @@ impl Writer<'_> {
         now_ns: u64,
     ) -> Result<u64> {
         let total = pieces.iter().map(|piece| piece.len() as u64).sum();
+        if let At::Offset(offset) = at
+            && let Some(written) =
+                self.overwrite_undisturbed((inode, generation), offset, (pieces, total), now_ns)
+        {
+            return written.map(|()| offset);
+        }
         let inode_at = self.lock_inode(inode, generation)?;
         let written = self.write_locked(inode_at, at, pieces, total, now_ns);
         self.unlock_inode(inode_at);
         written
+    }
+
+    /// What most writes are: over bytes that lie in one page, few enough for the log, while nobody else writes. `None`
+    /// when it is not so, and nothing happened.
+    #[inline(always)]
+    fn overwrite_undisturbed(
+        &self,
+        (inode, generation): (u64, u64),
+        offset: u64,
+        (pieces, total): (&[IoSlice<'_>], u64),
+        now_ns: u64,
+    ) -> Option<Result<()>> {
+        let region = self.region;
+        let Region { memory, layout, .. } = region;
+        if !(9..=LOG_BYTES_MAX).contains(&total) || !(1..layout.inode_count).contains(&inode) {
+            return None;
+        }
+        let inode_at = layout.inode(inode);
+        let line = memory.line(inode_at);
+        let word = |word: u64| &line[word as usize / 8];
+        let (place, size) = (
+            word(attribute::PLACE).load(Ordering::Acquire),
+            word(attribute::SIZE).load(Ordering::Acquire),
+        );
+        if offset > size || total > size - offset || size > layout.slot_bytes {
+            return None;
+        }
+        let (found, target) = region.in_one_page(place, offset, total)?;
+        let logging = self.logging_for(target, total);
+        if total <= EXPECTED_BYTES_MAX || !self.continues_at(target) {
+            // Memory answers while the lock is taken and the log, which is always in the cache, is filled.
+            memory.expect_write(target, total.min(EXPECTED_BYTES_MAX));
+        }
+        region.set_lane_word(self.lane, word::INODE, inode);
+        if !region.try_lock(self.lane, inode_at + attribute::LOCK) {
+            region.set_lane_word(self.lane, word::INODE, 0);
+            return None;
+        }
+        let is_same = memory.load(inode_at + attribute::GENERATION) == generation
+            && word(attribute::PLACE).load(Ordering::Relaxed) == place
+            && word(attribute::SIZE).load(Ordering::Relaxed) == size
+            && region.is_there(found, offset);
+        let mut written = Ok(());
+        if is_same {
+            let change = Change {
+                at: inode_at,
+                offset,
+                target,
+                total,
+                overwritten: total,
+                size,
+                now_ns,
+            };
+            written = self.overwrite(logging, &change, Source { pieces, used: 0 });
+        }
+        self.unlock_inode(inode_at);
+        is_same.then_some(written)
     }
 
     #[inline]
@@ -501,6 +271,7 @@ impl Writer<'_> {
         }
         let change = Change {
             at,
+            offset,
             target: base + offset,
             total,
             overwritten: size.saturating_sub(offset).min(total),
@@ -509,11 +280,12 @@ impl Writer<'_> {
         };
         let source = Source { pieces, used: 0 };
         if total > LOG_BYTES_MAX {
-            self.write_in_blocks(&change, offset, source);
+            self.write_in_blocks(&change, source);
         } else if change.overwritten == 0 {
             self.append(&change, source);
         } else if total > 8 || !self.write_at_once(&change, pieces) {
-            self.write_by_redo(&change, source);
+            let logging = self.logging_for(change.target, total);
+            self.overwrite(logging, &change, source)?;
         }
         Ok(offset)
     }
@@ -549,13 +321,98 @@ impl Writer<'_> {
         is_written
     }
 
+    /// How the bytes of an overwrite at `target` are kept whole.
+    #[inline(always)]
+    fn logging_for(&self, target: u64, total: u64) -> Logging {
+        match self.region.logging.get() {
+            Logging::BySize if UNDONE_BYTES.contains(&total) && self.continues_at(target) => {
+                Logging::Undo
+            }
+            Logging::BySize => Logging::Redo,
+            chosen => chosen,
+        }
+    }
+
+    /// Whether this lane's last write ended there: then the processor has the lines already, or is fetching them.
+    #[inline(always)]
+    fn continues_at(&self, target: u64) -> bool {
+        self.region.lane_word(self.lane, word::LAST_END) == target
+    }
+
+    #[inline(always)]
+    fn overwrite(&self, logging: Logging, change: &Change, source: Source<'_>) -> Result<()> {
+        let end = change.target + change.total;
+        self.region.set_lane_word(self.lane, word::LAST_END, end);
+        match logging {
+            Logging::None => self.write_in_place(change, source),
+            Logging::Undo => self.write_by_undo(change, source),
+            Logging::Redo | Logging::BySize => self.write_by_redo(change, source),
+            Logging::CopyOnWrite => return self.write_by_copy(change, source),
+        }
+        Ok(())
+    }
+
+    fn write_in_place(&self, change: &Change, mut source: Source<'_>) {
+        let region = self.region;
+        let sequence = region.begin_change(change.at);
+        source.take(change.total, |done, bytes| {
+            region.memory.write(change.target + done, bytes);
+        });
+        region.set_written(change.at, change.size, change.now_ns, change.now_ns);
+        region.end_change(change.at, sequence);
+    }
+
+    /// The bytes as they were go into the log first, and size and times with them.
+    fn write_by_undo(&self, change: &Change, source: Source<'_>) {
+        let region = self.region;
+        let memory = &region.memory;
+        memory.copy(change.target, region.log_at(self.lane), change.overwritten);
+        for (word, value) in [
+            (word::TARGET, change.target),
+            (word::LENGTH, change.overwritten),
+            (word::SIZE, memory.load(change.at + attribute::SIZE)),
+            (
+                word::TIME_NS,
+                memory.load(change.at + attribute::MODIFIED_NS),
+            ),
+            (
+                word::CHANGED_NS,
+                memory.load(change.at + attribute::CHANGED_NS),
+            ),
+            // The log is complete.
+            (word::STATE, doing::UNDO),
+        ] {
+            region.set_lane_word(self.lane, word, value);
+        }
+        self.write_in_place(change, source);
+        region.set_lane_word(self.lane, word::STATE, doing::NOTHING);
+    }
+
+    /// The file as it will be goes into a new piece.
+    fn write_by_copy(&self, change: &Change, mut source: Source<'_>) -> Result<()> {
+        let memory = &self.region.memory;
+        let offset = change.offset;
+        let is_moved =
+            self.replace_piece(change.at, (change.size, change.now_ns), |old, new| {
+                memory.copy(old, new, offset);
+                source.take(change.total, |done, bytes| {
+                    memory.write(new + offset + done, bytes);
+                });
+                let end = offset + change.total;
+                memory.copy(old + end, new + end, change.size - end);
+            })?;
+        if !is_moved {
+            self.write_by_redo(change, source);
+        }
+        Ok(())
+    }
+
     /// The bytes that are written over go into the log first.
+    #[inline(always)]
     fn write_by_redo(&self, change: &Change, mut source: Source<'_>) {
         let region = self.region;
         let memory = &region.memory;
         let log = region.log_at(self.lane);
-        // Memory answers while the log, which is always in the cache, is filled.
-        memory.expect_write(change.target, change.overwritten);
         source.take(change.overwritten, |done, bytes| {
             memory.write(log + done, bytes)
         });
@@ -581,13 +438,13 @@ impl Writer<'_> {
     }
 
     /// In place, block by block, so that readers do not wait for all of it.
-    fn write_in_blocks(&self, change: &Change, offset: u64, mut source: Source<'_>) {
+    fn write_in_blocks(&self, change: &Change, mut source: Source<'_>) {
         let region = self.region;
         let memory = &region.memory;
         let mut done = 0;
         while done < change.total {
             let is_behind = done >= change.overwritten;
-            let block = WRITE_BLOCK_BYTES - (offset + done) % WRITE_BLOCK_BYTES;
+            let block = WRITE_BLOCK_BYTES - (change.offset + done) % WRITE_BLOCK_BYTES;
             let left = change.total - done;
             let part = if is_behind { left } else { block.min(left) };
             let target = change.target + done;
@@ -612,7 +469,9 @@ impl Writer<'_> {
 struct Change {
     /// The inode.
     at: u64,
-    /// Where the bytes go.
+    /// Where the bytes go, in the file.
+    offset: u64,
+    /// Where that is in the region.
     target: u64,
     /// How many.
     total: u64,

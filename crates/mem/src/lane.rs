@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::inode::attribute;
 use crate::layout::{LANE_WORDS_BYTES, LOG_BYTES_MAX, state};
+use crate::memory::WORDS_IN_LINE;
 use crate::region::Region;
 
 /// Words of a lane.
@@ -40,10 +41,10 @@ pub(crate) mod word {
     pub(crate) const FREES: u64 = 88;
     /// Of an undone write, the time of change of the inode before.
     pub(crate) const CHANGED_NS: u64 = 96;
+    /// Where the owner's last write ended: whoever goes on there finds its old bytes in the cache.
+    pub(crate) const LAST_END: u64 = 104;
     /// Where the owner reads, see `notes.rs`: a line of their own.
     pub(crate) const NOTES: u64 = 128;
-    /// How many notes there may be.
-    pub(crate) const NOTES_COUNT: u64 = 8;
     /// First of the pairs: where, what.
     pub(crate) const PAIRS: u64 = 192;
 }
@@ -240,7 +241,7 @@ impl Region {
             _ => return Err(self.lane_damage(lane, "a lane does what no writer does")),
         }
         self.set_lane_word(lane, word::STATE, doing::NOTHING);
-        for note in 0..word::NOTES_COUNT {
+        for note in 0..WORDS_IN_LINE as u64 {
             self.set_lane_word(lane, word::NOTES + note * 8, 0);
         }
         let inode = self.lane_word(lane, word::INODE);
@@ -353,10 +354,16 @@ impl Region {
     /// Those of [`settle`](Self::settle), and [`Error::Damaged`] when nobody holds a lock that is taken.
     #[inline]
     pub(crate) fn lock(&self, lane: Lane, at: u64) -> Result<()> {
-        if self.memory.replace(at, 0, lane.0 + 1).is_ok() {
+        if self.try_lock(lane, at) {
             return Ok(());
         }
         self.wait_for_lock(lane, at)
+    }
+
+    /// Takes the lock at `at` when nobody has it.
+    #[inline]
+    pub(crate) fn try_lock(&self, lane: Lane, at: u64) -> bool {
+        self.memory.replace(at, 0, lane.0 + 1).is_ok()
     }
 
     #[cold]

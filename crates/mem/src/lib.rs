@@ -12,9 +12,9 @@
 //!
 //! **Files:** `layout.rs` where what lies, `memory.rs` the mapping, `region.rs` making and opening, `lane.rs` who
 //! writes and what becomes of the dead, `words.rs` changes of tables, `space.rs` pages, pieces and slots, `inode.rs`
-//! and `names.rs` the tables, `bytes.rs` reading and writing, `room.rs` the memory of a file, `notes.rs` who reads,
-//! `stream.rs` special stores, `writer.rs` the calls on names, `error.rs` errors, `checkpoint/` what survives the
-//! power.
+//! and `names.rs` the tables, `read.rs` and `bytes.rs` reading and writing, `room.rs` the memory of a file, `notes.rs`
+//! who reads, `stream.rs` special stores, `writer.rs` the calls on names, `error.rs` errors, `checkpoint/` what survives
+//! the power.
 
 mod attach;
 mod bytes;
@@ -31,6 +31,7 @@ mod open;
 #[cfg(test)]
 mod open_tests;
 mod path;
+mod read;
 mod region;
 mod resident;
 mod room;
@@ -43,7 +44,7 @@ mod words;
 mod writer;
 
 pub use attach::{Attachment, Borrowed};
-pub use bytes::At;
+pub use bytes::{At, Logging};
 pub use error::{Error, Result};
 pub use inode::{Attributes, NewInode, Node, ROOT_INODE};
 pub use layout::{Layout, NAME_BYTES_MAX, PAGE_BYTES, RegionOptions};

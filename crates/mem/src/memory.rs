@@ -13,6 +13,9 @@ use crate::layout::{PAGE_BYTES, SLOT_ALIGNMENT_BYTES};
 use crate::notes::take_part_in_barriers;
 use crate::stream;
 
+/// Words of a cache line.
+pub(crate) const WORDS_IN_LINE: usize = 8;
+
 /// The mapping of a whole region.
 pub(crate) struct Memory {
     base: NonNull<u8>,
@@ -130,11 +133,24 @@ impl Memory {
     }
 
     /// The word at `at`, a multiple of 8 within the region.
-    #[inline]
+    #[inline(always)]
     fn word(&self, at: u64) -> &AtomicU64 {
-        assert!(at.is_multiple_of(8) && at < self.bytes, "no word at {at}");
+        if !at.is_multiple_of(8) || at >= self.bytes {
+            no_place(at, 8);
+        }
         // SAFETY: inside the mapping and aligned, by the line above. All accesses to words are atomic.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at as usize).cast()) }
+    }
+
+    /// The words from `at` on, a multiple of 64 within the region: a line of an inode or a lane, looked up once.
+    #[inline(always)]
+    pub(crate) fn line(&self, at: u64) -> &[AtomicU64; WORDS_IN_LINE] {
+        if !at.is_multiple_of(64) || at >= self.bytes {
+            no_place(at, 64);
+        }
+        // SAFETY: inside the mapping, whose length is a multiple of a page, and aligned, by the line above. All accesses
+        // to words are atomic.
+        unsafe { &*self.base.as_ptr().add(at as usize).cast() }
     }
 
     #[inline]
@@ -287,8 +303,16 @@ impl Memory {
         true
     }
 
+    /// Asks for the cache lines of a place that will be read. Nothing happens where there is no memory.
+    #[inline(always)]
+    pub(crate) fn expect_read(&self, at: u64, bytes: u64) {
+        if at.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
+            stream::expect_read(self.base.as_ptr().wrapping_add(at as usize), bytes as usize);
+        }
+    }
+
     /// Asks for the cache lines of a place that will be written. Nothing happens where there is no memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn expect_write(&self, at: u64, bytes: u64) {
         if at.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
             stream::expect_write(self.base.as_ptr().wrapping_add(at as usize), bytes as usize);
@@ -334,13 +358,11 @@ impl Memory {
         compiler_fence(Ordering::SeqCst);
     }
 
-    #[inline]
+    #[inline(always)]
     fn check_range(&self, at: u64, bytes: u64) {
-        let end = at.checked_add(bytes);
-        assert!(
-            end.is_some_and(|end| end <= self.bytes),
-            "{bytes} bytes at {at}"
-        );
+        if bytes > self.bytes || at > self.bytes - bytes {
+            no_place(at, bytes);
+        }
     }
 
     /// In tests: the writer dies before its next store once as many as wanted are done.
@@ -356,6 +378,13 @@ impl Memory {
     #[cfg(not(test))]
     #[inline]
     fn may_die_here(&self) {}
+}
+
+/// An error of this crate: every offset is checked where it comes from.
+#[cold]
+#[inline(never)]
+fn no_place(at: u64, bytes: u64) -> ! {
+    panic!("the region has no {bytes} bytes at {at}")
 }
 
 /// A copy as a whole; in tests in two parts, for a process may die in the middle of one.

@@ -5,12 +5,13 @@
 //! asks the kernel for a barrier in all processes that have a region, and waits for the notes that name the memory. A
 //! note that he does not see was stored behind the barrier, and its author looks at the file behind that.
 
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::lane::{LOOK_AFTER, Lane, Owner, word};
 use crate::layout::PAGE_BYTES;
+use crate::memory::WORDS_IN_LINE;
 use crate::region::Region;
 use crate::space::Place;
 
@@ -21,9 +22,32 @@ const SLOT: u64 = 1 << 31;
 
 /// A free place for a note in a reader's lane.
 #[derive(Clone, Copy)]
-pub(crate) struct Note {
-    at: u64,
+pub(crate) struct Note<'r> {
+    word: &'r AtomicU64,
     before: u64,
+}
+
+impl Note<'_> {
+    /// Says that this lane's thread reads at a place, from now on. What it knows of the place it must look at again.
+    #[inline]
+    pub(crate) fn set(self, region: &Region, place: Place) {
+        let named = match place {
+            Place::Nowhere => 0,
+            Place::Piece { at, .. } => (at - region.layout.packed_at) / PAGE_BYTES + 1,
+            Place::Slot { slot, .. } => SLOT | slot,
+        };
+        self.word
+            .store(self.before.wrapping_add(1 << 32) | named, Ordering::Relaxed);
+        // The processor may still look first: who waits for notes makes it a full barrier from outside.
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Takes the note away.
+    #[inline]
+    pub(crate) fn clear(self) {
+        self.word
+            .store(self.before.wrapping_add(1 << 32), Ordering::Release);
+    }
 }
 
 /// Tells the kernel that this process takes part in barriers.
@@ -44,41 +68,18 @@ fn membarrier(command: libc::c_int) -> std::io::Result<()> {
 }
 
 impl Region {
-    /// A place for a note; there is more than one, since a signal handler may read in the middle of a read. `None`
-    /// when all are in use.
+    /// A place for a note in a reader's lane; `None` when it is in use, by the read that a signal handler interrupts.
     #[inline]
-    pub(crate) fn free_note(&self, lane: Lane) -> Option<Note> {
-        let first = self.layout.lane(lane.0) + word::NOTES;
-        (0..word::NOTES_COUNT)
-            .map(|place| first + place * 8)
-            .map(|at| Note {
-                at,
-                before: self.memory.load(at),
-            })
-            .find(|note| note.before & WHERE == 0)
+    pub(crate) fn free_note(&self, lane: Lane, place: usize) -> Option<Note<'_>> {
+        let notes = self.memory.line(self.layout.lane(lane.0) + word::NOTES);
+        let word = notes.get(place)?;
+        let before = word.load(Ordering::Relaxed);
+        (before & WHERE == 0).then_some(Note { word, before })
     }
 
-    /// Says that this lane's thread reads at a place, from now on. What it knows of the place it must look at again.
-    #[inline]
-    pub(crate) fn note(&self, note: Note, place: Place) {
-        let named = match place {
-            Place::Nowhere => 0,
-            Place::Piece { at, .. } => (at - self.layout.packed_at) / PAGE_BYTES + 1,
-            Place::Slot { slot, .. } => SLOT | slot,
-        };
-        self.memory.store(
-            note.at,
-            (note.before & !WHERE).wrapping_add(1 << 32) | named,
-        );
-        // The processor may still look first: who waits for notes makes it a full barrier from outside.
-        compiler_fence(Ordering::SeqCst);
-    }
-
-    /// Takes the note away.
-    #[inline]
-    pub(crate) fn forget(&self, note: Note) {
-        self.memory
-            .store(note.at, (note.before & !WHERE).wrapping_add(1 << 32));
+    /// The first free place for a note; `None` when all are in use.
+    pub(crate) fn any_free_note(&self, lane: Lane) -> Option<Note<'_>> {
+        (0..WORDS_IN_LINE).find_map(|place| self.free_note(lane, place))
     }
 
     /// Waits until nobody reads pages of the slot or packed page at `target`, to which no way leads any more.
@@ -99,7 +100,7 @@ impl Region {
         })?;
         // A signal handler does not wait for the read that it interrupts.
         for reader in (0..layout.lane_count).filter(|reader| *reader != lane.0) {
-            for place in 0..word::NOTES_COUNT {
+            for place in 0..WORDS_IN_LINE as u64 {
                 let note = layout.lane(reader) + word::NOTES + place * 8;
                 let found = self.memory.load(note);
                 if found & WHERE == named {

@@ -5,6 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::bytes::Setting;
 use crate::error::{Error, Result};
 use crate::inode::{NewInode, ROOT_INODE};
 use crate::lane::{Lane, Owner, word};
@@ -40,6 +41,7 @@ pub struct Region {
     pub(crate) writable: bool,
     /// Missing only where a region is attached for reading whose folder is not there.
     pub(crate) stubs: Option<Stubs>,
+    pub(crate) logging: Setting,
     backing: Backing,
 }
 
@@ -173,6 +175,7 @@ impl Region {
             owner: AtomicU64::new(Owner::current()?.as_word()),
             writable,
             stubs,
+            logging: Setting::default(),
             backing,
         })
     }

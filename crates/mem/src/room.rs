@@ -301,6 +301,33 @@ impl Writer<'_> {
         Ok(piece)
     }
 
+    /// Lets `fill` make a new piece out of the old one, and makes it the file's, with a size and times. `false`, and
+    /// nothing happened, when the file has no piece.
+    pub(crate) fn replace_piece(
+        &self,
+        at: u64,
+        (size, now_ns): (u64, u64),
+        fill: impl FnOnce(u64, u64),
+    ) -> Result<bool> {
+        let region = self.region;
+        let Place::Piece { at: old, class } = region.place(at)? else {
+            return Ok(false);
+        };
+        let mut words = region.begin_words(self.lane)?;
+        let new = words.take_piece(class)?;
+        fill(old, new);
+        words.free_piece(old, class)?;
+        for (word, value) in [
+            (attribute::SIZE, size),
+            (attribute::MODIFIED_NS, now_ns),
+            (attribute::CHANGED_NS, now_ns),
+        ] {
+            words.set(at + word, value)?;
+        }
+        self.change_place(words, at, Place::Piece { at: new, class })?;
+        Ok(true)
+    }
+
     fn move_to_slot(
         &self,
         inode: u64,

@@ -47,7 +47,14 @@ impl Place {
         }
     }
 
+    /// The slot that the word of a place names, if it names one.
     #[inline]
+    pub(crate) fn slot_in(word: u64, region: &Region) -> Option<u64> {
+        let slot = word >> 8;
+        (word & 0xfb == KIND_SLOT && slot < region.layout.slot_count).then_some(slot)
+    }
+
+    #[inline(always)]
     pub(crate) fn decode(word: u64, region: &Region) -> Option<Self> {
         let rest = word >> 8;
         let class = (word >> 2 & 63) as u32;

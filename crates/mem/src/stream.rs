@@ -1,7 +1,5 @@
 //! Stores for which the processor has special instructions: past the cache, and announced beforehand.
 
-use std::sync::atomic::{Ordering, fence};
-
 /// Copies past the cache where the processor can. A large write that nobody reads at once would push out of the cache
 /// what is needed, and would first fetch the lines that it fills. All of it is visible to others when this returns, in
 /// the order of later stores.
@@ -19,17 +17,15 @@ pub(crate) unsafe fn copy(to: *mut u8, from: &[u8]) {
     unsafe {
         libc::memcpy(to.cast(), from.as_ptr().cast(), from.len());
     }
-    fence(Ordering::SeqCst);
 }
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
 /// Asks for the lines of a range, for writing. Any address is right: none is touched.
-#[inline]
+#[inline(always)]
 pub(crate) fn expect_write(at: *mut u8, bytes: usize) {
-    let mut line = 0;
-    while line < bytes {
+    for line in (0..bytes).step_by(LINE_BYTES) {
         let address = at.wrapping_add(line);
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a hint that reads and writes nothing and cannot fault; a processor that does not know it does
@@ -44,7 +40,26 @@ pub(crate) fn expect_write(at: *mut u8, bytes: usize) {
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let _ = address;
-        line += LINE_BYTES;
+    }
+}
+
+/// Asks for the lines of a range, for reading. Any address is right: none is touched.
+#[inline(always)]
+pub(crate) fn expect_read(at: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(LINE_BYTES) {
+        let address = at.wrapping_add(line);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint that cannot fault.
+        unsafe {
+            std::arch::asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above.
+        unsafe {
+            std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let _ = address;
     }
 }
 
@@ -59,21 +74,15 @@ mod x86 {
     pub(super) unsafe fn copy(to: *mut u8, from: &[u8]) {
         let head = to.align_offset(LINE_BYTES).min(from.len());
         let (before, rest) = from.split_at(head);
-        let lines = rest.len() / LINE_BYTES;
-        let (whole, after) = rest.split_at(lines * LINE_BYTES);
-        // SAFETY: the three parts are what the caller promises; each line lies within both, and its place is a
-        // multiple of 64. SSE2 is part of every processor of this kind.
+        let (whole, after) = rest.split_at(rest.len() / LINE_BYTES * LINE_BYTES);
+        // SAFETY: the three parts are what the caller promises, and the middle one begins at a line. SSE2 is part of
+        // every processor of this kind.
         unsafe {
             libc::memcpy(to.cast(), before.as_ptr().cast(), head);
-            let (target, source) = (to.add(head), whole.as_ptr());
-            for line in 0..lines {
-                let source = source.add(line * LINE_BYTES).cast::<__m128i>();
-                let target = target.add(line * LINE_BYTES).cast::<__m128i>();
-                let parts: [__m128i; 4] =
-                    std::array::from_fn(|part| _mm_loadu_si128(source.add(part)));
-                for (part, bytes) in parts.into_iter().enumerate() {
-                    _mm_stream_si128(target.add(part), bytes);
-                }
+            let target = to.add(head);
+            for part in (0..whole.len()).step_by(size_of::<__m128i>()) {
+                let bytes = _mm_loadu_si128(whole.as_ptr().add(part).cast());
+                _mm_stream_si128(target.add(part).cast(), bytes);
             }
             libc::memcpy(
                 target.add(whole.len()).cast(),

@@ -10,7 +10,9 @@ use crate::inode::attribute;
 use crate::lane::word;
 use crate::layout::state;
 use crate::memory::Killed;
-use crate::{Error, NewInode, PAGE_BYTES, ROOT_INODE, Region, RegionOptions, Result, Writer};
+use crate::{
+    Error, Logging, NewInode, PAGE_BYTES, ROOT_INODE, Region, RegionOptions, Result, Writer,
+};
 
 mod room;
 
@@ -434,34 +436,68 @@ fn write(writer: &Writer<'_>, name: &[u8], offset: u64, bytes: &[u8]) {
         .unwrap();
 }
 
+/// What the calls under test find.
+fn prepare(writer: &Writer<'_>) {
+    put(writer, b"one", &[1; 3000]);
+    put(writer, &[b'l'; 200], &[2; 900]);
+    put(writer, b"large", &[3; 4_500_000]);
+}
+
 #[test]
-fn a_killed_call_is_done_or_not_done() {
+fn a_killed_write_is_done_or_not_done() {
     let _quiet = Quiet::new();
-    let prepare = |writer: &Writer<'_>| {
-        put(writer, b"one", &[1; 3000]);
-        put(writer, &[b'l'; 200], &[2; 900]);
-        put(writer, b"large", &[3; 4_500_000]);
-    };
-    die_everywhere("create", &prepare, &|writer| {
-        writer
-            .create(ROOT_INODE, &[b'x'; 100], &FILE)
-            .map(drop)
-            .unwrap();
-    });
-    die_everywhere("overwrite", &prepare, &|writer| {
-        write(writer, b"one", 100, &[9; 2000])
-    });
     die_everywhere("append", &prepare, &|writer| {
         write(writer, b"one", 3000, &[9; 500])
     });
     die_everywhere("outgrow", &prepare, &|writer| {
         write(writer, b"one", 3000, &[9; 16_000])
     });
-    die_everywhere("large", &prepare, &|writer| {
-        write(writer, b"large", 1_000_000, &[9; 16_384])
-    });
     die_everywhere("gap", &prepare, &|writer| {
         write(writer, b"large", 7_000_000, &[9; 10])
+    });
+    die_everywhere("small", &prepare, &|writer| {
+        write(writer, b"large", 1_000_000, &[9; 8])
+    });
+}
+
+#[test]
+fn a_killed_overwrite_is_done_or_not_done_however_it_is_logged() {
+    let _quiet = Quiet::new();
+    for logging in [
+        Logging::BySize,
+        Logging::Redo,
+        Logging::Undo,
+        Logging::CopyOnWrite,
+    ] {
+        let name = |what| format!("{what}-{logging:?}");
+        die_everywhere(&name("overwrite"), &prepare, &|writer| {
+            writer.region.set_logging(logging);
+            write(writer, b"one", 100, &[9; 2000]);
+        });
+        die_everywhere(&name("across-the-end"), &prepare, &|writer| {
+            writer.region.set_logging(logging);
+            write(writer, b"one", 1000, &[9; 3000]);
+        });
+        die_everywhere(&name("large"), &prepare, &|writer| {
+            writer.region.set_logging(logging);
+            write(writer, b"large", PAGE_BYTES - 5000, &[9; 16_384]);
+        });
+        die_everywhere(&name("behind-another"), &prepare, &|writer| {
+            writer.region.set_logging(logging);
+            write(writer, b"large", 5000, &[3; 5000]);
+            write(writer, b"large", 10_000, &[9; 5000]);
+        });
+    }
+}
+
+#[test]
+fn a_killed_change_of_names_or_size_is_done_or_not_done() {
+    let _quiet = Quiet::new();
+    die_everywhere("create", &prepare, &|writer| {
+        writer
+            .create(ROOT_INODE, &[b'x'; 100], &FILE)
+            .map(drop)
+            .unwrap();
     });
     die_everywhere("remove", &prepare, &|writer| {
         writer.remove(ROOT_INODE, &[b'l'; 200], 3).unwrap()

@@ -1,0 +1,440 @@
+//! Reading the bytes of files, without a lock.
+
+use std::io::IoSliceMut;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::inode::attribute;
+use crate::lane::{LOOK_AFTER, Lane};
+use crate::layout::{LOG_BYTES_MAX, PAGE_BYTES};
+use crate::memory::read_by_kernel;
+use crate::region::Region;
+use crate::room::NO_PLACE;
+use crate::space::{Place, piece_bytes};
+use crate::writer::Writer;
+
+/// Looks at a file that is being written before a reader lets others run.
+const LOOKS_MAX: u32 = 200;
+
+/// How long a reader waits for a writer that nobody is, or that has died and whom he may not help.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Bytes that a reader copies at once: whoever wants to give memory back waits for as much.
+const READ_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of the longest read whose lines are asked for beforehand; of a longer one the processor itself sees what is
+/// wanted next.
+const EXPECTED_BYTES_MAX: u64 = 4 << 10;
+
+/// Times that a reader tries to copy all at once, before he takes block by block what a writer disturbs.
+const WHOLE_TRIES: u32 = 3;
+
+impl Region {
+    /// Copies bytes of a file from `offset` on; how many there were. Up to 16 KiB of them stood there at one moment, of
+    /// more each aligned block of 16 KiB. Each call asks the kernel; [`Writer::read`] does not.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] when the inode is free, or another file's since `generation`.
+    pub fn read(&self, inode: u64, generation: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.read_vectored(inode, generation, offset, &mut [IoSliceMut::new(into)])
+    }
+
+    /// As [`read`](Self::read), into several pieces.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_vectored(
+        &self,
+        inode: u64,
+        generation: u64,
+        offset: u64,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<usize> {
+        self.read_pieces(None, (inode, generation), offset, into)
+    }
+
+    #[inline]
+    fn read_pieces(
+        &self,
+        lane: Option<Lane>,
+        (inode, generation): (u64, u64),
+        offset: u64,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<usize> {
+        let read = Read {
+            region: self,
+            lane,
+            at: self.inode_at(inode)?,
+            generation,
+        };
+        let wanted = into.iter().map(|piece| piece.len()).sum();
+        let mut done = 0;
+        loop {
+            let part = READ_BYTES_MAX.min(wanted - done);
+            let (count, is_end) = read.part(offset, into, done, part)?;
+            done += count;
+            if is_end || done == wanted {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// What `look` sees of an inode at one moment: it is called again when the inode has changed meanwhile.
+    pub(crate) fn consistent<T>(&self, at: u64, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut wait = Wait::default();
+        loop {
+            let before = self.memory.load(at + attribute::SEQUENCE);
+            if before.is_multiple_of(2) {
+                let seen = look();
+                // What was seen must be complete before the number is looked at again.
+                fence(Ordering::Acquire);
+                if self.memory.load(at + attribute::SEQUENCE) == before {
+                    return seen;
+                }
+            }
+            wait.once(self, at)?;
+        }
+    }
+
+    /// Where `count` bytes of a file from `offset` on lie, when a page holds them all; `offset` is less than a slot has.
+    #[inline(always)]
+    pub(crate) fn in_one_page(&self, place: u64, offset: u64, count: u64) -> Option<(Place, u64)> {
+        if let Some(slot) = Place::slot_in(place, self) {
+            let is_kept = place >> 2 & 1 == 1;
+            (offset % PAGE_BYTES + count <= PAGE_BYTES).then_some((
+                Place::Slot { slot, is_kept },
+                self.layout.slot(slot) + offset,
+            ))
+        } else {
+            match Place::decode(place, self)? {
+                Place::Piece { at, class } if offset + count <= piece_bytes(class) => {
+                    Some((Place::Piece { at, class }, at + offset))
+                }
+                _ => None,
+            }
+        }
+    }
+
+    /// Whether there is memory at `offset` of a file.
+    #[inline(always)]
+    pub(crate) fn is_there(&self, place: Place, offset: u64) -> bool {
+        match place {
+            Place::Nowhere => false,
+            Place::Piece { .. } => true,
+            Place::Slot { slot, .. } => self.is_present(slot, offset / PAGE_BYTES),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_present(&self, slot: u64, page: u64) -> bool {
+        let word = self.memory.load(self.layout.slot_map(slot) + page / 64 * 8);
+        word >> (page % 64) & 1 == 1
+    }
+}
+
+/// A reader's wait for a writer.
+#[derive(Default)]
+struct Wait {
+    looks: u32,
+    look_at: Option<Instant>,
+    give_up_at: Option<Instant>,
+}
+
+impl Wait {
+    /// Waits a little; now and then finishes what the writer has begun, if that one is dead.
+    #[cold]
+    fn once(&mut self, region: &Region, inode_at: u64) -> Result<()> {
+        self.looks += 1;
+        if self.looks < LOOKS_MAX {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        std::thread::yield_now();
+        let now = Instant::now();
+        if now < *self.look_at.get_or_insert(now + LOOK_AFTER) {
+            return Ok(());
+        }
+        self.look_at = Some(now + LOOK_AFTER);
+        let looked = region.look_after(inode_at + attribute::LOCK);
+        if matches!(looked, Ok(true)) {
+            self.give_up_at = None;
+            std::thread::sleep(LOOK_AFTER / 10);
+            return Ok(());
+        }
+        if now < *self.give_up_at.get_or_insert(now + PATIENCE) {
+            return Ok(());
+        }
+        looked?;
+        let is_even = region
+            .memory
+            .load(inode_at + attribute::SEQUENCE)
+            .is_multiple_of(2);
+        let what = "a file is being changed by nobody";
+        if is_even {
+            Ok(())
+        } else {
+            Err(Error::Damaged { at: inode_at, what })
+        }
+    }
+}
+
+/// How bytes come out of the region.
+#[derive(Clone, Copy)]
+enum Way {
+    /// From the mapping: a note keeps the memory there, or the lock of the file.
+    Mapping,
+    /// By a call to the kernel, which answers zeros where there is no memory any more.
+    Kernel,
+}
+
+/// A call that reads a file.
+struct Read<'r> {
+    region: &'r Region,
+    lane: Option<Lane>,
+    at: u64,
+    generation: u64,
+}
+
+impl Read<'_> {
+    /// Copies up to `part` bytes behind the first `done` of the pieces; how many, and whether the file ends there.
+    #[inline]
+    fn part(
+        &self,
+        offset: u64,
+        into: &mut [IoSliceMut<'_>],
+        done: usize,
+        part: usize,
+    ) -> Result<(usize, bool)> {
+        let Self { region, at, .. } = *self;
+        let memory = &region.memory;
+        let note = self.lane.and_then(|lane| region.any_free_note(lane));
+        let way = if note.is_some() {
+            Way::Mapping
+        } else {
+            Way::Kernel
+        };
+        let offset = offset.saturating_add(done as u64);
+        let mut part = part;
+        let mut tries = 0;
+        let mut wait = Wait::default();
+        loop {
+            let before = memory.load(at + attribute::SEQUENCE);
+            if before.is_multiple_of(2) {
+                let is_same = memory.load(at + attribute::GENERATION) == self.generation;
+                let size = memory.load(at + attribute::SIZE);
+                let place = memory.load(at + attribute::PLACE);
+                let left = size.saturating_sub(offset);
+                let count = left.min(part as u64) as usize;
+                let decoded = Place::decode(place, region);
+                if let (Some(note), Some(place)) = (note, decoded) {
+                    note.set(region, place);
+                }
+                let seen = if !is_same {
+                    Err(Error::Stale)
+                } else if count == 0 {
+                    Ok(())
+                } else if memory.load(at + attribute::SEQUENCE) == before {
+                    region.copy_out(way, decoded, offset, (into, done, count))
+                } else {
+                    Ok(())
+                };
+                // What was copied must be complete before the number is looked at again.
+                fence(Ordering::Acquire);
+                let is_true = memory.load(at + attribute::SEQUENCE) == before;
+                if let Some(note) = note {
+                    note.clear();
+                }
+                if is_true {
+                    return seen.map(|()| (count, left <= part as u64));
+                }
+                tries += 1;
+                if tries == WHOLE_TRIES {
+                    let block = LOG_BYTES_MAX - offset % LOG_BYTES_MAX;
+                    part = part.min(block.max(LOG_BYTES_MAX.min(part as u64)) as usize);
+                }
+            } else if self.lane.is_some() && region.holder(at + attribute::LOCK) == self.lane {
+                // A signal handler reads what the write that it interrupts is writing: waiting would be for ever.
+                return self.part_as_it_is(offset, into, done, part);
+            }
+            wait.once(region, at)?;
+        }
+    }
+
+    fn part_as_it_is(
+        &self,
+        offset: u64,
+        into: &mut [IoSliceMut<'_>],
+        done: usize,
+        part: usize,
+    ) -> Result<(usize, bool)> {
+        let Self { region, at, .. } = *self;
+        let left = (region.memory.load(at + attribute::SIZE)).saturating_sub(offset);
+        let count = left.min(part as u64) as usize;
+        let place = Place::decode(region.memory.load(at + attribute::PLACE), region);
+        region.copy_out(Way::Kernel, place, offset, (into, done, count))?;
+        Ok((count, left <= part as u64))
+    }
+}
+
+impl Region {
+    /// Copies `count` bytes that a file has behind the first `done` of the pieces; what is copied while they change is
+    /// of no use, and found out by the caller.
+    #[inline]
+    fn copy_out(
+        &self,
+        way: Way,
+        place: Option<Place>,
+        offset: u64,
+        (into, done, count): (&mut [IoSliceMut<'_>], usize, usize),
+    ) -> Result<()> {
+        let place = place.ok_or(Error::Damaged {
+            at: self.layout.inodes_at,
+            what: NO_PLACE,
+        })?;
+        let (mut from, mut skipped, mut left) = (offset, done, count);
+        for piece in into {
+            if skipped > 0 && skipped >= piece.len() {
+                skipped -= piece.len();
+                continue;
+            }
+            let part = (piece.len() - skipped).min(left);
+            self.copy_out_piece(way, place, from, &mut piece[skipped..skipped + part])?;
+            skipped = 0;
+            from += part as u64;
+            left -= part;
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn copy_out_piece(&self, way: Way, place: Place, offset: u64, into: &mut [u8]) -> Result<()> {
+        let end = offset.saturating_add(into.len() as u64);
+        match place {
+            Place::Nowhere => into.fill(0),
+            Place::Piece { at, class } if end <= piece_bytes(class) => {
+                self.copy_present(way, at + offset, into)?;
+            }
+            Place::Slot { slot, .. } if end <= self.layout.slot_bytes => {
+                let mut done = 0;
+                while done < into.len() {
+                    let from = offset + done as u64;
+                    let in_page = (PAGE_BYTES - from % PAGE_BYTES) as usize;
+                    let part = in_page.min(into.len() - done);
+                    let target = &mut into[done..done + part];
+                    // A page that is not there is zeros; touching it would make the kernel look for memory.
+                    if self.is_present(slot, from / PAGE_BYTES) {
+                        self.copy_present(way, self.layout.slot(slot) + from, target)?;
+                    } else {
+                        target.fill(0);
+                    }
+                    done += part;
+                }
+            }
+            _ => {
+                return Err(Error::Damaged {
+                    at: self.layout.inodes_at,
+                    what: NO_PLACE,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn copy_present(&self, way: Way, at: u64, into: &mut [u8]) -> Result<()> {
+        match way {
+            Way::Mapping => {
+                self.memory.read(at, into);
+                Ok(())
+            }
+            Way::Kernel => read_by_kernel(&self.file, at, into).map_err(|source| Error::System {
+                path: self.path.clone(),
+                what: "bytes cannot be read",
+                source,
+            }),
+        }
+    }
+}
+
+impl Writer<'_> {
+    /// As [`Region::read`], without a call to the kernel.
+    ///
+    /// # Errors
+    /// As [`Region::read`].
+    pub fn read(&self, inode: u64, generation: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        if let Some(count) = self.read_undisturbed((inode, generation), offset, into) {
+            return Ok(count);
+        }
+        let into = &mut [IoSliceMut::new(into)];
+        self.region
+            .read_pieces(Some(self.lane), (inode, generation), offset, into)
+    }
+
+    /// As [`read`](Self::read), into several pieces.
+    ///
+    /// # Errors
+    /// As [`Region::read`].
+    pub fn read_vectored(
+        &self,
+        inode: u64,
+        generation: u64,
+        offset: u64,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<usize> {
+        if let [piece] = into {
+            return self.read(inode, generation, offset, piece);
+        }
+        self.region
+            .read_pieces(Some(self.lane), (inode, generation), offset, into)
+    }
+
+    /// What nearly all reads are: nobody writes, and the bytes lie in one page. `None` when it is not so.
+    #[inline(always)]
+    fn read_undisturbed(
+        &self,
+        (inode, generation): (u64, u64),
+        offset: u64,
+        into: &mut [u8],
+    ) -> Option<usize> {
+        let Region { memory, layout, .. } = self.region;
+        if into.len() > READ_BYTES_MAX || !(1..layout.inode_count).contains(&inode) {
+            return None;
+        }
+        let inode_at = layout.inode(inode);
+        let note = self.region.free_note(self.lane, 0)?;
+        let inode = memory.line(inode_at);
+        let word = |word: u64| inode[word as usize / 8].load(Ordering::Acquire);
+        let before = word(attribute::SEQUENCE);
+        if before % 2 == 1 || memory.load(inode_at + attribute::GENERATION) != generation {
+            return None;
+        }
+        let size = word(attribute::SIZE);
+        if offset > size || size > layout.slot_bytes {
+            return None;
+        }
+        let count = (size - offset).min(into.len() as u64);
+        let place = word(attribute::PLACE);
+        let (found, from) = self.region.in_one_page(place, offset, count)?;
+        if count <= EXPECTED_BYTES_MAX {
+            // Memory answers while the rest is looked at.
+            memory.expect_read(from, count);
+        }
+        if !self.region.is_there(found, offset) {
+            return None;
+        }
+        note.set(self.region, found);
+        let mut is_true = word(attribute::SEQUENCE) == before;
+        if is_true {
+            memory.read(from, &mut into[..count as usize]);
+            // What was copied must be complete before the number is looked at again.
+            fence(Ordering::Acquire);
+            is_true = word(attribute::SEQUENCE) == before;
+        }
+        note.clear();
+        is_true.then_some(count as usize)
+    }
+}
