@@ -1,8 +1,10 @@
 //! A process's attachment to a region: the mapping, a lane for each of its threads, and who it is after fork.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::lane::Lane;
 use crate::region::Region;
-use crate::stub::StubName;
+use crate::stub::{StubName, Stubs};
 use crate::writer::Writer;
 
 /// A region as one process uses it. Threads share it; each has a lane of its own, taken at its first call that needs
@@ -86,6 +88,26 @@ impl Attachment {
     #[must_use]
     pub fn region(&self) -> &Region {
         &self.region
+    }
+
+    /// The descriptors of the region itself: its file, and its folder of stubs. Programs that close whatever they do
+    /// not know must not reach them.
+    #[must_use]
+    pub fn own_descriptors(&self) -> [RawFd; 2] {
+        let stubs = self.region.stubs.as_ref();
+        [
+            self.region.file.as_raw_fd(),
+            stubs.map_or(-1, Stubs::descriptor),
+        ]
+    }
+
+    /// Moves the descriptors of the region itself to numbers from `least` on, where programs seldom look; where the
+    /// process may not have that many, they stay.
+    pub fn move_descriptors(&mut self, least: RawFd) {
+        move_descriptor(&mut self.region.file, least);
+        if let Some(stubs) = &mut self.region.stubs {
+            move_descriptor(stubs.folder_mut(), least);
+        }
     }
 
     /// The path that the region's root stands for; it does not end in a slash.
@@ -207,6 +229,15 @@ impl Attachment {
 impl Drop for Attachment {
     fn drop(&mut self) {
         self.thread_ends();
+    }
+}
+
+fn move_descriptor(file: &mut File, least: RawFd) {
+    // SAFETY: a descriptor that is open; a new one belongs to nobody yet.
+    let moved = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least) };
+    if moved >= 0 {
+        // SAFETY: as above.
+        *file = unsafe { File::from_raw_fd(moved) };
     }
 }
 

@@ -141,6 +141,16 @@ impl Stubs {
         })
     }
 
+    /// The folder itself.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.folder.as_raw_fd()
+    }
+
+    /// The folder itself, to be moved to another number.
+    pub(crate) fn folder_mut(&mut self) -> &mut File {
+        &mut self.folder
+    }
+
     /// Where the folder is.
     pub(crate) fn path(&self) -> &Path {
         &self.path

@@ -1,0 +1,560 @@
+//! Reading and writing, positions and lengths.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::io::{IoSlice, IoSliceMut};
+
+use mem::{Last, Opened};
+
+use crate::foreign::{Answer, answer, bytes, counted, done, fail, room, values};
+use crate::next::serve;
+use crate::open::attributes_of;
+use crate::raw;
+use crate::resolve::{Place, on_path};
+use crate::state::{Context, OrErrno, ours};
+use crate::thread::{self, Inside};
+
+/// Bytes that one call moves at most, as in the kernel.
+const BYTES_AT_ONCE: usize = 0x7fff_f000;
+
+/// Runs a call on the bytes of an open file. As [`crate::state::served`], but nothing in it touches errno.
+#[inline]
+fn moved(run: impl FnOnce() -> mem::Result<usize>) -> isize {
+    let result = {
+        let _inside = Inside::enter();
+        run()
+    };
+    match result {
+        Ok(count) => count as isize,
+        Err(error) => fail(error.errno()),
+    }
+}
+
+#[inline]
+fn offset_of(offset: i64) -> Answer<u64> {
+    u64::try_from(offset).map_err(|_| libc::EINVAL)
+}
+
+/// As the kernel: writes beyond what a file may have are refused, or cut.
+fn read_now(fd: c_int, into: *mut c_void, count: usize) -> Option<isize> {
+    let (context, opened) = ours(fd)?;
+    let into = match room(into, count.min(BYTES_AT_ONCE)) {
+        Ok(into) => into,
+        Err(errno) => return Some(fail(errno)),
+    };
+    Some(moved(|| context.attachment.read(&opened, into)))
+}
+
+#[inline]
+fn read_at_now(fd: c_int, into: *mut c_void, count: usize, offset: i64) -> Option<isize> {
+    let (context, opened) = ours(fd)?;
+    match (room(into, count.min(BYTES_AT_ONCE)), offset_of(offset)) {
+        (Ok(into), Ok(offset)) => Some(moved(|| context.attachment.read_at(&opened, offset, into))),
+        (Err(errno), _) | (_, Err(errno)) => Some(fail(errno)),
+    }
+}
+
+fn write_now(fd: c_int, from: *const c_void, count: usize) -> Option<isize> {
+    let (context, opened) = ours(fd)?;
+    context.register_thread();
+    match bytes(from, count.min(BYTES_AT_ONCE)) {
+        Ok(from) => Some(moved(|| context.attachment.write(&opened, from))),
+        Err(errno) => Some(fail(errno)),
+    }
+}
+
+#[inline]
+fn write_at_now(fd: c_int, from: *const c_void, count: usize, offset: i64) -> Option<isize> {
+    let (context, opened) = ours(fd)?;
+    context.register_thread();
+    match (bytes(from, count.min(BYTES_AT_ONCE)), offset_of(offset)) {
+        (Ok(from), Ok(offset)) => {
+            Some(moved(|| context.attachment.write_at(&opened, offset, from)))
+        }
+        (Err(errno), _) | (_, Err(errno)) => Some(fail(errno)),
+    }
+}
+
+serve! {
+    fn read [__read](fd: c_int, into: *mut c_void, count: usize) -> isize {
+        if let Some(answer) = read_now(fd, into, count) {
+            return answer;
+        }
+        if thread::is_inside() {
+            let arguments = [fd as usize, into as usize, count, 0, 0, 0];
+            // SAFETY: the library's own call, and no place to be cancelled.
+            return unsafe { raw::answered(libc::SYS_read, arguments) };
+        }
+        read::pass(fd, into, count)
+    }
+
+    fn write [__write](fd: c_int, from: *const c_void, count: usize) -> isize {
+        if let Some(answer) = write_now(fd, from, count) {
+            return answer;
+        }
+        if thread::is_inside() {
+            let arguments = [fd as usize, from as usize, count, 0, 0, 0];
+            // SAFETY: the library's own call, and no place to be cancelled.
+            return unsafe { raw::answered(libc::SYS_write, arguments) };
+        }
+        write::pass(fd, from, count)
+    }
+
+    fn pread [pread64, __pread64, __libc_pread](fd: c_int, into: *mut c_void, count: usize, offset: i64) -> isize {
+        match read_at_now(fd, into, count, offset) {
+            Some(answer) => answer,
+            None => pread::pass(fd, into, count, offset),
+        }
+    }
+
+    fn pwrite [pwrite64, __pwrite64, __libc_pwrite](
+        fd: c_int, from: *const c_void, count: usize, offset: i64
+    ) -> isize {
+        match write_at_now(fd, from, count, offset) {
+            Some(answer) => answer,
+            None => pwrite::pass(fd, from, count, offset),
+        }
+    }
+
+    fn __read_chk(fd: c_int, into: *mut c_void, count: usize, room: usize) -> isize {
+        if count <= room
+            && let Some(answer) = read_now(fd, into, count)
+        {
+            return answer;
+        }
+        __read_chk::pass(fd, into, count, room)
+    }
+
+    fn __pread_chk [__pread64_chk](
+        fd: c_int, into: *mut c_void, count: usize, offset: i64, room: usize
+    ) -> isize {
+        if count <= room
+            && let Some(answer) = read_at_now(fd, into, count, offset)
+        {
+            return answer;
+        }
+        __pread_chk::pass(fd, into, count, offset, room)
+    }
+
+    fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+        match ours(fd) {
+            Some((context, opened)) => read_parts(context, &opened, parts, count, None),
+            None => readv::pass(fd, parts, count),
+        }
+    }
+
+    fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+        match ours(fd) {
+            Some((context, opened)) => write_parts(context, &opened, parts, count, None),
+            None => writev::pass(fd, parts, count),
+        }
+    }
+
+    fn preadv [preadv64](fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize {
+        match ours(fd) {
+            Some((context, opened)) => read_parts(context, &opened, parts, count, Some(offset)),
+            None => preadv::pass(fd, parts, count, offset),
+        }
+    }
+
+    fn pwritev [pwritev64](
+        fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64
+    ) -> isize {
+        match ours(fd) {
+            Some((context, opened)) => write_parts(context, &opened, parts, count, Some(offset)),
+            None => pwritev::pass(fd, parts, count, offset),
+        }
+    }
+
+    fn preadv2 [preadv64v2](
+        fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int
+    ) -> isize {
+        match ours(fd) {
+            Some(_) if flags & !READ_FLAGS != 0 => fail(libc::EOPNOTSUPP),
+            Some((context, opened)) => {
+                let offset = (offset != -1).then_some(offset);
+                read_parts(context, &opened, parts, count, offset)
+            }
+            None => preadv2::pass(fd, parts, count, offset, flags),
+        }
+    }
+
+    fn pwritev2 [pwritev64v2](
+        fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int
+    ) -> isize {
+        match ours(fd) {
+            Some(_) if flags & !WRITE_FLAGS != 0 => fail(libc::EOPNOTSUPP),
+            Some((context, opened)) => {
+                let offset = (offset != -1).then_some(offset);
+                append_or_write(context, &opened, parts, count, offset, flags)
+            }
+            None => pwritev2::pass(fd, parts, count, offset, flags),
+        }
+    }
+}
+
+/// `RWF_*` that ask for nothing that memory does not do anyway.
+const READ_FLAGS: c_int = libc::RWF_HIPRI | libc::RWF_NOWAIT;
+const WRITE_FLAGS: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
+
+/// Parts of one call that are looked at at once; calls with more are served in several pieces.
+const PARTS_AT_ONCE: usize = 64;
+
+fn parts<'a>(parts: *const libc::iovec, count: c_int) -> Answer<&'a [libc::iovec]> {
+    if !(0..=libc::UIO_MAXIOV).contains(&count) {
+        return Err(libc::EINVAL);
+    }
+    let parts = values(parts, count as usize)?;
+    let mut total = 0_usize;
+    for part in parts {
+        total = total
+            .checked_add(part.iov_len)
+            .filter(|total| isize::try_from(*total).is_ok())
+            .ok_or(libc::EINVAL)?;
+    }
+    Ok(parts)
+}
+
+fn read_parts(
+    context: &Context,
+    opened: &Opened,
+    list: *const libc::iovec,
+    count: c_int,
+    offset: Option<i64>,
+) -> isize {
+    counted((|| {
+        let mut offset = offset.map(offset_of).transpose()?;
+        let mut done = 0;
+        let _inside = Inside::enter();
+        let list = parts(list, count)?;
+        if list.is_empty() {
+            return context.attachment.read(opened, &mut []).or_errno();
+        }
+        for some in list.chunks(PARTS_AT_ONCE) {
+            let mut slices: [IoSliceMut<'_>; PARTS_AT_ONCE] =
+                std::array::from_fn(|_| IoSliceMut::new(&mut []));
+            let mut wanted = 0;
+            for (slice, part) in slices.iter_mut().zip(some) {
+                *slice = IoSliceMut::new(room(part.iov_base, part.iov_len)?);
+                wanted += part.iov_len;
+            }
+            let slices = &mut slices[..some.len()];
+            let read = match offset {
+                Some(at) => context.attachment.read_vectored_at(opened, at, slices),
+                None => context.attachment.read_vectored(opened, slices),
+            };
+            match read {
+                Ok(read) => {
+                    done += read;
+                    offset = offset.map(|at| at + read as u64);
+                    if read < wanted {
+                        break;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error.errno()),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    })())
+}
+
+fn write_parts(
+    context: &Context,
+    opened: &Opened,
+    list: *const libc::iovec,
+    count: c_int,
+    offset: Option<i64>,
+) -> isize {
+    context.register_thread();
+    counted((|| {
+        let mut offset = offset.map(offset_of).transpose()?;
+        let mut done = 0;
+        let _inside = Inside::enter();
+        let list = parts(list, count)?;
+        if list.is_empty() {
+            return context.attachment.write(opened, &[]).or_errno();
+        }
+        for some in list.chunks(PARTS_AT_ONCE) {
+            let mut slices: [IoSlice<'_>; PARTS_AT_ONCE] =
+                std::array::from_fn(|_| IoSlice::new(&[]));
+            for (slice, part) in slices.iter_mut().zip(some) {
+                *slice = IoSlice::new(bytes(part.iov_base, part.iov_len)?);
+            }
+            let slices = &slices[..some.len()];
+            let written = match offset {
+                Some(at) => context.attachment.write_vectored_at(opened, at, slices),
+                None => context.attachment.write_vectored(opened, slices),
+            };
+            match written {
+                Ok(written) => {
+                    done += written;
+                    offset = offset.map(|at| at + written as u64);
+                }
+                Err(error) if done == 0 => return Err(error.errno()),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    })())
+}
+
+fn append_or_write(
+    context: &Context,
+    opened: &Opened,
+    list: *const libc::iovec,
+    count: c_int,
+    offset: Option<i64>,
+    flags: c_int,
+) -> isize {
+    if flags & libc::RWF_APPEND == 0 {
+        return write_parts(context, opened, list, count, offset);
+    }
+    // The flag that the description has for all its writes, for one.
+    let before = context.attachment.flags(opened);
+    context
+        .attachment
+        .set_flags(opened, before | libc::O_APPEND);
+    let written = write_parts(context, opened, list, count, offset);
+    context.attachment.set_flags(opened, before);
+    written
+}
+
+serve! {
+    fn lseek [lseek64, llseek, __lseek](fd: c_int, offset: i64, whence: c_int) -> i64 {
+        match ours(fd) {
+            Some(_) if thread::is_inside() => lseek::pass(fd, offset, whence),
+            Some((context, opened)) => {
+                let _inside = Inside::enter();
+                answer(
+                    seek_allowed(&opened)
+                        .and_then(|()| context.attachment.seek(&opened, offset, whence).or_errno())
+                        .map(|position| position as i64),
+                )
+            }
+            None => lseek::pass(fd, offset, whence),
+        }
+    }
+
+    fn ftruncate [ftruncate64](fd: c_int, size: i64) -> c_int {
+        match ours(fd) {
+            Some((context, opened)) => {
+                context.register_thread();
+                let _inside = Inside::enter();
+                done((|| {
+                    require_for_writing(&opened)?;
+                    // As the kernel: not opened for writing counts as a bad argument here.
+                    set_size(context, opened.node, offset_of(size)?)
+                })())
+            }
+            None => ftruncate::pass(fd, size),
+        }
+    }
+
+    fn truncate [truncate64](path: *const c_char, size: i64) -> c_int {
+        on_path(
+            libc::AT_FDCWD,
+            path,
+            Last::Follow,
+            |context, place, _| {
+                let size = offset_of(size)?;
+                let attributes = match place {
+                    Place::Found(found) => found.attributes,
+                    Place::Descriptor(opened) => attributes_of(context, &opened)?,
+                    Place::Missing(_) => return Err(libc::ENOENT),
+                };
+                if attributes.is_directory() {
+                    return Err(libc::EISDIR);
+                }
+                crate::open::require(context, &attributes, 2)?;
+                if !context.is_writable {
+                    return Err(libc::EROFS);
+                }
+                set_size(context, attributes.node(), size).map(|()| 0)
+            },
+            |_, path| truncate::pass(path, size),
+        )
+    }
+
+    fn fallocate [fallocate64](fd: c_int, mode: c_int, offset: i64, length: i64) -> c_int {
+        match ours(fd) {
+            Some((context, opened)) => {
+                context.register_thread();
+                let _inside = Inside::enter();
+                done(allocate(context, &opened, mode, offset, length))
+            }
+            None => fallocate::pass(fd, mode, offset, length),
+        }
+    }
+
+    fn posix_fallocate [posix_fallocate64](fd: c_int, offset: i64, length: i64) -> c_int {
+        match ours(fd) {
+            Some((context, opened)) => {
+                context.register_thread();
+                let errno = crate::foreign::errno();
+                let _inside = Inside::enter();
+                // Answers the error instead of setting it.
+                let answer = allocate(context, &opened, 0, offset, length).err().unwrap_or(0);
+                crate::foreign::set_errno(errno);
+                answer
+            }
+            None => posix_fallocate::pass(fd, offset, length),
+        }
+    }
+
+    fn fsync(fd: c_int) -> c_int {
+        match ours(fd) {
+            Some((_, opened)) => require_not_path(&opened),
+            None => fsync::pass(fd),
+        }
+    }
+
+    fn fdatasync(fd: c_int) -> c_int {
+        match ours(fd) {
+            Some((_, opened)) => require_not_path(&opened),
+            None => fdatasync::pass(fd),
+        }
+    }
+
+    fn syncfs(fd: c_int) -> c_int {
+        match ours(fd) {
+            Some((_, opened)) => require_not_path(&opened),
+            None => syncfs::pass(fd),
+        }
+    }
+
+    fn sync_file_range(fd: c_int, offset: i64, length: i64, flags: u32) -> c_int {
+        match ours(fd) {
+            Some(_) if offset < 0 || length < 0 || flags & !7 != 0 => fail(libc::EINVAL),
+            Some((_, opened)) => require_not_path(&opened),
+            None => sync_file_range::pass(fd, offset, length, flags),
+        }
+    }
+
+    fn posix_fadvise [posix_fadvise64](fd: c_int, offset: i64, length: i64, advice: c_int) -> c_int {
+        match ours(fd) {
+            // Answers the error instead of setting it.
+            Some(_) if !(0..=5).contains(&advice) || length < 0 => libc::EINVAL,
+            Some((_, opened)) if opened.flags & libc::O_PATH != 0 => libc::EBADF,
+            Some(_) => 0,
+            None => posix_fadvise::pass(fd, offset, length, advice),
+        }
+    }
+
+    fn readahead(fd: c_int, offset: i64, count: usize) -> isize {
+        match ours(fd) {
+            Some((_, opened)) if opened.flags & libc::O_PATH != 0
+                || opened.flags & libc::O_ACCMODE == libc::O_WRONLY => fail(libc::EBADF),
+            Some((_, opened)) if opened.flags & libc::O_DIRECTORY != 0 => fail(libc::EINVAL),
+            Some(_) => 0,
+            None => readahead::pass(fd, offset, count),
+        }
+    }
+}
+
+/// Memory is as durable as it ever gets; a descriptor that stands for a name alone refuses all the same.
+fn require_not_path(opened: &Opened) -> c_int {
+    if opened.flags & libc::O_PATH != 0 {
+        return fail(libc::EBADF);
+    }
+    0
+}
+
+fn seek_allowed(opened: &Opened) -> Answer<()> {
+    if opened.flags & libc::O_PATH != 0 {
+        return Err(libc::EBADF);
+    }
+    Ok(())
+}
+
+fn require_for_writing(opened: &Opened) -> Answer<()> {
+    if opened.flags & libc::O_PATH != 0 {
+        return Err(libc::EBADF);
+    }
+    if opened.flags & libc::O_ACCMODE == libc::O_RDONLY || opened.flags & libc::O_DIRECTORY != 0 {
+        return Err(libc::EINVAL);
+    }
+    Ok(())
+}
+
+fn set_size(context: &Context, node: mem::Node, size: u64) -> Answer<()> {
+    let writer = context.attachment.writer().or_errno()?;
+    writer
+        .set_size(node.inode, node.generation, size, mem::now_ns())
+        .or_errno()
+}
+
+/// `fallocate`: what is asked for is written with zeros where the file had none, so that its memory is there.
+fn allocate(
+    context: &Context,
+    opened: &Opened,
+    mode: c_int,
+    offset: i64,
+    length: i64,
+) -> Answer<()> {
+    if opened.flags & libc::O_PATH != 0 || opened.flags & libc::O_ACCMODE == libc::O_RDONLY {
+        return Err(libc::EBADF);
+    }
+    if offset < 0 || length <= 0 {
+        return Err(libc::EINVAL);
+    }
+    let end = offset.checked_add(length).ok_or(libc::EFBIG)? as u64;
+    let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+    match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => {}
+        libc::FALLOC_FL_PUNCH_HOLE if keeps_size => {
+            return clear(context, opened, offset as u64, end);
+        }
+        libc::FALLOC_FL_ZERO_RANGE => {
+            if !keeps_size && attributes_of(context, opened)?.size < end {
+                set_size(context, opened.node, end)?;
+            }
+            return clear(context, opened, offset as u64, end);
+        }
+        _ => return Err(libc::EOPNOTSUPP),
+    }
+    let size = attributes_of(context, opened)?.size;
+    if keeps_size && end > size {
+        // Memory behind the end of a file is nothing that a region keeps.
+        return Err(libc::EOPNOTSUPP);
+    }
+    if end > size {
+        set_size(context, opened.node, end)?;
+    }
+    if end <= PACKED_BYTES_MAX {
+        return Ok(());
+    }
+    // Of a larger file pages may be missing; what maps them takes them.
+    let taken = context
+        .attachment
+        .map(opened, offset as u64, length as u64)
+        .or_errno();
+    if taken.is_err() && end > size {
+        set_size(context, opened.node, size)?;
+    }
+    taken.map(drop)
+}
+
+/// Files of up to this size have all of their memory, or none.
+const PACKED_BYTES_MAX: u64 = 1 << 20;
+
+/// Makes a range zeros, as far as the file has it.
+fn clear(context: &Context, opened: &Opened, from: u64, end: u64) -> Answer<()> {
+    static ZEROS: [u8; 4096] = [0; 4096];
+    let end = end.min(attributes_of(context, opened)?.size);
+    let writer = context.attachment.writer().or_errno()?;
+    let mut at = from;
+    while at < end {
+        let count = (end - at).min(ZEROS.len() as u64) as usize;
+        writer
+            .write(
+                opened.node.inode,
+                opened.node.generation,
+                at,
+                &ZEROS[..count],
+                mem::now_ns(),
+            )
+            .or_errno()?;
+        at += count as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,610 @@
+//! Names: made, removed, moved; links of both kinds.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use mem::{Attributes, Last, PathBuffer, Rename};
+
+use crate::foreign::{Answer, fail, room, string};
+use crate::next::serve;
+use crate::open::{new_inode, require_writable_directory};
+use crate::resolve::{Found, Located, Missing, Place, locate, on_path};
+use crate::stat::{attributes_at, is_empty};
+use crate::state::{Context, OrErrno, context, served};
+
+/// Longest target of a symbolic link.
+const TARGET_BYTES_MAX: usize = 4095;
+
+/// What a directory must allow when one of its names goes.
+fn require_removable(context: &Context, parent: u64, named: &Attributes) -> Answer<Attributes> {
+    let parent = context.attachment.region().attributes(parent).or_errno()?;
+    require_writable_directory(context, &parent)?;
+    if context.with_credentials(|who| who.may_remove(&parent, named)) {
+        Ok(parent)
+    } else {
+        Err(libc::EPERM)
+    }
+}
+
+/// What `.`, `..` or the root answers where only a name will do.
+fn no_name(errno: c_int, names: &PathBuffer) -> c_int {
+    let path = names.as_bytes();
+    let trimmed = path
+        .iter()
+        .rposition(|byte| *byte != b'/')
+        .map_or(0, |last| last + 1);
+    if path[..trimmed].ends_with(b"..") && errno == libc::EINVAL {
+        libc::ENOTEMPTY
+    } else {
+        errno
+    }
+}
+
+fn unlink_place(
+    context: &Context,
+    place: &Place,
+    names: &PathBuffer,
+    removes_directory: bool,
+) -> Answer<c_int> {
+    let found = match place {
+        Place::Found(found) => found,
+        Place::Missing(_) => return Err(libc::ENOENT),
+        // As the kernel for what is no file system's name.
+        Place::Descriptor(_) => return Err(libc::EPERM),
+    };
+    if found.name.is_empty() {
+        return Err(match removes_directory {
+            true if found.attributes.inode == mem::ROOT_INODE
+                && !names.as_bytes().ends_with(b".") =>
+            {
+                libc::EBUSY
+            }
+            true => no_name(libc::EINVAL, names),
+            false => libc::EISDIR,
+        });
+    }
+    require_removable(context, found.parent, &found.attributes)?;
+    let name = names.part(&found.name);
+    let writer = context.attachment.writer().or_errno()?;
+    let now_ns = mem::now_ns();
+    if removes_directory {
+        writer
+            .remove_directory(found.parent, name, now_ns)
+            .or_errno()?;
+    } else {
+        if found.attributes.is_directory() {
+            return Err(libc::EISDIR);
+        }
+        if found.has_slash {
+            return Err(libc::ENOTDIR);
+        }
+        writer.remove(found.parent, name, now_ns).or_errno()?;
+    }
+    Ok(0)
+}
+
+pub(crate) fn unlink_at(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
+    on_path(
+        directory,
+        path,
+        Last::NoFollow,
+        |context, place, names| {
+            if flags & !libc::AT_REMOVEDIR != 0 {
+                return Err(libc::EINVAL);
+            }
+            unlink_place(context, &place, names, flags & libc::AT_REMOVEDIR != 0)
+        },
+        |directory, path| unlinkat::pass(directory, path, flags),
+    )
+}
+
+fn make(
+    directory: c_int,
+    path: *const c_char,
+    serve: impl FnOnce(&Context, &Missing, &[u8]) -> Answer<Attributes>,
+    pass: impl FnOnce(c_int, *const c_char) -> c_int,
+) -> c_int {
+    on_path(
+        directory,
+        path,
+        Last::NoFollow,
+        |context, place, names| {
+            let Place::Missing(missing) = place else {
+                return Err(libc::EEXIST);
+            };
+            require_writable_directory(context, &missing.parent)?;
+            serve(context, &missing, names.part(&missing.name)).map(|_| 0)
+        },
+        pass,
+    )
+}
+
+pub(crate) fn mkdir_at(directory: c_int, path: *const c_char, mode: c_uint) -> c_int {
+    make(
+        directory,
+        path,
+        |context, missing, name| {
+            // The kernel takes the sticky bit, and neither of the other two.
+            let new = new_inode(context, &missing.parent, libc::S_IFDIR, mode & 0o1777);
+            let writer = context.attachment.writer().or_errno()?;
+            writer.create(missing.parent.inode, name, &new).or_errno()
+        },
+        |directory, path| mkdirat::pass(directory, path, mode),
+    )
+}
+
+pub(crate) fn mknod_at(
+    directory: c_int,
+    path: *const c_char,
+    mode: c_uint,
+    device: libc::dev_t,
+) -> c_int {
+    make(
+        directory,
+        path,
+        |context, missing, name| {
+            if !matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) {
+                // Pipes, sockets and devices are the kernel's.
+                return Err(libc::EPERM);
+            }
+            if missing.has_slash {
+                return Err(libc::ENOENT);
+            }
+            let new = new_inode(context, &missing.parent, libc::S_IFREG, mode & 0o7777);
+            let writer = context.attachment.writer().or_errno()?;
+            writer.create(missing.parent.inode, name, &new).or_errno()
+        },
+        |directory, path| mknodat::pass(directory, path, mode, device),
+    )
+}
+
+pub(crate) fn symlink_at(target: *const c_char, directory: c_int, path: *const c_char) -> c_int {
+    make(
+        directory,
+        path,
+        |context, missing, name| {
+            let target = string(target)?.to_bytes();
+            if target.is_empty() || missing.has_slash {
+                return Err(libc::ENOENT);
+            }
+            if target.len() > TARGET_BYTES_MAX {
+                return Err(libc::ENAMETOOLONG);
+            }
+            let mut new = new_inode(context, &missing.parent, libc::S_IFLNK, 0);
+            new.mode = libc::S_IFLNK | 0o777;
+            let writer = context.attachment.writer().or_errno()?;
+            writer
+                .create_with(missing.parent.inode, name, &new, target)
+                .or_errno()
+        },
+        |directory, path| symlinkat::pass(target, directory, path),
+    )
+}
+
+pub(crate) fn readlink_at(
+    directory: c_int,
+    path: *const c_char,
+    into: *mut c_char,
+    count: usize,
+) -> isize {
+    if !path.is_null()
+        && let Some(context) = context()
+        && let Some(answer) = readlink_of_descriptor(context, path, into, count)
+    {
+        return answer;
+    }
+    on_path(
+        directory,
+        path,
+        Last::NoFollow,
+        |context, place, _| {
+            let attributes = attributes_at(context, &place)?;
+            if !attributes.is_symbolic_link() {
+                return Err(libc::EINVAL);
+            }
+            if count == 0 {
+                return Err(libc::EINVAL);
+            }
+            let into = room(into.cast(), count)?;
+            let region = context.attachment.region();
+            region
+                .read(attributes.inode, attributes.generation, 0, into)
+                .or_errno()
+                .map(|count| count as isize)
+        },
+        |directory, path| readlinkat::pass(directory, path, into, count),
+    )
+}
+
+/// `/proc/self/fd/3` of a file of the region says its path below the region, where that can be known: of directories.
+fn readlink_of_descriptor(
+    context: &Context,
+    path: *const c_char,
+    into: *mut c_char,
+    count: usize,
+) -> Option<isize> {
+    let text = string(path).ok()?.to_bytes();
+    if text == b"/proc/self/cwd" {
+        let node = context.directory()?;
+        return Some(copy_path(context, node, into, count));
+    }
+    let fd = crate::resolve::whole_descriptor_path(text)?;
+    let opened = context.opened(fd)?;
+    if opened.flags & libc::O_DIRECTORY == 0 {
+        return None;
+    }
+    Some(copy_path(context, opened.node, into, count))
+}
+
+fn copy_path(context: &Context, node: mem::Node, into: *mut c_char, count: usize) -> isize {
+    served(|| {
+        let mut buffer = PathBuffer::new();
+        context.attachment.path_of(node, &mut buffer).or_errno()?;
+        let into = room(into.cast(), count)?;
+        let length = buffer.as_bytes().len().min(into.len());
+        into[..length].copy_from_slice(&buffer.as_bytes()[..length]);
+        Ok(length as isize)
+    })
+}
+
+/// Both paths of a call; one may lead into the region and the other not.
+struct Two<'c> {
+    context: &'c Context,
+    first: (Located, PathBuffer),
+    second: (Located, PathBuffer),
+}
+
+impl<'c> Two<'c> {
+    fn locate(
+        context: &'c Context,
+        first: (c_int, *const c_char, Last),
+        second: (c_int, *const c_char, Last),
+    ) -> Answer<Self> {
+        let find = |(directory, path, last): (c_int, *const c_char, Last)| -> Answer<(Located, PathBuffer)> {
+            let mut buffer = PathBuffer::new();
+            let located = locate(
+                context,
+                directory,
+                string(path)?.to_bytes(),
+                last,
+                &mut buffer,
+            )?;
+            Ok((located, buffer))
+        };
+        Ok(Self {
+            context,
+            first: find(first)?,
+            second: find(second)?,
+        })
+    }
+
+    /// Whether both are the kernel's; then it gets them, as they were or as they came out of the region.
+    fn passed_on<T>(
+        &self,
+        first: (c_int, *const c_char),
+        second: (c_int, *const c_char),
+        pass: impl FnOnce(c_int, *const c_char, c_int, *const c_char) -> T,
+    ) -> Option<T> {
+        let kernel = |located: &(Located, PathBuffer), given: (c_int, *const c_char)| {
+            let mut buffer = [0_u8; libc::PATH_MAX as usize];
+            match &located.0 {
+                Located::Given => Some((given.0, given.1, buffer)),
+                Located::Elsewhere => {
+                    let bytes = located.1.as_bytes();
+                    buffer[..bytes.len()].copy_from_slice(bytes);
+                    Some((libc::AT_FDCWD, std::ptr::null(), buffer))
+                }
+                Located::Here(_) => None,
+            }
+        };
+        let one = kernel(&self.first, first)?;
+        let other = kernel(&self.second, second)?;
+        let path = |(_, given, buffer): &(c_int, *const c_char, [u8; 4096])| {
+            if given.is_null() {
+                buffer.as_ptr().cast()
+            } else {
+                *given
+            }
+        };
+        Some(pass(one.0, path(&one), other.0, path(&other)))
+    }
+
+    fn places(&self) -> Answer<(&Place, &Place)> {
+        match (&self.first.0, &self.second.0) {
+            (Located::Here(first), Located::Here(second)) => Ok((first, second)),
+            (Located::Here(Place::Missing(_)), _) => Err(libc::ENOENT),
+            _ => Err(libc::EXDEV),
+        }
+    }
+}
+
+/// Serves a call with two paths if one of them leads into the region.
+fn on_two(
+    first: (c_int, *const c_char, Last),
+    second: (c_int, *const c_char, Last),
+    serve: impl FnOnce(&Two<'_>) -> Answer<c_int>,
+    pass: impl FnOnce(c_int, *const c_char, c_int, *const c_char) -> c_int,
+) -> c_int {
+    let Some(context) = context().filter(|_| !first.1.is_null() && !second.1.is_null()) else {
+        return pass(first.0, first.1, second.0, second.1);
+    };
+    let mut two = None;
+    let answer = served(|| {
+        let found = two.insert(Two::locate(context, first, second)?);
+        match (&found.first.0, &found.second.0) {
+            (Located::Here(_), _) | (_, Located::Here(_)) => serve(found),
+            _ => Ok(1),
+        }
+    });
+    match two {
+        Some(two) if answer == 1 => two
+            .passed_on((first.0, first.1), (second.0, second.1), pass)
+            .unwrap_or_else(|| fail(libc::EXDEV)),
+        _ => answer,
+    }
+}
+
+pub(crate) fn rename_at(
+    from_directory: c_int,
+    from: *const c_char,
+    to_directory: c_int,
+    to: *const c_char,
+    flags: c_uint,
+) -> c_int {
+    on_two(
+        (from_directory, from, Last::NoFollow),
+        (to_directory, to, Last::NoFollow),
+        |two| rename_places(two, flags),
+        |from_directory, from, to_directory, to| {
+            if flags == 0 {
+                renameat::pass(from_directory, from, to_directory, to)
+            } else {
+                renameat2::pass(from_directory, from, to_directory, to, flags)
+            }
+        },
+    )
+}
+
+fn rename_places(two: &Two<'_>, flags: c_uint) -> Answer<c_int> {
+    let how = match flags {
+        0 => Rename::Replace,
+        libc::RENAME_NOREPLACE => Rename::Keep,
+        libc::RENAME_EXCHANGE => Rename::Exchange,
+        _ => return Err(libc::EINVAL),
+    };
+    let context = two.context;
+    let (from, to) = two.places()?;
+    let from = match from {
+        Place::Found(found) => found,
+        Place::Missing(_) => return Err(libc::ENOENT),
+        Place::Descriptor(_) => return Err(libc::EXDEV),
+    };
+    if from.name.is_empty() {
+        return Err(libc::EBUSY);
+    }
+    let from_name = two.first.1.part(&from.name);
+    require_removable(context, from.parent, &from.attributes)?;
+    let (to_parent, to_name) = match to {
+        Place::Found(Found { name, .. }) if name.is_empty() => return Err(libc::EBUSY),
+        Place::Found(found) => {
+            if how == Rename::Keep {
+                return Err(libc::EEXIST);
+            }
+            require_removable(context, found.parent, &found.attributes)?;
+            if found.has_slash && !from.attributes.is_directory() {
+                return Err(libc::ENOTDIR);
+            }
+            (found.parent, two.second.1.part(&found.name))
+        }
+        Place::Missing(missing) => {
+            if how == Rename::Exchange {
+                return Err(libc::ENOENT);
+            }
+            require_writable_directory(context, &missing.parent)?;
+            if missing.has_slash && !from.attributes.is_directory() {
+                return Err(libc::ENOTDIR);
+            }
+            (missing.parent.inode, two.second.1.part(&missing.name))
+        }
+        Place::Descriptor(_) => return Err(libc::EXDEV),
+    };
+    let writer = context.attachment.writer().or_errno()?;
+    writer
+        .rename_as(
+            (from.parent, from_name),
+            (to_parent, to_name),
+            mem::now_ns(),
+            how,
+        )
+        .or_errno()?;
+    Ok(0)
+}
+
+pub(crate) fn link_at(
+    from_directory: c_int,
+    from: *const c_char,
+    to_directory: c_int,
+    to: *const c_char,
+    flags: c_int,
+) -> c_int {
+    if flags & libc::AT_EMPTY_PATH != 0
+        && is_empty(from, flags)
+        && let Some((context, opened)) = crate::state::ours(from_directory)
+    {
+        return on_path(
+            to_directory,
+            to,
+            Last::NoFollow,
+            |_, place, names| link_to(context, opened.node.inode, &place, names),
+            |_, _| fail(libc::EXDEV),
+        );
+    }
+    let last = if flags & libc::AT_SYMLINK_FOLLOW != 0 {
+        Last::Follow
+    } else {
+        Last::NoFollow
+    };
+    on_two(
+        (from_directory, from, last),
+        (to_directory, to, Last::NoFollow),
+        |two| {
+            let (from, to) = two.places()?;
+            let attributes = attributes_at(two.context, from)?;
+            if attributes.is_directory() {
+                return Err(match to {
+                    Place::Missing(_) => libc::EPERM,
+                    _ => libc::EEXIST,
+                });
+            }
+            link_to(two.context, attributes.inode, to, &two.second.1)
+        },
+        |from_directory, from, to_directory, to| {
+            linkat::pass(from_directory, from, to_directory, to, flags)
+        },
+    )
+}
+
+fn link_to(context: &Context, inode: u64, to: &Place, names: &PathBuffer) -> Answer<c_int> {
+    let Place::Missing(missing) = to else {
+        return Err(libc::EEXIST);
+    };
+    if missing.has_slash {
+        return Err(libc::ENOENT);
+    }
+    require_writable_directory(context, &missing.parent)?;
+    let writer = context.attachment.writer().or_errno()?;
+    writer
+        .link(
+            inode,
+            missing.parent.inode,
+            names.part(&missing.name),
+            mem::now_ns(),
+        )
+        .or_errno()?;
+    Ok(0)
+}
+
+serve! {
+    fn unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
+        unlink_at(directory, path, flags)
+    }
+
+    fn unlink(path: *const c_char) -> c_int {
+        unlink_at(libc::AT_FDCWD, path, 0)
+    }
+
+    fn rmdir(path: *const c_char) -> c_int {
+        unlink_at(libc::AT_FDCWD, path, libc::AT_REMOVEDIR)
+    }
+
+    fn remove(path: *const c_char) -> c_int {
+        let removed = unlink_at(libc::AT_FDCWD, path, 0);
+        if removed < 0 && matches!(crate::foreign::errno(), libc::EISDIR | libc::EPERM) {
+            return unlink_at(libc::AT_FDCWD, path, libc::AT_REMOVEDIR);
+        }
+        removed
+    }
+
+    fn mkdirat(directory: c_int, path: *const c_char, mode: c_uint) -> c_int {
+        mkdir_at(directory, path, mode)
+    }
+
+    fn mkdir(path: *const c_char, mode: c_uint) -> c_int {
+        mkdir_at(libc::AT_FDCWD, path, mode)
+    }
+
+    fn mknodat(directory: c_int, path: *const c_char, mode: c_uint, device: libc::dev_t) -> c_int {
+        mknod_at(directory, path, mode, device)
+    }
+
+    fn mknod(path: *const c_char, mode: c_uint, device: libc::dev_t) -> c_int {
+        mknod_at(libc::AT_FDCWD, path, mode, device)
+    }
+
+    fn __xmknod(
+        _version: c_int, path: *const c_char, mode: c_uint, device: *const libc::dev_t
+    ) -> c_int {
+        match crate::foreign::get(device) {
+            Ok(device) => mknod_at(libc::AT_FDCWD, path, mode, device),
+            Err(errno) => fail(errno),
+        }
+    }
+
+    fn __xmknodat(
+        _version: c_int, directory: c_int, path: *const c_char, mode: c_uint, device: *const libc::dev_t
+    ) -> c_int {
+        match crate::foreign::get(device) {
+            Ok(device) => mknod_at(directory, path, mode, device),
+            Err(errno) => fail(errno),
+        }
+    }
+
+    fn mkfifoat(directory: c_int, path: *const c_char, mode: c_uint) -> c_int {
+        mknod_at(directory, path, mode & 0o7777 | libc::S_IFIFO, 0)
+    }
+
+    fn mkfifo(path: *const c_char, mode: c_uint) -> c_int {
+        mknod_at(libc::AT_FDCWD, path, mode & 0o7777 | libc::S_IFIFO, 0)
+    }
+
+    fn symlinkat(target: *const c_char, directory: c_int, path: *const c_char) -> c_int {
+        symlink_at(target, directory, path)
+    }
+
+    fn symlink(target: *const c_char, path: *const c_char) -> c_int {
+        symlink_at(target, libc::AT_FDCWD, path)
+    }
+
+    fn readlinkat(
+        directory: c_int, path: *const c_char, into: *mut c_char, count: usize
+    ) -> isize {
+        readlink_at(directory, path, into, count)
+    }
+
+    fn readlink(path: *const c_char, into: *mut c_char, count: usize) -> isize {
+        readlink_at(libc::AT_FDCWD, path, into, count)
+    }
+
+    fn __readlink_chk(path: *const c_char, into: *mut c_char, count: usize, room: usize) -> isize {
+        if count > room {
+            return __readlink_chk::pass(path, into, count, room);
+        }
+        readlink_at(libc::AT_FDCWD, path, into, count)
+    }
+
+    fn __readlinkat_chk(
+        directory: c_int, path: *const c_char, into: *mut c_char, count: usize, room: usize
+    ) -> isize {
+        if count > room {
+            return __readlinkat_chk::pass(directory, path, into, count, room);
+        }
+        readlink_at(directory, path, into, count)
+    }
+
+    fn renameat2(
+        from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char,
+        flags: c_uint
+    ) -> c_int {
+        rename_at(from_directory, from, to_directory, to, flags)
+    }
+
+    fn renameat(
+        from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char
+    ) -> c_int {
+        rename_at(from_directory, from, to_directory, to, 0)
+    }
+
+    fn rename(from: *const c_char, to: *const c_char) -> c_int {
+        rename_at(libc::AT_FDCWD, from, libc::AT_FDCWD, to, 0)
+    }
+
+    fn linkat(
+        from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char,
+        flags: c_int
+    ) -> c_int {
+        link_at(from_directory, from, to_directory, to, flags)
+    }
+
+    fn link(from: *const c_char, to: *const c_char) -> c_int {
+        link_at(libc::AT_FDCWD, from, libc::AT_FDCWD, to, 0)
+    }
+}

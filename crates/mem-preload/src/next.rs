@@ -1,0 +1,110 @@
+//! The functions behind ours: those that a program would have called without this library.
+//!
+//! They are looked up at the first call and not before, since programs and libraries call us before our constructor.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function of the next library that has one of this name.
+pub(crate) struct Next {
+    name: &'static str,
+    address: AtomicPtr<c_void>,
+}
+
+impl Next {
+    /// `name` ends with a zero byte.
+    pub(crate) const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            address: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    /// Null when no library has it.
+    pub(crate) fn address(&self) -> *mut c_void {
+        let known = self.address.load(Ordering::Relaxed);
+        if !known.is_null() {
+            return known;
+        }
+        // SAFETY: a string that ends with a zero byte.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr().cast()) };
+        self.address.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// Defines the function that a program calls, under one or several names, and `name::pass` for the one behind it.
+macro_rules! serve {
+    ($(
+        $(#[$attribute:meta])*
+        fn $name:ident $([$($alias:ident),* $(,)?])? ($($argument:tt)*) -> $result:ty $body:block
+    )*) => {$(
+        $crate::next::serve_named!(
+            [$name $($($alias)*)?] [$(#[$attribute])*] ($($argument)*) -> $result, $body
+        );
+    )*};
+}
+
+macro_rules! serve_named {
+    (
+        [$name:ident $($alias:ident)*]
+        [$(#[$attribute:meta])*] $arguments:tt -> $result:ty, $body:block
+    ) => {
+        $crate::next::serve_one!($(#[$attribute])* $name $arguments -> $result, $body);
+        $($crate::next::alias!($alias = $name, $arguments -> $result);)*
+    };
+}
+
+macro_rules! serve_one {
+    (
+        $(#[$attribute:meta])* $name:ident ($($argument:ident : $type:ty),* $(,)?) -> $result:ty,
+        $body:block
+    ) => {
+        $crate::next::passed!($name ($($argument: $type),*) -> $result);
+
+        $(#[$attribute])*
+        // SAFETY: the signature is that of the C library, whose place it takes.
+        #[unsafe(no_mangle)]
+        pub(crate) extern "C" fn $name($($argument: $type),*) -> $result $body
+    };
+}
+
+/// Defines `name::pass`, which calls the function of that name behind this library.
+macro_rules! passed {
+    ($name:ident ($($argument:ident : $type:ty),* $(,)?) -> $result:ty) => {
+        #[allow(
+            dead_code,
+            unused_imports,
+            non_snake_case,
+            reason = "not every function passes calls on; names are the C library's"
+        )]
+        pub(crate) mod $name {
+            use super::*;
+
+            pub(crate) fn pass($($argument: $type),*) -> $result {
+                static NEXT: $crate::next::Next =
+                    $crate::next::Next::new(concat!(stringify!($name), "\0"));
+                let address = NEXT.address();
+                if address.is_null() {
+                    return $crate::foreign::fail(libc::ENOSYS);
+                }
+                let next: extern "C" fn($($type),*) -> $result =
+                    // SAFETY: the C library's function of this name has this signature.
+                    unsafe { std::mem::transmute(address) };
+                next($($argument),*)
+            }
+        }
+    };
+}
+
+macro_rules! alias {
+    ($alias:ident = $name:ident, ($($argument:ident : $type:ty),* $(,)?) -> $result:ty) => {
+        // SAFETY: the signature is that of the C library, whose place it takes.
+        #[unsafe(no_mangle)]
+        extern "C" fn $alias($($argument: $type),*) -> $result {
+            $name($($argument),*)
+        }
+    };
+}
+
+pub(crate) use {alias, passed, serve, serve_named, serve_one};

@@ -1,0 +1,173 @@
+//! What files of the region cannot do, and with which errno they say so.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use mem::Last;
+
+use crate::foreign::{bytes, fail};
+use crate::next::serve;
+use crate::resolve::is_inside;
+use crate::stat::{refuse_descriptor, refuse_path};
+use crate::state::ours;
+
+/// Extended attributes: there are none.
+const NO_ATTRIBUTES: c_int = libc::ENOTSUP;
+
+serve! {
+    fn getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize {
+        refuse_path(path, Last::Follow, NO_ATTRIBUTES, |path| {
+            getxattr::pass(path, name, value, size)
+        })
+    }
+
+    fn lgetxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: usize) -> isize {
+        refuse_path(path, Last::NoFollow, NO_ATTRIBUTES, |path| {
+            lgetxattr::pass(path, name, value, size)
+        })
+    }
+
+    fn fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, size: usize) -> isize {
+        refuse_descriptor(fd, NO_ATTRIBUTES, || fgetxattr::pass(fd, name, value, size))
+    }
+
+    fn setxattr(
+        path: *const c_char, name: *const c_char, value: *const c_void, size: usize, flags: c_int
+    ) -> c_int {
+        refuse_path(path, Last::Follow, NO_ATTRIBUTES, |path| {
+            setxattr::pass(path, name, value, size, flags)
+        })
+    }
+
+    fn lsetxattr(
+        path: *const c_char, name: *const c_char, value: *const c_void, size: usize, flags: c_int
+    ) -> c_int {
+        refuse_path(path, Last::NoFollow, NO_ATTRIBUTES, |path| {
+            lsetxattr::pass(path, name, value, size, flags)
+        })
+    }
+
+    fn fsetxattr(
+        fd: c_int, name: *const c_char, value: *const c_void, size: usize, flags: c_int
+    ) -> c_int {
+        refuse_descriptor(fd, NO_ATTRIBUTES, || fsetxattr::pass(fd, name, value, size, flags))
+    }
+
+    fn listxattr(path: *const c_char, list: *mut c_char, size: usize) -> isize {
+        refuse_path(path, Last::Follow, NO_ATTRIBUTES, |path| listxattr::pass(path, list, size))
+    }
+
+    fn llistxattr(path: *const c_char, list: *mut c_char, size: usize) -> isize {
+        refuse_path(path, Last::NoFollow, NO_ATTRIBUTES, |path| llistxattr::pass(path, list, size))
+    }
+
+    fn flistxattr(fd: c_int, list: *mut c_char, size: usize) -> isize {
+        refuse_descriptor(fd, NO_ATTRIBUTES, || flistxattr::pass(fd, list, size))
+    }
+
+    fn removexattr(path: *const c_char, name: *const c_char) -> c_int {
+        refuse_path(path, Last::Follow, NO_ATTRIBUTES, |path| removexattr::pass(path, name))
+    }
+
+    fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int {
+        refuse_path(path, Last::NoFollow, NO_ATTRIBUTES, |path| lremovexattr::pass(path, name))
+    }
+
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
+        refuse_descriptor(fd, NO_ATTRIBUTES, || fremovexattr::pass(fd, name))
+    }
+
+    // As if there were no watches left: programs that can look again and again then do.
+    fn inotify_add_watch(fd: c_int, path: *const c_char, mask: c_uint) -> c_int {
+        refuse_path(path, Last::Follow, libc::ENOSPC, |path| {
+            inotify_add_watch::pass(fd, path, mask)
+        })
+    }
+
+    fn fanotify_mark(
+        fd: c_int, flags: c_uint, mask: u64, directory: c_int, path: *const c_char
+    ) -> c_int {
+        if ours(directory).is_some() || !path.is_null() && is_inside(directory, path) {
+            return fail(libc::ENODEV);
+        }
+        fanotify_mark::pass(fd, flags, mask, directory, path)
+    }
+
+    fn name_to_handle_at(
+        directory: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int
+    ) -> c_int {
+        if is_inside(directory, path) {
+            return fail(libc::EOPNOTSUPP);
+        }
+        name_to_handle_at::pass(directory, path, handle, mount, flags)
+    }
+
+    fn bind(fd: c_int, address: *const c_void, length: c_uint) -> c_int {
+        if names_ours(address, length) {
+            return fail(libc::EOPNOTSUPP);
+        }
+        bind::pass(fd, address, length)
+    }
+
+    fn connect [__connect](fd: c_int, address: *const c_void, length: c_uint) -> c_int {
+        if names_ours(address, length) {
+            return fail(libc::EOPNOTSUPP);
+        }
+        connect::pass(fd, address, length)
+    }
+
+    // Their threads would call the kernel themselves.
+    fn aio_read [aio_read64](request: *mut libc::aiocb) -> c_int {
+        refuse_request(request, || aio_read::pass(request))
+    }
+
+    fn aio_write [aio_write64](request: *mut libc::aiocb) -> c_int {
+        refuse_request(request, || aio_write::pass(request))
+    }
+
+    fn aio_fsync [aio_fsync64](operation: c_int, request: *mut libc::aiocb) -> c_int {
+        refuse_request(request, || aio_fsync::pass(operation, request))
+    }
+
+    fn lio_listio [lio_listio64](
+        mode: c_int, list: *const *mut libc::aiocb, count: c_int, event: *mut c_void
+    ) -> c_int {
+        let requests = crate::foreign::values(list, usize::try_from(count).unwrap_or(0));
+        let any = requests.is_ok_and(|requests| requests.iter().any(|request| is_ours(*request)));
+        if any {
+            return fail(libc::ENOSYS);
+        }
+        lio_listio::pass(mode, list, count, event)
+    }
+}
+
+fn is_ours(request: *const libc::aiocb) -> bool {
+    // SAFETY: null, or a request of the program.
+    unsafe { request.as_ref() }.is_some_and(|request| ours(request.aio_fildes).is_some())
+}
+
+fn refuse_request(request: *const libc::aiocb, pass: impl FnOnce() -> c_int) -> c_int {
+    if is_ours(request) {
+        return fail(libc::ENOSYS);
+    }
+    pass()
+}
+
+/// Whether the address of a socket is a path that leads into the region.
+fn names_ours(address: *const c_void, length: c_uint) -> bool {
+    let Ok(bytes) = bytes(address, length as usize) else {
+        return false;
+    };
+    let Some((family, path)) = bytes.split_first_chunk::<2>() else {
+        return false;
+    };
+    if c_int::from(u16::from_ne_bytes(*family)) != libc::AF_UNIX
+        || path.first().is_none_or(|first| *first == 0)
+    {
+        return false;
+    }
+    // It need not end in zero.
+    let mut text = [0_u8; 128];
+    let count = path.len().min(text.len() - 1);
+    text[..count].copy_from_slice(&path[..count]);
+    is_inside(libc::AT_FDCWD, text.as_ptr().cast())
+}

@@ -1,0 +1,395 @@
+//! Paths of programs: which lead into the region, and to what there.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ops::Range;
+
+use mem::{Attributes, Last, Node, Opened, PathBuffer, Walked};
+
+use crate::foreign::{Answer, Failed, fail, set_errno};
+use crate::raw;
+use crate::state::{Context, OrErrno, context_for, kernel_directory};
+use crate::thread::Inside;
+
+/// Where a path leads, in the region.
+pub(crate) enum Place {
+    /// To a file.
+    Found(Found),
+    /// To a name that does not exist yet.
+    Missing(Missing),
+    /// To what a descriptor of this process is open for: `/proc/self/fd/3`.
+    Descriptor(Opened),
+}
+
+pub(crate) struct Found {
+    pub(crate) attributes: Attributes,
+    pub(crate) parent: u64,
+    /// Empty for `.`, `..` and the root.
+    pub(crate) name: Range<usize>,
+    pub(crate) has_slash: bool,
+}
+
+pub(crate) struct Missing {
+    pub(crate) parent: Attributes,
+    pub(crate) name: Range<usize>,
+    pub(crate) has_slash: bool,
+}
+
+/// Where a path leads.
+pub(crate) enum Located {
+    /// Not into the region: to the kernel as it is.
+    Given,
+    /// Through the region and out again: to the kernel, by the path in the buffer.
+    Elsewhere,
+    Here(Place),
+}
+
+/// Where a path begins, and what of it is left from there.
+enum Begin<'p> {
+    Kernel,
+    Inside(Node, &'p [u8]),
+    Descriptor(Opened),
+}
+
+/// Finds where the region begins in a path that is read part by part. Only names count: a symbolic link of the kernel's
+/// that leads into the region is not seen.
+struct Scan<'a> {
+    at: &'a [u8],
+    /// Bytes of `at` that the parts so far have matched.
+    matched: usize,
+    /// Depth below the matched part.
+    astray: usize,
+}
+
+impl<'a> Scan<'a> {
+    fn new(at: &'a [u8]) -> Self {
+        Self {
+            at,
+            matched: 0,
+            astray: 0,
+        }
+    }
+
+    /// Reads on; what is behind the part that completed `at`.
+    fn read<'p>(&mut self, path: &'p [u8]) -> Option<&'p [u8]> {
+        let mut begin = 0;
+        while begin < path.len() {
+            let length = path[begin..]
+                .iter()
+                .position(|byte| *byte == b'/')
+                .unwrap_or(path.len() - begin);
+            let end = begin + length;
+            match &path[begin..end] {
+                b"" | b"." => {}
+                b".." => {
+                    if self.astray > 0 {
+                        self.astray -= 1;
+                    } else {
+                        let matched = &self.at[..self.matched];
+                        self.matched = matched.iter().rposition(|b| *b == b'/').unwrap_or(0);
+                    }
+                }
+                part => {
+                    let expected = self.at.get(self.matched + 1..).unwrap_or_default();
+                    let is_next = self.astray == 0
+                        && expected.starts_with(part)
+                        && matches!(expected.get(part.len()), None | Some(b'/'));
+                    if is_next {
+                        self.matched += 1 + part.len();
+                        if self.matched == self.at.len() {
+                            return Some(&path[end..]);
+                        }
+                    } else {
+                        self.astray += 1;
+                    }
+                }
+            }
+            begin = end + 1;
+        }
+        None
+    }
+}
+
+/// Whether a relative path may lead into the region from outside: it has to name the last part of where that is.
+fn may_enter(at: &[u8], path: &[u8]) -> bool {
+    let slash = at.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    let last = &at[slash + 1..];
+    path.len() >= last.len()
+        && path.windows(last.len()).enumerate().any(|(place, window)| {
+            window == last
+                && (place == 0 || path[place - 1] == b'/')
+                && matches!(path.get(place + last.len()), None | Some(b'/'))
+        })
+}
+
+/// The number of a descriptor in a path like `/proc/self/fd/3`, and what is behind it.
+fn descriptor_path(path: &[u8]) -> Option<(c_int, &[u8])> {
+    for (name, number) in [
+        (&b"/dev/stdin"[..], 0),
+        (b"/dev/stdout", 1),
+        (b"/dev/stderr", 2),
+    ] {
+        if path == name {
+            return Some((number, &[]));
+        }
+    }
+    let rest = [
+        &b"/dev/fd/"[..],
+        b"/proc/self/fd/",
+        b"/proc/thread-self/fd/",
+    ]
+    .iter()
+    .find_map(|prefix| path.strip_prefix(*prefix))
+    .or_else(|| {
+        let rest = path.strip_prefix(b"/proc/")?;
+        let (pid, rest) = number(rest)?;
+        // SAFETY: no memory is passed.
+        let own = unsafe { raw::call(libc::SYS_getpid, [0; 6]) };
+        (pid as isize == own).then_some(rest)?.strip_prefix(b"/fd/")
+    })?;
+    let (fd, rest) = number(rest)?;
+    matches!(rest.first(), None | Some(b'/')).then_some((fd, rest))
+}
+
+fn number(text: &[u8]) -> Option<(c_int, &[u8])> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let number = std::str::from_utf8(&text[..digits]).ok()?.parse().ok()?;
+    Some((number, &text[digits..]))
+}
+
+fn begin<'p>(context: &Context, directory: c_int, path: &'p [u8], last: Last) -> Begin<'p> {
+    let at = context.attachment.at();
+    if path.first() == Some(&b'/') {
+        if let Some(rest) = Scan::new(at).read(path) {
+            return Begin::Inside(Node::ROOT, rest);
+        }
+        return if path.starts_with(b"/proc/") || path.starts_with(b"/dev/") {
+            begin_special(context, path, last)
+        } else {
+            Begin::Kernel
+        };
+    }
+    if directory == libc::AT_FDCWD {
+        if let Some(node) = context.directory() {
+            return Begin::Inside(node, path);
+        }
+    } else if let Some(opened) = context.opened(directory) {
+        return Begin::Inside(opened.node, path);
+    }
+    if !may_enter(at, path) {
+        return Begin::Kernel;
+    }
+    let mut buffer = [0; libc::PATH_MAX as usize];
+    let from = if directory == libc::AT_FDCWD {
+        kernel_directory(&mut buffer)
+    } else {
+        path_of_descriptor(directory, &mut buffer)
+    };
+    let mut scan = Scan::new(at);
+    match from.map(|from| scan.read(from)) {
+        Ok(None) => match scan.read(path) {
+            Some(rest) => Begin::Inside(Node::ROOT, rest),
+            None => Begin::Kernel,
+        },
+        _ => Begin::Kernel,
+    }
+}
+
+/// Files of `/proc` and `/dev` that stand for what this process has open.
+fn begin_special<'p>(context: &Context, path: &'p [u8], last: Last) -> Begin<'p> {
+    if let Some(rest) = path.strip_prefix(b"/proc/self/cwd")
+        && matches!(rest.first(), None | Some(b'/'))
+        && (last == Last::Follow || !rest.is_empty())
+        && let Some(node) = context.directory()
+    {
+        return Begin::Inside(node, rest);
+    }
+    match descriptor_path(path) {
+        Some((fd, rest)) if last == Last::Follow || !rest.is_empty() => match context.opened(fd) {
+            Some(opened) if rest.is_empty() => Begin::Descriptor(opened),
+            Some(opened) => Begin::Inside(opened.node, rest),
+            None => Begin::Kernel,
+        },
+        _ => Begin::Kernel,
+    }
+}
+
+/// The kernel's path of what a descriptor is open for.
+pub(crate) fn path_of_descriptor(fd: c_int, buffer: &mut [u8]) -> Answer<&[u8]> {
+    let mut name = [0; 40];
+    write_number(&mut name, b"/proc/self/fd/", fd as u64);
+    let arguments = [
+        libc::AT_FDCWD as usize,
+        name.as_ptr() as usize,
+        buffer.as_mut_ptr() as usize,
+        buffer.len(),
+        0,
+        0,
+    ];
+    // SAFETY: a string that ends in zero, and room for as many bytes as are said.
+    let length = unsafe { raw::checked(libc::SYS_readlinkat, arguments) }?;
+    Ok(&buffer[..length])
+}
+
+/// Writes `prefix` and a number into a buffer of zeros.
+pub(crate) fn write_number(into: &mut [u8; 40], prefix: &[u8], number: u64) {
+    let mut digits = [0; 20];
+    let mut count = 0;
+    let mut rest = number;
+    loop {
+        digits[count] = b'0' + (rest % 10) as u8;
+        count += 1;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let length = prefix.len().min(19);
+    into[..length].copy_from_slice(&prefix[..length]);
+    for place in 0..count {
+        into[length + place] = digits[count - 1 - place];
+    }
+}
+
+/// Where a path leads. What is found of it lies in `buffer`.
+pub(crate) fn locate(
+    context: &Context,
+    directory: c_int,
+    path: &[u8],
+    last: Last,
+    buffer: &mut PathBuffer,
+) -> Answer<Located> {
+    locate_from(
+        context,
+        begin(context, directory, path, last),
+        path,
+        last,
+        buffer,
+    )
+}
+
+fn locate_from(
+    context: &Context,
+    begin: Begin<'_>,
+    path: &[u8],
+    last: Last,
+    buffer: &mut PathBuffer,
+) -> Answer<Located> {
+    match begin {
+        Begin::Kernel => Ok(Located::Given),
+        Begin::Descriptor(opened) => Ok(Located::Here(Place::Descriptor(opened))),
+        Begin::Inside(start, rest) => {
+            // `/keel` is the root itself.
+            let rest = if rest.is_empty() && !path.is_empty() {
+                b"."
+            } else {
+                rest
+            };
+            context.register_thread();
+            walk(context, start, rest, last, buffer)
+        }
+    }
+}
+
+fn walk(
+    context: &Context,
+    start: Node,
+    path: &[u8],
+    last: Last,
+    buffer: &mut PathBuffer,
+) -> Answer<Located> {
+    let walked = context
+        .with_credentials(|who| context.attachment.walk(start, path, last, who, buffer))
+        .or_errno()?;
+    match walked {
+        Walked::Found {
+            attributes,
+            parent,
+            name,
+            has_slash,
+        } => Ok(Located::Here(Place::Found(Found {
+            attributes,
+            parent,
+            name,
+            has_slash,
+        }))),
+        Walked::Missing {
+            parent,
+            name,
+            has_slash,
+        } => Ok(Located::Here(Place::Missing(Missing {
+            parent,
+            name,
+            has_slash,
+        }))),
+        Walked::Outside => {
+            // Out by `..` and in again by name; each round takes away what led out, so it ends.
+            let mut copy = PathBuffer::new();
+            copy.set(buffer.as_bytes()).or_errno()?;
+            match Scan::new(context.attachment.at()).read(copy.as_bytes()) {
+                None => Ok(Located::Elsewhere),
+                Some(b"") => walk(context, Node::ROOT, b".", last, buffer),
+                Some(rest) => walk(context, Node::ROOT, rest, last, buffer),
+            }
+        }
+    }
+}
+
+/// Serves a call on a path if that leads into the region, and passes it on otherwise.
+pub(crate) fn on_path<T: Failed>(
+    directory: c_int,
+    path: *const c_char,
+    last: Last,
+    serve: impl FnOnce(&'static Context, Place, &PathBuffer) -> Answer<T>,
+    pass: impl FnOnce(c_int, *const c_char) -> T,
+) -> T {
+    if path.is_null() {
+        return pass(directory, path);
+    }
+    // SAFETY: the program passes a string that ends in zero, for the time of the call.
+    let text = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let Some(context) = context_for(text) else {
+        return pass(directory, path);
+    };
+    let errno = crate::foreign::errno();
+    let inside = Inside::enter();
+    let begin = begin(context, directory, text, last);
+    if matches!(begin, Begin::Kernel) {
+        drop(inside);
+        set_errno(errno);
+        return pass(directory, path);
+    }
+    let mut buffer = PathBuffer::new();
+    let answer = match locate_from(context, begin, text, last, &mut buffer) {
+        Ok(Located::Here(place)) => serve(context, place, &buffer),
+        Ok(Located::Given | Located::Elsewhere) => {
+            drop(inside);
+            set_errno(errno);
+            let mut kernel = [0; libc::PATH_MAX as usize];
+            let bytes = buffer.as_bytes();
+            kernel[..bytes.len()].copy_from_slice(bytes);
+            return pass(libc::AT_FDCWD, kernel.as_ptr().cast());
+        }
+        Err(errno) => Err(errno),
+    };
+    drop(inside);
+    match answer {
+        Ok(answer) => {
+            set_errno(errno);
+            answer
+        }
+        Err(errno) => fail(errno),
+    }
+}
+
+/// Whether a path leads into the region, whatever is there.
+pub(crate) fn is_inside(directory: c_int, path: *const c_char) -> bool {
+    on_path(directory, path, Last::NoFollow, |_, _, _| Ok(1), |_, _| 0) != 0
+}
+
+/// The number of a descriptor in a path that says nothing else.
+pub(crate) fn whole_descriptor_path(path: &[u8]) -> Option<c_int> {
+    if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
+        return None;
+    }
+    descriptor_path(path).and_then(|(fd, rest)| rest.is_empty().then_some(fd))
+}

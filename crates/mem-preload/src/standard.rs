@@ -1,0 +1,124 @@
+//! The standard streams. The C library's own write to the descriptor themselves, past everybody; where the descriptor
+//! is a file of the region, the variables `stdin`, `stdout` and `stderr` lead to streams of ours instead.
+
+use std::ffi::{CStr, c_int};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::FILE;
+
+use crate::state::{context, ours};
+use crate::stdio;
+
+// SAFETY: variables of the C library.
+unsafe extern "C" {
+    static mut stdin: *mut FILE;
+    static mut stdout: *mut FILE;
+    static mut stderr: *mut FILE;
+    fn __fpending(stream: *mut FILE) -> usize;
+    fn __fpurge(stream: *mut FILE);
+}
+
+/// The C library's streams, while ours stand in their place.
+static ORIGINALS: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
+/// Streams of ours, made when they are first needed.
+static STREAMS: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
+
+const MODES: [&CStr; 3] = [c"r", c"w", c"w"];
+
+fn variable(fd: usize) -> *mut *mut FILE {
+    match fd {
+        0 => &raw mut stdin,
+        1 => &raw mut stdout,
+        _ => &raw mut stderr,
+    }
+}
+
+/// Looks at all three, in a program that has just begun.
+pub(crate) fn look_at_all() {
+    for fd in 0..=2 {
+        changed(fd);
+    }
+}
+
+/// Whether a stream is one that stands in the place of a standard one; it is not to be used for that again.
+pub(crate) fn give_up(stream: *mut FILE) -> Option<c_int> {
+    let fd = STREAMS
+        .iter()
+        .position(|known| known.load(Ordering::Relaxed) == stream && !stream.is_null())?;
+    STREAMS[fd].store(std::ptr::null_mut(), Ordering::Relaxed);
+    Some(fd as c_int)
+}
+
+/// Which standard stream a program means by this.
+pub(crate) fn number_of(stream: *mut FILE) -> Option<c_int> {
+    (0..3_usize)
+        // SAFETY: variables of the C library, which hold pointers.
+        .find(|fd| unsafe { *variable(*fd) } == stream)
+        .map(|fd| fd as c_int)
+}
+
+/// The stream that a standard variable holds.
+pub(crate) fn current(fd: c_int) -> *mut FILE {
+    // SAFETY: a variable of the C library, which holds a pointer.
+    unsafe { *variable(fd as usize) }
+}
+
+/// To be called when a standard descriptor has become something else.
+pub(crate) fn changed(fd: c_int) {
+    if context().is_none() || !(0..=2).contains(&fd) {
+        return;
+    }
+    let place = fd as usize;
+    let is_ours = ours(fd).is_some_and(|(_, opened)| opened.flags & libc::O_DIRECTORY == 0);
+    let original = &ORIGINALS[place];
+    let is_replaced = !original.load(Ordering::Relaxed).is_null();
+    if is_ours == is_replaced {
+        return;
+    }
+    let errno = crate::foreign::errno();
+    let variable = variable(place);
+    // SAFETY: a variable of the C library, which holds a pointer.
+    let current = unsafe { *variable };
+    let new = if is_ours {
+        let mut ours = STREAMS[place].load(Ordering::Relaxed);
+        if ours.is_null() {
+            ours = stdio::stream(fd, MODES[place]);
+            if ours.is_null() {
+                return;
+            }
+            if fd == 2 {
+                // SAFETY: a stream that was made just now.
+                unsafe { libc::setvbuf(ours, std::ptr::null_mut(), libc::_IONBF, 0) };
+            }
+            STREAMS[place].store(ours, Ordering::Relaxed);
+        }
+        // SAFETY: a stream of ours, which nobody uses now.
+        unsafe { libc::clearerr(ours) };
+        original.store(current, Ordering::Relaxed);
+        ours
+    } else {
+        original.swap(std::ptr::null_mut(), Ordering::Relaxed)
+    };
+    if place > 0 && !current.is_null() {
+        hand_over(current, new);
+    }
+    // SAFETY: as above; the new stream lives as long as the process.
+    unsafe { *variable = new };
+    crate::foreign::set_errno(errno);
+}
+
+/// What a program has written to one stream and not flushed goes where the descriptor leads now.
+fn hand_over(from: *mut FILE, to: *mut FILE) {
+    // SAFETY: streams that are open; what is pending lies in the buffer from the place on that the structure says.
+    unsafe {
+        let pending = __fpending(from);
+        if pending == 0 {
+            return;
+        }
+        let begin = stdio::write_base(from);
+        let mut copy = Vec::with_capacity(pending);
+        copy.extend_from_slice(std::slice::from_raw_parts(begin, pending));
+        __fpurge(from);
+        libc::fwrite(copy.as_ptr().cast(), 1, copy.len(), to);
+    }
+}

@@ -1,0 +1,357 @@
+//! Streams of the C library on files of the region. Its own reach the kernel past this library, so ours are made with
+//! functions for reading, writing, seeking and closing.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use libc::FILE;
+use mem::Last;
+
+use crate::foreign::{bytes, fail, string};
+use crate::next::serve;
+use crate::open::{close_descriptor, open_at};
+use crate::raw;
+use crate::resolve::on_path;
+use crate::state::{OrErrno, ours, served};
+
+/// Where a stream's structure has the beginning of what is to be written; part of the C library's binary interface.
+const WRITE_BASE_AT: usize = 32;
+/// And its descriptor.
+const DESCRIPTOR_AT: usize = 112;
+
+#[repr(C)]
+struct Functions {
+    read: extern "C" fn(*mut c_void, *mut c_char, usize) -> isize,
+    write: extern "C" fn(*mut c_void, *const c_char, usize) -> isize,
+    seek: extern "C" fn(*mut c_void, *mut i64, c_int) -> c_int,
+    close: extern "C" fn(*mut c_void) -> c_int,
+}
+
+// SAFETY: functions of the C library.
+unsafe extern "C" {
+    fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+    fn vasprintf(into: *mut *mut c_char, format: *const c_char, arguments: *mut c_void) -> c_int;
+}
+
+fn descriptor(cookie: *mut c_void) -> c_int {
+    cookie as usize as c_int
+}
+
+extern "C" fn read_stream(cookie: *mut c_void, into: *mut c_char, count: usize) -> isize {
+    crate::data::read(descriptor(cookie), into.cast(), count)
+}
+
+extern "C" fn write_stream(cookie: *mut c_void, from: *const c_char, count: usize) -> isize {
+    let written = crate::data::write(descriptor(cookie), from.cast(), count);
+    // Less than all is how a stream is told of an error; a negative number it would add up.
+    written.max(0)
+}
+
+extern "C" fn seek_stream(cookie: *mut c_void, offset: *mut i64, whence: c_int) -> c_int {
+    let Ok(wanted) = crate::foreign::get(offset) else {
+        return fail(libc::EFAULT);
+    };
+    let position = crate::data::lseek(descriptor(cookie), wanted, whence);
+    if position < 0 {
+        return -1;
+    }
+    crate::foreign::done(crate::foreign::put(offset, position))
+}
+
+extern "C" fn close_stream(cookie: *mut c_void) -> c_int {
+    close_descriptor(descriptor(cookie))
+}
+
+/// A stream on a descriptor of ours.
+pub(crate) fn stream(fd: c_int, mode: &CStr) -> *mut FILE {
+    let functions = Functions {
+        read: read_stream,
+        write: write_stream,
+        seek: seek_stream,
+        close: close_stream,
+    };
+    // The letters that others would refuse or ignore.
+    let mut plain = [0_u8; 4];
+    let mut length = 0;
+    for byte in mode.to_bytes() {
+        match byte {
+            b'r' | b'w' | b'a' | b'+' if length < 3 => {
+                plain[length] = *byte;
+                length += 1;
+            }
+            b',' => break,
+            _ => {}
+        }
+    }
+    // SAFETY: a string that ends in zero, and functions that live as long as the process.
+    let stream =
+        unsafe { fopencookie(fd as usize as *mut c_void, plain.as_ptr().cast(), functions) };
+    if !stream.is_null() {
+        // So that `fileno` answers; the functions above are the only ones that use it.
+        // SAFETY: inside the structure, which is part of the binary interface.
+        unsafe {
+            stream
+                .cast::<u8>()
+                .add(DESCRIPTOR_AT)
+                .cast::<c_int>()
+                .write(fd)
+        };
+    }
+    stream
+}
+
+/// Where a stream's pending bytes begin.
+///
+/// # Safety
+/// A stream of the C library.
+pub(crate) unsafe fn write_base(stream: *mut FILE) -> *const u8 {
+    // SAFETY: inside the structure, which is part of the binary interface.
+    unsafe {
+        stream
+            .cast::<u8>()
+            .add(WRITE_BASE_AT)
+            .cast::<*const u8>()
+            .read()
+    }
+}
+
+/// Flags of `open` that a mode of `fopen` stands for.
+fn flags_of(mode: &CStr) -> Option<c_int> {
+    let (first, rest) = mode.to_bytes().split_first()?;
+    let (mut access, more) = match first {
+        b'r' => (libc::O_RDONLY, 0),
+        b'w' => (libc::O_WRONLY, libc::O_CREAT | libc::O_TRUNC),
+        b'a' => (libc::O_WRONLY, libc::O_CREAT | libc::O_APPEND),
+        _ => return None,
+    };
+    let mut flags = more;
+    for byte in rest {
+        match byte {
+            b'+' => access = libc::O_RDWR,
+            b'x' => flags |= libc::O_EXCL,
+            b'e' => flags |= libc::O_CLOEXEC,
+            b',' => break,
+            _ => {}
+        }
+    }
+    Some(access | flags)
+}
+
+fn open_stream(
+    path: *const c_char,
+    mode: *const c_char,
+    pass: impl FnOnce(*const c_char) -> *mut FILE,
+) -> *mut FILE {
+    let (Ok(text), false) = (string(mode), path.is_null()) else {
+        return pass(path);
+    };
+    let Some(flags) = flags_of(text) else {
+        return pass(path);
+    };
+    // Where the path leads decides; opening looks again.
+    let last = if flags & libc::O_EXCL != 0 && flags & libc::O_CREAT != 0 {
+        Last::NoFollow
+    } else {
+        Last::Follow
+    };
+    let mut kernel = None;
+    let is_ours = on_path(
+        libc::AT_FDCWD,
+        path,
+        last,
+        |_, _, _| Ok(1),
+        |_, path| {
+            kernel = Some(pass(path));
+            0
+        },
+    );
+    if let Some(stream) = kernel {
+        return stream;
+    }
+    if is_ours < 0 {
+        return std::ptr::null_mut();
+    }
+    let fd = open_at(libc::AT_FDCWD, path, flags, 0o666);
+    if fd < 0 {
+        return std::ptr::null_mut();
+    }
+    let stream = stream(fd, text);
+    if stream.is_null() {
+        close_descriptor(fd);
+    }
+    stream
+}
+
+serve! {
+    fn fopen [fopen64, _IO_fopen](path: *const c_char, mode: *const c_char) -> *mut FILE {
+        open_stream(path, mode, |path| fopen::pass(path, mode))
+    }
+
+    fn fdopen [_IO_fdopen](fd: c_int, mode: *const c_char) -> *mut FILE {
+        let Some((context, opened)) = ours(fd) else {
+            return fdopen::pass(fd, mode);
+        };
+        let Some((text, flags)) = string(mode).ok().and_then(|text| Some((text, flags_of(text)?))) else {
+            return fail(libc::EINVAL);
+        };
+        let access = opened.flags & libc::O_ACCMODE;
+        let wanted = flags & libc::O_ACCMODE;
+        if access != libc::O_RDWR && access != wanted {
+            return fail(libc::EINVAL);
+        }
+        if flags & libc::O_APPEND != 0 {
+            let now = context.attachment.flags(&opened);
+            context.attachment.set_flags(&opened, now | libc::O_APPEND);
+        }
+        stream(fd, text)
+    }
+
+    fn freopen [freopen64](
+        path: *const c_char, mode: *const c_char, old: *mut FILE
+    ) -> *mut FILE {
+        reopen(path, mode, old)
+    }
+
+    fn perror(text: *const c_char) -> () {
+        // The C library's writes to a copy of the descriptor.
+        if ours(2).is_none() {
+            return perror::pass(text);
+        }
+        let errno = crate::foreign::errno();
+        let mut message = Vec::new();
+        if let Ok(text) = string(text)
+            && !text.is_empty()
+        {
+            message.extend_from_slice(text.to_bytes());
+            message.extend_from_slice(b": ");
+        }
+        // SAFETY: the C library answers a string that ends in zero.
+        message.extend_from_slice(unsafe { CStr::from_ptr(libc::strerror(errno)) }.to_bytes());
+        message.push(b'\n');
+        crate::data::write(2, message.as_ptr().cast(), message.len());
+        crate::foreign::set_errno(errno);
+    }
+
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+        if ours(fd).is_none() {
+            return vdprintf::pass(fd, format, arguments);
+        }
+        print(fd, format, arguments)
+    }
+
+    fn __vdprintf_chk(
+        fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void
+    ) -> c_int {
+        if ours(fd).is_none() {
+            return __vdprintf_chk::pass(fd, flag, format, arguments);
+        }
+        print(fd, format, arguments)
+    }
+}
+
+fn print(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+    let mut text = std::ptr::null_mut();
+    // SAFETY: the program's own format and arguments, and room for a pointer.
+    let length = unsafe { vasprintf(&raw mut text, format, arguments) };
+    if length < 0 {
+        return -1;
+    }
+    let written = match bytes(text.cast(), length as usize) {
+        Ok(text) => crate::data::write(fd, text.as_ptr().cast(), text.len()),
+        Err(_) => -1,
+    };
+    // SAFETY: from the C library's allocator, and used by nobody any more.
+    unsafe { libc::free(text.cast()) };
+    if written < 0 { -1 } else { length }
+}
+
+/// `freopen`: a stream of the C library cannot become one of ours in its place, so the answer may be another one, on
+/// the same descriptor; the variables of the standard streams follow.
+fn reopen(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE {
+    if old.is_null() {
+        return freopen::pass(path, mode, old);
+    }
+    // SAFETY: a stream of the program.
+    let fd = unsafe { libc::fileno(old) };
+    let was_ours = fd >= 0 && ours(fd).is_some();
+    let is_ours = if path.is_null() {
+        was_ours
+    } else {
+        crate::resolve::is_inside(libc::AT_FDCWD, path)
+    };
+    let standard = crate::standard::number_of(old);
+    if !is_ours {
+        if was_ours {
+            // It becomes one of the C library's.
+            crate::standard::give_up(old);
+        }
+        return freopen::pass(path, mode, old);
+    }
+    let Some((text, flags)) = string(mode)
+        .ok()
+        .and_then(|text| Some((text, flags_of(text)?)))
+    else {
+        return fail(libc::EINVAL);
+    };
+    // SAFETY: as above.
+    unsafe { libc::fflush(old) };
+    let new = if path.is_null() {
+        open_again(fd, flags)
+    } else {
+        open_at(libc::AT_FDCWD, path, flags, 0o666)
+    };
+    if new < 0 {
+        return std::ptr::null_mut();
+    }
+    let number = if fd >= 0 {
+        let closes_on_exec = flags & libc::O_CLOEXEC;
+        let moved = crate::descriptor::dup3(new, fd, closes_on_exec);
+        close_descriptor(new);
+        if moved < 0 {
+            return std::ptr::null_mut();
+        }
+        fd
+    } else {
+        new
+    };
+    if let Some(standard) = standard
+        && standard == number
+    {
+        // Its variable follows the descriptor.
+        crate::standard::changed(number);
+        return crate::standard::current(number);
+    }
+    if was_ours {
+        // Its closing function would close the descriptor that the new one has.
+        let spare = raw::control(number, libc::F_DUPFD_CLOEXEC, 0);
+        // SAFETY: a stream of the program, which gives it up by this call.
+        unsafe { libc::fclose(old) };
+        if let Ok(spare) = spare {
+            let spare = spare as c_int;
+            crate::descriptor::dup2(spare, number);
+            close_descriptor(spare);
+        }
+    }
+    stream(number, text)
+}
+
+/// Opens what a descriptor is open for once more.
+fn open_again(fd: c_int, flags: c_int) -> c_int {
+    let Some((context, opened)) = ours(fd) else {
+        return fail(libc::EBADF);
+    };
+    served(|| {
+        let attributes = context
+            .attachment
+            .region()
+            .attributes(opened.node.inode)
+            .or_errno()?;
+        let place = crate::resolve::Place::Found(crate::resolve::Found {
+            attributes,
+            parent: 0,
+            name: 0..0,
+            has_slash: false,
+        });
+        let names = mem::PathBuffer::new();
+        crate::open::open_place(context, &place, &names, flags & !libc::O_EXCL, 0)
+    })
+}

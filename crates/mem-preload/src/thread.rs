@@ -1,0 +1,112 @@
+//! What each thread has for itself, found by one load: whether it is inside the region's code.
+//!
+//! The C library's own way to thread-local memory calls a function, which may allocate, for libraries that could be
+//! loaded late. A preloaded library never is, so its place is fixed when the program starts.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// Thread-local words of this library. Plain zeros at the beginning of each thread.
+#[repr(C, align(64))]
+pub(crate) struct Thread {
+    /// How many calls of the region's code this thread is in; our own calls to the C library in there are not served.
+    pub(crate) depth: AtomicU32,
+    /// Signals that came meanwhile and wait for the end.
+    pub(crate) deferred: AtomicU32,
+    /// 1: the destructor that gives back the lane is set.
+    pub(crate) registered: AtomicU32,
+    /// Number of the thread once it is known.
+    pub(crate) number: AtomicI32,
+    padding: [u8; 48],
+    /// The deferred signals as the kernel told of them.
+    pub(crate) queue: UnsafeCell<[libc::siginfo_t; DEFERRED_MAX]>,
+}
+
+/// Signals of a thread that can wait at the same time; before there are more, all others are blocked.
+pub(crate) const DEFERRED_MAX: usize = 16;
+
+// The assembly below has the number.
+const _: () = assert!(size_of::<Thread>() == 2112);
+
+std::arch::global_asm!(
+    ".pushsection .tbss.keel_mem_thread,\"awT\",@nobits",
+    ".globl keel_mem_thread",
+    ".hidden keel_mem_thread",
+    ".type keel_mem_thread,@object",
+    ".p2align 6",
+    "keel_mem_thread:",
+    ".zero 2112",
+    ".size keel_mem_thread, 2112",
+    ".popsection",
+);
+
+#[cfg(target_arch = "x86_64")]
+fn here() -> *const Thread {
+    let place: *const Thread;
+    // SAFETY: reads the thread's base and the place of the symbol above, which the loader has filled in.
+    unsafe {
+        std::arch::asm!(
+            "mov {place}, qword ptr fs:[0]",
+            "add {place}, qword ptr [rip + keel_mem_thread@GOTTPOFF]",
+            place = out(reg) place,
+            options(pure, readonly, nostack),
+        );
+    }
+    place
+}
+
+#[cfg(target_arch = "aarch64")]
+fn here() -> *const Thread {
+    let place: *const Thread;
+    // SAFETY: reads the thread's base and the place of the symbol above, which the loader has filled in.
+    unsafe {
+        std::arch::asm!(
+            "adrp {offset}, :gottprel:keel_mem_thread",
+            "ldr {offset}, [{offset}, :gottprel_lo12:keel_mem_thread]",
+            "mrs {place}, tpidr_el0",
+            "add {place}, {place}, {offset}",
+            offset = out(reg) _,
+            place = out(reg) place,
+            options(pure, readonly, nostack),
+        );
+    }
+    place
+}
+
+/// This thread's words.
+pub(crate) fn current() -> &'static Thread {
+    // SAFETY: zeroed bytes, aligned, which live as long as the thread; used by nobody else, and atomic because of
+    // signal handlers alone.
+    unsafe { &*here() }
+}
+
+/// Whether this thread is inside the region's code.
+pub(crate) fn is_inside() -> bool {
+    current().depth.load(Ordering::Relaxed) > 0
+}
+
+/// Marks this thread as being inside, until it is dropped.
+pub(crate) struct Inside(&'static Thread);
+
+impl Inside {
+    pub(crate) fn enter() -> Self {
+        let thread = current();
+        thread
+            .depth
+            .store(thread.depth.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        // A handler of a signal on this thread must see it before what follows.
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        Self(thread)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        let depth = self.0.depth.load(Ordering::Relaxed) - 1;
+        self.0.depth.store(depth, Ordering::Relaxed);
+        if depth == 0 && self.0.deferred.load(Ordering::Relaxed) > 0 {
+            crate::signals::deliver_deferred(self.0);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Bytes from one descriptor to another, of which at least one is ours.
+
+use std::ffi::{c_int, c_uint};
+
+use crate::data::{lseek, pread, pwrite, write};
+use crate::foreign::{fail, get, put};
+use crate::next::serve;
+use crate::raw;
+use crate::state::ours;
+
+/// Bytes that are copied at once.
+const PART_BYTES: usize = 256 << 10;
+
+/// Room for a part.
+struct Room {
+    address: *mut std::ffi::c_void,
+    bytes: usize,
+}
+
+impl Room {
+    fn new(count: usize) -> Option<Self> {
+        let bytes = count.clamp(1, PART_BYTES).next_multiple_of(4096);
+        let address = raw::memory(bytes);
+        (!address.is_null()).then_some(Self { address, bytes })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        raw::give_back_memory(self.address, self.bytes);
+    }
+}
+
+/// Copies up to `count` bytes from a place of a file; `put_part` says how much of a part it took. How many bytes went.
+fn copy(
+    from: c_int,
+    mut offset: i64,
+    count: usize,
+    mut put_part: impl FnMut(*const std::ffi::c_void, usize) -> isize,
+) -> Result<usize, c_int> {
+    let Some(room) = Room::new(count) else {
+        return Err(libc::ENOMEM);
+    };
+    let mut done = 0;
+    while done < count {
+        let wanted = (count - done).min(room.bytes);
+        let read = pread(from, room.address, wanted, offset);
+        let taken = if read > 0 {
+            put_part(room.address, read as usize)
+        } else {
+            read
+        };
+        if taken < 0 && done == 0 {
+            return Err(crate::foreign::errno());
+        }
+        if taken <= 0 {
+            break;
+        }
+        done += taken as usize;
+        offset += taken as i64;
+        if taken < read {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+/// Where a call begins: where the program says, or where the descriptor stands.
+fn start(fd: c_int, offset: *const i64) -> Result<i64, c_int> {
+    let at = if offset.is_null() {
+        lseek(fd, 0, libc::SEEK_CUR)
+    } else {
+        get(offset)?
+    };
+    match at {
+        0.. => Ok(at),
+        _ if offset.is_null() => Err(crate::foreign::errno()),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// Tells where a call has ended.
+fn end(fd: c_int, offset: *mut i64, at: i64) {
+    if offset.is_null() {
+        lseek(fd, at, libc::SEEK_SET);
+    } else {
+        let _ = put(offset, at);
+    }
+}
+
+fn send(to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize {
+    let count = count.min(0x7fff_f000);
+    let started = match start(from, offset) {
+        Ok(started) => started,
+        // Positions belong to files; what has none cannot be sent.
+        Err(libc::ESPIPE) => return fail(libc::EINVAL),
+        Err(errno) => return fail(errno),
+    };
+    match copy(from, started, count, |part, bytes| write(to, part, bytes)) {
+        Ok(done) => {
+            end(from, offset, started + done as i64);
+            done as isize
+        }
+        Err(errno) => fail(errno),
+    }
+}
+
+pub(crate) fn copy_range(
+    from: c_int,
+    from_offset: *mut i64,
+    to: c_int,
+    to_offset: *mut i64,
+    count: usize,
+) -> isize {
+    let count = count.min(0x7fff_f000);
+    let (started, target) = match (start(from, from_offset), start(to, to_offset)) {
+        (Ok(started), Ok(target)) => (started, target),
+        (Err(libc::ESPIPE), _) | (_, Err(libc::ESPIPE)) => return fail(libc::EINVAL),
+        (Err(errno), _) | (_, Err(errno)) => return fail(errno),
+    };
+    if let (Some((context, one)), Some((_, other))) = (ours(from), ours(to)) {
+        if one.flags & libc::O_DIRECTORY != 0 || other.flags & libc::O_DIRECTORY != 0 {
+            return fail(libc::EISDIR);
+        }
+        if context.attachment.flags(&other) & libc::O_APPEND != 0 {
+            return fail(libc::EBADF);
+        }
+        let size = crate::open::attributes_of(context, &one).map_or(0, |found| found.size);
+        let left = size.saturating_sub(started as u64).min(count as u64) as i64;
+        if one.node == other.node && started < target + left && target < started + left {
+            return fail(libc::EINVAL);
+        }
+    }
+    let mut at = target;
+    let copied = copy(from, started, count, |part, bytes| {
+        let written = pwrite(to, part, bytes, at);
+        at += written.max(0) as i64;
+        written
+    });
+    match copied {
+        Ok(done) => {
+            end(from, from_offset, started + done as i64);
+            end(to, to_offset, target + done as i64);
+            done as isize
+        }
+        Err(errno) => fail(errno),
+    }
+}
+
+serve! {
+    fn sendfile [sendfile64](to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize {
+        if ours(to).is_none() && ours(from).is_none() {
+            return sendfile::pass(to, from, offset, count);
+        }
+        send(to, from, offset, count)
+    }
+
+    fn copy_file_range(
+        from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: usize,
+        flags: c_uint
+    ) -> isize {
+        if ours(to).is_none() && ours(from).is_none() {
+            return copy_file_range::pass(from, from_offset, to, to_offset, count, flags);
+        }
+        if flags != 0 {
+            return fail(libc::EINVAL);
+        }
+        copy_range(from, from_offset, to, to_offset, count)
+    }
+
+    fn splice(
+        from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: usize,
+        flags: c_uint
+    ) -> isize {
+        if ours(to).is_some() || ours(from).is_some() {
+            return fail(libc::EINVAL);
+        }
+        splice::pass(from, from_offset, to, to_offset, count, flags)
+    }
+}

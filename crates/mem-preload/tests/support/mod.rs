@@ -1,0 +1,142 @@
+//! A region, a plain directory beside it, and programs that are run in both.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where programs see the region.
+pub const AT: &str = "/keel";
+
+/// The library of this build: cargo puts it beside the tests.
+pub fn library() -> PathBuf {
+    let mut folder = std::env::current_exe().expect("a path of its own");
+    for _ in 0..2 {
+        folder.pop();
+        let found = folder.join("libkeelmem.so");
+        if found.exists() {
+            return found;
+        }
+    }
+    panic!("libkeelmem.so is not in {}", folder.display());
+}
+
+/// Whether a program is installed; says that it is not, otherwise.
+pub fn is_installed(program: &str) -> bool {
+    let found = std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|folder| folder.join(program).exists())
+    });
+    if !found {
+        println!("skipped: {program} is not installed");
+    }
+    found
+}
+
+/// A region and a plain directory, both removed at the end.
+pub struct Both {
+    region: PathBuf,
+    pub plain: PathBuf,
+}
+
+impl Both {
+    pub fn new(capacity_bytes: u64) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("keelmem-preload-{}-{number}", std::process::id());
+        let memory = Path::new("/dev/shm");
+        let folder = if memory.is_dir() {
+            memory.to_owned()
+        } else {
+            std::env::temp_dir()
+        };
+        let region = folder.join(&name);
+        let options = mem::RegionOptions {
+            capacity_bytes,
+            files_max: None,
+            lanes: 64,
+        };
+        // SAFETY: they only answer numbers.
+        let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let root = mem::NewInode {
+            mode: libc::S_IFDIR | 0o755,
+            user,
+            group,
+            now_ns: mem::now_ns(),
+        };
+        mem::Region::create(&region, &options, &root).expect("a region");
+        let plain = std::env::temp_dir().join(name);
+        std::fs::create_dir(&plain).expect("a directory");
+        Self { region, plain }
+    }
+
+    pub fn region(&self) -> &Path {
+        &self.region
+    }
+
+    /// A command that is served the region.
+    pub fn served(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("LD_PRELOAD", library())
+            .env("KEEL_MEM_REGION", &self.region)
+            .env("KEEL_MEM_AT", AT)
+            .env_remove("KEEL_MEM_HANDSHAKE");
+        command
+    }
+
+    /// Runs a script of the shell in the region and in the plain directory; what both said, with the directory's name
+    /// replaced.
+    pub fn run(&self, shell: &str, script: &str) -> (String, String) {
+        let here = self.plain.display().to_string();
+        let served = told(prepared(self.served(shell), script, AT), AT);
+        let plain = told(prepared(Command::new(shell), script, &here), &here);
+        (served, plain)
+    }
+
+    /// As [`run`](Self::run), and both must have said the same.
+    pub fn compare(&self, shell: &str, script: &str) {
+        let (served, plain) = self.run(shell, script);
+        assert_eq!(
+            served, plain,
+            "served on the left, plain on the right: {script}"
+        );
+    }
+}
+
+fn prepared(mut command: Command, script: &str, folder: &str) -> Command {
+    command
+        .args(["-c", script])
+        .env("HERE", folder)
+        .env("HOME", folder)
+        .env("LC_ALL", "C")
+        .env("TZ", "UTC")
+        .stdin(Stdio::null());
+    command
+}
+
+/// What a command said and how it ended.
+fn told(mut command: Command, folder: &str) -> String {
+    let output = command.output().expect("the command runs");
+    text_of(&output, folder)
+}
+
+pub fn text_of(output: &Output, folder: &str) -> String {
+    let text = format!(
+        "{}\n-- errors\n{}\n-- {}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+        output.status
+    );
+    text.replace(folder, "HERE")
+}
+
+impl Drop for Both {
+    fn drop(&mut self) {
+        let mut stubs = self.region.as_os_str().to_owned();
+        stubs.push(".stubs");
+        std::fs::remove_file(&self.region).ok();
+        std::fs::remove_dir_all(stubs).ok();
+        std::fs::remove_dir_all(&self.plain).ok();
+    }
+}
