@@ -85,7 +85,8 @@ impl Region {
 
     #[inline]
     pub(crate) fn end_change(&self, at: u64, sequence: u64) {
-        self.memory.store(at + attribute::SEQUENCE, sequence + 1);
+        self.memory
+            .store(at + attribute::SEQUENCE, sequence.wrapping_add(1));
     }
 }
 

@@ -196,9 +196,9 @@ impl Words<'_> {
             fresh
         };
         let at = region.inode_at(inode)?;
-        let generation = self.get(state::GENERATION) + 1;
+        let generation = self.get(state::GENERATION).wrapping_add(1).max(1);
         self.set(state::GENERATION, generation)?;
-        self.change(state::INODES, |count| count + 1)?;
+        self.change(state::INODES, |count| count.wrapping_add(1))?;
         for (word, value) in [
             (attribute::SIZE, 0),
             (attribute::MODIFIED_NS, new.now_ns),
@@ -234,7 +234,7 @@ impl Words<'_> {
             self.set(first_at + attribute::ORPHAN_BEFORE, inode + 1)?;
         }
         self.set(state::FIRST_ORPHAN, inode + 1)?;
-        self.change(state::ORPHANS, |count| count + 1)
+        self.change(state::ORPHANS, |count| count.wrapping_add(1))
     }
 
     /// Takes a file off the list of those without names.

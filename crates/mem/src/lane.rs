@@ -232,6 +232,14 @@ impl Region {
         if self.memory.replace(owner_at, dead, self.owner().0).is_err() {
             return Ok(());
         }
+        let settled = self.settle_owned(lane);
+        // A log that makes no sense is the dead one's still: the lock that he holds is not a living one's.
+        self.memory
+            .store(owner_at, if settled.is_ok() { 0 } else { dead });
+        settled
+    }
+
+    fn settle_owned(&self, lane: Lane) -> Result<()> {
         match self.lane_word(lane, word::STATE) {
             doing::NOTHING => {}
             doing::WORDS => self.carry_out_words(lane)?,
@@ -252,7 +260,7 @@ impl Region {
                 let sequence = self.memory.load(inode_at + attribute::SEQUENCE);
                 if sequence % 2 == 1 {
                     self.memory
-                        .store(inode_at + attribute::SEQUENCE, sequence + 1);
+                        .store(inode_at + attribute::SEQUENCE, sequence.wrapping_add(1));
                 }
                 self.unlock(inode_at + attribute::LOCK);
             }
@@ -261,11 +269,10 @@ impl Region {
         if self.holds(lane, state::LOCK) {
             let sequence = self.memory.load(state::SEQUENCE);
             if sequence % 2 == 1 {
-                self.memory.store(state::SEQUENCE, sequence + 1);
+                self.memory.store(state::SEQUENCE, sequence.wrapping_add(1));
             }
             self.unlock(state::LOCK);
         }
-        self.memory.store(owner_at, 0);
         Ok(())
     }
 

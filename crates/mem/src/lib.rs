@@ -13,11 +13,12 @@
 //! **Files:** `layout.rs` where what lies, `memory.rs` the mapping, `region.rs` making and opening, `lane.rs` who
 //! writes and what becomes of the dead, `words.rs` changes of tables, `space.rs` pages, pieces and slots, `inode.rs`
 //! and `names.rs` the tables, `read.rs` and `bytes.rs` reading and writing, `room.rs` the memory of a file, `notes.rs`
-//! who reads, `stream.rs` special stores, `writer.rs` the calls on names, `error.rs` errors, `checkpoint/` what survives
-//! the power.
+//! who reads, `stream.rs` special stores, `writer.rs` the calls on names, `error.rs` errors, `check/` what must
+//! agree, `checkpoint/` what survives the power.
 
 mod attach;
 mod bytes;
+pub mod check;
 pub mod checkpoint;
 mod error;
 mod inode;

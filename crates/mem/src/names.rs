@@ -47,7 +47,7 @@ pub(crate) fn high(word: u64) -> u64 {
     word >> 32
 }
 
-fn pair(low: u64, high: u64) -> u64 {
+pub(crate) fn pair(low: u64, high: u64) -> u64 {
     low | high << 32
 }
 
@@ -83,12 +83,12 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 /// Spreads names over the chains; everybody who can write to a region can do worse to it than to choose bad names.
-fn hash(directory: u64, name: &[u8]) -> u64 {
+pub(crate) fn hash(directory: u64, name: &[u8]) -> u64 {
     u64::from(crc32c::crc32c_append(directory as u32, name))
 }
 
 /// The words of `bytes` from the place on, the last one filled up with zeros.
-fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
+pub(crate) fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
@@ -300,7 +300,7 @@ impl Words<'_> {
             self.set(state::FRESH_CELL, fresh + 1)?;
             fresh
         };
-        self.change(state::CELLS, |count| count + 1)?;
+        self.change(state::CELLS, |count| count.wrapping_add(1))?;
         Ok(taken)
     }
 
@@ -339,7 +339,9 @@ impl Words<'_> {
         let hash = hash(directory, name);
         let bucket_at = layout.buckets_at + hash % layout.bucket_count * 8;
         let last = self.get(directory_at + attribute::LAST_CELL);
-        let position = self.get(directory_at + attribute::NEXT_POSITION) + 1;
+        let position = self
+            .get(directory_at + attribute::NEXT_POSITION)
+            .wrapping_add(1);
         for (word, value) in [
             (cell::LINK_INODE, pair(link, inode)),
             (cell::DIRECTORY_LENGTH, pair(directory, name.len() as u64)),
@@ -362,7 +364,9 @@ impl Words<'_> {
         }
         self.set(directory_at + attribute::LAST_CELL, first + 1)?;
         self.set(directory_at + attribute::NEXT_POSITION, position)?;
-        self.change(directory_at + attribute::ENTRIES, |count| count + 1)
+        self.change(directory_at + attribute::ENTRIES, |count| {
+            count.wrapping_add(1)
+        })
     }
 
     /// Takes a name away; what it named.

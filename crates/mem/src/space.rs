@@ -10,17 +10,17 @@ use crate::region::Region;
 use crate::words::Words;
 
 /// Words of the record of a packed page.
-mod packed {
+pub(crate) mod packed {
     /// Class of its pieces and one; 0: the page is not there.
-    pub(super) const CLASS: u64 = 0;
+    pub(crate) const CLASS: u64 = 0;
     /// Free pieces.
-    pub(super) const FREE: u64 = 8;
+    pub(crate) const FREE: u64 = 8;
     /// Next page of the class with a free piece, and one; or 0.
-    pub(super) const NEXT: u64 = 16;
+    pub(crate) const NEXT: u64 = 16;
     /// The one before, and one; or 0.
-    pub(super) const BEFORE: u64 = 24;
+    pub(crate) const BEFORE: u64 = 24;
     /// A bit for each piece that is taken.
-    pub(super) const TAKEN: u64 = 64;
+    pub(crate) const TAKEN: u64 = 64;
 }
 
 /// Where a file's bytes are.
@@ -99,6 +99,11 @@ impl Words<'_> {
         let pool = self.get(state::POOL_PAGES);
         if pool < pages {
             return Err(Error::Full);
+        }
+        if pool > region.layout.data_pages() {
+            let what = "the pool has more pages than there are";
+            let at = state::POOL_PAGES;
+            return Err(Error::Damaged { at, what });
         }
         // Whoever finds this half done moves the pages back.
         region.set_lane_word(self.lane, word::TARGET, target);

@@ -78,7 +78,9 @@ impl Words<'_> {
         region.set_lane_word(self.lane, word::STATE, doing::WORDS);
         let applied = region.carry_out_words(self.lane);
         region.set_lane_word(self.lane, word::STATE, doing::NOTHING);
-        region.memory.store(state::SEQUENCE, sequence + 1);
+        region
+            .memory
+            .store(state::SEQUENCE, sequence.wrapping_add(1));
         self.count = 0;
         applied
     }

@@ -5,7 +5,7 @@
 //! programs replace by renaming a new one over them, makes the names old: they are taken again, and such files are
 //! copied first.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::error::Error;
 use crate::inode::{Attributes, attribute};
@@ -17,7 +17,7 @@ use crate::writer::Writer;
 use super::archive::{Archive, Table};
 use super::format::{
     EXTENT_BYTES, Extent, FOOTER_BYTES, Footer, GROUP_INODES, HEADER_BYTES, Header, Identity,
-    LIST_EXTENTS, Locator, Part, Record, SEQUENCE_UNKNOWN, encode_index, encode_list,
+    LIST_EXTENTS, Locator, Name, Part, Record, SEQUENCE_UNKNOWN, encode_index, encode_list,
 };
 use super::snapshot::{Held, Names, Path, Snapshot};
 use super::storage::{Storage, StorageError};
@@ -25,6 +25,8 @@ use super::{CheckpointError, Result};
 
 /// How often the names are taken when files go from under the copy.
 const ROUNDS_MAX: u32 = 16;
+/// From this time on also those that are in the same directories are copied with the names.
+const NEIGHBOURS_AFTER: u32 = 3;
 /// How often a file is copied again that changed meanwhile.
 const TRIES_MAX: u32 = 4;
 /// Larger files are copied once only.
@@ -251,7 +253,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
     }
 
     fn run(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
-        let mut troubled: Vec<Path> = Vec::new();
+        let mut troubled: HashSet<Path> = HashSet::new();
         let (snapshot, names, missed) = loop {
             self.report.rounds += 1;
             let (snapshot, held) = Snapshot::take(self.writer, &troubled)?;
@@ -265,13 +267,24 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
             if is_last || !missed.iter().any(|(_, is_gone)| *is_gone) {
                 break (snapshot, names, missed);
             }
-            for (inode, _) in missed.iter().filter(|(_, is_gone)| *is_gone) {
-                for name in &names.of[inode] {
-                    let path = (name.directory, name.name.clone());
-                    if !troubled.contains(&path) {
-                        troubled.push(path);
-                    }
-                }
+            let gone: HashSet<u64> = missed
+                .iter()
+                .filter_map(|(inode, is_gone)| is_gone.then_some(*inode))
+                .collect();
+            let is_in =
+                |directories: &HashSet<u64>, name: &&Name| directories.contains(&name.directory);
+            let restless: HashSet<u64> = gone
+                .iter()
+                .flat_map(|inode| &names.of[inode])
+                .map(|name| name.directory)
+                .collect();
+            for inode in &names.files {
+                // Where files go all the time, their neighbours will be next.
+                let is_neighbour = self.report.rounds >= NEIGHBOURS_AFTER;
+                let troubling = names.of[inode]
+                    .iter()
+                    .filter(|name| gone.contains(inode) || is_neighbour && is_in(&restless, name));
+                troubled.extend(troubling.map(|name| (name.directory, name.name.clone())));
             }
         };
         let records = self.records(&snapshot, &names, &missed);
@@ -402,7 +415,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
             let bytes = EXTENT_BYTES.min(attributes.size - offset) as usize;
             let extent = &mut buffer[..bytes];
             let (inode, generation) = (attributes.inode, attributes.generation);
-            let count = self.region.read(inode, generation, offset, extent)?;
+            let count = self.writer.read(inode, generation, offset, extent)?;
             extent[count..].fill(0);
             if extent.iter().any(|byte| *byte != 0) {
                 let locator = self.put(&buffer[..bytes])?;

@@ -4,7 +4,7 @@
 //! each name of up to 16 bytes: 3 MiB and a millisecond for 10,000 files. No file goes as long as the lock is held, so
 //! those that are known to be replaced all the time are copied under it, too.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::error::{Error, Result};
 use crate::inode::{Attributes, ROOT_INODE, attribute};
@@ -50,7 +50,7 @@ impl<'r> Snapshot<'r> {
     ///
     /// # Errors
     /// Those of the lock, and [`Error::Damaged`].
-    pub(super) fn take(writer: &Writer<'r>, wanted: &[Path]) -> Result<(Self, Vec<Held>)> {
+    pub(super) fn take(writer: &Writer<'r>, wanted: &HashSet<Path>) -> Result<(Self, Vec<Held>)> {
         let region = writer.region;
         let words = region.begin_words(writer.lane)?;
         let used = |fresh, count: u64| region.memory.load(fresh).min(count);
@@ -79,7 +79,7 @@ impl<'r> Snapshot<'r> {
             };
             bytes_left = left;
             let mut bytes = vec![0; attributes.size as usize];
-            region.read(inode, attributes.generation, 0, &mut bytes)?;
+            writer.read(inode, attributes.generation, 0, &mut bytes)?;
             held.push(Held { attributes, bytes });
         }
         Ok((snapshot, held))

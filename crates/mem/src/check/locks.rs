@@ -1,0 +1,126 @@
+//! Lanes and locks: dead writers, and what nobody holds.
+
+use crate::error::Result;
+use crate::inode::attribute;
+use crate::lane::{Lane, Owner, doing, word};
+use crate::layout::state;
+use crate::memory::WORDS_IN_LINE;
+use crate::region::Region;
+
+use super::{CheckReport, Kind};
+
+/// How often something is looked at that a living writer changes in passing: two words are not read at one moment.
+const LOOKS_MAX: u32 = 20;
+
+/// Finishes what dead writers have begun; a log that makes no sense is given up where that is wanted.
+pub(super) fn settle(region: &Region, mends: bool, report: &mut CheckReport) -> Result<()> {
+    for lane in (0..region.layout.lane_count).map(Lane) {
+        let owner = region.lane_word(lane, word::OWNER);
+        let at = region.layout.lane(lane.0);
+        if owner == 0 {
+            let is_idle = region.lane_word(lane, word::STATE) == doing::NOTHING
+                && region.lane_word(lane, word::FREES) == 0;
+            // It may be taken this moment.
+            if !is_idle && region.lane_word(lane, word::OWNER) == 0 {
+                report.find(Kind::Lane, at, "a lane that nobody has is in use");
+                if mends {
+                    reset(region, lane);
+                }
+            }
+        } else if owner != region.owner().as_word() && !Owner::from_word(owner).is_alive() {
+            match region.settle(lane, owner) {
+                Ok(()) => report.settled += 1,
+                Err(error) => {
+                    report.find(Kind::Lane, at, error.to_string());
+                    if mends {
+                        reset(region, lane);
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn reset(region: &Region, lane: Lane) {
+    region.set_lane_word(lane, word::STATE, doing::NOTHING);
+    region.set_lane_word(lane, word::FREES, 0);
+    region.set_lane_word(lane, word::INODE, 0);
+    for note in 0..WORDS_IN_LINE as u64 {
+        region.set_lane_word(lane, word::NOTES + note * 8, 0);
+    }
+    region.set_lane_word(lane, word::OWNER, 0);
+}
+
+/// Looks at the locks of all inodes.
+pub(super) fn look(region: &Region, lane: Option<Lane>, report: &mut CheckReport) {
+    if lane.is_none() && region.memory.load(state::LOCK) != 0 {
+        // Nobody waits for a reader: whoever holds it may be at work.
+        if is_orphaned(region, state::LOCK, None) {
+            let text = "the lock of names and space is held by nobody";
+            report.find(Kind::Lock, state::LOCK, text);
+        }
+    }
+    for inode in 1..region.layout.inode_count {
+        let at = region.layout.inode(inode);
+        if is_orphaned(region, at + attribute::LOCK, Some(inode)) {
+            let text = format!("the lock of file {inode} is held by nobody");
+            report.find(Kind::Lock, at, text);
+        }
+        if is_changed_by_nobody(region, at) {
+            let text = format!("file {inode} is being changed by nobody");
+            report.find(Kind::Change, at, text);
+        }
+    }
+}
+
+/// Whether a lock is taken and its holder does not know of it.
+fn is_orphaned(region: &Region, at: u64, inode: Option<u64>) -> bool {
+    let is_orphaned_now = || {
+        let found = region.memory.load(at);
+        let is_held = region.holder(at).is_some_and(|holder| {
+            let owner = region.lane_word(holder, word::OWNER);
+            let has = region.lane_word(holder, word::INODE);
+            owner != 0 && inode.is_none_or(|inode| has == inode)
+        });
+        found != 0 && !is_held
+    };
+    is_so_for_long(is_orphaned_now)
+}
+
+fn is_changed_by_nobody(region: &Region, at: u64) -> bool {
+    is_so_for_long(|| {
+        region.memory.load(at + attribute::SEQUENCE) % 2 == 1
+            && region.memory.load(at + attribute::LOCK) == 0
+    })
+}
+
+fn is_so_for_long(is_so: impl Fn() -> bool) -> bool {
+    (0..LOOKS_MAX).all(|look| {
+        if look > 1 {
+            std::thread::yield_now();
+        }
+        is_so()
+    })
+}
+
+/// Frees a lock that nobody holds.
+pub(super) fn free(region: &Region, at: u64) {
+    region.unlock(at);
+}
+
+/// Frees all locks of inodes that nobody holds, and ends changes that nobody makes.
+pub(super) fn free_all(region: &Region) {
+    for inode in 1..region.layout.inode_count {
+        let at = region.layout.inode(inode);
+        if is_orphaned(region, at + attribute::LOCK, Some(inode)) {
+            free(region, at + attribute::LOCK);
+        }
+        if is_changed_by_nobody(region, at) {
+            let sequence = region.memory.load(at + attribute::SEQUENCE);
+            region
+                .memory
+                .store(at + attribute::SEQUENCE, sequence.wrapping_add(1));
+        }
+    }
+}

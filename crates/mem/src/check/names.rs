@@ -1,0 +1,546 @@
+//! Names and directories: what can be found by any way, and what does not agree with it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use crate::inode::{ROOT_INODE, attribute};
+use crate::layout::{NAME_BYTES_MAX, state};
+use crate::names::{HEAD_BYTES, MORE_BYTES, cell, check_name, hash, high, low, name_of, pair};
+use crate::region::Region;
+
+use super::{CheckReport, Kind, is_live};
+
+/// More inodes than this were never given out.
+pub(super) const GENERATION_MAX: u64 = 1 << 62;
+
+/// A name that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NameFound {
+    pub(super) directory: u64,
+    pub(super) name: Vec<u8>,
+    pub(super) inode: u64,
+    pub(super) position: u64,
+}
+
+/// All that has a name or an inode.
+#[derive(Default)]
+pub(super) struct NamesFound {
+    /// Names that lead somewhere, in the order of their directories' lists.
+    pub(super) names: Vec<NameFound>,
+    /// Inodes in use, whether they are directories.
+    pub(super) inodes: BTreeMap<u64, bool>,
+    /// Of these, files without names that were deleted.
+    pub(super) orphans: BTreeSet<u64>,
+    /// Of these, what no name leads to.
+    pub(super) lost: BTreeSet<u64>,
+    /// The directory that each directory is in.
+    pub(super) parents: HashMap<u64, u64>,
+}
+
+struct Looker<'r, 'p> {
+    region: &'r Region,
+    report: &'p mut CheckReport,
+    /// Cells that are part of a name.
+    used: HashSet<u64>,
+    found: NamesFound,
+    /// First cells that directories' lists lead to.
+    listed: HashMap<u64, usize>,
+    known: HashSet<(u64, Vec<u8>)>,
+}
+
+/// Finds all names and inodes, and compares what is said of them with what there is.
+pub(super) fn look(region: &Region, report: &mut CheckReport) -> NamesFound {
+    let mut looker = Looker {
+        region,
+        report,
+        used: HashSet::new(),
+        found: NamesFound::default(),
+        listed: HashMap::new(),
+        known: HashSet::new(),
+    };
+    looker.inodes();
+    looker.lists();
+    looker.chains();
+    looker.tree();
+    looker.links();
+    looker.free_inodes();
+    looker.orphans();
+    looker.free_cells();
+    looker.found
+}
+
+fn is_directory_mode(mode: u64) -> bool {
+    mode as u32 & libc::S_IFMT == libc::S_IFDIR
+}
+
+fn is_known_mode(mode: u64) -> bool {
+    matches!(
+        mode as u32 & libc::S_IFMT,
+        libc::S_IFREG
+            | libc::S_IFDIR
+            | libc::S_IFLNK
+            | libc::S_IFIFO
+            | libc::S_IFSOCK
+            | libc::S_IFCHR
+            | libc::S_IFBLK
+    )
+}
+
+impl Looker<'_, '_> {
+    fn attribute(&self, inode: u64, word: u64) -> u64 {
+        self.region
+            .memory
+            .load(self.region.layout.inode(inode) + word)
+    }
+
+    fn cell(&self, cell: u64, word: u64) -> u64 {
+        self.region
+            .memory
+            .load(self.region.layout.cell(cell) + word)
+    }
+
+    fn is_inode(&self, inode: u64) -> bool {
+        self.found.inodes.contains_key(&inode)
+    }
+
+    fn is_directory(&self, inode: u64) -> bool {
+        self.found.inodes.get(&inode) == Some(&true)
+    }
+
+    fn inodes(&mut self) {
+        let region = self.region;
+        let mut newest = 0;
+        for inode in 1..region.layout.inode_count {
+            let generation = self.attribute(inode, attribute::GENERATION);
+            if generation == 0 {
+                continue;
+            }
+            if generation > GENERATION_MAX {
+                let text = format!("file {inode} has a generation that no file lives to see");
+                let at = region.layout.inode(inode) + attribute::GENERATION;
+                self.report.find(Kind::Free, at, text);
+            }
+            newest = newest.max(generation);
+            let mode = self.attribute(inode, attribute::MODE_LINKS);
+            let is_directory = is_directory_mode(mode);
+            let has_names = self.has_names(inode);
+            self.found.inodes.insert(inode, is_directory || has_names);
+            if !is_known_mode(mode) || has_names && !is_directory {
+                let text = format!("file {inode} is of another kind than it says");
+                let at = region.layout.inode(inode) + attribute::MODE_LINKS;
+                self.report.find(Kind::Links, at, text);
+            }
+        }
+        if self.found.inodes.get(&ROOT_INODE) != Some(&true) {
+            let text = "the root is no directory";
+            self.report
+                .find(Kind::Links, region.layout.inode(ROOT_INODE), text);
+            self.found.inodes.insert(ROOT_INODE, true);
+        }
+        let next = region.memory.load(state::GENERATION);
+        if next < newest || next > GENERATION_MAX {
+            let text = "the next file would be taken for one that was deleted";
+            self.report.find(Kind::Free, state::GENERATION, text);
+        }
+    }
+
+    /// Whether the list of an inode begins with a name that says that it is in this directory.
+    fn has_names(&self, inode: u64) -> bool {
+        let first = self.attribute(inode, attribute::FIRST_CELL).checked_sub(1);
+        first
+            .filter(|first| *first < self.region.layout.cell_count)
+            .is_some_and(|first| low(self.cell(first, cell::DIRECTORY_LENGTH)) == inode)
+    }
+
+    /// Follows the lists of all directories, from both ends where they are broken.
+    fn lists(&mut self) {
+        let directories: Vec<u64> = self
+            .found
+            .inodes
+            .iter()
+            .filter_map(|(inode, is_directory)| is_directory.then_some(*inode))
+            .collect();
+        for directory in directories {
+            let before = self.found.names.len();
+            if !self.list(directory, attribute::FIRST_CELL, low, high) {
+                let at = self.region.layout.inode(directory) + attribute::FIRST_CELL;
+                let text = format!("the list of directory {directory} is broken");
+                self.report.find(Kind::List, at, text);
+                let middle = self.found.names.len();
+                self.list(directory, attribute::LAST_CELL, high, low);
+                self.found.names[middle..].reverse();
+            }
+            let count = (self.found.names.len() - before) as u64;
+            if self.attribute(directory, attribute::ENTRIES) != count {
+                let at = self.region.layout.inode(directory) + attribute::ENTRIES;
+                let text = format!("directory {directory} has {count} names and says otherwise");
+                self.report.find(Kind::List, at, text);
+            }
+            let positions = self.found.names[before..].iter().map(|name| name.position);
+            let last = positions.clone().max().unwrap_or(0);
+            if !positions.is_sorted() || self.attribute(directory, attribute::NEXT_POSITION) < last
+            {
+                let at = self.region.layout.inode(directory) + attribute::NEXT_POSITION;
+                let text = format!("the list of directory {directory} is not in its order");
+                self.report.find(Kind::List, at, text);
+            }
+        }
+    }
+
+    /// Follows a list one way; whether it is as a list must be to its end.
+    fn list(
+        &mut self,
+        directory: u64,
+        first: u64,
+        onward: fn(u64) -> u64,
+        back: fn(u64) -> u64,
+    ) -> bool {
+        let mut came_from = 0;
+        let mut next = self.attribute(directory, first);
+        while let Some(cell) = next.checked_sub(1) {
+            if cell >= self.region.layout.cell_count || self.listed.contains_key(&cell) {
+                return false;
+            }
+            let neighbours = self.cell(cell, cell::NEIGHBOURS);
+            let is_ours = low(self.cell(cell, cell::DIRECTORY_LENGTH)) == directory;
+            if !is_ours || back(neighbours) != came_from {
+                return false;
+            }
+            if let Some(name) = self.name(cell) {
+                self.listed.insert(cell, self.found.names.len());
+                self.found.names.push(name);
+            } else {
+                // It may be followed all the same, but not twice.
+                self.listed.insert(cell, usize::MAX);
+            }
+            came_from = cell + 1;
+            next = onward(neighbours);
+        }
+        let other_end = match first {
+            attribute::FIRST_CELL => attribute::LAST_CELL,
+            _ => attribute::FIRST_CELL,
+        };
+        self.attribute(directory, other_end) == came_from
+    }
+
+    /// The name that begins in a cell, if it is one that leads somewhere and is not known yet.
+    fn name(&mut self, first: u64) -> Option<NameFound> {
+        let at = self.region.layout.cell(first);
+        let directory = low(self.cell(first, cell::DIRECTORY_LENGTH));
+        let found = NameFound {
+            directory,
+            name: name_of(self.region, at).unwrap_or_default(),
+            inode: high(self.cell(first, cell::LINK_INODE)),
+            position: self.cell(first, cell::POSITION),
+        };
+        let cells = self.cells_of(first);
+        let is_sane = check_name(&found.name).is_ok()
+            && self.is_directory(directory)
+            && self.is_inode(found.inode)
+            && found.inode != ROOT_INODE
+            && cells.is_some();
+        if !is_sane {
+            let text = format!("a name of directory {directory} cannot be read or leads nowhere");
+            self.report.find(Kind::Name, at, text);
+            return None;
+        }
+        let path = (directory, found.name.clone());
+        if !self.known.insert(path) {
+            let text = format!("directory {directory} has a name twice");
+            self.report.find(Kind::Name, at, text);
+            return None;
+        }
+        self.used.extend(cells.into_iter().flatten());
+        Some(found)
+    }
+
+    /// The cells of a name that nobody else has.
+    fn cells_of(&self, first: u64) -> Option<Vec<u64>> {
+        let length = high(self.cell(first, cell::DIRECTORY_LENGTH)) as usize;
+        let mut cells = vec![first];
+        let mut link = low(self.cell(first, cell::LINK_INODE));
+        let more = length
+            .min(NAME_BYTES_MAX)
+            .saturating_sub(HEAD_BYTES)
+            .div_ceil(MORE_BYTES);
+        for _ in 0..more {
+            let cell = link.checked_sub(1)?;
+            if cell >= self.region.layout.cell_count || cells.contains(&cell) {
+                return None;
+            }
+            cells.push(cell);
+            link = low(self.cell(cell, 0));
+        }
+        let is_free = cells.iter().all(|cell| !self.used.contains(cell));
+        is_free.then_some(cells)
+    }
+
+    /// Follows all chains; names that no list leads to are found here.
+    fn chains(&mut self) {
+        let layout = self.region.layout;
+        let mut chained = HashSet::new();
+        for bucket in 0..layout.bucket_count {
+            let bucket_at = layout.buckets_at + bucket * 8;
+            let mut next = self.region.memory.load(bucket_at);
+            while let Some(cell) = next.checked_sub(1) {
+                if cell >= layout.cell_count || !chained.insert(cell) {
+                    let text = format!("chain {bucket} of names is broken");
+                    self.report.find(Kind::List, bucket_at, text);
+                    break;
+                }
+                if !self.listed.contains_key(&cell) {
+                    let text = "a name is in a chain and in no list";
+                    self.report.find(Kind::List, layout.cell(cell), text);
+                    if let Some(name) = self.name(cell) {
+                        self.listed.insert(cell, self.found.names.len());
+                        self.found.names.push(name);
+                    }
+                }
+                next = high(self.cell(cell, cell::HASH_CHAIN));
+                if low(self.cell(cell, cell::HASH_CHAIN)) % layout.bucket_count != bucket {
+                    let text = format!("chain {bucket} has a name of another");
+                    self.report.find(Kind::List, bucket_at, text);
+                    break;
+                }
+            }
+        }
+        for (cell, number) in &self.listed {
+            let Some(name) = self.found.names.get(*number) else {
+                continue;
+            };
+            let right = hash(name.directory, &name.name);
+            let is_right = low(self.cell(*cell, cell::HASH_CHAIN)) == right;
+            if !is_right || !chained.contains(cell) {
+                let text = "a name is not in the chain that it belongs to";
+                self.report.find(Kind::List, layout.cell(*cell), text);
+            }
+        }
+    }
+
+    /// Goes down from the root: which directories can be reached, and by one name each.
+    fn tree(&mut self) {
+        let mut children: HashMap<u64, Vec<usize>> = HashMap::new();
+        for (number, name) in self.found.names.iter().enumerate() {
+            children.entry(name.directory).or_default().push(number);
+        }
+        let mut dropped = HashSet::new();
+        let mut reached = HashSet::from([ROOT_INODE]);
+        let mut waiting = vec![ROOT_INODE];
+        self.found.parents.insert(ROOT_INODE, ROOT_INODE);
+        while let Some(directory) = waiting.pop() {
+            for number in children.get(&directory).into_iter().flatten() {
+                let inode = self.found.names[*number].inode;
+                let is_new = reached.insert(inode);
+                if self.is_directory(inode) {
+                    if is_new {
+                        self.found.parents.insert(inode, directory);
+                        waiting.push(inode);
+                    } else {
+                        let text = format!("directory {inode} has two names");
+                        let at = self.region.layout.inode(inode);
+                        self.report.find(Kind::Name, at, text);
+                        dropped.insert(*number);
+                    }
+                }
+            }
+        }
+        // A ring of directories hangs in the air: one of them is lost, and leads to the others.
+        let directories: Vec<u64> = self
+            .found
+            .inodes
+            .iter()
+            .filter_map(|(inode, is_directory)| is_directory.then_some(*inode))
+            .collect();
+        for top in self.tops(&directories, &reached, &children) {
+            let mut waiting = vec![top];
+            reached.insert(top);
+            self.lose(top);
+            while let Some(directory) = waiting.pop() {
+                for number in children.get(&directory).into_iter().flatten() {
+                    let inode = self.found.names[*number].inode;
+                    let is_new = reached.insert(inode);
+                    if self.is_directory(inode) {
+                        if is_new {
+                            self.found.parents.insert(inode, directory);
+                            waiting.push(inode);
+                        } else {
+                            dropped.insert(*number);
+                        }
+                    }
+                }
+            }
+        }
+        let lost: Vec<u64> = self
+            .found
+            .inodes
+            .keys()
+            .copied()
+            .filter(|inode| !reached.contains(inode))
+            .collect();
+        for inode in lost {
+            let links = high(self.attribute(inode, attribute::MODE_LINKS));
+            if links == 0 && !self.is_directory(inode) {
+                self.found.orphans.insert(inode);
+            } else {
+                self.lose(inode);
+            }
+        }
+        let mut number = 0;
+        self.found.names.retain(|_| {
+            number += 1;
+            !dropped.contains(&(number - 1))
+        });
+    }
+
+    /// Directories that cannot be reached, those first that have no name at all.
+    fn tops(
+        &self,
+        directories: &[u64],
+        reached: &HashSet<u64>,
+        children: &HashMap<u64, Vec<usize>>,
+    ) -> Vec<u64> {
+        let named: HashSet<u64> = self.found.names.iter().map(|name| name.inode).collect();
+        let lost = directories
+            .iter()
+            .copied()
+            .filter(|directory| !reached.contains(directory));
+        let (with_name, mut tops): (Vec<u64>, Vec<u64>) =
+            lost.partition(|directory| named.contains(directory));
+        // Of those with a name, what is below another is reached from there; what is left are rings.
+        let mut below: HashSet<u64> = HashSet::new();
+        let mut waiting = tops.clone();
+        for next in with_name {
+            while let Some(directory) = waiting.pop() {
+                if below.insert(directory) {
+                    let names = children.get(&directory).into_iter().flatten();
+                    waiting.extend(names.map(|number| self.found.names[*number].inode));
+                }
+            }
+            if !below.contains(&next) {
+                tops.push(next);
+                waiting.push(next);
+            }
+        }
+        tops
+    }
+
+    fn lose(&mut self, inode: u64) {
+        let at = self.region.layout.inode(inode);
+        let text = format!("no name leads to file {inode}");
+        self.report.find(Kind::Lost, at, text);
+        self.found.lost.insert(inode);
+    }
+
+    /// Compares what inodes say of their names.
+    fn links(&mut self) {
+        let mut right: HashMap<u64, u64> = HashMap::new();
+        for name in &self.found.names {
+            if self.is_directory(name.inode) {
+                *right.entry(name.directory).or_default() += 1;
+            } else {
+                *right.entry(name.inode).or_default() += 1;
+            }
+        }
+        let inodes: Vec<(u64, bool)> = self
+            .found
+            .inodes
+            .iter()
+            .map(|(inode, is_directory)| (*inode, *is_directory))
+            .collect();
+        for (inode, is_directory) in inodes {
+            let at = self.region.layout.inode(inode);
+            let links = right.get(&inode).copied().unwrap_or(0) + 2 * u64::from(is_directory);
+            let is_lost = self.found.lost.contains(&inode);
+            if high(self.attribute(inode, attribute::MODE_LINKS)) != links && !is_lost {
+                let text = format!("file {inode} has {links} names and says otherwise");
+                self.report.find(Kind::Links, at, text);
+            }
+            let parent = self.found.parents.get(&inode);
+            if parent.is_some_and(|parent| self.attribute(inode, attribute::PARENT) != *parent) {
+                let text = format!("directory {inode} says that it is in another");
+                self.report.find(Kind::Links, at, text);
+            }
+            match is_directory {
+                true => self.report.directories += 1,
+                false => self.report.files += 1,
+            }
+        }
+        self.report.files -= self.found.orphans.len() as u64;
+        self.report.orphans = self.found.orphans.len() as u64;
+        self.report.names = self.found.names.len() as u64;
+    }
+
+    fn free_inodes(&mut self) {
+        let region = self.region;
+        let count = region.layout.inode_count;
+        let fresh = region.memory.load(state::FRESH_INODE);
+        let mut free = HashSet::new();
+        let mut next = region.memory.load(state::FREE_INODE);
+        let mut is_right = (1..=count).contains(&fresh);
+        while let Some(inode) = next.checked_sub(1) {
+            let is_free = (1..fresh.min(count)).contains(&inode) && !is_live(region, inode);
+            if !is_free || !free.insert(inode) {
+                is_right = false;
+                break;
+            }
+            next = self.attribute(inode, attribute::PARENT);
+        }
+        let used = self.found.inodes.len() as u64;
+        let highest = self.found.inodes.keys().next_back().copied().unwrap_or(0);
+        is_right &= highest < fresh && used + free.len() as u64 + 1 == fresh;
+        if !is_right || region.memory.load(state::INODES) != used {
+            let text = "the list of free inodes does not agree with those in use";
+            self.report.find(Kind::Free, state::FREE_INODE, text);
+        }
+    }
+
+    fn orphans(&mut self) {
+        let region = self.region;
+        let mut listed = HashSet::new();
+        let mut before = 0;
+        let mut next = region.memory.load(state::FIRST_ORPHAN);
+        let mut is_right = true;
+        while let Some(inode) = next.checked_sub(1) {
+            let is_orphan = self.found.orphans.contains(&inode);
+            if !is_orphan
+                || self.attribute(inode, attribute::ORPHAN_BEFORE) != before
+                || !listed.insert(inode)
+            {
+                is_right = false;
+                break;
+            }
+            before = inode + 1;
+            next = self.attribute(inode, attribute::NEXT_ORPHAN);
+        }
+        is_right &= listed.len() == self.found.orphans.len();
+        if !is_right || region.memory.load(state::ORPHANS) != listed.len() as u64 {
+            let text = "the list of deleted files does not agree with those that are";
+            self.report.find(Kind::Free, state::FIRST_ORPHAN, text);
+        }
+    }
+
+    fn free_cells(&mut self) {
+        let region = self.region;
+        let count = region.layout.cell_count;
+        let fresh = region.memory.load(state::FRESH_CELL);
+        let mut free = HashSet::new();
+        let mut next = region.memory.load(state::FREE_CELL);
+        let mut is_right = fresh <= count;
+        while let Some(cell) = next.checked_sub(1) {
+            let is_free = cell < fresh.min(count) && !self.used.contains(&cell);
+            if !is_free || !free.insert(cell) {
+                is_right = false;
+                break;
+            }
+            let link = self.cell(cell, cell::LINK_INODE);
+            next = link;
+            is_right &= link == pair(low(link), 0);
+        }
+        let used = self.used.len() as u64;
+        is_right &= self.used.iter().all(|cell| *cell < fresh);
+        is_right &= used + free.len() as u64 == fresh;
+        if !is_right || region.memory.load(state::CELLS) != used {
+            let text = "the list of free cells does not agree with those in use";
+            self.report.find(Kind::Free, state::FREE_CELL, text);
+        }
+    }
+}
