@@ -12,7 +12,7 @@
 //! `signals.rs` what happens inside and may not disturb it, `state.rs` attaching, `table.rs` descriptors, `resolve.rs`
 //! paths; the calls: `open.rs`, `data.rs`, `stat.rs`, `names.rs`, `attributes.rs`, `directory.rs`, `descriptor.rs`,
 //! `transfer.rs`, `map.rs`, `stdio.rs` and `standard.rs`, `temporary.rs`, `tree.rs`, `exec.rs`, `spawn.rs` and
-//! `loader.rs`; `system.rs` all of them by number, `refused.rs` what there is not.
+//! `loader.rs`; `system.rs` all of them by number, `lend.rs` reading without a copy, `refused.rs` what there is not.
 
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
@@ -22,6 +22,7 @@ mod descriptor;
 mod directory;
 mod exec;
 mod foreign;
+mod lend;
 mod loader;
 mod map;
 mod names;

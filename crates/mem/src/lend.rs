@@ -38,6 +38,20 @@ unsafe impl Sync for Lent<'_> {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment(u64);
 
+impl Moment {
+    /// As a number, for other languages.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Of a number that [`number`](Self::number) has told.
+    #[must_use]
+    pub fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 impl Attachment {
     /// Lends bytes `offset` to `offset + length` of a file, or as many of them as it has. It takes the file a slot of
     /// its own, at least one page of 2 MiB, which it keeps; where the region cannot be changed, the file must have
