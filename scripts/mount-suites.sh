@@ -7,6 +7,7 @@
 #   SEED (random)             of fsx and fio; it is printed
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/suite-tools.sh
 
 # One suite; a longer one hangs.
 suite_seconds_max=600
@@ -30,64 +31,19 @@ work=$(mktemp -d)
 chmod 755 "$work"
 # Memory, where there is enough: fsx makes hundreds of thousands of calls, and counts nothing of the device.
 memory=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d)
-mounted=
 finish() {
-    if [ -n "$mounted" ]; then
-        kill "$mounted" 2>/dev/null || true
-        wait "$mounted" || true
-    fi
+    end_mount_left
     rm -rf "$work" "$memory"
 }
 trap finish EXIT
 
-# Mounts the image on $work/here. The directory gets a name of its own: pjdfstest must never see another file system.
 mount_image() {
-    mkdir -p "$work/here"
-    "$keel" flash mount "$1" "$work/here" "${@:2}" >"$work/mount.log" 2>&1 &
-    mounted=$!
-    # A machine that does much else besides takes its time.
-    for _ in $(seq 600); do
-        if grep -q ' is mounted on ' "$work/mount.log"; then return 0; fi
-        kill -0 "$mounted" 2>/dev/null || break
-        sleep 0.1
-    done
-    cat "$work/mount.log"
-    return 1
+    mount_here flash "$@"
 }
 
 # Ends the mount in order; the store must be whole then.
 unmount_and_check() {
-    local status=0
-    kill "$mounted"
-    wait "$mounted" || status=$?
-    mounted=
-    if [ "$status" -ne 0 ]; then
-        printf 'the mount ended with status %d: ' "$status"
-        cat "$work/mount.log"
-        return 1
-    fi
-    "$keel" flash check "$1"
-}
-
-# Builds a program of the registry once. $1 name, $2 version, then options of cargo install.
-obtain() {
-    local name=$1 version=$2
-    if [ -x "$tools/$name-$version/bin/$name" ]; then return 0; fi
-    printf 'building %s %s\n' "$name" "$version"
-    timeout "$suite_seconds_max" cargo install --quiet --debug --root "$tools/$name-$version" \
-        --target-dir "$tools/build" "$name@$version" "${@:3}" >"$work/install.log" 2>&1
-}
-
-# Ends a suite that cannot run.
-skip() {
-    printf 'skipped: %s\n' "$*"
-    printf '%s: 0 passed, 0 failed, 1 skipped\n' "$1"
-}
-
-failed_any=0
-verdict() {
-    printf '%s: %d passed, %d failed, %d skipped\n' "$1" "$2" "$3" "$4"
-    if [ "$3" -ne 0 ]; then failed_any=1; fi
+    end_mount && "$keel" flash check "$1"
 }
 
 run_pjdfstest() {
@@ -96,16 +52,11 @@ run_pjdfstest() {
         return
     fi
     # In place of the crate that makes a directory for each case, one that does not.
-    if ! obtain pjdfstest 0.2.2 --config "patch.crates-io.tempfile.path='$PWD/$suites/flat-tempfile'"; then
+    if ! obtain pjdfstest-0.2.2 pjdfstest 0.2.2 --config "patch.crates-io.tempfile.path='$PWD/$suites/flat-tempfile'"; then
         skip pjdfstest "cannot be built from the registry: $(tail -n 1 "$work/install.log")"
         return
     fi
-    {
-        printf '[settings]\nnaptime = 0.02\nexpected_failures = [\n'
-        awk '!/^#/ && NF { printf "  \"%s\",\n", $1 }' "$suites/pjdfstest-excluded.txt"
-        printf ']\n'
-        cat "$suites/pjdfstest.toml"
-    } >"$work/pjdfstest.toml"
+    configure_pjdfstest "$suites/pjdfstest-excluded.txt"
     "$keel" flash format "$work/p.img" --size 32M --files 1000 >/dev/null
     mount_image "$work/p.img" --allow-other || { verdict pjdfstest 0 1 0; return; }
     mkdir "$work/other"
@@ -114,24 +65,11 @@ run_pjdfstest() {
         --configuration-file "$work/pjdfstest.toml" --path "$work/here" --secondary-fs "$work/other" \
         >"$work/pjdfstest.log" 2>&1 || status=$?
     unmount_and_check "$work/p.img" || status=1
-    grep -A 2 -E '(FAILED|PASSED UNEXPECTEDLY)$' "$work/pjdfstest.log" || true
-    local summary
-    summary=$(sed -n 's/^Summary: //p' "$work/pjdfstest.log")
-    printf 'pjdfstest: %s\n' "${summary:-ended early}"
-    awk '!/^#/ && NF { $1 = ""; count[$0]++ }
-        END { for (reason in count) printf "pjdfstest: %d cases are expected to fail:%s\n", count[reason], reason }' \
-        "$suites/pjdfstest-excluded.txt"
-    # The cases that its configuration here leaves out are not ours to count.
-    local cases
-    cases=$(sed -n 's/.* \([0-9]*\) passed.*/\1/p' <<<"$summary")
-    local bad
-    bad=$(sed -n 's/^\([0-9]*\) failed.*/\1/p' <<<"$summary")
-    if [ "$status" -ne 0 ] && [ "${bad:-0}" -eq 0 ]; then bad=1; fi
-    verdict pjdfstest "${cases:-0}" "${bad:-1}" 0
+    judge_pjdfstest pjdfstest "$suites/pjdfstest-excluded.txt" "$status"
 }
 
 run_fsx() {
-    if ! obtain fsx 0.3.2; then
+    if ! obtain fsx-0.3.2 fsx 0.3.2; then
         skip fsx "cannot be built from the registry: $(tail -n 1 "$work/install.log")"
         return
     fi

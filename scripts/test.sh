@@ -73,5 +73,6 @@ step tests cargo test --locked --workspace --no-fail-fast -- --show-output
 step readme scripts/readme-commands.sh
 step operate scripts/operate-commands.sh
 step mount scripts/mount-suites.sh
+step mem-view scripts/mem-suites.sh
 step seeded-bugs scripts/seeded-bugs.sh
 finish
