@@ -22,6 +22,9 @@ const THREADS_MAX: usize = 4;
 /// Time between two looks for what dead processes have left.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Sweeps to each time that the memory is locked.
+const SWEEPS_PER_LOCK: u32 = 10;
+
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -125,7 +128,7 @@ impl Mounted {
         self.leftovers
     }
 
-    /// Why what dead processes leave is not cleared up, as the last try says.
+    /// What does not work at present: clearing up behind dead processes, or keeping the region out of swap.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let sweeper = self.sweeper.as_ref()?;
@@ -219,6 +222,7 @@ impl Drop for Sweeper {
 
 fn sweep_now_and_then(view: &View, shared: &SweepShared) {
     let mut state = locked(&shared.state);
+    let mut sweeps = 0_u32;
     loop {
         let waited = shared
             .changed
@@ -228,7 +232,17 @@ fn sweep_now_and_then(view: &View, shared: &SweepShared) {
             break;
         }
         drop(state);
-        let failure = view.sweep().err().map(|error| error.to_string());
+        let mut failure = view
+            .sweep()
+            .err()
+            .map(|error| format!("what dead processes leave cannot be cleared up: {error}"));
+        // What files have got since is not locked yet.
+        if sweeps.is_multiple_of(SWEEPS_PER_LOCK)
+            && let Err(error) = view.keep_resident()
+        {
+            failure.get_or_insert(format!("it may be swapped out: {error}"));
+        }
+        sweeps += 1;
         state = locked(&shared.state);
         state.failure = failure;
     }

@@ -532,6 +532,18 @@ impl View {
         }
     }
 
+    /// Locks the region's memory, where it could be swapped out.
+    ///
+    /// # Errors
+    /// Those of [`keep_resident`](mem::Writer::keep_resident).
+    pub(crate) fn keep_resident(&self) -> mem::Result<()> {
+        if self.is_writable() && self.attachment.region().may_be_swapped() {
+            self.attachment.writer()?.keep_resident()
+        } else {
+            Ok(())
+        }
+    }
+
     /// The thread that calls this ends.
     pub(crate) fn thread_ends(&self) {
         self.attachment.thread_ends();

@@ -46,6 +46,14 @@ impl Writer<'_> {
 }
 
 impl Region {
+    /// Whether its memory may be swapped out now, unless a process [locks it](Writer::keep_resident).
+    #[must_use]
+    pub fn may_be_swapped(&self) -> bool {
+        // The first line names the columns.
+        self.backing() == Backing::SharedMemory
+            && std::fs::read_to_string("/proc/swaps").is_ok_and(|table| table.lines().count() > 1)
+    }
+
     /// Where there is memory now.
     fn pages_there(&self) -> Vec<(u64, u64)> {
         let layout = &self.layout;

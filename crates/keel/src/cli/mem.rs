@@ -5,6 +5,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+/// Name of a checkpoint, where nobody says another.
+const CHECKPOINT_NAME: &str = "mem";
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     keel mem create /dev/hugepages/plant --size 1G\n  \
@@ -40,6 +43,52 @@ pub(crate) enum MemCommand {
         #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=4096))]
         lanes: u32,
         /// Permission bits of the region, octal: who may read or write it may read or write all that is in it
+        #[arg(long, value_name = "BITS", default_value = "600", value_parser = permission_bits)]
+        mode: u16,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Save all files in a flash store, which outlives the power
+    #[command(after_help = "Examples:\n  \
+        keel flash format plant.img --size 1G\n  \
+        keel mem checkpoint /dev/hugepages/plant plant.img\n\n\
+        Only what has changed since the last one is written. A power cut at any moment leaves the new checkpoint or\n\
+        the one before. Programs go on meanwhile: names are those of one moment, and so is each file of up to 1 MiB;\n\
+        a larger one that is written meanwhile is so in pieces of 64 KiB.")]
+    Checkpoint {
+        /// File of the region
+        region: PathBuf,
+        /// Flash store: an image file or a block device
+        image: PathBuf,
+        /// Name of the checkpoint, for stores that hold those of several regions
+        #[arg(long, default_value = CHECKPOINT_NAME)]
+        name: String,
+        /// Read all that is there already, and write anew what is damaged
+        #[arg(long)]
+        verify: bool,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a region from its newest checkpoint
+    #[command(after_help = "Examples:\n  \
+        keel mem restore /dev/hugepages/plant plant.img\n  \
+        keel mem restore /dev/hugepages/plant plant.img --size 1G    when the machine boots\n\n\
+        What cannot be read costs what it holds, and nothing else. With --size there is a region afterwards\n\
+        whatever happened to the checkpoint; what was restored, and what was not, is said.")]
+    Restore {
+        /// File of the region, which does not exist yet, or is empty
+        region: PathBuf,
+        /// Flash store: an image file or a block device
+        image: PathBuf,
+        /// Name of the checkpoint
+        #[arg(long, default_value = CHECKPOINT_NAME)]
+        name: String,
+        /// Make an empty region of this size where no checkpoint can be read
+        #[arg(long, value_parser = size)]
+        size: Option<u64>,
+        /// Permission bits of the region, octal
         #[arg(long, value_name = "BITS", default_value = "600", value_parser = permission_bits)]
         mode: u16,
         /// One JSON object
@@ -89,12 +138,19 @@ pub(crate) enum MemCommand {
     /// Figures of the region, or of one file
     #[command(after_help = "Examples:\n  \
         keel mem stat /dev/hugepages/plant\n  \
+        keel mem stat /dev/hugepages/plant --checkpoint plant.img\n  \
         keel mem stat /dev/hugepages/plant logs/today --json")]
     Stat {
         /// File of the region
         region: PathBuf,
         /// File or directory in it
         path: Option<PathBuf>,
+        /// Also how old its newest checkpoint in this flash store is: what a power cut would take
+        #[arg(long, value_name = "IMAGE", conflicts_with = "path")]
+        checkpoint: Option<PathBuf>,
+        /// Name of the checkpoint
+        #[arg(long, default_value = CHECKPOINT_NAME, requires = "checkpoint")]
+        name: String,
         /// One JSON object
         #[arg(long)]
         json: bool,
@@ -109,7 +165,8 @@ pub(crate) enum MemCommand {
     The program, and all that it starts, finds the region's files below --at; every other path is the kernel's. It\n\
     must be linked dynamically with the C library of this system: for static programs, Go and setuid there is\n\
     `keel mem mount`. Signals are passed on. The exit status is that of the program: 128 and the number of the\n\
-    signal if one ended it, 127 if it was not found, 126 if it could not be started.")]
+    signal if one ended it, 127 if it was not found, 126 if it could not be started. Another `keel mem run` may\n\
+    use the region at the same time; one of them takes the checkpoints.")]
 pub(crate) struct RunArgs {
     /// File of the region
     pub(crate) region: PathBuf,
@@ -119,6 +176,16 @@ pub(crate) struct RunArgs {
     /// What the death of a writer may leave
     #[arg(long, value_enum, default_value_t = Mode::Sync)]
     pub(crate) mode: Mode,
+    /// Save all files in this flash store now and then, at the end, and at SIGTERM
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// Name of the checkpoint
+    #[arg(long, default_value = CHECKPOINT_NAME, requires = "checkpoint")]
+    pub(crate) name: String,
+    /// Seconds between two checkpoints: what a power cut takes at most
+    #[arg(long, value_name = "N", default_value_t = 60, requires = "checkpoint",
+        value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) every_s: u32,
     /// Fail if the program does not use the region's library, instead of a warning
     #[arg(long)]
     pub(crate) strict: bool,

@@ -137,6 +137,16 @@ fn open(image: &Path, access: Access) -> Result<Store<FileDevice>, CliError> {
     })
 }
 
+/// Opens a store that nobody else may change meanwhile, to read from it or to change it.
+pub(crate) fn open_alone(image: &Path, writes: bool) -> Result<Store<FileDevice>, CliError> {
+    let access = if writes {
+        Access::Write
+    } else {
+        Access::ReadAll
+    };
+    open(image, access)
+}
+
 /// Looks at a store that this process holds already.
 fn open_held(image: &Path) -> Result<Store<FileDevice>, CliError> {
     let device = open_device(image, Access::Read)?;

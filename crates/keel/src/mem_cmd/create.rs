@@ -19,40 +19,17 @@ pub(super) struct Wanted {
     pub(super) mode: u16,
 }
 
+/// Threads that can write at the same time, where nobody says how many.
+pub(super) const LANES: u32 = 64;
+
 pub(super) fn create(region: &Path, wanted: &Wanted, as_json: bool) -> Result<u8, CliError> {
     let options = RegionOptions {
         capacity_bytes: wanted.size / PAGE_BYTES * PAGE_BYTES,
         files_max: wanted.files,
         lanes: wanted.lanes,
     };
-    // What no region can be is said before anything is looked for.
-    let layout =
-        mem::Layout::new(&options).map_err(|error| CliError::usage("--size", error, ""))?;
-    if region.symlink_metadata().is_ok() {
-        return Err(CliError::failure(
-            region.display(),
-            "exists already",
-            "choose another path, or remove it first if nobody uses it",
-        ));
-    }
-    let ground = Ground::of(region)?;
-    ground.require(region, layout.capacity_bytes)?;
-    let interruption = Interruption::remove(region);
-    let progress = Progress::start(format!("taking memory for {}", region.display()));
-    let (user, group) = base::mount::effective_ids();
-    let root = NewInode {
-        mode: libc::S_IFDIR | 0o755,
-        user,
-        group,
-        now_ns: mem::now_ns(),
-    };
-    let made = Region::create(region, &options, &root);
-    drop(progress);
-    let made = made.map_err(|error| region_error(region, &error))?;
-    let permissions = std::fs::Permissions::from_mode(wanted.mode.into());
-    std::fs::set_permissions(region, permissions)
-        .map_err(|error| CliError::io(region.display(), &error))?;
-    drop(interruption);
+    let (made, ground) = make(region, &options, wanted.mode)?;
+    let layout = made.layout();
     let mut out = Output::new();
     if as_json {
         out.json(&json!({
@@ -78,4 +55,40 @@ pub(super) fn create(region: &Path, wanted: &Wanted, as_json: bool) -> Result<u8
     }
     out.flush()?;
     Ok(0)
+}
+
+/// Makes a region, and takes its memory.
+pub(super) fn make(
+    region: &Path,
+    options: &RegionOptions,
+    mode: u16,
+) -> Result<(Region, Ground), CliError> {
+    // What no region can be is said before anything is looked for.
+    let layout = mem::Layout::new(options).map_err(|error| CliError::usage("--size", error, ""))?;
+    if region.symlink_metadata().is_ok() {
+        return Err(CliError::failure(
+            region.display(),
+            "exists already",
+            "choose another path, or remove it first if nobody uses it",
+        ));
+    }
+    let ground = Ground::of(region)?;
+    ground.require(region, layout.capacity_bytes)?;
+    let interruption = Interruption::remove(region);
+    let progress = Progress::start(format!("taking memory for {}", region.display()));
+    let (user, group) = base::mount::effective_ids();
+    let root = NewInode {
+        mode: libc::S_IFDIR | 0o755,
+        user,
+        group,
+        now_ns: mem::now_ns(),
+    };
+    let made = Region::create(region, options, &root);
+    drop(progress);
+    let made = made.map_err(|error| region_error(region, &error))?;
+    let permissions = std::fs::Permissions::from_mode(mode.into());
+    std::fs::set_permissions(region, permissions)
+        .map_err(|error| CliError::io(region.display(), &error))?;
+    drop(interruption);
+    Ok((made, ground))
 }

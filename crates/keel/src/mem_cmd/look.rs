@@ -1,12 +1,13 @@
 //! `keel mem ls` and `keel mem stat`.
 
 use super::backing::Ground;
+use super::checkpoint;
 use super::region_error;
 use crate::error::CliError;
 use crate::flash_cmd::shown_name;
 use crate::output::Output;
 use crate::progress::bytes_text;
-use crate::time_text::format_ms;
+use crate::time_text::{age_text, format_ms};
 use mem::{Attachment, Attributes, Credentials, Entry, Error, Last, Node, PathBuffer, Walked};
 use serde_json::{Value, json};
 use std::os::unix::ffi::OsStrExt;
@@ -294,7 +295,15 @@ pub(super) fn stat(region: &Path, path: &Path, as_json: bool) -> Result<u8, CliE
     Ok(0)
 }
 
-pub(super) fn stat_region(region: &Path, as_json: bool) -> Result<u8, CliError> {
+pub(super) fn stat_region(
+    region: &Path,
+    image: Option<&Path>,
+    name: &str,
+    as_json: bool,
+) -> Result<u8, CliError> {
+    let taken = image
+        .map(|image| checkpoint::newest(region, image, name))
+        .transpose()?;
     let attachment =
         Attachment::open(region, AT, false).map_err(|error| region_error(region, &error))?;
     let ground = Ground::of(region)?;
@@ -318,6 +327,11 @@ pub(super) fn stat_region(region: &Path, as_json: bool) -> Result<u8, CliError> 
             "backing": ground.name(),
             "huge_pages": ground.has_huge_pages(),
             "format": mem::FORMAT_VERSION,
+            "checkpoint": taken.flatten().map(|taken| json!({
+                "generation": taken.generation,
+                "taken_ms": milliseconds(taken.taken_ns),
+                "age_ms": milliseconds(mem::now_ns()) - milliseconds(taken.taken_ns),
+            })),
         }))?;
     } else {
         out.line(format_args!(
@@ -342,6 +356,19 @@ pub(super) fn stat_region(region: &Path, as_json: bool) -> Result<u8, CliError> 
             layout.lane_count
         ))?;
         out.line(format_args!("format        {}", mem::FORMAT_VERSION))?;
+        match taken {
+            None => {}
+            Some(None) => out.line("checkpoint    none: a power cut would take all")?,
+            Some(Some(taken)) => {
+                let taken_ms = milliseconds(taken.taken_ns);
+                out.line(format_args!(
+                    "checkpoint    {} of {}: a power cut would take the last {}",
+                    taken.generation,
+                    format_ms(taken_ms),
+                    age_text(milliseconds(mem::now_ns()) - taken_ms)
+                ))?;
+            }
+        }
     }
     out.flush()?;
     Ok(0)

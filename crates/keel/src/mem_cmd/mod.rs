@@ -1,12 +1,15 @@
 //! `keel mem`: commands on regions. `create.rs` makes one, `run.rs` runs programs with it, `mount.rs` shows it to all
-//! others, `look.rs` says what is in it; `backing.rs` what its memory is, `program.rs` whether a program can be served.
+//! others, `look.rs` says what is in it, `checkpoint.rs` saves and restores it; `backing.rs` what its memory is,
+//! `program.rs` whether a program can be served, `storage.rs` a flash store as the place for checkpoints.
 
 mod backing;
+mod checkpoint;
 mod create;
 mod look;
 mod mount;
 mod program;
 mod run;
+mod storage;
 
 use crate::cli::MemCommand;
 use crate::error::{CliError, describe};
@@ -33,6 +36,30 @@ pub(crate) fn run(command: &MemCommand) -> Result<u8, CliError> {
             },
             *json,
         ),
+        MemCommand::Checkpoint {
+            region,
+            image,
+            name,
+            verify,
+            json,
+        } => checkpoint::checkpoint(region, image, name, *verify, *json),
+        MemCommand::Restore {
+            region,
+            image,
+            name,
+            size,
+            mode,
+            json,
+        } => checkpoint::restore(
+            region,
+            image,
+            &checkpoint::Wanted {
+                name,
+                size: *size,
+                mode: *mode,
+            },
+            *json,
+        ),
         MemCommand::Run(arguments) => run::run(arguments),
         MemCommand::Mount {
             region,
@@ -49,12 +76,15 @@ pub(crate) fn run(command: &MemCommand) -> Result<u8, CliError> {
         MemCommand::Stat {
             region,
             path: None,
+            checkpoint,
+            name,
             json,
-        } => look::stat_region(region, *json),
+        } => look::stat_region(region, checkpoint.as_deref(), name, *json),
         MemCommand::Stat {
             region,
             path: Some(path),
             json,
+            ..
         } => look::stat(region, path, *json),
     }
 }

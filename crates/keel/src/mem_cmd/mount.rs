@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Time between two looks whether clearing up fails.
+/// Time between two looks whether something fails.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Runs until the end of the mount.
@@ -82,10 +82,7 @@ pub(super) fn mount(
                 _ = ticks.tick() => {
                     let failure = mounted.failure();
                     if let Some(failure) = failure.as_ref().filter(|_| failure != told) {
-                        eprintln!(
-                            "keel: {}: what dead processes leave cannot be cleared up: {failure}",
-                            region.display()
-                        );
+                        eprintln!("keel: {}: {failure}", region.display());
                     }
                     told = failure;
                 }

@@ -1,5 +1,6 @@
 //! `keel mem run`: a program with the library of the region preloaded.
 
+use super::checkpoint;
 use super::program::{self, Unserved};
 use super::region_error;
 use crate::cli::MemRunArgs;
@@ -12,6 +13,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Name of the library, beside this program, or in `../lib/keel`.
@@ -22,6 +26,9 @@ const LIBRARY_VARIABLE: &str = "KEEL_MEM_LIBRARY";
 
 /// Time between two looks for what dead processes have left.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Sweeps to each time that the memory is locked.
+const SWEEPS_PER_LOCK: u32 = 10;
 
 /// A program that has not greeted by then does not use the library.
 const GREETING_MAX: Duration = Duration::from_secs(5);
@@ -48,7 +55,11 @@ const PASSED_ON: [libc::c_int; 7] = [
 pub(super) fn run(arguments: &MemRunArgs) -> Result<u8, CliError> {
     let region = &arguments.region;
     let library = library()?;
-    let attachment = attach(region, &arguments.at)?;
+    let attachment = Arc::new(attach(region, &arguments.at)?);
+    if let Some(image) = &arguments.checkpoint {
+        // A mistyped place shall be known before there is something to lose.
+        checkpoint::newest(region, image, &arguments.name)?;
+    }
     // Relative paths would mean something else wherever the program goes.
     let absolute =
         std::fs::canonicalize(region).map_err(|error| CliError::io(region.display(), &error))?;
@@ -77,9 +88,18 @@ pub(super) fn run(arguments: &MemRunArgs) -> Result<u8, CliError> {
         Err(error) => return not_started(name, &attachment, &error),
     };
     greeting.close_own();
-    let status = attend(&mut child, &signals, &attachment, &mut greeting)?;
+    let saver = Saver::start(&attachment, arguments)?;
+    let attended = attend(
+        &mut child,
+        &signals,
+        &attachment,
+        &mut greeting,
+        saver.as_ref(),
+    );
     // What it leaves behind is nobody's any more.
-    sweep(&attachment);
+    clear_up(&attachment, false);
+    drop(saver);
+    let status = attended?;
     greeting.end()?;
     Ok(match status.code() {
         Some(code) => u8::try_from(code).unwrap_or(STATUS_FAILURE),
@@ -185,8 +205,10 @@ fn attend(
     signals: &Signals,
     attachment: &Attachment,
     greeting: &mut Greeting,
+    saver: Option<&Saver>,
 ) -> Result<ExitStatus, CliError> {
     let mut next_sweep = Instant::now() + SWEEP_INTERVAL;
+    let mut sweeps = 0_u32;
     loop {
         let waited = child
             .try_wait()
@@ -198,10 +220,15 @@ fn attend(
         if let Some(signal) = signals.wait(pause) {
             // SAFETY: plain numbers. The child has not been waited for, so its number is nobody else's.
             unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+            if let (libc::SIGTERM, Some(saver)) = (signal, saver) {
+                // The program may take its time, and the power may not.
+                saver.save_now();
+            }
         }
         if Instant::now() >= next_sweep {
             next_sweep = Instant::now() + SWEEP_INTERVAL;
-            sweep(attachment);
+            clear_up(attachment, sweeps.is_multiple_of(SWEEPS_PER_LOCK));
+            sweeps += 1;
             if let Err(error) = greeting.look() {
                 // SAFETY: as above.
                 unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
@@ -212,10 +239,84 @@ fn attend(
     }
 }
 
-fn sweep(attachment: &Attachment) {
-    if attachment.region().is_writable() {
-        // What cannot be cleared up now is tried again by whoever comes next.
-        attachment.sweep().ok();
+/// Gives back what dead processes have left, and perhaps keeps the region out of swap.
+fn clear_up(attachment: &Attachment, locks: bool) {
+    if !attachment.region().is_writable() {
+        return;
+    }
+    // What cannot be cleared up now is tried again by whoever comes next.
+    attachment.sweep().ok();
+    if locks && attachment.region().may_be_swapped() {
+        // A limit of this user: the region works as well, more slowly once it was swapped out.
+        attachment
+            .writer()
+            .and_then(|writer| writer.keep_resident())
+            .ok();
+    }
+}
+
+/// The thread that takes checkpoints: now and then, when told to, and once more when this is dropped.
+struct Saver {
+    sender: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Saver {
+    fn start(
+        attachment: &Arc<Attachment>,
+        arguments: &MemRunArgs,
+    ) -> Result<Option<Self>, CliError> {
+        let Some(image) = arguments.checkpoint.clone() else {
+            return Ok(None);
+        };
+        let (sender, receiver) = sync_channel(1);
+        let attachment = Arc::clone(attachment);
+        let (region, name) = (arguments.region.clone(), arguments.name.clone());
+        let interval = Duration::from_secs(arguments.every_s.into());
+        let thread = std::thread::Builder::new()
+            .name("checkpoints".to_owned())
+            .spawn(move || {
+                let mut told = String::new();
+                loop {
+                    let next = receiver.recv_timeout(interval);
+                    let saved = checkpoint::save(&attachment, &image, &name, false, &mut |_, _| {});
+                    let is_over = matches!(next, Err(RecvTimeoutError::Disconnected));
+                    let said = match &saved {
+                        Ok(report) => checkpoint::saved_text(&region, &image, report),
+                        Err(error) => error.to_string(),
+                    };
+                    // Failures once each, and the last one in any case.
+                    if is_over || (saved.is_err() && said != told) {
+                        eprintln!("keel: {said}");
+                        told = said;
+                    }
+                    if is_over {
+                        attachment.thread_ends();
+                        return;
+                    }
+                }
+            })
+            .map_err(|error| CliError::io("checkpoints", &error))?;
+        Ok(Some(Self {
+            sender: Some(sender),
+            thread: Some(thread),
+        }))
+    }
+
+    fn save_now(&self) {
+        if let Some(sender) = &self.sender {
+            // One that waits already is as good.
+            sender.try_send(()).ok();
+        }
+    }
+}
+
+impl Drop for Saver {
+    fn drop(&mut self) {
+        drop(self.sender.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
     }
 }
 

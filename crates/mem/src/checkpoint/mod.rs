@@ -22,7 +22,7 @@ mod storage;
 mod tests;
 
 pub use format::FORMAT_VERSION;
-pub use restore::{Lost, LostBecause, RestoreReport, restore, shape};
+pub use restore::{Lost, LostBecause, RestoreReport, Taken, newest, restore, shape};
 pub use save::{SaveOptions, SaveReport, save};
 pub use storage::{Cut, MemoryStorage, Storage, StorageError};
 

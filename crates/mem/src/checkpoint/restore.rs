@@ -113,6 +113,32 @@ pub fn shape<S: Storage>(storage: &mut S, name: &str) -> Result<Option<RegionOpt
     }))
 }
 
+/// A checkpoint that is in a storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its generation.
+    pub generation: u64,
+    /// When it was begun, in nanoseconds since 1970: what was written later would be lost.
+    pub taken_ns: u64,
+}
+
+/// The newest checkpoint in the storage that can be read.
+///
+/// # Errors
+/// Those of the storage's list, [`CheckpointError::Name`].
+pub fn newest<S: Storage>(storage: &mut S, name: &str) -> Result<Option<Taken>> {
+    let mut archive = Archive::new(storage, name)?;
+    let files = archive.files()?;
+    let newest = files
+        .into_iter()
+        .rev()
+        .find_map(|(generation, bytes)| archive.footer(generation, bytes));
+    Ok(newest.map(|footer| Taken {
+        generation: footer.generation,
+        taken_ns: footer.taken_ns,
+    }))
+}
+
 /// Fills an empty region with the newest checkpoint. Nothing that is wrong with the checkpoint is an error.
 ///
 /// # Errors
