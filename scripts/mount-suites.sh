@@ -52,7 +52,8 @@ run_pjdfstest() {
         return
     fi
     # In place of the crate that makes a directory for each case, one that does not.
-    if ! obtain pjdfstest-0.2.2 pjdfstest 0.2.2 --config "patch.crates-io.tempfile.path='$PWD/$suites/flat-tempfile'"; then
+    if ! obtain pjdfstest-0.2.2 pjdfstest 0.2.2 \
+        --config "patch.crates-io.tempfile.path='$PWD/$suites/flat-tempfile'"; then
         skip pjdfstest "cannot be built from the registry: $(tail -n 1 "$work/install.log")"
         return
     fi

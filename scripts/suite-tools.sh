@@ -1,5 +1,5 @@
-# For scripts that run suites of others against a mount; to be sourced. $keel is the program, $tools where programs of the
-# registry are kept, $work a folder for logs, $suite_seconds_max the longest that a suite may take.
+# For scripts that run suites of others against a mount; to be sourced. $keel is the program, $tools where programs of
+# the registry are kept, $work a folder for logs, $suite_seconds_max the longest that a suite may take.
 
 mounted=
 

@@ -271,7 +271,8 @@ fn tell_restored(
         ))?;
     } else {
         out.line(format_args!(
-            "{region_shown}: checkpoint {} of {} from {image}: {} files of {}; what was written in the {} since is lost",
+            "{region_shown}: checkpoint {} of {} from {image}: {} files of {}; what was written in the {} since \
+             is lost",
             report.generation,
             format_ms(taken_ms),
             report.files,
