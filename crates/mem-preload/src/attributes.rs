@@ -25,6 +25,10 @@ fn on_attributes(
         if !context.is_writable {
             return Err(libc::EROFS);
         }
+        if attributes.is_directory() && attributes.links == 0 {
+            // Removed; there is nothing that could show the change.
+            return Ok(0);
+        }
         context.register_thread();
         let writer = context.attachment.writer().or_errno()?;
         writer

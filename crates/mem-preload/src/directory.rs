@@ -59,6 +59,9 @@ fn list(
     if !own.is_directory() {
         return Err(libc::ENOTDIR);
     }
+    if own.links == 0 {
+        return Err(libc::ENOENT);
+    }
     let mut listed = Vec::with_capacity(count.min(ENTRIES_AT_ONCE));
     while position < FIRST_POSITION && listed.len() < count {
         let name = if position == 0 { &b"."[..] } else { b".." };
@@ -81,7 +84,7 @@ fn list(
             name: name.to_vec(),
         });
     }
-    if listed.len() == count || own.links == 0 {
+    if listed.len() == count {
         return Ok(listed);
     }
     let from = if position <= FIRST_POSITION {

@@ -6,8 +6,8 @@ use mem::{Attributes, Last, PathBuffer, Rename};
 
 use crate::foreign::{Answer, fail, room, string};
 use crate::next::serve;
-use crate::open::{new_inode, require_writable_directory};
-use crate::resolve::{Found, Located, Missing, Place, locate, on_path};
+use crate::open::{attributes_of, new_inode, require_writable_directory};
+use crate::resolve::{End, Located, Missing, Place, end_of, locate, locate_name, on_name, on_path};
 use crate::stat::{attributes_at, is_empty};
 use crate::state::{Context, OrErrno, context, served};
 
@@ -25,20 +25,6 @@ fn require_removable(context: &Context, parent: u64, named: &Attributes) -> Answ
     }
 }
 
-/// What `.`, `..` or the root answers where only a name will do.
-fn no_name(errno: c_int, names: &PathBuffer) -> c_int {
-    let path = names.as_bytes();
-    let trimmed = path
-        .iter()
-        .rposition(|byte| *byte != b'/')
-        .map_or(0, |last| last + 1);
-    if path[..trimmed].ends_with(b"..") && errno == libc::EINVAL {
-        libc::ENOTEMPTY
-    } else {
-        errno
-    }
-}
-
 fn unlink_place(
     context: &Context,
     place: &Place,
@@ -52,14 +38,21 @@ fn unlink_place(
         Place::Descriptor(_) => return Err(libc::EPERM),
     };
     if found.name.is_empty() {
-        return Err(match removes_directory {
-            true if found.attributes.inode == mem::ROOT_INODE
-                && !names.as_bytes().ends_with(b".") =>
-            {
-                libc::EBUSY
-            }
-            true => no_name(libc::EINVAL, names),
-            false => libc::EISDIR,
+        return Err(match end_of(names) {
+            _ if !removes_directory => libc::EISDIR,
+            End::Dot => libc::EINVAL,
+            End::DotDot => libc::ENOTEMPTY,
+            End::Name | End::Root => libc::EBUSY,
+        });
+    }
+    if removes_directory && !found.attributes.is_directory() {
+        return Err(libc::ENOTDIR);
+    }
+    if !removes_directory && found.has_slash {
+        return Err(if found.attributes.is_directory() {
+            libc::EISDIR
+        } else {
+            libc::ENOTDIR
         });
     }
     require_removable(context, found.parent, &found.attributes)?;
@@ -74,19 +67,15 @@ fn unlink_place(
         if found.attributes.is_directory() {
             return Err(libc::EISDIR);
         }
-        if found.has_slash {
-            return Err(libc::ENOTDIR);
-        }
         writer.remove(found.parent, name, now_ns).or_errno()?;
     }
     Ok(0)
 }
 
 pub(crate) fn unlink_at(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
-    on_path(
+    on_name(
         directory,
         path,
-        Last::NoFollow,
         |context, place, names| {
             if flags & !libc::AT_REMOVEDIR != 0 {
                 return Err(libc::EINVAL);
@@ -103,10 +92,9 @@ fn make(
     serve: impl FnOnce(&Context, &Missing, &[u8]) -> Answer<Attributes>,
     pass: impl FnOnce(c_int, *const c_char) -> c_int,
 ) -> c_int {
-    on_path(
+    on_name(
         directory,
         path,
-        Last::NoFollow,
         |context, place, names| {
             let Place::Missing(missing) = place else {
                 return Err(libc::EEXIST);
@@ -256,23 +244,25 @@ struct Two<'c> {
 impl<'c> Two<'c> {
     fn locate(
         context: &'c Context,
-        first: (c_int, *const c_char, Last),
-        second: (c_int, *const c_char, Last),
+        first: (c_int, *const c_char, Option<Last>),
+        second: (c_int, *const c_char, Option<Last>),
     ) -> Answer<Self> {
-        let find = |(directory, path, last): (c_int, *const c_char, Last)| -> Answer<(Located, PathBuffer)> {
+        let find = |(directory, path, last): (c_int, *const c_char, Option<Last>)| {
             let mut buffer = PathBuffer::new();
-            let located = locate(
-                context,
-                directory,
-                string(path)?.to_bytes(),
-                last,
-                &mut buffer,
-            )?;
-            Ok((located, buffer))
+            let text = string(path)?.to_bytes();
+            let located = match last {
+                Some(last) => locate(context, directory, text, last, &mut buffer)?,
+                None => locate_name(context, directory, text, &mut buffer)?,
+            };
+            Ok::<_, c_int>((located, buffer))
         };
+        let found = find(first)?;
+        if first.2.is_some() && matches!(found.0, Located::Here(Place::Missing(_))) {
+            return Err(libc::ENOENT);
+        }
         Ok(Self {
             context,
-            first: find(first)?,
+            first: found,
             second: find(second)?,
         })
     }
@@ -319,8 +309,8 @@ impl<'c> Two<'c> {
 
 /// Serves a call with two paths if one of them leads into the region.
 fn on_two(
-    first: (c_int, *const c_char, Last),
-    second: (c_int, *const c_char, Last),
+    first: (c_int, *const c_char, Option<Last>),
+    second: (c_int, *const c_char, Option<Last>),
     serve: impl FnOnce(&Two<'_>) -> Answer<c_int>,
     pass: impl FnOnce(c_int, *const c_char, c_int, *const c_char) -> c_int,
 ) -> c_int {
@@ -351,8 +341,8 @@ pub(crate) fn rename_at(
     flags: c_uint,
 ) -> c_int {
     on_two(
-        (from_directory, from, Last::NoFollow),
-        (to_directory, to, Last::NoFollow),
+        (from_directory, from, None),
+        (to_directory, to, None),
         |two| rename_places(two, flags),
         |from_directory, from, to_directory, to| {
             if flags == 0 {
@@ -364,6 +354,7 @@ pub(crate) fn rename_at(
     )
 }
 
+/// Renames as the kernel does, and looks for reasons not to in its order.
 fn rename_places(two: &Two<'_>, flags: c_uint) -> Answer<c_int> {
     let how = match flags {
         0 => Rename::Replace,
@@ -372,41 +363,82 @@ fn rename_places(two: &Two<'_>, flags: c_uint) -> Answer<c_int> {
         _ => return Err(libc::EINVAL),
     };
     let context = two.context;
-    let (from, to) = two.places()?;
+    let (Located::Here(from), Located::Here(to)) = (&two.first.0, &two.second.0) else {
+        return Err(libc::EXDEV);
+    };
+    if matches!(from, Place::Found(found) if found.name.is_empty()) {
+        return Err(libc::EBUSY);
+    }
+    if matches!(to, Place::Found(found) if found.name.is_empty()) {
+        return Err(if how == Rename::Keep {
+            libc::EEXIST
+        } else {
+            libc::EBUSY
+        });
+    }
     let from = match from {
         Place::Found(found) => found,
         Place::Missing(_) => return Err(libc::ENOENT),
         Place::Descriptor(_) => return Err(libc::EXDEV),
     };
-    if from.name.is_empty() {
-        return Err(libc::EBUSY);
+    let moves_directory = from.attributes.is_directory();
+    let (to_parent, to_name, to_slash, replaced) = match to {
+        Place::Found(found) => (
+            found.parent,
+            two.second.1.part(&found.name),
+            found.has_slash,
+            Some(&found.attributes),
+        ),
+        Place::Missing(missing) => (
+            missing.parent.inode,
+            two.second.1.part(&missing.name),
+            missing.has_slash,
+            None,
+        ),
+        Place::Descriptor(_) => return Err(libc::EXDEV),
+    };
+    match (how, replaced) {
+        (Rename::Keep, Some(_)) => return Err(libc::EEXIST),
+        (Rename::Exchange, None) => return Err(libc::ENOENT),
+        (Rename::Exchange, Some(other)) if !other.is_directory() && to_slash => {
+            return Err(libc::ENOTDIR);
+        }
+        _ => {}
+    }
+    let takes_slash = how != Rename::Exchange;
+    if !moves_directory && (from.has_slash || takes_slash && to_slash) {
+        return Err(libc::ENOTDIR);
+    }
+    if moves_directory && is_above(context, from.attributes.inode, to_parent)? {
+        return Err(libc::EINVAL);
+    }
+    if let Some(replaced) = replaced
+        && replaced.is_directory()
+        && replaced.inode != from.attributes.inode
+        && is_above(context, replaced.inode, from.parent)?
+    {
+        return Err(if how == Rename::Exchange {
+            libc::EINVAL
+        } else {
+            libc::ENOTEMPTY
+        });
+    }
+    if replaced.is_some_and(|replaced| replaced.inode == from.attributes.inode) {
+        return Ok(0);
     }
     let from_name = two.first.1.part(&from.name);
     require_removable(context, from.parent, &from.attributes)?;
-    let (to_parent, to_name) = match to {
-        Place::Found(Found { name, .. }) if name.is_empty() => return Err(libc::EBUSY),
-        Place::Found(found) => {
-            if how == Rename::Keep {
-                return Err(libc::EEXIST);
-            }
-            require_removable(context, found.parent, &found.attributes)?;
-            if found.has_slash && !from.attributes.is_directory() {
-                return Err(libc::ENOTDIR);
-            }
-            (found.parent, two.second.1.part(&found.name))
+    match replaced {
+        Some(replaced) => drop(require_removable(context, to_parent, replaced)?),
+        None => {
+            let parent = context
+                .attachment
+                .region()
+                .attributes(to_parent)
+                .or_errno()?;
+            require_writable_directory(context, &parent)?;
         }
-        Place::Missing(missing) => {
-            if how == Rename::Exchange {
-                return Err(libc::ENOENT);
-            }
-            require_writable_directory(context, &missing.parent)?;
-            if missing.has_slash && !from.attributes.is_directory() {
-                return Err(libc::ENOTDIR);
-            }
-            (missing.parent.inode, two.second.1.part(&missing.name))
-        }
-        Place::Descriptor(_) => return Err(libc::EXDEV),
-    };
+    }
     let writer = context.attachment.writer().or_errno()?;
     writer
         .rename_as(
@@ -417,6 +449,22 @@ fn rename_places(two: &Two<'_>, flags: c_uint) -> Answer<c_int> {
         )
         .or_errno()?;
     Ok(0)
+}
+
+/// Whether a directory is another one or above it.
+fn is_above(context: &Context, directory: u64, below: u64) -> Answer<bool> {
+    let mut at = context.attachment.region().attributes(below).or_errno()?;
+    // Names may change meanwhile; whoever renames looks once more, with a lock.
+    for _ in 0..4096 {
+        if at.inode == directory {
+            return Ok(true);
+        }
+        if at.inode == mem::ROOT_INODE {
+            return Ok(false);
+        }
+        at = context.attachment.parent_of(&at).or_errno()?;
+    }
+    Ok(false)
 }
 
 pub(crate) fn link_at(
@@ -430,11 +478,13 @@ pub(crate) fn link_at(
         && is_empty(from, flags)
         && let Some((context, opened)) = crate::state::ours(from_directory)
     {
-        return on_path(
+        return on_name(
             to_directory,
             to,
-            Last::NoFollow,
-            |_, place, names| link_to(context, opened.node.inode, &place, names),
+            |_, place, names| {
+                let attributes = attributes_of(context, &opened)?;
+                link_to(context, &attributes, &place, names)
+            },
             |_, _| fail(libc::EXDEV),
         );
     }
@@ -444,18 +494,12 @@ pub(crate) fn link_at(
         Last::NoFollow
     };
     on_two(
-        (from_directory, from, last),
-        (to_directory, to, Last::NoFollow),
+        (from_directory, from, Some(last)),
+        (to_directory, to, None),
         |two| {
             let (from, to) = two.places()?;
             let attributes = attributes_at(two.context, from)?;
-            if attributes.is_directory() {
-                return Err(match to {
-                    Place::Missing(_) => libc::EPERM,
-                    _ => libc::EEXIST,
-                });
-            }
-            link_to(two.context, attributes.inode, to, &two.second.1)
+            link_to(two.context, &attributes, to, &two.second.1)
         },
         |from_directory, from, to_directory, to| {
             linkat::pass(from_directory, from, to_directory, to, flags)
@@ -463,7 +507,12 @@ pub(crate) fn link_at(
     )
 }
 
-fn link_to(context: &Context, inode: u64, to: &Place, names: &PathBuffer) -> Answer<c_int> {
+fn link_to(
+    context: &Context,
+    attributes: &Attributes,
+    to: &Place,
+    names: &PathBuffer,
+) -> Answer<c_int> {
     let Place::Missing(missing) = to else {
         return Err(libc::EEXIST);
     };
@@ -471,10 +520,13 @@ fn link_to(context: &Context, inode: u64, to: &Place, names: &PathBuffer) -> Ans
         return Err(libc::ENOENT);
     }
     require_writable_directory(context, &missing.parent)?;
+    if attributes.is_directory() {
+        return Err(libc::EPERM);
+    }
     let writer = context.attachment.writer().or_errno()?;
     writer
         .link(
-            inode,
+            attributes.inode,
             missing.parent.inode,
             names.part(&missing.name),
             mem::now_ns(),

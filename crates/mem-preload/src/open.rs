@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use mem::{Attributes, Last, NewInode, Opened};
 
-use crate::foreign::{Answer, done, fail};
+use crate::foreign::{Answer, done, fail, string};
 use crate::next::serve;
 use crate::raw;
-use crate::resolve::{Missing, Place, on_path};
+use crate::resolve::{Missing, Place, on_name, on_path};
 use crate::state::{Context, OrErrno, context, served};
 use crate::table::{self, Known};
 use crate::thread;
@@ -94,15 +94,23 @@ pub(crate) fn open_place(
 
 /// What is known of an open file.
 pub(crate) fn attributes_of(context: &Context, opened: &Opened) -> Answer<Attributes> {
-    let found = context
-        .attachment
-        .region()
-        .attributes(opened.node.inode)
-        .or_errno()?;
-    if found.generation == opened.node.generation {
-        Ok(found)
-    } else {
-        Err(libc::ESTALE)
+    match context.attachment.region().attributes(opened.node.inode) {
+        Ok(found) if found.generation == opened.node.generation => Ok(found),
+        // A directory that was removed; who has it open still has one.
+        Ok(_) | Err(mem::Error::Stale) if opened.flags & libc::O_DIRECTORY != 0 => Ok(Attributes {
+            inode: opened.node.inode,
+            generation: opened.node.generation,
+            mode: libc::S_IFDIR | 0o755,
+            links: 0,
+            user: raw::effective_user(),
+            group: raw::effective_group(),
+            size: 0,
+            modified_ns: 0,
+            changed_ns: 0,
+            accessed_ns: 0,
+        }),
+        Ok(_) => Err(libc::ESTALE),
+        Err(error) => Err(error.errno()),
     }
 }
 
@@ -205,6 +213,21 @@ pub(crate) fn open_at(directory: c_int, path: *const c_char, flags: c_int, mode:
     } else {
         Last::Follow
     };
+    // A name with a slash behind it is none that a file could be made under.
+    if flags & libc::O_CREAT != 0 && string(path).is_ok_and(|path| path.to_bytes().ends_with(b"/"))
+    {
+        return on_name(
+            directory,
+            path,
+            |context, place, names| match &place {
+                Place::Found(found) if found.name.is_empty() => {
+                    open_place(context, &place, names, flags, mode)
+                }
+                _ => Err(libc::EISDIR),
+            },
+            |directory, path| openat::pass(directory, path, flags, mode),
+        );
+    }
     let mut looks = 0;
     loop {
         let opened = on_path(

@@ -258,13 +258,64 @@ pub(crate) fn locate(
     last: Last,
     buffer: &mut PathBuffer,
 ) -> Answer<Located> {
-    locate_from(
-        context,
-        begin(context, directory, path, last),
-        path,
-        last,
-        buffer,
-    )
+    let begin = begin(context, directory, path, last);
+    locate_from(context, begin, path, last, buffer)
+}
+
+/// Where a name is, for calls that make, move or remove it: slashes behind it are told apart from it, and no link in
+/// its place is followed.
+pub(crate) fn locate_name(
+    context: &Context,
+    directory: c_int,
+    path: &[u8],
+    buffer: &mut PathBuffer,
+) -> Answer<Located> {
+    let begin = begin(context, directory, path, Last::NoFollow);
+    locate_name_from(context, begin, path, buffer)
+}
+
+fn locate_name_from(
+    context: &Context,
+    begin: Begin<'_>,
+    path: &[u8],
+    buffer: &mut PathBuffer,
+) -> Answer<Located> {
+    let Begin::Inside(start, rest) = begin else {
+        return locate_from(context, begin, path, Last::NoFollow, buffer);
+    };
+    let length = rest
+        .iter()
+        .rposition(|byte| *byte != b'/')
+        .map_or(0, |last| last + 1);
+    let begin = Begin::Inside(start, &rest[..length]);
+    let mut located = locate_from(context, begin, path, Last::NoFollow, buffer)?;
+    let slashes = length < rest.len();
+    match &mut located {
+        Located::Here(Place::Found(found)) => found.has_slash |= slashes,
+        Located::Here(Place::Missing(missing)) => missing.has_slash |= slashes,
+        Located::Elsewhere if slashes => buffer.push(b"/").or_errno()?,
+        _ => {}
+    }
+    Ok(located)
+}
+
+/// What a path ends in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Name,
+    Dot,
+    DotDot,
+    Root,
+}
+
+/// What the path in a buffer ends in.
+pub(crate) fn end_of(names: &PathBuffer) -> End {
+    match names.as_bytes().rsplit(|byte| *byte == b'/').next() {
+        None | Some(b"") => End::Root,
+        Some(b".") => End::Dot,
+        Some(b"..") => End::DotDot,
+        Some(_) => End::Name,
+    }
 }
 
 fn locate_from(
@@ -280,7 +331,7 @@ fn locate_from(
         Begin::Inside(start, rest) => {
             // `/keel` is the root itself.
             let rest = if rest.is_empty() && !path.is_empty() {
-                b"."
+                b"/"
             } else {
                 rest
             };
@@ -327,7 +378,7 @@ fn walk(
             copy.set(buffer.as_bytes()).or_errno()?;
             match Scan::new(context.attachment.at()).read(copy.as_bytes()) {
                 None => Ok(Located::Elsewhere),
-                Some(b"") => walk(context, Node::ROOT, b".", last, buffer),
+                Some(b"") => walk(context, Node::ROOT, b"/", last, buffer),
                 Some(rest) => walk(context, Node::ROOT, rest, last, buffer),
             }
         }
@@ -342,6 +393,26 @@ pub(crate) fn on_path<T: Failed>(
     serve: impl FnOnce(&'static Context, Place, &PathBuffer) -> Answer<T>,
     pass: impl FnOnce(c_int, *const c_char) -> T,
 ) -> T {
+    on_any(directory, path, Some(last), serve, pass)
+}
+
+/// As [`on_path`], for calls that make, move or remove a name.
+pub(crate) fn on_name<T: Failed>(
+    directory: c_int,
+    path: *const c_char,
+    serve: impl FnOnce(&'static Context, Place, &PathBuffer) -> Answer<T>,
+    pass: impl FnOnce(c_int, *const c_char) -> T,
+) -> T {
+    on_any(directory, path, None, serve, pass)
+}
+
+fn on_any<T: Failed>(
+    directory: c_int,
+    path: *const c_char,
+    last: Option<Last>,
+    serve: impl FnOnce(&'static Context, Place, &PathBuffer) -> Answer<T>,
+    pass: impl FnOnce(c_int, *const c_char) -> T,
+) -> T {
     if path.is_null() {
         return pass(directory, path);
     }
@@ -352,14 +423,18 @@ pub(crate) fn on_path<T: Failed>(
     };
     let errno = crate::foreign::errno();
     let inside = Inside::enter();
-    let begin = begin(context, directory, text, last);
+    let begin = begin(context, directory, text, last.unwrap_or(Last::NoFollow));
     if matches!(begin, Begin::Kernel) {
         drop(inside);
         set_errno(errno);
         return pass(directory, path);
     }
     let mut buffer = PathBuffer::new();
-    let answer = match locate_from(context, begin, text, last, &mut buffer) {
+    let located = match last {
+        Some(last) => locate_from(context, begin, text, last, &mut buffer),
+        None => locate_name_from(context, begin, text, &mut buffer),
+    };
+    let answer = match located {
         Ok(Located::Here(place)) => serve(context, place, &buffer),
         Ok(Located::Given | Located::Elsewhere) => {
             drop(inside);

@@ -312,10 +312,10 @@ fn limit(name: c_int) -> Answer<c_long> {
 }
 
 pub(crate) fn access_at(directory: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+    if mode & !7 != 0 {
+        return fail(libc::EINVAL);
+    }
     let judge = |context: &Context, attributes: &Attributes| -> Answer<c_int> {
-        if mode & !7 != 0 {
-            return Err(libc::EINVAL);
-        }
         if mode & libc::W_OK != 0 && !context.is_writable {
             return Err(libc::EROFS);
         }

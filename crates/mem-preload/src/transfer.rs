@@ -118,13 +118,23 @@ pub(crate) fn copy_range(
         (Err(libc::ESPIPE), _) | (_, Err(libc::ESPIPE)) => return fail(libc::EINVAL),
         (Err(errno), _) | (_, Err(errno)) => return fail(errno),
     };
+    let is_directory = |fd| {
+        ours(fd).is_some_and(|(_, opened): (_, mem::Opened)| opened.flags & libc::O_DIRECTORY != 0)
+    };
+    if is_directory(from) || is_directory(to) {
+        return fail(libc::EISDIR);
+    }
+    if ours(from).is_some_and(|(_, one)| one.flags & libc::O_ACCMODE == libc::O_WRONLY) {
+        return fail(libc::EBADF);
+    }
+    let is_for_writing = |(context, other): &(&crate::state::Context, mem::Opened)| {
+        other.flags & libc::O_ACCMODE != libc::O_RDONLY
+            && context.attachment.flags(other) & libc::O_APPEND == 0
+    };
+    if ours(to).is_some_and(|other| !is_for_writing(&other)) {
+        return fail(libc::EBADF);
+    }
     if let (Some((context, one)), Some((_, other))) = (ours(from), ours(to)) {
-        if one.flags & libc::O_DIRECTORY != 0 || other.flags & libc::O_DIRECTORY != 0 {
-            return fail(libc::EISDIR);
-        }
-        if context.attachment.flags(&other) & libc::O_APPEND != 0 {
-            return fail(libc::EBADF);
-        }
         let size = crate::open::attributes_of(context, &one).map_or(0, |found| found.size);
         let left = size.saturating_sub(started as u64).min(count as u64) as i64;
         if one.node == other.node && started < target + left && target < started + left {

@@ -318,7 +318,11 @@ impl Attachment {
         Ok(Walked::Outside)
     }
 
-    fn parent_of(&self, directory: &Attributes) -> Result<Attributes> {
+    /// The directory that a directory is in; of the root itself.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when it has been removed.
+    pub fn parent_of(&self, directory: &Attributes) -> Result<Attributes> {
         let region = self.region();
         let at = region.inode_at(directory.inode)?;
         let parent = region.memory.load(at + attribute::PARENT);
