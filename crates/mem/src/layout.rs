@@ -230,6 +230,31 @@ impl Layout {
         })
     }
 
+    /// The tables, in their order: name, first byte, bytes. All of them but the log of a lane consist of words.
+    #[must_use]
+    pub fn tables(&self) -> [(&'static str, u64, u64); 9] {
+        let slot_maps = self.slot_count * slot_map_bytes(self.slot_bytes);
+        [
+            ("superblock", 0, 4096),
+            ("lanes", self.lanes_at, self.lane_count * LANE_BYTES),
+            (
+                "descriptions",
+                self.descriptions_at,
+                self.description_count * DESCRIPTION_BYTES,
+            ),
+            ("inodes", self.inodes_at, self.inode_count * INODE_BYTES),
+            ("cells", self.cells_at, self.cell_count * CELL_BYTES),
+            ("buckets", self.buckets_at, self.bucket_count * 8),
+            ("slot_maps", self.slot_maps_at, slot_maps),
+            ("slot_owners", self.slot_owners_at, self.slot_count * 8),
+            (
+                "packed_maps",
+                self.packed_maps_at,
+                self.packed_pages * PACKED_MAP_BYTES,
+            ),
+        ]
+    }
+
     /// Pages that files can have, all together.
     #[must_use]
     pub fn data_pages(&self) -> u64 {

@@ -418,3 +418,84 @@ pub(super) fn decode_list(list: u64, bytes: &[u8]) -> Parsed<Vec<Extent>> {
     }
     Ok(extents)
 }
+
+#[cfg(test)]
+mod tests {
+    use base::sim::Random;
+
+    use super::*;
+
+    fn records() -> Vec<Record> {
+        let locator = |number: u64| Locator {
+            generation: number,
+            offset: number * 100,
+            identity: Identity::of(3, &number.to_le_bytes()),
+        };
+        let record = |inode: u64| Record {
+            inode,
+            generation: inode * 3,
+            sequence: 8,
+            mode: 0o100_644,
+            user: 1,
+            group: 2,
+            size: 1 << 20,
+            modified_ns: 4,
+            changed_ns: 5,
+            accessed_ns: 6,
+            names: (0..inode % 3)
+                .map(|number| Name {
+                    directory: number + 1,
+                    position: inode,
+                    name: vec![b'n'; inode as usize],
+                })
+                .collect(),
+            extents: (0..inode % 17).map(|it| (it, locator(it))).collect(),
+        };
+        (256..290).map(record).map(shorten).collect()
+    }
+
+    fn shorten(mut record: Record) -> Record {
+        for name in &mut record.names {
+            name.name.truncate(NAME_BYTES_MAX);
+        }
+        record
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_what_is_damaged_is_no_panic() {
+        let records = records();
+        let mut group = Vec::new();
+        records.iter().for_each(|record| record.encode(&mut group));
+        assert_eq!(decode_group(1, &group).as_ref(), Ok(&records));
+        assert_eq!(decode_group(2, &group), Err(Malformed));
+        let extents: Vec<Extent> = (1024..1100)
+            .map(|number| (number, records[15].extents[0].1))
+            .collect();
+        let list = encode_list(&extents);
+        assert_eq!(decode_list(1, &list).as_ref(), Ok(&extents));
+        let parts: Vec<_> = extents
+            .iter()
+            .map(|(number, locator)| (Part::Extents(7, *number), *locator))
+            .collect();
+        let index = encode_index(&parts);
+        assert_eq!(decode_index(&index).as_ref(), Ok(&parts));
+        let mut random = Random::new(4);
+        for original in [group, list, index] {
+            let mut refused = 0;
+            for _ in 0..3000 {
+                let mut bytes = original.clone();
+                for _ in 0..1 + random.below(3) {
+                    let at = random.index(bytes.len());
+                    bytes[at] = random.next_u64() as u8;
+                }
+                if random.below(4) == 0 {
+                    bytes.truncate(random.index(bytes.len()));
+                }
+                refused += u64::from(decode_group(1, &bytes).is_err());
+                let _ = decode_list(1, &bytes);
+                let _ = decode_index(&bytes);
+            }
+            assert!(refused > 100);
+        }
+    }
+}
