@@ -39,6 +39,10 @@ pub(crate) const CELLS_MAX: u64 = 2 * (FILES_MAX + 1);
 /// Address space that the slots of a region may take together: a quarter of what a process has.
 const SLOTS_BYTES_MAX: u64 = 1 << 45;
 const SLOTS_MAX: u64 = 4096;
+/// Least slots, however small the region.
+const SLOTS_MIN: u64 = 64;
+/// Least bytes of a slot: files with holes may be longer than the region has memory.
+const SLOT_BYTES_MIN: u64 = 8 << 30;
 
 /// Least and most open file descriptions of a region.
 const DESCRIPTIONS: std::ops::RangeInclusive<u64> = 512..=65_536;
@@ -145,9 +149,19 @@ pub struct Layout {
 pub(crate) const PACKED_MAP_BYTES: u64 = 64 + PAGE_BYTES / PIECE_BYTES_MIN / 8;
 
 impl Layout {
+    /// With as many slots as the address space of processes allows.
+    ///
     /// # Errors
     /// [`Error::Invalid`] that names the number that is out of its range.
     pub fn new(options: &RegionOptions) -> Result<Self> {
+        Self::with_slots(options, SLOTS_MAX)
+    }
+
+    /// With no more than `slots_max` slots: some file systems have no files as long as all of them take.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn with_slots(options: &RegionOptions, slots_max: u64) -> Result<Self> {
         let capacity_bytes = options.capacity_bytes;
         if !(CAPACITY_BYTES_MIN..=CAPACITY_BYTES_MAX).contains(&capacity_bytes)
             || !capacity_bytes.is_multiple_of(PAGE_BYTES)
@@ -177,9 +191,18 @@ impl Layout {
         // One for each 32 KiB, within bounds.
         let description_count =
             (capacity_bytes >> 15).clamp(*DESCRIPTIONS.start(), *DESCRIPTIONS.end());
-        let slot_bytes = capacity_bytes.next_power_of_two().max(SLOT_ALIGNMENT_BYTES);
-        let slot_count = (SLOTS_BYTES_MAX / slot_bytes).min(SLOTS_MAX);
+        let slot_bytes = capacity_bytes.next_power_of_two().max(SLOT_BYTES_MIN);
         let packed_pages = capacity_bytes / PAGE_BYTES;
+        // Twice as many as could have a page: others are all hole.
+        let slot_count = (2 * packed_pages)
+            .clamp(SLOTS_MIN, SLOTS_MAX)
+            .min(SLOTS_BYTES_MAX / slot_bytes)
+            .min(slots_max);
+        if slot_count == 0 {
+            return Err(Error::Invalid {
+                what: "a region has at least one slot for a large file",
+            });
+        }
         let mut next = PAGE_BYTES;
         let mut place = |bytes: u64| {
             let at = next;

@@ -148,8 +148,8 @@ impl Memory {
         if !at.is_multiple_of(64) || at >= self.bytes {
             no_place(at, 64);
         }
-        // SAFETY: inside the mapping, whose length is a multiple of a page, and aligned, by the line above. All accesses
-        // to words are atomic.
+        // SAFETY: inside the mapping, whose length is a multiple of a page, and aligned, by the line above. All
+        // accesses to words are atomic.
         unsafe { &*self.base.as_ptr().add(at as usize).cast() }
     }
 

@@ -643,3 +643,27 @@ fn open_and_delete(scratch: &Scratch, thread: u64) {
         here.closed(&opened).unwrap();
     }
 }
+
+#[test]
+fn what_is_not_a_stub_is_not_removed() {
+    let scratch = Scratch::new("foreign");
+    let options = RegionOptions {
+        capacity_bytes: 32 << 20,
+        files_max: Some(500),
+        lanes: 8,
+    };
+    let other = scratch.folder.join("other");
+    let stubs = scratch.folder.join("other.stubs");
+    std::fs::create_dir(&stubs).unwrap();
+    std::fs::write(stubs.join("f1-2"), b"").unwrap();
+    std::fs::create_dir(stubs.join("d1-1")).unwrap();
+    std::fs::write(stubs.join("thesis"), b"mine").unwrap();
+    let made = Region::create(&other, &options, &DIRECTORY);
+    let text = made.map(drop).unwrap_err().to_string();
+    assert!(text.contains("thesis"), "{text}");
+    assert_eq!(std::fs::read(stubs.join("thesis")).unwrap(), b"mine");
+    assert!(!other.exists());
+    std::fs::remove_file(stubs.join("thesis")).unwrap();
+    drop(Region::create(&other, &options, &DIRECTORY).unwrap());
+    assert_eq!(std::fs::read_dir(&stubs).unwrap().count(), 0);
+}

@@ -97,7 +97,8 @@ impl Region {
         }
     }
 
-    /// Where `count` bytes of a file from `offset` on lie, when a page holds them all; `offset` is less than a slot has.
+    /// Where `count` bytes of a file from `offset` on lie, when a page holds them all; `offset` is less than a slot
+    /// has.
     #[inline(always)]
     pub(crate) fn in_one_page(&self, place: u64, offset: u64, count: u64) -> Option<(Place, u64)> {
         if let Some(slot) = Place::slot_in(place, self) {

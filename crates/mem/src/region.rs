@@ -11,7 +11,7 @@ use crate::inode::{NewInode, ROOT_INODE};
 use crate::lane::{Lane, Owner, word};
 use crate::layout::{Layout, PAGE_BYTES, RegionOptions, state};
 use crate::memory::{Memory, take_pages};
-use crate::stub::Stubs;
+use crate::stub::{StubName, Stubs};
 
 /// Version of the layout and of the protocols between processes. 0 is provisional: it may change without a way to
 /// keep what a region holds.
@@ -52,8 +52,10 @@ impl Region {
     /// [`Error::Invalid`] for numbers that no region can have; [`Error::System`] when the file exists, or the memory
     /// cannot be had.
     pub fn create(path: &Path, options: &RegionOptions, new_root: &NewInode) -> Result<Self> {
-        let layout = Layout::new(options)?;
+        let mut layout = Layout::new(options)?;
         let system = |what| system_error(path, what);
+        let stubs = stubs_path(path);
+        remove_stubs(&stubs)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -61,29 +63,25 @@ impl Region {
             .mode(0o600)
             .open(path)
             .map_err(system("cannot be made"))?;
-        let made = Self::fill(file, path, layout, new_root);
+        // Most file systems have shorter files than hugetlbfs and tmpfs; then fewer large files fit.
+        let made = loop {
+            match file.set_len(layout.file_bytes) {
+                Ok(()) => break Self::fill(file, path, layout, new_root),
+                Err(error) => match Layout::with_slots(options, layout.slot_count / 2) {
+                    Ok(shorter) if error.raw_os_error() == Some(libc::EFBIG) => layout = shorter,
+                    _ => break Err(system("cannot be as long as its address space")(error)),
+                },
+            }
+        };
         if made.is_err() {
             let _ = std::fs::remove_file(path);
+            let _ = std::fs::remove_dir(&stubs);
         }
         made
     }
 
     fn fill(file: File, path: &Path, layout: Layout, new_root: &NewInode) -> Result<Self> {
         let system = |what| system_error(path, what);
-        file.set_len(layout.file_bytes)
-            .map_err(system("cannot be as long as its address space"))?;
-        // Left by a region of that name that was deleted; its numbers would be taken for ours.
-        let mut stubs = path.as_os_str().to_owned();
-        stubs.push(".stubs");
-        if let Err(source) = std::fs::remove_dir_all(&stubs)
-            && source.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(Error::System {
-                path: stubs.into(),
-                what: "stands in the way and cannot be removed",
-                source,
-            });
-        }
         let metadata_pages = layout.metadata_bytes / PAGE_BYTES;
         take_pages(&file, 0, metadata_pages)
             .and_then(|()| take_pages(&file, layout.pool_at, layout.data_pages()))
@@ -309,6 +307,38 @@ impl Region {
     }
 }
 
+/// The folder of stubs beside a region.
+pub(crate) fn stubs_path(region: &Path) -> PathBuf {
+    let mut path = region.as_os_str().to_owned();
+    path.push(".stubs");
+    path.into()
+}
+
+/// Removes the stubs that a region of that name has left which was deleted: their numbers would be taken for ours.
+/// Whatever else lies there is somebody's.
+fn remove_stubs(folder: &Path) -> Result<()> {
+    let failed = system_error(folder, "stands in the way and cannot be removed");
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(&failed)?;
+        use std::os::unix::ffi::OsStrExt;
+        let removed = match StubName::parse(entry.file_name().as_bytes()) {
+            Some((_, true)) => std::fs::remove_dir(entry.path()),
+            Some((_, false)) => std::fs::remove_file(entry.path()),
+            None => Err(std::io::Error::from_raw_os_error(libc::EEXIST)),
+        };
+        removed.map_err(system_error(
+            &entry.path(),
+            "stands where the stubs of the region go; move it away",
+        ))?;
+    }
+    std::fs::remove_dir(folder).map_err(&failed)
+}
+
 /// Makes an error of the kernel's answer to what was done with the region's file.
 fn system_error(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |source| Error::System {
@@ -372,6 +402,7 @@ fn encode(layout: &Layout) -> [u8; SUPERBLOCK_BYTES] {
     bytes[16..24].copy_from_slice(&layout.capacity_bytes.to_le_bytes());
     bytes[24..32].copy_from_slice(&(layout.inode_count - 1).to_le_bytes());
     bytes[32..36].copy_from_slice(&(layout.lane_count as u32).to_le_bytes());
+    bytes[36..40].copy_from_slice(&(layout.slot_count as u32).to_le_bytes());
     let checksum = crc32c::crc32c(&bytes[..60]);
     bytes[60..].copy_from_slice(&checksum.to_le_bytes());
     bytes
@@ -399,10 +430,13 @@ fn decode(bytes: &[u8; SUPERBLOCK_BYTES], path: &Path) -> Result<Layout> {
     if half(60) != crc32c::crc32c(&bytes[..60]) {
         return Err(damaged);
     }
-    Layout::new(&RegionOptions {
+    let options = RegionOptions {
         capacity_bytes: word(16),
         files_max: Some(word(24)),
         lanes: half(32),
-    })
-    .map_err(|_| damaged)
+    };
+    match Layout::with_slots(&options, half(36).into()) {
+        Ok(layout) if layout.slot_count == u64::from(half(36)) => Ok(layout),
+        _ => Err(damaged),
+    }
 }

@@ -5,7 +5,7 @@
 //! in hexadecimal. A byte far behind all bytes that programs lock stands for each open file description; whoever has
 //! the description open holds a lock on it, and the kernel gives the lock back whoever dies.
 
-use std::ffi::{CStr, OsString};
+use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -96,9 +96,7 @@ impl Stubs {
     /// # Errors
     /// [`Error::System`].
     pub(crate) fn open(path: &Path, region: &File, writable: bool) -> Result<Self> {
-        let mut folder_path: OsString = path.as_os_str().to_owned();
-        folder_path.push(".stubs");
-        let folder_path = PathBuf::from(folder_path);
+        let folder_path = crate::region::stubs_path(path);
         let system = |what| {
             let path = folder_path.clone();
             move |source| Error::System { path, what, source }
