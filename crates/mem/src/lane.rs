@@ -143,10 +143,14 @@ fn start_in(line: &[u8]) -> Option<u64> {
     // The name in parentheses may hold anything, also parentheses.
     let behind_name = line.iter().rposition(|byte| *byte == b')')? + 2;
     let mut fields = line.get(behind_name..)?.split(|byte| *byte == b' ');
-    if matches!(fields.next()?, b"Z" | b"X" | b"x") {
+    let state = fields.next()?;
+    let number = |field: Option<&[u8]>| std::str::from_utf8(field?).ok()?.parse::<u64>().ok();
+    let threads = number(fields.nth(16))?;
+    // The first thread may be gone while another one, killed as well, still makes its last stores.
+    if matches!(state, b"Z" | b"X" | b"x") && threads <= 1 {
         return None;
     }
-    std::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()
+    number(fields.nth(1))
 }
 
 /// A lane that this process has.
@@ -249,6 +253,8 @@ impl Region {
             _ => return Err(self.lane_damage(lane, "a lane does what no writer does")),
         }
         self.set_lane_word(lane, word::STATE, doing::NOTHING);
+        // Of a change that was being prepared; the next owner's changes free what they say themselves.
+        self.set_lane_word(lane, word::FREES, 0);
         for note in 0..WORDS_IN_LINE as u64 {
             self.set_lane_word(lane, word::NOTES + note * 8, 0);
         }

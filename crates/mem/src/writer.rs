@@ -124,7 +124,7 @@ impl Writer<'_> {
     pub fn look_up(&self, directory: u64, name: &[u8]) -> Result<Attributes> {
         self.region.look_up_by(directory, name, || {
             let words = self.region.begin_words(self.lane)?;
-            words.look_up(directory, name)
+            self.region.node(words.look_up(directory, name)?)
         })
     }
 
@@ -186,9 +186,14 @@ impl Writer<'_> {
             words.set(at + attribute::PLACE, place.encode())?;
         }
         words.touch_directory(directory, new.now_ns)?;
+        let generation = words.get(self.region.inode_at(inode)? + attribute::GENERATION);
         words.commit()?;
         drop(words);
-        self.region.attributes(inode)
+        match self.region.attributes(inode)? {
+            made if made.generation == generation => Ok(made),
+            // Deleted already, and the number is another file's.
+            _ => Err(Error::Stale),
+        }
     }
 
     /// Changes what is known of a file besides its bytes.
@@ -465,17 +470,25 @@ impl Region {
         &self,
         directory: u64,
         name: &[u8],
-        locked: impl FnOnce() -> Result<u64>,
+        locked: impl FnOnce() -> Result<Node>,
     ) -> Result<Attributes> {
         self.require_directory(directory)?;
         let found = self
-            .names_at_rest(|region| region.look_up_now(directory, name))
+            .names_at_rest(|region| region.node(region.look_up_now(directory, name)?))
             .unwrap_or_else(locked)?;
-        match self.attributes(found) {
-            // Deleted just now.
+        match self.attributes(found.inode) {
+            // Deleted just now; the number may be another file's already.
             Err(Error::Stale) => Err(Error::NotFound),
+            Ok(other) if other.generation != found.generation => Err(Error::NotFound),
             other => other,
         }
+    }
+
+    /// An inode as it is told from others that had its number; to be called while names are at rest.
+    fn node(&self, inode: u64) -> Result<Node> {
+        let at = self.inode_at(inode)? + attribute::GENERATION;
+        let generation = self.memory.load(at);
+        Ok(Node { inode, generation })
     }
 
     /// What a name in a directory names, for who only reads.
