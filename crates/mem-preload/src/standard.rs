@@ -40,15 +40,6 @@ pub(crate) fn look_at_all() {
     }
 }
 
-/// Whether a stream is one that stands in the place of a standard one; it is not to be used for that again.
-pub(crate) fn give_up(stream: *mut FILE) -> Option<c_int> {
-    let fd = STREAMS
-        .iter()
-        .position(|known| known.load(Ordering::Relaxed) == stream && !stream.is_null())?;
-    STREAMS[fd].store(std::ptr::null_mut(), Ordering::Relaxed);
-    Some(fd as c_int)
-}
-
 /// Which standard stream a program means by this.
 pub(crate) fn number_of(stream: *mut FILE) -> Option<c_int> {
     (0..3_usize)

@@ -272,9 +272,10 @@ impl Context {
     pub(crate) fn with_credentials<T>(&self, use_them: impl FnOnce(&Credentials<'_>) -> T) -> T {
         let user = raw::effective_user();
         if user == 0 {
+            // To whom groups say nothing.
             return use_them(&Credentials {
                 user,
-                group: raw::effective_group(),
+                group: 0,
                 groups: &[],
             });
         }

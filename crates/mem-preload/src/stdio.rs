@@ -172,6 +172,10 @@ fn open_stream(
     if fd < 0 {
         return std::ptr::null_mut();
     }
+    if flags & libc::O_APPEND != 0 && flags & libc::O_ACCMODE == libc::O_WRONLY {
+        // Where a stream stands that can only add.
+        crate::data::lseek(fd, 0, libc::SEEK_END);
+    }
     let stream = stream(fd, text);
     if stream.is_null() {
         close_descriptor(fd);
@@ -277,11 +281,7 @@ fn reopen(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE
         crate::resolve::is_inside(libc::AT_FDCWD, path)
     };
     let standard = crate::standard::number_of(old);
-    if !is_ours {
-        if was_ours {
-            // It becomes one of the C library's.
-            crate::standard::give_up(old);
-        }
+    if !is_ours && !was_ours {
         return freopen::pass(path, mode, old);
     }
     let Some((text, flags)) = string(mode)
@@ -329,7 +329,11 @@ fn reopen(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE
             close_descriptor(spare);
         }
     }
-    stream(number, text)
+    if is_ours {
+        stream(number, text)
+    } else {
+        fdopen::pass(number, mode)
+    }
 }
 
 /// Opens what a descriptor is open for once more.

@@ -10,13 +10,14 @@ use support::{AT, Both, is_installed, text_of};
 
 const SEEDS: std::ops::Range<u32> = 1..25;
 const CALLS: u32 = 1200;
+const CAPACITY_BYTES: u64 = 64 << 20;
 
 /// Compiles a program of this folder.
 fn compile(both: &Both, name: &str) -> std::path::PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/c")
         .join(name);
-    let program = both.plain.with_extension(name);
+    let program = both.plain.with_extension(name.replace('.', "-"));
     let done = Command::new("cc")
         .args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
         .arg(&program)
@@ -27,39 +28,81 @@ fn compile(both: &Both, name: &str) -> std::path::PathBuf {
     program
 }
 
-#[test]
-fn drawn_calls_answer_as_the_kernel_does() {
-    if !is_installed("cc") {
-        return;
-    }
-    let both = Both::new(64 << 20);
-    let program = compile(&both, "calls.c");
-    for seed in SEEDS {
+/// Runs the drawn calls of some seeds in both.
+fn draw_calls(both: &Both, seeds: std::ops::Range<u32>) {
+    let program = compile(both, "calls.c");
+    for seed in seeds {
         let here = both.plain.join(seed.to_string());
         std::fs::create_dir(&here).expect("a directory");
         let there = format!("{AT}/{seed}");
         let made = both.served("mkdir").arg(&there).status().expect("runs");
         assert!(made.success());
-        let run = |mut command: Command, folder: &str| {
-            let output = command
-                .args([&seed.to_string(), &CALLS.to_string(), folder])
-                .output()
-                .expect("the program runs");
-            assert!(output.status.success(), "seed {seed}: {}", output.status);
-            text_of(&output, folder)
-        };
+        let arguments = [seed.to_string(), CALLS.to_string()];
         let here = here.display().to_string();
-        let served = run(both.served(&program), &there);
-        let plain = run(Command::new(&program), &here);
-        let first = served
-            .lines()
-            .zip(plain.lines())
-            .enumerate()
-            .find(|(_, (served, plain))| served != plain);
-        assert!(
-            first.is_none() && served.len() == plain.len(),
-            "seed {seed}: line, served, plain: {first:?}"
-        );
+        let served = run(both.served(&program), &arguments, &there);
+        let plain = run(Command::new(&program), &arguments, &here);
+        same(&format!("seed {seed}"), &served, &plain);
     }
     std::fs::remove_file(program).ok();
+}
+
+fn run(mut command: Command, arguments: &[String], folder: &str) -> String {
+    let output = command
+        .args(arguments)
+        .arg(folder)
+        .env("LC_ALL", "C")
+        .output()
+        .expect("the program runs");
+    text_of(&output, folder)
+}
+
+/// Compares what the program said in both, and names the first line that differs.
+fn same(what: &str, served: &str, plain: &str) {
+    let first = served
+        .lines()
+        .zip(plain.lines())
+        .enumerate()
+        .find(|(_, (served, plain))| served != plain);
+    assert!(
+        first.is_none() && served.len() == plain.len(),
+        "{what}: line, served, plain: {first:?}; the last lines: {:?}, {:?}",
+        served.lines().last(),
+        plain.lines().last()
+    );
+    assert!(plain.ends_with("exit status: 0"), "{what}: {plain}");
+}
+
+/// Runs the calls that belong together in both.
+fn together(both: &Both) {
+    let program = compile(both, "others.c");
+    let here = both.plain.display().to_string();
+    let served = run(both.served(&program), &[], AT);
+    let plain = run(Command::new(&program), &[], &here);
+    same("others.c", &served, &plain);
+    std::fs::remove_file(program).ok();
+}
+
+#[test]
+fn drawn_calls_answer_as_the_kernel_does() {
+    if is_installed("cc") {
+        draw_calls(&Both::new(CAPACITY_BYTES), SEEDS);
+    }
+}
+
+#[test]
+fn calls_that_belong_together_answer_as_the_kernel_does() {
+    if is_installed("cc") {
+        together(&Both::new(CAPACITY_BYTES));
+    }
+}
+
+#[test]
+fn on_huge_pages_as_well() {
+    if !is_installed("cc") {
+        return;
+    }
+    if let Some(both) = Both::on_huge_pages(CAPACITY_BYTES) {
+        draw_calls(&both, 30..34);
+        together(&both);
+    }
 }

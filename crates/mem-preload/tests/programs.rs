@@ -123,7 +123,8 @@ wc -c o z; md5sum z; dd if=z bs=100 skip=2 count=1 2> /dev/null | od -c | head -
     compare(
         &["rsync"],
         r#"
-mkdir -p a/b; seq 1 9000 > a/x; seq 1 10 > a/b/y; rsync -a a/ c/; echo changed >> a/x; touch -d '2021-01-01 UTC' a/x; rsync -ai a/ c/ | sort;
+mkdir -p a/b; seq 1 9000 > a/x; seq 1 10 > a/b/y; rsync -a a/ c/; echo changed >> a/x; touch -d '2021-01-01 UTC' a/x
+rsync -ai a/ c/ | sort;
 rsync -a --delete a/b/ c/
 rsync -a --inplace a/x c/x; cmp a/x c/x && echo same
 "#,

@@ -228,21 +228,73 @@ static void step(void) {
         say("pwrite", pwrite(fd, data, count, offset - 10));
         break;
     case 10: case 11: { long got = read(fd, back, count); say("read", got); printf("sum %u\n", sum(back, got)); break; }
-    case 12: { long got = pread(fd, back, count, offset - 10); say("pread", got); printf("sum %u\n", sum(back, got)); break; }
-    case 13: if (!is_directory) { int whence = (int)draw(3); say("lseek", lseek(fd, (long)draw(3000) - 1000, whence)); } break;
+    case 12: {
+        long got = pread(fd, back, count, offset - 10);
+        say("pread", got);
+        printf("sum %u\n", sum(back, got));
+        break;
+    }
+    case 13:
+        if (!is_directory) {
+            int whence = (int)draw(3);
+            say("lseek", lseek(fd, (long)draw(3000) - 1000, whence));
+        }
+        break;
     case 14: say("ftruncate", ftruncate(fd, offset - 20)); break;
     case 15: say("truncate", truncate(path(), (long)draw(9000))); break;
     case 16: { int got = stat(path(), &st); say_stat("stat", got, &st); break; }
     case 17: { int got = lstat(path(), &st); say_stat("lstat", got, &st); break; }
     case 18: { int got = fstat(fd, &st); say_stat("fstat", got, &st); break; }
-    case 19: { const char *from = path(), *to = path(); printf("%s %s ", from[0] == '/' ? "/" : from, to[0] == '/' ? "/" : to); say("rename", rename(from, to)); break; }
-    case 20: { const char *what = path(); printf("%s ", what[0] == '/' ? "/" : what); say("unlink", unlink(what)); break; }
-    case 21: { const char *what = path(); printf("%s ", what[0] == '/' ? "/" : what); say("mkdir", mkdir(what, 0777 - draw(2) * 022)); break; }
-    case 22: { const char *what = path(); printf("%s ", what[0] == '/' ? "/" : what); say("rmdir", rmdir(what)); break; }
-    case 23: { const char *from = path(), *to = path(); printf("%s %s ", from[0] == '/' ? "/" : from, to[0] == '/' ? "/" : to); say("link", link(from, to)); break; }
-    case 24: { static const char *const targets[] = {"a", "nowhere", "ring", "d", "..", "d/b"}; const char *to = path(); printf("%s ", to[0] == '/' ? "/" : to); say("symlink", symlink(targets[draw(6)], to)); break; }
-    case 25: { const char *what = path(); long got = readlink(what, back, 100); printf("%s ", what[0] == '/' ? "/" : what); say("readlink", got); if (got > 0) printf("%.*s\n", (int)got, back); break; }
-    case 26: { static const int modes[] = {R_OK, W_OK, X_OK, F_OK, R_OK | W_OK, 99}; say("access", access(path(), modes[draw(6)])); break; }
+    case 19: {
+        const char *from = path(), *to = path();
+        printf("%s %s ", from[0] == '/' ? "/" : from, to[0] == '/' ? "/" : to);
+        say("rename", rename(from, to));
+        break;
+    }
+    case 20: {
+        const char *what = path();
+        printf("%s ", what[0] == '/' ? "/" : what);
+        say("unlink", unlink(what));
+        break;
+    }
+    case 21: {
+        const char *what = path();
+        printf("%s ", what[0] == '/' ? "/" : what);
+        say("mkdir", mkdir(what, 0777 - draw(2) * 022));
+        break;
+    }
+    case 22: {
+        const char *what = path();
+        printf("%s ", what[0] == '/' ? "/" : what);
+        say("rmdir", rmdir(what));
+        break;
+    }
+    case 23: {
+        const char *from = path(), *to = path();
+        printf("%s %s ", from[0] == '/' ? "/" : from, to[0] == '/' ? "/" : to);
+        say("link", link(from, to));
+        break;
+    }
+    case 24: {
+        static const char *const targets[] = {"a", "nowhere", "ring", "d", "..", "d/b"};
+        const char *to = path();
+        printf("%s ", to[0] == '/' ? "/" : to);
+        say("symlink", symlink(targets[draw(6)], to));
+        break;
+    }
+    case 25: {
+        const char *what = path();
+        long got = readlink(what, back, 100);
+        printf("%s ", what[0] == '/' ? "/" : what);
+        say("readlink", got);
+        if (got > 0) printf("%.*s\n", (int)got, back);
+        break;
+    }
+    case 26: {
+        static const int modes[] = {R_OK, W_OK, X_OK, F_OK, R_OK | W_OK, 99};
+        say("access", access(path(), modes[draw(6)]));
+        break;
+    }
     case 27: say("chmod", chmod(path(), draw(2) ? 0640 : 0755)); break;
     case 28: say("fchmod", fchmod(fd, draw(2) ? 0600 : 0711)); break;
     case 29: list(draw(2) ? "." : path()); break;
@@ -260,8 +312,16 @@ static void step(void) {
     }
     case 32: if (fd >= 0 && !is_directory) try_lock(fd); break;
     case 33: if (fd >= 0) map_some(fd); break;
-    case 34: { int to = slot(), from = slot(); if (slots[to] >= 0 && to != from) close(slots[to]); if (to != from) { slots[to] = dup(slots[from]); say("dup", slots[to] >= 0 ? 0 : -1); } break; }
-    case 35: { int got = fcntl(fd, F_GETFL); say("getfl", got < 0 ? got : got & (O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECTORY)); break; }
+    case 34: {
+        int to = slot(), from = slot();
+        if (slots[to] >= 0 && to != from) close(slots[to]);
+        if (to != from) { slots[to] = dup(slots[from]); say("dup", slots[to] >= 0 ? 0 : -1); } break;
+    }
+    case 35: {
+        int got = fcntl(fd, F_GETFL);
+        say("getfl", got < 0 ? got : got & (O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECTORY));
+        break;
+    }
     case 36: say("setfl", fcntl(fd, F_SETFL, draw(2) ? O_APPEND : 0)); break;
     case 37: {
         int to = slots[slot()];
@@ -279,16 +339,47 @@ static void step(void) {
         int flags = draw(2) ? AT_SYMLINK_NOFOLLOW : 0;
         int got = utimensat(AT_FDCWD, what, times, flags);
         say("utimensat", got);
-        if (got == 0 && fstatat(AT_FDCWD, what, &st, flags) == 0) printf("%ld %ld\n", (long)st.st_mtim.tv_sec % 100000, st.st_mtim.tv_nsec % 10);
+        if (got == 0 && fstatat(AT_FDCWD, what, &st, flags) == 0) {
+            printf("%ld %ld\n", (long)st.st_mtim.tv_sec % 100000, st.st_mtim.tv_nsec % 10);
+        }
         break;
     }
-    case 39: { const char *what = path(); if (strcmp(what, "") && chdir(what) == 0) { char *now = getcwd(back, BYTES_MAX); const char *rest = now && !strncmp(now, root, strlen(root)) ? now + strlen(root) : "out"; printf("chdir %s\n", rest); if (!strcmp(rest, "out")) {} say("back", chdir(root)); } else say("chdir", -1); break; }
-    case 40: { char *got = realpath(path(), NULL); int error = errno; const char *rest = got && !strncmp(got, root, strlen(root)) ? got + strlen(root) : "out"; if (got) printf("realpath %s\n", rest); else printf("realpath errno %d\n", error); free(got); break; }
+    case 39: {
+        const char *what = path();
+        if (strcmp(what, "") && chdir(what) == 0) {
+            char *now = getcwd(back, BYTES_MAX);
+            printf("chdir %s\n", now && !strncmp(now, root, strlen(root)) ? now + strlen(root) : "out");
+            say("back", chdir(root));
+        } else {
+            say("chdir", -1);
+        }
+        break;
+    }
+    case 40: {
+        char *got = realpath(path(), NULL);
+        int error = errno;
+        const char *rest = got && !strncmp(got, root, strlen(root)) ? got + strlen(root) : "out";
+        if (got) printf("realpath %s\n", rest);
+        else printf("realpath errno %d\n", error);
+        free(got);
+        break;
+    }
     case 41: case 42: stream_some(); break;
     case 43: { int got; say("ioctl", is_directory ? 0 : ioctl(fd, FIONREAD, &got)); break; }
     case 44: say("posix_fallocate", posix_fallocate(fd, (off_t)draw(3000), (off_t)draw(6000))); break;
-    case 45: { const char *what = path(); int directory = slots[slot()]; int got = fstatat(directory, what, &st, draw(2) ? AT_SYMLINK_NOFOLLOW : AT_EMPTY_PATH); say_stat("fstatat", got, &st); break; }
-    case 46: { const char *from = path(), *to = path(); printf("%s %s ", from[0] == '/' ? "/" : from, to[0] == '/' ? "/" : to); say("renameat2", renameat2(AT_FDCWD, from, AT_FDCWD, to, draw(2) ? RENAME_NOREPLACE : RENAME_EXCHANGE)); break; }
+    case 45: {
+        const char *what = path();
+        int directory = slots[slot()];
+        int got = fstatat(directory, what, &st, draw(2) ? AT_SYMLINK_NOFOLLOW : AT_EMPTY_PATH);
+        say_stat("fstatat", got, &st);
+        break;
+    }
+    case 46: {
+        const char *from = path(), *to = path();
+        printf("%s %s ", from[0] == '/' ? "/" : from, to[0] == '/' ? "/" : to);
+        say("renameat2", renameat2(AT_FDCWD, from, AT_FDCWD, to, draw(2) ? RENAME_NOREPLACE : RENAME_EXCHANGE));
+        break;
+    }
     case 47: {
         // A child shares what is open, offset included.
         fflush(stdout);
@@ -325,6 +416,7 @@ int main(int argc, char **argv) {
     long count = strtol(argv[2], NULL, 10);
     for (long i = 0; i < count; i++) {
         printf("%ld: ", i);
+        errno = 0;
         step();
     }
     list(".");

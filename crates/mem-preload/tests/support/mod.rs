@@ -33,23 +33,84 @@ pub fn is_installed(program: &str) -> bool {
     found
 }
 
+/// A name that no other test has.
+fn new_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("keelmem-preload-{}-{number}", std::process::id())
+}
+
+/// A mounted file system of huge pages, unmounted at the end.
+struct HugePages(PathBuf);
+
+impl HugePages {
+    /// `None` when this machine has none to give; says so.
+    fn mount(capacity_bytes: u64) -> Option<Self> {
+        let free = std::fs::read_to_string("/proc/meminfo")
+            .unwrap_or_default()
+            .lines()
+            .find_map(|line| {
+                line.strip_prefix("HugePages_Free:")?
+                    .trim()
+                    .parse::<u64>()
+                    .ok()
+            })
+            .unwrap_or(0);
+        // Beside the files, the region's tables.
+        if free * mem::PAGE_BYTES < capacity_bytes * 2 {
+            println!("skipped: {free} huge pages are free, too few for a region");
+            return None;
+        }
+        let folder = std::env::temp_dir().join(new_name());
+        std::fs::create_dir(&folder).expect("a directory");
+        let mounted = Self(folder);
+        let done = Command::new("mount")
+            .args(["-t", "hugetlbfs", "none"])
+            .arg(&mounted.0)
+            .output();
+        if !done.is_ok_and(|done| done.status.success()) {
+            println!("skipped: hugetlbfs cannot be mounted here");
+            return None;
+        }
+        Some(mounted)
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        Command::new("umount").arg(&self.0).output().ok();
+        std::fs::remove_dir(&self.0).ok();
+    }
+}
+
 /// A region and a plain directory, both removed at the end.
 pub struct Both {
     region: PathBuf,
     pub plain: PathBuf,
+    huge_pages: Option<HugePages>,
 }
 
 impl Both {
+    /// A region in memory of small pages.
     pub fn new(capacity_bytes: u64) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("keelmem-preload-{}-{number}", std::process::id());
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() {
             memory.to_owned()
         } else {
             std::env::temp_dir()
         };
+        Self::make(&folder, capacity_bytes, None)
+    }
+
+    /// A region on huge pages; `None` when there are none.
+    pub fn on_huge_pages(capacity_bytes: u64) -> Option<Self> {
+        let mounted = HugePages::mount(capacity_bytes)?;
+        let folder = mounted.0.clone();
+        Some(Self::make(&folder, capacity_bytes, Some(mounted)))
+    }
+
+    fn make(folder: &Path, capacity_bytes: u64, huge_pages: Option<HugePages>) -> Self {
+        let name = new_name();
         let region = folder.join(&name);
         let options = mem::RegionOptions {
             capacity_bytes,
@@ -67,7 +128,11 @@ impl Both {
         mem::Region::create(&region, &options, &root).expect("a region");
         let plain = std::env::temp_dir().join(name);
         std::fs::create_dir(&plain).expect("a directory");
-        Self { region, plain }
+        Self {
+            region,
+            plain,
+            huge_pages,
+        }
     }
 
     pub fn region(&self) -> &Path {
@@ -138,5 +203,7 @@ impl Drop for Both {
         std::fs::remove_file(&self.region).ok();
         std::fs::remove_dir_all(stubs).ok();
         std::fs::remove_dir_all(&self.plain).ok();
+        // Last: the region lies on it.
+        drop(self.huge_pages.take());
     }
 }
