@@ -42,6 +42,11 @@ mount_region() {
     "$keel" mem create "$memory/region" --size "$1" >/dev/null && mount_here mem "$memory/region" "${@:2}"
 }
 
+# Ends the mount in order; the region must be whole then.
+unmount_and_check() {
+    end_mount && "$keel" mem check "$memory/region"
+}
+
 run_pjdfstest() {
     if [ "$(id -u)" -ne 0 ]; then
         skip mem-pjdfstest "acts as several users, for which it must be root"
@@ -59,7 +64,7 @@ run_pjdfstest() {
     NO_COLOR=1 RUST_BACKTRACE=0 timeout "$suite_seconds_max" "$tools/pjdfstest-plain-0.2.2/bin/pjdfstest" \
         --configuration-file "$work/pjdfstest.toml" --path "$work/here" --secondary-fs "$work/other" \
         >"$work/pjdfstest.log" 2>&1 || status=$?
-    end_mount || status=1
+    unmount_and_check || status=1
     judge_pjdfstest mem-pjdfstest "$suites/pjdfstest-excluded.txt" "$status"
 }
 
@@ -82,7 +87,7 @@ run_fsx() {
         printf 'fsx failed with seed %d:\n' $((seed + run - 1))
         tail -n 60 "$work/fsx.log"
     fi
-    end_mount || status=1
+    unmount_and_check || status=1
     verdict mem-fsx $((status == 0)) $((status != 0)) 0
 }
 
@@ -106,7 +111,7 @@ run_fio() {
             failed=$((failed + 1))
         fi
     done
-    end_mount || failed=$((failed + 1))
+    unmount_and_check || failed=$((failed + 1))
     verdict mem-fio "$passed" "$failed" 0
 }
 

@@ -1,116 +1,13 @@
 //! The commands of `docs/flash.md` do what the page says.
 
 mod common;
+mod page_common;
 
 use common::TempDir;
-use std::path::Path;
-use std::process::Command;
-
-/// A command of the page and what it shows of the output.
-struct Block {
-    commands: String,
-    shown: Option<String>,
-}
-
-fn blocks(page: &str) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
-    let mut open = None;
-    for line in page.lines() {
-        let text = match line.strip_prefix("```") {
-            Some(_) if open.is_some() => {
-                open = None;
-                continue;
-            }
-            Some(language) => {
-                open = Some(language);
-                match (language, blocks.last_mut()) {
-                    ("text", Some(last)) => last.shown = Some(String::new()),
-                    ("sh", _) => blocks.push(Block {
-                        commands: String::new(),
-                        shown: None,
-                    }),
-                    other => panic!("a block of {:?}", other.0),
-                }
-                continue;
-            }
-            None => line,
-        };
-        let Some(last) = blocks.last_mut() else {
-            continue;
-        };
-        let into = match open {
-            Some("sh") => &mut last.commands,
-            Some(_) => last.shown.as_mut().unwrap(),
-            None => continue,
-        };
-        into.push_str(text);
-        into.push('\n');
-    }
-    blocks
-}
-
-/// Whether a line is what the page shows; … stands for anything within it.
-fn line_fits(shown: &str, line: &str) -> bool {
-    let Some((before, after)) = shown.split_once('…') else {
-        return shown == line;
-    };
-    let Some(rest) = line.strip_prefix(before) else {
-        return false;
-    };
-    let starts = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
-    let mut rests = starts.map(|at| &rest[at..]);
-    rests.any(|rest| line_fits(after, rest))
-}
-
-/// Whether lines are what the page shows; a line of … alone stands for any number of them.
-fn fits(shown: &[&str], lines: &[&str]) -> bool {
-    match (shown, lines) {
-        ([], []) => true,
-        (["…", more @ ..], _) => (0..=lines.len()).any(|skip| fits(more, &lines[skip..])),
-        ([first, more @ ..], [line, rest @ ..]) => line_fits(first, line) && fits(more, rest),
-        _ => false,
-    }
-}
 
 #[test]
 fn the_commands_of_the_page_work() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/flash.md");
-    let page = std::fs::read_to_string(page).unwrap();
     let dir = TempDir::new();
-    let programs = Path::new(env!("CARGO_BIN_EXE_keel")).parent().unwrap();
-    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
-    let mut shown = 0;
-    for Block {
-        commands,
-        shown: expected,
-    } in blocks(&page)
-    {
-        let output = Command::new("bash")
-            .args(["-euc", &format!("exec 2>&1\n{commands}")])
-            .env("PATH", &path)
-            .current_dir(dir.path())
-            .output()
-            .unwrap();
-        let printed = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success(), "{commands}{printed}");
-        if let Some(expected) = expected {
-            shown += 1;
-            let expected_lines: Vec<&str> = expected.lines().collect();
-            let lines: Vec<&str> = printed.lines().collect();
-            assert!(fits(&expected_lines, &lines), "{commands}prints\n{printed}");
-        }
-    }
-    println!("the page shows the output of {shown} blocks");
-    assert!(shown >= 6);
-}
-
-#[test]
-fn dots_stand_for_anything_and_letters_for_themselves() {
-    assert!(line_fits("a … b … c", "a 1 b 2 b c"));
-    assert!(line_fits("…é…", "xéy") && line_fits("…", ""));
-    assert!(!line_fits("a", "ab") && !line_fits("a …", "b 1") && !line_fits("a … c", "a b"));
-    assert!(fits(&["a", "…", "c"], &["a", "c"]));
-    assert!(fits(&["a", "…", "c"], &["a", "b", "b", "c"]));
-    assert!(!fits(&["a", "…", "c"], &["a", "b"]));
-    assert!(!fits(&["a"], &["a", "b"]) && !fits(&["a", "b"], &["a"]));
+    let compared = page_common::run_page("flash.md", dir.path(), &[], |_| true);
+    assert!(compared >= 6);
 }

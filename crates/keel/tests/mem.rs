@@ -204,7 +204,7 @@ fn a_program_finds_the_region_and_ends_as_it_ends() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(127));
-    assert!(one_line(&output.stderr).contains("cannot be started from there; "));
+    assert!(one_line(&output.stderr).contains("where this command cannot start it; "));
     let plain = dir.file("plain").display().to_string();
     std::fs::write(&plain, "no program").unwrap();
     let output = running(&library, &region, &["--", &plain])
@@ -353,6 +353,30 @@ fn signals_are_passed_on_and_checkpoints_taken_at_the_end() {
             .len(),
         2
     );
+}
+
+#[test]
+fn a_check_names_damage_and_repairs_it() {
+    let dir = TempDir::new();
+    let region = region(&dir);
+    let said = String::from_utf8(ok(&["mem", "check", &region])).unwrap();
+    assert!(said.contains(": whole; 0 files, 1 directories, "), "{said}");
+    assert_eq!(ok_json(&["mem", "check", &region, "--json"])["clean"], true);
+    // The number of pages in the pool, which the files and the pool itself contradict.
+    let file = std::fs::File::options().write(true).open(&region).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[3], 1024 + 64).unwrap();
+    let output = run(&["mem", "check", &region]);
+    let (status, said, _) = text(&output);
+    assert_eq!(status, Some(1));
+    assert!(
+        said.contains("at byte 1088: ") && said.contains("--repair"),
+        "{said}"
+    );
+    let output = run(&["mem", "check", &region, "--repair"]);
+    let (status, said, _) = text(&output);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("nothing is lost; "), "{said}");
+    ok(&["mem", "check", &region]);
 }
 
 #[test]

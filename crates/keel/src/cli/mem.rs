@@ -49,6 +49,23 @@ pub(crate) enum MemCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Look whether all tables agree and name what does not; exit status 1 if there is any
+    #[command(after_help = "Examples:\n  \
+        keel mem check /dev/hugepages/plant && echo whole\n  \
+        keel mem check /dev/hugepages/plant --repair\n\n\
+        Programs may go on, but wait when they change names or need memory. What a dead writer was doing is finished\n\
+        or undone first. --repair keeps every file and name that can be found by any way; what it cannot keep it\n\
+        names, with exit status 1.")]
+    Check {
+        /// File of the region
+        region: PathBuf,
+        /// Mend what is found
+        #[arg(long)]
+        repair: bool,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Save all files in a flash store, which outlives the power
     #[command(after_help = "Examples:\n  \
         keel flash format plant.img --size 1G\n  \

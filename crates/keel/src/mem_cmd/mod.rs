@@ -1,8 +1,10 @@
 //! `keel mem`: commands on regions. `create.rs` makes one, `run.rs` runs programs with it, `mount.rs` shows it to all
-//! others, `look.rs` says what is in it, `checkpoint.rs` saves and restores it; `backing.rs` what its memory is,
-//! `program.rs` whether a program can be served, `storage.rs` a flash store as the place for checkpoints.
+//! others, `look.rs` says what is in it, `check.rs` whether it is whole, `checkpoint.rs` saves and restores it;
+//! `backing.rs` what its memory is, `program.rs` whether a program can be served, `storage.rs` a flash store as the
+//! place for checkpoints.
 
 mod backing;
+mod check;
 mod checkpoint;
 mod create;
 mod look;
@@ -36,6 +38,11 @@ pub(crate) fn run(command: &MemCommand) -> Result<u8, CliError> {
             },
             *json,
         ),
+        MemCommand::Check {
+            region,
+            repair,
+            json,
+        } => check::check(region, *repair, *json),
         MemCommand::Checkpoint {
             region,
             image,
@@ -132,9 +139,11 @@ pub(super) fn region_error(region: &Path, error: &Error) -> CliError {
             "used in another namespace of processes",
             "mount it there with `keel mem mount`, and use the mount here",
         ),
-        Error::Damaged { .. } => {
-            CliError::failure(shown, error, "save what can be read, and make a new region")
-        }
+        Error::Damaged { .. } => CliError::failure(
+            &shown,
+            error,
+            format!("see all damage with `keel mem check {shown}`"),
+        ),
         Error::ReadOnly => CliError::failure(
             shown,
             error,

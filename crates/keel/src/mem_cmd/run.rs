@@ -186,8 +186,8 @@ fn not_started(name: &OsStr, attachment: &Attachment, error: &io::Error) -> Resu
     let failed = if is_inside {
         CliError::failure(
             name.display(),
-            "a program in the region cannot be started from there",
-            "start it from a `keel mem mount`, or copy it out",
+            "is in the region, where this command cannot start it",
+            "have a program do it that is served: `-- sh -c …`",
         )
     } else {
         CliError::io(name.display(), error)

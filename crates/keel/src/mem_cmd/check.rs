@@ -1,0 +1,112 @@
+//! `keel mem check`: whether all tables of a region agree, and making them so.
+
+use super::region_error;
+use crate::error::{CliError, STATUS_FAILURE};
+use crate::flash_cmd::interruption::Interruption;
+use crate::output::Output;
+use crate::progress::{Progress, bytes_text};
+use mem::check::CheckReport;
+use mem::{Error, PAGE_BYTES, Region};
+use serde_json::json;
+use std::path::Path;
+
+pub(super) fn check(region: &Path, repairs: bool, as_json: bool) -> Result<u8, CliError> {
+    let interruption = (!repairs)
+        .then(|| Interruption::heed(region.display(), "nothing was changed; check it again"));
+    let failed = |error: Error| region_error(region, &error);
+    let progress = Progress::start(format!("checking {}", region.display()));
+    let opened = match Region::open(region, true) {
+        // What changes meanwhile may then look wrong.
+        Err(Error::System { source, .. })
+            if !repairs
+                && matches!(
+                    source.raw_os_error(),
+                    Some(libc::EACCES | libc::EPERM | libc::EROFS)
+                ) =>
+        {
+            Region::open(region, false)
+        }
+        other => other,
+    };
+    let report = opened
+        .and_then(|opened| mem::check::check(&opened, repairs))
+        .map_err(failed)?;
+    drop(progress);
+    drop(interruption);
+    let mut out = Output::new();
+    if as_json {
+        out.json(&as_value(&report))?;
+    } else {
+        tell(region, repairs, &report, &mut out)?;
+    }
+    out.flush()?;
+    let is_well = report.is_clean() || report.is_mended && report.loss_count == 0;
+    Ok(if is_well { 0 } else { STATUS_FAILURE })
+}
+
+fn as_value(report: &CheckReport) -> serde_json::Value {
+    let findings: Vec<_> = report
+        .findings
+        .iter()
+        .map(|found| json!({"kind": found.kind.name(), "at": found.at, "text": found.text}))
+        .collect();
+    json!({
+        "clean": report.is_clean(),
+        "files": report.files,
+        "directories": report.directories,
+        "names": report.names,
+        "deleted_open_files": report.orphans,
+        "pool_bytes": report.pages_pool * PAGE_BYTES,
+        "packed_bytes": report.pages_packed * PAGE_BYTES,
+        "slot_bytes": report.pages_slots * PAGE_BYTES,
+        "dead_writers": report.settled,
+        "findings": findings,
+        "finding_count": report.finding_count,
+        "mended": report.is_mended,
+        "losses": report.losses,
+        "loss_count": report.loss_count,
+    })
+}
+
+fn tell(
+    region: &Path,
+    repairs: bool,
+    report: &CheckReport,
+    out: &mut Output,
+) -> Result<(), CliError> {
+    let shown = region.display();
+    for found in &report.findings {
+        out.line(format_args!("at byte {}: {}", found.at, found.text))?;
+    }
+    for loss in &report.losses {
+        out.line(format_args!("lost: {loss}"))?;
+    }
+    if report.settled > 0 {
+        out.line(format_args!(
+            "{shown}: {} writer(s) had died; what they were doing is finished or undone",
+            report.settled
+        ))?;
+    }
+    let counts = format!(
+        "{} files, {} directories, {} free",
+        report.files,
+        report.directories,
+        bytes_text(report.pages_pool * PAGE_BYTES)
+    );
+    let wrong = report.finding_count;
+    if report.is_clean() {
+        return out.line(format_args!("{shown}: whole; {counts}"));
+    }
+    out.line(match (repairs, report.is_mended, report.loss_count) {
+        (false, ..) => format!(
+            "{shown}: {wrong} finding(s); {counts}; mend them with `keel mem check --repair {shown}`"
+        ),
+        (true, true, 0) => format!("{shown}: mended {wrong} finding(s), nothing is lost; {counts}"),
+        (true, true, lost) => format!(
+            "{shown}: mended {wrong} finding(s), {lost} thing(s) lost; {counts}"
+        ),
+        (true, false, _) => format!(
+            "{shown}: {wrong} finding(s), and not all could be mended; end the programs that use it, then try again"
+        ),
+    })
+}

@@ -1,0 +1,42 @@
+//! The commands of `docs/mem.md` do what the page says.
+
+mod common;
+mod page_common;
+
+use common::TempDir;
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn the_commands_of_the_page_work() {
+    let programs = Path::new(env!("CARGO_BIN_EXE_keel")).parent().unwrap();
+    let library = [programs.to_owned(), programs.join("deps")]
+        .map(|folder| folder.join("libkeelmem.so"))
+        .into_iter()
+        .find(|library| library.exists());
+    let Some(library) = library else {
+        println!("skipped: libkeelmem.so is not built");
+        return;
+    };
+    let dir = TempDir::new();
+    let has = |thing: &str| match thing {
+        "library" => true,
+        "fuse" => Path::new("/dev/fuse").exists() && base::mount::effective_ids().0 == 0,
+        "static" => links_statically(&dir),
+        other => panic!("{other}"),
+    };
+    let variables = [("KEEL_MEM_LIBRARY", library.as_path())];
+    let compared = page_common::run_page("mem.md", dir.path(), &variables, has);
+    assert!(compared >= 5);
+}
+
+fn links_statically(dir: &TempDir) -> bool {
+    let source = dir.file("try.c");
+    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let built = Command::new("cc")
+        .args(["-static", "-o"])
+        .arg(dir.file("try"))
+        .arg(&source)
+        .output();
+    built.is_ok_and(|built| built.status.success())
+}
