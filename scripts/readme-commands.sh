@@ -10,6 +10,7 @@ source scripts/page-keel.sh
 block_seconds_max=300
 
 cargo build --locked --quiet --workspace --bins
+cargo build --locked --quiet --package mem-preload
 binaries=$(cd "${CARGO_TARGET_DIR:-target}/debug" && pwd)
 
 work=$(mktemp -d)
