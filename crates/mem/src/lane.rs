@@ -80,6 +80,9 @@ const SOMEBODY_WAITS: u64 = 1 << 31;
 
 const START_BITS: u32 = 40;
 
+/// A flag of the kernel's for a thread that will not run the program any more.
+const PF_EXITING: u64 = 4;
+
 /// Who owns a lane: the number of a process, which comes again one day, with the time of its start, which does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(pub(crate) u64);
@@ -145,9 +148,12 @@ fn start_in(line: &[u8]) -> Option<u64> {
     let mut fields = line.get(behind_name..)?.split(|byte| *byte == b' ');
     let state = fields.next()?;
     let number = |field: Option<&[u8]>| std::str::from_utf8(field?).ok()?.parse::<u64>().ok();
-    let threads = number(fields.nth(16))?;
-    // The first thread may be gone while another one, killed as well, still makes its last stores.
-    if matches!(state, b"Z" | b"X" | b"x") && threads <= 1 {
+    let flags = number(fields.nth(5))?;
+    let threads = number(fields.nth(10))?;
+    // Who is ending makes no store any more, however long the kernel needs to take its memory apart. But the first
+    // thread may be gone while another one, killed as well, makes its last stores.
+    let is_ending = matches!(state, b"Z" | b"X" | b"x") || flags & PF_EXITING != 0;
+    if is_ending && threads <= 1 {
         return None;
     }
     number(fields.nth(1))
@@ -468,5 +474,28 @@ impl Region {
 
     fn sleep(&self, at: u64, value: u64) {
         self.memory.sleep_while(at, value as u32, LOOK_AFTER);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dead_are_told_from_the_living() {
+        let line = |state: &str, flags: u64, threads: u64| {
+            let fields = format!("7 (a ) b) {state} 1 2 3 4 5 {flags} 7 8 9 10 11 12 13 14 15 16");
+            start_in(format!("{fields} {threads} 0 4711 99").as_bytes())
+        };
+        assert_eq!(line("S", 0x40_0100, 3), Some(4711));
+        assert_eq!(line("R", 0x40_0100, 1), Some(4711));
+        assert_eq!(line("Z", 0x40_010c, 1), None);
+        assert_eq!(line("D", 0x40_010c, 1), None);
+        // Another of its threads is still there.
+        assert_eq!(line("Z", 0x40_010c, 2), Some(4711));
+        assert_eq!(start_in(b"7 (a) S"), None);
+        let me = Owner::current().unwrap();
+        assert!(me.is_alive());
+        assert!(!Owner(me.as_word() ^ 1).is_alive());
     }
 }

@@ -87,6 +87,9 @@ fn again(test: &str, role: &str, region: &Path, seed: u64) -> Child {
 /// The region and the seed, when this process has the role.
 fn in_role(role: &str) -> Option<(PathBuf, u64)> {
     (std::env::var(ROLE).ok()? == role).then(|| {
+        // Not longer than the test.
+        // SAFETY: plain integers.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let region = std::env::var_os(REGION).unwrap();
         (region.into(), std::env::var(SEED).unwrap().parse().unwrap())
     })
@@ -96,6 +99,9 @@ fn in_role(role: &str) -> Option<(PathBuf, u64)> {
 
 const KILLS: u64 = 1000;
 const KILLED_TEST: &str = "whoever_is_killed_leaves_everything_whole";
+
+/// Writes in a row.
+const OVERWRITES_MAX: u64 = 300;
 
 /// What the processes count together, in a file that all have mapped.
 #[repr(C)]
@@ -207,6 +213,19 @@ fn verify(
     Ok(())
 }
 
+/// Reads all files that stay while they are read.
+fn verify_all(writer: &Writer<'_>, counts: &Counts) {
+    for entry in writer.list(ROOT_INODE, 0, 1000).unwrap() {
+        let verified = writer
+            .look_up(ROOT_INODE, &entry.name)
+            .and_then(|found| verify(writer, &entry.name, &found, (0, u64::MAX), counts));
+        assert!(
+            matches!(verified, Ok(()) | Err(Error::NotFound | Error::Stale)),
+            "{verified:?}"
+        );
+    }
+}
+
 fn some_name(random: &mut Random) -> Vec<u8> {
     let long = random.index(4) * 30;
     format!(
@@ -226,7 +245,9 @@ fn call(
 ) -> mem::Result<()> {
     let name = some_name(random);
     let bytes = block_bytes(&name);
-    let what = random.below(20);
+    // Names and sizes now and then: they move pages, which takes longer than all else.
+    let kinds = if random.below(8) == 0 { 20 } else { 9 };
+    let what = random.below(kinds);
     if random.below(300) == 0 {
         // As whoever mounts a region does now and then: the killed leave files without names.
         writer.reclaim_orphans()?;
@@ -250,10 +271,14 @@ fn call(
     };
     match what {
         0..=8 => {
-            counts.writes.fetch_add(1, Ordering::Relaxed);
-            let place = random.below(blocks_max) % (size / bytes as u64 + 2);
             let data = block(random, sequence, bytes);
-            writer.write(inode, generation, place * bytes as u64, &data, sequence)
+            // Mostly over what is there, many times: so many are killed in the middle of that.
+            for _ in 0..=random.below(OVERWRITES_MAX) {
+                counts.writes.fetch_add(1, Ordering::Relaxed);
+                let place = random.below(blocks_max) % (size / bytes as u64 + 2);
+                writer.write(inode, generation, place * bytes as u64, &data, sequence)?;
+            }
+            Ok(())
         }
         9..=12 => {
             counts.writes.fetch_add(1, Ordering::Relaxed);
@@ -288,9 +313,6 @@ fn call(
 }
 
 fn live_until_killed(path: &Path, seed: u64) -> ! {
-    // Not longer than the test.
-    // SAFETY: plain integers.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let counts = Counts::map(path);
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -347,6 +369,7 @@ fn whoever_is_killed_leaves_everything_whole() {
         lanes: 16,
     };
     let region = Region::create(&path, &options, &DIRECTORY).unwrap();
+    let writer = region.writer().unwrap();
     let counts = Counts::map(&path);
     let pool = region.free_bytes();
     let mut random = Random::new(std::process::id().into());
@@ -367,6 +390,9 @@ fn whoever_is_killed_leaves_everything_whole() {
         victim.kill().unwrap();
         victim.wait().unwrap();
         kills += 1;
+        if kills % 3 == 0 {
+            verify_all(&writer, counts);
+        }
         let failures = counts.failures.load(Ordering::Relaxed);
         assert_eq!(failures, 0, "after {kills} kills, see above");
         *victim = again(KILLED_TEST, "victim", &path, random.below(u64::MAX));
@@ -388,11 +414,9 @@ fn whoever_is_killed_leaves_everything_whole() {
     let attachment = Attachment::open(&path, b"/keel", true).unwrap();
     attachment.sweep().unwrap();
     drop(attachment);
-    assert_eq!(region.lanes_taken(), 0);
-    let writer = region.writer().unwrap();
+    assert_eq!(region.lanes_taken(), 1);
+    verify_all(&writer, counts);
     for entry in writer.list(ROOT_INODE, 0, 1000).unwrap() {
-        let found = writer.look_up(ROOT_INODE, &entry.name).unwrap();
-        verify(&writer, &entry.name, &found, (0, u64::MAX), counts).unwrap();
         writer.remove(ROOT_INODE, &entry.name, 1).unwrap();
     }
     assert_eq!((region.inodes(), region.orphans()), (1, 0));
@@ -434,6 +458,15 @@ fn mount_huge_pages(scratch: &mut Scratch) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
+/// Ends the readers, also when the writer has panicked.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn read_while_it_goes(path: &Path) {
     let region = Region::open(path, true).unwrap();
     let writer = region.writer().unwrap();
@@ -457,6 +490,7 @@ fn read_while_it_goes(path: &Path) {
                 }
             });
         }
+        let _done = Done(&is_done);
         let block = vec![7; 1 << 20];
         for step in 0..400u64 {
             for place in 0..6 {
@@ -472,7 +506,6 @@ fn read_while_it_goes(path: &Path) {
                 writer.punch(inode, generation, (0, 6 << 20), step).unwrap();
             }
         }
-        is_done.store(true, Ordering::Relaxed);
     });
     writer.remove(ROOT_INODE, b"file", 1).unwrap();
     assert!(pool - region.free_bytes() <= PAGE_BYTES);

@@ -2,6 +2,9 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
+use crate::lane::word;
+use crate::memory::WORDS_IN_LINE;
+use crate::space::Place;
 use crate::{At, Error, PAGE_BYTES, ROOT_INODE, Region};
 
 use super::{FILE, Scratch, content};
@@ -132,6 +135,99 @@ fn a_mapped_file_lies_in_a_slot_and_stays_there() {
         .map_range(next.inode, next.generation, 0, 1, 7)
         .unwrap();
     assert!(next_at == at || next_at == other_at, "a slot is lost");
+}
+
+#[test]
+fn a_read_in_a_signal_handler_leaves_the_note_of_the_read_that_it_interrupts() {
+    let scratch = Scratch::new("notes");
+    let region = scratch.region(32 << 20);
+    let writer = region.writer().unwrap();
+    let made = writer.create(ROOT_INODE, b"file", &FILE).unwrap();
+    let (inode, generation) = (made.inode, made.generation);
+    let model: Vec<u8> = (0..3_000_000u32).map(|place| (place / 100) as u8).collect();
+    writer.write(inode, generation, 0, &model, 1).unwrap();
+    let mut read = vec![0; 1000];
+    // As many reads are interrupted as there are notes, and one more: that one asks the kernel.
+    let mut noted = Vec::new();
+    for depth in 0..=WORDS_IN_LINE {
+        let offset = 1000 * depth;
+        let count = writer
+            .read(inode, generation, offset as u64, &mut read)
+            .unwrap();
+        assert!(
+            count == 1000 && read == model[offset..offset + 1000],
+            "{depth}"
+        );
+        let note = region.any_free_note(writer.lane);
+        assert_eq!(note.is_some(), depth < WORDS_IN_LINE);
+        if let Some(note) = note {
+            note.set(
+                &region,
+                Place::Slot {
+                    slot: depth as u64,
+                    is_kept: false,
+                },
+            );
+            noted.push(note);
+        }
+    }
+    let at = region.layout.lane(writer.lane.0) + word::NOTES;
+    for (depth, note) in noted.into_iter().enumerate().rev() {
+        let found = region.memory.load(at + depth as u64 * 8) as u32;
+        assert_eq!(found, 1 << 31 | depth as u32, "a note is another's");
+        note.clear();
+        assert_eq!(region.memory.load(at + depth as u64 * 8) as u32, 0);
+    }
+}
+
+#[test]
+fn memory_waits_for_the_living_who_read_it_and_for_nobody_else() {
+    let scratch = Scratch::new("waits");
+    let region = scratch.region(32 << 20);
+    let writer = region.writer().unwrap();
+    let reader = region.writer().unwrap();
+    let made = writer.create(ROOT_INODE, b"file", &FILE).unwrap();
+    let (inode, generation) = (made.inode, made.generation);
+    let fill = |step| {
+        let full = vec![7; 4_000_000];
+        writer.write(inode, generation, 0, &full, step).unwrap();
+    };
+    fill(1);
+    let Ok(Place::Slot { slot, is_kept }) = region.place(region.layout.inode(inode)) else {
+        panic!("the file has no slot");
+    };
+    let is_cleared = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let note = region.any_free_note(reader.lane).unwrap();
+        note.set(&region, Place::Slot { slot, is_kept });
+        let is_cleared = &is_cleared;
+        scope.spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            is_cleared.store(true, std::sync::atomic::Ordering::SeqCst);
+            note.clear();
+        });
+        writer.set_size(inode, generation, 0, 2).unwrap();
+        assert!(
+            is_cleared.load(std::sync::atomic::Ordering::SeqCst),
+            "nobody waited"
+        );
+    });
+    // A note of another slot, and one of a process that has died.
+    fill(3);
+    let other = region.any_free_note(reader.lane).unwrap();
+    other.set(
+        &region,
+        Place::Slot {
+            slot: slot + 1,
+            is_kept,
+        },
+    );
+    writer.set_size(inode, generation, 0, 4).unwrap();
+    fill(5);
+    let dead = region.any_free_note(reader.lane).unwrap();
+    dead.set(&region, Place::Slot { slot, is_kept });
+    region.set_lane_word(reader.lane, word::OWNER, super::DEAD);
+    writer.set_size(inode, generation, 0, 6).unwrap();
 }
 
 #[test]
