@@ -9,10 +9,13 @@
 //!
 //! **Files:** `main.rs` the command line, `store/` the file store's cases with one file for each system, `paper/` the
 //! experiments of the paper it follows, `page.rs` their result page,
-//! `node/` the node's cases with broker, publisher and peers, `report.rs` figures, table and JSON, `machine.rs`
+//! `mem/` the in-memory file system's cases, `node/` the node's cases with broker, publisher and peers, `figures.rs`
+//! figures of rounds, `report.rs` those of single calls, table and JSON, `machine.rs`
 //! what the measurement ran on, `scratch.rs` the folder that a run leaves no trace of.
 
+mod figures;
 mod machine;
+mod mem;
 mod node;
 mod page;
 mod paper;
@@ -39,11 +42,22 @@ struct Arguments {
 enum Bench {
     /// The flash store beside the device's floor, the kernel's file system and SQLite.
     Flash(store::Options),
+    /// The in-memory file system beside those of the kernel that lie in memory; takes root and several GiB of memory.
+    Mem(mem::Options),
     /// The whole node beside loggers that store in SQLite, behind a broker on this machine.
     Node(node::Options),
     /// Writes the tables of the store's result page from two reports of `flash`.
     #[command(hide = true)]
     FlashPage(page::Options),
+    /// Writes the tables of the in-memory file system's result page from a report of `mem --paper`.
+    #[command(hide = true)]
+    MemPage(mem::page::Options),
+    /// A loop of requests, as a program makes them; started by `mem`.
+    #[command(hide = true)]
+    MemCalls(mem::calls::Options),
+    /// A process that attaches to a region; started by `mem`.
+    #[command(hide = true)]
+    MemAttach(mem::mapping::AttachOptions),
     /// A peer of the node; started by `node`.
     #[command(hide = true)]
     Consumer(node::consumer::Options),
@@ -68,6 +82,12 @@ fn main() -> ExitCode {
         Bench::Node(options) => {
             node::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
         }
+        Bench::Mem(options) => {
+            mem::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
+        }
+        Bench::MemPage(options) => mem::page::run(&options),
+        Bench::MemCalls(options) => mem::calls::run(&options),
+        Bench::MemAttach(options) => mem::mapping::attach(&options),
         Bench::FlashPage(options) => page::run(&options),
         Bench::Consumer(options) => node::consumer::run(&options),
     };

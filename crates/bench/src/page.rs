@@ -109,7 +109,7 @@ fn case_text(case: &str) -> String {
 }
 
 /// The words for `name`, or itself.
-fn told<'a>(table: &[(&str, &'a str)], name: &'a str) -> &'a str {
+pub(crate) fn told<'a>(table: &[(&str, &'a str)], name: &'a str) -> &'a str {
     let found = table.iter().find(|(known, _)| *known == name);
     found.map_or(name, |(_, words)| words)
 }
@@ -147,7 +147,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 }
 
 /// `page` with other text between the marks of `name`; `None` without such marks.
-fn replace(page: &str, name: &str, text: &str) -> Option<String> {
+pub(crate) fn replace(page: &str, name: &str, text: &str) -> Option<String> {
     let (begin, end) = (
         format!("<!-- begin {name} -->\n"),
         format!("<!-- end {name} -->"),
@@ -158,23 +158,23 @@ fn replace(page: &str, name: &str, text: &str) -> Option<String> {
 }
 
 /// A report, read back.
-struct Run {
-    report: Value,
+pub(crate) struct Run {
+    pub(crate) report: Value,
 }
 
 impl Run {
-    fn read(path: &Path) -> Result<Self, String> {
+    pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
         let report = serde_json::from_str(&text).map_err(|error| failed(&error))?;
         Ok(Self { report })
     }
 
-    fn list(&self, name: &str) -> &[Value] {
+    pub(crate) fn list(&self, name: &str) -> &[Value] {
         self.report[name].as_array().map_or(&[], Vec::as_slice)
     }
 
-    fn value(&self, case: &str, system: &str, metric: &str) -> Option<f64> {
+    pub(crate) fn value(&self, case: &str, system: &str, metric: &str) -> Option<f64> {
         let found = self
             .list("rows")
             .iter()
@@ -182,7 +182,7 @@ impl Run {
         found.and_then(|row| row["value"].as_f64())
     }
 
-    fn ratio(&self, case: &str, peer: &str, metric: &str) -> Option<f64> {
+    pub(crate) fn ratio(&self, case: &str, peer: &str, metric: &str) -> Option<f64> {
         let found = self
             .list("ratios")
             .iter()
@@ -191,7 +191,7 @@ impl Run {
     }
 
     /// Cases and systems that have `metric`, in the order of the report.
-    fn with(&self, metric: &str) -> Vec<(&str, &str)> {
+    pub(crate) fn with(&self, metric: &str) -> Vec<(&str, &str)> {
         let rows = self.list("rows").iter();
         rows.filter(|row| row["metric"] == metric)
             .map(|row| (text(&row["case"]), text(&row["system"])))
@@ -199,12 +199,12 @@ impl Run {
     }
 }
 
-fn text(value: &Value) -> &str {
+pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
 /// A figure with as many digits as say something.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 1000.0 || size.fract() == 0.0 => 0,
         size if size >= 100.0 => 1,
@@ -226,7 +226,7 @@ fn number(value: f64) -> String {
     }
 }
 
-fn cell(value: Option<f64>) -> String {
+pub(crate) fn cell(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), number)
 }
 

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::disk::LoopDisk;
-use super::figures::{Figures, Metric};
 use super::process::Process;
 use super::system::{self, Place, Running, System};
+use crate::figures::{Figures, Metric};
 use crate::scratch::check_interrupted;
 use crate::store::DeviceCounts;
 

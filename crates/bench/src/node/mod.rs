@@ -8,7 +8,6 @@ mod broker;
 mod cases;
 pub(crate) mod consumer;
 mod disk;
-mod figures;
 mod process;
 mod publisher;
 mod socket;
@@ -25,13 +24,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::figures::{Bound, Figures, Goal};
 use crate::machine::{Machine, file_system_type, is_ext4_without_journal};
 use crate::scratch::Scratch;
 use cases::{
     CPU_PER_READING, CPU_SHARE, Course, FIRST_ACKNOWLEDGED, FLUSHES, RATE, RATE_ACKNOWLEDGED,
     RESIDENT_MAX, STEADY, WRITTEN,
 };
-use figures::{Bound, Figures, Goal};
 use system::{COMMIT_INTERVAL_MS, Place, System};
 use wear::WEAR;
 
@@ -246,7 +245,7 @@ pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), St
         },
     );
     let table = figures.table(&title, &machine);
-    Ok((figures.json(&machine, method), table))
+    Ok((figures.json("node", &machine, method), table))
 }
 
 /// The program `keel` beside this one.

@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::consumer::KEEP_ALIVE_SECONDS;
-use super::figures::OURS;
 use super::process::Process;
 use super::publisher::Publisher;
 use super::socket::{PUBACK_BYTES, Sockets};
+use crate::figures::OURS;
 
 /// The loss window: longest time from a reading to its commit, of every system.
 pub(crate) const COMMIT_INTERVAL_MS: u32 = 250;

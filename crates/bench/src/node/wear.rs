@@ -11,10 +11,10 @@ use db::{CommitDriver, Database, DbOptions, Durability, ObjectId, ObjectSpec};
 
 use super::cases::{STEADY_RATE, record_device, turns};
 use super::disk::LoopDisk;
-use super::figures::{Figures, Metric, OURS};
 use super::publisher::TOPICS;
 use super::sqlite::{Row, SqliteLog};
 use super::system::{COMMIT_INTERVAL_MS, System};
+use crate::figures::{Figures, Metric, OURS};
 use crate::scratch::check_interrupted;
 
 pub(crate) const WEAR: &str = "bytes-per-reading-260";

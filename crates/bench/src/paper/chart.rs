@@ -15,9 +15,9 @@ const LEGEND_STEP: f64 = 46.0;
 /// Points of a curve at most; more are not seen.
 const POINTS_MAX: usize = 400;
 
-const INK: Color = Color(0x22, 0x22, 0x22);
-const FAINT: Color = Color(0x66, 0x66, 0x66);
-const GRID: Color = Color(0xDD, 0xDD, 0xDD);
+pub(crate) const INK: Color = Color(0x22, 0x22, 0x22);
+pub(crate) const FAINT: Color = Color(0x66, 0x66, 0x66);
+pub(crate) const GRID: Color = Color(0xDD, 0xDD, 0xDD);
 
 /// Red, green, blue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub(crate) fn time_text(ns: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-fn text(x: f64, y: f64, anchor: Anchor, text: impl Into<String>, color: Color) -> Shape {
+pub(crate) fn text(x: f64, y: f64, anchor: Anchor, text: impl Into<String>, color: Color) -> Shape {
     Shape::Text {
         x,
         y,
@@ -116,7 +116,7 @@ fn text(x: f64, y: f64, anchor: Anchor, text: impl Into<String>, color: Color) -
     }
 }
 
-fn line(points: Vec<(f64, f64)>, color: Color, width: f64) -> Shape {
+pub(crate) fn line(points: Vec<(f64, f64)>, color: Color, width: f64) -> Shape {
     Shape::Line {
         points,
         color,

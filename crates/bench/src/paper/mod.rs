@@ -6,11 +6,11 @@
 //! the systems take turns call by call. Device operations are the kernel's counts of a device that one variant has
 //! for itself, taken after everything that waited in caches has been written.
 
-mod chart;
+pub(crate) mod chart;
 mod depth;
 #[cfg(feature = "littlefs")]
 mod littlefs;
-mod render;
+pub(crate) mod render;
 mod scenarios;
 
 use std::fmt::Write as _;

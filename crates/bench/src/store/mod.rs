@@ -15,7 +15,7 @@ pub(crate) use counted::many_name;
 pub(crate) use counts::DeviceCounts;
 pub(crate) use floor::{open_direct, write_through};
 pub(crate) use keel::{describe, format_options};
-pub(crate) use loopback::{Ext4Disk, LoopDevice};
+pub(crate) use loopback::{Ext4Disk, LoopDevice, tool};
 pub(crate) use timed::{OPERATION_BYTES, check_pattern, fill_pattern, timed};
 
 use std::ops::RangeInclusive;

@@ -1,4 +1,4 @@
-//! Figures of the node's bench: one value for each round, from which medians, ratios, a table and JSON are made.
+//! Figures of a bench: one value for each round, from which medians, ratios, a table and JSON are made.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    fn goal(self) -> f64 {
+    pub(crate) fn goal(self) -> f64 {
         match self {
             Self::Below(goal) | Self::AtMost(goal) | Self::AtLeast(goal) => goal,
         }
@@ -76,6 +76,13 @@ impl Metric {
         }
     }
 
+    fn better(self) -> &'static str {
+        match self.unit {
+            "1/s" | "MiB/s" => "higher",
+            _ => "lower",
+        }
+    }
+
     pub(crate) const fn shown(name: &'static str, unit: &'static str) -> Self {
         Self {
             name,
@@ -117,6 +124,46 @@ impl Figures {
             missing: Vec::new(),
             notes: Vec::new(),
         }
+    }
+
+    /// States a goal for what has been measured by now. Of two that a figure must reach the higher one counts.
+    pub(crate) fn add_goal(&mut self, goal: Goal) {
+        let same = self.goals.iter_mut().find(|known| {
+            (known.case, known.metric, known.peer) == (goal.case, goal.metric, goal.peer)
+        });
+        match same {
+            Some(known) => {
+                if let (Bound::AtLeast(old), Bound::AtLeast(new)) = (known.bound, goal.bound) {
+                    known.bound = Bound::AtLeast(old.max(new));
+                }
+            }
+            None => self.goals.push(goal),
+        }
+    }
+
+    /// The median of a figure, where it was measured.
+    pub(crate) fn value(&self, case: &str, system: &str, metric: Metric) -> Option<f64> {
+        self.figure(case, system, metric).map(Figure::median)
+    }
+
+    /// The values of the rounds; none where it was not measured.
+    pub(crate) fn rounds(&self, case: &str, system: &str, metric: Metric) -> &[f64] {
+        self.figure(case, system, metric)
+            .map_or(&[], |figure| &figure.rounds)
+    }
+
+    /// Ours divided by a peer's, where both were measured.
+    pub(crate) fn ratio(&self, case: &str, peer: &str, metric: Metric) -> Option<f64> {
+        Some(ratio(
+            self.figure(case, OURS, metric)?,
+            self.figure(case, peer, metric)?,
+        ))
+    }
+
+    fn figure(&self, case: &str, system: &str, metric: Metric) -> Option<&Figure> {
+        self.figures
+            .iter()
+            .find(|figure| (figure.case, figure.system, figure.metric) == (case, system, metric))
     }
 
     /// Adds the value of one round.
@@ -174,8 +221,13 @@ impl Figures {
             .find(|goal| (goal.case, goal.metric, goal.peer) == (case, metric, peer))
     }
 
-    /// The figures as data. `method` says how they came about.
-    pub(crate) fn json(&self, machine: &Machine, mut method: serde_json::Value) -> Json {
+    /// The figures of `bench` as data. `method` says how they came about.
+    pub(crate) fn json(
+        &self,
+        bench: &'static str,
+        machine: &Machine,
+        mut method: serde_json::Value,
+    ) -> Json {
         if let Some(object) = method.as_object_mut() {
             object.insert("notes".to_owned(), json!(self.notes));
             let each = |figure: &Figure| {
@@ -205,19 +257,15 @@ impl Figures {
                 metric: ours.metric.name,
                 peer: peer.system.to_owned(),
                 ratio,
-                better: if ours.metric.unit == "1/s" {
-                    "higher"
-                } else {
-                    "lower"
-                },
+                better: ours.metric.better(),
                 goal: goal.map(|goal| goal.bound.goal()),
                 met: goal.map(|goal| goal.bound.is_met(ratio)),
                 floor_ratio: None,
-                of_rounds: None,
+                of_rounds: Some(ratio_range(ours, peer)),
             }
         });
         Json {
-            bench: "node",
+            bench,
             version: env!("CARGO_PKG_VERSION"),
             machine: machine.clone(),
             rows: rows.collect(),
@@ -242,9 +290,14 @@ impl Figures {
             "machine: {}, {} cores, kernel {}\n",
             machine.cpu, machine.cores, machine.kernel
         )?;
+        let width = |names: &mut dyn Iterator<Item = &str>, least: usize| {
+            names.map(str::len).fold(least, usize::max) + 2
+        };
+        let cases = width(&mut self.figures.iter().map(|figure| figure.case), 20);
+        let systems = width(&mut self.figures.iter().map(|figure| figure.system), 14);
         writeln!(
             text,
-            "{:<22}{:<16}{:<30}{:>12}{:>12}{:>12}  goal",
+            "{:<cases$}{:<systems$}{:<30}{:>12}{:>12}{:>12}  goal",
             "case", "system", "metric", "median", "least", "most"
         )?;
         for figure in &self.figures {
@@ -261,7 +314,7 @@ impl Figures {
                 .fold(f64::NEG_INFINITY, f64::max);
             write!(
                 text,
-                "{:<22}{:<16}{:<30}{:>12.3}{:>12.3}{:>12.3}",
+                "{:<cases$}{:<systems$}{:<30}{:>12.3}{:>12.3}{:>12.3}",
                 figure.case,
                 figure.system,
                 format!("{}{unit}", figure.metric.name),
@@ -276,7 +329,7 @@ impl Figures {
         writeln!(text, "\n{OURS} divided by the peer, median of the rounds")?;
         writeln!(
             text,
-            "{:<22}{:<16}{:<30}{:>12}  goal",
+            "{:<cases$}{:<systems$}{:<30}{:>12}  goal",
             "case", "peer", "metric", "ratio"
         )?;
         for (ours, peer) in self.pairs() {
@@ -284,7 +337,7 @@ impl Figures {
             let goal = self.goal(ours.case, ours.metric.name, Some(peer.system));
             writeln!(
                 text,
-                "{:<22}{:<16}{:<30}{ratio:>12.3}{}",
+                "{:<cases$}{:<systems$}{:<30}{ratio:>12.3}{}",
                 ours.case,
                 peer.system,
                 ours.metric.name,
@@ -311,6 +364,16 @@ impl Figure {
 fn ratio(ours: &Figure, peer: &Figure) -> f64 {
     let rounds = ours.rounds.iter().zip(&peer.rounds);
     median(&mut rounds.map(|(ours, peer)| ours / peer).collect::<Vec<_>>())
+}
+
+/// The lowest and the highest of the ratios of which [`ratio`] is the median.
+fn ratio_range(ours: &Figure, peer: &Figure) -> [f64; 2] {
+    let rounds = ours.rounds.iter().zip(&peer.rounds);
+    rounds
+        .map(|(ours, peer)| ours / peer)
+        .fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], ratio| {
+            [low.min(ratio), high.max(ratio)]
+        })
 }
 
 fn verdict_text(goal: Option<&Goal>, value: f64) -> String {
@@ -374,7 +437,8 @@ mod tests {
     #[test]
     fn json_has_medians_ratios_of_rounds_and_verdicts_where_a_goal_is() {
         let json =
-            serde_json::to_value(figures().json(&machine(), json!({"quick": false}))).unwrap();
+            serde_json::to_value(figures().json("node", &machine(), json!({"quick": false})))
+                .unwrap();
         let rows = json["rows"].as_array().unwrap();
         assert_eq!(
             (rows[0]["value"].as_f64(), rows[0]["met"].as_bool()),
@@ -392,6 +456,30 @@ mod tests {
         assert_eq!(json["missing"][0], "mosquitto");
         assert_eq!(json["method"]["rounds"][0]["values"][2], 60.0);
         assert_eq!(json["method"]["notes"][0], "a note");
+    }
+
+    #[test]
+    fn of_two_goals_for_a_figure_the_higher_one_counts() {
+        let mut figures = figures();
+        let goal = |bound| Goal {
+            case: "rate",
+            metric: SPEED.name,
+            peer: Some("sqlite"),
+            bound: Bound::AtLeast(bound),
+        };
+        figures.record("rate", "sqlite", SPEED, 4.0);
+        figures.add_goal(goal(3.0));
+        figures.add_goal(goal(2.5));
+        assert_eq!(figures.ratio("rate", "sqlite", SPEED), Some(2.5));
+        let json = serde_json::to_value(figures.json("node", &machine(), json!({}))).unwrap();
+        let ratio = &json["ratios"][0];
+        assert_eq!(
+            (ratio["goal"].as_f64(), &ratio["met"]),
+            (Some(3.0), &json!(false))
+        );
+        assert_eq!(ratio["better"], "higher");
+        assert_eq!(figures.value("rate", OURS, SPEED), Some(20.0));
+        assert_eq!(figures.rounds("rate", "nobody", SPEED), [0.0; 0]);
     }
 
     #[test]

@@ -1,0 +1,561 @@
+//! The result page of the in-memory file system: what stands between its marks is made anew from a report of
+//! `keel-bench mem --paper`; the words around it stay.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::case::{
+    Case, FAULTS, Kind, OF_ONE_THREAD, Pattern, REQUESTS_BYTES, STACK, THROUGHPUT, TIME, bytes_text,
+};
+use super::goals::PAPERS_CASE;
+use super::mapping::{ATTACH_CASE, ATTACH_TIME, GROWTH_CASE, SIZES};
+use super::paper::share;
+use super::systems::{EXT4_LARGE, EXT4_SMALL, KEEL, KEEL_TMPFS, PEERS, TMPFS, TMPFS_HUGE};
+use super::{LOGS, MEMCPY, MEMCPY_TMPFS};
+use crate::page::{Run, cell, number, replace, text};
+
+/// `keel-bench mem-page`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Report of `keel-bench mem --paper --json`.
+    #[arg(long, value_name = "FILE")]
+    json: PathBuf,
+    /// The page to change.
+    #[arg(long, value_name = "FILE")]
+    page: PathBuf,
+}
+
+/// Systems as columns: name in reports, heading.
+type Columns<'a> = &'a [(&'a str, &'a str)];
+
+const ALL: Columns<'_> = &[
+    (KEEL, "keel"),
+    (KEEL_TMPFS, "keel over tmpfs"),
+    (TMPFS, "tmpfs"),
+    (TMPFS_HUGE, "tmpfs huge=always"),
+    (EXT4_SMALL, "ext4, 4 KiB folios"),
+    (EXT4_LARGE, "ext4, large folios"),
+];
+
+const LOOPS: Columns<'_> = &[
+    (KEEL, "keel"),
+    ("keel-library", "the library itself"),
+    (MEMCPY, "memcpy"),
+    (KEEL_TMPFS, "keel over tmpfs"),
+    ("keel-tmpfs-library", "the library over tmpfs"),
+    (TMPFS, "tmpfs"),
+    (TMPFS_HUGE, "tmpfs huge=always"),
+    (EXT4_SMALL, "ext4, 4 KiB folios"),
+    (EXT4_LARGE, "ext4, large folios"),
+];
+
+const MAPPINGS: Columns<'_> = &[
+    (KEEL, "keel: open and lend"),
+    (TMPFS, "tmpfs, populated"),
+    (TMPFS_HUGE, "tmpfs huge=always, populated"),
+    (EXT4_LARGE, "ext4, populated"),
+];
+
+const READS: Columns<'_> = &[
+    (KEEL, "keel: open, read, close"),
+    (TMPFS, "tmpfs: open, read, close"),
+];
+
+/// Ratios so near to one are the same.
+const SAME_RATIO: f64 = 0.98;
+
+/// Writes the page anew.
+///
+/// # Errors
+/// One line that names the file.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let run = Run::read(&options.json)?;
+    let mut page = std::fs::read_to_string(&options.page)
+        .map_err(|error| format!("{}: {error}", options.page.display()))?;
+    let parts = [
+        ("run", run_text(&run)),
+        ("goals", goals(&run)),
+        ("fio", by_pattern(&run, Kind::Fio, ALL, THROUGHPUT.name)),
+        ("best", against_best(&run)),
+        ("tight", by_pattern(&run, Kind::Tight, LOOPS, TIME.name)),
+        ("logs", logs(&run)),
+        ("threads", threads(&run)),
+        ("mapping", mapping(&run)),
+        ("attach", attach(&run)),
+        ("stack", stack(&run)),
+        ("slower", slower(&run)),
+        ("missing", missing(&run)),
+    ];
+    for (name, text) in parts {
+        page = replace(&page, name, &text)
+            .ok_or_else(|| format!("{}: no place for {name}", options.page.display()))?;
+    }
+    std::fs::write(&options.page, page)
+        .map_err(|error| format!("{}: {error}", options.page.display()))
+}
+
+/// What a case is, for a reader.
+fn words(case: &str) -> String {
+    let kinds = [
+        (Kind::Fio, "fio"),
+        (Kind::Tight, "loop"),
+        (Kind::Packed, "loop, small file"),
+        (Kind::OneThread, "fio, one thread"),
+        (Kind::TwoThreads, "fio, two threads"),
+        (Kind::FourThreads, "fio, four threads"),
+    ];
+    for (kind, by) in kinds {
+        let mut cases = Case::all(kind, &REQUESTS_BYTES).into_iter();
+        if let Some(found) = cases.find(|found| found.name() == case) {
+            let bytes = bytes_text(found.request_bytes.into());
+            return format!("{by}, {}, {bytes}", found.pattern.words());
+        }
+    }
+    for (mebibytes, map, read) in SIZES {
+        let bytes = bytes_text(mebibytes << 20);
+        if case == map {
+            return format!("making {bytes} addressable");
+        }
+        if case == read {
+            return format!("opening {bytes}, reading a byte, closing");
+        }
+    }
+    match case {
+        PAPERS_CASE => "fio, sequential write, the best of 1 to 16 KiB".to_owned(),
+        GROWTH_CASE => "making a file addressable, all sizes".to_owned(),
+        ATTACH_CASE => "a second process, until it has touched 2 GiB".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+/// What a metric is, for a reader.
+fn metric_words(metric: &str) -> &str {
+    match metric {
+        "operations" => "calls in a second",
+        "time_per_operation" => "time",
+        "of_one_thread" => "throughput of one thread, times",
+        "slowest_of_fastest" => "the slowest divided by the fastest",
+        "most_of_ext4-4k-folios" => "throughput, divided by ext4-4k-folios",
+        "time" => "time, µs",
+        other => other,
+    }
+}
+
+fn run_text(run: &Run) -> String {
+    let (machine, method) = (&run.report["machine"], &run.report["method"]);
+    let bytes = |name: &str| bytes_text(method[name].as_u64().unwrap_or(0));
+    let load = method["load_1min"]
+        .as_f64()
+        .map_or_else(String::new, |load| {
+            format!(
+                " The load of the machine was {} when it began.",
+                number(load)
+            )
+        });
+    let backing = match method["backing"][KEEL].as_str() {
+        Some("HugePages") => "huge pages of hugetlbfs",
+        Some("SharedMemory") => "tmpfs",
+        _ => "a file",
+    };
+    format!(
+        "{}, version {}; {}, {} cores, kernel {}; {}. keel is over {backing}. {} rounds; a file of {}, of several \
+         threads {} each; fio {} ms, of several threads {} ms, the loop {} ms.{load}\n",
+        text(&method["date"]),
+        text(&run.report["version"]),
+        text(&machine["cpu"]),
+        machine["cores"],
+        text(&machine["kernel"]),
+        method["fio"].as_str().unwrap_or("no fio"),
+        method["rounds"],
+        bytes("file_bytes"),
+        bytes("file_of_a_thread_bytes"),
+        method["fio_ms"],
+        method["threads_ms"],
+        method["tight_ms"],
+    )
+}
+
+fn goals(run: &Run) -> String {
+    let mut out =
+        "| case | figure | measured | rounds | goal | |\n|---|---|---|---|---|---|\n".to_owned();
+    let verdict = |row: &Value| {
+        if row["met"] == true {
+            "met"
+        } else {
+            "**missed**"
+        }
+    };
+    let bound = |row: &Value| {
+        let side = if row["better"] == "higher" {
+            "at least"
+        } else {
+            "at most"
+        };
+        format!("{side} {}", cell(row["goal"].as_f64()))
+    };
+    for row in run
+        .list("ratios")
+        .iter()
+        .filter(|row| row["goal"].is_number())
+    {
+        let of_rounds = |place: usize| cell(row["of_rounds"][place].as_f64());
+        let _ = writeln!(
+            out,
+            "| {} | {}, divided by {} | {} | {} to {} | {} | {} |",
+            words(text(&row["case"])),
+            metric_words(text(&row["metric"])),
+            text(&row["peer"]),
+            cell(row["ratio"].as_f64()),
+            of_rounds(0),
+            of_rounds(1),
+            bound(row),
+            verdict(row),
+        );
+    }
+    for row in run
+        .list("rows")
+        .iter()
+        .filter(|row| row["goal"].is_number())
+    {
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | | {} | {} |",
+            words(text(&row["case"])),
+            metric_words(text(&row["metric"])),
+            cell(row["value"].as_f64()),
+            bound(row),
+            verdict(row),
+        );
+    }
+    out
+}
+
+/// A table with a line for each case and a column for each system that has a figure in one of them.
+fn grid(
+    run: &Run,
+    first: &str,
+    cases: &[(String, &str)],
+    columns: Columns<'_>,
+    metric: &str,
+) -> String {
+    let columns: Vec<_> = columns
+        .iter()
+        .filter(|(system, _)| {
+            let has = |case: &str| run.value(case, system, metric).is_some();
+            cases.iter().any(|(_, case)| has(case))
+        })
+        .collect();
+    if columns.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("| {first} |");
+    for (_, heading) in &columns {
+        let _ = write!(out, " {heading} |");
+    }
+    let _ = writeln!(out, "\n|---|{}", "---|".repeat(columns.len()));
+    for (label, case) in cases {
+        let _ = write!(out, "| {label} |");
+        for (system, _) in &columns {
+            let _ = write!(out, " {} |", cell(run.value(case, system, metric)));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// The cases of a kind and a pattern, by size.
+fn cases(kind: Kind, pattern: Pattern) -> Vec<(String, &'static str)> {
+    let of_kind = Case::all(kind, &REQUESTS_BYTES).into_iter();
+    of_kind
+        .filter(|case| case.pattern == pattern)
+        .map(|case| (bytes_text(case.request_bytes.into()), case.name()))
+        .collect()
+}
+
+fn by_pattern(run: &Run, kind: Kind, columns: Columns<'_>, metric: &str) -> String {
+    let mut out = String::new();
+    for pattern in Pattern::ALL {
+        let first = pattern.words();
+        let table = grid(run, first, &cases(kind, pattern), columns, metric);
+        if !table.is_empty() {
+            out.push_str(&table);
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// Ours divided by the fastest peer of each case of fio.
+fn against_best(run: &Run) -> String {
+    let mut out = "| request |".to_owned();
+    for pattern in Pattern::ALL {
+        let _ = write!(out, " {} |", pattern.words());
+    }
+    out.push_str("\n|---|---|---|---|---|\n");
+    for request_bytes in REQUESTS_BYTES {
+        let _ = write!(out, "| {} |", bytes_text(request_bytes.into()));
+        for pattern in Pattern::ALL {
+            let case = Case {
+                kind: Kind::Fio,
+                pattern,
+                request_bytes,
+            }
+            .name();
+            let value = |peer: &&str| run.value(case, peer, THROUGHPUT.name);
+            let best = PEERS
+                .into_iter()
+                .filter(|peer| value(peer).is_some())
+                .max_by(|one, other| {
+                    value(one)
+                        .partial_cmp(&value(other))
+                        .unwrap_or(std::cmp::Ordering::Equal)
+                });
+            let shown = best.and_then(|peer| {
+                let ratio = run.ratio(case, peer, THROUGHPUT.name)?;
+                Some(format!("{} ({peer})", number(ratio)))
+            });
+            let _ = write!(out, " {} |", shown.unwrap_or_else(|| "–".to_owned()));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn logs(run: &Run) -> String {
+    let mut out = String::new();
+    let columns = LOGS.map(|(_, system)| {
+        let heading = match system.strip_prefix("keel-library-") {
+            None => "by size (default)",
+            Some("posix") => "posix (nothing logged)",
+            Some("copy-on-write") => "copy on write",
+            Some(other) => other,
+        };
+        (system, heading)
+    });
+    for (kind, file) in [
+        (Kind::Tight, "large file"),
+        (Kind::Packed, "file of 64 KiB"),
+    ] {
+        for pattern in [Pattern::SequentialWrite, Pattern::RandomWrite] {
+            let first = format!("{}, {file}", pattern.words());
+            let cases = &cases(kind, pattern)[..3];
+            let table = grid(run, &first, cases, &columns, TIME.name);
+            if !table.is_empty() {
+                out.push_str(&table);
+                out.push('\n');
+            }
+        }
+    }
+    out
+}
+
+fn threads(run: &Run) -> String {
+    let mut out = String::new();
+    for (kind, count) in [(Kind::TwoThreads, "two"), (Kind::FourThreads, "four")] {
+        for pattern in Pattern::ALL {
+            let first = format!("{}, {count} threads", pattern.words());
+            let table = grid(run, &first, &cases(kind, pattern), ALL, THROUGHPUT.name);
+            if table.is_empty() {
+                continue;
+            }
+            // One more column: ours, divided by one thread of ours.
+            for (place, line) in table.lines().enumerate() {
+                let case = place
+                    .checked_sub(2)
+                    .map(|place| cases(kind, pattern)[place].1);
+                let more = match (place, case) {
+                    (0, _) => " keel, of one thread |".to_owned(),
+                    (_, None) => "---|".to_owned(),
+                    (_, Some(case)) => {
+                        format!(" {} |", cell(run.value(case, KEEL, OF_ONE_THREAD.name)))
+                    }
+                };
+                let _ = writeln!(out, "{line}{more}");
+            }
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn mapping(run: &Run) -> String {
+    let cases = SIZES.map(|(mebibytes, case, _)| (bytes_text(mebibytes << 20), case));
+    let mut out = grid(run, "file, ns", &cases, MAPPINGS, TIME.name);
+    let faults = |system: &str| {
+        let all = cases
+            .iter()
+            .filter_map(|(_, case)| run.value(case, system, FAULTS.name));
+        all.fold(0.0, f64::max)
+    };
+    if !out.is_empty() {
+        let (ours, peers) = (faults(KEEL), faults(TMPFS));
+        let _ = writeln!(
+            out,
+            "\nPage faults when all of the file is touched after that, at most: keel {}, tmpfs {}.",
+            number(ours),
+            number(peers)
+        );
+    }
+    let cases = SIZES.map(|(mebibytes, _, case)| (bytes_text(mebibytes << 20), case));
+    let reads = grid(run, "file, ns", &cases, READS, TIME.name);
+    if !reads.is_empty() {
+        let _ = write!(out, "\n{reads}");
+    }
+    out
+}
+
+fn attach(run: &Run) -> String {
+    let value = |metric| cell(run.value(ATTACH_CASE, KEEL, metric));
+    format!(
+        "{} µs, with {} page faults.\n",
+        value(ATTACH_TIME.name),
+        value(FAULTS.name)
+    )
+}
+
+fn stack(run: &Run) -> String {
+    let mut out =
+        "| request | tmpfs, ns | copy, ns | software | keel, ns | copy, ns | software |\n\
+                   |---|---|---|---|---|---|---|\n"
+            .to_owned();
+    for (bytes, case) in STACK {
+        let _ = write!(out, "| {} |", bytes_text(bytes.into()));
+        for (system, copy) in [(TMPFS, MEMCPY_TMPFS), (KEEL, MEMCPY)] {
+            let call_ns = run.value(case, system, TIME.name);
+            let copy_ns = run.value(case, copy, TIME.name);
+            let part = call_ns
+                .zip(copy_ns)
+                .map(|(call, copy)| share(call, copy) * 100.0);
+            let part = part.map_or_else(|| "–".to_owned(), |part| format!("{part:.0} %"));
+            let _ = write!(out, " {} | {} | {part} |", cell(call_ns), cell(copy_ns));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// Where a peer was faster than ours.
+fn slower(run: &Run) -> String {
+    let mut out = String::new();
+    for row in run.list("ratios") {
+        let (case, peer) = (text(&row["case"]), text(&row["peer"]));
+        // A time is said by the number of calls in a second already.
+        let is_judged = PEERS.contains(&peer) && row["better"] == "higher";
+        let ratio = row["ratio"].as_f64().unwrap_or(f64::NAN);
+        if is_judged && ratio < SAME_RATIO {
+            let _ = writeln!(
+                out,
+                "- {}: {} times the {} of {peer}",
+                words(case),
+                number(ratio),
+                metric_words(text(&row["metric"]))
+            );
+        }
+    }
+    if out.is_empty() {
+        out.push_str("Nothing in this run.\n");
+    }
+    out
+}
+
+fn missing(run: &Run) -> String {
+    let mut out = String::new();
+    for what in run.list("missing") {
+        let _ = writeln!(out, "- {}", text(what));
+    }
+    if out.is_empty() {
+        out.push_str("Nothing.\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run() -> Run {
+        let row = |case: &str, system: &str, metric: &str, value: f64| {
+            json!({"case": case, "system": system, "metric": metric,
+                   "value": value})
+        };
+        let read = "fio-random-read-4096";
+        Run {
+            report: json!({
+                "rows": [
+                    row(read, "keel", "throughput", 6000.0),
+                    row(read, "tmpfs", "throughput", 3000.0),
+                    row(read, "ext4-large-folios", "throughput", 6500.0),
+                    row("tight-random-write-1024", "keel-library", "time_per_operation", 200.0),
+                    row("tight-random-write-1024", "keel-library-undo", "time_per_operation", 500.0),
+                    row("threads-2-random-read-1024", "keel", "throughput", 100.0),
+                    row("threads-2-random-read-1024", "keel", "of_one_thread", 1.9),
+                    row("map-4096-mib", "keel", "page_faults", 0.0),
+                    row("map-4096-mib", "keel", "time_per_operation", 2200.0),
+                    row("stack-1024", "tmpfs", "time_per_operation", 400.0),
+                    row("stack-1024", "memcpy-of-tmpfs", "time_per_operation", 100.0),
+                    {"case": "attach-2048-mib", "system": "keel", "metric": "time", "value": 90.5,
+                     "goal": 1000.0, "better": "lower", "met": true},
+                ],
+                "ratios": [
+                    {"case": read, "peer": "ext4-large-folios", "metric": "throughput", "ratio": 0.92,
+                     "of_rounds": [0.9, 1.1], "better": "higher", "goal": 1.6, "met": false},
+                    {"case": read, "peer": "tmpfs", "metric": "throughput", "ratio": 2.0, "better": "higher"},
+                ],
+                "missing": ["perf"],
+            }),
+        }
+    }
+
+    #[test]
+    fn goals_show_what_was_missed_and_by_how_much_the_rounds_differ() {
+        let goals = goals(&run());
+        let missed = "| fio, random read, 4 KiB | throughput, divided by ext4-large-folios | 0.92 | 0.90 to 1.10 | \
+                      at least 1.60 | **missed** |";
+        assert!(goals.contains(missed), "{goals}");
+        let met = "until it has touched 2 GiB | time, µs | 90.50 | | at most 1,000 | met |";
+        assert!(goals.contains(met), "{goals}");
+    }
+
+    #[test]
+    fn tables_have_a_column_for_each_system_that_was_measured() {
+        let run = run();
+        let fio = by_pattern(&run, Kind::Fio, ALL, THROUGHPUT.name);
+        assert!(
+            fio.contains(
+                "| random read | keel | tmpfs | ext4, large folios |\n|---|---|---|---|\n"
+            ),
+            "{fio}"
+        );
+        assert!(fio.contains("| 4 KiB | 6,000 | 3,000 | 6,500 |"), "{fio}");
+        assert!(!fio.contains("sequential"), "{fio}");
+        assert!(against_best(&run).contains("| 0.92 (ext4-large-folios) |"));
+        let logs = logs(&run);
+        assert!(
+            logs.contains("| random write, large file | by size (default) | undo |"),
+            "{logs}"
+        );
+        assert!(logs.contains("| 1 KiB | 200 | 500 |"), "{logs}");
+        let threads = threads(&run);
+        assert!(
+            threads.contains("two threads | keel | keel, of one thread |\n|---|---|---|\n"),
+            "{threads}"
+        );
+        assert!(threads.contains("| 1 KiB | 100 | 1.90 |"), "{threads}");
+        assert!(mapping(&run).contains("| 4 GiB | 2,200 |"));
+        assert!(stack(&run).contains("| 1 KiB | 400 | 100 | 75 % | – | – | – |"));
+        assert_eq!(missing(&run), "- perf\n");
+    }
+
+    #[test]
+    fn what_a_peer_did_faster_is_listed() {
+        let slower = slower(&run());
+        assert_eq!(
+            slower,
+            "- fio, random read, 4 KiB: 0.92 times the throughput of ext4-large-folios\n"
+        );
+    }
+}
