@@ -60,6 +60,8 @@ fn a_region_is_made_and_says_what_it_is() {
     assert!(said.contains("\nmemory: "), "{said}");
     let mode = path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o640);
+    let stubs = dir.file("region.stubs").metadata().unwrap();
+    assert_eq!(stubs.permissions().mode() & 0o777, 0o750);
     let found = ok_json(&["mem", "stat", &region, "--json"]);
     assert_eq!(found["capacity_bytes"], 32 << 20);
     assert_eq!(

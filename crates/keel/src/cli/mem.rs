@@ -27,9 +27,9 @@ pub(crate) enum MemCommand {
     #[command(after_help = "Examples:\n  \
         keel mem create /dev/hugepages/plant --size 1G\n  \
         keel mem create /dev/shm/plant --size 256M --files 10000 --mode 660\n\n\
-        Huge pages are the fastest: `sysctl vm.nr_hugepages=N` gives N of 2 MiB each, best right after the boot, and\n\
-        /dev/hugepages or `mount -t hugetlbfs none DIR` is where they are used. Next comes tmpfs mounted with\n\
-        huge=always.")]
+        Huge pages are the fastest: `sysctl vm.nr_hugepages=N` sets aside N of 2 MiB each, best right after the boot;\n\
+        they are used on /dev/hugepages, or where `mount -t hugetlbfs none DIR` puts them. Next comes tmpfs that is\n\
+        mounted with huge=always, then tmpfs as it is, such as /dev/shm.")]
     Create {
         /// File to make; its folder decides what the region's memory is
         region: PathBuf,
@@ -42,7 +42,7 @@ pub(crate) enum MemCommand {
         /// Threads that can write at the same time, in all programs together
         #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=4096))]
         lanes: u32,
-        /// Permission bits of the region, octal: who may read or write it may read or write all that is in it
+        /// Permission bits of the region, octal; they count for all that is in it
         #[arg(long, value_name = "BITS", default_value = "600", value_parser = permission_bits)]
         mode: u16,
         /// One JSON object

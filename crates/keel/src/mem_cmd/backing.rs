@@ -72,6 +72,16 @@ impl Ground {
         }
     }
 
+    /// What it is, in a few words.
+    pub(super) fn short(&self) -> String {
+        match self.backing {
+            Backing::HugePages => "huge pages (hugetlbfs)".to_owned(),
+            Backing::SharedMemory if self.has_huge_pages() => "tmpfs with huge pages".to_owned(),
+            Backing::SharedMemory => "tmpfs with pages of 4 KiB".to_owned(),
+            Backing::File => format!("a file on {}", self.point.display()),
+        }
+    }
+
     /// What it is and what that means.
     pub(super) fn meaning(&self) -> String {
         let point = self.point.display();

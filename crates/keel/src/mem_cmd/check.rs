@@ -83,7 +83,7 @@ fn tell(
     }
     if report.settled > 0 {
         out.line(format_args!(
-            "{shown}: {} writer(s) had died; what they were doing is finished or undone",
+            "{shown}: {} writer(s) had ended without a word; what they were doing, if anything, is finished or undone",
             report.settled
         ))?;
     }

@@ -78,7 +78,8 @@ pub(super) fn make(
     let progress = Progress::start(format!("taking memory for {}", region.display()));
     let (user, group) = base::mount::effective_ids();
     let root = NewInode {
-        mode: libc::S_IFDIR | 0o755,
+        // Whoever may write to the region may make files in it.
+        mode: libc::S_IFDIR | 0o755 | u32::from(mode) & 0o022,
         user,
         group,
         now_ns: mem::now_ns(),
@@ -86,9 +87,17 @@ pub(super) fn make(
     let made = Region::create(region, options, &root);
     drop(progress);
     let made = made.map_err(|error| region_error(region, &error))?;
-    let permissions = std::fs::Permissions::from_mode(mode.into());
-    std::fs::set_permissions(region, permissions)
-        .map_err(|error| CliError::io(region.display(), &error))?;
+    let mode = u32::from(mode);
+    let mut stubs = region.as_os_str().to_owned();
+    stubs.push(".stubs");
+    // Whoever may read the region may enter the folder of its stubs, and whoever may write to it makes some.
+    for (path, bits) in [
+        (region, mode),
+        (Path::new(&stubs), mode | (mode & 0o444) >> 2),
+    ] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(bits))
+            .map_err(|error| CliError::io(path.display(), &error))?;
+    }
     drop(interruption);
     Ok((made, ground))
 }

@@ -337,7 +337,7 @@ pub(super) fn stat_region(
         out.line(format_args!(
             "memory        {}, {}",
             bytes_text(layout.capacity_bytes),
-            ground.meaning()
+            ground.short()
         ))?;
         out.line(format_args!("for files     {}", bytes_text(data_bytes)))?;
         out.line(format_args!("used          {}", bytes_text(used_bytes)))?;

@@ -36,7 +36,7 @@ pub(super) fn mount(
     let attachment = Attachment::open(region, shown_at.as_os_str().as_bytes(), !is_read_only)
         .map_err(|error| region_error(region, &error))?;
     let (files, free_bytes) = (
-        attachment.region().inodes(),
+        attachment.region().inodes().saturating_sub(1),
         attachment.region().free_bytes(),
     );
     raise_limit_of_descriptors();
@@ -111,12 +111,7 @@ pub(super) fn mount(
 
 fn tell_leftovers(region: &Path, found: Swept) {
     let region = region.display();
-    if found.lanes > 0 {
-        eprintln!(
-            "keel: {region}: {} writer(s) had died; what they were doing is finished or undone",
-            found.lanes
-        );
-    }
+    // Places of writers are left by every program that ends, and are nothing to worry about.
     if found.files > 0 {
         eprintln!(
             "keel: {region}: {} deleted file(s) given back that dead programs had open",
