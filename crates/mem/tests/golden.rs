@@ -277,11 +277,11 @@ fn a_checkpoint_of_this_format_is_the_same_byte_for_byte_and_can_be_restored() {
     for extent in 0..18_u64 {
         // One byte in each extent: so many of them that they are in a list of their own.
         writer
-            .write(many.inode, many.generation, extent << 16, &[1], FILE.now_ns)
+            .write(many.inode, many.generation, extent << 14, &[1], FILE.now_ns)
             .unwrap();
     }
     writer
-        .set_size(many.inode, many.generation, 17 << 16 | 1, FILE.now_ns)
+        .set_size(many.inode, many.generation, 17 << 14 | 1, FILE.now_ns)
         .unwrap();
     for (now_ns, name) in [(1, &b"first"[..]), (2, b"second")] {
         let made = writer.create(ROOT_INODE, name, &FILE).unwrap();

@@ -72,7 +72,7 @@ pub(crate) enum MemCommand {
         keel mem checkpoint /dev/hugepages/plant plant.img\n\n\
         Only what has changed since the last one is written. A power cut at any moment leaves the new checkpoint or\n\
         the one before. Programs go on meanwhile: names are those of one moment, and so is each file of up to 1 MiB;\n\
-        a larger one that is written meanwhile is so in pieces of 64 KiB.")]
+        a larger one that is written meanwhile is so in pieces of 16 KiB.")]
     Checkpoint {
         /// File of the region
         region: PathBuf,

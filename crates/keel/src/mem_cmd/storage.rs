@@ -107,6 +107,10 @@ impl<D: BlockDevice> Storage for FlashStorage<D> {
 }
 
 #[cfg(test)]
+#[path = "storage_cuts.rs"]
+mod cuts;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use base::sim::{Keep, SimDevice};

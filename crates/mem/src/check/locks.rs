@@ -18,10 +18,13 @@ pub(super) fn settle(region: &Region, mends: bool, report: &mut CheckReport) -> 
         let owner = region.lane_word(lane, word::OWNER);
         let at = region.layout.lane(lane.0);
         if owner == 0 {
-            let is_idle = region.lane_word(lane, word::STATE) == doing::NOTHING
-                && region.lane_word(lane, word::FREES) == 0;
             // It may be taken this moment.
-            if !is_idle && region.lane_word(lane, word::OWNER) == 0 {
+            let is_left_in_use = || {
+                region.lane_word(lane, word::OWNER) == 0
+                    && (region.lane_word(lane, word::STATE) != doing::NOTHING
+                        || region.lane_word(lane, word::FREES) != 0)
+            };
+            if is_so_for_long(is_left_in_use) {
                 report.find(Kind::Lane, at, "a lane that nobody has is in use");
                 if mends {
                     reset(region, lane);

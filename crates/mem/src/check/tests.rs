@@ -477,6 +477,32 @@ fn calls_of_any_kind_leave_a_region_sound() {
 }
 
 #[test]
+fn a_region_in_use_is_sound_at_every_moment() {
+    let scratch = Scratch::new();
+    let region = scratch.region();
+    fill(&region);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..2)
+            .map(|seed| {
+                let region = &region;
+                scope.spawn(move || {
+                    let mut random = Random::new(seed);
+                    for _ in 0..60 {
+                        use_all(region, &mut random).unwrap();
+                    }
+                })
+            })
+            .collect();
+        let mut checks = 0;
+        while checks < 20 || writers.iter().any(|writer| !writer.is_finished()) {
+            checks += 1;
+            let found = check(&region, false).unwrap();
+            assert!(found.is_clean(), "{:?}", found.findings);
+        }
+    });
+}
+
+#[test]
 fn pages_are_counted_in_the_kernels_books_too() {
     let scratch = Scratch::new();
     let region = scratch.region();

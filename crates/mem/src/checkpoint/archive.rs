@@ -12,10 +12,24 @@ use super::{CheckpointError, Result};
 
 const SUFFIX: &str = ".checkpoint";
 
+/// What is read at once: pieces of a file lie side by side mostly, and finding a place costs as much as reading it.
+const WINDOW_BYTES: usize = 1 << 20;
+
 /// The generations of one name in a storage.
 pub(super) struct Archive<'s, S> {
     pub(super) storage: &'s mut S,
     name: &'s str,
+    window: Window,
+}
+
+/// Bytes of a generation's file that were read already.
+#[derive(Default)]
+struct Window {
+    generation: u64,
+    /// Bytes of that file.
+    length: u64,
+    from: u64,
+    bytes: Vec<u8>,
 }
 
 /// What a generation says is there.
@@ -65,7 +79,11 @@ impl<'s, S: Storage> Archive<'s, S> {
         if !(1..=40).contains(&name.len()) || !name.bytes().all(is_plain) {
             return Err(CheckpointError::Name);
         }
-        Ok(Self { storage, name })
+        Ok(Self {
+            storage,
+            name,
+            window: Window::default(),
+        })
     }
 
     pub(super) fn file_of(&self, generation: u64) -> String {
@@ -151,9 +169,61 @@ impl<'s, S: Storage> Archive<'s, S> {
     pub(super) fn read_piece(&mut self, key: u64, locator: &Locator, into: &mut Vec<u8>) -> bool {
         into.clear();
         into.resize(locator.identity.bytes as usize, 0);
-        let file = self.file_of(locator.generation);
-        let read = self.storage.read(&file, locator.offset, into);
-        read.is_ok() && Identity::of(key, into) == locator.identity
+        if !self.read_from_window(locator, into) {
+            let file = self.file_of(locator.generation);
+            if self.storage.read(&file, locator.offset, into).is_err() {
+                return false;
+            }
+        }
+        Identity::of(key, into) == locator.identity
+    }
+
+    /// Reads what lies in the window, after moving it there; false when something near by is damaged.
+    fn read_from_window(&mut self, locator: &Locator, into: &mut [u8]) -> bool {
+        let wanted = into.len() as u64;
+        let Some(end) = locator.offset.checked_add(wanted) else {
+            return false;
+        };
+        let window = &self.window;
+        let is_inside = window.generation == locator.generation
+            && window.from <= locator.offset
+            && end <= window.from + window.bytes.len() as u64;
+        if !is_inside && !self.move_window(locator.generation, locator.offset, end) {
+            return false;
+        }
+        let from = (locator.offset - self.window.from) as usize;
+        into.copy_from_slice(&self.window.bytes[from..from + into.len()]);
+        true
+    }
+
+    fn move_window(&mut self, generation: u64, from: u64, end: u64) -> bool {
+        if self.window.generation != generation {
+            let length = self
+                .files()
+                .ok()
+                .and_then(|files| files.get(&generation).copied());
+            self.window = Window {
+                generation,
+                length: length.unwrap_or(0),
+                ..Window::default()
+            };
+        }
+        let length = self.window.length;
+        if end > length {
+            return false;
+        }
+        let bytes = (end - from).max((WINDOW_BYTES as u64).min(length - from));
+        let mut read = std::mem::take(&mut self.window.bytes);
+        read.clear();
+        read.resize(bytes as usize, 0);
+        let file = self.file_of(generation);
+        let is_read = self.storage.read(&file, from, &mut read).is_ok();
+        if !is_read {
+            read.clear();
+        }
+        self.window.bytes = read;
+        self.window.from = from;
+        is_read
     }
 }
 

@@ -10,7 +10,7 @@ use crate::layout::NAME_BYTES_MAX;
 pub const FORMAT_VERSION: u32 = 1;
 
 /// Bytes that a checkpoint compares and writes as one.
-pub(super) const EXTENT_BYTES: u64 = 64 << 10;
+pub(super) const EXTENT_BYTES: u64 = 16 << 10;
 /// Bytes at the beginning of each file.
 pub(super) const HEADER_BYTES: usize = 64;
 /// Bytes at its end.
