@@ -157,6 +157,105 @@ pub(crate) fn copy_range(
     }
 }
 
+/// What a pipe takes and gives at once.
+const PIPE_BYTES: usize = 64 << 10;
+
+fn is_pipe(fd: c_int) -> bool {
+    let mut found: libc::stat64 = crate::foreign::zeroed();
+    let arguments = [fd as usize, &raw mut found as usize, 0, 0, 0, 0];
+    // SAFETY: a structure that lives as long as the call.
+    unsafe { raw::checked(libc::SYS_fstat, arguments) }.is_ok()
+        && found.st_mode & libc::S_IFMT == libc::S_IFIFO
+}
+
+/// Bytes that may be moved at once: few where the call must not wait, and none where it would have to.
+fn part_for(pipe: c_int, events: i16, count: usize, flags: c_uint) -> Result<usize, c_int> {
+    if flags & libc::SPLICE_F_NONBLOCK == 0 {
+        return Ok(count.min(PIPE_BYTES));
+    }
+    let mut polled = libc::pollfd {
+        fd: pipe,
+        events,
+        revents: 0,
+    };
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let arguments = [
+        &raw mut polled as usize,
+        1,
+        &raw const time as usize,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: structures that live as long as the call.
+    unsafe { raw::checked(libc::SYS_ppoll, arguments) }?;
+    if polled.revents == 0 {
+        Err(libc::EAGAIN)
+    } else {
+        Ok(count.min(libc::PIPE_BUF))
+    }
+}
+
+fn into_pipe(
+    from: c_int,
+    from_offset: *mut i64,
+    to: c_int,
+    to_offset: *mut i64,
+    count: usize,
+    flags: c_uint,
+) -> isize {
+    if !to_offset.is_null() {
+        return fail(libc::ESPIPE);
+    }
+    let moved = start(from, from_offset).and_then(|started| {
+        let part = part_for(to, libc::POLLOUT, count, flags)?;
+        let done = copy(from, started, part, |part, bytes| write(to, part, bytes))?;
+        end(from, from_offset, started + done as i64);
+        Ok(done)
+    });
+    moved.map_or_else(fail, |done| done as isize)
+}
+
+fn out_of_pipe(
+    from: c_int,
+    from_offset: *mut i64,
+    to: c_int,
+    to_offset: *mut i64,
+    count: usize,
+    flags: c_uint,
+) -> isize {
+    if !from_offset.is_null() {
+        return fail(libc::ESPIPE);
+    }
+    // What has been taken out of a pipe cannot be put back, so the file is looked at first.
+    let may_write = ours(to).is_some_and(|(context, opened)| {
+        opened.flags & libc::O_ACCMODE != libc::O_RDONLY
+            && context.attachment.flags(&opened) & libc::O_APPEND == 0
+    });
+    let moved = start(to, to_offset).and_then(|started| {
+        if !may_write {
+            return Err(libc::EBADF);
+        }
+        let part = part_for(from, libc::POLLIN, count, flags)?;
+        let Some(room) = Room::new(part) else {
+            return Err(libc::ENOMEM);
+        };
+        let arguments = [from as usize, room.address as usize, part, 0, 0, 0];
+        // SAFETY: room for as many bytes as are asked for.
+        let read = unsafe { raw::checked(libc::SYS_read, arguments) }?;
+        let written = pwrite(to, room.address, read, started);
+        if written < 0 {
+            return Err(crate::foreign::errno());
+        }
+        end(to, to_offset, started + written as i64);
+        Ok(written as usize)
+    });
+    moved.map_or_else(fail, |done| done as isize)
+}
+
 serve! {
     fn sendfile [sendfile64](to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize {
         if ours(to).is_none() && ours(from).is_none() {
@@ -182,9 +281,11 @@ serve! {
         from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: usize,
         flags: c_uint
     ) -> isize {
-        if ours(to).is_some() || ours(from).is_some() {
-            return fail(libc::EINVAL);
+        match (ours(from).is_some(), ours(to).is_some()) {
+            (false, false) => splice::pass(from, from_offset, to, to_offset, count, flags),
+            (true, false) if is_pipe(to) => into_pipe(from, from_offset, to, to_offset, count, flags),
+            (false, true) if is_pipe(from) => out_of_pipe(from, from_offset, to, to_offset, count, flags),
+            _ => fail(libc::EINVAL),
         }
-        splice::pass(from, from_offset, to, to_offset, count, flags)
     }
 }

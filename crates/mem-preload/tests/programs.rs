@@ -174,6 +174,37 @@ END
 }
 
 #[test]
+fn bytes_between_files_and_pipes() {
+    let script = r#"
+python3 - <<'END'
+import os, sys
+if sys.version_info < (3, 10): sys.exit("skipped: os.splice is newer than this Python")
+open("from", "wb").write(bytes(range(256)) * 1000)
+source, target = os.open("from", os.O_RDONLY), os.open("to", os.O_CREAT | os.O_RDWR, 0o644)
+for flags in [0, os.SPLICE_F_NONBLOCK]:
+    reading, writing = os.pipe()
+    moved = os.splice(source, writing, 3000, flags=flags); print(moved, os.lseek(source, 0, os.SEEK_CUR))
+    print(os.splice(source, writing, 500, offset_src=7), os.lseek(source, 0, os.SEEK_CUR))
+    print(os.splice(reading, target, 3000, flags=flags), os.lseek(target, 0, os.SEEK_CUR))
+    print(os.splice(reading, target, 500, offset_dst=10), os.lseek(target, 0, os.SEEK_CUR))
+    print(os.pread(target, 9000, 0)[:600], os.stat("to").st_size)
+    for call in [
+        lambda: os.splice(source, target, 10),
+        lambda: os.splice(source, writing, 10, offset_dst=3),
+        lambda: os.splice(reading, source, 10),
+        lambda: os.splice(reading, target, 10, offset_src=3),
+        lambda: os.splice(reading, target, 10, flags=os.SPLICE_F_NONBLOCK),
+        lambda: os.splice(target, writing, 10, offset_src=1 << 40),
+    ]:
+        try: print(call())
+        except OSError as error: print(error.errno)
+    os.close(writing); print(os.splice(reading, target, 10)); os.close(reading)
+END
+"#;
+    compare(&["python3"], script);
+}
+
+#[test]
 fn perl() {
     compare(
         &["perl"],

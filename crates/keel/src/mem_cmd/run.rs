@@ -83,6 +83,7 @@ pub(super) fn run(arguments: &MemRunArgs) -> Result<u8, CliError> {
         .env("KEEL_MEM_AT", OsStr::from_bytes(attachment.at()))
         .env("KEEL_MEM_MODE", arguments.mode.text())
         .env("KEEL_MEM_HANDSHAKE", greeting.descriptor().to_string());
+    signals.stay_here(&mut command);
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => return not_started(name, &attachment, &error),
@@ -417,10 +418,14 @@ impl<'a> Greeting<'a> {
 }
 
 /// The signals of this process, taken one by one instead of interrupting it.
-struct Signals(libc::sigset_t);
+struct Signals {
+    waited_for: libc::sigset_t,
+    /// Those that were blocked before: whoever started this process wanted it so.
+    blocked_before: libc::sigset_t,
+}
 
 impl Signals {
-    /// From now on they wait. Programs started from here begin without that: the standard library sees to it.
+    /// From now on they wait.
     fn block() -> Self {
         // SAFETY: all zero is a valid set, and all calls get sets that live until they return.
         unsafe {
@@ -430,9 +435,32 @@ impl Signals {
             for signal in PASSED_ON {
                 libc::sigaddset(&raw mut set, signal);
             }
-            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-            Self(set)
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
+            Self {
+                waited_for: set,
+                blocked_before: before,
+            }
         }
+    }
+
+    /// The program begins with the signals that this process had blocked at its start.
+    fn stay_here(&self, command: &mut Command) {
+        use std::os::unix::process::CommandExt;
+        let before = self.blocked_before;
+        // SAFETY: what runs in the child is one call that is allowed after fork, with a set that was copied.
+        unsafe {
+            command.pre_exec(move || {
+                match libc::pthread_sigmask(
+                    libc::SIG_SETMASK,
+                    &raw const before,
+                    std::ptr::null_mut(),
+                ) {
+                    0 => Ok(()),
+                    errno => Err(std::io::Error::from_raw_os_error(errno)),
+                }
+            })
+        };
     }
 
     /// Waits so long for a signal that somebody has sent to this process.
@@ -444,8 +472,9 @@ impl Signals {
         // SAFETY: all zero is a valid value of this plain structure.
         let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
         // SAFETY: a set, room for what is found, and a time, which all live as long as the call.
-        let signal =
-            unsafe { libc::sigtimedwait(&raw const self.0, &raw mut found, &raw const time) };
+        let signal = unsafe {
+            libc::sigtimedwait(&raw const self.waited_for, &raw mut found, &raw const time)
+        };
         // What the kernel sends, the terminal's interrupt for one, it has sent to the program as well.
         let is_sent = found.si_code <= 0;
         (signal > 0 && signal != libc::SIGCHLD && is_sent).then_some(signal)
