@@ -239,6 +239,20 @@ fn what_the_library_is_told_and_where_it_is_looked_for() {
         has(&format!("LD_PRELOAD={}:libc.so.6", library.display())),
         "{out}"
     );
+    // Signals that this command waits for are not blocked in the program.
+    let blocked = ["grep", "SigBlk", "/proc/self/status"];
+    let output = running(
+        &library,
+        &region,
+        &["--", blocked[0], blocked[1], blocked[2]],
+    )
+    .output()
+    .unwrap();
+    let direct = Command::new(blocked[0])
+        .args(&blocked[1..])
+        .output()
+        .unwrap();
+    assert_eq!(text(&output), text(&direct));
     let output = running(Path::new("/no/library.so"), &region, &["--", "true"])
         .output()
         .unwrap();
