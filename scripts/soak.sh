@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Long runs that the test command has no time for, from random seeds. Of SOAK_SECONDS (default 3600) the crash suite of
 # the store (power cuts in every kind of call, many lives of one store) gets half, killed demonstrations a quarter and
-# the fuzz targets, where cargo-fuzz is installed, a quarter. The first failure ends the run; its seed, or the file
+# the fuzz targets, where cargo-fuzz is installed, a quarter; programs on a region of memory take what they need, about
+# ten minutes. The first failure ends the run; its seed, or the file
 # that reproduces it, stands above the last line.
 set -euo pipefail
 exec </dev/null
@@ -36,6 +37,9 @@ while [ "$SECONDS" -lt "$until_second" ]; do
     "${CARGO_TARGET_DIR:-target}/release/keel" demo --headless --kill ||
         { printf 'soak: FAILED in run %d of keel demo --kill; its seed stands above\n' "$runs"; exit 1; }
 done
+
+printf 'soak: larger programs on a region of memory\n'
+scripts/mem-programs.sh || { printf 'soak: FAILED in the programs on a region\n'; exit 1; }
 
 # The parser of the store's images gets half of the fuzzing; what is found on the way stays in fuzz/target/found.
 fuzzed=0
