@@ -337,7 +337,11 @@ static void transfers(void) {
     printf("%.6s\n", one);
     int pipes[2];
     if (pipe(pipes) < 0) return;
-    say("splice", splice(from, &(off_t){0}, pipes[1], NULL, 4, 0) != 4 && errno != EINVAL);
+    say("splice", splice(from, &(off_t){2}, pipes[1], NULL, 4, 0));
+    say("splice", splice(pipes[0], NULL, to, &(off_t){1}, 100, 0));
+    say("splice", splice(from, NULL, to, NULL, 4, 0));
+    say("pread", pread(to, one, 6, 0));
+    printf("%.6s\n", one);
     say("tee", tee(from, pipes[1], 4, 0));
     int bad = open("/keel-nothing", O_RDONLY);
     say("bad", copy_file_range(bad, NULL, to, NULL, 1, 0));
