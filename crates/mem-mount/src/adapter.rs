@@ -83,7 +83,7 @@ impl Filesystem for Adapter {
             config.set_max_write(nearest).ok();
         }
         for wanted in [
-            // Without it a file that is open cannot be mapped for others to see.
+            // Without it, before Linux 6.6, memory maps of files are private.
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
             InitFlags::FUSE_PARALLEL_DIROPS,
         ] {

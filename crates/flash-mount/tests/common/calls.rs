@@ -220,6 +220,27 @@ pub struct Map {
 }
 
 impl Map {
+    /// Whether a file can be mapped for others to see, which FUSE does not always allow.
+    pub fn is_possible(file: &File) -> bool {
+        // SAFETY: a new mapping of an open file at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                1,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return false;
+        }
+        // SAFETY: exactly the mapping, whose address nobody else has.
+        unsafe { libc::munmap(start, 1) };
+        true
+    }
+
     pub fn new(file: &File, length: usize, is_writable: bool) -> Self {
         let protection = libc::PROT_READ | if is_writable { libc::PROT_WRITE } else { 0 };
         // SAFETY: a new mapping of an open file at an address of the kernel's choice.

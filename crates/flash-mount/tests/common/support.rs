@@ -1,7 +1,7 @@
 //! A mounted store on a simulated device.
 
 // Two tests use this, each in its own way.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -82,6 +82,11 @@ fn database() {
     }
     let mount = Mount::new();
     for mode in ["delete", "wal"] {
+        // The log's index is a memory map that programs share.
+        let file = std::fs::File::open(mount.put("mapped", b"x")).unwrap();
+        if mode == "wal" && !crate::data::can_map(&file) {
+            continue;
+        }
         let script = format!(
             "sqlite3 {mode}.db 'pragma journal_mode={mode}; create table t(a);'
             for n in 1 2 3 4; do sqlite3 -cmd '.timeout 30000' {mode}.db 'insert into t select value from \
