@@ -29,6 +29,13 @@ if ! cargo test --release --locked --quiet -p flash --test soak -- --nocapture; 
     exit 1
 fi
 
+# Some 50 ms each: a twentieth of the time, beside it.
+printf 'soak: %d regions that something has written over\n' "$seconds"
+if ! KEEL_MEM_SEEDS=$seconds cargo test --release --locked --quiet -p mem --lib -- whatever_a_region_says; then
+    printf 'soak: FAILED in the regions written over; the seeds stand above\n'
+    exit 1
+fi
+
 runs=0
 until_second=$((SECONDS + seconds / 4))
 while [ "$SECONDS" -lt "$until_second" ]; do
@@ -44,8 +51,9 @@ scripts/mem-programs.sh || { printf 'soak: FAILED in the programs on a region\n'
 # The parser of the store's images gets half of the fuzzing; what is found on the way stays in fuzz/target/found.
 fuzzed=0
 if cargo +nightly fuzz --version >/dev/null 2>&1; then
-    for target in flash_image flash_raw line_protocol mqtt_payload mqtt_packet configuration; do
-        share=$((seconds / 40))
+    for target in flash_image flash_raw mem_region mem_checkpoint line_protocol mqtt_payload mqtt_packet \
+        configuration; do
+        share=$((seconds / 56))
         if [ "$target" = flash_image ]; then share=$((seconds / 8)); fi
         printf 'soak: fuzzing %s, %d s\n' "$target" "$share"
         mkdir -p "fuzz/target/found/$target"

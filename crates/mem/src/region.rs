@@ -13,9 +13,9 @@ use crate::layout::{Layout, PAGE_BYTES, RegionOptions, state};
 use crate::memory::{Memory, take_pages};
 use crate::stub::{StubName, Stubs};
 
-/// Version of the layout and of the protocols between processes. 0 is provisional: it may change without a way to
-/// keep what a region holds.
-pub const FORMAT_VERSION: u32 = 0;
+/// Version of the layout and of the protocols between processes; SPEC.md says every byte. A region of another version
+/// is refused: what it holds goes into a new one by a checkpoint, which does not depend on it.
+pub const FORMAT_VERSION: u32 = 1;
 
 const MAGIC: &[u8; 8] = b"KEELMEM\0";
 

@@ -202,7 +202,7 @@ fn a_region_of_this_format_is_the_same_word_for_word_and_can_be_read() {
         .collect();
     assert!(
         differing.is_empty(),
-        "words differ at {differing:?}: that is another version, or, while it is 0, GOLDEN_UPDATE=1 makes it anew"
+        "words differ at {differing:?}: that is another version, for which GOLDEN_UPDATE=1 makes the file"
     );
     // Into another region of the same shape, whose memory is where the old one's was.
     drop(region);

@@ -84,6 +84,16 @@ pub struct SaveReport {
     pub gave_up_older: bool,
 }
 
+impl Region {
+    /// Generation of the newest checkpoint of this region, or of the one that it was restored from, and when that was
+    /// begun, in nanoseconds since 1970: what was written later would go with the power.
+    #[must_use]
+    pub fn newest_checkpoint(&self) -> Option<(u64, u64)> {
+        let generation = self.memory.load(state::CHECKPOINT_GENERATION);
+        (generation != 0).then(|| (generation, self.memory.load(state::CHECKPOINT_NS)))
+    }
+}
+
 /// Writes a new generation with what has changed since the newest one in the storage.
 ///
 /// # Errors

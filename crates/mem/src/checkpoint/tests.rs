@@ -159,7 +159,9 @@ fn a_region_comes_back_with_names_links_holes_and_times() {
     }
     let before = tree(&region, &writer);
     let mut storage = MemoryStorage::default();
+    assert_eq!(region.newest_checkpoint(), None);
     let report = save_now(&writer, &mut storage);
+    assert_eq!(region.newest_checkpoint(), Some((1, options().now_ns)));
     assert_eq!((report.files, report.directories), (304, 3));
     assert_eq!((report.missed_count, report.rounds), (0, 1));
     // Holes are not there either.
