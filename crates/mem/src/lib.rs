@@ -22,6 +22,8 @@ pub mod check;
 pub mod checkpoint;
 mod error;
 mod inode;
+#[cfg(test)]
+mod interleaving;
 mod lane;
 mod layout;
 mod lend;

@@ -155,6 +155,8 @@ impl Memory {
 
     #[inline]
     pub(crate) fn load(&self, at: u64) -> u64 {
+        #[cfg(test)]
+        crate::interleaving::others_may_go_first();
         self.word(at).load(Ordering::Acquire)
     }
 
@@ -186,6 +188,11 @@ impl Memory {
 
     /// Sleeps while the low half of the word at `at` is `value`, but no longer than `time`; maybe less.
     pub(crate) fn sleep_while(&self, at: u64, value: u32, time: Duration) {
+        #[cfg(test)]
+        if crate::interleaving::others_may_go_first() {
+            // There the time is over whenever it is this one's turn.
+            return;
+        }
         let timeout = libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos().into(),
@@ -365,11 +372,12 @@ impl Memory {
         }
     }
 
-    /// In tests: the writer dies before its next store once as many as wanted are done.
+    /// In tests: the writer dies before its next store once as many as wanted are done, and others may go first.
     #[cfg(test)]
     fn may_die_here(&self) {
+        crate::interleaving::others_may_go_first();
         match self.stores_left.load(Ordering::Relaxed) {
-            0 => std::panic::panic_any(Killed),
+            0 => std::panic::resume_unwind(Box::new(Killed)),
             u64::MAX => {}
             left => self.stores_left.store(left - 1, Ordering::Relaxed),
         }

@@ -247,6 +247,12 @@ impl Region {
         Owner::from_word(self.owner.load(Ordering::Relaxed))
     }
 
+    /// In tests: this region's process is another one.
+    #[cfg(test)]
+    pub(crate) fn set_owner(&self, owner: Owner) {
+        self.owner.store(owner.as_word(), Ordering::Relaxed);
+    }
+
     /// After fork this process is another one.
     ///
     /// # Errors

@@ -445,7 +445,6 @@ fn prepare(writer: &Writer<'_>) {
 
 #[test]
 fn a_killed_write_is_done_or_not_done() {
-    let _quiet = Quiet::new();
     die_everywhere("append", &prepare, &|writer| {
         write(writer, b"one", 3000, &[9; 500])
     });
@@ -462,7 +461,6 @@ fn a_killed_write_is_done_or_not_done() {
 
 #[test]
 fn a_killed_overwrite_is_done_or_not_done_however_it_is_logged() {
-    let _quiet = Quiet::new();
     for logging in [
         Logging::BySize,
         Logging::Redo,
@@ -492,7 +490,6 @@ fn a_killed_overwrite_is_done_or_not_done_however_it_is_logged() {
 
 #[test]
 fn a_killed_change_of_names_or_size_is_done_or_not_done() {
-    let _quiet = Quiet::new();
     die_everywhere("create", &prepare, &|writer| {
         writer
             .create(ROOT_INODE, &[b'x'; 100], &FILE)
@@ -513,21 +510,6 @@ fn a_killed_change_of_names_or_size_is_done_or_not_done() {
             .set_size(found.inode, found.generation, 10, 3)
             .unwrap();
     });
-}
-
-/// Keeps the deaths of this thread out of the tests' output.
-struct Quiet;
-
-impl Quiet {
-    fn new() -> Self {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            if !info.payload().is::<Killed>() {
-                before(info);
-            }
-        }));
-        Self
-    }
 }
 
 #[test]

@@ -1,0 +1,222 @@
+//! The lock protocol in drawn orders: each access of memory is a point at which another process may go on instead, and
+//! each store one at which a process may die. It is the code itself that runs, on a real region; what is drawn is who
+//! goes next. The orders are those of one memory that all see alike: what processors make of them is no part of it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use shuttle::rand::{Rng, thread_rng};
+
+use crate::inode::attribute;
+use crate::lane::{Owner, word};
+use crate::layout::state;
+use crate::memory::Killed;
+use crate::{Attributes, Logging, NewInode, ROOT_INODE, Region, RegionOptions};
+
+thread_local! {
+    // All processes of a run take turns on one thread.
+    static RUNS: Cell<bool> = const { Cell::new(false) };
+    static ALIVE: RefCell<BTreeSet<u64>> = const { RefCell::new(BTreeSet::new()) };
+    static HOLDER: Cell<u64> = const { Cell::new(0) };
+    static TAKEN_OVER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Lets another process of the run go on, maybe; `false` when there is no run.
+pub(crate) fn others_may_go_first() -> bool {
+    let runs = RUNS.get();
+    if runs {
+        shuttle::thread::yield_now();
+    }
+    runs
+}
+
+/// Whether a process of the run lives; `None` when there is no run.
+pub(crate) fn is_alive(owner: Owner) -> Option<bool> {
+    RUNS.get()
+        .then(|| ALIVE.with_borrow(|alive| alive.contains(&owner.as_word())))
+}
+
+const FILE: NewInode = NewInode {
+    mode: libc::S_IFREG | 0o600,
+    user: 0,
+    group: 0,
+    now_ns: 1,
+};
+
+/// Processes of a run; the last does not die.
+const PROCESSES: usize = 3;
+
+/// A region as several processes have it.
+struct Scratch {
+    path: PathBuf,
+    regions: Vec<Region>,
+    file: Attributes,
+}
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let name = format!("keel-mem-interleaving-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let options = RegionOptions {
+            capacity_bytes: 16 << 20,
+            files_max: Some(100),
+            lanes: 8,
+        };
+        let directory = NewInode {
+            mode: libc::S_IFDIR | 0o700,
+            ..FILE
+        };
+        let first = Region::create(&path, &options, &directory).unwrap();
+        let writer = first.writer().unwrap();
+        let file = writer.create(ROOT_INODE, b"file", &FILE).unwrap();
+        writer
+            .write(file.inode, file.generation, 0, &[0; 40], 1)
+            .unwrap();
+        drop(writer);
+        let regions = (0..PROCESSES)
+            .map(|_| Region::open(&path, true).unwrap())
+            .collect();
+        Self {
+            path,
+            regions,
+            file,
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.path.with_extension("stubs"));
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Lets the processes do `work` in drawn orders, and all but the last die at drawn stores; then the last one looks.
+fn run(name: &str, runs: usize, work: fn(&Scratch, usize), look: fn(&Scratch)) {
+    let scratch = Arc::new(Scratch::new(name));
+    let kept = scratch.clone();
+    shuttle::check_random(
+        move || {
+            RUNS.set(true);
+            HOLDER.set(0);
+            let processes: Vec<_> = (0..PROCESSES)
+                .map(|process| {
+                    let scratch = scratch.clone();
+                    let owner: u64 = thread_rng().r#gen::<u64>() | 1;
+                    let region = &scratch.regions[process];
+                    region.set_owner(Owner::from_word(owner));
+                    ALIVE.with_borrow_mut(|alive| alive.insert(owner));
+                    let dies = process + 1 < PROCESSES && thread_rng().gen_range(0..3) > 0;
+                    let stores = if dies {
+                        thread_rng().gen_range(0..80)
+                    } else {
+                        u64::MAX
+                    };
+                    let left = &region.memory.stores_left;
+                    left.store(stores, std::sync::atomic::Ordering::Relaxed);
+                    shuttle::thread::spawn(move || {
+                        let done = catch_unwind(AssertUnwindSafe(|| work(&scratch, process)));
+                        ALIVE.with_borrow_mut(|alive| alive.remove(&owner));
+                        if let Err(reason) = done
+                            && !reason.is::<Killed>()
+                        {
+                            resume_unwind(reason);
+                        }
+                    })
+                })
+                .collect();
+            for process in processes {
+                process.join().unwrap();
+            }
+            let owner = 3;
+            let last = scratch.regions.last().unwrap();
+            last.set_owner(Owner::from_word(owner));
+            ALIVE.with_borrow_mut(|alive| alive.insert(owner));
+            look(&scratch);
+            // Nobody holds anything, and the lanes of the dead are free when they are wanted.
+            for lock in [
+                state::LOCK,
+                last.layout.inode(scratch.file.inode) + attribute::LOCK,
+            ] {
+                assert_eq!(last.memory.load(lock), 0, "a lock is left");
+            }
+            ALIVE.with_borrow_mut(BTreeSet::clear);
+            RUNS.set(false);
+        },
+        runs,
+    );
+    drop(kept);
+}
+
+/// All lanes of the dead are settled.
+fn settle_all(region: &Region) {
+    let writers: Vec<_> = (0..region.layout.lane_count)
+        .map(|_| region.writer().unwrap())
+        .collect();
+    drop(writers);
+}
+
+#[test]
+fn two_never_hold_a_lock_and_the_dead_do_not_keep_it() {
+    let work = |scratch: &Scratch, process: usize| {
+        let region = &scratch.regions[process];
+        let writer = region.writer().unwrap();
+        let me = region.owner().as_word();
+        for _ in 0..2 {
+            let file = scratch.file;
+            let at = writer.lock_inode(file.inode, file.generation).unwrap();
+            let before = HOLDER.replace(me);
+            let is_dead = !ALIVE.with_borrow(|alive| alive.contains(&before));
+            assert!(before == 0 || is_dead, "two hold the lock");
+            TAKEN_OVER.set(TAKEN_OVER.get() + u64::from(before != 0));
+            // Where it may die.
+            for _ in 0..4 {
+                region.set_lane_word(writer.lane, word::LAST_END, 0);
+            }
+            assert_eq!(HOLDER.get(), me, "somebody took the lock from the living");
+            HOLDER.set(0);
+            writer.unlock_inode(at);
+        }
+    };
+    TAKEN_OVER.set(0);
+    run("locks", 20_000, work, |scratch| {
+        settle_all(scratch.regions.last().unwrap());
+    });
+    assert!(TAKEN_OVER.get() > 1000, "hardly anybody died with the lock");
+}
+
+#[test]
+fn writes_of_the_dying_are_whole_in_every_drawn_order() {
+    let work = |scratch: &Scratch, process: usize| {
+        let region = &scratch.regions[process];
+        let (inode, generation) = (scratch.file.inode, scratch.file.generation);
+        let writer = region.writer().unwrap();
+        region.set_logging([Logging::Redo, Logging::Undo, Logging::CopyOnWrite][process]);
+        for step in 1..3u8 {
+            let data = [process as u8 * 10 + step; 40];
+            writer.write(inode, generation, 0, &data, 1).unwrap();
+            let mut read = [0; 40];
+            assert_eq!(writer.read(inode, generation, 0, &mut read).unwrap(), 40);
+            assert!(
+                read.iter().all(|byte| *byte == read[0]),
+                "a torn read: {read:?}"
+            );
+        }
+    };
+    let look = |scratch: &Scratch| {
+        let region = scratch.regions.last().unwrap();
+        settle_all(region);
+        let mut read = [0; 40];
+        let count = region
+            .read(scratch.file.inode, scratch.file.generation, 0, &mut read)
+            .unwrap();
+        assert!(
+            count == 40 && read.iter().all(|byte| *byte == read[0]),
+            "{read:?}"
+        );
+    };
+    run("writes", 10_000, work, look);
+}
