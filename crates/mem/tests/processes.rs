@@ -400,7 +400,8 @@ fn whoever_is_killed_leaves_everything_whole() {
     drop(victims);
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     println!(
-        "{kills} kills in {:.1} s; {} calls, {} writes, {} blocks read, {} calls found it full; {} took more than 10 ms, the longest {} ms",
+        "{kills} kills in {:.1} s; {} calls, {} writes, {} blocks read, {} calls found it full; {} took more \
+         than 10 ms, the longest {} ms",
         start.elapsed().as_secs_f64(),
         count(&counts.calls),
         count(&counts.writes),
