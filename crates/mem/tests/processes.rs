@@ -393,6 +393,13 @@ fn whoever_is_killed_leaves_everything_whole() {
         if kills % 3 == 0 {
             verify_all(&writer, counts);
         }
+        // While the others go on.
+        let found = mem::check::check(&region, false).unwrap();
+        assert!(
+            found.is_clean(),
+            "after {kills} kills: {:?}",
+            found.findings
+        );
         let failures = counts.failures.load(Ordering::Relaxed);
         assert_eq!(failures, 0, "after {kills} kills, see above");
         *victim = again(KILLED_TEST, "victim", &path, random.below(u64::MAX));
@@ -417,6 +424,8 @@ fn whoever_is_killed_leaves_everything_whole() {
     drop(attachment);
     assert_eq!(region.lanes_taken(), 1);
     verify_all(&writer, counts);
+    let found = mem::check::check(&region, false).unwrap();
+    assert!(found.is_clean(), "{:?}", found.findings);
     for entry in writer.list(ROOT_INODE, 0, 1000).unwrap() {
         writer.remove(ROOT_INODE, &entry.name, 1).unwrap();
     }
