@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Larger programs, unmodified, on a region of memory and on a plain directory: each must do the same in both. The short list
-# is in the tests of crates/mem-preload; this is the long one, for `make soak` and for docs/mem-programs.md. A program
+# is in the tests of crates/mem-preload; this is the long one, for `make soak`. A program
 # that is not installed is skipped.
 #   scripts/mem-programs.sh [NAME…]    all, or these
 # The last line is the total.

@@ -2,8 +2,7 @@
 # Long runs that the test command has no time for, from random seeds. Of SOAK_SECONDS (default 3600) the crash suite of
 # the store (power cuts in every kind of call, many lives of one store) gets half, killed demonstrations a quarter and
 # the fuzz targets, where cargo-fuzz is installed, a quarter; programs on a region of memory take what they need, about
-# ten minutes. The first failure ends the run; its seed, or the file
-# that reproduces it, stands above the last line.
+# ten minutes. The first failure ends the run; its seed, or the file that reproduces it, stands above the last line.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
