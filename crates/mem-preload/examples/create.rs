@@ -11,10 +11,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         files_max: None,
         lanes: 64,
     };
+    // SAFETY: they only answer numbers.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     let root = mem::NewInode {
         mode: libc::S_IFDIR | 0o755,
-        user: 0,
-        group: 0,
+        user,
+        group,
         now_ns: mem::now_ns(),
     };
     mem::Region::create(Path::new(&path), &options, &root)?;
