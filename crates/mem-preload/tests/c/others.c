@@ -108,6 +108,37 @@ static void descriptors(void) {
     closefrom(3);
 }
 
+// What others hold open must stay as it is, however many files are opened and closed meanwhile.
+static void many(void) {
+    put("held", "0123456789");
+    put("other", "other bytes");
+    int first = open("held", O_RDONLY), copy = dup(first);
+    say("lseek", lseek(copy, 3, SEEK_SET));
+    close(first);
+    int pipes[2], inherited = open("held", O_RDONLY);
+    say("lseek", lseek(inherited, 5, SEEK_SET));
+    if (pipe(pipes) < 0) return;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        char byte, text[8] = "";
+        close(pipes[1]);
+        if (read(pipes[0], &byte, 1) < 0) _exit(1);
+        say("inherited", read(inherited, text, 4));
+        printf("%s\n", text);
+        fflush(stdout);
+        _exit(0);
+    }
+    close(inherited);
+    for (int i = 0; i < 20000; i++) close(open("other", O_RDONLY));
+    close(pipes[1]);
+    waitpid(child, NULL, 0);
+    char text[8] = "";
+    say("copy", read(copy, text, 4));
+    printf("%s\n", text);
+    closefrom(3);
+}
+
 static void streams(void) {
     FILE *f = fopen("s", "w+x");
     fprintf(f, "one\ntwo\nthree\n");
@@ -564,8 +595,8 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } parts[] = {
-        {"descriptors", descriptors}, {"streams", streams}, {"trees", trees},       {"mappings", mappings},
-        {"transfers", transfers},     {"locks", locks},     {"programs", programs}, {"threads", threads},
+        {"descriptors", descriptors}, {"many", many},   {"streams", streams},   {"trees", trees},     {"mappings", mappings},
+        {"transfers", transfers},     {"locks", locks}, {"programs", programs}, {"threads", threads},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (argc > 2 && strcmp(argv[2], parts[i].name)) continue;
