@@ -21,10 +21,6 @@ fn duplicated(from: c_int, to: c_int) {
     if to < 0 {
         return;
     }
-    // Whatever the other is, from now on it is not alone.
-    if context().is_some_and(|context| context.opened(from).is_some()) {
-        table::clear_exclusive(from);
-    }
     table::copy(from, to);
     if to <= 2 {
         crate::standard::changed(to);

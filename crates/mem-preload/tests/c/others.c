@@ -595,8 +595,9 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } parts[] = {
-        {"descriptors", descriptors}, {"many", many},   {"streams", streams},   {"trees", trees},     {"mappings", mappings},
-        {"transfers", transfers},     {"locks", locks}, {"programs", programs}, {"threads", threads},
+        {"descriptors", descriptors}, {"many", many},         {"streams", streams},
+        {"trees", trees},             {"mappings", mappings}, {"transfers", transfers},
+        {"locks", locks},             {"programs", programs}, {"threads", threads},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (argc > 2 && strcmp(argv[2], parts[i].name)) continue;
