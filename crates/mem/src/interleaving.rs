@@ -94,13 +94,30 @@ impl Drop for Scratch {
     }
 }
 
+/// While it lives, memory is accessed in turns.
+struct Run;
+
+impl Run {
+    fn begin() -> Self {
+        RUNS.set(true);
+        Self
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        RUNS.set(false);
+        ALIVE.with_borrow_mut(BTreeSet::clear);
+    }
+}
+
 /// Lets the processes do `work` in drawn orders, and all but the last die at drawn stores; then the last one looks.
 fn run(name: &str, runs: usize, work: fn(&Scratch, usize), look: fn(&Scratch)) {
     let scratch = Arc::new(Scratch::new(name));
     let kept = scratch.clone();
     shuttle::check_random(
         move || {
-            RUNS.set(true);
+            let _run = Run::begin();
             HOLDER.set(0);
             let processes: Vec<_> = (0..PROCESSES)
                 .map(|process| {
@@ -143,8 +160,6 @@ fn run(name: &str, runs: usize, work: fn(&Scratch, usize), look: fn(&Scratch)) {
             ] {
                 assert_eq!(last.memory.load(lock), 0, "a lock is left");
             }
-            ALIVE.with_borrow_mut(BTreeSet::clear);
-            RUNS.set(false);
         },
         runs,
     );

@@ -35,8 +35,15 @@ struct Scratch {
 
 impl Scratch {
     fn new(name: &str) -> Self {
+        // A thousand regions are made here, of which a disk would store each.
+        let shared = std::path::Path::new("/dev/shm");
+        let folder = if shared.is_dir() {
+            shared.to_owned()
+        } else {
+            std::env::temp_dir()
+        };
         Self {
-            path: std::env::temp_dir().join(format!("keel-mem-{name}-{}", std::process::id())),
+            path: folder.join(format!("keel-mem-{name}-{}", std::process::id())),
         }
     }
 
