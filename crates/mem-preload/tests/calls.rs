@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::{AT, Both, is_installed, text_of};
@@ -12,25 +12,35 @@ const SEEDS: std::ops::Range<u32> = 1..25;
 const CALLS: u32 = 1200;
 const CAPACITY_BYTES: u64 = 64 << 20;
 
-/// Compiles a program of this folder.
-fn compile(both: &Both, name: &str) -> std::path::PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/c")
-        .join(name);
-    let program = both.plain.with_extension(name.replace('.', "-"));
-    let done = Command::new("cc")
-        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
-        .arg(&program)
-        .arg(source)
-        .status()
-        .expect("the compiler runs");
-    assert!(done.success(), "{name} compiles");
-    program
+/// A program of this folder, compiled, and removed at the end.
+struct Program(PathBuf);
+
+impl Program {
+    fn compile(both: &Both, name: &str) -> Self {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/c")
+            .join(name);
+        let program = Self(both.plain.with_extension(name.replace('.', "-")));
+        let done = Command::new("cc")
+            .args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+            .arg(&program.0)
+            .arg(source)
+            .status()
+            .expect("the compiler runs");
+        assert!(done.success(), "{name} compiles");
+        program
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).ok();
+    }
 }
 
 /// Runs the drawn calls of some seeds in both.
 fn draw_calls(both: &Both, seeds: std::ops::Range<u32>) {
-    let program = compile(both, "calls.c");
+    let program = Program::compile(both, "calls.c");
     for seed in seeds {
         let here = both.plain.join(seed.to_string());
         std::fs::create_dir(&here).expect("a directory");
@@ -39,11 +49,10 @@ fn draw_calls(both: &Both, seeds: std::ops::Range<u32>) {
         assert!(made.success());
         let arguments = [seed.to_string(), CALLS.to_string()];
         let here = here.display().to_string();
-        let served = run(both.served(&program), &arguments, &there);
-        let plain = run(Command::new(&program), &arguments, &here);
+        let served = run(both.served(&program.0), &arguments, &there);
+        let plain = run(Command::new(&program.0), &arguments, &here);
         same(&format!("seed {seed}"), &served, &plain);
     }
-    std::fs::remove_file(program).ok();
 }
 
 fn run(mut command: Command, arguments: &[String], folder: &str) -> String {
@@ -74,12 +83,11 @@ fn same(what: &str, served: &str, plain: &str) {
 
 /// Runs the calls that belong together in both.
 fn together(both: &Both) {
-    let program = compile(both, "others.c");
+    let program = Program::compile(both, "others.c");
     let here = both.plain.display().to_string();
-    let served = run(both.served(&program), &[], AT);
-    let plain = run(Command::new(&program), &[], &here);
+    let served = run(both.served(&program.0), &[], AT);
+    let plain = run(Command::new(&program.0), &[], &here);
     same("others.c", &served, &plain);
-    std::fs::remove_file(program).ok();
 }
 
 #[test]
