@@ -297,7 +297,7 @@ impl Figures {
         let systems = width(&mut self.figures.iter().map(|figure| figure.system), 14);
         writeln!(
             text,
-            "{:<cases$}{:<systems$}{:<30}{:>12}{:>12}{:>12}  goal",
+            "{:<cases$}{:<systems$}{:<30}{:>16}{:>16}{:>16}  goal",
             "case", "system", "metric", "median", "least", "most"
         )?;
         for figure in &self.figures {
@@ -314,7 +314,7 @@ impl Figures {
                 .fold(f64::NEG_INFINITY, f64::max);
             write!(
                 text,
-                "{:<cases$}{:<systems$}{:<30}{:>12.3}{:>12.3}{:>12.3}",
+                "{:<cases$}{:<systems$}{:<30}{:>16.3}{:>16.3}{:>16.3}",
                 figure.case,
                 figure.system,
                 format!("{}{unit}", figure.metric.name),

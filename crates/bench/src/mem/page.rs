@@ -63,6 +63,10 @@ const READS: Columns<'_> = &[
     (TMPFS, "tmpfs: open, read, close"),
 ];
 
+/// Where the figures lie.
+const RAW: &str = "The raw figures: [mem.json](mem.json), and the tables of the drawings beside them in \
+                   [results/mem](mem).\n";
+
 /// Ratios so near to one are the same.
 const SAME_RATIO: f64 = 0.98;
 
@@ -85,8 +89,16 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         ("mapping", mapping(&run)),
         ("attach", attach(&run)),
         ("stack", stack(&run)),
+        ("figure-1", drawing(&run, STACK[0].1, "figure-1")),
+        ("figure-2", drawing(&run, SIZES[0].1, "figure-2")),
+        (
+            "figure-5",
+            drawing(&run, "fio-random-read-4096", "figure-5"),
+        ),
+        ("figure-6", several(&run)),
         ("slower", slower(&run)),
         ("missing", missing(&run)),
+        ("raw", RAW.to_owned()),
     ];
     for (name, text) in parts {
         page = replace(&page, name, &text)
@@ -436,6 +448,27 @@ fn stack(run: &Run) -> String {
     out
 }
 
+/// A drawing, where what it shows was measured.
+fn drawing(run: &Run, case: &str, name: &str) -> String {
+    let mut rows = run.list("rows").iter();
+    if rows.any(|row| row["case"] == case) {
+        format!("[![{name}](mem/{name}.png)](mem/{name}.svg)\n")
+    } else {
+        String::new()
+    }
+}
+
+/// Those of several threads.
+fn several(run: &Run) -> String {
+    let two = drawing(run, "threads-2-random-read-4096", "figure-6");
+    let four = drawing(run, "threads-4-random-read-4096", "figure-6-four-threads");
+    if four.is_empty() {
+        two
+    } else {
+        format!("{two}\n{four}")
+    }
+}
+
 /// Where a peer was faster than ours.
 fn slower(run: &Run) -> String {
     let mut out = String::new();
@@ -548,6 +581,8 @@ mod tests {
         assert!(mapping(&run).contains("| 4 GiB | 2,200 |"));
         assert!(stack(&run).contains("| 1 KiB | 400 | 100 | 75 % | – | – | – |"));
         assert_eq!(missing(&run), "- perf\n");
+        assert!(drawing(&run, "stack-1024", "figure-1").contains("(mem/figure-1.svg)"));
+        assert_eq!(several(&run), "", "no drawing of what was not measured");
     }
 
     #[test]
