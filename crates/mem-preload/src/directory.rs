@@ -467,7 +467,7 @@ fn change_directory(context: &Context, attributes: &mem::Attributes) -> Answer<c
 /// What the working directory is, for `getcwd` and its like: a path, with its zero byte.
 fn directory_path(context: &Context, buffer: &mut PathBuffer) -> Option<Answer<()>> {
     let node = context.directory()?;
-    Some(context.attachment.path_of(node, buffer).or_errno())
+    Some(context.path_of(node, buffer))
 }
 
 /// Copies a path to where the program wants it, or into new memory.
@@ -542,17 +542,11 @@ fn real_path(path: *const c_char, into: *mut c_char) -> Option<*mut c_char> {
         };
         let mut path = PathBuffer::new();
         if found.attributes.is_directory() {
-            context
-                .attachment
-                .path_of(found.attributes.node(), &mut path)
-                .or_errno()?;
+            context.path_of(found.attributes.node(), &mut path)?;
         } else {
             let region = context.attachment.region();
             let parent = region.attributes(found.parent).or_errno()?;
-            context
-                .attachment
-                .path_of(parent.node(), &mut path)
-                .or_errno()?;
+            context.path_of(parent.node(), &mut path)?;
             path.push(b"/").or_errno()?;
             path.push(names.part(&found.name)).or_errno()?;
         }

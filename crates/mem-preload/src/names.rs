@@ -226,7 +226,7 @@ fn readlink_of_descriptor(
 fn copy_path(context: &Context, node: mem::Node, into: *mut c_char, count: usize) -> isize {
     served(|| {
         let mut buffer = PathBuffer::new();
-        context.attachment.path_of(node, &mut buffer).or_errno()?;
+        context.path_of(node, &mut buffer)?;
         let into = room(into.cast(), count)?;
         let length = buffer.as_bytes().len().min(into.len());
         into[..length].copy_from_slice(&buffer.as_bytes()[..length]);

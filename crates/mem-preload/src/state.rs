@@ -300,6 +300,22 @@ impl Context {
         }
     }
 
+    /// The path of a directory. Names that others change all the time are looked at again, as soon as the lock that
+    /// they change under has been free.
+    pub(crate) fn path_of(&self, node: Node, into: &mut mem::PathBuffer) -> Answer<()> {
+        const LOOKS_MAX: u32 = 1000;
+        let mut found = self.attachment.path_of(node, into).or_errno();
+        for _ in 0..LOOKS_MAX {
+            if found != Err(libc::ESTALE) {
+                break;
+            }
+            // Whatever it says: it waits for the lock, and finishes what a dead process has begun.
+            let _ = self.attachment.look_up(node.inode, b"?");
+            found = self.attachment.path_of(node, into).or_errno();
+        }
+        found
+    }
+
     /// What a descriptor is, if it is a file of the region.
     #[inline]
     pub(crate) fn opened(&self, fd: c_int) -> Option<Opened> {
