@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Larger programs, unmodified, on a region of memory and on a plain directory: each must do the same in both. The short list
-# is in the tests of crates/mem-preload; this is the long one, for `make soak`. A program
-# that is not installed is skipped.
+# Larger programs, unmodified, on a region of memory and on a plain directory: each must do the same in both. The short
+# list is in the tests of crates/mem-preload; this is the long one, for `make soak`. A program that is not installed is
+# skipped.
 #   scripts/mem-programs.sh [NAME…]    all, or these
 # The last line is the total.
 set -euo pipefail
@@ -68,12 +68,13 @@ python_failures() {
     sed -nE 's/^(FAIL|ERROR): ([^ ]+) .*/\2/p' "$1" | sort -u
 }
 
-# Python's tests of files: those that fail in the region and not in a plain directory must be the ones of the list below.
+# Python's tests of files: those that fail in the region and not in a plain directory must be the ones listed.
 run_python() {
     local suite expected
     # Neither pipes with names nor sockets with names live in a region, and a map takes memory for holes too.
-    for suite in "test_io:" "test_os:" $'test_mmap:test_around_2GB\ntest_around_4GB' "test_fileio:" "test_shutil:" "test_tempfile:" "test_posix:" \
-        "test_glob:" "test_zipfile:" "test_pathlib:test_is_socket_true" "test_tarfile:test_pipe"; do
+    for suite in "test_io:" "test_os:" $'test_mmap:test_around_2GB\ntest_around_4GB' "test_fileio:" "test_shutil:" \
+        "test_tempfile:" "test_posix:" "test_glob:" "test_zipfile:" "test_pathlib:test_is_socket_true" \
+        "test_tarfile:test_pipe"; do
         expected=${suite#*:}
         suite=${suite%%:*}
         if ! python3 -c "import test.$suite" 2>/dev/null; then
@@ -91,7 +92,9 @@ run_python() {
             printf '%s: these fail only in the region:\n%s\n' "$suite" "$new"
             tail -n 40 "$work/region.log"
         fi
-        verdict "python3, $suite" "$(sed -nE 's/^Ran ([0-9]+) tests.*/\1 tests/p' "$work/region.log" | tail -n 1)${expected:+, but $expected}" "$status"
+        local count
+        count=$(sed -nE 's/^Ran ([0-9]+) tests.*/\1 tests/p' "$work/region.log" | tail -n 1)
+        verdict "python3, $suite" "$count${expected:+, but ${expected//$'\n'/ and }}" "$status"
     done
 }
 
@@ -144,8 +147,8 @@ run_rocksdb() {
         >"$work/rocksdb-again.log" 2>&1 || { tail -n 20 "$work/rocksdb-again.log"; return 1; }
 }
 
-stressors=(access:1 chdir:1 chmod:1 chown:1 copy-file:1 dentry:1 dir:1 dirdeep:1 dup:1 fallocate:1 fcntl:1 fpunch:1 fstat:1
-    filename:1 getdent:1 hdd:1 iomix:1 link:1 lockf:1 lockofd:1 mmapfork:1 open:1 readahead:1 rename:1 seek:1 sendfile:1
+stressors=(access:1 chdir:1 chmod:1 chown:1 copy-file:1 dentry:1 dir:1 dirdeep:1 dup:1 fallocate:1 fcntl:1 fpunch:1
+    fstat:1 filename:1 getdent:1 hdd:1 iomix:1 link:1 lockf:1 lockofd:1 mmapfork:1 open:1 readahead:1 rename:1 seek:1 sendfile:1
     symlink:1 sync-file:1 utime:1)
 
 run_stress() {
@@ -187,7 +190,8 @@ run_static() {
         sleep 0.1
     done
     # shellcheck disable=SC2016
-    local script='mkdir "$1" && cd "$1" && mkdir d && seq 1 20000 >d/a && sort -n d/a >d/b && cmp d/a d/b && tar cf t d && mkdir e &&
+    local script='mkdir "$1" && cd "$1" && mkdir d && seq 1 20000 >d/a && sort -n d/a >d/b && cmp d/a d/b &&
+        tar cf t d && mkdir e &&
         tar xf t -C e && cmp d/a e/d/a && gzip e/d/a && rm -r d && ls -R && md5sum e/d/b'
     busybox sh -c "$script" - "$work/view/static" >"$work/static-view" || status=1
     busybox sh -c "$script" - "$plain/static" >"$work/static-plain" || status=1

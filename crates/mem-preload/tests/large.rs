@@ -1,5 +1,5 @@
-//! Large programs, in the region and in a plain directory: servers, databases, testers of file systems. Few of each, and
-//! small; `scripts/mem-programs.sh` has the long list.
+//! Large programs, in the region and in a plain directory: servers, databases, testers of file systems. Few of each,
+//! and small; `scripts/mem-programs.sh` has the long list.
 
 mod support;
 
