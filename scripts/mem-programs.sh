@@ -148,7 +148,8 @@ run_rocksdb() {
 }
 
 stressors=(access:1 chdir:1 chmod:1 chown:1 copy-file:1 dentry:1 dir:1 dirdeep:1 dup:1 fallocate:1 fcntl:1 fpunch:1
-    fstat:1 filename:1 getdent:1 hdd:1 iomix:1 link:1 lockf:1 lockofd:1 mmapfork:1 open:1 readahead:1 rename:1 seek:1 sendfile:1
+    fstat:1 filename:1 getdent:1 hdd:1 iomix:1 link:1 lockf:1 lockofd:1 mmapfork:1 open:1 readahead:1 rename:1 seek:1
+    sendfile:1
     symlink:1 sync-file:1 utime:1)
 
 run_stress() {
