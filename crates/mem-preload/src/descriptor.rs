@@ -290,6 +290,9 @@ fn lock(context: &Context, fd: c_int, opened: &Opened, command: c_int, argument:
     if opened.flags & libc::O_PATH != 0 || is_refused && !is_query {
         return fail(libc::EBADF);
     }
+    if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
+        context.attachment.region().takes_record_lock(opened.node);
+    }
     let mut lock = wanted;
     let answer = fcntl::pass(fd, command, &raw mut lock as usize);
     if answer == 0 && is_query {

@@ -16,6 +16,8 @@ use crate::thread::{self, Inside};
 const REGION: &CStr = c"KEEL_MEM_REGION";
 /// The path below which programs find it.
 const AT: &CStr = c"KEEL_MEM_AT";
+/// `posix`: overwrites are not kept whole over the death of their writer. Anything else: they are.
+const MODE: &CStr = c"KEEL_MEM_MODE";
 /// A descriptor that gets one byte once the region is attached.
 const HANDSHAKE: &CStr = c"KEEL_MEM_HANDSHAKE";
 /// Descriptors of this library are moved to at least this number, where programs seldom look.
@@ -124,6 +126,9 @@ fn attach_now() {
         Err(error) => return complain(&error),
     };
     attachment.move_descriptors(OWN_DESCRIPTOR_MIN);
+    if environment(MODE) == Some(b"posix") {
+        attachment.region().set_logging(mem::Logging::None);
+    }
     let mut found: libc::stat64 = crate::foreign::zeroed();
     let text = std::ffi::CString::new(region).unwrap_or_default();
     let arguments = [

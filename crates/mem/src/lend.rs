@@ -127,6 +127,10 @@ impl Region {
             inode,
             generation: self.memory.load(inode_at + attribute::GENERATION),
         };
+        // To look would cost this process its locks; what stays too long is given back by a later change.
+        if self.record_locked.has(node.generation) {
+            return true;
+        }
         match stubs.open_existing(&StubName::new(node, false), false, true) {
             Ok(stub) => is_lent(stub.as_raw_fd(), self.layout.description_count).unwrap_or(true),
             Err(error) => error.raw_os_error() != Some(libc::ENOENT),
@@ -171,6 +175,12 @@ impl Lent<'_> {
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
+        let region = self.attachment.region();
+        if region.record_locked.has(self.opened.node.generation) {
+            // To close it would cost this process its record locks; it stays open until the process ends.
+            std::mem::forget(self.stub.take());
+            return;
+        }
         // A child may have the descriptor too; a sweep frees the description when the last has closed it.
         drop(self.stub.take());
         // A deleted file that cannot be given back now is by the next sweep.

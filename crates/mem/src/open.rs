@@ -658,7 +658,10 @@ impl Attachment {
                 inode: region.description_word(description, entry::INODE),
                 generation: region.description_word(description, entry::GENERATION),
             };
-            if claim.is_open() && self.is_description_alive(stubs, node, description)? {
+            let may_look = !region.record_locked.has(node.generation);
+            if claim.is_open()
+                && (!may_look || self.is_description_alive(stubs, node, description)?)
+            {
                 continue;
             }
             freed += u64::from(self.free_description(description, claim));
@@ -715,6 +718,9 @@ impl Attachment {
             if !is_living {
                 stubs.remove(&stub_name, is_directory);
                 swept.stubs += 1;
+                continue;
+            }
+            if region.record_locked.has(node.generation) {
                 continue;
             }
             let Ok(stub) = stubs.open_existing(&stub_name, is_directory, true) else {

@@ -364,7 +364,12 @@ impl Attachment {
             let parent = self.parent_of(&found)?;
             let name = region
                 .names_at_rest(|region| region.name_now(parent.inode, found.inode))
-                .unwrap_or(Err(Error::Stale))?;
+                .unwrap_or_else(|| {
+                    // They change all the time: not while this lock is held.
+                    let writer = self.writer()?;
+                    let _words = region.begin_words(writer.lane)?;
+                    region.name_now(parent.inode, found.inode)
+                })?;
             into.replace_front(0, &name)?;
             into.replace_front(0, b"/")?;
             node = parent.node();

@@ -11,7 +11,7 @@ use crate::inode::{NewInode, ROOT_INODE};
 use crate::lane::{Lane, Owner, word};
 use crate::layout::{Layout, PAGE_BYTES, RegionOptions, state};
 use crate::memory::{Memory, take_pages};
-use crate::stub::{StubName, Stubs};
+use crate::stub::{RecordLocked, StubName, Stubs};
 
 /// Version of the layout and of the protocols between processes; SPEC.md says every byte. A region of another version
 /// is refused: what it holds goes into a new one by a checkpoint, which does not depend on it.
@@ -42,6 +42,7 @@ pub struct Region {
     /// Missing only where a region is attached for reading whose folder is not there.
     pub(crate) stubs: Option<Stubs>,
     pub(crate) logging: Setting,
+    pub(crate) record_locked: RecordLocked,
     backing: Backing,
 }
 
@@ -174,6 +175,7 @@ impl Region {
             writable,
             stubs,
             logging: Setting::default(),
+            record_locked: RecordLocked::default(),
             backing,
         })
     }
@@ -267,6 +269,13 @@ impl Region {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// To be called before this process takes a record lock of the old kind (`F_SETLK`, `lockf`) on a descriptor of the
+    /// file: it would lose it by closing any other one, and so none is opened to look at the file's locks from then on. A
+    /// file that is deleted then is given back by another process's sweep.
+    pub fn takes_record_lock(&self, node: crate::Node) {
+        self.record_locked.add(node.generation);
     }
 
     /// Whether it was opened for writing as well.

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 use crate::inode::Node;
@@ -27,6 +28,49 @@ pub(crate) struct Stubs {
     /// The kernel's number of the file system they are on.
     pub(crate) device: u64,
     writable: bool,
+}
+
+/// Files on which this process may hold record locks of the old kind, which the kernel takes away when the process closes
+/// any descriptor of the file: their stubs are left alone here, and looked after by another process's sweep.
+///
+/// A generation is one file's for ever, so it alone says which.
+pub(crate) struct RecordLocked {
+    generations: [AtomicU64; RECORD_LOCKED_MAX],
+    count: AtomicUsize,
+}
+
+/// Files that are remembered; with more, all stubs are left alone.
+const RECORD_LOCKED_MAX: usize = 256;
+
+impl Default for RecordLocked {
+    fn default() -> Self {
+        Self {
+            generations: [const { AtomicU64::new(0) }; RECORD_LOCKED_MAX],
+            count: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl RecordLocked {
+    /// Remembers a file.
+    pub(crate) fn add(&self, generation: u64) {
+        if self.has(generation) {
+            return;
+        }
+        let place = self.count.fetch_add(1, Ordering::AcqRel);
+        if let Some(free) = self.generations.get(place) {
+            free.store(generation, Ordering::Release);
+        }
+    }
+
+    /// Whether the file is one of them, or may be.
+    pub(crate) fn has(&self, generation: u64) -> bool {
+        let count = self.count.load(Ordering::Acquire);
+        count > RECORD_LOCKED_MAX
+            || self.generations[..count]
+                .iter()
+                .any(|known| known.load(Ordering::Acquire) == generation)
+    }
 }
 
 /// A name of a stub, without allocation.
@@ -367,6 +411,20 @@ pub(crate) fn is_description_locked(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_with_record_locks_are_remembered_and_too_many_are_all() {
+        let locked = RecordLocked::default();
+        for generation in 1..=RECORD_LOCKED_MAX as u64 {
+            assert!(!locked.has(generation));
+            locked.add(generation);
+            locked.add(generation);
+            assert!(locked.has(generation) && locked.has(1));
+        }
+        assert!(!locked.has(9999));
+        locked.add(1000);
+        assert!(locked.has(9999));
+    }
 
     #[test]
     fn names_of_stubs_say_what_they_stand_for() {

@@ -519,6 +519,10 @@ impl Region {
         if self.memory.load(at + attribute::HAS_STUB) == 0 {
             return Ok(false);
         }
+        // Who locks it has it open.
+        if self.record_locked.has(node.generation) {
+            return Ok(true);
+        }
         let failed = |source| Error::System {
             path: stubs.path().to_owned(),
             what: "a stub cannot be asked for locks",
