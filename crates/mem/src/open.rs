@@ -527,7 +527,9 @@ impl Attachment {
         let memory = &self.region().memory;
         let offset_at = self.offset_at(opened);
         if self.appends(opened) {
-            let offset = writer.write_vectored(inode, generation, At::End, data, now_ns())?;
+            let offset = writer.or_after_reclaiming(|| {
+                writer.write_vectored(inode, generation, At::End, data, now_ns())
+            })?;
             memory.store(offset_at, offset + bytes as u64);
             return Ok(bytes);
         }
@@ -540,7 +542,9 @@ impl Attachment {
                 Err(now) => offset = now,
             }
         }
-        let written = writer.write_vectored(inode, generation, At::Offset(offset), data, now_ns());
+        let written = writer.or_after_reclaiming(|| {
+            writer.write_vectored(inode, generation, At::Offset(offset), data, now_ns())
+        });
         if let Err(error) = written {
             let _ = memory.replace(offset_at, offset + bytes as u64, offset);
             return Err(error);
@@ -580,8 +584,9 @@ impl Attachment {
             return Ok(0);
         }
         let Node { inode, generation } = opened.node;
-        self.writer()?
-            .write_vectored(inode, generation, at, data, now_ns())?;
+        let writer = self.writer()?;
+        writer
+            .or_after_reclaiming(|| writer.write_vectored(inode, generation, at, data, now_ns()))?;
         Ok(bytes)
     }
 

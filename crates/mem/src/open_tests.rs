@@ -667,3 +667,34 @@ fn what_is_not_a_stub_is_not_removed() {
     drop(Region::create(&other, &options, &DIRECTORY).unwrap());
     assert_eq!(std::fs::read_dir(&stubs).unwrap().count(), 0);
 }
+
+#[test]
+fn what_the_dead_left_makes_room_for_the_living() {
+    let scratch = Scratch::new("room");
+    let here = scratch.attach();
+    let fill = |name: &[u8]| {
+        let made = here.writer().unwrap().create(ROOT_INODE, name, &FILE)?;
+        let (descriptor, opened) = here.open_description(&made, libc::O_RDWR)?;
+        let descriptor = own(descriptor);
+        let mut bytes = 0;
+        while let Ok(count) = here.write(&opened, &[1; 1 << 20]) {
+            bytes += count;
+        }
+        Ok::<_, Error>((descriptor, bytes))
+    };
+    let (descriptor, bytes) = fill(b"first").unwrap();
+    assert!(bytes >= 20 << 20, "{bytes}");
+    here.writer()
+        .unwrap()
+        .remove(ROOT_INODE, b"first", 2)
+        .unwrap();
+    // A page of pieces may have room for a small file.
+    assert!(fill(b"second").unwrap().1 <= 1 << 20);
+    here.writer()
+        .unwrap()
+        .remove(ROOT_INODE, b"second", 2)
+        .unwrap();
+    // Its process dies, and nobody sweeps.
+    drop(descriptor);
+    assert!(fill(b"third").unwrap().1 >= bytes - (2 << 20));
+}

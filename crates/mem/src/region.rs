@@ -272,8 +272,8 @@ impl Region {
     }
 
     /// To be called before this process takes a record lock of the old kind (`F_SETLK`, `lockf`) on a descriptor of the
-    /// file: it would lose it by closing any other one, and so none is opened to look at the file's locks from then on. A
-    /// file that is deleted then is given back by another process's sweep.
+    /// file: it would lose it by closing any other one, and so none is opened to look at the file's locks from then
+    /// on. A file that is deleted then is given back by another process's sweep.
     pub fn takes_record_lock(&self, node: crate::Node) {
         self.record_locked.add(node.generation);
     }

@@ -30,8 +30,8 @@ pub(crate) struct Stubs {
     writable: bool,
 }
 
-/// Files on which this process may hold record locks of the old kind, which the kernel takes away when the process closes
-/// any descriptor of the file: their stubs are left alone here, and looked after by another process's sweep.
+/// Files on which this process may hold record locks of the old kind, which the kernel takes away when the process
+/// closes any descriptor of the file: their stubs are left alone here, and looked after by another process's sweep.
 ///
 /// A generation is one file's for ever, so it alone says which.
 pub(crate) struct RecordLocked {

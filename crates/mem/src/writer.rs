@@ -160,6 +160,24 @@ impl Writer<'_> {
         new: &NewInode,
         content: &[u8],
     ) -> Result<Attributes> {
+        self.or_after_reclaiming(|| self.create_once(directory, name, new, content))
+    }
+
+    /// Calls again what found no room, once deleted files that nobody has open any more have made some.
+    pub(crate) fn or_after_reclaiming<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
+        match call() {
+            Err(Error::Full | Error::TablesFull) if self.reclaim_orphans()? > 0 => call(),
+            other => other,
+        }
+    }
+
+    fn create_once(
+        &self,
+        directory: u64,
+        name: &[u8],
+        new: &NewInode,
+        content: &[u8],
+    ) -> Result<Attributes> {
         check_name(name)?;
         let class = class_for(content.len() as u64).ok_or(Error::TooLarge)?;
         let mut words = self.region.begin_words(self.lane)?;
