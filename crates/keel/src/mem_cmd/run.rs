@@ -54,8 +54,9 @@ const PASSED_ON: [libc::c_int; 7] = [
 
 pub(super) fn run(arguments: &MemRunArgs) -> Result<u8, CliError> {
     let region = &arguments.region;
-    let library = library()?;
+    // What was typed is judged before what is installed.
     let attachment = Arc::new(attach(region, &arguments.at)?);
+    let library = library()?;
     if let Some(image) = &arguments.checkpoint {
         // A mistyped place shall be known before there is something to lose.
         checkpoint::newest(region, image, &arguments.name)?;
