@@ -19,7 +19,7 @@ fn redis_reads_back_its_append_file() {
     compare(
         "redis-server",
         r#"
-socket=$(mktemp -u /tmp/keelmem-redis-XXXXXX)
+socket=$(mktemp -u -t keelmem-redis-XXXXXX)
 start() {
     redis-server --port 0 --unixsocket "$socket" --appendonly yes --save '' --dir . > log 2>&1 & server=$!
     until redis-cli -s "$socket" ping > /dev/null 2>&1; do sleep 0.05; done

@@ -191,7 +191,10 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     let mut extent = Extent::of(options);
     let load_1min = load_1min();
     let mut figures = Figures::new(Vec::new());
-    let scratch = Scratch::create(&options.dir, 16 << 20)?;
+    // Programs are told paths in it, whatever their working directory.
+    let dir = std::fs::canonicalize(&options.dir)
+        .map_err(|error| format!("{}: {error}", options.dir.display()))?;
+    let scratch = Scratch::create(&dir, 16 << 20)?;
     let progress = Progress::new();
     let mut show = |text: &str| progress.show(text);
     let has = |part| options.only.is_empty() || options.only.contains(&part);
