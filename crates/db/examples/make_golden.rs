@@ -16,5 +16,11 @@ fn main() -> std::io::Result<()> {
         std::fs::write(directory.join(name), bytes)?;
         println!("{name}: {} bytes", bytes.len());
     }
+    let name = format!("tests/golden/table-{}", db::table::FORMAT_VERSION);
+    std::fs::write(
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(&name),
+        scenario::table(),
+    )?;
+    println!("{name}");
     Ok(())
 }

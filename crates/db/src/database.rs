@@ -22,7 +22,7 @@ use crate::queue::{Entry, EntryKind, Queue, touched_buffer};
 use crate::recovery::{self, RecoveryReport};
 use crate::stats::{DROPPING_SHOWN_NS, Health, LogCounters, Stats};
 use crate::store::SegmentStore;
-use crate::table::{FreshCount, Key, Now, SlotValue, Table, is_fresh};
+use crate::table::{FreshCount, Key, Now, SlotValue, Table, TableMemory, is_fresh};
 use crate::ticket::{Progress, Ticket};
 
 /// Longest sleep of a caller that waits for the queue; a wake-up usually ends it sooner.
@@ -73,11 +73,27 @@ impl<S: SegmentStore> Database<S> {
     /// # Errors
     /// [`Error::OptionInvalid`], [`Error::TableTooSmall`], [`Error::Version`], [`Error::Thread`];
     /// [`Error::Store`] when the device is gone. Damage is no error, see [`Self::recovery`].
-    pub fn open(mut store: S, clock: Arc<dyn Clock>, options: DbOptions) -> Result<Self, Error> {
+    pub fn open(store: S, clock: Arc<dyn Clock>, options: DbOptions) -> Result<Self, Error> {
+        options.check()?;
+        let lines = Table::lines_needed(options.objects_max, options.value_bytes_max)?;
+        Self::open_in(store, clock, options, TableMemory::own(lines))
+    }
+
+    /// As [`open`](Self::open), with the slot table in memory of the caller's, which is zeros:
+    /// [`Table::lines_needed`] says how much.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open); [`Error::RegionInvalid`] when the memory is too short.
+    pub fn open_in(
+        mut store: S,
+        clock: Arc<dyn Clock>,
+        options: DbOptions,
+        memory: TableMemory,
+    ) -> Result<Self, Error> {
         options.check()?;
         // Keys may come from the network: nobody outside shall choose which of them collide.
         let seed = RandomState::new().hash_one(clock.monotonic_ns());
-        let table = Table::new(options.objects_max, options.value_bytes_max, seed)?;
+        let table = Table::create_in(memory, options.objects_max, options.value_bytes_max, seed)?;
         let recovered = recovery::recover(&mut store, &table, options.segment_bytes_max)?;
         let mut writer = LogWriter::new(
             &options,

@@ -56,6 +56,9 @@ pub enum Error {
     /// The object is declared but no reading has arrived.
     #[error("the object has no value yet")]
     NoValue,
+    /// Whoever writes the value has stopped in the middle of it, or was killed there.
+    #[error("its writer has stopped in the middle of it")]
+    Stalled,
     /// The caller's buffer is shorter than the value.
     #[error("the value has {needed_bytes} bytes, the buffer {buffer_bytes}")]
     BufferTooSmall {
@@ -146,7 +149,7 @@ impl Error {
             Self::LogFailed(LogFailure::Full) | Self::Full | Self::TableFull { .. } => Code::Full,
             Self::LogFailed(LogFailure::Closed) | Self::Closed => Code::Gone,
             Self::LogFailed(_) | Self::Thread { .. } => Code::Io,
-            Self::Timeout => Code::Late,
+            Self::Timeout | Self::Stalled => Code::Late,
             Self::UnknownObject | Self::NoValue => Code::NotFound,
             Self::BufferTooSmall { .. }
             | Self::KeyInvalid { .. }

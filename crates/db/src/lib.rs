@@ -9,10 +9,10 @@
 //! nothing; a producer never waits for the store; every queue and buffer has a limit; damage costs the records
 //! it hits, is counted by reason and never prevents a start; a log that failed refuses every put.
 //!
-//! **Files:** `database.rs` the interface, `options.rs`, `error.rs`, `stats.rs`, `table.rs` the slot table,
-//! `queue.rs` and `ticket.rs` between producers and the commit thread, `commit.rs` that thread, `log/` records,
-//! writer, reader, checkpoint and scan, `history/` range reads and their index, `retention.rs`, `recovery.rs`,
-//! `task.rs` periodic tasks, `value.rs` the stored form of typed values, `store/` the seam to flash.
+//! **Files:** `database.rs` the interface, `options.rs`, `error.rs`, `stats.rs`, `table.rs` the slot table, `shared.rs`
+//! one that other processes read, `queue.rs` and `ticket.rs` between producers and the commit thread, `commit.rs` that
+//! thread, `log/` records, writer, reader, checkpoint and scan, `history/` range reads and their index, `retention.rs`,
+//! `recovery.rs`, `task.rs` periodic tasks, `value.rs` the stored form of typed values, `store/` the seam to flash.
 
 mod commit;
 mod database;
@@ -23,6 +23,7 @@ mod options;
 mod queue;
 mod recovery;
 mod retention;
+pub mod shared;
 mod stats;
 pub mod store;
 pub mod table;

@@ -2,6 +2,8 @@
 //!
 //! **Holds:** the memory layout (SPEC.md, "Slot table"), the key index, the sequence locks.
 //!
+//! **Files:** `read.rs` reading, with a copy and in place; this one all else.
+//!
 //! **Invariants:** everything is an atomic word found by its offset, so the memory may lie in a region that
 //! several processes map; an id, once given, keeps its slot and key; a slot's timestamp never goes back.
 //!
@@ -18,17 +20,23 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::options::{KEY_BYTES_MAX, OBJECTS_LIMIT, ObjectId, VALUE_BYTES_LIMIT};
 
-/// One cache line of atomic words.
-#[repr(C, align(64))]
-#[derive(Debug)]
-pub struct Line([AtomicU64; WORDS_PER_LINE]);
+mod read;
+
+pub use mem::Line;
+pub use read::{InPlace, SlotRead};
 
 const WORDS_PER_LINE: usize = 8;
-const MAGIC: u64 = u64::from_le_bytes(*b"EVKTABLE");
-const VERSION: u64 = 1;
+/// The first bytes of a table.
+pub(crate) const MAGIC: &[u8; 8] = b"EVKTABLE";
+/// Version of the layout; SPEC.md says every word. A table of another version is refused.
+pub const FORMAT_VERSION: u64 = 2;
 const HEADER_LINES: usize = 2;
-/// Word of the second header line: ids given so far.
+// Words of the second header line: ids given so far, and who serves the table.
 const OBJECTS_NEXT: usize = WORDS_PER_LINE;
+const RUN: usize = WORDS_PER_LINE + 1;
+const STATE: usize = WORDS_PER_LINE + 3;
+const STATE_SERVED: u64 = 1;
+const STATE_ENDED: u64 = 2;
 
 // Words of a slot, before its value.
 const SEQUENCE: usize = 0;
@@ -68,25 +76,6 @@ pub struct SlotValue<'a> {
     pub node_time: bool,
     /// The value.
     pub value: &'a [u8],
-}
-
-/// What a read of a slot tells besides the value bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotRead {
-    /// Bytes of the value.
-    pub value_bytes: usize,
-    /// The sensor's time in ms.
-    pub timestamp_ms: i64,
-    /// Arrival on the monotonic clock of the boot that `boot_tag` names.
-    pub arrival_ns: u64,
-    /// First eight bytes of the boot id of the arrival.
-    pub boot_tag: u64,
-    /// Whether the wall clock was trusted at arrival.
-    pub wall_trusted: bool,
-    /// Whether the node's wall clock gave the time, not the sensor.
-    pub node_time: bool,
-    /// Absolute validity interval in ms.
-    pub avi_ms: u32,
 }
 
 /// A key copied out of the table.
@@ -194,9 +183,37 @@ impl Shape {
     }
 }
 
+/// Memory for a table: its own, or what somebody else keeps for as long as the program runs.
+#[derive(Debug)]
+pub enum TableMemory {
+    /// Allocated for it.
+    Own(Box<[Line]>),
+    /// Given to it, such as a file of a region.
+    Given(&'static [Line]),
+}
+
+impl TableMemory {
+    /// So many lines of zeros.
+    #[must_use]
+    pub fn own(lines: usize) -> Self {
+        let line = |_| Line([const { AtomicU64::new(0) }; WORDS_PER_LINE]);
+        Self::Own((0..lines).map(line).collect())
+    }
+}
+
+impl AsRef<[Line]> for TableMemory {
+    #[inline]
+    fn as_ref(&self) -> &[Line] {
+        match self {
+            Self::Own(lines) => lines,
+            Self::Given(lines) => lines,
+        }
+    }
+}
+
 /// The slot table over memory `M`.
 #[derive(Debug)]
-pub struct Table<M: AsRef<[Line]> = Box<[Line]>> {
+pub struct Table<M: AsRef<[Line]> = TableMemory> {
     memory: M,
     shape: Shape,
     hash_seed: u64,
@@ -211,10 +228,7 @@ impl Table {
     /// # Errors
     /// [`Error::OptionInvalid`].
     pub fn new(objects_max: u32, value_bytes_max: usize, hash_seed: u64) -> Result<Self, Error> {
-        let lines = Self::lines_needed(objects_max, value_bytes_max)?;
-        let memory: Box<[Line]> = (0..lines)
-            .map(|_| Line([const { AtomicU64::new(0) }; WORDS_PER_LINE]))
-            .collect();
+        let memory = TableMemory::own(Self::lines_needed(objects_max, value_bytes_max)?);
         Self::create_in(memory, objects_max, value_bytes_max, hash_seed)
     }
 
@@ -252,8 +266,8 @@ impl<M: AsRef<[Line]>> Table<M> {
             value_bytes: AtomicU64::new(0),
         };
         let header = [
-            MAGIC,
-            VERSION,
+            u64::from_le_bytes(*MAGIC),
+            FORMAT_VERSION,
             shape.objects_max as u64,
             shape.value_bytes_max as u64,
             shape.index_entries as u64,
@@ -282,10 +296,10 @@ impl<M: AsRef<[Line]>> Table<M> {
                 *word = atomic.load(Ordering::Acquire);
             }
         }
-        if header[0] != MAGIC {
+        if header[0] != u64::from_le_bytes(*MAGIC) {
             return Err(invalid("magic"));
         }
-        if header[1] != VERSION {
+        if header[1] != FORMAT_VERSION {
             return Err(invalid("version"));
         }
         let objects_max = u32::try_from(header[2]).map_err(|_| invalid("objects_max"))?;
@@ -304,6 +318,30 @@ impl<M: AsRef<[Line]>> Table<M> {
             insert_lock: Mutex::new(()),
             value_bytes: AtomicU64::new(0),
         })
+    }
+
+    pub(crate) fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Says in the table that the run of this number serves it from now on.
+    pub fn serve(&self, run: [u64; 2]) {
+        for (at, word) in run.into_iter().enumerate() {
+            self.word(0, RUN + at).store(word, Ordering::Relaxed);
+        }
+        self.word(0, STATE).store(STATE_SERVED, Ordering::Release);
+    }
+
+    /// Says in the table that nobody serves it any more.
+    pub fn end_service(&self) {
+        self.word(0, STATE).store(STATE_ENDED, Ordering::Release);
+    }
+
+    /// The run that serves the table, as far as the table itself knows: one that was killed could not say its end.
+    pub fn served_by(&self) -> Option<[u64; 2]> {
+        let is_served = self.word(0, STATE).load(Ordering::Acquire) == STATE_SERVED;
+        let run = [0, 1].map(|at| self.word(0, RUN + at).load(Ordering::Relaxed));
+        is_served.then_some(run)
     }
 
     /// Bytes of all latest values together.
@@ -576,62 +614,6 @@ impl<M: AsRef<[Line]>> Table<M> {
         Ok(())
     }
 
-    /// Copies the value into `value` and returns its times. No lock, no allocation, no system call unless a
-    /// writer has been suspended inside its few stores.
-    ///
-    /// # Errors
-    /// [`Error::UnknownObject`], [`Error::NoValue`], [`Error::BufferTooSmall`].
-    pub fn read(&self, id: ObjectId, value: &mut [u8]) -> Result<SlotRead, Error> {
-        if id.0 >= self.objects() {
-            return Err(Error::UnknownObject);
-        }
-        let first = self.shape.slots_at + id.0 as usize * self.shape.slot_lines;
-        let slot = &self.memory.as_ref()[first..first + self.shape.slot_lines];
-        let word = |at: usize| &slot[at / WORDS_PER_LINE].0[at % WORDS_PER_LINE];
-        let mut waits = 0;
-        loop {
-            let before = word(SEQUENCE).load(Ordering::Acquire);
-            if before & 1 == 0 {
-                let timestamp_ms = word(TIMESTAMP).load(Ordering::Relaxed) as i64;
-                let meta = word(META).load(Ordering::Relaxed);
-                let arrival_ns = word(ARRIVAL).load(Ordering::Relaxed);
-                let boot_tag = word(BOOT_TAG).load(Ordering::Relaxed);
-                let validity = word(VALIDITY).load(Ordering::Relaxed);
-                let value_bytes = ((meta & META_LENGTH) as usize).min(self.shape.value_bytes_max);
-                let copied = value_bytes.min(value.len());
-                for (at, chunk) in value[..copied].chunks_mut(8).enumerate() {
-                    let bytes = word(VALUE + at).load(Ordering::Relaxed).to_le_bytes();
-                    chunk.copy_from_slice(&bytes[..chunk.len()]);
-                }
-                fence(Ordering::Acquire);
-                if word(SEQUENCE).load(Ordering::Relaxed) == before {
-                    if timestamp_ms == NO_TIMESTAMP {
-                        return Err(Error::NoValue);
-                    }
-                    if copied < value_bytes {
-                        return Err(Error::BufferTooSmall {
-                            needed_bytes: value_bytes,
-                            buffer_bytes: value.len(),
-                        });
-                    }
-                    let wall_trusted = meta & META_TRUSTED != 0;
-                    let node_time = meta & META_NODE_TIME != 0;
-                    let avi_ms = validity as u32;
-                    return Ok(SlotRead {
-                        value_bytes,
-                        timestamp_ms,
-                        arrival_ns,
-                        boot_tag,
-                        wall_trusted,
-                        node_time,
-                        avi_ms,
-                    });
-                }
-            }
-            back_off(&mut waits);
-        }
-    }
-
     /// Fresh temporal objects at `now`. One pass over the table.
     pub fn fresh_count(&self, now: &Now) -> FreshCount {
         let mut count = FreshCount::default();
@@ -747,6 +729,18 @@ fn back_off(waits: &mut u32) {
         std::thread::sleep(READ_BACKOFF);
     } else {
         std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+impl<M: AsRef<[Line]>> Table<M> {
+    /// As a writer leaves a slot that is killed in the middle of it.
+    pub(crate) fn stop_in_the_middle(&self, id: ObjectId) {
+        self.slot_word(id, SEQUENCE).fetch_or(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn into_memory(self) -> M {
+        self.memory
     }
 }
 

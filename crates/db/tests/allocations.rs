@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use base::clock::SystemClock;
 use common::declare;
+use db::table::{Table, TableMemory};
 use db::{CommitDriver, Database, DbOptions, Durability, MemoryStore};
 
 thread_local! {
@@ -47,8 +48,16 @@ fn the_real_time_path_allocates_nothing() {
             commit_driver,
             ..DbOptions::default()
         };
-        let db = Database::open(MemoryStore::new(), Arc::new(SystemClock::new()), options)
-            .expect("opened");
+        // As a node has it whose table others read: in memory that is given to it.
+        let lines = Table::lines_needed(options.objects_max, options.value_bytes_max);
+        let given = Box::leak(Box::new(TableMemory::own(lines.expect("a size"))));
+        let (store, clock) = (MemoryStore::new(), Arc::new(SystemClock::new()));
+        let memory = TableMemory::Given((*given).as_ref());
+        let db = match commit_driver {
+            CommitDriver::Thread => Database::open_in(store, clock, options, memory),
+            CommitDriver::Manual => Database::open(store, clock, options),
+        }
+        .expect("opened");
         let ids = declare(&db, 8);
         let mut buffer = [0; 64];
         let (count, refused) = allocations(|| {

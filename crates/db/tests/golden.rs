@@ -160,3 +160,42 @@ fn a_later_format_is_refused_not_guessed() {
     );
     assert_eq!(opened.err(), Some(db::Error::Version { found: 2 }));
 }
+
+#[test]
+fn the_slot_table_has_its_golden_words() {
+    use db::table::{Line, Table};
+    use std::sync::atomic::AtomicU64;
+    let golden: &[u8] = include_bytes!("golden/table-2");
+    assert_eq!(db::table::FORMAT_VERSION, 2);
+    // A difference means another version of the format.
+    assert!(scenario::table() == golden, "other words than before");
+    let word = |bytes: &[u8]| AtomicU64::new(u64::from_le_bytes(bytes.try_into().expect("eight")));
+    let line = |bytes: &[u8]| {
+        let words: Vec<AtomicU64> = bytes.chunks(8).map(word).collect();
+        Line(words.try_into().expect("eight"))
+    };
+    let lines: Vec<Line> = golden.chunks(64).map(line).collect();
+    let table = Table::attach(&lines[..]).expect("a table");
+    let run = [0x1111_2222_3333_4444, 0x5555_6666_7777_8888];
+    assert_eq!(table.served_by(), Some(run));
+    let mut value = [0; 20];
+    for (n, text) in [&b"a value of 20 bytes."[..], b"a value of 20"]
+        .into_iter()
+        .enumerate()
+    {
+        let id = table.lookup(scenario::KEYS[n]).expect("known");
+        let read = table.read(id, &mut value).expect("a value");
+        assert_eq!(&value[..read.value_bytes], text);
+        assert_eq!(read.timestamp_ms, 1_700_000_000_000 - n as i64);
+        assert_eq!((read.wall_trusted, read.node_time), (n == 0, n == 1));
+        assert_eq!(
+            (read.arrival_ns, read.avi_ms),
+            (5_000_000_321, 1_500 + n as u32)
+        );
+        assert_eq!(table.validity(id), (1_500 + n as u32, n == 0));
+    }
+    assert_eq!(
+        (table.objects(), table.lookup(scenario::KEYS[2])),
+        (2, None)
+    );
+}

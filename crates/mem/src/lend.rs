@@ -6,7 +6,7 @@
 //! looks at the file's sequence number before and after.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU8, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use crate::attach::Attachment;
 use crate::error::{Error, Result};
@@ -16,7 +16,12 @@ use crate::now_ns;
 use crate::open::Opened;
 use crate::region::Region;
 use crate::space::Place;
-use crate::stub::{StubName, is_lent, lock_lent};
+use crate::stub::{StubName, is_claimed, is_lent, lock_claim, lock_lent};
+
+/// A cache line of words. Programs that share a file as words find what belongs together in one line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Line(pub [AtomicU64; 8]);
 
 /// A range of a file that stays where it is as long as this lives.
 pub struct Lent<'a> {
@@ -147,6 +152,61 @@ impl Lent<'_> {
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
 
+    /// The same as lines of words, as many as are whole; none where the range does not begin at a multiple of 64 bytes.
+    /// Who has attached the region for writing may store to them: others see it at once, and the file's sequence
+    /// number does not tell, as of any mapping. Elsewhere the kernel ends the process for it.
+    #[must_use]
+    pub fn lines(&self) -> &[Line] {
+        let start: *const Line = self.start.cast();
+        let count = match start.is_aligned() {
+            true => self.length / size_of::<Line>(),
+            false => 0,
+        };
+        if count == 0 {
+            return &[];
+        }
+        // SAFETY: as in `bytes`, and aligned by the check; any bytes are words.
+        unsafe { std::slice::from_raw_parts(start, count) }
+    }
+
+    /// Makes whoever lent this the one who answers for the file's content, until it is dropped or its process dies;
+    /// `false` when another one is that. Nothing follows from it here: readers ask [`is_claimed`](Self::is_claimed).
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::System`].
+    pub fn claim(&self) -> Result<bool> {
+        if !self.attachment.region().is_writable() {
+            return Err(Error::ReadOnly);
+        }
+        match lock_claim(self.stub_descriptor()) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+                Ok(false)
+            }
+            Err(error) => Err(self.cannot_be_locked(error)),
+        }
+    }
+
+    /// Whether somebody else than this has claimed the file, and lives. The kernel says so, by one call.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn is_claimed(&self) -> Result<bool> {
+        is_claimed(self.stub_descriptor()).map_err(|error| self.cannot_be_locked(error))
+    }
+
+    fn stub_descriptor(&self) -> RawFd {
+        self.descriptor().unwrap_or(-1)
+    }
+
+    fn cannot_be_locked(&self, source: std::io::Error) -> Error {
+        Error::System {
+            path: self.attachment.region().path.clone(),
+            what: "a stub cannot be locked",
+            source,
+        }
+    }
+
     /// Waits until nobody writes the file, and notes that moment.
     ///
     /// # Errors
@@ -170,6 +230,12 @@ impl Lent<'_> {
     #[must_use]
     pub fn descriptor(&self) -> Option<RawFd> {
         self.stub.as_ref().map(AsRawFd::as_raw_fd)
+    }
+}
+
+impl AsRef<[Line]> for Lent<'_> {
+    fn as_ref(&self) -> &[Line] {
+        self.lines()
     }
 }
 

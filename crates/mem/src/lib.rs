@@ -51,7 +51,7 @@ pub use bytes::{At, Logging};
 pub use error::{Error, Result};
 pub use inode::{Attributes, NewInode, Node, ROOT_INODE};
 pub use layout::{Layout, NAME_BYTES_MAX, PAGE_BYTES, RegionOptions};
-pub use lend::{Lent, Moment};
+pub use lend::{Lent, Line, Moment};
 pub use names::Entry;
 pub use open::{Opened, Swept};
 pub use path::{Credentials, Last, PathBuffer, Walked};

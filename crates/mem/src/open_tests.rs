@@ -501,6 +501,37 @@ fn what_is_lent_stays_and_tells_of_writers() {
 }
 
 #[test]
+fn one_answers_for_a_file_until_he_lets_it_go() {
+    let scratch = Scratch::new("claimed");
+    let (here, there) = (scratch.attach(), scratch.attach());
+    let writer = here.writer().unwrap();
+    let made = writer.create(ROOT_INODE, b"file", &FILE).unwrap();
+    writer
+        .set_size(made.inode, made.generation, 1000, 2)
+        .unwrap();
+    let lent = here.lend(&made, 0, 1000).unwrap();
+    let other = there.lend(&made, 0, 1000).unwrap();
+    let reading = Attachment::open(&scratch.path(), b"/keel", false).unwrap();
+    let read = reading.lend(&made, 0, 1000).unwrap();
+    assert!(!read.is_claimed().unwrap());
+    assert!(matches!(read.claim(), Err(Error::ReadOnly)));
+    assert!(lent.claim().unwrap());
+    // His own claim is not another's.
+    assert!(!lent.is_claimed().unwrap());
+    assert!(read.is_claimed().unwrap() && other.is_claimed().unwrap());
+    assert!(!other.claim().unwrap());
+    // As words: 15 whole lines of 64 bytes, which others see at once.
+    assert_eq!((lent.lines().len(), read.lines().len()), (15, 15));
+    let order = std::sync::atomic::Ordering::Relaxed;
+    lent.lines()[14].0[7].store(0x55aa, order);
+    assert_eq!(read.lines()[14].0[7].load(order), 0x55aa);
+    assert_eq!(here.lend(&made, 8, 900).unwrap().lines().len(), 0);
+    drop(lent);
+    assert!(!read.is_claimed().unwrap());
+    assert!(other.claim().unwrap());
+}
+
+#[test]
 fn memory_on_tmpfs_is_locked_and_nothing_is_made() {
     let folder = std::path::Path::new("/dev/shm");
     if !folder.is_dir() {

@@ -377,6 +377,31 @@ pub(crate) fn is_lent(descriptor: RawFd, count: u64) -> std::io::Result<bool> {
     is_description_locked(descriptor, LENT, count)
 }
 
+/// The byte whose lock says that somebody answers for what is in the file.
+const CLAIM: u64 = 1 << 33;
+
+/// Takes the lock that says that somebody answers for the file's content.
+///
+/// # Errors
+/// What the kernel says: `EAGAIN` when somebody else does.
+pub(crate) fn lock_claim(descriptor: RawFd) -> std::io::Result<()> {
+    let lock = lock_of(libc::F_WRLCK, LIVENESS_BASE + CLAIM, 1);
+    // SAFETY: a structure that lives as long as the call; the kernel judges the descriptor.
+    if unsafe { libc::fcntl(descriptor, libc::F_OFD_SETLK, &raw const lock) } == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// Whether somebody else answers for the file's content.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn is_claimed(descriptor: RawFd) -> std::io::Result<bool> {
+    is_description_locked(descriptor, CLAIM, 1)
+}
+
 /// Takes the locks of all descriptions, for as long as the descriptor is open: nobody else has one.
 ///
 /// # Errors

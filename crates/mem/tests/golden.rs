@@ -293,6 +293,7 @@ fn a_checkpoint_of_this_format_is_the_same_byte_for_byte_and_can_be_restored() {
             now_ns,
             random: 0x0123_4567_89ab_cdef,
             verify: false,
+            left_out: &[],
         };
         save(&writer, &mut storage, &options, &mut |_, _| {}).unwrap();
     }

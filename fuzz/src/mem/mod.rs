@@ -212,6 +212,7 @@ fn use_region(region: &Region, input: &mut Input<'_>) {
         now_ns: 1,
         random: 1,
         verify: false,
+        left_out: &[],
     };
     let _ = save(
         &writer,
@@ -243,6 +244,7 @@ fn saved() -> &'static MemoryStorage {
                 now_ns,
                 random: 5,
                 verify: false,
+                left_out: &[],
             };
             let report = save(&writer, &mut storage, &options, &mut |_, _| {});
             report.unwrap_or_else(|error| panic!("{error}"));

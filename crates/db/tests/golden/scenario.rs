@@ -107,3 +107,30 @@ pub fn write() -> MemoryStore {
     }
     store
 }
+
+/// A slot table as its memory holds it on a little-endian machine.
+pub fn table() -> Vec<u8> {
+    use db::table::{Line, SlotValue, Table, TableMemory};
+    let memory = TableMemory::own(Table::lines_needed(3, 20).expect("a size"));
+    let lines: &[Line] = memory.as_ref();
+    let table = Table::create_in(lines, 3, 20, 0x0123_4567_89ab_cdef).expect("a table");
+    for (n, key) in KEYS.iter().enumerate().take(2) {
+        let (id, _) = table
+            .insert(key, 1_500 + n as u32, n == 0)
+            .expect("an object");
+        let value = SlotValue {
+            timestamp_ms: 1_700_000_000_000 - n as i64,
+            arrival_ns: 5_000_000_321,
+            boot_tag: 0xb0b1_b2b3_b4b5_b6b7,
+            wall_trusted: n == 0,
+            node_time: n == 1,
+            value: &b"a value of 20 bytes."[..20 - n * 7],
+        };
+        assert_eq!(table.write(id, &value), Ok(true));
+    }
+    table.serve([0x1111_2222_3333_4444, 0x5555_6666_7777_8888]);
+    let words = lines.iter().flat_map(|line| &line.0);
+    words
+        .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes())
+        .collect()
+}

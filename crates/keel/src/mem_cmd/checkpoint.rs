@@ -12,7 +12,7 @@ use crate::progress::{Progress, bytes_text};
 use crate::time_text::{age_text, format_ms};
 use base::block::FileDevice;
 use mem::checkpoint::{self, CheckpointError, RestoreReport, SaveOptions, SaveReport, Taken};
-use mem::{Attachment, RegionOptions};
+use mem::{Attachment, Node, RegionOptions};
 use serde_json::json;
 use std::path::Path;
 
@@ -55,11 +55,11 @@ pub(super) fn checkpoint_error(region: &Path, image: &Path, error: &CheckpointEr
     }
 }
 
-/// Takes a checkpoint, and closes the store again.
-pub(super) fn save(
+/// Takes a checkpoint without these files, and closes the store again.
+pub(crate) fn save(
     attachment: &Attachment,
     image: &Path,
-    name: &str,
+    (name, left_out): (&str, &[Node]),
     verify: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<SaveReport, CliError> {
@@ -76,6 +76,7 @@ pub(super) fn save(
                     crate::random::bytes().unwrap_or_else(|_| mem::now_ns().to_le_bytes()),
                 ),
                 verify,
+                left_out,
             };
             checkpoint::save(&writer, &mut storage, &options, progress)
         })
@@ -98,7 +99,7 @@ pub(super) fn checkpoint(
     let interruption = Interruption::heed(image.display(), "the checkpoint before is there still");
     let progress = Progress::start(format!("saving {}", region.display()));
     let mut before = 0;
-    let report = save(&attachment, image, name, verify, &mut |done, _| {
+    let report = save(&attachment, image, (name, &[]), verify, &mut |done, _| {
         progress.add(done.saturating_sub(before) as usize);
         before = done;
     })?;

@@ -281,7 +281,8 @@ impl Saver {
                 let mut told = String::new();
                 loop {
                     let next = receiver.recv_timeout(interval);
-                    let saved = checkpoint::save(&attachment, &image, &name, false, &mut |_, _| {});
+                    let saved =
+                        checkpoint::save(&attachment, &image, (&name, &[]), false, &mut |_, _| {});
                     let is_over = matches!(next, Err(RecvTimeoutError::Disconnected));
                     let said = match &saved {
                         Ok(report) => checkpoint::saved_text(&region, &image, report),

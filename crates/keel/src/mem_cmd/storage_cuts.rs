@@ -126,6 +126,7 @@ fn run(storage: &mut FlashStorage<SimDevice>) -> (Vec<Files>, bool) {
             now_ns: step,
             random: 3,
             verify: false,
+            left_out: &[],
         };
         if save(&writer, storage, &options, &mut |_, _| {}).is_err() {
             return (states, true);

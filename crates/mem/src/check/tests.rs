@@ -422,6 +422,7 @@ fn survive(seed: u64) {
             now_ns: 1,
             random: 1,
             verify: false,
+            left_out: &[],
         };
         let mut storage = checkpoint::MemoryStorage::default();
         let _ = checkpoint::save(&writer, &mut storage, &options, &mut |_, _| {});

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::error::Error;
-use crate::inode::{Attributes, attribute};
+use crate::inode::{Attributes, Node, attribute};
 use crate::layout::{PAGE_BYTES, state};
 use crate::region::Region;
 use crate::space::Place;
@@ -49,6 +49,8 @@ pub struct SaveOptions<'o> {
     pub random: u64,
     /// Reads all that the last generation has and is used again, and writes anew what cannot be read.
     pub verify: bool,
+    /// Files that are left out, with their names: what is in them means nothing once the power has gone.
+    pub left_out: &'o [Node],
 }
 
 /// What a checkpoint came to.
@@ -161,6 +163,7 @@ fn sweep<S: Storage>(archive: &mut Archive<'_, S>, tables: &[Table]) -> Result<(
 struct Saver<'s, 'w, 'r, S> {
     region: &'r Region,
     writer: &'w Writer<'r>,
+    left_out: &'w [Node],
     archive: Archive<'s, S>,
     key: u64,
     token: u64,
@@ -189,7 +192,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         writer: &'w Writer<'r>,
         mut archive: Archive<'s, S>,
         last: Option<&Table>,
-        options: &SaveOptions<'_>,
+        options: &SaveOptions<'w>,
     ) -> Result<Self> {
         let region = writer.region;
         let files = archive.files()?;
@@ -203,6 +206,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         let mut saver = Self {
             region,
             writer,
+            left_out: options.left_out,
             archive,
             key: last.map_or(options.random, |last| last.footer.key),
             token,
@@ -271,7 +275,11 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
             for file in held {
                 self.copy_held(&file)?;
             }
-            let names = snapshot.names()?;
+            let mut names = snapshot.names()?;
+            names.files.retain(|inode| {
+                let (inode, generation) = (*inode, snapshot.generation(*inode));
+                !self.left_out.contains(&Node { inode, generation })
+            });
             let missed = self.copy_all(&snapshot, &names, progress)?;
             let is_last = self.report.rounds == ROUNDS_MAX;
             if is_last || !missed.iter().any(|(_, is_gone)| *is_gone) {

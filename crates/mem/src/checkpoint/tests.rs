@@ -87,6 +87,7 @@ fn options() -> SaveOptions<'static> {
         now_ns: 1_000,
         random: 0x1234_5678_9abc_def0,
         verify: false,
+        left_out: &[],
     }
 }
 
@@ -101,6 +102,29 @@ fn restored(storage: &mut MemoryStorage) -> (BTreeMap<String, Seen>, RestoreRepo
     let writer = region.writer().unwrap();
     let report = restore(&writer, storage, NAME, &mut |_, _| {}).unwrap();
     (tree(&region, &writer), report)
+}
+
+#[test]
+fn what_is_left_out_is_not_there_afterwards_and_its_changes_cost_nothing() {
+    let scratch = Scratch::new();
+    let region = scratch.region(48 << 20);
+    let writer = region.writer().unwrap();
+    put(&writer, ROOT_INODE, b"kept", &noise(1, 20_000), 1);
+    let inode = put(&writer, ROOT_INODE, b"not", &noise(2, 20_000), 1);
+    let left_out = [region.attributes(inode).unwrap().node()];
+    let options = SaveOptions {
+        left_out: &left_out,
+        ..options()
+    };
+    let mut storage = MemoryStorage::default();
+    let mut save = || save(&writer, &mut storage, &options, &mut |_, _| {}).unwrap();
+    let report = save();
+    assert_eq!((report.files, report.bytes), (1, 20_000));
+    put(&writer, ROOT_INODE, b"not", &noise(3, 20_000), 2);
+    assert_eq!(save().bytes_written, 0);
+    let (tree, report) = restored(&mut storage);
+    assert!(report.is_whole());
+    assert_eq!(tree.into_keys().collect::<Vec<_>>(), ["/kept"]);
 }
 
 fn put(writer: &Writer<'_>, directory: u64, name: &[u8], bytes: &[u8], now_ns: u64) -> u64 {

@@ -1,0 +1,303 @@
+//! A slot table in a file of a region: one process writes it, others read values where they lie.
+//!
+//! **Who serves it.** The writer makes the table in a new file, holds the file's claim ([`mem::Lent::claim`]) as long
+//! as it lives, and gives it its name when its values are there. So a file is one run's for ever: a reader who
+//! still has the one of the run before keeps its memory and finds that nobody claims it any more. The kernel takes the
+//! claim from whoever dies; who ends in order says so in the table, too.
+//!
+//! ```no_run
+//! use db::shared::TableReader;
+//! use mem::Attachment;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // For reading only: this process cannot change a byte of the region.
+//! let region = Attachment::open("/dev/shm/plant".as_ref(), b"/keel", false)?;
+//! let table = TableReader::open(&region, "keel-latest")?;
+//! let id = table.lookup("hall/1/temperature").ok_or("no such key")?;
+//! // The value is looked at where the node writes it; what a write has disturbed is looked at again.
+//! let (number, times) = table.with_value(id, |value| (value.float(), value.times()))?;
+//! // Asked afterwards: then the value was the latest while its writer lived.
+//! if table.is_live() {
+//!     println!("{number:?}, measured at {} ms", times.timestamp_ms);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+use base::error::Code;
+use mem::{Attachment, Attributes, Lent, Line, NewInode, Node, ROOT_INODE};
+
+use crate::error::Error;
+use crate::options::ObjectId;
+use crate::table::{InPlace, Key, MAGIC, SlotRead, Table};
+
+/// Naps of 20 µs that a reader gives a writer who has stopped in the middle of a value: 50 ms and more.
+const NAPS_MAX: u32 = 1000;
+
+/// What comes before and behind the name of a table that is being made.
+const DRAFT: (&str, &str) = (".", ".new");
+
+/// Why a table in a region cannot be made or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SharedError {
+    /// The region refused a call.
+    #[error(transparent)]
+    Region(#[from] mem::Error),
+    /// The table is none, or cannot be as it was asked for.
+    #[error(transparent)]
+    Table(#[from] Error),
+    /// Another process serves a table of this name.
+    #[error("another process keeps its slot table there")]
+    InUse,
+    /// A file has the name that is no slot table, and is not replaced.
+    #[error("a file of that name is there that is no slot table")]
+    NotATable,
+}
+
+impl SharedError {
+    /// The one code this error maps to; see [`base::error`].
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Region(error) => error.code(),
+            Self::Table(error) => error.code(),
+            Self::InUse => Code::Busy,
+            Self::NotATable => Code::Exists,
+        }
+    }
+}
+
+/// A table's file as its writer has it. It is claimed as long as this lives.
+pub struct SharedTable<'a> {
+    attachment: &'a Attachment,
+    lent: Lent<'a>,
+    node: Node,
+    name: String,
+    draft: String,
+}
+
+impl<'a> SharedTable<'a> {
+    /// Makes a file for a table of this size in the root of the region, under a passing name, and takes its memory, all
+    /// of it zeros. `mode` are permission bits of the file.
+    ///
+    /// # Errors
+    /// [`SharedError::InUse`], [`SharedError::NotATable`]; [`SharedError::Region`], mostly with [`mem::Error::Full`];
+    /// [`SharedError::Table`] for numbers that no table can have.
+    pub fn make(
+        attachment: &'a Attachment,
+        name: &str,
+        (objects_max, value_bytes_max): (u32, usize),
+        mode: u32,
+    ) -> Result<Self, SharedError> {
+        let bytes = Table::lines_needed(objects_max, value_bytes_max)? * size_of::<Line>();
+        let draft = format!("{}{name}{}", DRAFT.0, DRAFT.1);
+        let now_ns = mem::now_ns();
+        // Its values are in the log, too, so the memory of the run before serves this one.
+        make_way(attachment, name, false)?;
+        make_way(attachment, &draft, true)?;
+        let (user, group) = base::mount::effective_ids();
+        let new = NewInode {
+            mode: FILE | mode & 0o777,
+            user,
+            group,
+            now_ns,
+        };
+        let writer = attachment.writer()?;
+        let made = writer.create(ROOT_INODE, draft.as_bytes(), &new)?;
+        let lent = writer
+            .set_size(made.inode, made.generation, bytes as u64, now_ns)
+            .and_then(|()| attachment.lend(&made, 0, bytes as u64));
+        let shared = match lent {
+            Ok(lent) if lent.claim()? && size_of_val(lent.lines()) == bytes => Self {
+                attachment,
+                lent,
+                node: made.node(),
+                name: name.to_owned(),
+                draft,
+            },
+            other => {
+                // What was half made is in nobody's way later, either.
+                drop(writer.remove(ROOT_INODE, draft.as_bytes(), now_ns));
+                return Err(other.err().map_or(SharedError::InUse, SharedError::Region));
+            }
+        };
+        Ok(shared)
+    }
+
+    /// The memory, for [`Table::create_in`].
+    #[must_use]
+    pub fn lines(&self) -> &[Line] {
+        self.lent.lines()
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn node(&self) -> Node {
+        self.node
+    }
+
+    /// Lets readers find the table, which has been laid out in [`lines`](Self::lines). `run` is a number that does not
+    /// come again.
+    ///
+    /// # Errors
+    /// [`SharedError::Table`] when no table has been laid out, [`SharedError::Region`].
+    pub fn publish(&self, run: [u8; 16]) -> Result<(), SharedError> {
+        Table::attach(self.lines())?.serve(words(run));
+        let (from, to) = (self.draft.as_bytes(), self.name.as_bytes());
+        let writer = self.attachment.writer()?;
+        writer.rename((ROOT_INODE, from), (ROOT_INODE, to), mem::now_ns())?;
+        Ok(())
+    }
+
+    /// Tells readers that the table is served no more, and takes its name away. Its memory stays until this is
+    /// dropped.
+    pub fn withdraw(&self) {
+        if let Ok(table) = Table::attach(self.lines()) {
+            table.end_service();
+        }
+        for name in [&self.name, &self.draft] {
+            let found = self.attachment.look_up(ROOT_INODE, name.as_bytes());
+            // Another run may have taken the name, and keeps it.
+            if found.is_ok_and(|found| found.node() == self.node)
+                && let Ok(writer) = self.attachment.writer()
+            {
+                // Who cannot remove it leaves a table that says itself that it is over.
+                drop(writer.remove(ROOT_INODE, name.as_bytes(), mem::now_ns()));
+            }
+        }
+    }
+}
+
+/// Type of a regular file.
+const FILE: u32 = 0o100_000;
+const TYPE: u32 = 0o170_000;
+
+/// Takes away what a run has left that lives no more. `is_draft`: the name is none that a file of somebody else's has.
+fn make_way(attachment: &Attachment, name: &str, is_draft: bool) -> Result<(), SharedError> {
+    let found = match attachment.look_up(ROOT_INODE, name.as_bytes()) {
+        Ok(found) => found,
+        Err(mem::Error::NotFound) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut first = [0; MAGIC.len()];
+    let (inode, generation) = (found.inode, found.generation);
+    let is_file = found.mode & TYPE == FILE;
+    let is_ours = is_file && {
+        let region = attachment.region();
+        is_draft || region.read(inode, generation, 0, &mut first)? == 8 && first == *MAGIC
+    };
+    if !is_ours {
+        return Err(SharedError::NotATable);
+    }
+    if found.size > 0 && attachment.lend(&found, 0, 1)?.is_claimed()? {
+        return Err(SharedError::InUse);
+    }
+    let writer = attachment.writer()?;
+    Ok(writer.remove(ROOT_INODE, name.as_bytes(), mem::now_ns())?)
+}
+
+fn words(run: [u8; 16]) -> [u64; 2] {
+    let number = u128::from_le_bytes(run);
+    [number as u64, (number >> 64) as u64]
+}
+
+/// A table that another process writes. It offers reading alone: the memory may be mapped so that a store ends the
+/// process.
+pub struct TableReader<'a> {
+    table: Table<Lent<'a>>,
+    run: Option<[u64; 2]>,
+}
+
+impl<'a> TableReader<'a> {
+    /// Finds a table by its name in the root of a region, which may be attached for reading only. Nothing that the file
+    /// says is believed before it is checked.
+    ///
+    /// # Errors
+    /// [`SharedError::Region`], mostly with [`mem::Error::NotFound`]; [`SharedError::NotATable`];
+    /// [`SharedError::Table`] with [`Error::RegionInvalid`].
+    pub fn open(attachment: &'a Attachment, name: &str) -> Result<Self, SharedError> {
+        let found: Attributes = attachment.look_up(ROOT_INODE, name.as_bytes())?;
+        if found.mode & TYPE != FILE {
+            return Err(SharedError::NotATable);
+        }
+        let lent = attachment.lend(&found, 0, found.size)?;
+        let table = Table::attach(lent)?;
+        Ok(Self {
+            run: table.served_by(),
+            table,
+        })
+    }
+
+    /// Number of the run that serves the table; `None` when it has said that it ended.
+    #[must_use]
+    pub fn run(&self) -> Option<[u8; 16]> {
+        let [low, high] = self.run?;
+        Some((u128::from(high) << 64 | u128::from(low)).to_le_bytes())
+    }
+
+    /// Whether the run that served the table when it was opened still does: it lives, as the kernel says, and has not
+    /// said that it ends. One call to the kernel. To be asked after a read, not before: then the value was the latest
+    /// while its writer lived.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.run.is_some()
+            && self.table.served_by() == self.run
+            && self.table.memory().is_claimed().unwrap_or(false)
+    }
+
+    /// The object with this key.
+    #[must_use]
+    pub fn lookup(&self, key: &str) -> Option<ObjectId> {
+        self.table.lookup(key)
+    }
+
+    /// Ids given so far; ids are `0..objects()`.
+    #[must_use]
+    pub fn objects(&self) -> u32 {
+        self.table.objects()
+    }
+
+    /// The key of an object; empty when it has none.
+    #[must_use]
+    pub fn key(&self, id: ObjectId) -> Key {
+        self.table.key(id)
+    }
+
+    /// Validity interval in ms of an object, and whether it is temporal.
+    #[must_use]
+    pub fn validity(&self, id: ObjectId) -> (u32, bool) {
+        self.table.validity(id)
+    }
+
+    /// Bytes of the longest value.
+    #[must_use]
+    pub fn value_bytes_max(&self) -> usize {
+        self.table.value_bytes_max()
+    }
+
+    /// Copies a value into `value` and returns its times.
+    ///
+    /// # Errors
+    /// [`Error::UnknownObject`], [`Error::NoValue`], [`Error::BufferTooSmall`]; [`Error::Stalled`] when its writer has
+    /// stopped in the middle of it for 50 ms.
+    pub fn read(&self, id: ObjectId, value: &mut [u8]) -> Result<SlotRead, Error> {
+        self.table.read_within(id, value, NAPS_MAX)
+    }
+
+    /// Lets `look` see a value where it lies, without a copy; again while writes disturb it. What it answered when it
+    /// saw one value from beginning to end.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), but for the buffer.
+    pub fn with_value<R>(
+        &self,
+        id: ObjectId,
+        look: impl FnMut(&InPlace<'_>) -> R,
+    ) -> Result<R, Error> {
+        self.table.with_value(id, NAPS_MAX, look)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,303 @@
+use super::*;
+use crate::table::{SlotValue, TableMemory};
+use mem::{Region, RegionOptions};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A region that goes away, in memory where there is a place for that.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let shared = PathBuf::from("/dev/shm");
+        let folder = if shared.is_dir() {
+            shared
+        } else {
+            std::env::temp_dir()
+        };
+        let path = folder.join(format!("keel-db-shared-{}-{number}", std::process::id()));
+        let options = RegionOptions {
+            capacity_bytes: 32 << 20,
+            files_max: Some(100),
+            lanes: 8,
+        };
+        let root = NewInode {
+            mode: 0o040_755,
+            user: 0,
+            group: 0,
+            now_ns: 1,
+        };
+        Region::create(&path, &options, &root).unwrap();
+        Self(path)
+    }
+
+    fn attach(&self, writable: bool) -> Attachment {
+        Attachment::open(&self.0, b"/keel", writable).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).ok();
+        let mut stubs = self.0.clone().into_os_string();
+        stubs.push(".stubs");
+        std::fs::remove_dir_all(stubs).ok();
+    }
+}
+
+const NAME: &str = "latest";
+const RUN: [u8; 16] = *b"0123456789abcdef";
+const SIZE: (u32, usize) = (16, 20);
+
+fn laid_out<'s>(shared: &'s SharedTable<'_>) -> Table<&'s [Line]> {
+    Table::create_in(shared.lines(), SIZE.0, SIZE.1, 7).unwrap()
+}
+
+fn value(value: &[u8]) -> SlotValue<'_> {
+    SlotValue {
+        timestamp_ms: 1000,
+        arrival_ns: 5,
+        boot_tag: 9,
+        wall_trusted: true,
+        node_time: false,
+        value,
+    }
+}
+
+fn make<'a>(attachment: &'a Attachment, run: [u8; 16], text: &[u8]) -> SharedTable<'a> {
+    let shared = SharedTable::make(attachment, NAME, SIZE, 0o644).unwrap();
+    let table = laid_out(&shared);
+    let (id, _) = table.insert("door", 1500, true).unwrap();
+    table.write(id, &value(text)).unwrap();
+    shared.publish(run).unwrap();
+    shared
+}
+
+fn text(reader: &TableReader<'_>) -> Vec<u8> {
+    let mut buffer = [0; 20];
+    let id = reader.lookup("door").unwrap();
+    let read = reader.read(id, &mut buffer).unwrap();
+    let in_place = reader.with_value(id, |value| {
+        let words: Vec<u8> = value.words().flat_map(u64::to_le_bytes).collect();
+        (words, value.times())
+    });
+    let (words, times) = in_place.unwrap();
+    assert_eq!(
+        (&words[..read.value_bytes], times),
+        (&buffer[..read.value_bytes], read)
+    );
+    buffer[..read.value_bytes].to_vec()
+}
+
+#[test]
+fn others_read_what_one_writes_until_it_ends() {
+    let scratch = Scratch::new();
+    let (here, there) = (scratch.attach(true), scratch.attach(false));
+    assert!(matches!(
+        TableReader::open(&there, NAME),
+        Err(SharedError::Region(mem::Error::NotFound))
+    ));
+    let shared = SharedTable::make(&here, NAME, SIZE, 0o644).unwrap();
+    let table = laid_out(&shared);
+    // Nobody finds it before its values are there.
+    assert!(TableReader::open(&there, NAME).is_err());
+    let (id, _) = table.insert("door", 1500, true).unwrap();
+    table.write(id, &value(b"open")).unwrap();
+    shared.publish(RUN).unwrap();
+    let reader = TableReader::open(&there, NAME).unwrap();
+    assert_eq!((reader.run(), reader.is_live()), (Some(RUN), true));
+    assert_eq!(reader.validity(id), (1500, true));
+    assert_eq!(reader.key(id).as_str(), "door");
+    assert_eq!(text(&reader), b"open");
+    table.write(id, &value(b"closed by the wind")).unwrap();
+    assert_eq!(text(&reader), b"closed by the wind");
+    table.write(id, &value(&21.5_f64.to_le_bytes())).unwrap();
+    assert_eq!(reader.with_value(id, |value| value.float()), Ok(Some(21.5)));
+    shared.withdraw();
+    assert!(!reader.is_live());
+    assert!(TableReader::open(&there, NAME).is_err());
+    drop(shared);
+    assert_eq!(text(&reader).len(), 8);
+}
+
+#[test]
+fn who_was_killed_serves_no_more_and_the_next_run_takes_the_place() {
+    let scratch = Scratch::new();
+    let (here, there) = (scratch.attach(true), scratch.attach(false));
+    // Dropped without a word, as the kernel drops what a killed process had.
+    let first = make(&here, RUN, b"old");
+    let reader = TableReader::open(&there, NAME).unwrap();
+    assert!(reader.is_live());
+    // While it lives, nobody else gets the name.
+    let other = scratch.attach(true);
+    assert!(matches!(
+        SharedTable::make(&other, NAME, SIZE, 0o644),
+        Err(SharedError::InUse)
+    ));
+    drop(first);
+    assert!(!reader.is_live());
+    let dead = TableReader::open(&there, NAME).unwrap();
+    assert_eq!((dead.run(), dead.is_live()), (Some(RUN), false));
+    // One that is killed while it makes its table leaves a draft.
+    drop(SharedTable::make(&other, NAME, SIZE, 0o644).unwrap());
+    let second = make(&other, [1; 16], b"new");
+    let now = TableReader::open(&there, NAME).unwrap();
+    assert_eq!((now.run(), now.is_live()), (Some([1; 16]), true));
+    assert_eq!(text(&now), b"new");
+    // Whoever has the old table can look at it still, and is told.
+    assert_eq!(text(&reader), b"old");
+    assert!(!reader.is_live() && !dead.is_live());
+    drop((reader, dead));
+    here.sweep().unwrap();
+    assert_eq!(here.region().orphans(), 0);
+    drop(second);
+}
+
+#[test]
+fn what_is_no_table_is_neither_replaced_nor_read() {
+    let scratch = Scratch::new();
+    let here = scratch.attach(true);
+    let mut file = NewInode {
+        mode: FILE | 0o644,
+        user: 0,
+        group: 0,
+        now_ns: 1,
+    };
+    let writer = here.writer().unwrap();
+    for content in [&b""[..], b"EVK", b"a list of what somebody needs"] {
+        let made = writer.create_with(ROOT_INODE, NAME.as_bytes(), &file, content);
+        made.unwrap();
+        assert!(matches!(
+            SharedTable::make(&here, NAME, SIZE, 0o644),
+            Err(SharedError::NotATable)
+        ));
+        assert!(TableReader::open(&here, NAME).is_err());
+        writer.remove(ROOT_INODE, NAME.as_bytes(), 2).unwrap();
+    }
+    file.mode = 0o040_755;
+    writer.create(ROOT_INODE, NAME.as_bytes(), &file).unwrap();
+    for refused in [
+        SharedTable::make(&here, NAME, SIZE, 0o644).err(),
+        TableReader::open(&here, NAME).err(),
+    ] {
+        assert!(
+            matches!(refused, Some(SharedError::NotATable)),
+            "{refused:?}"
+        );
+    }
+    // One that does not fit leaves nothing.
+    let free = here.region().free_bytes();
+    let refused = SharedTable::make(&here, "large", (100_000, 8192), 0o644).err();
+    assert!(matches!(
+        refused,
+        Some(SharedError::Region(mem::Error::Full))
+    ));
+    here.sweep().unwrap();
+    assert_eq!(here.region().free_bytes(), free);
+}
+
+#[test]
+fn a_writer_that_died_in_the_middle_of_a_value_is_not_waited_for() {
+    let scratch = Scratch::new();
+    let here = scratch.attach(true);
+    let shared = make(&here, RUN, b"half");
+    let table = Table::attach(shared.lines()).unwrap();
+    let reader = TableReader::open(&here, NAME).unwrap();
+    let id = reader.lookup("door").unwrap();
+    table.stop_in_the_middle(id);
+    assert_eq!(reader.read(id, &mut [0; 20]), Err(Error::Stalled));
+    assert_eq!(reader.with_value(id, |_| ()), Err(Error::Stalled));
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+fn read_all<M: AsRef<[Line]>>(table: &Table<M>) {
+    let mut buffer = [0; 8192];
+    for key in ["door", "", &"k".repeat(64)] {
+        let _ = table.lookup(key);
+    }
+    let objects = table.objects();
+    for id in (0..objects.min(40))
+        .chain([objects, u32::MAX])
+        .map(ObjectId)
+    {
+        let _ = (table.key(id).as_str().len(), table.validity(id));
+        let copied = table.read_within(id, &mut buffer, 0);
+        let seen = table.with_value(id, 0, |value| value.words().count());
+        assert_eq!(copied.is_ok(), seen.is_ok());
+    }
+    let _ = table.served_by();
+}
+
+#[test]
+fn whatever_a_table_holds_it_is_read_within_its_bounds() {
+    let mut random = Random(5);
+    let lines = Table::lines_needed(SIZE.0, SIZE.1).unwrap();
+    for round in 0..3000_u32 {
+        let memory = TableMemory::own(lines);
+        let table = Table::create_in(memory, SIZE.0, SIZE.1, 7).unwrap();
+        let (id, _) = table.insert("door", 1500, true).unwrap();
+        table.write(id, &value(b"open")).unwrap();
+        let TableMemory::Own(lines) = table.into_memory() else {
+            unreachable!()
+        };
+        let words: Vec<_> = lines.iter().flat_map(|line| &line.0).collect();
+        // A few words, of the header or of all; or all of them.
+        let count = [1, 1, 4, 40, words.len()][round as usize % 5];
+        for at in 0..count {
+            let place = match (count == words.len(), random.next() % 2) {
+                (true, _) => at,
+                (false, 0) => random.next() as usize % 16,
+                (false, _) => random.next() as usize % words.len(),
+            };
+            let drawn = random.next();
+            let word = match random.next() % 4 {
+                0 => drawn,
+                1 => drawn % 64,
+                2 => words[place].load(Ordering::Relaxed) ^ 1 << (drawn % 64),
+                _ => u64::MAX - drawn % 4,
+            };
+            words[place].store(word, Ordering::Relaxed);
+        }
+        let cut = match random.next() % 3 {
+            0 => random.next() as usize % lines.len(),
+            _ => lines.len(),
+        };
+        if let Ok(table) = Table::attach(&lines[..cut]) {
+            read_all(&table);
+        }
+    }
+}
+
+#[test]
+fn a_table_of_a_region_that_changes_under_its_reader_is_read_within_its_bounds() {
+    let scratch = Scratch::new();
+    let (here, there) = (scratch.attach(true), scratch.attach(false));
+    let shared = make(&here, RUN, b"here");
+    let reader = TableReader::open(&there, NAME).unwrap();
+    let mut random = Random(9);
+    for _ in 0..300 {
+        for line in shared.lines() {
+            for word in &line.0 {
+                if random.next().is_multiple_of(3) {
+                    word.store(random.next(), Ordering::Relaxed);
+                }
+            }
+        }
+        read_all(&reader.table);
+        let _ = reader.is_live();
+    }
+}

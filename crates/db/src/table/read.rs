@@ -1,0 +1,198 @@
+//! Reading a slot: a copy of its value, or the value where it lies with a check afterwards.
+
+use std::sync::atomic::{Ordering, fence};
+
+use super::{
+    ARRIVAL, BOOT_TAG, Line, META, META_LENGTH, META_NODE_TIME, META_TRUSTED, NO_TIMESTAMP,
+    SEQUENCE, SPINS_MAX, TIMESTAMP, Table, VALIDITY, VALUE, WORDS_PER_LINE, back_off,
+};
+use crate::error::Error;
+use crate::options::ObjectId;
+
+/// What a read of a slot tells besides the value bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotRead {
+    /// Bytes of the value.
+    pub value_bytes: usize,
+    /// The sensor's time in ms.
+    pub timestamp_ms: i64,
+    /// Arrival on the monotonic clock of the boot that `boot_tag` names.
+    pub arrival_ns: u64,
+    /// First eight bytes of the boot id of the arrival.
+    pub boot_tag: u64,
+    /// Whether the wall clock was trusted at arrival.
+    pub wall_trusted: bool,
+    /// Whether the node's wall clock gave the time, not the sensor.
+    pub node_time: bool,
+    /// Absolute validity interval in ms.
+    pub avi_ms: u32,
+}
+
+/// A value where it lies. Whoever writes the next one does not wait for its readers: what was read counts only if
+/// [`is_whole`](Self::is_whole) says afterwards that it was one value.
+#[derive(Clone, Copy, Debug)]
+pub struct InPlace<'t> {
+    slot: &'t [Line],
+    sequence: u64,
+    read: SlotRead,
+}
+
+impl<'t> InPlace<'t> {
+    /// The value as it is now; `None` while a writer is inside.
+    fn of(slot: &'t [Line], value_bytes_max: usize) -> Option<Self> {
+        let word = |at: usize| &slot[at / WORDS_PER_LINE].0[at % WORDS_PER_LINE];
+        let sequence = word(SEQUENCE).load(Ordering::Acquire);
+        if sequence & 1 != 0 {
+            return None;
+        }
+        let meta = word(META).load(Ordering::Relaxed);
+        Some(Self {
+            slot,
+            sequence,
+            read: SlotRead {
+                // Never believed: the memory may be shared with a faulty process.
+                value_bytes: ((meta & META_LENGTH) as usize).min(value_bytes_max),
+                timestamp_ms: word(TIMESTAMP).load(Ordering::Relaxed) as i64,
+                arrival_ns: word(ARRIVAL).load(Ordering::Relaxed),
+                boot_tag: word(BOOT_TAG).load(Ordering::Relaxed),
+                wall_trusted: meta & META_TRUSTED != 0,
+                node_time: meta & META_NODE_TIME != 0,
+                avi_ms: word(VALIDITY).load(Ordering::Relaxed) as u32,
+            },
+        })
+    }
+
+    /// Its times and its length.
+    #[must_use]
+    pub fn times(&self) -> SlotRead {
+        self.read
+    }
+
+    /// Its bytes, eight in a word, the first one lowest; behind its end the last word has zeros.
+    pub fn words(&self) -> impl Iterator<Item = u64> + use<'t> {
+        let slot = self.slot;
+        let words = VALUE..VALUE + self.read.value_bytes.div_ceil(8);
+        words
+            .map(move |at| slot[at / WORDS_PER_LINE].0[at % WORDS_PER_LINE].load(Ordering::Relaxed))
+    }
+
+    /// The number, where the value is one: the form `float` of SPEC.md.
+    #[must_use]
+    pub fn float(&self) -> Option<f64> {
+        let word = self.words().next()?;
+        (self.read.value_bytes == 8).then_some(f64::from_bits(word))
+    }
+
+    /// Whether all that has been read of it is of one value.
+    #[must_use]
+    #[inline]
+    pub fn is_whole(&self) -> bool {
+        fence(Ordering::Acquire);
+        self.slot[0].0[SEQUENCE].load(Ordering::Relaxed) == self.sequence
+    }
+
+    fn copy(&self, into: &mut [u8]) {
+        for (chunk, word) in into.chunks_mut(8).zip(self.words()) {
+            chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+impl<M: AsRef<[Line]>> Table<M> {
+    fn slot(&self, id: ObjectId) -> Result<&[Line], Error> {
+        if id.0 >= self.objects() {
+            return Err(Error::UnknownObject);
+        }
+        let first = self.shape.slots_at + id.0 as usize * self.shape.slot_lines;
+        Ok(&self.memory.as_ref()[first..first + self.shape.slot_lines])
+    }
+
+    /// Copies the value into `value` and returns its times. No lock, no allocation, no system call unless a
+    /// writer has been suspended inside its few stores.
+    ///
+    /// # Errors
+    /// [`Error::UnknownObject`], [`Error::NoValue`], [`Error::BufferTooSmall`].
+    pub fn read(&self, id: ObjectId, value: &mut [u8]) -> Result<SlotRead, Error> {
+        let slot = self.slot(id)?;
+        let mut waits = 0;
+        loop {
+            if let Some(read) = self.read_once(slot, value) {
+                return read;
+            }
+            back_off(&mut waits);
+        }
+    }
+
+    /// As [`read`](Self::read), for those who read what another process writes, which may have died in the middle:
+    /// a writer that stays inside is waited for at most `naps_max` naps of 20 µs and more.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read), and [`Error::Stalled`].
+    pub fn read_within(
+        &self,
+        id: ObjectId,
+        value: &mut [u8],
+        naps_max: u32,
+    ) -> Result<SlotRead, Error> {
+        let slot = self.slot(id)?;
+        within(naps_max, || self.read_once(slot, value)).and_then(|read| read)
+    }
+
+    /// Lets `look` see the value where it lies, again and again until it has seen one value from beginning to end; what
+    /// it answered then. Waits as [`read_within`](Self::read_within) does.
+    ///
+    /// # Errors
+    /// [`Error::UnknownObject`], [`Error::NoValue`], [`Error::Stalled`].
+    pub fn with_value<R>(
+        &self,
+        id: ObjectId,
+        naps_max: u32,
+        mut look: impl FnMut(&InPlace<'_>) -> R,
+    ) -> Result<R, Error> {
+        let slot = self.slot(id)?;
+        within(naps_max, || {
+            let value = InPlace::of(slot, self.shape.value_bytes_max)?;
+            let seen = look(&value);
+            let has_value = value.read.timestamp_ms != NO_TIMESTAMP;
+            value
+                .is_whole()
+                .then_some(has_value.then_some(seen).ok_or(Error::NoValue))
+        })
+        .and_then(|seen| seen)
+    }
+
+    #[inline]
+    fn read_once(&self, slot: &[Line], value: &mut [u8]) -> Option<Result<SlotRead, Error>> {
+        let found = InPlace::of(slot, self.shape.value_bytes_max)?;
+        let read = found.read;
+        let copied = read.value_bytes.min(value.len());
+        found.copy(&mut value[..copied]);
+        if !found.is_whole() {
+            return None;
+        }
+        Some(if read.timestamp_ms == NO_TIMESTAMP {
+            Err(Error::NoValue)
+        } else if copied < read.value_bytes {
+            Err(Error::BufferTooSmall {
+                needed_bytes: read.value_bytes,
+                buffer_bytes: value.len(),
+            })
+        } else {
+            Ok(read)
+        })
+    }
+}
+
+/// Tries until there is an answer, with so many naps at most.
+fn within<R>(naps_max: u32, mut attempt: impl FnMut() -> Option<R>) -> Result<R, Error> {
+    let mut waits = 0;
+    loop {
+        if let Some(answer) = attempt() {
+            return Ok(answer);
+        }
+        if waits / SPINS_MAX >= naps_max {
+            return Err(Error::Stalled);
+        }
+        back_off(&mut waits);
+    }
+}
