@@ -17,8 +17,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
+use base::clock::Clock;
+
 use crate::error::Error;
 use crate::options::{KEY_BYTES_MAX, OBJECTS_LIMIT, ObjectId, VALUE_BYTES_LIMIT};
+use crate::recovery::boot_tag;
 
 mod read;
 
@@ -105,6 +108,16 @@ pub struct Now {
 }
 
 impl Now {
+    /// This moment, by these clocks.
+    #[must_use]
+    pub fn of(clock: &dyn Clock) -> Self {
+        Self {
+            wall_ms: clock.wall_ms(),
+            monotonic_ns: clock.monotonic_ns(),
+            boot_tag: boot_tag(&clock.boot_id()),
+        }
+    }
+
     /// Age of a value in ms. Where the node's clock gave the time, the monotonic clock is asked if it can tell:
     /// the other one may have been set since.
     #[must_use]

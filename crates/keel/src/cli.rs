@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 mod mem;
 
-pub(crate) use mem::{MemArgs, MemCommand, RunArgs as MemRunArgs};
+pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, RunArgs as MemRunArgs};
 
 /// Names and examples stand in the help because people copy them.
 #[derive(Debug, Parser)]
@@ -177,7 +177,11 @@ pub(crate) enum ClientCommand {
 #[command(after_help = "Examples:\n  \
     keel get room/1/temperature\n  \
     keel get room/1/temperature --long\n  \
-    keel get room/1/temperature --json --node /run/keel/keel.sock\n\n\
+    keel get room/1/temperature --json --node /run/keel/keel.sock\n  \
+    keel get room/1/temperature --region /dev/shm/keel --via region\n\n\
+    Where the node keeps its values in a region (`[region]` of the configuration), they are read there, without\n\
+    asking it; where it does not, has ended, or does not let this user read, its socket is asked. --json says which\n\
+    way it was (via: region or socket), and so does --long.\n\n\
     Exit status 1 when there is no such key, or it has no value yet.")]
 pub(crate) struct GetArgs {
     /// Key
@@ -186,11 +190,31 @@ pub(crate) struct GetArgs {
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) long: bool,
     /// One JSON object: key, value, type, time_ms, age_ms, fresh, validity_ms, temporal, node_time, clock_trusted,
-    /// this_boot
+    /// this_boot, via
     #[arg(long)]
     pub(crate) json: bool,
+    /// Which way to the value
+    #[arg(long, value_enum, default_value_t = Via::Auto)]
+    pub(crate) via: Via,
+    /// Region of the node [default: the one that a file beside its socket names]
+    #[arg(long, value_name = "REGION")]
+    pub(crate) region: Option<PathBuf>,
+    /// File of the values in that region
+    #[arg(long, value_name = "NAME", default_value = crate::config::REGION_TABLE, requires = "region")]
+    pub(crate) table: String,
     #[command(flatten)]
     pub(crate) node: NodeArgs,
+}
+
+/// The way to a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Via {
+    /// The region if it can be, else the socket
+    Auto,
+    /// The node's region
+    Region,
+    /// The node's socket
+    Socket,
 }
 
 #[derive(Debug, Args)]

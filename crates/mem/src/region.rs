@@ -81,6 +81,21 @@ impl Region {
         made
     }
 
+    /// Gives a region that nobody uses another path, with its folder of stubs; who is killed in the middle leaves it
+    /// under one of both. What a region that was removed has left at the new path goes.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn rename(from: &Path, to: &Path) -> Result<()> {
+        let stubs = stubs_path(to);
+        remove_stubs(&stubs)?;
+        let renamed = |path, result: std::io::Result<()>| {
+            result.map_err(system_error(path, "cannot be given this name"))
+        };
+        renamed(&stubs, std::fs::rename(stubs_path(from), &stubs))?;
+        renamed(to, std::fs::rename(from, to))
+    }
+
     fn fill(file: File, path: &Path, layout: Layout, new_root: &NewInode) -> Result<Self> {
         let system = |what| system_error(path, what);
         let metadata_pages = layout.metadata_bytes / PAGE_BYTES;

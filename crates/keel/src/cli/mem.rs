@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Name of a checkpoint, where nobody says another.
-const CHECKPOINT_NAME: &str = "mem";
+pub(crate) const CHECKPOINT_NAME: &str = "mem";
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \

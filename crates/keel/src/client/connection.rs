@@ -72,7 +72,11 @@ enum Waited {
 
 impl Connection {
     pub(super) fn open(arguments: &NodeArgs) -> Result<Self, CliError> {
-        Self::open_at(Place::of(arguments)?, ANSWER_MAX)
+        Self::to(Place::of(arguments)?)
+    }
+
+    pub(super) fn to(place: Place) -> Result<Self, CliError> {
+        Self::open_at(place, ANSWER_MAX)
     }
 
     fn open_at(place: Place, patience: Duration) -> Result<Self, CliError> {

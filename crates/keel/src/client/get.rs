@@ -1,7 +1,9 @@
 //! `keel get`: the latest value of a key.
 
-use super::{Connection, printable, value_text};
-use crate::cli::GetArgs;
+use super::place::Place;
+use super::region::{Untold, Values};
+use super::{Connection, printable, strange, value_text};
+use crate::cli::{GetArgs, Via};
 use crate::error::CliError;
 use crate::node::protocol::{self, Kind};
 use crate::output::Output;
@@ -24,15 +26,14 @@ pub(super) struct Latest {
 }
 
 pub(super) fn run(arguments: &GetArgs) -> Result<u8, CliError> {
-    let mut connection = Connection::open(&arguments.node)?;
-    let key = arguments.key.clone();
-    let asked = protocol::Get { key };
+    let (found, via) = find(arguments)?;
     let mut output = Output::new();
     if arguments.json {
-        let found: serde_json::Value = connection.ask(Kind::Get, &asked, Kind::Value)?;
+        let mut found = found;
+        found["via"] = via.into();
         output.json(&found)?;
     } else {
-        let found: Latest = connection.ask(Kind::Get, &asked, Kind::Value)?;
+        let found: Latest = serde_json::from_value(found).map_err(|error| strange(via, error))?;
         output.line(printable(&value_text(&found.value, &found.kind)))?;
         if arguments.long {
             output.line(format!(
@@ -47,10 +48,48 @@ pub(super) fn run(arguments: &GetArgs) -> Result<u8, CliError> {
                 (true, false) => "no",
             };
             output.line(format!("fresh    {fresh}"))?;
+            output.line(format!("via      {via}"))?;
         }
     }
     output.flush()?;
     Ok(0)
+}
+
+/// The value as a node answers it, and the way that it came.
+fn find(arguments: &GetArgs) -> Result<(serde_json::Value, &'static str), CliError> {
+    let key = &arguments.key;
+    // A region may be named without a node.
+    let place = Place::of(&arguments.node);
+    let values = match (&arguments.region, &place) {
+        _ if arguments.via == Via::Socket => None,
+        (Some(region), _) => Some(Values::named(region, &arguments.table)),
+        (None, Ok(place)) => Values::beside(&place.socket),
+        (None, Err(_)) => None,
+    };
+    let untold = match values.map(|values| values.get(key)) {
+        Some(Ok(found)) => return Ok((found, "region")),
+        Some(Err(Untold::Refused(error))) => return Err(error),
+        Some(Err(Untold::Unusable(error))) => Some(error),
+        None => None,
+    };
+    let place = match (place, untold) {
+        (Ok(place), untold) if arguments.via == Via::Region => {
+            return Err(untold.unwrap_or_else(|| not_announced(&place)));
+        }
+        (Ok(place), _) => place,
+        (Err(error), untold) => return Err(untold.unwrap_or(error)),
+    };
+    let asked = protocol::Get { key: key.clone() };
+    let found = Connection::to(place)?.ask(Kind::Get, &asked, Kind::Value)?;
+    Ok((found, "socket"))
+}
+
+fn not_announced(place: &Place) -> CliError {
+    CliError::failure(
+        place.shown(),
+        "no node says beside this socket that it keeps its values in a region",
+        "start it with [region] in its configuration, name the region with --region, or ask the node with --via socket",
+    )
 }
 
 /// Where the time of a value comes from, if that is worth a remark.

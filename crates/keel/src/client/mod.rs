@@ -5,6 +5,7 @@ mod get;
 mod history;
 mod place;
 mod put;
+mod region;
 mod status;
 mod watch;
 

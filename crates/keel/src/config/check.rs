@@ -1,6 +1,8 @@
 //! `keel config check`: whether a file is right, what the node will do with it, and what its owner should know.
 
-use super::{Config, MqttVersion, Problem, SubscribeConfig, directory, first_of, read};
+use super::{
+    Config, MqttVersion, Problem, RegionConfig, SubscribeConfig, directory, first_of, read,
+};
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::lasting;
 use crate::output::Output;
@@ -76,13 +78,19 @@ fn problem_json(problem: &Problem) -> serde_json::Value {
 impl Config {
     /// What a node with this configuration does, by subject.
     fn summary(&self) -> Vec<(&'static str, String)> {
-        vec![
+        let mut summary = vec![
             ("store", self.store_sentence()),
             ("history", self.history_sentence()),
             ("keys", self.keys_sentence()),
             ("sources", self.sources_sentence()),
             ("commands", self.node.socket.display().to_string()),
-        ]
+        ];
+        summary.extend(
+            self.region
+                .as_ref()
+                .map(|region| ("region", region.sentence())),
+        );
+        summary
     }
 
     fn store_sentence(&self) -> String {
@@ -206,6 +214,11 @@ impl Config {
             warnings.push("no source is configured: readings come by `keel put` only".to_owned());
         }
         warnings.extend(self.password_warning());
+        let saved_to = self
+            .region
+            .as_ref()
+            .and_then(|region| region.checkpoint_image.as_deref());
+        warnings.extend(saved_to.and_then(lasting::memory_warning));
         warnings
     }
 
@@ -222,6 +235,25 @@ impl Config {
             )),
             Ok(_) => None,
         }
+    }
+}
+
+impl RegionConfig {
+    fn sentence(&self) -> String {
+        let size = match self.file.try_exists() {
+            Ok(true) => String::new(),
+            _ => format!(" of {} MiB, made at the next start", self.create_mebibytes),
+        };
+        let saved = match &self.checkpoint_image {
+            None => "never saved: a power cut takes what is in it".to_owned(),
+            Some(image) => format!(
+                "saved to {} every {} s",
+                image.display(),
+                self.checkpoint_interval_seconds
+            ),
+        };
+        let (file, table) = (self.file.display(), &self.table);
+        format!("{file}{size}; values in {table}; {saved}")
     }
 }
 

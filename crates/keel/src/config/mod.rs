@@ -15,7 +15,7 @@ pub(crate) use check::check;
 pub(crate) use example::example;
 pub(crate) use reload::reload;
 
-pub(crate) use sections::VALIDITY_MS;
+pub(crate) use sections::{REGION_TABLE, VALIDITY_MS};
 
 use crate::error::CliError;
 use base::error::Code;
@@ -46,6 +46,8 @@ pub(crate) struct Config {
     pub(crate) mqtt: Option<MqttConfig>,
     /// The line protocol.
     pub(crate) line: LineConfig,
+    /// The region in which other processes read values, if there is one.
+    pub(crate) region: Option<RegionConfig>,
 }
 
 /// `[node]`
@@ -195,6 +197,23 @@ pub(crate) struct LineConfig {
     pub(crate) precision: ingest::line::Precision,
     /// How the key is made from a line and one of its fields.
     pub(crate) key: String,
+}
+
+/// `[region]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RegionConfig {
+    /// The region's file.
+    pub(crate) file: PathBuf,
+    /// Size of the region that is made when there is none.
+    pub(crate) create_mebibytes: u64,
+    /// Name of the slot table's file in it.
+    pub(crate) table: String,
+    /// Image of the flash store that its checkpoints go to.
+    pub(crate) checkpoint_image: Option<PathBuf>,
+    /// Size of that image when there is none.
+    pub(crate) checkpoint_create_mebibytes: u64,
+    /// Time between two checkpoints.
+    pub(crate) checkpoint_interval_seconds: u32,
 }
 
 impl Config {

@@ -65,6 +65,7 @@ pub(crate) fn reload(old: &Config, new: &Config) -> Changes {
     needs_restart!(line.idle_seconds_max, "line.idle_seconds_max");
     can_change!(line.precision, "line.precision");
     can_change!(line.key, "line.key");
+    needs_restart!(region, "region");
     Changes {
         applied,
         needs_restart,

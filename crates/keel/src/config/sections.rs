@@ -4,7 +4,7 @@
 use super::reader::{At, Document, Section};
 use super::{
     Config, KeyConfig, KeysConfig, LineConfig, MqttConfig, MqttVersion, NodeConfig, Payload,
-    StoreConfig, SubscribeConfig, TimeConfig,
+    RegionConfig, StoreConfig, SubscribeConfig, TimeConfig,
 };
 use ingest::intake::{TEMPLATE_BYTES_MAX, Template, TemplateKind};
 use ingest::line::Precision;
@@ -27,6 +27,10 @@ const SUBSCRIPTIONS_MAX: usize = 256;
 pub(crate) const VALIDITY_MS: u32 = 60_000;
 /// Listener of the line protocol without any configuration.
 const LINE_TCP: &str = "127.0.0.1:8094";
+/// Bytes of the longest name of a file in a region, with what its draft has in addition.
+const FILE_NAME_BYTES_MAX: usize = 250;
+/// Name of the slot table's file in a region without any configuration.
+pub(crate) const REGION_TABLE: &str = "keel-latest";
 /// Key of a line without any configuration.
 const LINE_KEY: &str = "{measurement}/{tags}/{field}";
 
@@ -57,7 +61,12 @@ impl Reader<'_> {
                 .section_if_there("mqtt")
                 .map(|section| self.mqtt(section)),
             line: self.line(top.section("line")),
+            region: None,
         };
+        let region = top
+            .section_if_there("region")
+            .map(|section| self.region(section, &config.store.image));
+        let config = Config { region, ..config };
         let exact = config
             .key
             .iter()
@@ -316,6 +325,50 @@ impl Reader<'_> {
         };
         section.finish();
         line
+    }
+
+    fn region(&self, section: Section<'_, '_>, store: &Path) -> RegionConfig {
+        const REMEDY: &str = "name its file, such as \"/dev/shm/keel\"";
+        let file = section.required("file", PATH_BYTES_MAX, REMEDY);
+        let table = section.text("table", FILE_NAME_BYTES_MAX);
+        if let Some(at) = &table
+            && (at.value.contains('/') || matches!(at.value.as_str(), "." | ".."))
+        {
+            let wrong = format!("is \"{}\"", at.value);
+            section.wrong(
+                at.line,
+                "table",
+                &wrong,
+                "give the name of a file, without a folder",
+            );
+        }
+        let image = section.text("checkpoint_image", PATH_BYTES_MAX);
+        let checkpoint_image = image.map(|at| {
+            let path = self.base_dir.join(at.value);
+            if path == store {
+                let remedy = "name another: the node has that one for itself";
+                section.wrong(at.line, "checkpoint_image", "is store.image", remedy);
+            }
+            path
+        });
+        let region = RegionConfig {
+            file: self.base_dir.join(file.value),
+            create_mebibytes: section.integer("create_mebibytes", 64, (16, 1 << 20)),
+            table: table.map_or_else(|| REGION_TABLE.to_owned(), |at| at.value),
+            checkpoint_image,
+            checkpoint_create_mebibytes: section.integer(
+                "checkpoint_create_mebibytes",
+                256,
+                (16, 1 << 20),
+            ),
+            checkpoint_interval_seconds: section.integer(
+                "checkpoint_interval_seconds",
+                60,
+                (1, 86_400),
+            ) as u32,
+        };
+        section.finish();
+        region
     }
 
     fn path(&self, section: &Section<'_, '_>, key: &'static str, default: &str) -> PathBuf {

@@ -534,3 +534,48 @@ fn nothing_that_anybody_writes_makes_it_panic() {
     let deep = format!("x = {}", "[".repeat(100_000));
     assert!(error(&deep).starts_with("keel.toml:1: "));
 }
+
+#[test]
+fn a_region_is_named_and_its_mistakes_are_told() {
+    let region = |more: &str| format!("[region]\nfile = \"r\"\n{more}");
+    let config = Config::parse(&region(""), "keel.toml", Path::new("/etc/keel")).unwrap();
+    let found = config.region.unwrap();
+    assert_eq!(found.file, Path::new("/etc/keel/r"));
+    assert_eq!(
+        (found.table.as_str(), found.checkpoint_image),
+        ("keel-latest", None)
+    );
+    for (text, wrong) in [
+        (
+            "[region]\n".to_owned(),
+            "keel.toml:1: region.file is missing",
+        ),
+        (
+            region("table = \"a/b\"\n"),
+            "keel.toml:3: region.table is \"a/b\"",
+        ),
+        (
+            region("table = \"..\"\n"),
+            "keel.toml:3: region.table is \"..\"",
+        ),
+        (
+            region("checkpoint_image = \"keel-data/store.img\"\n"),
+            "keel.toml:3: region.checkpoint_image is store.image; name another",
+        ),
+        (
+            region("checkpoint_interval_seconds = 0\n"),
+            "keel.toml:3: region.checkpoint_interval_seconds",
+        ),
+        (
+            region("create_mebibytes = 8\n"),
+            "keel.toml:3: region.create_mebibytes",
+        ),
+        (region("size = 8\n"), "keel.toml:3: unknown key region.size"),
+    ] {
+        assert!(error(&text).starts_with(wrong), "{}", error(&text));
+    }
+    let (old, new) = (parse("").unwrap(), parse(&region("")).unwrap());
+    let changes = reload(&old, &new);
+    assert_eq!(changes.needs_restart, ["region"]);
+    assert_eq!(changes.effective, old);
+}

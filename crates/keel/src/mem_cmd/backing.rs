@@ -15,7 +15,7 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// A folder's file system, as far as regions care.
-pub(super) struct Ground {
+pub(crate) struct Ground {
     pub(super) backing: Backing,
     /// Of tmpfs: what its mount says of huge pages, such as `always`; none if nothing.
     huge: Option<String>,

@@ -32,7 +32,7 @@ fn close(image: &Path, storage: FlashStorage<FileDevice>) -> Result<(), CliError
         .map_err(|error| crate::flash_cmd::store_error(image, &error))
 }
 
-pub(super) fn checkpoint_error(region: &Path, image: &Path, error: &CheckpointError) -> CliError {
+pub(crate) fn checkpoint_error(region: &Path, image: &Path, error: &CheckpointError) -> CliError {
     match error {
         CheckpointError::Region(error) => region_error(region, error),
         CheckpointError::Storage(checkpoint::StorageError::Full) => CliError::failure(
@@ -56,7 +56,7 @@ pub(super) fn checkpoint_error(region: &Path, image: &Path, error: &CheckpointEr
 }
 
 /// Takes a checkpoint without these files, and closes the store again.
-pub(crate) fn save(
+pub(super) fn save(
     attachment: &Attachment,
     image: &Path,
     (name, left_out): (&str, &[Node]),
@@ -85,6 +85,16 @@ pub(crate) fn save(
     let report = saved?;
     closed?;
     Ok(report)
+}
+
+/// Takes a checkpoint without these files, for who shows no progress.
+pub(crate) fn checkpoint_now(
+    attachment: &Attachment,
+    image: &Path,
+    name: &str,
+    left_out: &[Node],
+) -> Result<SaveReport, CliError> {
+    save(attachment, image, (name, left_out), false, &mut |_, _| {})
 }
 
 pub(super) fn checkpoint(

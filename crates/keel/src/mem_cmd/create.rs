@@ -75,6 +75,30 @@ pub(super) fn make(
     let ground = Ground::of(region)?;
     ground.require(region, layout.capacity_bytes)?;
     let interruption = Interruption::remove(region);
+    let made = fill(region, options, mode, ground)?;
+    drop(interruption);
+    Ok(made)
+}
+
+/// As [`make`], for who heeds signals by himself.
+pub(crate) fn make_plainly(
+    region: &Path,
+    options: &RegionOptions,
+    mode: u16,
+) -> Result<(Region, Ground), CliError> {
+    let layout = mem::Layout::new(options)
+        .map_err(|error| CliError::failure(region.display(), error, "choose another size"))?;
+    let ground = Ground::of(region)?;
+    ground.require(region, layout.capacity_bytes)?;
+    fill(region, options, mode, ground)
+}
+
+fn fill(
+    region: &Path,
+    options: &RegionOptions,
+    mode: u16,
+    ground: Ground,
+) -> Result<(Region, Ground), CliError> {
     let progress = Progress::start(format!("taking memory for {}", region.display()));
     let (user, group) = base::mount::effective_ids();
     let root = NewInode {
@@ -98,6 +122,5 @@ pub(super) fn make(
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(bits))
             .map_err(|error| CliError::io(path.display(), &error))?;
     }
-    drop(interruption);
     Ok((made, ground))
 }

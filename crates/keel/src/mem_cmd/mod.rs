@@ -13,6 +13,11 @@ mod program;
 mod run;
 mod storage;
 
+pub(crate) use checkpoint::{checkpoint_error, checkpoint_now};
+pub(crate) use create::make_plainly;
+pub(crate) use storage::FlashStorage;
+
+pub(crate) use crate::cli::CHECKPOINT_NAME;
 use crate::cli::MemCommand;
 use crate::error::{CliError, describe};
 use mem::Error;
@@ -97,7 +102,7 @@ pub(crate) fn run(command: &MemCommand) -> Result<u8, CliError> {
 }
 
 /// An error of the region as a whole.
-pub(super) fn region_error(region: &Path, error: &Error) -> CliError {
+pub(crate) fn region_error(region: &Path, error: &Error) -> CliError {
     let shown = region.display();
     match error {
         Error::System { path, what, source } => CliError::failure(

@@ -6,17 +6,17 @@ use flash::{FileHandle, Store};
 use mem::checkpoint::{Storage, StorageError};
 
 /// The files of a store. One of them is kept open: checkpoints append to one file many times.
-pub(super) struct FlashStorage<D: BlockDevice> {
+pub(crate) struct FlashStorage<D: BlockDevice> {
     store: Store<D>,
     open: Option<(String, FileHandle)>,
 }
 
 impl<D: BlockDevice> FlashStorage<D> {
-    pub(super) fn new(store: Store<D>) -> Self {
+    pub(crate) fn new(store: Store<D>) -> Self {
         Self { store, open: None }
     }
 
-    pub(super) fn close(mut self) -> Result<(), flash::Error> {
+    pub(crate) fn close(mut self) -> Result<(), flash::Error> {
         self.release();
         self.store.close().map(drop)
     }

@@ -1,6 +1,7 @@
 //! The figures of a running node: gathered when somebody asks, sampled for the spans of the status, and added to those
 //! that outlive it.
 
+use super::region::NodeRegion;
 use super::{Db, Node, log};
 use crate::device::Counts;
 use crate::status::{self, NodeFigures, Report, TOTALS_NAME, Totals, Window};
@@ -142,6 +143,7 @@ pub(crate) struct Figures {
     /// Addresses and paths of the line protocol.
     pub(crate) listen: Vec<String>,
     pub(crate) window: RefCell<Window>,
+    pub(crate) region: Option<Arc<NodeRegion>>,
 }
 
 impl Figures {
@@ -212,6 +214,7 @@ fn gather(node: &Node) -> NodeFigures {
     figures.device.flushes = from.lifetime.counts.now().flushes;
     figures.lifetime = from.lifetime.now(&stats);
     figures.listeners_failed = counters.listener_failed.get() + from.line.figures().accept_failures;
+    figures.region = from.region.as_ref().map(|region| region.figures());
     let listener_error = counters.listener_error.borrow().clone();
     figures.listener_error = listener_error.or_else(|| from.line.accept_error());
     figures

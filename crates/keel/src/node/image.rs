@@ -41,7 +41,7 @@ pub(crate) fn open(config: &StoreConfig) -> Result<Image, CliError> {
     let path = &config.image;
     let is_new = !exists(path)?;
     let (store, counts, is_direct) = if is_new {
-        make(config)?
+        make(path, config.create_mebibytes)?
     } else {
         let device = open_device(path, None)?;
         let is_direct = device.is_direct();
@@ -68,7 +68,7 @@ pub(crate) fn open(config: &StoreConfig) -> Result<Image, CliError> {
     })
 }
 
-fn exists(path: &Path) -> Result<bool, CliError> {
+pub(crate) fn exists(path: &Path) -> Result<bool, CliError> {
     let exists = path
         .try_exists()
         .map_err(|error| CliError::io(path.display(), &error))?;
@@ -111,17 +111,17 @@ fn in_use(path: &Path) -> CliError {
     }
 }
 
-type Made = (Store<Device>, Arc<Counts>, bool);
+pub(crate) type Made = (Store<Device>, Arc<Counts>, bool);
 
-fn make(config: &StoreConfig) -> Result<Made, CliError> {
-    let path = &config.image;
+/// Makes a store of this size.
+pub(crate) fn make(path: &Path, create_mebibytes: u64) -> Result<Made, CliError> {
     lasting::refuse_no_place(path)?;
     make_parent(path)?;
     let draft = with_suffix(path, ".new");
-    let bytes = config.create_mebibytes << 20;
+    let bytes = create_mebibytes << 20;
     super::log::event(
         "store",
-        format!("making {}, {} MiB", path.display(), config.create_mebibytes),
+        format!("making {}, {create_mebibytes} MiB", path.display()),
     );
     let mut device = open_device(&draft, Some(bytes))?;
     if device.geometry().block_count * base::block::BLOCK_BYTES as u64 > bytes {

@@ -8,7 +8,8 @@
 //! **Files:** `start.rs` the start, `signals.rs` the signals, `image.rs` the store's image and who holds it,
 //! `settings.rs` from the configuration to the options of the rooms, `sources.rs` line protocol and MQTT, `server.rs`
 //! the socket, `wire.rs` one connection, `protocol.rs` what is said over it, `session.rs` get, put and status,
-//! `watch.rs` and `changes.rs` changes, `history.rs` range reads, `keeper.rs` the keeper, `figures.rs` what the
+//! `watch.rs` and `changes.rs` changes, `history.rs` range reads, `keeper.rs` the keeper,
+//! `region.rs` the region in which others read values, `figures.rs` what the
 //! status shows, `clock.rs` the clock with the operator's word, `log.rs` events.
 //!
 //! **Order of the end:** sources and clients stop reading, what they hold is made durable and acknowledged, the
@@ -22,8 +23,9 @@ mod image;
 mod keeper;
 mod log;
 pub(crate) mod protocol;
+pub(crate) mod region;
 mod server;
-mod session;
+pub(crate) mod session;
 mod settings;
 mod signals;
 mod sources;
@@ -43,6 +45,7 @@ use ingest::durable::DurableWatch;
 use ingest::intake::NodeDestination;
 use keeper::Keeper;
 use protocol::{Failure, Kind};
+use region::Attendants;
 use signals::{Signals, What};
 use sources::{Plan, Sources};
 use start::Opened;
@@ -154,7 +157,7 @@ fn run(path: &Path) -> Result<u8, CliError> {
         log::event("warning", error);
     }
     let local = LocalSet::new();
-    let holder = local.block_on(&runtime, async {
+    let (holder, attendants) = local.block_on(&runtime, async {
         let holder = Serving {
             path,
             config,
@@ -181,6 +184,8 @@ fn run(path: &Path) -> Result<u8, CliError> {
             .close()
             .map_err(|error| store_error(&image_path, &error))?;
     }
+    // Once its last checkpoint is there.
+    drop(attendants);
     log::event("stopped", "everything that was acknowledged is on flash");
     Ok(0)
 }
@@ -197,7 +202,11 @@ struct Serving<'p> {
 
 impl Serving<'_> {
     /// Serves until a signal asks for the end; what then remains is to close the database.
-    async fn run(self, opened: Opened, signals: &mut Signals) -> Result<Holder, CliError> {
+    async fn run(
+        self,
+        opened: Opened,
+        signals: &mut Signals,
+    ) -> Result<(Holder, Option<Attendants>), CliError> {
         let Self {
             path,
             config,
@@ -225,6 +234,17 @@ impl Serving<'_> {
             begun,
             opened.free_bytes,
         ));
+        // Stands before what is awaited, so that it is taken back whatever becomes of that.
+        let announcement = opened
+            .region
+            .as_ref()
+            .map(|region| region.announce(&config.node.socket));
+        let mut attendants = match &opened.region {
+            Some(region) => {
+                Some(Attendants::start(region).map_err(|error| CliError::io("region", &error))?)
+            }
+            None => None,
+        };
         let keeper = Keeper::start(Arc::clone(&db), Arc::clone(&lifetime))
             .map_err(|error| CliError::io("node", &error))?;
         let (stop, stopped) = latest::channel(false);
@@ -266,6 +286,7 @@ impl Serving<'_> {
                 mqtt: sources.mqtt.clone(),
                 listen: sources.listen.clone(),
                 window: Figures::window(),
+                region: opened.region,
             },
         });
         let sampled = Rc::clone(&node);
@@ -291,6 +312,10 @@ impl Serving<'_> {
                 What::Reload => reload(path, &node, &mut sources, capacity_bytes),
             }
         }
+        // Programs may write to the region still, and the power may not wait for the end of the log.
+        if let Some(attendants) = &mut attendants {
+            attendants.finish();
+        }
         stop.send_replace(true);
         sources.stop(u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX));
         let ended = async {
@@ -301,9 +326,10 @@ impl Serving<'_> {
             log::event("stopping", "without those who do not finish");
         }
         sampler.abort();
+        drop(announcement);
         drop(keeper);
         lifetime.save();
-        Ok(holder)
+        Ok((holder, attendants))
     }
 }
 

@@ -109,10 +109,22 @@ pub(crate) fn framed(kind: Kind, message: &impl serde::Serialize) -> Answer {
 
 /// The object of a key that must exist.
 pub(crate) fn object(node: &Node, key: &str) -> Result<ObjectId, Failure> {
-    node.db.lookup(key).ok_or_else(|| {
-        let remedy = "see the keys that have values with `keel watch '#' --current`";
-        failure(Code::NotFound, key, "no such key", remedy)
-    })
+    node.db.lookup(key).ok_or_else(|| no_such_key(key))
+}
+
+/// What a client is told that asks for a key that is none.
+pub(crate) fn no_such_key(key: &str) -> Failure {
+    let remedy = "see the keys that have values with `keel watch '#' --current`";
+    failure(Code::NotFound, key, "no such key", remedy)
+}
+
+/// What a client is told whose value cannot be had.
+pub(crate) fn unreadable(key: &str, error: &db::Error) -> Failure {
+    let remedy = match error {
+        db::Error::NoValue => "wait for its first reading",
+        _ => "",
+    };
+    failure(error.code(), key, error, remedy)
 }
 
 fn latest(node: &Node, key: &str) -> Answer {
@@ -121,13 +133,7 @@ fn latest(node: &Node, key: &str) -> Answer {
     with_latest(node, id, key, &mut bytes, |latest| {
         framed(Kind::Value, latest)
     })
-    .unwrap_or_else(|error| {
-        let remedy = match error {
-            db::Error::NoValue => "wait for its first reading",
-            _ => "",
-        };
-        Err(failure(error.code(), key, error, remedy))
-    })
+    .unwrap_or_else(|error| Err(unreadable(key, &error)))
 }
 
 /// Passes an object's latest value on.

@@ -5,6 +5,7 @@ use super::changes::{Changes, Counted};
 use super::clock::NodeClock;
 use super::figures::{self, free_bytes};
 use super::image::{self, Holder, Image};
+use super::region::NodeRegion;
 use super::signals::{Signals, What};
 use super::{Db, GRACE, Target, database_error, log, settings};
 use crate::config::Config;
@@ -13,6 +14,7 @@ use crate::error::CliError;
 use crate::status::Totals;
 use base::clock::{Clock, SystemClock};
 use db::Database;
+use db::table::TableMemory;
 use ingest::intake::NodeDestination;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -30,6 +32,8 @@ pub(crate) struct Opened {
     pub(crate) capacity_bytes: u64,
     pub(crate) free_bytes: u64,
     pub(crate) queue_bytes_max: u64,
+    /// The region, if one is configured.
+    pub(crate) region: Option<Arc<NodeRegion>>,
     /// What could not be declared.
     pub(crate) declare_error: Option<String>,
 }
@@ -91,8 +95,14 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
     let queue_bytes_max = options.queue_bytes_max as u64;
     let totals = figures::read_totals(&mut store);
     let free_bytes = free_bytes(&store);
-    let db = Database::open(store, Arc::clone(&clock), options)
-        .map_err(|error| database_error(&config.store.image, &error))?;
+    let region = NodeRegion::open(config);
+    let given = region.as_ref().and_then(|region| region.lines());
+    let clock_of_db = Arc::clone(&clock);
+    let opened = match given.map(TableMemory::Given) {
+        Some(memory) => Database::open_in(store, clock_of_db, options, memory),
+        None => Database::open(store, clock_of_db, options),
+    };
+    let db = opened.map_err(|error| database_error(&config.store.image, &error))?;
     let found = db.recovery();
     if found.damage.any() || found.checkpoints_unusable > 1 {
         let damage = &found.damage;
@@ -115,6 +125,9 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
     let declared = destination.declare_exact().map(drop);
     let declare_error = settings::declare_error(declared, destination.declare_failures());
     let changes = Changes::new(objects_max);
+    if let Some(region) = &region {
+        region.publish();
+    }
     Ok(Opened {
         holder,
         db,
@@ -126,6 +139,7 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
         capacity_bytes,
         free_bytes,
         queue_bytes_max,
+        region,
         declare_error,
     })
 }

@@ -46,6 +46,14 @@ pub(crate) const CODES: &[(&str, &str)] = &[
         "connections could not be taken over within the last minute",
     ),
     (
+        "region_unusable",
+        "the region cannot be used: other processes ask the node for values",
+    ),
+    (
+        "region_checkpoint_failing",
+        "the region's last checkpoint failed: a power cut would take what was written since the one before",
+    ),
+    (
         "config_refused",
         "a reload was refused, or a declared key could not be made",
     ),
@@ -146,6 +154,7 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
     mqtt(figures, &mut add);
     keys(figures, &mut add);
     listeners(figures, &mut add);
+    region(figures, &mut add);
     if let Some(error) = &figures.node.config_error {
         let text =
             format!("the configuration is not in force as it stands, what was before is: {error}");
@@ -235,6 +244,20 @@ fn keys(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
                  raise keys.keys_max, or declare what is wanted with keys.auto_create = false"
             ),
         );
+    }
+}
+
+fn region(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
+    let Some(region) = &figures.region else {
+        return;
+    };
+    if let Some(error) = &region.error {
+        let text = format!("the node keeps its values in memory of its own: {error}");
+        add("region_unusable", text);
+    }
+    if region.checkpoint_failing {
+        let why = region.checkpoint_error.as_deref().unwrap_or("unknown");
+        add("region_checkpoint_failing", why.to_owned());
     }
 }
 

@@ -120,6 +120,8 @@ pub(crate) struct NodeFigures {
     pub(crate) commands: CommandFigures,
     pub(crate) clock: ClockFigures,
     pub(crate) device: DeviceFigures,
+    /// `None`: no region is configured.
+    pub(crate) region: Option<RegionFigures>,
     /// What the last minute added.
     pub(crate) last_minute: Delta,
     /// What the last ten minutes added.
@@ -305,6 +307,36 @@ pub(crate) struct MqttFigures {
     /// Time in which nothing was read because the store was slower than the broker, and because it was full.
     pub(crate) paused_busy_ms: u64,
     pub(crate) paused_full_ms: u64,
+}
+
+/// The region.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct RegionFigures {
+    pub(crate) file: String,
+    pub(crate) table: String,
+    /// Whether other processes read the latest values there.
+    pub(crate) served: bool,
+    /// Why the region, or the table in it, is not used.
+    pub(crate) error: Option<String>,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) free_bytes: u64,
+    /// Null: its files are not saved.
+    pub(crate) checkpoint_image: Option<String>,
+    pub(crate) checkpoint_interval_seconds: u32,
+    /// Of the newest checkpoint; 0: none.
+    pub(crate) checkpoint_generation: u64,
+    pub(crate) checkpoints: u64,
+    pub(crate) checkpoints_failed: u64,
+    /// Whether the last one failed, and why the last one failed that did; that stays.
+    pub(crate) checkpoint_failing: bool,
+    pub(crate) checkpoint_error: Option<String>,
+    /// What a power cut would take: time since the last finished checkpoint was begun; null: none was.
+    pub(crate) loss_window_seconds: Option<f64>,
+    /// What this start restored; 0: nothing.
+    pub(crate) restored_generation: u64,
+    pub(crate) restored_files: u64,
+    pub(crate) restored_files_lost: u64,
 }
 
 /// The listeners of the line protocol.

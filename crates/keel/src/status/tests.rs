@@ -117,7 +117,24 @@ fn well() -> NodeFigures {
         history_failing: None,
         listeners_failed: 0,
         listener_error: None,
+        region: Some(RegionFigures {
+            file: "/dev/shm/keel".to_owned(),
+            table: "keel-latest".to_owned(),
+            served: true,
+            capacity_bytes: 64 << 20,
+            free_bytes: 40 << 20,
+            checkpoint_image: Some("region.img".to_owned()),
+            checkpoint_interval_seconds: 60,
+            checkpoint_generation: 7,
+            checkpoints: 6,
+            loss_window_seconds: Some(12.5),
+            ..RegionFigures::default()
+        }),
     }
+}
+
+fn region(figures: &mut NodeFigures) -> &mut RegionFigures {
+    figures.region.as_mut().unwrap()
 }
 
 /// The codes of a node that is well but for one change.
@@ -185,6 +202,16 @@ fn each_reason_shows() {
         f.history_failing = Some("x".to_owned())
     });
     degraded("listener_failed", |f| f.last_minute.listeners_failed = 1);
+    degraded("region_unusable", |f| {
+        region(f).error = Some("x".to_owned())
+    });
+    degraded("region_checkpoint_failing", |f| {
+        region(f).checkpoint_failing = true
+    });
+    fine(|f| f.region = None);
+    // What failed once and went well since is counted, and over.
+    fine(|f| region(f).checkpoint_error = Some("x".to_owned()));
+    fine(|f| region(f).checkpoints_failed = 3);
     degraded("clock_untrusted", |f| f.clock.trusted = false);
     degraded("config_refused", |f| {
         f.node.config_error = Some("x".to_owned())
@@ -288,6 +315,32 @@ fn what_fails_is_named_in_the_text_and_in_the_json_form() {
     assert_eq!(json["reasons"][0]["code"], "history_failing");
     let json = serde_json::to_value(Report::new(well())).unwrap();
     assert!(json["history_failing"].is_null() && json["listener_error"].is_null());
+}
+
+#[test]
+fn what_a_power_cut_would_take_is_shown() {
+    let shown = |change: fn(&mut RegionFigures)| {
+        let mut figures = well();
+        change(region(&mut figures));
+        let text = Report::new(figures).text();
+        let mut lines = text.lines().skip_while(|line| !line.starts_with("region"));
+        format!("{}\n{}", lines.next().unwrap(), lines.next().unwrap())
+    };
+    assert_eq!(
+        shown(|_| {}),
+        "region    /dev/shm/keel, 40.0 MiB free of 64.0 MiB; values in keel-latest\n          \
+         checkpoint 7 in region.img: a power cut would take the last 12 s"
+    );
+    assert!(
+        shown(|it| it.checkpoint_failing = true)
+            .ends_with("the last 12 s, and the last try FAILED")
+    );
+    let none = "a power cut would take all of it";
+    assert!(shown(|it| it.loss_window_seconds = None).ends_with(none));
+    assert!(shown(|it| it.checkpoint_image = None).ends_with(&format!("no checkpoints: {none}")));
+    assert!(shown(|it| it.error = Some("x".to_owned())).contains("; NOT USED"));
+    let json = serde_json::to_value(Report::new(well())).unwrap();
+    assert_eq!(json["region"]["loss_window_seconds"], 12.5);
 }
 
 #[test]

@@ -21,6 +21,7 @@ impl Report {
         let figures = &self.figures;
         page.node(figures);
         page.store(figures);
+        page.region(figures);
         page.history(figures);
         page.intake(figures);
         page.sources(figures);
@@ -131,6 +132,42 @@ impl Page {
                 ),
             );
         }
+    }
+
+    fn region(&mut self, figures: &NodeFigures) {
+        let Some(region) = &figures.region else {
+            return;
+        };
+        let values = match (&region.error, region.served) {
+            (None, true) => format!("values in {}", region.table),
+            _ => "NOT USED".to_owned(),
+        };
+        self.line(
+            "region",
+            format_args!(
+                "{}, {} free of {}; {values}",
+                region.file,
+                bytes_text(region.free_bytes),
+                bytes_text(region.capacity_bytes)
+            ),
+        );
+        let loss = match (&region.checkpoint_image, region.loss_window_seconds) {
+            (None, _) => "no checkpoints: a power cut would take all of it".to_owned(),
+            (Some(image), None) => {
+                format!("no checkpoint in {image} yet: a power cut would take all of it")
+            }
+            (Some(image), Some(seconds)) => format!(
+                "checkpoint {} in {image}: a power cut would take the last {}{}",
+                region.checkpoint_generation,
+                span((seconds * 1000.0) as u64),
+                if region.checkpoint_failing {
+                    ", and the last try FAILED"
+                } else {
+                    ""
+                }
+            ),
+        };
+        self.line("", loss);
     }
 
     fn history(&mut self, figures: &NodeFigures) {

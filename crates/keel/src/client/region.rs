@@ -1,0 +1,136 @@
+//! Values where the node writes them: a region of memory that this process attaches for reading.
+
+use super::failed;
+use crate::error::CliError;
+use crate::mem_cmd::region_error;
+use crate::node::protocol::{Failure, Kind, Latest, Shown};
+use crate::node::region::{AT, Whereabouts, run_text};
+use crate::node::session::{no_such_key, unreadable};
+use base::clock::SystemClock;
+use db::VALUE_BYTES_LIMIT;
+use db::shared::{SharedError, TableReader};
+use db::table::{Now, is_fresh};
+use mem::Attachment;
+use std::path::{Path, PathBuf};
+
+/// Where the values are, and whose they are.
+pub(super) struct Values {
+    region: PathBuf,
+    table: String,
+    /// The run that must serve them; `None`: any.
+    run: Option<String>,
+}
+
+/// Why the values do not tell.
+pub(super) enum Untold {
+    /// They would tell, and this is what they say of the key.
+    Refused(CliError),
+    /// They cannot be had, or nobody stands for them: the node itself has to be asked.
+    Unusable(CliError),
+}
+
+impl Values {
+    pub(super) fn named(region: &Path, table: &str) -> Self {
+        Self {
+            region: region.to_path_buf(),
+            table: table.to_owned(),
+            run: None,
+        }
+    }
+
+    /// Those that the node of this socket says to have.
+    pub(super) fn beside(socket: &Path) -> Option<Self> {
+        let found = Whereabouts::beside(socket)?;
+        Some(Self {
+            region: found.region.into(),
+            table: found.table,
+            run: Some(found.run),
+        })
+    }
+
+    /// The latest value of a key, as a node answers it.
+    pub(super) fn get(&self, key: &str) -> Result<serde_json::Value, Untold> {
+        let unusable = |error: &mem::Error| Untold::Unusable(region_error(&self.region, error));
+        let attachment =
+            Attachment::open(&self.region, AT, false).map_err(|error| unusable(&error))?;
+        let reader = TableReader::open(&attachment, &self.table)
+            .map_err(|error| Untold::Unusable(self.table_error(&error)))?;
+        let found = self.look(&reader, key);
+        // Afterwards: then what was found was so while the node lived.
+        let is_the_one = match (&self.run, reader.run()) {
+            (Some(wanted), Some(run)) => *wanted == run_text(run),
+            (wanted, _) => wanted.is_none(),
+        };
+        if !(is_the_one && reader.is_live()) {
+            return Err(Untold::Unusable(self.over()));
+        }
+        match found {
+            Ok(Ok(found)) => Ok(found),
+            Ok(Err(refused)) => Err(Untold::Refused(failed(&refused, Some(Kind::Get)))),
+            Err(error) => Err(Untold::Unusable(self.table_error(&error.into()))),
+        }
+    }
+
+    /// The outer error: the value cannot be read; the inner one: there is none.
+    fn look(
+        &self,
+        reader: &TableReader<'_>,
+        key: &str,
+    ) -> Result<Result<serde_json::Value, Failure>, db::Error> {
+        let Some(id) = reader.lookup(key) else {
+            return Ok(Err(no_such_key(key)));
+        };
+        let mut bytes = [0; VALUE_BYTES_LIMIT];
+        let read = match reader.read(id, &mut bytes) {
+            Err(error @ db::Error::NoValue) => return Ok(Err(unreadable(key, &error))),
+            other => other?,
+        };
+        let now = Now::of(&SystemClock::new());
+        let age_ms = now.age_ms(
+            read.timestamp_ms,
+            read.node_time,
+            read.arrival_ns,
+            read.boot_tag,
+        );
+        let (validity_ms, temporal) = reader.validity(id);
+        let (value, kind) = Shown::of(&bytes[..read.value_bytes]);
+        let latest = Latest {
+            key,
+            value,
+            kind,
+            time_ms: read.timestamp_ms,
+            age_ms,
+            fresh: is_fresh(age_ms, read.avi_ms),
+            validity_ms,
+            temporal,
+            node_time: read.node_time,
+            clock_trusted: read.wall_trusted,
+            this_boot: read.boot_tag == now.boot_tag,
+        };
+        // Plain structures have a form in JSON.
+        Ok(Ok(serde_json::to_value(&latest).unwrap_or_default()))
+    }
+
+    fn shown(&self) -> String {
+        format!("{}: {}", self.region.display(), self.table)
+    }
+
+    fn over(&self) -> CliError {
+        CliError::failure(
+            self.shown(),
+            "the node that kept its values there has ended",
+            "start it, or ask it through its socket with --via socket",
+        )
+    }
+
+    fn table_error(&self, error: &SharedError) -> CliError {
+        let remedy = "ask the node through its socket with --via socket";
+        match error {
+            SharedError::Region(mem::Error::NotFound) => {
+                CliError::failure(self.shown(), "no node keeps its values there", remedy)
+            }
+            SharedError::Region(error) => region_error(&self.region, error),
+            other => CliError::failure(self.shown(), other, remedy),
+        }
+    }
+}

@@ -1,0 +1,597 @@
+//! The node's region: opened, made, or restored from its newest checkpoint at the start; the slot table in it, for
+//! other processes to read; checkpoints while the node runs.
+//!
+//! Nothing here keeps the node from starting: what cannot be had is said, and the node goes on without.
+
+use super::{image, log};
+use crate::config::{Config, RegionConfig};
+use crate::error::CliError;
+use crate::flash_cmd::{open_alone, store_error};
+use crate::mem_cmd::{CHECKPOINT_NAME, FlashStorage, checkpoint_error, checkpoint_now};
+use crate::mem_cmd::{make_plainly, region_error};
+use crate::progress::bytes_text;
+use crate::status::RegionFigures;
+use crate::time_text::{age_text, format_ms};
+use db::shared::{SharedError, SharedTable};
+use db::table::Line;
+use mem::checkpoint::{CheckpointError, RestoreReport};
+use mem::{Attachment, PAGE_BYTES, ROOT_INODE, RegionOptions};
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Where the region appears in paths; the node uses none.
+pub(crate) const AT: &[u8] = b"/keel";
+
+/// Permissions of a region that the node makes: whoever may use its socket may read.
+const MODE: u16 = 0o640;
+
+/// Threads that can write to such a region at the same time.
+const LANES: u32 = 64;
+
+/// Time between two looks for what dead processes have left.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Sweeps to each time that the memory is locked.
+const SWEEPS_PER_LOCK: u32 = 10;
+
+/// Bytes of the file beside the socket at most.
+const WHERE_BYTES_MAX: u64 = 16 << 10;
+
+/// Where other processes find the values, as a file beside the node's socket tells them: NODE.md, "Values in a region".
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Whereabouts {
+    /// 1.
+    pub(crate) version: u32,
+    /// The region's file, an absolute path.
+    pub(crate) region: String,
+    /// The table's file in its root.
+    pub(crate) table: String,
+    /// Number of the run that serves the table, in hexadecimal digits.
+    pub(crate) run: String,
+}
+
+impl Whereabouts {
+    /// What the file beside this socket says; `None` where there is none, or none of this version.
+    pub(crate) fn beside(socket: &Path) -> Option<Self> {
+        use std::io::Read;
+        let path = whereabouts_path(socket);
+        // Opening a FIFO would wait for its other end.
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
+            .open(path)
+            .ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        file.take(WHERE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        let found: Self = serde_json::from_slice(&bytes).ok()?;
+        (found.version == 1).then_some(found)
+    }
+}
+
+fn whereabouts_path(socket: &Path) -> PathBuf {
+    image::with_suffix(socket, ".region")
+}
+
+/// A run's number as the file beside the socket has it.
+pub(crate) fn run_text(run: [u8; 16]) -> String {
+    run.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What is known of checkpoints.
+#[derive(Default)]
+struct Saved {
+    /// When the last finished one was begun, in this run.
+    begun: Option<Instant>,
+    generation: u64,
+    count: u64,
+    failed: u64,
+    is_failing: bool,
+    error: Option<String>,
+    /// Why none is taken: what is saved was not restored, and would be pushed out.
+    suspended: Option<String>,
+}
+
+/// The region of a node that is configured to have one.
+pub(crate) struct NodeRegion {
+    config: RegionConfig,
+    /// `None`: it cannot be used. For the whole run of the program, as the table's memory is.
+    attachment: Option<&'static Attachment>,
+    table: Option<&'static SharedTable<'static>>,
+    run: [u8; 16],
+    /// Why the region or the table in it is not used.
+    error: Mutex<Option<String>>,
+    saved: Mutex<Saved>,
+    restored: Option<RestoreReport>,
+}
+
+impl NodeRegion {
+    /// Opens, makes or restores the region that is configured, and makes room for the table in it.
+    pub(crate) fn open(config: &Config) -> Option<Arc<Self>> {
+        let wanted = config.region.as_ref()?;
+        let mut region = Self {
+            config: wanted.clone(),
+            attachment: None,
+            table: None,
+            run: [0; 16],
+            error: Mutex::new(None),
+            saved: Mutex::default(),
+            restored: None,
+        };
+        if let Err(error) = region.attach() {
+            region.give_up(&error);
+            return Some(Arc::new(region));
+        }
+        let keys = &config.keys;
+        let size = (keys.keys_max, keys.value_bytes_max as usize);
+        if let Err(error) = region.make_table(size) {
+            region.give_up(&error);
+        }
+        Some(Arc::new(region))
+    }
+
+    fn give_up(&self, error: &CliError) {
+        let text = format!("{error}; values are kept in memory of the node's own");
+        log::event("warning", &text);
+        *self.lock_error() = Some(error.to_string());
+    }
+
+    fn lock_error(&self) -> MutexGuard<'_, Option<String>> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_saved(&self) -> MutexGuard<'_, Saved> {
+        self.saved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn attach(&mut self) -> Result<(), CliError> {
+        let file = self.config.file.clone();
+        if file.symlink_metadata().is_err() {
+            // Under another name until it is whole: who is killed meanwhile leaves no half of it.
+            let draft = image::with_suffix(&file, ".new");
+            image::make_parent(&file)?;
+            std::fs::remove_file(&draft).ok();
+            let options = self.options();
+            let text = format!(
+                "making {}, {}",
+                file.display(),
+                bytes_text(options.capacity_bytes)
+            );
+            log::event("region", text);
+            drop(make_plainly(&draft, &options, MODE)?);
+            self.restore(&draft)?;
+            mem::Region::rename(&draft, &file).map_err(|error| region_error(&file, &error))?;
+        } else {
+            self.restore(&file)?;
+        }
+        let attachment =
+            Attachment::open(&file, AT, true).map_err(|error| region_error(&file, &error))?;
+        // What runs of the node, and programs, have left that were killed.
+        attachment.sweep().ok();
+        if let Some((generation, _)) = attachment.region().newest_checkpoint() {
+            self.lock_saved().generation = generation;
+        }
+        self.attachment = Some(Box::leak(Box::new(attachment)));
+        Ok(())
+    }
+
+    /// What a new region is made with: what is configured, and no less than what was saved needs.
+    fn options(&self) -> RegionOptions {
+        let configured = RegionOptions {
+            capacity_bytes: (self.config.create_mebibytes << 20) / PAGE_BYTES * PAGE_BYTES,
+            files_max: None,
+            lanes: LANES,
+        };
+        let shape = self.existing_image().and_then(|image| {
+            let mut storage = FlashStorage::new(open_alone(image, false).ok()?);
+            mem::checkpoint::shape(&mut storage, CHECKPOINT_NAME).ok()?
+        });
+        match shape {
+            Some(shape) if shape.capacity_bytes >= configured.capacity_bytes => shape,
+            _ => configured,
+        }
+    }
+
+    fn existing_image(&self) -> Option<&Path> {
+        let image = self.config.checkpoint_image.as_deref()?;
+        image.try_exists().unwrap_or(true).then_some(image)
+    }
+
+    /// Restores the newest checkpoint, if the region is empty and there is one; says what came of it.
+    fn restore(&mut self, region: &Path) -> Result<(), CliError> {
+        let Some(image) = self.existing_image() else {
+            return Ok(());
+        };
+        let failed = |error: &mem::Error| region_error(region, error);
+        let attachment = Attachment::open(region, AT, true).map_err(|error| failed(&error))?;
+        let report = attachment
+            .writer()
+            .map_err(CheckpointError::from)
+            .and_then(|writer| {
+                if !writer.list(ROOT_INODE, 0, 1)?.is_empty() {
+                    return Ok(None);
+                }
+                let restored = open_alone(image, false).map(|store| {
+                    let mut storage = FlashStorage::new(store);
+                    let restored = mem::checkpoint::restore(
+                        &writer,
+                        &mut storage,
+                        CHECKPOINT_NAME,
+                        &mut |_, _| {},
+                    );
+                    // It was only read.
+                    storage.close().ok();
+                    restored
+                });
+                match restored {
+                    Ok(restored) => restored.map(|report| Some(Ok(report))),
+                    Err(error) => Ok(Some(Err(error))),
+                }
+            });
+        attachment.thread_ends();
+        let why = match report {
+            Ok(None) => return Ok(()),
+            Ok(Some(Ok(report))) => {
+                tell_restored(&self.config.file, image, &report);
+                self.restored = Some(report);
+                return Ok(());
+            }
+            Ok(Some(Err(error))) => error,
+            Err(error) => checkpoint_error(region, image, &error),
+        };
+        let text = format!(
+            "nothing was restored ({why}), so no checkpoint is taken, which would push out what is there: mend that, \
+             remove the region, and start the node again"
+        );
+        log::event("warning", &text);
+        let mut saved = self.lock_saved();
+        saved.failed += 1;
+        saved.is_failing = true;
+        saved.error = Some(text.clone());
+        saved.suspended = Some(text);
+        Ok(())
+    }
+
+    fn make_table(&mut self, size: (u32, usize)) -> Result<(), CliError> {
+        let Some(attachment) = self.attachment else {
+            return Ok(());
+        };
+        self.run = crate::random::bytes()?;
+        let made = SharedTable::make(attachment, &self.config.table, size, 0o644)
+            .map_err(|error| self.table_error(&error))?;
+        self.table = Some(Box::leak(Box::new(made)));
+        Ok(())
+    }
+
+    fn table_error(&self, error: &SharedError) -> CliError {
+        let file = &self.config.file;
+        let table = &self.config.table;
+        match error {
+            SharedError::Region(mem::Error::Full) => CliError::failure(
+                file.display(),
+                "has no room for the values of keys.keys_max keys",
+                "delete files in it, or remove it for a new one of a larger region.create_mebibytes",
+            ),
+            SharedError::Region(error) => region_error(file, error),
+            SharedError::InUse => CliError::failure(
+                format_args!("{}: {table}", file.display()),
+                "another node keeps its values there",
+                "choose another region.table",
+            ),
+            SharedError::NotATable => CliError::failure(
+                format_args!("{}: {table}", file.display()),
+                error,
+                "choose another region.table, or remove it",
+            ),
+            other => CliError::failure(file.display(), other, ""),
+        }
+    }
+
+    /// Memory for the slot table, if it lies in the region.
+    pub(crate) fn lines(&self) -> Option<&'static [Line]> {
+        Some(self.table?.lines())
+    }
+
+    /// Lets readers find the values, which are there now.
+    pub(crate) fn publish(&self) {
+        if let Some(table) = self.table
+            && let Err(error) = table.publish(self.run)
+        {
+            self.give_up(&self.table_error(&error));
+        }
+    }
+
+    fn is_served(&self) -> bool {
+        self.table.is_some() && self.lock_error().is_none()
+    }
+
+    /// Says beside the socket where the values are; until it is dropped.
+    pub(crate) fn announce(self: &Arc<Self>, socket: &Path) -> Announcement {
+        let path = whereabouts_path(socket);
+        // Of a run that was killed.
+        std::fs::remove_file(&path).ok();
+        let region = std::fs::canonicalize(&self.config.file).ok();
+        let shown = region.as_deref().and_then(Path::to_str);
+        if let (Some(region), true) = (shown, self.is_served()) {
+            let whereabouts = Whereabouts {
+                version: 1,
+                region: region.to_owned(),
+                table: self.config.table.clone(),
+                run: run_text(self.run),
+            };
+            if let Err(error) = write_whole(&path, &whereabouts) {
+                let text = format!(
+                    "{} cannot be written ({}): `keel get` asks the node instead",
+                    path.display(),
+                    crate::error::describe(&error)
+                );
+                log::event("warning", text);
+            }
+            let text = format!("values are in {region}, file {}", self.config.table);
+            log::event("region", text);
+        }
+        Announcement {
+            region: Arc::clone(self),
+            path,
+        }
+    }
+
+    /// Takes a checkpoint; what came of it is kept for the status.
+    fn save(&self) {
+        let (Some(attachment), Some(image)) =
+            (self.attachment, self.config.checkpoint_image.as_deref())
+        else {
+            return;
+        };
+        if self.lock_saved().suspended.is_some() {
+            return;
+        }
+        let begun = Instant::now();
+        // What the table holds is in the log, and older than that by the time anybody reads it.
+        let left_out: Vec<_> = self.table.map(SharedTable::node).into_iter().collect();
+        let saved = make_image(image, self.config.checkpoint_create_mebibytes)
+            .and_then(|()| checkpoint_now(attachment, image, CHECKPOINT_NAME, &left_out));
+        let mut known = self.lock_saved();
+        match saved {
+            Ok(report) => {
+                if known.is_failing {
+                    log::event("failing", "no more: a checkpoint of the region was taken");
+                }
+                known.is_failing = false;
+                known.begun = Some(begun);
+                known.generation = report.generation;
+                known.count += 1;
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if !known.is_failing || known.error.as_deref() != Some(&text) {
+                    log::event("failing", format!("no checkpoint of the region: {text}"));
+                }
+                known.is_failing = true;
+                known.failed += 1;
+                known.error = Some(text);
+            }
+        }
+    }
+
+    /// What the status shows.
+    pub(crate) fn figures(&self) -> RegionFigures {
+        let saved = self.lock_saved();
+        let region = self.attachment.map(Attachment::region);
+        // Of a checkpoint before this run the wall clock has to tell.
+        let earlier = region.and_then(mem::Region::newest_checkpoint);
+        let now_ns = mem::now_ns();
+        let loss_window_seconds = match (saved.begun, earlier) {
+            (Some(begun), _) => Some(begun.elapsed().as_secs_f64()),
+            (None, Some((_, taken_ns))) => Some(now_ns.saturating_sub(taken_ns) as f64 / 1e9),
+            (None, None) => None,
+        };
+        let restored = self.restored.as_ref();
+        RegionFigures {
+            file: self.config.file.display().to_string(),
+            table: self.config.table.clone(),
+            served: self.is_served(),
+            error: self.lock_error().clone(),
+            capacity_bytes: region.map_or(0, |region| region.layout().capacity_bytes),
+            free_bytes: region.map_or(0, mem::Region::free_bytes),
+            checkpoint_image: self
+                .config
+                .checkpoint_image
+                .as_ref()
+                .map(|image| image.display().to_string()),
+            checkpoint_interval_seconds: self.config.checkpoint_interval_seconds,
+            checkpoint_generation: saved.generation,
+            checkpoints: saved.count,
+            checkpoints_failed: saved.failed,
+            checkpoint_failing: saved.is_failing,
+            checkpoint_error: saved.error.clone(),
+            loss_window_seconds: loss_window_seconds
+                .filter(|_| self.config.checkpoint_image.is_some()),
+            restored_generation: restored.map_or(0, |report| report.generation),
+            restored_files: restored.map_or(0, |report| report.files),
+            restored_files_lost: restored.map_or(0, |report| report.lost_count),
+        }
+    }
+}
+
+/// Says what a restored checkpoint came to.
+fn tell_restored(region: &Path, image: &Path, report: &RestoreReport) {
+    let (region, image) = (region.display(), image.display());
+    if report.generation == 0 {
+        let text = format!("{region} is empty: {image} holds no checkpoint that can be read");
+        return log::event("restored", text);
+    }
+    let taken_ms = (report.taken_ns as i64).div_euclid(1_000_000);
+    let age_ms = (mem::now_ns() as i64).div_euclid(1_000_000) - taken_ms;
+    let mut text = format!(
+        "{region} from {image}: checkpoint {} of {}, {} files of {}; what was written in the {} since is lost",
+        report.generation,
+        format_ms(taken_ms),
+        report.files,
+        bytes_text(report.bytes),
+        age_text(age_ms)
+    );
+    for (count, what) in [
+        (
+            report.generations_skipped,
+            "newer checkpoints could not be taken",
+        ),
+        (report.parts_damaged, "parts of the list could not be read"),
+        (report.missed, "files were missing in it"),
+        (
+            report.older_count,
+            "files are as the checkpoint before had them",
+        ),
+        (report.lost_count, "files are lost"),
+    ] {
+        if count > 0 {
+            text.push_str(&format!("; {count} {what}"));
+        }
+    }
+    log::event("restored", text);
+    for lost in &report.lost {
+        log::event(
+            "restored",
+            format!("{}: {}", lost.path, lost.because.name()),
+        );
+    }
+}
+
+/// Makes the image for checkpoints where there is none.
+fn make_image(image: &Path, create_mebibytes: u64) -> Result<(), CliError> {
+    if image::exists(image)? {
+        return Ok(());
+    }
+    let (store, ..) = image::make(image, create_mebibytes)?;
+    store
+        .close()
+        .map(drop)
+        .map_err(|error| store_error(image, &error))
+}
+
+/// Writes the file beside the socket so that nobody finds a half of it.
+fn write_whole(path: &Path, whereabouts: &Whereabouts) -> std::io::Result<()> {
+    let draft = image::with_suffix(path, ".new");
+    std::fs::remove_file(&draft).ok();
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o640)
+        .open(&draft)?;
+    writeln!(file, "{}", serde_json::to_string(whereabouts)?)?;
+    std::fs::rename(&draft, path)
+}
+
+/// The word beside the socket; dropped, it is taken back, and readers are told that the values are served no more.
+pub(crate) struct Announcement {
+    region: Arc<NodeRegion>,
+    path: PathBuf,
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        let own = run_text(self.region.run);
+        let socket_path = self.path.with_extension("");
+        // Another node may have taken the socket meanwhile.
+        if Whereabouts::beside(&socket_path).is_some_and(|found| found.run == own) {
+            std::fs::remove_file(&self.path).ok();
+        }
+        if let Some(table) = self.region.table {
+            table.withdraw();
+        }
+    }
+}
+
+/// The threads of a region: one gives back what dead processes have left, one takes checkpoints. Dropped, the second
+/// takes a last one, and this waits for it.
+pub(crate) struct Attendants {
+    senders: Vec<SyncSender<()>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Attendants {
+    /// Starts them.
+    pub(crate) fn start(region: &Arc<NodeRegion>) -> std::io::Result<Self> {
+        let mut attendants = Self {
+            senders: Vec::new(),
+            threads: Vec::new(),
+        };
+        let Some(attachment) = region.attachment else {
+            return Ok(attendants);
+        };
+        let mut sweeps = 0_u32;
+        attendants.add("region", SWEEP_INTERVAL, move |is_over| {
+            if !is_over {
+                clear_up(attachment, sweeps.is_multiple_of(SWEEPS_PER_LOCK));
+                sweeps = sweeps.wrapping_add(1);
+            }
+        })?;
+        if region.config.checkpoint_image.is_some() {
+            let interval = Duration::from_secs(region.config.checkpoint_interval_seconds.into());
+            let region = Arc::clone(region);
+            attendants.add("checkpoints", interval, move |_| {
+                region.save();
+            })?;
+        }
+        Ok(attendants)
+    }
+
+    fn add(
+        &mut self,
+        name: &str,
+        interval: Duration,
+        mut work: impl FnMut(bool) + Send + 'static,
+    ) -> std::io::Result<()> {
+        let (sender, receiver) = sync_channel::<()>(1);
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                loop {
+                    let next = receiver.recv_timeout(interval);
+                    let is_over = matches!(next, Err(RecvTimeoutError::Disconnected));
+                    work(is_over);
+                    if is_over {
+                        return;
+                    }
+                }
+            })?;
+        self.senders.push(sender);
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Lets them end, the one with its last checkpoint, without waiting for it.
+    pub(crate) fn finish(&mut self) {
+        self.senders.clear();
+    }
+}
+
+impl Drop for Attendants {
+    fn drop(&mut self) {
+        self.finish();
+        for thread in self.threads.drain(..) {
+            thread.join().ok();
+        }
+    }
+}
+
+/// Gives back what dead processes have left, and perhaps keeps the region out of swap.
+fn clear_up(attachment: &Attachment, locks: bool) {
+    // What cannot be cleared up now is tried again by whoever comes next.
+    attachment.sweep().ok();
+    if locks && attachment.region().may_be_swapped() {
+        // A limit of this user: the region works as well, more slowly once it was swapped out.
+        attachment
+            .writer()
+            .and_then(|writer| writer.keep_resident())
+            .ok();
+    }
+}
