@@ -3,6 +3,7 @@
 
 mod common;
 
+use base::block::{FileDevice, FileDeviceOptions};
 use common::node::Node;
 use common::{TempDir, fails, ok_json, wait_until};
 use db::shared::SharedTable;
@@ -202,7 +203,7 @@ fn values_of_a_node_that_was_killed_are_not_taken_for_the_latest() {
     assert!(line.contains("no node answers; start it with"), "{line}");
     let line = node.fails(&["get", "door", "--via", "region"], 1);
     assert!(
-        line.contains("the node that kept its values there has ended; start it"),
+        line.contains("the node that kept its values there has ended; start it again"),
         "{line}"
     );
     let line = fails(
@@ -377,6 +378,51 @@ fn files_are_saved_while_the_node_runs_and_at_its_end_and_come_back() {
     assert!(!node.log().contains("restored: "), "{}", node.log());
     assert_eq!(place.read("newest"), b"of no checkpoint");
     assert!(node.stop().success());
+}
+
+#[test]
+fn checkpoints_that_cannot_be_read_at_a_start_are_not_pushed_out() {
+    let place = Place::new();
+    let more = "checkpoint_image = \"saved.img\"\ncheckpoint_create_mebibytes = 16\n";
+    let mut node = Node::start(&place.config(more));
+    place.write("settings", b"worth keeping");
+    assert!(node.stop().success());
+    place.remove();
+    // What a start that was killed has left is in nobody's way.
+    let mut draft = place.0.clone().into_os_string();
+    draft.push(".new");
+    std::fs::write(&draft, "half a region").unwrap();
+    let held = FileDevice::open(
+        node.dir.file("saved.img"),
+        &FileDeviceOptions {
+            exclusive: true,
+            ..FileDeviceOptions::default()
+        },
+    );
+    let held = held.unwrap();
+    node.restart();
+    assert!(
+        node.log().contains("nothing was restored ("),
+        "{}",
+        node.log()
+    );
+    assert!(reasons(&node).contains(&"region_checkpoint_failing".to_owned()));
+    drop(held);
+    // Its end would save an empty region over what is there, and the next one the rest of it.
+    assert!(node.stop().success());
+    // Nor does what was written meanwhile, when the node starts again with that.
+    place.write("other", b"of a region that was never restored");
+    node.restart();
+    let log = node.log();
+    assert!(log.contains("this one was not restored from"), "{log}");
+    assert!(node.stop().success());
+    place.remove();
+    node.restart();
+    assert!(node.log().contains("restored: "), "{}", node.log());
+    assert_eq!(region_of(&node)["restored_generation"], 1);
+    assert_eq!(place.read("settings"), b"worth keeping");
+    assert!(node.stop().success());
+    assert!(!Path::new(&draft).exists());
 }
 
 #[test]

@@ -119,7 +119,7 @@ impl Values {
         CliError::failure(
             self.shown(),
             "the node that kept its values there has ended",
-            "start it, or ask it through its socket with --via socket",
+            "start it again, or ask another with --node",
         )
     }
 

@@ -217,7 +217,12 @@ impl NodeRegion {
             .map_err(CheckpointError::from)
             .and_then(|writer| {
                 if !writer.list(ROOT_INODE, 0, 1)?.is_empty() {
-                    return Ok(None);
+                    let is_of_them = attachment.region().newest_checkpoint().is_some();
+                    return match checkpoint_there(image) {
+                        Err(error) if !is_of_them => Ok(Some(Err(error))),
+                        Ok(Some(other)) if !is_of_them => Ok(Some(Err(not_of_them(image, other)))),
+                        _ => Ok(None),
+                    };
                 }
                 let restored = open_alone(image, false).map(|store| {
                     let mut storage = FlashStorage::new(store);
@@ -249,7 +254,7 @@ impl NodeRegion {
         };
         let text = format!(
             "nothing was restored ({why}), so no checkpoint is taken, which would push out what is there: mend that, \
-             remove the region, and start the node again"
+             remove the region to have it restored, and start the node again"
         );
         log::event("warning", &text);
         let mut saved = self.lock_saved();
@@ -420,6 +425,25 @@ impl NodeRegion {
             restored_files_lost: restored.map_or(0, |report| report.lost_count),
         }
     }
+}
+
+/// Number of the newest checkpoint in an image.
+fn checkpoint_there(image: &Path) -> Result<Option<u64>, CliError> {
+    let mut storage = FlashStorage::new(open_alone(image, false)?);
+    let newest = mem::checkpoint::newest(&mut storage, CHECKPOINT_NAME)
+        .map_err(|error| checkpoint_error(image, image, &error));
+    storage.close().ok();
+    Ok(newest?.map(|taken| taken.generation))
+}
+
+fn not_of_them(image: &Path, generation: u64) -> CliError {
+    CliError::failure(
+        image.display(),
+        format_args!(
+            "holds checkpoint {generation} of a region that this one was not restored from"
+        ),
+        "or remove the image if nobody needs it",
+    )
 }
 
 /// Says what a restored checkpoint came to.
