@@ -384,6 +384,11 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
                     record_of(&attributes, sequence, extents)
                 }
             };
+            // A file that has lost its last name may be losing its bytes, before the number is free: what was copied
+            // may be a file that never was.
+            if self.region.memory.load(at + attribute::MODE_LINKS) >> 32 == 0 {
+                return Err(Error::Stale.into());
+            }
             self.copied.insert(inode, record);
             return Ok(());
         }

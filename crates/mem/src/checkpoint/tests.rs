@@ -498,7 +498,11 @@ fn files_that_are_replaced_meanwhile_are_there_whole() {
                 assert_eq!(seen.1, 1, "two names for one file");
                 let bytes = &seen.3;
                 assert!(bytes.iter().all(|byte| *byte == bytes[0]));
-                assert!(matches!(bytes.len(), 3000 | 5000));
+                assert!(
+                    matches!(bytes.len(), 3000 | 5000),
+                    "{number}: {} bytes",
+                    bytes.len()
+                );
             }
         }
     });
