@@ -151,6 +151,25 @@ impl Attachment {
         self.writer_slowly(number)
     }
 
+    /// As [`writer`](Self::writer), for the time of `run`.
+    ///
+    /// The right stays in registers here: if it were put together in memory and moved, the processor would read in one
+    /// piece what it has just stored in several, which it can do only after all stores before are in the cache, also
+    /// the bytes of the call before, which may be waiting for memory.
+    #[inline(always)]
+    pub(crate) fn with_writer<T>(&self, run: impl FnOnce(&Writer<'_>) -> Result<T>) -> Result<T> {
+        let number = self.number.load(Ordering::Relaxed);
+        let kept = LANES.with(|lanes| lanes.get()[0]);
+        if kept.attachment == number {
+            let writer = ManuallyDrop::new(Writer {
+                region: &self.region,
+                lane: Lane(kept.lane.into()),
+            });
+            return run(&writer);
+        }
+        run(&*self.writer_slowly(number)?)
+    }
+
     fn borrow<'a>(
         &'a self,
         lane: Lane,

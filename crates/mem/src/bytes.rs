@@ -90,30 +90,33 @@ impl Region {
     }
 }
 
-/// What a write has still to write.
-struct Source<'d> {
-    pieces: &'d [IoSlice<'d>],
-    used: usize,
+/// What a write writes.
+trait Source {
+    /// Gives `count` bytes from `from` on to `take`, piece by piece, each with its distance from the first.
+    fn give(&self, from: u64, count: u64, take: impl FnMut(u64, &[u8]));
 }
 
-impl Source<'_> {
-    /// Gives the next `bytes` bytes to `take`, piece by piece, each with its distance from the first.
-    #[inline]
-    fn take(&mut self, bytes: u64, mut take: impl FnMut(u64, &[u8])) {
-        let mut done = 0;
-        while let Some((first, rest)) = self.pieces.split_first() {
-            let part = (first.len() - self.used).min((bytes - done) as usize);
-            if part > 0 {
-                take(done, &first[self.used..self.used + part]);
+impl Source for &[u8] {
+    #[inline(always)]
+    fn give(&self, from: u64, count: u64, mut take: impl FnMut(u64, &[u8])) {
+        take(0, &self[from as usize..(from + count) as usize]);
+    }
+}
+
+impl Source for &[IoSlice<'_>] {
+    fn give(&self, from: u64, count: u64, mut take: impl FnMut(u64, &[u8])) {
+        let (mut skipped, mut done) = (from, 0);
+        for piece in *self {
+            let there = piece.len() as u64;
+            if skipped >= there {
+                skipped -= there;
+                continue;
             }
-            done += part as u64;
-            if self.used + part < first.len() {
-                self.used += part;
-                return;
-            }
-            self.used = 0;
-            self.pieces = rest;
-            if done == bytes {
+            let part = (there - skipped).min(count - done);
+            take(done, &piece[skipped as usize..(skipped + part) as usize]);
+            skipped = 0;
+            done += part;
+            if done == count {
                 return;
             }
         }
@@ -153,33 +156,47 @@ impl Writer<'_> {
         pieces: &[IoSlice<'_>],
         now_ns: u64,
     ) -> Result<u64> {
-        let total = pieces.iter().map(|piece| piece.len() as u64).sum();
-        if let At::Offset(offset) = at
-            && let Some(written) =
-                self.overwrite_undisturbed((inode, generation), offset, (pieces, total), now_ns)
+        if let (At::Offset(offset), [piece]) = (at, pieces)
+            && self.overwrite_undisturbed((inode, generation), offset, piece, now_ns)
         {
-            return written.map(|()| offset);
+            return Ok(offset);
         }
+        self.write_disturbed((inode, generation), at, pieces, now_ns)
+    }
+
+    /// As [`write_vectored`](Self::write_vectored), whatever else happens to the file.
+    fn write_disturbed(
+        &self,
+        (inode, generation): (u64, u64),
+        at: At,
+        pieces: &[IoSlice<'_>],
+        now_ns: u64,
+    ) -> Result<u64> {
+        let total = pieces.iter().map(|piece| piece.len() as u64).sum();
         let inode_at = self.lock_inode(inode, generation)?;
         let written = self.write_locked(inode_at, at, pieces, total, now_ns);
         self.unlock_inode(inode_at);
         written
     }
 
-    /// What most writes are: over bytes that lie in one page, few enough for the log, while nobody else writes. `None`
+    /// What most writes are: over bytes that lie in one page, few enough for the log, while nobody else writes. `false`
     /// when it is not so, and nothing happened.
+    ///
+    /// Nothing here is put together in memory and moved: such a move waits until all stores before are in the cache,
+    /// also those of the write before.
     #[inline(always)]
     fn overwrite_undisturbed(
         &self,
         (inode, generation): (u64, u64),
         offset: u64,
-        (pieces, total): (&[IoSlice<'_>], u64),
+        data: &[u8],
         now_ns: u64,
-    ) -> Option<Result<()>> {
+    ) -> bool {
         let region = self.region;
         let Region { memory, layout, .. } = region;
+        let total = data.len() as u64;
         if !(9..=LOG_BYTES_MAX).contains(&total) || !(1..layout.inode_count).contains(&inode) {
-            return None;
+            return false;
         }
         let inode_at = layout.inode(inode);
         let line = memory.line(inode_at);
@@ -189,10 +206,15 @@ impl Writer<'_> {
             word(attribute::SIZE).load(Ordering::Acquire),
         );
         if offset > size || total > size - offset || size > layout.slot_bytes {
-            return None;
+            return false;
         }
-        let (found, target) = region.in_one_page(place, offset, total)?;
+        let Some((found, target)) = region.in_one_page(place, offset, total) else {
+            return false;
+        };
         let logging = self.logging_for(target, total);
+        if logging == Logging::CopyOnWrite {
+            return false;
+        }
         if total <= EXPECTED_BYTES_MAX || !self.continues_at(target) {
             // Memory answers while the lock is taken and the log, which is always in the cache, is filled.
             memory.expect_write(target, total.min(EXPECTED_BYTES_MAX));
@@ -200,13 +222,12 @@ impl Writer<'_> {
         region.set_lane_word(self.lane, word::INODE, inode);
         if !region.try_lock(self.lane, inode_at + attribute::LOCK) {
             region.set_lane_word(self.lane, word::INODE, 0);
-            return None;
+            return false;
         }
         let is_same = memory.load(inode_at + attribute::GENERATION) == generation
             && word(attribute::PLACE).load(Ordering::Relaxed) == place
             && word(attribute::SIZE).load(Ordering::Relaxed) == size
             && region.is_there(found, offset);
-        let mut written = Ok(());
         if is_same {
             let change = Change {
                 at: inode_at,
@@ -217,10 +238,10 @@ impl Writer<'_> {
                 size,
                 now_ns,
             };
-            written = self.overwrite(logging, &change, Source { pieces, used: 0 });
+            self.overwrite(logging, &change, &data);
         }
         self.unlock_inode(inode_at);
-        is_same.then_some(written)
+        is_same
     }
 
     #[inline]
@@ -279,22 +300,23 @@ impl Writer<'_> {
             size: size.max(end),
             now_ns,
         };
-        let source = Source { pieces, used: 0 };
         if total > LOG_BYTES_MAX {
-            self.write_in_blocks(&change, source);
+            self.write_in_blocks(&change, &pieces);
         } else if change.overwritten == 0 {
-            self.append(&change, source);
+            self.append(&change, &pieces);
         } else if total > 8 || !self.write_at_once(&change, pieces) {
             let logging = self.logging_for(change.target, total);
-            self.overwrite(logging, &change, source)?;
+            if logging != Logging::CopyOnWrite || !self.write_by_copy(&change, &pieces)? {
+                self.overwrite(logging, &change, &pieces);
+            }
         }
         Ok(offset)
     }
 
     /// Nobody reads what lies behind the size: one store of it makes the new bytes true.
-    fn append(&self, change: &Change, mut source: Source<'_>) {
+    fn append(&self, change: &Change, source: &impl Source) {
         let region = self.region;
-        source.take(change.total, |done, bytes| {
+        source.give(0, change.total, |done, bytes| {
             region.memory.write(change.target + done, bytes);
         });
         self.finish(change);
@@ -341,22 +363,23 @@ impl Writer<'_> {
     }
 
     #[inline(always)]
-    fn overwrite(&self, logging: Logging, change: &Change, source: Source<'_>) -> Result<()> {
+    fn overwrite(&self, logging: Logging, change: &Change, source: &impl Source) {
         let end = change.target + change.total;
         self.region.set_lane_word(self.lane, word::LAST_END, end);
         match logging {
             Logging::None => self.write_in_place(change, source),
             Logging::Undo => self.write_by_undo(change, source),
-            Logging::Redo | Logging::BySize => self.write_by_redo(change, source),
-            Logging::CopyOnWrite => return self.write_by_copy(change, source),
+            Logging::Redo | Logging::BySize | Logging::CopyOnWrite => {
+                self.write_by_redo(change, source);
+            }
         }
-        Ok(())
     }
 
-    fn write_in_place(&self, change: &Change, mut source: Source<'_>) {
+    #[inline(always)]
+    fn write_in_place(&self, change: &Change, source: &impl Source) {
         let region = self.region;
         let sequence = region.begin_change(change.at);
-        source.take(change.total, |done, bytes| {
+        source.give(0, change.total, |done, bytes| {
             region.memory.write(change.target + done, bytes);
         });
         region.set_written(change.at, change.size, change.now_ns, change.now_ns);
@@ -364,7 +387,8 @@ impl Writer<'_> {
     }
 
     /// The bytes as they were go into the log first, and size and times with them.
-    fn write_by_undo(&self, change: &Change, source: Source<'_>) {
+    #[inline(always)]
+    fn write_by_undo(&self, change: &Change, source: &impl Source) {
         let region = self.region;
         let memory = &region.memory;
         memory.copy(change.target, region.log_at(self.lane), change.overwritten);
@@ -389,38 +413,38 @@ impl Writer<'_> {
         region.set_lane_word(self.lane, word::STATE, doing::NOTHING);
     }
 
-    /// The file as it will be goes into a new piece.
-    fn write_by_copy(&self, change: &Change, mut source: Source<'_>) -> Result<()> {
+    /// The file as it will be goes into a new piece; `false` when it lies in a slot, and nothing happened.
+    fn write_by_copy(&self, change: &Change, source: &impl Source) -> Result<bool> {
         let memory = &self.region.memory;
         let offset = change.offset;
-        let is_moved =
-            self.replace_piece(change.at, (change.size, change.now_ns), |old, new| {
-                memory.copy(old, new, offset);
-                source.take(change.total, |done, bytes| {
-                    memory.write(new + offset + done, bytes);
-                });
-                let end = offset + change.total;
-                memory.copy(old + end, new + end, change.size - end);
-            })?;
-        if !is_moved {
-            self.write_by_redo(change, source);
-        }
-        Ok(())
+        self.replace_piece(change.at, (change.size, change.now_ns), |old, new| {
+            memory.copy(old, new, offset);
+            source.give(0, change.total, |done, bytes| {
+                memory.write(new + offset + done, bytes);
+            });
+            let end = offset + change.total;
+            memory.copy(old + end, new + end, change.size - end);
+        })
     }
 
     /// The bytes that are written over go into the log first.
     #[inline(always)]
-    fn write_by_redo(&self, change: &Change, mut source: Source<'_>) {
+    fn write_by_redo(&self, change: &Change, source: &impl Source) {
         let region = self.region;
         let memory = &region.memory;
         let log = region.log_at(self.lane);
-        source.take(change.overwritten, |done, bytes| {
+        source.give(0, change.overwritten, |done, bytes| {
             memory.write(log + done, bytes)
         });
-        let behind = change.target + change.overwritten;
-        source.take(change.total - change.overwritten, |done, bytes| {
-            memory.write(behind + done, bytes);
-        });
+        let (behind, left) = (
+            change.target + change.overwritten,
+            change.total - change.overwritten,
+        );
+        if left > 0 {
+            source.give(change.overwritten, left, |done, bytes| {
+                memory.write(behind + done, bytes);
+            });
+        }
         for (word, value) in [
             (word::TARGET, change.target),
             (word::LENGTH, change.overwritten),
@@ -432,14 +456,17 @@ impl Writer<'_> {
             region.set_lane_word(self.lane, word, value);
         }
         let sequence = region.begin_change(change.at);
-        memory.copy(log, change.target, change.overwritten);
+        // From where they came, not from the log: the processor need not wait for what it has just stored.
+        source.give(0, change.overwritten, |done, bytes| {
+            memory.write(change.target + done, bytes);
+        });
         region.set_written(change.at, change.size, change.now_ns, change.now_ns);
         region.end_change(change.at, sequence);
         region.set_lane_word(self.lane, word::STATE, doing::NOTHING);
     }
 
     /// In place, block by block, so that readers do not wait for all of it.
-    fn write_in_blocks(&self, change: &Change, mut source: Source<'_>) {
+    fn write_in_blocks(&self, change: &Change, source: &impl Source) {
         let region = self.region;
         let memory = &region.memory;
         let mut done = 0;
@@ -450,7 +477,7 @@ impl Writer<'_> {
             let part = if is_behind { left } else { block.min(left) };
             let target = change.target + done;
             let sequence = (!is_behind).then(|| region.begin_change(change.at));
-            source.take(part, |done, bytes| {
+            source.give(done, part, |done, bytes| {
                 if change.total >= STREAM_BYTES_MIN {
                     memory.write_past_cache(target + done, bytes);
                 } else {

@@ -22,6 +22,7 @@ pub(crate) mod attribute {
     pub(crate) const ACCESSED_NS: u64 = 40;
     /// The lane that writes, and one; or 0.
     pub(crate) const LOCK: u64 = 48;
+    // The word behind it says whether somebody sleeps for it.
     /// Tells it from others that had the number before; 0: the inode is free.
     pub(crate) const GENERATION: u64 = 64;
     /// Type and permissions as `st_mode` has them, low; number of names, high.

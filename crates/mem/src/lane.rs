@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::inode::attribute;
 use crate::layout::{LANE_WORDS_BYTES, LOG_BYTES_MAX, state};
 use crate::memory::WORDS_IN_LINE;
+use crate::notes::barrier_for_all;
 use crate::region::Region;
 
 /// Words of a lane.
@@ -75,8 +76,11 @@ const SPINS: u32 = if cfg!(test) { 3 } else { 200 };
 /// Looks at a lock that nobody holds until it counts as damaged: a tenth of a second.
 const ORPHANED_MAX: u32 = 50;
 
-/// Beside the number of the lane in a lock: whoever lets go must wake the others.
+/// Beside the number of the lane in a lock: somebody waits for this holder.
 const SOMEBODY_WAITS: u64 = 1 << 31;
+
+/// Where, behind a lock, stands whether somebody sleeps: whoever lets go must wake them all.
+const SLEEPERS: u64 = 8;
 
 const START_BITS: u32 = 40;
 
@@ -393,10 +397,8 @@ impl Region {
     fn wait_for_lock(&self, lane: Lane, at: u64) -> Result<()> {
         let mine = lane.0 + 1;
         let (mut spins, mut orphaned) = (0, 0);
-        // Whoever has slept cannot know whether others sleep still.
-        let mut wanted = mine;
         loop {
-            let Err(found) = self.memory.replace(at, 0, wanted) else {
+            let Err(found) = self.memory.replace(at, 0, mine) else {
                 return Ok(());
             };
             spins += 1;
@@ -404,11 +406,15 @@ impl Region {
                 std::hint::spin_loop();
                 continue;
             }
-            wanted = mine | SOMEBODY_WAITS;
             let waited_for = found | SOMEBODY_WAITS;
             if found & SOMEBODY_WAITS == 0 && self.memory.replace(at, found, waited_for).is_err() {
                 continue;
             }
+            self.memory.store(at + SLEEPERS, 1);
+            // Whoever lets go stores into the lock and looks at the other word, with nothing between that would keep
+            // his processor from looking first. After this he has done both, or will see the word. Without it the
+            // sleep is longer, and no more.
+            let _ = barrier_for_all();
             self.sleep(at, waited_for);
             let Some(holding) = (found & !SOMEBODY_WAITS)
                 .checked_sub(1)
@@ -468,12 +474,21 @@ impl Region {
         self.memory.load(at) & !SOMEBODY_WAITS == lane.0 + 1
     }
 
-    /// Lets go of a lock that the lane holds, and wakes who waits.
+    /// Lets go of a lock that the lane holds, and wakes who waits. By a plain store: an exchange would wait until all
+    /// bytes that were written under the lock are in the cache, while the next call could already ask for its own.
     #[inline]
     pub(crate) fn unlock(&self, at: u64) {
-        if self.memory.swap(at, 0) & SOMEBODY_WAITS != 0 {
-            self.memory.wake_sleepers(at);
+        self.memory.store(at, 0);
+        if self.memory.load(at + SLEEPERS) != 0 {
+            self.wake(at);
         }
+    }
+
+    #[cold]
+    fn wake(&self, at: u64) {
+        // Who sleeps again says so again. If that is wiped out here it falls asleep unseen, for two milliseconds.
+        self.memory.store(at + SLEEPERS, 0);
+        self.memory.wake_sleepers(at);
     }
 
     fn sleep(&self, at: u64, value: u64) {

@@ -179,13 +179,6 @@ impl Memory {
             .map(drop)
     }
 
-    /// Stores `new`; what was there before.
-    #[inline]
-    pub(crate) fn swap(&self, at: u64, new: u64) -> u64 {
-        self.may_die_here();
-        self.word(at).swap(new, Ordering::AcqRel)
-    }
-
     /// Sleeps while the low half of the word at `at` is `value`, but no longer than `time`; maybe less.
     pub(crate) fn sleep_while(&self, at: u64, value: u32, time: Duration) {
         #[cfg(test)]
@@ -244,7 +237,7 @@ impl Memory {
         };
     }
 
-    /// Copies into the region.
+    /// Copies into the region; also from a place in it, as the caller may have it lent.
     #[inline]
     pub(crate) fn write(&self, at: u64, from: &[u8]) {
         self.check_range(at, from.len() as u64);
@@ -254,7 +247,7 @@ impl Memory {
             compiler_fence(Ordering::SeqCst);
             // SAFETY: inside the mapping, by the check. The caller holds the lock for these bytes.
             unsafe {
-                libc::memcpy(
+                libc::memmove(
                     self.base.as_ptr().add((at + part.start) as usize).cast(),
                     bytes.as_ptr().cast(),
                     bytes.len(),

@@ -58,6 +58,14 @@ pub(crate) fn take_part_in_barriers() -> std::io::Result<()> {
     membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
 }
 
+/// Makes every thread that runs in a process with a region pass a full barrier.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn barrier_for_all() -> std::io::Result<()> {
+    membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
+}
+
 fn membarrier(command: libc::c_int) -> std::io::Result<()> {
     // SAFETY: plain integers.
     if unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } == 0 {
@@ -93,7 +101,7 @@ impl Region {
         } else {
             (target - layout.packed_at) / PAGE_BYTES + 1
         };
-        membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED).map_err(|source| Error::System {
+        barrier_for_all().map_err(|source| Error::System {
             path: self.path.clone(),
             what: "memory cannot be given back without membarrier",
             source,

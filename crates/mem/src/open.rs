@@ -15,6 +15,7 @@ use crate::region::Region;
 use crate::stub::{
     StubName, Stubs, is_description_locked, lock_all_descriptions, lock_description, look_at,
 };
+use crate::writer::Writer;
 
 /// Words of a description.
 pub(crate) mod entry {
@@ -467,7 +468,7 @@ impl Attachment {
         }
         let Node { inode, generation } = opened.node;
         if self.region().is_writable() {
-            self.writer()?.read(inode, generation, offset, into)
+            self.with_writer(|writer| writer.read(inode, generation, offset, into))
         } else {
             self.region().read(inode, generation, offset, into)
         }
@@ -494,8 +495,7 @@ impl Attachment {
         }
         let Node { inode, generation } = opened.node;
         if self.region().is_writable() {
-            self.writer()?
-                .read_vectored(inode, generation, offset, into)
+            self.with_writer(|writer| writer.read_vectored(inode, generation, offset, into))
         } else {
             self.region().read_vectored(inode, generation, offset, into)
         }
@@ -518,7 +518,16 @@ impl Attachment {
         if !opened.may_write() {
             return Err(Error::NotOpenFor);
         }
-        let writer = self.writer()?;
+        self.with_writer(|writer| self.write_where_it_stands(writer, opened, data))
+    }
+
+    #[inline(always)]
+    fn write_where_it_stands(
+        &self,
+        writer: &Writer<'_>,
+        opened: &Opened,
+        data: &[IoSlice<'_>],
+    ) -> Result<usize> {
         let Node { inode, generation } = opened.node;
         let bytes: usize = data.iter().map(|part| part.len()).sum();
         if bytes == 0 {
@@ -584,10 +593,14 @@ impl Attachment {
             return Ok(0);
         }
         let Node { inode, generation } = opened.node;
-        let writer = self.writer()?;
-        writer
-            .or_after_reclaiming(|| writer.write_vectored(inode, generation, at, data, now_ns()))?;
-        Ok(bytes)
+        self.with_writer(|writer| {
+            let write = || writer.write_vectored(inode, generation, at, data, now_ns());
+            // What a call answers is not moved, only looked at; see `with_writer`.
+            if write().is_err() {
+                writer.or_after_reclaiming(write)?;
+            }
+            Ok(bytes)
+        })
     }
 
     /// Moves the description, as `lseek` does; where it stands then.
