@@ -158,16 +158,22 @@ impl Attachment {
     /// the bytes of the call before, which may be waiting for memory.
     #[inline(always)]
     pub(crate) fn with_writer<T>(&self, run: impl FnOnce(&Writer<'_>) -> Result<T>) -> Result<T> {
-        let number = self.number.load(Ordering::Relaxed);
+        match self.kept_writer() {
+            Some(writer) => run(&writer),
+            None => run(&*self.writer_slowly(self.number.load(Ordering::Relaxed))?),
+        }
+    }
+
+    /// The right that this thread had last.
+    #[inline(always)]
+    pub(crate) fn kept_writer(&self) -> Option<ManuallyDrop<Writer<'_>>> {
         let kept = LANES.with(|lanes| lanes.get()[0]);
-        if kept.attachment == number {
-            let writer = ManuallyDrop::new(Writer {
+        (kept.attachment == self.number.load(Ordering::Relaxed)).then(|| {
+            ManuallyDrop::new(Writer {
                 region: &self.region,
                 lane: Lane(kept.lane.into()),
-            });
-            return run(&writer);
-        }
-        run(&*self.writer_slowly(number)?)
+            })
+        })
     }
 
     fn borrow<'a>(

@@ -395,7 +395,7 @@ impl Writer<'_> {
 
     /// What nearly all reads are: nobody writes, and the bytes lie in one page. `None` when it is not so.
     #[inline(always)]
-    fn read_undisturbed(
+    pub(crate) fn read_undisturbed(
         &self,
         (inode, generation): (u64, u64),
         offset: u64,
