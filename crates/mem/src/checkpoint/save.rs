@@ -376,6 +376,12 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
                 }
                 None => {
                     let extents = self.extents_of(at, &attributes)?;
+                    // A file that has lost its last name gives its memory back before its inode: what was read of it
+                    // may be nothing, or zeros.
+                    let now = self.region.attributes(inode)?;
+                    if now.generation != generation || now.links == 0 {
+                        return Err(Error::Stale.into());
+                    }
                     let sequence = match self.region.memory.load(at + attribute::SEQUENCE) {
                         now if now == sequence => sequence,
                         _ if tries_left > 0 && attributes.size <= AGAIN_BYTES_MAX => continue,

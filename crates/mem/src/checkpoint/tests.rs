@@ -1,6 +1,7 @@
 //! Checkpoints against what the region held, with the power cut anywhere and bytes damaged anywhere.
 
 use std::collections::BTreeMap;
+use std::os::fd::FromRawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -507,6 +508,36 @@ fn files_that_are_replaced_meanwhile_are_there_whole() {
         }
     });
     assert!(rounds >= 60);
+}
+
+#[test]
+fn a_file_that_goes_before_its_turn_is_not_taken_for_an_empty_one() {
+    let scratch = Scratch::new();
+    let region = scratch.region(24 << 20);
+    let writer = region.writer().unwrap();
+    put(&writer, ROOT_INODE, b"a", &[1; 3000], 1);
+    let inode = put(&writer, ROOT_INODE, b"b", &[2; 3000], 1);
+    let old = region.attributes(inode).unwrap();
+    // Somebody has it open: so it stays a file without a name, as others are for a moment while their memory goes.
+    let attachment = crate::Attachment::open(region.path(), b"/keel", true).unwrap();
+    let (descriptor, _) = attachment.open_description(&old, libc::O_RDONLY).unwrap();
+    let mut storage = MemoryStorage::default();
+    let mut is_replaced = false;
+    let report = save(&writer, &mut storage, &options(), &mut |_, _| {
+        if !std::mem::replace(&mut is_replaced, true) {
+            put(&writer, ROOT_INODE, b"new", &[3; 5000], 2);
+            let (from, to) = ((ROOT_INODE, &b"new"[..]), (ROOT_INODE, &b"b"[..]));
+            writer.rename(from, to, 2).unwrap();
+            let size = writer.set_size(inode, old.generation, 0, 3);
+            size.unwrap();
+        }
+    });
+    assert_eq!(report.unwrap().rounds, 2);
+    let (found, report) = restored(&mut storage);
+    assert!(report.is_whole());
+    assert_eq!(found["/b"].3, [3; 5000]);
+    // SAFETY: opened above, and nobody else knows it.
+    drop(unsafe { std::os::fd::OwnedFd::from_raw_fd(descriptor) });
 }
 
 #[test]
