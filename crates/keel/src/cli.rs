@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 mod mem;
 
-pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, RunArgs as MemRunArgs};
+pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, MemFlush, RunArgs as MemRunArgs};
 
 /// Names and examples stand in the help because people copy them.
 #[derive(Debug, Parser)]

@@ -47,6 +47,35 @@ fn text(output: &Output) -> (Option<i32>, &str, &str) {
 }
 
 #[test]
+fn a_region_says_whether_it_writes_cache_lines_back() {
+    let dir = TempDir::new();
+    let region = dir.file("region").display().to_string();
+    let create = ["mem", "create", &region, "--size", "32M", "--flush"];
+    let made = ok_json(&[&create[..], &["cache-lines", "--json"]].concat());
+    assert_eq!(made["flush"], "cache-lines");
+    assert_eq!(made["format"], 2);
+    let found = ok_json(&["mem", "stat", &region, "--json"]);
+    assert_eq!(found["flush"], "cache-lines");
+    // The folder of temporary files is no persistent memory, which is said.
+    assert_eq!(found["persistent_memory"], false);
+    let said = String::from_utf8(ok(&["mem", "stat", &region])).unwrap();
+    let line = said.lines().find(|line| line.starts_with("flush"));
+    assert!(
+        line.is_some_and(|line| line.contains("not persistent memory")),
+        "{said}"
+    );
+    let other = dir.file("other").display().to_string();
+    ok(&["mem", "create", &other, "--size", "32M"]);
+    let found = ok_json(&["mem", "stat", &other, "--json"]);
+    assert_eq!(
+        (&found["flush"], &found["format"]),
+        (&"none".into(), &1.into())
+    );
+    let refused = fails(&[&create[..], &["sometimes"]].concat(), 2);
+    assert!(refused.contains("cache-lines"), "{refused}");
+}
+
+#[test]
 fn a_region_is_made_and_says_what_it_is() {
     let dir = TempDir::new();
     let path = dir.file("region");

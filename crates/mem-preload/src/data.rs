@@ -410,14 +410,14 @@ serve! {
 
     fn fsync(fd: c_int) -> c_int {
         match ours(fd) {
-            Some((_, opened)) => require_not_path(&opened),
+            Some((context, opened)) => sync(context, &opened),
             None => fsync::pass(fd),
         }
     }
 
     fn fdatasync(fd: c_int) -> c_int {
         match ours(fd) {
-            Some((_, opened)) => require_not_path(&opened),
+            Some((context, opened)) => sync(context, &opened),
             None => fdatasync::pass(fd),
         }
     }
@@ -459,6 +459,14 @@ serve! {
 }
 
 /// Memory is as durable as it ever gets; a descriptor that stands for a name alone refuses all the same.
+/// Of what calls have written nothing is left to do; what was stored through mappings is made durable where it can be.
+pub(crate) fn sync(context: &Context, opened: &Opened) -> c_int {
+    match require_not_path(opened) {
+        0 => moved(|| context.attachment.sync(opened).map(|()| 0)) as c_int,
+        refused => refused,
+    }
+}
+
 fn require_not_path(opened: &Opened) -> c_int {
     if opened.flags & libc::O_PATH != 0 {
         return fail(libc::EBADF);

@@ -566,8 +566,8 @@ serve! {
     }
 
     fn msync(address: *mut c_void, length: usize, flags: c_int) -> c_int {
-        match find(&range_of(address, length), |_| ()) {
-            Some(()) => {
+        match find(&range_of(address, length), |mapping| mapping.opened) {
+            Some(opened) => {
                 let both = libc::MS_ASYNC | libc::MS_SYNC;
                 let known = both | libc::MS_INVALIDATE;
                 if flags & !known != 0
@@ -576,7 +576,10 @@ serve! {
                 {
                     return fail(libc::EINVAL);
                 }
-                0
+                match context() {
+                    Some(context) => crate::data::sync(context, &opened),
+                    None => 0,
+                }
             }
             None => msync::pass(address, length, flags),
         }

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::inode::attribute;
 use crate::lane::{doing, word};
 use crate::layout::LOG_BYTES_MAX;
+use crate::memory::LINE_BYTES;
 use crate::region::Region;
 use crate::writer::Writer;
 
@@ -304,7 +305,7 @@ impl Writer<'_> {
             self.write_in_blocks(&change, &pieces);
         } else if change.overwritten == 0 {
             self.append(&change, &pieces);
-        } else if total > 8 || !self.write_at_once(&change, pieces) {
+        } else if total > 8 || change.overwritten < total || !self.write_at_once(&change, pieces) {
             let logging = self.logging_for(change.target, total);
             if logging != Logging::CopyOnWrite || !self.write_by_copy(&change, &pieces)? {
                 self.overwrite(logging, &change, &pieces);
@@ -319,6 +320,7 @@ impl Writer<'_> {
         source.give(0, change.total, |done, bytes| {
             region.memory.write(change.target + done, bytes);
         });
+        region.memory.persist([(change.target, change.total)]);
         self.finish(change);
     }
 
@@ -328,9 +330,10 @@ impl Writer<'_> {
         let sequence = region.begin_change(change.at);
         region.set_written(change.at, change.size, change.now_ns, change.now_ns);
         region.end_change(change.at, sequence);
+        region.memory.persist([(change.at, LINE_BYTES)]);
     }
 
-    /// A few bytes by one store, when they lie well.
+    /// A few bytes that the file has by one store, when they lie well.
     fn write_at_once(&self, change: &Change, pieces: &[IoSlice<'_>]) -> bool {
         let (region, [piece]) = (self.region, pieces) else {
             return false;
@@ -341,6 +344,10 @@ impl Writer<'_> {
             region.set_written(change.at, change.size, change.now_ns, change.now_ns);
         }
         region.end_change(change.at, sequence);
+        if is_written {
+            let at = (change.at, LINE_BYTES);
+            region.memory.persist([(change.target, change.total), at]);
+        }
         is_written
     }
 
@@ -382,8 +389,14 @@ impl Writer<'_> {
         source.give(0, change.total, |done, bytes| {
             region.memory.write(change.target + done, bytes);
         });
+        if change.overwritten < change.total {
+            // The size tells of what is there.
+            region.memory.persist([(change.target, change.total)]);
+        }
         region.set_written(change.at, change.size, change.now_ns, change.now_ns);
         region.end_change(change.at, sequence);
+        let at = (change.at, LINE_BYTES);
+        region.memory.persist([(change.target, change.total), at]);
     }
 
     /// The bytes as they were go into the log first, and size and times with them.
@@ -391,7 +404,8 @@ impl Writer<'_> {
     fn write_by_undo(&self, change: &Change, source: &impl Source) {
         let region = self.region;
         let memory = &region.memory;
-        memory.copy(change.target, region.log_at(self.lane), change.overwritten);
+        let log = region.log_at(self.lane);
+        memory.copy(change.target, log, change.overwritten);
         for (word, value) in [
             (word::TARGET, change.target),
             (word::LENGTH, change.overwritten),
@@ -404,13 +418,15 @@ impl Writer<'_> {
                 word::CHANGED_NS,
                 memory.load(change.at + attribute::CHANGED_NS),
             ),
-            // The log is complete.
-            (word::STATE, doing::UNDO),
         ] {
             region.set_lane_word(self.lane, word, value);
         }
+        let lane_at = region.layout.lane(self.lane.0);
+        memory.persist([(log, change.overwritten), (lane_at, word::HEADER_BYTES)]);
+        // The log is complete.
+        region.set_doing(self.lane, doing::UNDO);
         self.write_in_place(change, source);
-        region.set_lane_word(self.lane, word::STATE, doing::NOTHING);
+        region.set_doing(self.lane, doing::NOTHING);
     }
 
     /// The file as it will be goes into a new piece; `false` when it lies in a slot, and nothing happened.
@@ -424,6 +440,7 @@ impl Writer<'_> {
             });
             let end = offset + change.total;
             memory.copy(old + end, new + end, change.size - end);
+            memory.write_back(new, change.size);
         })
     }
 
@@ -450,11 +467,16 @@ impl Writer<'_> {
             (word::LENGTH, change.overwritten),
             (word::SIZE, change.size),
             (word::TIME_NS, change.now_ns),
-            // The log is complete.
-            (word::STATE, doing::BYTES),
         ] {
             region.set_lane_word(self.lane, word, value);
         }
+        memory.persist([
+            (log, change.overwritten),
+            (behind, change.total - change.overwritten),
+            (region.layout.lane(self.lane.0), LINE_BYTES),
+        ]);
+        // The log is complete.
+        region.set_doing(self.lane, doing::BYTES);
         let sequence = region.begin_change(change.at);
         // From where they came, not from the log: the processor need not wait for what it has just stored.
         source.give(0, change.overwritten, |done, bytes| {
@@ -462,7 +484,9 @@ impl Writer<'_> {
         });
         region.set_written(change.at, change.size, change.now_ns, change.now_ns);
         region.end_change(change.at, sequence);
-        region.set_lane_word(self.lane, word::STATE, doing::NOTHING);
+        memory.persist([(change.target, change.overwritten), (change.at, LINE_BYTES)]);
+        // Durable before anybody else writes there: this log would undo that.
+        region.set_doing(self.lane, doing::NOTHING);
     }
 
     /// In place, block by block, so that readers do not wait for all of it.
@@ -482,11 +506,13 @@ impl Writer<'_> {
                     memory.write_past_cache(target + done, bytes);
                 } else {
                     memory.write(target + done, bytes);
+                    memory.write_back(target + done, bytes.len() as u64);
                 }
             });
             if let Some(sequence) = sequence {
                 region.end_change(change.at, sequence);
             }
+            memory.persist([]);
             done += part;
         }
         self.finish(change);

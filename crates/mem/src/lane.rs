@@ -8,9 +8,10 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::flush::Flush;
 use crate::inode::attribute;
 use crate::layout::{LANE_WORDS_BYTES, LOG_BYTES_MAX, state};
-use crate::memory::WORDS_IN_LINE;
+use crate::memory::{LINE_BYTES, WORDS_IN_LINE};
 use crate::notes::barrier_for_all;
 use crate::region::Region;
 
@@ -44,6 +45,8 @@ pub(crate) mod word {
     pub(crate) const CHANGED_NS: u64 = 96;
     /// Where the owner's last write ended: whoever goes on there finds its old bytes in the cache.
     pub(crate) const LAST_END: u64 = 104;
+    /// Bytes of the words above: two lines.
+    pub(crate) const HEADER_BYTES: u64 = 128;
     /// Where the owner reads, see `notes.rs`: a line of their own.
     pub(crate) const NOTES: u64 = 128;
     /// First of the pairs: where, what.
@@ -80,7 +83,7 @@ const ORPHANED_MAX: u32 = 50;
 const SOMEBODY_WAITS: u64 = 1 << 31;
 
 /// Where, behind a lock, stands whether somebody sleeps: whoever lets go must wake them all.
-const SLEEPERS: u64 = 8;
+pub(crate) const SLEEPERS: u64 = 8;
 
 const START_BITS: u32 = 40;
 
@@ -182,6 +185,14 @@ impl Region {
         self.memory.store(self.layout.lane(lane.0) + word, value);
     }
 
+    /// Says what a lane does, and goes on when that is durable.
+    #[inline(always)]
+    pub(crate) fn set_doing(&self, lane: Lane, doing: u64) {
+        self.set_lane_word(lane, word::STATE, doing);
+        let at = self.layout.lane(lane.0) + word::STATE;
+        self.memory.persist([(at, 8)]);
+    }
+
     /// Where the bytes of a lane's log begin.
     #[inline]
     pub(crate) fn log_at(&self, lane: Lane) -> u64 {
@@ -266,7 +277,7 @@ impl Region {
             doing::TAKING => self.put_pages_back(lane)?,
             _ => return Err(self.lane_damage(lane, "a lane does what no writer does")),
         }
-        self.set_lane_word(lane, word::STATE, doing::NOTHING);
+        self.set_doing(lane, doing::NOTHING);
         // Of a change that was being prepared; the next owner's changes free what they say themselves.
         self.set_lane_word(lane, word::FREES, 0);
         for note in 0..WORDS_IN_LINE as u64 {
@@ -325,7 +336,23 @@ impl Region {
             let value = self.lane_word(lane, word::PAIRS + pair * 16 + 8);
             self.memory.store(at, value);
         }
+        if self.memory.flush() != Flush::None {
+            self.persist_words(lane, count);
+        }
         Ok(())
+    }
+
+    /// Makes durable what a log of words has just stored, of words side by side in one go.
+    #[cold]
+    fn persist_words(&self, lane: Lane, count: u64) {
+        let mut last = None;
+        for pair in 0..count {
+            let at = self.lane_word(lane, word::PAIRS + pair * 16);
+            if last.replace(at / LINE_BYTES) != Some(at / LINE_BYTES) {
+                self.memory.write_back(at, 8);
+            }
+        }
+        self.memory.persist([]);
     }
 
     /// Copies the logged bytes of a dead writer to their place, and sets size and time of the file.
@@ -334,6 +361,8 @@ impl Region {
         self.memory.copy(self.log_at(lane), target, length);
         let time_ns = self.lane_word(lane, word::TIME_NS);
         self.set_written(inode_at, self.lane_word(lane, word::SIZE), time_ns, time_ns);
+        self.memory
+            .persist([(target, length), (inode_at, LINE_BYTES)]);
         Ok(())
     }
 
@@ -347,6 +376,8 @@ impl Region {
             self.lane_word(lane, word::CHANGED_NS),
         );
         self.set_written(inode_at, size, modified_ns, changed_ns);
+        self.memory
+            .persist([(target, length), (inode_at, LINE_BYTES)]);
         Ok(())
     }
 

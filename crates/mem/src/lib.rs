@@ -13,14 +13,18 @@
 //! **Files:** `layout.rs` where what lies, `memory.rs` the mapping, `region.rs` making and opening, `lane.rs` who
 //! writes and what becomes of the dead, `words.rs` changes of tables, `space.rs` pages, pieces and slots, `inode.rs`
 //! and `names.rs` the tables, `read.rs` and `bytes.rs` reading and writing, `room.rs` the memory of a file, `notes.rs`
-//! who reads, `stream.rs` special stores, `writer.rs` the calls on names, `error.rs` errors, `check/` what must
-//! agree, `checkpoint/` what survives the power.
+//! who reads, `stream.rs` special stores, `flush.rs` cache lines written back, `writer.rs` the calls on names,
+//! `error.rs` errors, `check/` what must agree, `checkpoint/` what survives the power; `crash/` what a machine's death
+//! may leave, in tests.
 
 mod attach;
 mod bytes;
 pub mod check;
 pub mod checkpoint;
+#[cfg(test)]
+mod crash;
 mod error;
+mod flush;
 mod inode;
 #[cfg(test)]
 mod interleaving;
@@ -49,6 +53,7 @@ mod writer;
 pub use attach::{Attachment, Borrowed};
 pub use bytes::{At, Logging};
 pub use error::{Error, Result};
+pub use flush::{Flush, instruction_name};
 pub use inode::{Attributes, NewInode, Node, ROOT_INODE};
 pub use layout::{Layout, NAME_BYTES_MAX, PAGE_BYTES, RegionOptions};
 pub use lend::{Lent, Line, Moment};

@@ -8,21 +8,32 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::time::Duration;
 
+#[cfg(test)]
+use crate::crash::{Event, Recorder};
 use crate::error::{Error, Result};
+use crate::flush::{self, Flush};
 use crate::layout::{PAGE_BYTES, SLOT_ALIGNMENT_BYTES};
 use crate::notes::take_part_in_barriers;
 use crate::stream;
 
 /// Words of a cache line.
 pub(crate) const WORDS_IN_LINE: usize = 8;
+/// Bytes of those, and of what an inode has in its first one.
+pub(crate) const LINE_BYTES: u64 = 64;
 
 /// The mapping of a whole region.
 pub(crate) struct Memory {
     base: NonNull<u8>,
     bytes: u64,
+    flush: Flush,
+    /// Whether the memory itself keeps its content without power: the file system maps it without copies.
+    is_persistent: bool,
     /// Stores that the writer under test lives for.
     #[cfg(test)]
     pub(crate) stores_left: AtomicU64,
+    /// What the test under way wants to know of stores and their order.
+    #[cfg(test)]
+    pub(crate) recorder: Recorder,
 }
 
 // SAFETY: the mapping stays where it is as long as this lives, and is only accessed by atomic words and by copies for
@@ -36,7 +47,13 @@ impl Memory {
     ///
     /// # Errors
     /// [`Error::System`].
-    pub(crate) fn map(file: &File, path: &Path, bytes: u64, writable: bool) -> Result<Self> {
+    pub(crate) fn map(
+        file: &File,
+        path: &Path,
+        bytes: u64,
+        writable: bool,
+        flush: Flush,
+    ) -> Result<Self> {
         let failed = |source| Error::System {
             path: path.to_owned(),
             what: "cannot be mapped",
@@ -65,17 +82,29 @@ impl Memory {
         } else {
             libc::PROT_READ
         };
-        // SAFETY: the range lies within what was reserved above, which nobody else knows.
-        let mapped = unsafe {
-            libc::mmap(
-                aligned as *mut libc::c_void,
-                bytes as usize,
-                protection,
-                libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED,
-                file.as_raw_fd(),
-                0,
-            )
+        let map = |sharing| {
+            // SAFETY: the range lies within what was reserved above, which nobody else knows.
+            unsafe {
+                libc::mmap(
+                    aligned as *mut libc::c_void,
+                    bytes as usize,
+                    protection,
+                    sharing | libc::MAP_NORESERVE | libc::MAP_FIXED,
+                    file.as_raw_fd(),
+                    0,
+                )
+            }
         };
+        // A mapping of this kind is of persistent memory itself, and where its pages lie in the file is durable before
+        // they can be written to. Other file systems refuse it.
+        let mut mapped = libc::MAP_FAILED;
+        if flush != Flush::None {
+            mapped = map(libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC);
+        }
+        let is_persistent = mapped != libc::MAP_FAILED;
+        if !is_persistent {
+            mapped = map(libc::MAP_SHARED);
+        }
         let error = std::io::Error::last_os_error();
         let is_mapped = mapped != libc::MAP_FAILED;
         let end = aligned + bytes;
@@ -97,9 +126,55 @@ impl Memory {
         Ok(Self {
             base: base.ok_or_else(|| failed(error))?,
             bytes,
+            flush,
+            is_persistent,
             #[cfg(test)]
             stores_left: AtomicU64::new(u64::MAX),
+            #[cfg(test)]
+            recorder: Recorder::default(),
         })
+    }
+
+    /// What makes stores durable.
+    pub(crate) fn flush(&self) -> Flush {
+        self.flush
+    }
+
+    /// Whether the memory itself keeps its content without power.
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.is_persistent
+    }
+
+    /// Makes what was stored to these ranges durable, and all that was written past the cache, before anything that is
+    /// stored from now on. Nothing happens in a region that is not made for that.
+    #[inline(always)]
+    pub(crate) fn persist<const COUNT: usize>(&self, ranges: [(u64, u64); COUNT]) {
+        if self.flush != Flush::None {
+            self.persist_now(&ranges);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn persist_now(&self, ranges: &[(u64, u64)]) {
+        for (at, bytes) in ranges {
+            self.write_back(*at, *bytes);
+        }
+        #[cfg(test)]
+        self.recorder.record(|| Event::Fence);
+        flush::fence();
+    }
+
+    /// Starts making what was stored to this range durable; the next [`persist`](Self::persist) waits for it.
+    pub(crate) fn write_back(&self, at: u64, bytes: u64) {
+        if self.flush == Flush::None || bytes == 0 {
+            return;
+        }
+        self.check_range(at, bytes);
+        #[cfg(test)]
+        self.recorder.record(|| Event::WriteBack { at, bytes });
+        // SAFETY: inside the mapping, by the check.
+        unsafe { flush::write_back(self.base.as_ptr().add(at as usize), bytes as usize) };
     }
 
     /// Where the bytes at `at` are in this process.
@@ -168,6 +243,7 @@ impl Memory {
         compiler_fence(Ordering::SeqCst);
         self.word(at).store(value, Ordering::Release);
         compiler_fence(Ordering::SeqCst);
+        self.record_store(at, 8);
     }
 
     /// Replaces `old` by `new`; what was there instead otherwise.
@@ -176,7 +252,7 @@ impl Memory {
         self.may_die_here();
         self.word(at)
             .compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
-            .map(drop)
+            .map(|_| self.record_store(at, 8))
     }
 
     /// Sleeps while the low half of the word at `at` is `value`, but no longer than `time`; maybe less.
@@ -254,17 +330,26 @@ impl Memory {
                 )
             };
             compiler_fence(Ordering::SeqCst);
+            self.record_store(at + part.start, part.end - part.start);
         }
     }
 
-    /// Copies into the region past the cache, where the processor can; complete for all when this returns.
+    /// Copies into the region past the cache, where the processor can; complete for all when this returns. What went
+    /// through the cache all the same is being written back, where that is wanted.
     pub(crate) fn write_past_cache(&self, at: u64, from: &[u8]) {
         self.check_range(at, from.len() as u64);
         for part in parts_of(from.len() as u64) {
             self.may_die_here();
             let bytes = &from[part.start as usize..part.end as usize];
+            let (at, length) = (at + part.start, part.end - part.start);
             // SAFETY: inside the mapping, by the check. The caller holds the lock for these bytes.
-            unsafe { stream::copy(self.base.as_ptr().add((at + part.start) as usize), bytes) };
+            unsafe { stream::copy(self.base.as_ptr().add(at as usize), bytes) };
+            self.record_store_past_cache(at, length);
+            if self.flush != Flush::None {
+                let streamed = stream::streamed(at, length);
+                self.write_back(at, streamed.start - at);
+                self.write_back(streamed.end, at + length - streamed.end);
+            }
         }
     }
 
@@ -300,6 +385,7 @@ impl Memory {
             }
         }
         compiler_fence(Ordering::SeqCst);
+        self.record_store(at, length as u64);
         true
     }
 
@@ -339,6 +425,7 @@ impl Memory {
                 )
             };
             compiler_fence(Ordering::SeqCst);
+            self.record_store(to, part.end - part.start);
         }
     }
 
@@ -356,6 +443,7 @@ impl Memory {
             )
         };
         compiler_fence(Ordering::SeqCst);
+        self.record_store(at, bytes);
     }
 
     #[inline(always)]
@@ -379,6 +467,108 @@ impl Memory {
     #[cfg(not(test))]
     #[inline]
     fn may_die_here(&self) {}
+
+    /// In tests: notes what stands at a place since just now.
+    #[cfg(test)]
+    fn record_store(&self, at: u64, bytes: u64) {
+        self.recorder.record(|| {
+            let mut stored = vec![0; bytes as usize];
+            self.read(at, &mut stored);
+            Event::Store {
+                at,
+                bytes: stored,
+                past_cache: false,
+            }
+        });
+    }
+
+    #[cfg(not(test))]
+    #[inline(always)]
+    fn record_store(&self, _: u64, _: u64) {}
+
+    /// In tests: as [`record_store`](Self::record_store), of a copy that went past the cache where it could.
+    #[cfg(test)]
+    fn record_store_past_cache(&self, at: u64, bytes: u64) {
+        let streamed = stream::streamed(at, bytes);
+        self.record_store(at, streamed.start - at);
+        self.recorder.record(|| {
+            let mut stored = vec![0; (streamed.end - streamed.start) as usize];
+            self.read(streamed.start, &mut stored);
+            Event::Store {
+                at: streamed.start,
+                bytes: stored,
+                past_cache: true,
+            }
+        });
+        self.record_store(streamed.end, at + bytes - streamed.end);
+        if cfg!(target_arch = "x86_64") {
+            self.recorder.record(|| Event::Fence);
+        }
+    }
+
+    #[cfg(not(test))]
+    #[inline(always)]
+    fn record_store_past_cache(&self, _: u64, _: u64) {}
+}
+
+impl Memory {
+    /// Takes memory for the pages of this range of the file, which are zeros then; they are there already after
+    /// success. [`sync_pages`](Self::sync_pages) makes it durable.
+    ///
+    /// # Errors
+    /// What the kernel says: no memory, mostly.
+    pub(crate) fn take_pages(&self, file: &File, at: u64, pages: u64) -> std::io::Result<()> {
+        take_pages(file, at, pages)?;
+        #[cfg(test)]
+        self.recorder.record(|| Event::Take { at, pages });
+        Ok(())
+    }
+
+    /// Gives the memory of the pages of this range back to the kernel.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn give_back_pages(&self, file: &File, at: u64, pages: u64) -> std::io::Result<()> {
+        give_back_pages(file, at, pages)?;
+        #[cfg(test)]
+        self.recorder.record(|| Event::GiveBack { at, pages });
+        Ok(())
+    }
+
+    /// Makes durable which pages there are, where the region is made for that.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn sync_pages(&self, file: &File) -> std::io::Result<()> {
+        if self.flush == Flush::None {
+            return Ok(());
+        }
+        file.sync_data()?;
+        #[cfg(test)]
+        self.recorder.record(|| Event::PagesSynced);
+        Ok(())
+    }
+}
+
+/// Whether a file lies in memory that keeps its content without power, and can be mapped as such.
+pub(crate) fn is_persistent(file: &File) -> bool {
+    // SAFETY: a new mapping at a place that the kernel chooses; it is not touched.
+    let mapped = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            PAGE_BYTES as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC | libc::MAP_NORESERVE,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if mapped == libc::MAP_FAILED {
+        return false;
+    }
+    // SAFETY: the mapping made just now.
+    unsafe { libc::munmap(mapped, PAGE_BYTES as usize) };
+    true
 }
 
 /// An error of this crate: every offset is checked where it comes from.

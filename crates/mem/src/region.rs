@@ -7,15 +7,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::bytes::Setting;
 use crate::error::{Error, Result};
-use crate::inode::{NewInode, ROOT_INODE};
+use crate::flush::Flush;
+use crate::inode::{NewInode, ROOT_INODE, attribute};
 use crate::lane::{Lane, Owner, word};
 use crate::layout::{Layout, PAGE_BYTES, RegionOptions, state};
-use crate::memory::{Memory, take_pages};
+use crate::memory::{Memory, WORDS_IN_LINE, is_persistent, take_pages};
 use crate::stub::{RecordLocked, StubName, Stubs};
 
 /// Version of the layout and of the protocols between processes; SPEC.md says every byte. A region of another version
-/// is refused: what it holds goes into a new one by a checkpoint, which does not depend on it.
-pub const FORMAT_VERSION: u32 = 1;
+/// is refused: what it holds goes into a new one by a checkpoint, which does not depend on it. A region that writes
+/// cache lines back has the newest format, since whoever does not know of that must not write to it; any other one is
+/// of format 1, which all versions of this crate know.
+pub const FORMAT_VERSION: u32 = 2;
+
+/// The format of regions without [`Flush`].
+const FORMAT_VERSION_PLAIN: u32 = 1;
 
 const MAGIC: &[u8; 8] = b"KEELMEM\0";
 
@@ -47,13 +53,28 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes a region in a new file, takes all of its memory, and opens it.
+    /// Makes a region in a new file, takes all of its memory, and opens it. Where the file lies in memory that keeps
+    /// its content without power, the region writes cache lines back, else not.
     ///
     /// # Errors
     /// [`Error::Invalid`] for numbers that no region can have; [`Error::System`] when the file exists, or the memory
     /// cannot be had.
     pub fn create(path: &Path, options: &RegionOptions, new_root: &NewInode) -> Result<Self> {
+        Self::create_with_flush(path, options, new_root, None)
+    }
+
+    /// As [`create`](Self::create), but writes cache lines back, or not, as `flush` says; `None` is as there.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); [`Error::Invalid`] where the processor cannot do it.
+    pub fn create_with_flush(
+        path: &Path,
+        options: &RegionOptions,
+        new_root: &NewInode,
+        flush: Option<Flush>,
+    ) -> Result<Self> {
         let mut layout = Layout::new(options)?;
+        flush.unwrap_or_default().require()?;
         let system = |what| system_error(path, what);
         let stubs = stubs_path(path);
         remove_stubs(&stubs)?;
@@ -67,7 +88,14 @@ impl Region {
         // Most file systems have shorter files than hugetlbfs and tmpfs; then fewer large files fit.
         let made = loop {
             match file.set_len(layout.file_bytes) {
-                Ok(()) => break Self::fill(file, path, layout, new_root),
+                Ok(()) => {
+                    let found = || match is_persistent(&file) {
+                        true => Flush::CacheLines,
+                        false => Flush::None,
+                    };
+                    let flush = flush.unwrap_or_else(found);
+                    break Self::fill(file, path, layout, flush, new_root);
+                }
                 Err(error) => match Layout::with_slots(options, layout.slot_count / 2) {
                     Ok(shorter) if error.raw_os_error() == Some(libc::EFBIG) => layout = shorter,
                     _ => break Err(system("cannot be as long as its address space")(error)),
@@ -96,17 +124,27 @@ impl Region {
         renamed(to, std::fs::rename(from, to))
     }
 
-    fn fill(file: File, path: &Path, layout: Layout, new_root: &NewInode) -> Result<Self> {
+    fn fill(
+        file: File,
+        path: &Path,
+        layout: Layout,
+        flush: Flush,
+        new_root: &NewInode,
+    ) -> Result<Self> {
         let system = |what| system_error(path, what);
         let metadata_pages = layout.metadata_bytes / PAGE_BYTES;
         take_pages(&file, 0, metadata_pages)
             .and_then(|()| take_pages(&file, layout.pool_at, layout.data_pages()))
             .map_err(system("its memory cannot be had"))?;
-        let region = Self::assemble(file, path, layout, true)?;
+        let region = Self::assemble(file, path, layout, flush, true)?;
         let memory = &region.memory;
         memory.store(state::POOL_PAGES, layout.data_pages());
         // Number 0 stands for none.
         memory.store(state::FRESH_INODE, ROOT_INODE);
+        memory.write_back(0, SUPERBLOCK_TABLE_BYTES);
+        memory
+            .sync_pages(&region.file)
+            .map_err(system("its memory cannot be had for good"))?;
         region.enter_run()?;
         let lane = region.take_lane()?;
         let mut words = region.begin_words(lane)?;
@@ -117,9 +155,23 @@ impl Region {
         drop(words);
         region.give_back_lane(lane);
         // Last: without it this is no region.
-        let superblock = encode(&layout);
+        let superblock = encode(&layout, flush);
         memory.write(8, &superblock[8..]);
+        memory.persist([(0, SUPERBLOCK_BYTES as u64)]);
         memory.store(0, u64::from_le_bytes(*MAGIC).to_le());
+        memory.persist([(0, 8)]);
+        if flush != Flush::None {
+            // Its name, as well.
+            region
+                .file
+                .sync_all()
+                .and_then(|()| {
+                    let folder = region.path.parent().unwrap_or(Path::new("/"));
+                    OpenOptions::new().read(true).open(folder)
+                })
+                .and_then(|folder| folder.sync_all())
+                .map_err(system("cannot be made for good"))?;
+        }
         Ok(region)
     }
 
@@ -145,26 +197,35 @@ impl Region {
             });
         }
         // hugetlbfs reads only by mapping.
-        let first = Memory::map(&file, path, PAGE_BYTES, false)?;
+        let first = Memory::map(&file, path, PAGE_BYTES, false, Flush::None)?;
         let mut superblock = [0; SUPERBLOCK_BYTES];
         first.read(0, &mut superblock);
         drop(first);
-        let layout = decode(&superblock, path)?;
+        let (layout, flush) = decode(&superblock, path)?;
         if length != layout.file_bytes {
             return Err(Error::Damaged {
                 at: 0,
                 what: "the file is not as long as its superblock says",
             });
         }
-        let region = Self::assemble(file, path, layout, writable)?;
+        if writable {
+            flush.require()?;
+        }
+        let region = Self::assemble(file, path, layout, flush, writable)?;
         if writable {
             region.enter_run()?;
         }
         Ok(region)
     }
 
-    fn assemble(file: File, path: &Path, layout: Layout, writable: bool) -> Result<Self> {
-        let memory = Memory::map(&file, path, layout.file_bytes, writable)?;
+    fn assemble(
+        file: File,
+        path: &Path,
+        layout: Layout,
+        flush: Flush,
+        writable: bool,
+    ) -> Result<Self> {
+        let memory = Memory::map(&file, path, layout.file_bytes, writable, flush)?;
         let backing = backing(&file).map_err(|source| Error::System {
             path: path.to_owned(),
             what: "does not say what file system it is on",
@@ -197,7 +258,7 @@ impl Region {
 
     /// Makes the region one of this run of the machine: who used it in another run is dead, whatever lives now under
     /// his number.
-    fn enter_run(&self) -> Result<()> {
+    pub(crate) fn enter_run(&self) -> Result<()> {
         let run = RunOfMachine::current()?;
         if self.run() == run {
             return Ok(());
@@ -222,31 +283,62 @@ impl Region {
         if before == *run {
             return Ok(());
         }
-        let owners = || {
-            (0..self.layout.lane_count)
-                .map(Lane)
-                .map(|lane| (lane, self.lane_word(lane, word::OWNER)))
-                .filter(|(_, owner)| *owner != 0)
-        };
-        if before.boot == run.boot {
+        if before.boot != run.boot {
+            self.settle_after_reboot()?;
+        } else if self.lanes_taken() > 0 {
             // Their processes may live, and cannot be looked at from here.
-            if owners().next().is_some() {
-                return Err(Error::Namespace {
-                    path: self.path.clone(),
-                });
-            }
-        } else {
-            for (lane, owner) in owners() {
-                self.settle(lane, owner)?;
-            }
+            return Err(Error::Namespace {
+                path: self.path.clone(),
+            });
         }
         for description in 0..self.layout.description_count {
-            self.memory.store(self.layout.description(description), 0);
+            self.clear_word(self.layout.description(description));
         }
         self.memory.store(state::BOOT, run.boot[0]);
         self.memory.store(state::BOOT + 8, run.boot[1]);
         self.memory.store(state::NAMESPACE, run.namespace);
         Ok(())
+    }
+
+    /// Settles all lanes, and makes new what means nothing in another run of the machine. Of such words, of locks and
+    /// numbers of processes, anything may have become of memory that kept its content: they are never written back.
+    fn settle_after_reboot(&self) -> Result<()> {
+        let lanes = || (0..self.layout.lane_count).map(Lane);
+        for lane in lanes() {
+            // Nobody reads: who frees memory for a lane need not wait.
+            for note in 0..WORDS_IN_LINE as u64 {
+                self.clear_word(self.layout.lane(lane.0) + word::NOTES + note * 8);
+            }
+        }
+        for lane in lanes() {
+            // Its log may be there although its owner is not.
+            self.settle(lane, self.lane_word(lane, word::OWNER))?;
+        }
+        let memory = &self.memory;
+        let make_even = |at| {
+            let sequence = memory.load(at);
+            if sequence % 2 == 1 {
+                memory.store(at, sequence.wrapping_add(1));
+            }
+        };
+        self.clear_word(state::LOCK);
+        make_even(state::SEQUENCE);
+        let inodes = memory.load(state::FRESH_INODE).min(self.layout.inode_count);
+        for inode in ROOT_INODE..inodes {
+            let at = self.layout.inode(inode);
+            self.clear_word(at + attribute::LOCK);
+            make_even(at + attribute::SEQUENCE);
+        }
+        // The bytes of a file may be others than when its sequence number was the same: the next checkpoint reads all.
+        self.clear_word(state::CHECKPOINT_TOKEN);
+        Ok(())
+    }
+
+    /// Most of them are zero already.
+    fn clear_word(&self, at: u64) {
+        if self.memory.load(at) != 0 {
+            self.memory.store(at, 0);
+        }
     }
 
     fn run(&self) -> RunOfMachine {
@@ -322,6 +414,25 @@ impl Region {
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Whether it writes cache lines back.
+    #[must_use]
+    pub fn flush(&self) -> Flush {
+        self.memory.flush()
+    }
+
+    /// Whether its memory itself keeps its content without power. That is looked at only in a region that
+    /// [writes cache lines back](Self::flush).
+    #[must_use]
+    pub fn is_persistent(&self) -> bool {
+        self.memory.is_persistent()
+    }
+
+    /// Version of its format, at most [`FORMAT_VERSION`].
+    #[must_use]
+    pub fn format_version(&self) -> u32 {
+        format_version(self.flush())
     }
 
     /// What its memory is.
@@ -424,21 +535,32 @@ impl RunOfMachine {
 
 const SUPERBLOCK_BYTES: usize = 64;
 
+/// With the words that change.
+const SUPERBLOCK_TABLE_BYTES: u64 = 4096;
+
+fn format_version(flush: Flush) -> u32 {
+    match flush {
+        Flush::None => FORMAT_VERSION_PLAIN,
+        Flush::CacheLines => FORMAT_VERSION,
+    }
+}
+
 /// The part of the superblock that never changes.
-fn encode(layout: &Layout) -> [u8; SUPERBLOCK_BYTES] {
+fn encode(layout: &Layout, flush: Flush) -> [u8; SUPERBLOCK_BYTES] {
     let mut bytes = [0; SUPERBLOCK_BYTES];
     bytes[..8].copy_from_slice(MAGIC);
-    bytes[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+    bytes[8..12].copy_from_slice(&format_version(flush).to_le_bytes());
     bytes[16..24].copy_from_slice(&layout.capacity_bytes.to_le_bytes());
     bytes[24..32].copy_from_slice(&(layout.inode_count - 1).to_le_bytes());
     bytes[32..36].copy_from_slice(&(layout.lane_count as u32).to_le_bytes());
     bytes[36..40].copy_from_slice(&(layout.slot_count as u32).to_le_bytes());
+    bytes[40..44].copy_from_slice(&flush.as_number().to_le_bytes());
     let checksum = crc32c::crc32c(&bytes[..60]);
     bytes[60..].copy_from_slice(&checksum.to_le_bytes());
     bytes
 }
 
-fn decode(bytes: &[u8; SUPERBLOCK_BYTES], path: &Path) -> Result<Layout> {
+fn decode(bytes: &[u8; SUPERBLOCK_BYTES], path: &Path) -> Result<(Layout, Flush)> {
     let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|place| bytes[at + place]));
     let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|place| bytes[at + place]));
     if &bytes[..8] != MAGIC {
@@ -446,7 +568,7 @@ fn decode(bytes: &[u8; SUPERBLOCK_BYTES], path: &Path) -> Result<Layout> {
             path: path.to_owned(),
         });
     }
-    if half(8) != FORMAT_VERSION {
+    if !(FORMAT_VERSION_PLAIN..=FORMAT_VERSION).contains(&half(8)) {
         return Err(Error::Version {
             path: path.to_owned(),
             found: half(8),
@@ -465,8 +587,14 @@ fn decode(bytes: &[u8; SUPERBLOCK_BYTES], path: &Path) -> Result<Layout> {
         files_max: Some(word(24)),
         lanes: half(32),
     };
-    match Layout::with_slots(&options, half(36).into()) {
-        Ok(layout) if layout.slot_count == u64::from(half(36)) => Ok(layout),
+    let flush = match half(8) {
+        FORMAT_VERSION_PLAIN => Some(Flush::None),
+        _ => Flush::from_number(half(40)).filter(|flush| *flush != Flush::None),
+    };
+    match (Layout::with_slots(&options, half(36).into()), flush) {
+        (Ok(layout), Some(flush)) if layout.slot_count == u64::from(half(36)) => {
+            Ok((layout, flush))
+        }
         _ => Err(damaged),
     }
 }

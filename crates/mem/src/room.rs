@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::inode::attribute;
 use crate::layout::PAGE_BYTES;
+use crate::memory::LINE_BYTES;
 use crate::region::Region;
 use crate::space::{Place, class_for, piece_bytes};
 use crate::words::Words;
@@ -243,6 +244,7 @@ impl Writer<'_> {
         let sequence = region.begin_change(at);
         region.set_written(at, size, now_ns, now_ns);
         region.end_change(at, sequence);
+        region.memory.persist([(at, LINE_BYTES)]);
         Ok(())
     }
 
@@ -315,6 +317,7 @@ impl Writer<'_> {
         } else {
             region.memory.clear(piece, kept);
         }
+        region.memory.write_back(piece, kept);
         self.change_place(words, at, Place::Piece { at: piece, class })?;
         Ok(piece)
     }
@@ -371,6 +374,7 @@ impl Writer<'_> {
             words.set(map, 1)?;
             let there = size.min(piece_bytes(class));
             region.memory.copy(from, region.layout.slot(slot), there);
+            region.memory.write_back(region.layout.slot(slot), there);
             words.free_piece(from, class)?;
         }
         self.change_place(words, at, Place::Slot { slot, is_kept })?;
@@ -428,6 +432,7 @@ impl Writer<'_> {
                 let end = offset.min(piece_bytes(class));
                 if size < end {
                     region.memory.clear(piece + size, end - size);
+                    region.memory.write_back(piece + size, end - size);
                 }
             }
             Place::Slot { slot, .. } => {
@@ -436,9 +441,9 @@ impl Writer<'_> {
                     let end = (from / PAGE_BYTES + 1) * PAGE_BYTES;
                     let end = end.min(offset);
                     if region.is_present(slot, from / PAGE_BYTES) {
-                        region
-                            .memory
-                            .clear(region.layout.slot(slot) + from, end - from);
+                        let start = region.layout.slot(slot) + from;
+                        region.memory.clear(start, end - from);
+                        region.memory.write_back(start, end - from);
                     }
                     from = end;
                 }
@@ -463,10 +468,12 @@ impl Writer<'_> {
                 }
             }
             self.clear_gap(at, old, size)?;
+            region.memory.persist([]);
         }
         let sequence = region.begin_change(at);
         region.set_written(at, size, now_ns, now_ns);
         region.end_change(at, sequence);
+        region.memory.persist([(at, LINE_BYTES)]);
         if size < old {
             self.free_behind(inode, at, size)?;
         }
@@ -480,6 +487,7 @@ impl Writer<'_> {
         let sequence = region.begin_change(at);
         region.memory.store(at + attribute::SIZE, 0);
         region.end_change(at, sequence);
+        region.memory.persist([(at, LINE_BYTES)]);
         self.free_behind(inode, at, 0)?;
         match region.place(at)? {
             Place::Slot { slot, .. } => self.free_slot(at, slot),

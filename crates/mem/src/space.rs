@@ -5,7 +5,6 @@ use crate::lane::{Lane, doing, word};
 use crate::layout::{
     PACKED_MAP_BYTES, PAGE_BYTES, PIECE_BYTES_MAX, PIECE_BYTES_MIN, PIECE_CLASSES, state,
 };
-use crate::memory::{give_back_pages, take_pages};
 use crate::region::Region;
 use crate::words::Words;
 
@@ -108,14 +107,19 @@ impl Words<'_> {
         // Whoever finds this half done moves the pages back.
         region.set_lane_word(self.lane, word::TARGET, target);
         region.set_lane_word(self.lane, word::PAGES, pages);
-        region.set_lane_word(self.lane, word::STATE, doing::TAKING);
+        let lane_at = region.layout.lane(self.lane.0);
+        region.memory.persist([(lane_at, word::HEADER_BYTES)]);
+        region.set_doing(self.lane, doing::TAKING);
         let from = region.layout.pool_at + (pool - pages) * PAGE_BYTES;
-        let moved = give_back_pages(&region.file, from, pages)
-            .and_then(|()| take_pages(&region.file, target, pages));
+        let (memory, file) = (&region.memory, &region.file);
+        let moved = memory
+            .give_back_pages(file, from, pages)
+            .and_then(|()| memory.take_pages(file, target, pages))
+            .and_then(|()| memory.sync_pages(file));
         if moved.is_err() {
             // Somebody outside had that memory between the two calls.
             region.put_pages_back(self.lane)?;
-            region.set_lane_word(self.lane, word::STATE, doing::NOTHING);
+            region.set_doing(self.lane, doing::NOTHING);
             return Err(Error::Full);
         }
         self.set(state::POOL_PAGES, pool - pages)
@@ -349,6 +353,7 @@ impl Region {
         let moved = self.move_pages(target, pages, pool, present);
         if moved.is_ok() {
             self.memory.store(state::POOL_PAGES, pool + present);
+            self.memory.persist([(state::POOL_PAGES, 8)]);
         }
         self.set_lane_word(lane, word::FREES, 0);
         moved
@@ -362,9 +367,15 @@ impl Region {
                 source,
             }
         };
-        give_back_pages(&self.file, target, pages).map_err(failed("pages cannot be given back"))?;
+        let (memory, file) = (&self.memory, &self.file);
+        memory
+            .give_back_pages(file, target, pages)
+            .map_err(failed("pages cannot be given back"))?;
         let at = self.layout.pool_at + pool * PAGE_BYTES;
-        take_pages(&self.file, at, present).map_err(failed("pages cannot be put into the pool"))
+        memory
+            .take_pages(file, at, present)
+            .and_then(|()| memory.sync_pages(file))
+            .map_err(failed("pages cannot be put into the pool"))
     }
 }
 

@@ -19,6 +19,16 @@ pub(crate) unsafe fn copy(to: *mut u8, from: &[u8]) {
     }
 }
 
+/// Of a [`copy`] to `at`, a multiple of a line where that of the region is, what goes past the cache.
+pub(crate) fn streamed(at: u64, bytes: u64) -> std::ops::Range<u64> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return at..at;
+    }
+    let line = LINE_BYTES as u64;
+    let start = at.next_multiple_of(line).min(at + bytes);
+    start..start + (at + bytes - start) / line * line
+}
+
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 

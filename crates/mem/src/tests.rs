@@ -159,10 +159,10 @@ fn what_is_no_region_is_refused() {
         Region::open(&scratch.path, true),
         Err(Error::Damaged { .. })
     ));
-    file.write_all_at(&[2], 8).unwrap();
+    file.write_all_at(&[3], 8).unwrap();
     assert!(matches!(
         Region::open(&scratch.path, true),
-        Err(Error::Version { found: 2, .. })
+        Err(Error::Version { found: 3, .. })
     ));
 }
 

@@ -75,9 +75,15 @@ impl Words<'_> {
         let sequence = region.memory.load(state::SEQUENCE) | 1;
         region.memory.store(state::SEQUENCE, sequence);
         region.set_lane_word(self.lane, word::COUNT, self.count as u64);
-        region.set_lane_word(self.lane, word::STATE, doing::WORDS);
+        let lane_at = region.layout.lane(self.lane.0);
+        // With what lies ready for the change in memory that it takes, and is being written back.
+        region.memory.persist([
+            (lane_at, word::HEADER_BYTES),
+            (lane_at + word::PAIRS, self.count as u64 * 16),
+        ]);
+        region.set_doing(self.lane, doing::WORDS);
         let applied = region.carry_out_words(self.lane);
-        region.set_lane_word(self.lane, word::STATE, doing::NOTHING);
+        region.set_doing(self.lane, doing::NOTHING);
         region
             .memory
             .store(state::SEQUENCE, sequence.wrapping_add(1));
@@ -96,7 +102,7 @@ impl Drop for Words<'_> {
         if region.lane_word(self.lane, word::STATE) == doing::TAKING {
             // What cannot be put back is counted as missing by a check.
             let _ = region.put_pages_back(self.lane);
-            region.set_lane_word(self.lane, word::STATE, doing::NOTHING);
+            region.set_doing(self.lane, doing::NOTHING);
         }
         region.set_lane_word(self.lane, word::FREES, 0);
         region.unlock(state::LOCK);

@@ -198,6 +198,7 @@ impl Writer<'_> {
         if !content.is_empty() {
             let piece = words.take_piece(class)?;
             self.region.memory.write(piece, content);
+            self.region.memory.write_back(piece, content.len() as u64);
             let at = self.region.inode_at(inode)?;
             words.set(at + attribute::SIZE, content.len() as u64)?;
             let place = Place::Piece { at: piece, class };

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use mem::checkpoint::{MemoryStorage, SaveOptions, Storage, restore, save};
-use mem::{NewInode, PAGE_BYTES, ROOT_INODE, Region, RegionOptions, Writer};
+use mem::{Flush, NewInode, PAGE_BYTES, ROOT_INODE, Region, RegionOptions, Writer};
 
 const OPTIONS: RegionOptions = RegionOptions {
     capacity_bytes: 20 << 20,
@@ -173,15 +173,23 @@ fn is_updated() -> bool {
 }
 
 #[test]
-fn a_region_of_this_format_is_the_same_word_for_word_and_can_be_read() {
+fn a_region_of_these_formats_is_the_same_word_for_word_and_can_be_read() {
+    for (version, flush) in [(1, Flush::None), (mem::FORMAT_VERSION, Flush::CacheLines)] {
+        a_region_is_the_same(version, flush);
+    }
+}
+
+fn a_region_is_the_same(version: u32, flush: Flush) {
     let scratch = Scratch::new("region");
-    let region = Region::create(&scratch.path, &OPTIONS, &DIRECTORY).unwrap();
+    let region =
+        Region::create_with_flush(&scratch.path, &OPTIONS, &DIRECTORY, Some(flush)).unwrap();
+    assert_eq!(region.format_version(), version);
     let writer = region.writer().unwrap();
     make(&writer).unwrap();
     assert_eq!(tree(&writer), made_tree());
     drop(writer);
     let made = words(&scratch.path, &region);
-    let path = golden("region", mem::FORMAT_VERSION);
+    let path = golden("region", version);
     if is_updated() {
         let pairs = made.iter().flat_map(|(at, word)| [*at, *word]);
         let bytes: Vec<u8> = pairs.flat_map(u64::to_le_bytes).collect();
@@ -218,6 +226,7 @@ fn a_region_of_this_format_is_the_same_word_for_word_and_can_be_read() {
         file.write_all_at(&word.to_ne_bytes(), *at).unwrap();
     }
     let region = Region::open(&scratch.path, true).unwrap();
+    assert_eq!(region.flush(), flush);
     assert_eq!(tree(&region.writer().unwrap()), made_tree());
     let found = mem::check::check(&region, false).unwrap();
     assert!(found.is_clean(), "{:?}", found.findings);

@@ -21,6 +21,15 @@ pub(crate) struct MemArgs {
     pub(crate) command: MemCommand,
 }
 
+/// What makes changes of a region durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MemFlush {
+    /// Nothing: files outlive programs, not the machine
+    None,
+    /// Each call writes back the cache lines that it has changed, and waits for them
+    CacheLines,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum MemCommand {
     /// Make an empty region, and take all of its memory now
@@ -45,6 +54,10 @@ pub(crate) enum MemCommand {
         /// Permission bits of the region, octal; they count for all that is in it
         #[arg(long, value_name = "BITS", default_value = "600", value_parser = permission_bits)]
         mode: u16,
+        /// What makes a call durable where memory keeps its content without power [default: cache-lines on persistent
+        /// memory (a DAX file system), else none]
+        #[arg(long, value_enum, value_name = "HOW")]
+        flush: Option<MemFlush>,
         /// One JSON object
         #[arg(long)]
         json: bool,

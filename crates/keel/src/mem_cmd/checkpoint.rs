@@ -214,7 +214,7 @@ pub(super) fn restore(
         }
     };
     if region.symlink_metadata().is_err() {
-        create::make(region, &options, wanted.mode)?;
+        create::make(region, &options, wanted.mode, None)?;
     }
     let attachment =
         Attachment::open(region, AT, true).map_err(|error| region_error(region, &error))?;

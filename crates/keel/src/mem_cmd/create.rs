@@ -6,7 +6,7 @@ use crate::error::CliError;
 use crate::flash_cmd::interruption::Interruption;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
-use mem::{NewInode, PAGE_BYTES, Region, RegionOptions};
+use mem::{Flush, NewInode, PAGE_BYTES, Region, RegionOptions};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -17,6 +17,8 @@ pub(super) struct Wanted {
     pub(super) files: Option<u64>,
     pub(super) lanes: u32,
     pub(super) mode: u16,
+    /// As the file's memory wants it, if none.
+    pub(super) flush: Option<Flush>,
 }
 
 /// Threads that can write at the same time, where nobody says how many.
@@ -28,7 +30,7 @@ pub(super) fn create(region: &Path, wanted: &Wanted, as_json: bool) -> Result<u8
         files_max: wanted.files,
         lanes: wanted.lanes,
     };
-    let (made, ground) = make(region, &options, wanted.mode)?;
+    let (made, ground) = make(region, &options, wanted.mode, wanted.flush)?;
     let layout = made.layout();
     let mut out = Output::new();
     if as_json {
@@ -40,7 +42,9 @@ pub(super) fn create(region: &Path, wanted: &Wanted, as_json: bool) -> Result<u8
             "lanes": layout.lane_count,
             "backing": ground.name(),
             "huge_pages": ground.has_huge_pages(),
-            "format": mem::FORMAT_VERSION,
+            "flush": made.flush().name(),
+            "persistent_memory": made.is_persistent(),
+            "format": made.format_version(),
         }))?;
     } else {
         out.line(format_args!(
@@ -51,10 +55,34 @@ pub(super) fn create(region: &Path, wanted: &Wanted, as_json: bool) -> Result<u8
             layout.inode_count - 2,
             layout.lane_count
         ))?;
-        out.line(format_args!("memory: {}", ground.meaning()))?;
+        out.line(format_args!("memory: {}", meaning(&made, &ground)))?;
+        if let Some(text) = flush_text(&made) {
+            out.line(format_args!("flush: {text}"))?;
+        }
     }
     out.flush()?;
     Ok(0)
+}
+
+fn meaning(region: &Region, ground: &Ground) -> String {
+    match region.is_persistent() {
+        true => format!("persistent memory, {}", ground.short()),
+        false => ground.meaning(),
+    }
+}
+
+/// What makes changes of a region durable, and whether it can.
+pub(super) fn flush_text(region: &Region) -> Option<String> {
+    let instruction = mem::instruction_name();
+    match (region.flush(), region.is_persistent()) {
+        (Flush::None, _) => None,
+        (Flush::CacheLines, true) => Some(format!(
+            "cache-lines ({instruction}): what a call has done outlives a loss of power"
+        )),
+        (Flush::CacheLines, false) => Some(format!(
+            "cache-lines ({instruction}), but this is not persistent memory: it outlives a loss of power no better"
+        )),
+    }
 }
 
 /// Makes a region, and takes its memory.
@@ -62,6 +90,7 @@ pub(super) fn make(
     region: &Path,
     options: &RegionOptions,
     mode: u16,
+    flush: Option<Flush>,
 ) -> Result<(Region, Ground), CliError> {
     // What no region can be is said before anything is looked for.
     let layout = mem::Layout::new(options).map_err(|error| CliError::usage("--size", error, ""))?;
@@ -75,7 +104,7 @@ pub(super) fn make(
     let ground = Ground::of(region)?;
     ground.require(region, layout.capacity_bytes)?;
     let interruption = Interruption::remove(region);
-    let made = fill(region, options, mode, ground)?;
+    let made = fill(region, options, mode, flush, ground)?;
     drop(interruption);
     Ok(made)
 }
@@ -90,13 +119,14 @@ pub(crate) fn make_plainly(
         .map_err(|error| CliError::failure(region.display(), error, "choose another size"))?;
     let ground = Ground::of(region)?;
     ground.require(region, layout.capacity_bytes)?;
-    fill(region, options, mode, ground)
+    fill(region, options, mode, None, ground)
 }
 
 fn fill(
     region: &Path,
     options: &RegionOptions,
     mode: u16,
+    flush: Option<Flush>,
     ground: Ground,
 ) -> Result<(Region, Ground), CliError> {
     let progress = Progress::start(format!("taking memory for {}", region.display()));
@@ -108,7 +138,7 @@ fn fill(
         group,
         now_ns: mem::now_ns(),
     };
-    let made = Region::create(region, options, &root);
+    let made = Region::create_with_flush(region, options, &root, flush);
     drop(progress);
     let made = made.map_err(|error| region_error(region, &error))?;
     let mode = u32::from(mode);

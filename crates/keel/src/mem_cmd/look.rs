@@ -2,6 +2,7 @@
 
 use super::backing::Ground;
 use super::checkpoint;
+use super::create::flush_text;
 use super::region_error;
 use crate::error::CliError;
 use crate::flash_cmd::shown_name;
@@ -326,7 +327,9 @@ pub(super) fn stat_region(
             "lanes": layout.lane_count,
             "backing": ground.name(),
             "huge_pages": ground.has_huge_pages(),
-            "format": mem::FORMAT_VERSION,
+            "flush": seen.flush().name(),
+            "persistent_memory": seen.is_persistent(),
+            "format": seen.format_version(),
             "checkpoint": taken.flatten().map(|taken| json!({
                 "generation": taken.generation,
                 "taken_ms": milliseconds(taken.taken_ns),
@@ -355,7 +358,11 @@ pub(super) fn stat_region(
             seen.lanes_taken(),
             layout.lane_count
         ))?;
-        out.line(format_args!("format        {}", mem::FORMAT_VERSION))?;
+        out.line(format_args!(
+            "flush         {}",
+            flush_text(seen).unwrap_or_else(|| seen.flush().name().to_owned())
+        ))?;
+        out.line(format_args!("format        {}", seen.format_version()))?;
         match taken {
             None => {}
             Some(None) => out.line("checkpoint    none: a power cut would take all")?,

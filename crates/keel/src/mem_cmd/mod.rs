@@ -18,9 +18,9 @@ pub(crate) use create::make_plainly;
 pub(crate) use storage::FlashStorage;
 
 pub(crate) use crate::cli::CHECKPOINT_NAME;
-use crate::cli::MemCommand;
+use crate::cli::{MemCommand, MemFlush};
 use crate::error::{CliError, describe};
-use mem::Error;
+use mem::{Error, Flush};
 use std::path::Path;
 
 /// Runs one command; the answer is the exit status.
@@ -32,6 +32,7 @@ pub(crate) fn run(command: &MemCommand) -> Result<u8, CliError> {
             files,
             lanes,
             mode,
+            flush,
             json,
         } => create::create(
             region,
@@ -40,6 +41,10 @@ pub(crate) fn run(command: &MemCommand) -> Result<u8, CliError> {
                 files: *files,
                 lanes: *lanes,
                 mode: *mode,
+                flush: flush.map(|flush| match flush {
+                    MemFlush::None => Flush::None,
+                    MemFlush::CacheLines => Flush::CacheLines,
+                }),
             },
             *json,
         ),

@@ -44,6 +44,7 @@ pub(super) fn mend(
     region
         .memory
         .store(state::SEQUENCE, sequence.wrapping_add(1));
+    region.memory.persist([(0, region.layout.metadata_bytes)]);
     mended.map(|()| copies)
 }
 
@@ -481,5 +482,5 @@ fn mend_memory(region: &Region, space: &SpaceFound, pool: u64) -> Result<()> {
     for (first, count) in is_there {
         take_pages(&region.file, first * PAGE_BYTES, count).map_err(failed)?;
     }
-    Ok(())
+    region.memory.sync_pages(&region.file).map_err(failed)
 }

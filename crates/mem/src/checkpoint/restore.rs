@@ -263,6 +263,7 @@ impl<S: Storage> Restorer<'_, '_, '_, S> {
         let memory = &self.writer.region.memory;
         memory.store(state::CHECKPOINT_NS, self.report.taken_ns);
         memory.store(state::CHECKPOINT_GENERATION, self.report.generation);
+        memory.persist([(state::CHECKPOINT_NS, 16)]);
         Ok(())
     }
 

@@ -575,6 +575,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
         let memory = &self.region.memory;
         memory.store(state::CHECKPOINT_NS, self.taken_ns);
         memory.store(state::CHECKPOINT_GENERATION, self.report.generation);
+        memory.persist([(state::CHECKPOINT_NS, 16)]);
         Ok(())
     }
 
