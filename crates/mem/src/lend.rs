@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use crate::attach::Attachment;
 use crate::error::{Error, Result};
-use crate::inode::{Attributes, attribute};
+use crate::flush::Flush;
+use crate::inode::{Attributes, Node, attribute};
 use crate::layout::PAGE_BYTES;
 use crate::now_ns;
 use crate::open::Opened;
@@ -101,6 +102,40 @@ impl Attachment {
         lent.length = (end - offset) as usize;
         lent.start = region.memory.address(at + offset, end - offset).cast();
         Ok(lent)
+    }
+}
+
+impl Attachment {
+    /// Makes durable what programs have stored through mappings of the file, as `fsync` and `msync` do; whatever was
+    /// written by a call is durable when that returns. Nothing happens where the region does not write lines back.
+    ///
+    /// # Errors
+    /// Those of locks.
+    pub fn sync(&self, opened: &Opened) -> Result<()> {
+        let region = self.region();
+        if region.flush() == Flush::None || !region.is_writable() {
+            return Ok(());
+        }
+        let Node { inode, generation } = opened.node;
+        let writer = self.writer()?;
+        // Under this lock none of its pages goes.
+        let at = writer.lock_inode(inode, generation)?;
+        let place = region.place(at);
+        if let Ok(Place::Slot {
+            slot,
+            is_kept: true,
+        }) = place
+        {
+            for page in 0..region.layout.slot_bytes / PAGE_BYTES {
+                if region.is_present(slot, page) {
+                    let page_at = region.layout.slot(slot) + page * PAGE_BYTES;
+                    region.memory.write_back(page_at, PAGE_BYTES);
+                }
+            }
+            region.memory.persist([]);
+        }
+        writer.unlock_inode(at);
+        place.map(drop)
     }
 }
 

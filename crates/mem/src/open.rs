@@ -9,12 +9,9 @@ use std::sync::atomic::Ordering;
 use crate::attach::Attachment;
 use crate::bytes::At;
 use crate::error::{Error, Result};
-use crate::flush::Flush;
 use crate::inode::{Attributes, Node, attribute};
-use crate::layout::PAGE_BYTES;
 use crate::now_ns;
 use crate::region::Region;
-use crate::space::Place;
 use crate::stub::{
     StubName, Stubs, is_description_locked, lock_all_descriptions, lock_description, look_at,
 };
@@ -679,38 +676,6 @@ impl Attachment {
             .writer()?
             .map_range(inode, generation, offset, end, now_ns())?;
         Ok((self.region().file.as_raw_fd(), at + offset))
-    }
-
-    /// Makes durable what programs have stored through mappings of the file, as `fsync` and `msync` do; whatever was
-    /// written by a call is durable when that returns. Nothing happens where the region does not write lines back.
-    ///
-    /// # Errors
-    /// Those of locks.
-    pub fn sync(&self, opened: &Opened) -> Result<()> {
-        let region = self.region();
-        if region.flush() == Flush::None || !region.is_writable() {
-            return Ok(());
-        }
-        let Node { inode, generation } = opened.node;
-        let writer = self.writer()?;
-        // Under this lock none of its pages goes.
-        let at = writer.lock_inode(inode, generation)?;
-        let place = region.place(at);
-        if let Ok(Place::Slot {
-            slot,
-            is_kept: true,
-        }) = place
-        {
-            for page in 0..region.layout.slot_bytes / PAGE_BYTES {
-                if region.is_present(slot, page) {
-                    let page_at = region.layout.slot(slot) + page * PAGE_BYTES;
-                    region.memory.write_back(page_at, PAGE_BYTES);
-                }
-            }
-            region.memory.persist([]);
-        }
-        writer.unlock_inode(at);
-        place.map(drop)
     }
 
     /// Frees the descriptions that nobody has any more; how many.
