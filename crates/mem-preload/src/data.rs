@@ -317,12 +317,10 @@ fn append_or_write(
         return write_parts(context, opened, list, count, offset);
     }
     // The flag that the description has for all its writes, for one.
-    let before = context.attachment.flags(opened);
-    context
-        .attachment
-        .set_flags(opened, before | libc::O_APPEND);
+    let before = context.flags(opened);
+    context.set_flags(opened, before | libc::O_APPEND);
     let written = write_parts(context, opened, list, count, offset);
-    context.attachment.set_flags(opened, before);
+    context.set_flags(opened, before);
     written
 }
 

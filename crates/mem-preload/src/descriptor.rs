@@ -253,11 +253,11 @@ pub(crate) fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
         return fcntl::pass(fd, command, argument);
     };
     match command {
-        libc::F_GETFL => context.attachment.flags(&opened),
+        libc::F_GETFL => context.flags(&opened),
         libc::F_SETFL => {
-            let flags = context.attachment.flags(&opened) & !CHANGING_FLAGS;
+            let flags = context.flags(&opened) & !CHANGING_FLAGS;
             let changed = flags | argument as c_int & CHANGING_FLAGS;
-            context.attachment.set_flags(&opened, changed);
+            context.set_flags(&opened, changed);
             0
         }
         libc::F_GETLK
@@ -315,10 +315,13 @@ fn lock(context: &Context, fd: c_int, opened: &Opened, command: c_int, argument:
 fn clipped(context: &Context, opened: &Opened, lock: &libc::flock64) -> Answer<libc::flock64> {
     let from = match c_int::from(lock.l_whence) {
         libc::SEEK_SET => 0,
-        libc::SEEK_CUR => context
-            .attachment
-            .seek(opened, 0, libc::SEEK_CUR)
-            .or_errno()? as i64,
+        libc::SEEK_CUR => {
+            let _inside = thread::Inside::enter();
+            context
+                .attachment
+                .seek(opened, 0, libc::SEEK_CUR)
+                .or_errno()? as i64
+        }
         libc::SEEK_END => attributes_of(context, opened)?.size as i64,
         _ => return Err(libc::EINVAL),
     };

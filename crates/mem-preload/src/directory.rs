@@ -459,7 +459,11 @@ fn change_directory(context: &Context, attributes: &mem::Attributes) -> Answer<c
     let changed = unsafe { raw::checked(libc::SYS_fchdir, [fd as usize, 0, 0, 0, 0, 0]) };
     context.attachment.closing(&opened);
     let _ = raw::close(fd);
-    changed?;
+    match changed {
+        // Where the region cannot be changed and the directory has no stub, the kernel has no directory for it.
+        Err(libc::ENOTDIR) => return Err(libc::EACCES),
+        changed => changed?,
+    };
     context.set_directory(Some(attributes.node()));
     Ok(0)
 }

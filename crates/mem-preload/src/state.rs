@@ -273,6 +273,18 @@ impl Context {
         self.umask.store(umask & 0o777, Ordering::Relaxed);
     }
 
+    /// Flags of an open file, as `fcntl` tells them.
+    pub(crate) fn flags(&self, opened: &Opened) -> c_int {
+        // The kernel may have to be asked.
+        let _inside = Inside::enter();
+        self.attachment.flags(opened)
+    }
+
+    pub(crate) fn set_flags(&self, opened: &Opened, flags: c_int) {
+        let _inside = Inside::enter();
+        self.attachment.set_flags(opened, flags);
+    }
+
     /// Calls `use_them` with who asks.
     pub(crate) fn with_credentials<T>(&self, use_them: impl FnOnce(&Credentials<'_>) -> T) -> T {
         let user = raw::effective_user();

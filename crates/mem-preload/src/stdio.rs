@@ -201,8 +201,8 @@ serve! {
             return fail(libc::EINVAL);
         }
         if flags & libc::O_APPEND != 0 {
-            let now = context.attachment.flags(&opened);
-            context.attachment.set_flags(&opened, now | libc::O_APPEND);
+            let now = context.flags(&opened);
+            context.set_flags(&opened, now | libc::O_APPEND);
         }
         stream(fd, text)
     }

@@ -141,7 +141,9 @@ fn store(entry: &Entry, kind: u64, opened: Option<&Opened>) {
 /// Says that a descriptor is a file of the region.
 pub(crate) fn set_ours(fd: c_int, opened: &Opened) {
     if let Some(entry) = entry(fd, true) {
-        store(entry, entry.kind.load(Ordering::Relaxed), Some(opened));
+        // Where the kernel has the position, it is found by the descriptor.
+        let opened = opened.for_descriptor(fd);
+        store(entry, entry.kind.load(Ordering::Relaxed), Some(&opened));
     }
 }
 

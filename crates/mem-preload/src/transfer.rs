@@ -129,7 +129,7 @@ pub(crate) fn copy_range(
     }
     let is_for_writing = |(context, other): &(&crate::state::Context, mem::Opened)| {
         other.flags & libc::O_ACCMODE != libc::O_RDONLY
-            && context.attachment.flags(other) & libc::O_APPEND == 0
+            && context.flags(other) & libc::O_APPEND == 0
     };
     if ours(to).is_some_and(|other| !is_for_writing(&other)) {
         return fail(libc::EBADF);
@@ -233,7 +233,7 @@ fn out_of_pipe(
     // What has been taken out of a pipe cannot be put back, so the file is looked at first.
     let may_write = ours(to).is_some_and(|(context, opened)| {
         opened.flags & libc::O_ACCMODE != libc::O_RDONLY
-            && context.attachment.flags(&opened) & libc::O_APPEND == 0
+            && context.flags(&opened) & libc::O_APPEND == 0
     });
     let moved = start(to, to_offset).and_then(|started| {
         if !may_write {

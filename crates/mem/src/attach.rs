@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::error::{Error, Result};
 use crate::inode::Node;
 use crate::lane::Lane;
+use crate::position::OwnPositions;
 use crate::region::Region;
 use crate::stub::{StubName, Stubs};
 use crate::writer::Writer;
@@ -28,6 +29,7 @@ pub struct Attachment {
     shared: Mutex<Option<Lane>>,
     /// Where the search for a free description begins.
     pub(crate) next_description: AtomicU32,
+    pub(crate) own_positions: OwnPositions,
 }
 
 static ATTACHMENTS: AtomicU32 = AtomicU32::new(1);
@@ -81,6 +83,7 @@ impl Attachment {
             number: AtomicU32::new(next_number()),
             shared: Mutex::new(None),
             next_description: AtomicU32::new(std::process::id().wrapping_mul(61)),
+            own_positions: OwnPositions::default(),
         }
     }
 

@@ -71,7 +71,14 @@ impl Attachment {
             return Err(Error::IsADirectory);
         }
         let region = self.region();
-        let (descriptor, opened) = self.open_description(file, libc::O_RDONLY | libc::O_CLOEXEC)?;
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        let (descriptor, opened) = if region.is_writable() {
+            self.open_description(file, flags)?
+        } else {
+            // Only the lock on a stub keeps the memory there.
+            let found = self.open_stub_for_reading(file, flags);
+            found.ok_or(Error::ReadOnly)?
+        };
         // SAFETY: opened just now, and nobody else knows it.
         let stub = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let mut lent = Lent {
@@ -83,7 +90,7 @@ impl Attachment {
             length: 0,
         };
         // Before the size is looked at: whoever makes the file shorter from now on leaves its memory.
-        lock_lent(descriptor, opened.description.into()).map_err(|source| Error::System {
+        lock_lent(descriptor, opened.number().into()).map_err(|source| Error::System {
             path: region.path.clone(),
             what: "a stub cannot be locked",
             source,

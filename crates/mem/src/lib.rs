@@ -13,9 +13,9 @@
 //! **Files:** `layout.rs` where what lies, `memory.rs` the mapping, `region.rs` making and opening, `lane.rs` who
 //! writes and what becomes of the dead, `words.rs` changes of tables, `space.rs` pages, pieces and slots, `inode.rs`
 //! and `names.rs` the tables, `read.rs` and `bytes.rs` reading and writing, `room.rs` the memory of a file, `notes.rs`
-//! who reads, `stream.rs` special stores, `flush.rs` cache lines written back, `writer.rs` the calls on names,
-//! `error.rs` errors, `check/` what must agree, `checkpoint/` what survives the power; `crash/` what a machine's death
-//! may leave, in tests.
+//! who reads, `position.rs` where descriptions stand, `stream.rs` special stores, `flush.rs` cache lines written back,
+//! `writer.rs` the calls on names, `error.rs` errors, `check/` what must agree, `checkpoint/` what survives the power;
+//! `crash/` what a machine's death may leave, in tests.
 
 mod attach;
 mod bytes;
@@ -38,6 +38,7 @@ mod open;
 #[cfg(test)]
 mod open_tests;
 mod path;
+mod position;
 mod read;
 mod region;
 mod resident;

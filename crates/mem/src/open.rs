@@ -78,7 +78,8 @@ fn is_process_alive(process: u32) -> bool {
 /// A descriptor of a file of a region, as the process may remember it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Number of the open file description.
+    /// Number of the open file description; from 2^31 on the region knows nothing of it, and the rest is the
+    /// descriptor.
     pub description: u32,
     /// Which file.
     pub node: Node,
@@ -126,7 +127,7 @@ impl Region {
         })
     }
 
-    fn description_word(&self, description: u32, word: u64) -> u64 {
+    pub(crate) fn description_word(&self, description: u32, word: u64) -> u64 {
         self.memory
             .load(self.layout.description(description.into()) + word)
     }
@@ -265,37 +266,6 @@ impl Attachment {
         Err(Error::NotFound)
     }
 
-    /// Where the region cannot be changed, the descriptor is of a stub that exists, at position 0, and nobody knows
-    /// that it is open.
-    fn open_for_reading(
-        &self,
-        attributes: &Attributes,
-        flags: libc::c_int,
-    ) -> Result<(RawFd, Opened)> {
-        if flags & libc::O_ACCMODE != libc::O_RDONLY {
-            return Err(Error::ReadOnly);
-        }
-        let stubs = self.region().stubs()?;
-        let node = attributes.node();
-        let is_directory = attributes.is_directory();
-        let name = StubName::new(node, is_directory);
-        let stub = stubs
-            .open_existing(&name, is_directory, flags & libc::O_CLOEXEC != 0)
-            .map_err(system(
-                stubs,
-                "a file that nobody opened for writing before has no stub",
-            ))?;
-        // All who only read share the byte that is no description's.
-        lock_description(stub.as_raw_fd(), 0).map_err(system(stubs, "a stub cannot be locked"))?;
-        let kind = if is_directory { libc::O_DIRECTORY } else { 0 };
-        let opened = Opened {
-            description: 0,
-            node,
-            flags: flags & (libc::O_ACCMODE | libc::O_PATH) | kind,
-        };
-        Ok((stub.into_raw_fd(), opened))
-    }
-
     fn take_description(&self) -> Result<u32> {
         let region = self.region();
         let count = region.layout.description_count as u32;
@@ -325,8 +295,11 @@ impl Attachment {
     #[must_use]
     pub fn description_of(&self, descriptor: RawFd) -> Option<Opened> {
         let region = self.region();
-        let stubs = region.stubs.as_ref()?;
         let seen = look_at(descriptor).ok()?;
+        if let Some(opened) = self.opened_for_reading(descriptor, &seen) {
+            return Some(opened);
+        }
+        let stubs = region.stubs.as_ref()?;
         if seen.device != stubs.device {
             return None;
         }
@@ -364,8 +337,11 @@ impl Attachment {
     /// To be called before the kernel closes the last descriptor of a description, when the process knows that nobody
     /// else can have it: no descriptor of its own, no child, no other process. Without this call a sweep frees it.
     pub fn closing(&self, opened: &Opened) {
+        if !self.stands_in_region(opened) {
+            return;
+        }
         let claim = self.claim(opened.description);
-        if self.region().is_writable() && opened.description != 0 && claim.is_open() {
+        if claim.is_open() {
             self.free_description(opened.description, claim);
         }
     }
@@ -389,7 +365,7 @@ impl Attachment {
         Ok(())
     }
 
-    fn offset_at(&self, opened: &Opened) -> u64 {
+    pub(crate) fn offset_at(&self, opened: &Opened) -> u64 {
         self.region()
             .layout
             .description(u64::from(opened.description))
@@ -399,6 +375,9 @@ impl Attachment {
     /// Flags as `fcntl` tells them.
     #[must_use]
     pub fn flags(&self, opened: &Opened) -> libc::c_int {
+        if let Some(descriptor) = opened.descriptor() {
+            return self.kernel_flags(descriptor) | opened.flags & libc::O_PATH;
+        }
         let changing = self
             .region()
             .description_word(opened.description, entry::FLAGS);
@@ -410,7 +389,14 @@ impl Attachment {
     pub fn set_flags(&self, opened: &Opened, flags: libc::c_int) {
         const CHANGE: libc::c_int =
             libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_DIRECT | libc::O_ASYNC;
+        if let Some(descriptor) = opened.descriptor() {
+            return self.set_kernel_flags(descriptor, flags & CHANGE);
+        }
         let region = self.region();
+        if !region.is_writable() {
+            // Of another's description, which cannot be changed from here; none of them matters to who only reads.
+            return;
+        }
         let at = region.layout.description(opened.description.into()) + entry::FLAGS;
         let old = region.memory.load(at) as u32 as libc::c_int;
         let new = old & !CHANGE | flags & CHANGE;
@@ -438,6 +424,9 @@ impl Attachment {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn read_vectored(&self, opened: &Opened, into: &mut [IoSliceMut<'_>]) -> Result<usize> {
+        if !self.stands_in_region(opened) {
+            return self.read_elsewhere(opened, into);
+        }
         let offset_at = self.offset_at(opened);
         let memory = &self.region().memory;
         loop {
@@ -617,51 +606,6 @@ impl Attachment {
             }
             Ok(bytes)
         })
-    }
-
-    /// Moves the description, as `lseek` does; where it stands then.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`]; [`Error::NoBytes`] for `SEEK_DATA` and `SEEK_HOLE` behind the end.
-    pub fn seek(&self, opened: &Opened, offset: i64, whence: libc::c_int) -> Result<u64> {
-        let region = self.region();
-        let offset_at = self.offset_at(opened);
-        let invalid = Error::Invalid {
-            what: "a position before the beginning of the file, or an unknown way to count",
-        };
-        let size = || region.attributes(opened.node.inode).map(|now| now.size);
-        let from = match whence {
-            libc::SEEK_SET => 0,
-            libc::SEEK_CUR => region.memory.load(offset_at),
-            libc::SEEK_END => size()?,
-            libc::SEEK_DATA | libc::SEEK_HOLE => {
-                let size = size()?;
-                let at = u64::try_from(offset)
-                    .ok()
-                    .filter(|at| *at < size)
-                    .ok_or(Error::NoBytes)?;
-                let Node { inode, generation } = opened.node;
-                let found = if whence == libc::SEEK_DATA {
-                    region.next_data(inode, generation, at)?
-                } else {
-                    region.next_hole(inode, generation, at)?
-                }
-                .ok_or(Error::NoBytes)?;
-                region.memory.store(offset_at, found);
-                return Ok(found);
-            }
-            _ => return Err(invalid),
-        };
-        let Some(new) = from
-            .checked_add_signed(offset)
-            .filter(|new| i64::try_from(*new).is_ok())
-        else {
-            return Err(invalid);
-        };
-        if whence != libc::SEEK_CUR || offset != 0 {
-            region.memory.store(offset_at, new);
-        }
-        Ok(new)
     }
 
     /// For mapping: the region's descriptor, and where in its file byte `offset` of this file lies. Memory is there for

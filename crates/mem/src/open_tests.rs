@@ -729,3 +729,61 @@ fn what_the_dead_left_makes_room_for_the_living() {
     drop(descriptor);
     assert!(fill(b"third").unwrap().1 >= bytes - (2 << 20));
 }
+
+#[test]
+fn who_may_only_read_has_positions_that_others_know() {
+    use std::os::fd::AsRawFd;
+    let scratch = Scratch::new("only-reading");
+    let here = scratch.attach();
+    let writer = here.writer().unwrap();
+    let made = writer
+        .create_with(ROOT_INODE, b"file", &FILE, b"0123456789")
+        .unwrap();
+    let reading = Attachment::open(&scratch.path(), b"/keel", false).unwrap();
+    for has_stub in [false, true] {
+        let kept = has_stub.then(|| own(here.open_description(&made, libc::O_RDONLY).unwrap().0));
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        let (descriptor, opened) = reading.open_description(&made, flags).unwrap();
+        let descriptor = own(descriptor);
+        let mut bytes = [0; 4];
+        assert_eq!(reading.read(&opened, &mut bytes).unwrap(), 4);
+        assert_eq!(reading.seek(&opened, 1, libc::SEEK_CUR).unwrap(), 5);
+        // A copy of the descriptor, as another process may get it, also one that writes.
+        let copy = descriptor.try_clone().unwrap();
+        for attachment in [&reading, &here] {
+            let found = attachment.description_of(copy.as_raw_fd()).unwrap();
+            assert_eq!((found.node, found.flags), (opened.node, opened.flags));
+            assert_eq!(attachment.read(&found, &mut bytes[..2]).unwrap(), 2);
+            assert!(matches!(
+                attachment.write(&found, b"x"),
+                Err(Error::NotOpenFor)
+            ));
+            assert_eq!(attachment.flags(&found) & libc::O_ACCMODE, libc::O_RDONLY);
+            attachment.closing(&found);
+        }
+        assert_eq!(&bytes[..2], b"78");
+        assert_eq!(reading.read(&opened, &mut bytes).unwrap(), 1);
+        assert_eq!(reading.seek(&opened, -10, libc::SEEK_END).unwrap(), 0);
+        assert!(reading.seek(&opened, -1, libc::SEEK_CUR).is_err());
+        assert!(matches!(
+            reading.open_description(&made, libc::O_RDWR),
+            Err(Error::ReadOnly)
+        ));
+        let name = own(reading.open_description(&made, libc::O_PATH).unwrap().0);
+        let found = here.description_of(name.as_raw_fd()).unwrap();
+        assert!(here.read(&found, &mut bytes).is_err());
+        drop(kept);
+    }
+    // What a writer has opened and handed on is read on from there, and the writer's position stays.
+    let (descriptor, opened) = here.open_description(&made, libc::O_RDWR).unwrap();
+    let descriptor = own(descriptor);
+    let mut bytes = [0; 4];
+    here.read(&opened, &mut bytes).unwrap();
+    let found = reading.description_of(descriptor.as_raw_fd()).unwrap();
+    assert_eq!(reading.read(&found, &mut bytes[..3]).unwrap(), 3);
+    assert_eq!(reading.read(&found, &mut bytes).unwrap(), 3);
+    assert_eq!(&bytes[..3], b"789");
+    reading.set_flags(&found, libc::O_APPEND);
+    assert!(matches!(reading.write(&found, b"x"), Err(Error::ReadOnly)));
+    assert_eq!(here.seek(&opened, 0, libc::SEEK_CUR).unwrap(), 4);
+}
