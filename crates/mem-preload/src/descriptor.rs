@@ -22,9 +22,7 @@ fn duplicated(from: c_int, to: c_int) {
         return;
     }
     table::copy(from, to);
-    if to <= 2 {
-        crate::standard::changed(to);
-    }
+    crate::standard::may_have_changed(to);
 }
 
 /// `dup3` onto a number that may be open: what it was is closed by the kernel.
@@ -153,6 +151,7 @@ serve! {
         let new = pidfd_getfd::pass(pidfd, fd, flags);
         if new >= 0 {
             table::forget(new);
+            crate::standard::may_have_changed(new);
         }
         new
     }
@@ -231,7 +230,9 @@ fn forget_received(message: *mut libc::msghdr) {
                 let bytes = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
                 let list = libc::CMSG_DATA(header).cast::<c_int>();
                 for place in 0..bytes / size_of::<c_int>() {
-                    table::forget(list.add(place).read_unaligned());
+                    let fd = list.add(place).read_unaligned();
+                    table::forget(fd);
+                    crate::standard::may_have_changed(fd);
                 }
             }
             header = libc::CMSG_NXTHDR(message, header);

@@ -187,9 +187,6 @@ fn open_attributes(context: &Context, attributes: &Attributes, flags: c_int) -> 
         .or_errno()?;
     table::set_ours(fd, &opened);
     table::set_exclusive(fd, sharings());
-    if fd <= 2 {
-        crate::standard::changed(fd);
-    }
     Ok(fd)
 }
 
@@ -207,6 +204,13 @@ pub(crate) fn open_at(directory: c_int, path: *const c_char, flags: c_int, mode:
         // SAFETY: what this library itself or what it calls wants opened; no place to be cancelled.
         return unsafe { raw::answered(libc::SYS_openat, arguments) as c_int };
     }
+    let fd = open_outside(directory, path, flags, mode);
+    // Here, where the region's code has been left.
+    crate::standard::may_have_changed(fd);
+    fd
+}
+
+fn open_outside(directory: c_int, path: *const c_char, flags: c_int, mode: u32) -> c_int {
     let exclusive = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
     let last = if flags & libc::O_NOFOLLOW != 0 || exclusive {
         Last::NoFollow
@@ -235,13 +239,7 @@ pub(crate) fn open_at(directory: c_int, path: *const c_char, flags: c_int, mode:
             path,
             last,
             |context, place, names| open_place(context, &place, names, flags, mode),
-            |directory, path| {
-                let fd = openat::pass(directory, path, flags, mode);
-                if (0..=2).contains(&fd) {
-                    crate::standard::changed(fd);
-                }
-                fd
-            },
+            |directory, path| openat::pass(directory, path, flags, mode),
         );
         // Made or removed by another between looking and opening.
         let raced = opened < 0

@@ -46,6 +46,38 @@ pub(crate) fn number_of(stream: *mut FILE) -> Option<c_int> {
         // SAFETY: variables of the C library, which hold pointers.
         .find(|fd| unsafe { *variable(*fd) } == stream)
         .map(|fd| fd as c_int)
+        .or_else(|| replaced(stream))
+}
+
+/// Which standard stream this was, of the C library's, before one of ours took its place.
+pub(crate) fn replaced(stream: *mut FILE) -> Option<c_int> {
+    (0..3)
+        .find(|fd| !stream.is_null() && ORIGINALS[*fd].load(Ordering::Relaxed) == stream)
+        .map(|fd| fd as c_int)
+}
+
+/// Throws away what a stream holds.
+///
+/// # Safety
+/// A stream of the C library.
+pub(crate) unsafe fn purge(stream: *mut FILE) {
+    // SAFETY: the caller's promise.
+    unsafe { __fpurge(stream) };
+}
+
+/// A stream of ours in a standard one's place is being closed by the program, with all that it holds.
+pub(crate) fn closes(fd: c_int) {
+    let place = fd as usize;
+    let closed = STREAMS[place].swap(std::ptr::null_mut(), Ordering::Relaxed);
+    let variable = variable(place);
+    // SAFETY: a variable of the C library, which holds a pointer; the original lives as long as the process.
+    unsafe {
+        if *variable == closed {
+            let original = ORIGINALS[place].swap(std::ptr::null_mut(), Ordering::Relaxed);
+            stdio::set_descriptor(original, fd);
+            *variable = original;
+        }
+    }
 }
 
 /// The stream that a standard variable holds.
@@ -54,7 +86,14 @@ pub(crate) fn current(fd: c_int) -> *mut FILE {
     unsafe { *variable(fd as usize) }
 }
 
-/// To be called when a standard descriptor has become something else.
+/// To be called with each descriptor that a call has made.
+pub(crate) fn may_have_changed(fd: c_int) {
+    if (0..=2).contains(&fd) {
+        changed(fd);
+    }
+}
+
+/// To be called when a standard descriptor has become something else, outside of the region's code.
 pub(crate) fn changed(fd: c_int) {
     if context().is_none() || !(0..=2).contains(&fd) {
         return;
@@ -73,29 +112,49 @@ pub(crate) fn changed(fd: c_int) {
     let new = if is_ours {
         let mut ours = STREAMS[place].load(Ordering::Relaxed);
         if ours.is_null() {
-            ours = stdio::stream(fd, MODES[place]);
+            ours = stdio::standard_stream(fd, MODES[place]);
             if ours.is_null() {
                 return;
             }
-            if fd == 2 {
-                // SAFETY: a stream that was made just now.
-                unsafe { libc::setvbuf(ours, std::ptr::null_mut(), libc::_IONBF, 0) };
-            }
             STREAMS[place].store(ours, Ordering::Relaxed);
         }
-        // SAFETY: a stream of ours, which nobody uses now.
-        unsafe { libc::clearerr(ours) };
         original.store(current, Ordering::Relaxed);
         ours
     } else {
-        original.swap(std::ptr::null_mut(), Ordering::Relaxed)
+        let original = original.swap(std::ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: a stream of the C library's.
+        unsafe { stdio::set_descriptor(original, fd) };
+        original
     };
-    if place > 0 && !current.is_null() {
-        hand_over(current, new);
+    if !current.is_null() {
+        // SAFETY: streams of the C library, or of ours; the one has gone out of use and the other has not begun.
+        unsafe { stdio::take_after(current, new) };
+        if place > 0 {
+            hand_over(current, new);
+        } else {
+            give_back(current, new);
+        }
+        if is_ours {
+            // Whoever has kept its address gets an error: what he writes would lie in the stub, and nobody would know.
+            // SAFETY: as above.
+            unsafe { stdio::set_descriptor(current, -1) };
+        }
     }
     // SAFETY: as above; the new stream lives as long as the process.
     unsafe { *variable = new };
     crate::foreign::set_errno(errno);
+}
+
+/// What the C library has read beforehand is what the program reads next, wherever the descriptor leads.
+fn give_back(from: *mut FILE, to: *mut FILE) {
+    // SAFETY: streams that are open, and that nobody reads now. The C library takes back any number of bytes.
+    unsafe {
+        let bytes = stdio::unread(from);
+        __fpurge(from);
+        for byte in bytes.into_iter().rev() {
+            libc::ungetc(byte.into(), to);
+        }
+    }
 }
 
 /// What a program has written to one stream and not flushed goes where the descriptor leads now.

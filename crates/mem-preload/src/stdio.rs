@@ -13,10 +13,27 @@ use crate::raw;
 use crate::resolve::on_path;
 use crate::state::{OrErrno, ours, served};
 
-/// Where a stream's structure has the beginning of what is to be written; part of the C library's binary interface.
+/// Where a stream's structure has what; all part of the C library's binary interface. First its flags.
+const FLAGS_AT: usize = 0;
+/// What has been read and not been taken.
+const READ_AT: usize = 8;
+const READ_END_AT: usize = 16;
+/// The beginning of what is to be written.
 const WRITE_BASE_AT: usize = 32;
-/// And its descriptor.
+/// What comes behind it, while bytes are read that were put back.
+const SAVED_AT: usize = 72;
+const SAVED_END_AT: usize = 88;
+/// Its descriptor.
 const DESCRIPTOR_AT: usize = 112;
+
+/// Flags of a stream: how it is buffered, whether bytes are read that were put back, and what has happened.
+const UNBUFFERED: c_int = 2;
+const LINE_BUFFERED: c_int = 0x200;
+const PUT_BACK: c_int = 0x100;
+const HAPPENED: c_int = 0x30;
+
+/// In the cookie of a standard stream, beside its descriptor.
+const STANDARD: usize = 1 << 32;
 
 #[repr(C)]
 struct Functions {
@@ -58,11 +75,23 @@ extern "C" fn seek_stream(cookie: *mut c_void, offset: *mut i64, whence: c_int) 
 }
 
 extern "C" fn close_stream(cookie: *mut c_void) -> c_int {
+    if cookie as usize & STANDARD != 0 {
+        crate::standard::closes(descriptor(cookie));
+    }
     close_descriptor(descriptor(cookie))
 }
 
 /// A stream on a descriptor of ours.
 pub(crate) fn stream(fd: c_int, mode: &CStr) -> *mut FILE {
+    stream_of(fd, fd as usize, mode)
+}
+
+/// A stream that takes the place of a standard one.
+pub(crate) fn standard_stream(fd: c_int, mode: &CStr) -> *mut FILE {
+    stream_of(fd, fd as usize | STANDARD, mode)
+}
+
+fn stream_of(fd: c_int, cookie: usize, mode: &CStr) -> *mut FILE {
     let functions = Functions {
         read: read_stream,
         write: write_stream,
@@ -83,20 +112,31 @@ pub(crate) fn stream(fd: c_int, mode: &CStr) -> *mut FILE {
         }
     }
     // SAFETY: a string that ends in zero, and functions that live as long as the process.
-    let stream =
-        unsafe { fopencookie(fd as usize as *mut c_void, plain.as_ptr().cast(), functions) };
+    let stream = unsafe { fopencookie(cookie as *mut c_void, plain.as_ptr().cast(), functions) };
     if !stream.is_null() {
         // So that `fileno` answers; the functions above are the only ones that use it.
-        // SAFETY: inside the structure, which is part of the binary interface.
-        unsafe {
-            stream
-                .cast::<u8>()
-                .add(DESCRIPTOR_AT)
-                .cast::<c_int>()
-                .write(fd)
-        };
+        // SAFETY: a stream that was made just now.
+        unsafe { set_descriptor(stream, fd) };
     }
     stream
+}
+
+/// A part of a stream's structure.
+///
+/// # Safety
+/// A stream of the C library, and a place in it that holds a value of this type.
+unsafe fn part<T>(stream: *mut FILE, at: usize) -> *mut T {
+    // SAFETY: inside the structure, by the caller's promise.
+    unsafe { stream.cast::<u8>().add(at).cast() }
+}
+
+/// Tells a stream of the C library's which descriptor is its own; -1 makes it fail instead.
+///
+/// # Safety
+/// A stream of the C library.
+pub(crate) unsafe fn set_descriptor(stream: *mut FILE, fd: c_int) {
+    // SAFETY: inside the structure, which is part of the binary interface.
+    unsafe { part::<c_int>(stream, DESCRIPTOR_AT).write(fd) };
 }
 
 /// Where a stream's pending bytes begin.
@@ -105,12 +145,51 @@ pub(crate) fn stream(fd: c_int, mode: &CStr) -> *mut FILE {
 /// A stream of the C library.
 pub(crate) unsafe fn write_base(stream: *mut FILE) -> *const u8 {
     // SAFETY: inside the structure, which is part of the binary interface.
+    unsafe { part::<*const u8>(stream, WRITE_BASE_AT).read() }
+}
+
+/// What a stream has read and the program has not taken yet.
+///
+/// # Safety
+/// A stream of the C library that nobody uses now.
+pub(crate) unsafe fn unread(stream: *mut FILE) -> Vec<u8> {
+    let mut found = Vec::new();
+    // SAFETY: inside the structure; the places lead to bytes of the stream's buffer, in their order.
     unsafe {
-        stream
-            .cast::<u8>()
-            .add(WRITE_BASE_AT)
-            .cast::<*const u8>()
-            .read()
+        let mut take = |from: usize, to: usize| {
+            let from = part::<*const u8>(stream, from).read();
+            let to = part::<*const u8>(stream, to).read();
+            if !from.is_null() && to > from {
+                let count = to.offset_from_unsigned(from);
+                found.extend_from_slice(std::slice::from_raw_parts(from, count));
+            }
+        };
+        take(READ_AT, READ_END_AT);
+        if part::<c_int>(stream, FLAGS_AT).read() & PUT_BACK != 0 {
+            take(SAVED_AT, SAVED_END_AT);
+        }
+    }
+    found
+}
+
+/// Makes a stream buffered as another is, with what has happened to that: its end, an error.
+///
+/// # Safety
+/// Streams of the C library that nobody uses now, of which the second holds no bytes.
+pub(crate) unsafe fn take_after(from: *mut FILE, to: *mut FILE) {
+    // SAFETY: inside the structures.
+    unsafe {
+        let wanted = part::<c_int>(from, FLAGS_AT).read();
+        let flags = part::<c_int>(to, FLAGS_AT);
+        if (wanted ^ flags.read()) & (UNBUFFERED | LINE_BUFFERED) != 0 {
+            let mode = match wanted & (UNBUFFERED | LINE_BUFFERED) {
+                0 => libc::_IOFBF,
+                LINE_BUFFERED => libc::_IOLBF,
+                _ => libc::_IONBF,
+            };
+            libc::setvbuf(to, std::ptr::null_mut(), mode, 0);
+        }
+        flags.write(flags.read() & !HAPPENED | wanted & HAPPENED);
     }
 }
 
@@ -273,7 +352,7 @@ fn reopen(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE
         return freopen::pass(path, mode, old);
     }
     // SAFETY: a stream of the program.
-    let fd = unsafe { libc::fileno(old) };
+    let fd = crate::standard::replaced(old).unwrap_or_else(|| unsafe { libc::fileno(old) });
     let was_ours = fd >= 0 && ours(fd).is_some();
     let is_ours = if path.is_null() {
         was_ours
@@ -290,8 +369,11 @@ fn reopen(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE
     else {
         return fail(libc::EINVAL);
     };
-    // SAFETY: as above.
-    unsafe { libc::fflush(old) };
+    // SAFETY: as above. What was read beforehand is of the file that it leaves.
+    unsafe {
+        libc::fflush(old);
+        crate::standard::purge(old);
+    }
     let new = if path.is_null() {
         open_again(fd, flags)
     } else {
@@ -316,7 +398,10 @@ fn reopen(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE
     {
         // Its variable follows the descriptor.
         crate::standard::changed(number);
-        return crate::standard::current(number);
+        let current = crate::standard::current(number);
+        // SAFETY: the stream that stands there now.
+        unsafe { libc::clearerr(current) };
+        return current;
     }
     if was_ours {
         // Its closing function would close the descriptor that the new one has.

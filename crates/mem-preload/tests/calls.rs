@@ -22,7 +22,15 @@ impl Program {
             .join(name);
         let program = Self(both.plain.with_extension(name.replace('.', "-")));
         let done = Command::new("cc")
-            .args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+            .args([
+                "-O1",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-Wno-unused-result",
+                "-pthread",
+                "-o",
+            ])
             .arg(&program.0)
             .arg(source)
             .status()
@@ -83,11 +91,15 @@ fn same(what: &str, served: &str, plain: &str) {
 
 /// Runs the calls that belong together in both.
 fn together(both: &Both) {
-    let program = Program::compile(both, "others.c");
+    in_both(both, "others.c");
+}
+
+fn in_both(both: &Both, name: &str) {
+    let program = Program::compile(both, name);
     let here = both.plain.display().to_string();
     let served = run(both.served(&program.0), &[], AT);
     let plain = run(Command::new(&program.0), &[], &here);
-    same("others.c", &served, &plain);
+    same(name, &served, &plain);
 }
 
 #[test]
@@ -102,6 +114,21 @@ fn calls_that_belong_together_answer_as_the_kernel_does() {
     if is_installed("cc") {
         together(&Both::new(CAPACITY_BYTES));
     }
+}
+
+#[test]
+fn standard_streams_go_where_their_descriptors_go() {
+    if !is_installed("cc") {
+        return;
+    }
+    let both = Both::new(CAPACITY_BYTES);
+    in_both(&both, "standard.c");
+    // An address of stdout that the program has kept leads nowhere, and says so.
+    let program = Program::compile(&both, "standard.c");
+    let output = both.served(&program.0).args([AT, "kept"]).output();
+    let said = text_of(&output.expect("runs"), AT);
+    let wanted = "== kept\nended 0 0\na: 0 |\nb: 9 followed\n|\n\n-- errors\n-1 9\n";
+    assert!(said.starts_with(wanted), "{said}");
 }
 
 #[test]
