@@ -48,11 +48,11 @@ pub(crate) enum Command {
     Flash(FlashArgs),
     /// Work on a region: files in memory that programs share
     Mem(MemArgs),
-    /// Measure: `keel bench flash`; runs the program keel-bench
+    /// Measure: `keel bench flash`, `keel bench mem`; runs the program keel-bench
     #[command(
         disable_help_flag = true,
         disable_version_flag = true,
-        after_help = "Example:\n  keel bench flash --json bench.json"
+        after_help = "Examples:\n  keel bench flash --json bench.json\n  keel bench mem --quick --only tight"
     )]
     Bench {
         /// What to measure, and the options of keel-bench
