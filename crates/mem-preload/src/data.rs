@@ -37,6 +37,7 @@ fn offset_of(offset: i64) -> Answer<u64> {
 /// As the kernel: writes beyond what a file may have are refused, or cut.
 fn read_now(fd: c_int, into: *mut c_void, count: usize) -> Option<isize> {
     let (context, opened) = ours(fd)?;
+    context.register_thread();
     let into = match room(into, count.min(BYTES_AT_ONCE)) {
         Ok(into) => into,
         Err(errno) => return Some(fail(errno)),
@@ -54,6 +55,7 @@ fn read_at_now(fd: c_int, into: *mut c_void, count: usize, offset: i64) -> Optio
             if let Some(count) = count {
                 return Some(count as isize);
             }
+            context.register_thread();
             Some(moved(|| context.attachment.read_at(&opened, offset, into)))
         }
         (Err(errno), _) | (_, Err(errno)) => Some(fail(errno)),
@@ -228,6 +230,7 @@ fn read_parts(
     count: c_int,
     offset: Option<i64>,
 ) -> isize {
+    context.register_thread();
     counted((|| {
         let mut offset = offset.map(offset_of).transpose()?;
         let mut done = 0;

@@ -93,12 +93,15 @@ fn list(
         position
     };
     let wanted = count - listed.len();
-    let entries: Vec<Entry> = if context.is_writable {
-        let writer = context.attachment.writer().or_errno()?;
-        writer.list(opened.node.inode, from, wanted).or_errno()?
-    } else {
-        region.list(opened.node.inode, from, wanted).or_errno()?
-    };
+    let entries: Vec<Entry> = match context.attachment.writer() {
+        Ok(writer) => writer.list(opened.node.inode, from, wanted),
+        // Without a right to change anything, or without a lane for it.
+        Err(mem::Error::ReadOnly | mem::Error::LanesFull) => {
+            region.list(opened.node.inode, from, wanted)
+        }
+        Err(error) => Err(error),
+    }
+    .or_errno()?;
     listed.extend(entries.into_iter().map(|entry| {
         Listed {
             inode: entry.inode,

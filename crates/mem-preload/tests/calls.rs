@@ -132,6 +132,13 @@ fn standard_streams_go_where_their_descriptors_go() {
 }
 
 #[test]
+fn a_crowd_of_threads_leaves_room_for_others() {
+    if is_installed("cc") {
+        in_both(&Both::new(CAPACITY_BYTES), "crowd.c");
+    }
+}
+
+#[test]
 fn on_huge_pages_as_well() {
     if !is_installed("cc") {
         return;

@@ -8,7 +8,6 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::inode::Node;
@@ -16,17 +15,18 @@ use crate::lane::Lane;
 use crate::position::OwnPositions;
 use crate::region::Region;
 use crate::stub::{StubName, Stubs};
+use crate::turns::{Turn, Turns};
 use crate::writer::Writer;
 
 /// A region as one process uses it. Threads share it; each has a lane of its own, taken at its first call that needs
-/// one.
+/// one, until the process has a quarter of all lanes; further threads take turns with one more.
 pub struct Attachment {
     region: Region,
     at: Vec<u8>,
     /// Tells it from other attachments of the process, and from the parent's after fork.
     number: AtomicU32,
-    /// For threads that found no lane: they take turns.
-    shared: Mutex<Option<Lane>>,
+    /// For threads without a lane of their own.
+    turns: Turns,
     /// Where the search for a free description begins.
     pub(crate) next_description: AtomicU32,
     pub(crate) own_positions: OwnPositions,
@@ -81,7 +81,7 @@ impl Attachment {
             region,
             at,
             number: AtomicU32::new(next_number()),
-            shared: Mutex::new(None),
+            turns: Turns::default(),
             next_description: AtomicU32::new(std::process::id().wrapping_mul(61)),
             own_positions: OwnPositions::default(),
         }
@@ -124,16 +124,8 @@ impl Attachment {
     /// # Errors
     /// [`Error::System`] when `/proc` does not say when this process started.
     pub fn forked(&self) -> Result<()> {
-        // Nobody else runs here yet. The lane that threads of the parent share is the parent's.
-        let mut shared = match self.shared.try_lock() {
-            Ok(shared) => shared,
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Locked by a thread that the child does not have: threads of the child without a lane wait for ever, so
-            // better none of it.
-            Err(std::sync::TryLockError::WouldBlock) => return Err(Error::LanesFull),
-        };
-        *shared = None;
-        drop(shared);
+        // Nobody else runs here yet.
+        self.turns.forked();
         self.number.store(next_number(), Ordering::Relaxed);
         self.next_description
             .store(std::process::id().wrapping_mul(61), Ordering::Relaxed);
@@ -143,7 +135,7 @@ impl Attachment {
     /// This thread's right to change the region.
     ///
     /// # Errors
-    /// [`Error::LanesFull`] when other processes have all lanes, [`Error::ReadOnly`].
+    /// [`Error::LanesFull`] when other processes have all lanes and this one has none to share, [`Error::ReadOnly`].
     #[inline]
     pub fn writer(&self) -> Result<Borrowed<'_>> {
         let number = self.number.load(Ordering::Relaxed);
@@ -179,11 +171,35 @@ impl Attachment {
         })
     }
 
-    fn borrow<'a>(
-        &'a self,
-        lane: Lane,
-        turn: Option<MutexGuard<'a, Option<Lane>>>,
-    ) -> Borrowed<'a> {
+    /// As [`with_writer`](Self::with_writer), for who only reads and has a way without a lane; `None` when this thread
+    /// has none of its own.
+    #[inline(always)]
+    pub(crate) fn with_own_writer<T>(
+        &self,
+        run: impl FnOnce(&Writer<'_>) -> Result<T>,
+    ) -> Option<Result<T>> {
+        match self.kept_writer() {
+            Some(writer) => Some(run(&writer)),
+            None => match self.own_writer_slowly() {
+                Ok(Some(writer)) => Some(run(&writer)),
+                Ok(None) => None,
+                Err(error) => Some(Err(error)),
+            },
+        }
+    }
+
+    #[cold]
+    fn own_writer_slowly(&self) -> Result<Option<Borrowed<'_>>> {
+        let number = self.number.load(Ordering::Relaxed);
+        if Turns::is_mine(number) {
+            // It would wait for itself with another lane.
+            return self.writer_slowly(number).map(Some);
+        }
+        let lane = self.own_lane(number)?;
+        Ok(lane.map(|lane| self.borrow(lane, None)))
+    }
+
+    fn borrow<'a>(&'a self, lane: Lane, turn: Option<Turn<'a>>) -> Borrowed<'a> {
         Borrowed {
             writer: ManuallyDrop::new(Writer {
                 region: &self.region,
@@ -195,39 +211,35 @@ impl Attachment {
 
     #[cold]
     fn writer_slowly(&self, number: u32) -> Result<Borrowed<'_>> {
+        if !Turns::is_mine(number)
+            && let Some(lane) = self.own_lane(number)?
+        {
+            return Ok(self.borrow(lane, None));
+        }
+        let turn = self.turns.take(&self.region, number)?;
+        Ok(self.borrow(turn.lane, Some(turn)))
+    }
+
+    /// The lane that this thread has for itself, or gets now; `None` when it has to share one.
+    fn own_lane(&self, number: u32) -> Result<Option<Lane>> {
         let mut kept = LANES.get();
         if let Some(place) = kept.iter().position(|kept| kept.attachment == number) {
             kept.swap(0, place);
             LANES.set(kept);
-            return Ok(self.borrow(Lane(kept[0].lane.into()), None));
+            return Ok(Some(Lane(kept[0].lane.into())));
         }
-        match self.region.take_lane() {
-            Ok(lane) => {
-                let last = kept[KEPT - 1];
-                if last.attachment != 0 {
-                    // A thread with more attachments than it can keep lanes for: the lane stays taken until the
-                    // process ends.
-                    kept[KEPT - 1].attachment = 0;
-                }
-                kept.rotate_right(1);
-                kept[0] = Kept {
-                    attachment: number,
-                    lane: lane.0 as u32,
-                };
-                LANES.set(kept);
-                Ok(self.borrow(lane, None))
-            }
-            Err(Error::LanesFull) => {
-                let mut turn = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-                let lane = match *turn {
-                    Some(lane) => lane,
-                    None => self.region.take_lane()?,
-                };
-                *turn = Some(lane);
-                Ok(self.borrow(lane, Some(turn)))
-            }
-            Err(error) => Err(error),
-        }
+        let Some(lane) = self.turns.take_own(&self.region)? else {
+            return Ok(None);
+        };
+        // A thread with more attachments than it can keep lanes for: the oldest one's stays taken until the process
+        // ends.
+        kept.rotate_right(1);
+        kept[0] = Kept {
+            attachment: number,
+            lane: lane.0 as u32,
+        };
+        LANES.set(kept);
+        Ok(Some(lane))
     }
 
     /// Gives this thread's lane back.
@@ -236,6 +248,7 @@ impl Attachment {
         let mut kept = LANES.get();
         for kept in kept.iter_mut().filter(|kept| kept.attachment == number) {
             self.region.give_back_lane(Lane(kept.lane.into()));
+            self.turns.gave_back();
             kept.attachment = 0;
         }
         LANES.set(kept);
@@ -257,6 +270,7 @@ impl Attachment {
 impl Drop for Attachment {
     fn drop(&mut self) {
         self.thread_ends();
+        self.turns.end(&self.region);
     }
 }
 
@@ -281,7 +295,7 @@ fn next_number() -> u32 {
 pub struct Borrowed<'a> {
     /// Never dropped: the thread keeps its lane.
     writer: ManuallyDrop<Writer<'a>>,
-    _turn: Option<MutexGuard<'a, Option<Lane>>>,
+    _turn: Option<Turn<'a>>,
 }
 
 impl<'a> Deref for Borrowed<'a> {

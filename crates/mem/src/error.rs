@@ -58,7 +58,7 @@ pub enum Error {
     #[error("the region has no room for another file or name")]
     TablesFull,
     /// All lanes are taken by living writers.
-    #[error("too many threads write to the region at the same time")]
+    #[error("too many threads use the region at the same time: all of its lanes are taken")]
     LanesFull,
     /// No file of that name.
     #[error("no such file or directory")]

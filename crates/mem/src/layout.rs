@@ -100,8 +100,16 @@ pub struct RegionOptions {
     pub capacity_bytes: u64,
     /// Files and directories that it can hold; `None` is one for each 32 KiB, up to 16,777,216.
     pub files_max: Option<u64>,
-    /// Threads that can write at the same time, in all processes.
+    /// Threads that can write at the same time, in all processes; [`lanes_for`](Self::lanes_for) is a good number.
     pub lanes: u32,
+}
+
+impl RegionOptions {
+    /// Lanes that a region of this size should have when nobody knows better: one for each 4 MiB, 64 to 1,024.
+    #[must_use]
+    pub fn lanes_for(capacity_bytes: u64) -> u32 {
+        (capacity_bytes >> 22).clamp(64, 1024) as u32
+    }
 }
 
 /// Where everything lies.

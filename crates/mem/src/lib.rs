@@ -11,11 +11,11 @@
 //! addresses, and none is believed before it is checked.
 //!
 //! **Files:** `layout.rs` where what lies, `memory.rs` the mapping, `region.rs` making and opening, `lane.rs` who
-//! writes and what becomes of the dead, `words.rs` changes of tables, `space.rs` pages, pieces and slots, `inode.rs`
-//! and `names.rs` the tables, `read.rs` and `bytes.rs` reading and writing, `room.rs` the memory of a file, `notes.rs`
-//! who reads, `position.rs` where descriptions stand, `stream.rs` special stores, `flush.rs` cache lines written back,
-//! `writer.rs` the calls on names, `error.rs` errors, `check/` what must agree, `checkpoint/` what survives the power;
-//! `crash/` what a machine's death may leave, in tests.
+//! writes and what becomes of the dead, `turns.rs` threads that share a lane, `words.rs` changes of tables, `space.rs`
+//! pages, pieces and slots, `inode.rs` and `names.rs` the tables, `read.rs` and `bytes.rs` reading and writing,
+//! `room.rs` the memory of a file, `notes.rs` who reads, `position.rs` where descriptions stand, `stream.rs` special
+//! stores, `flush.rs` cache lines written back, `writer.rs` the calls on names, `error.rs` errors, `check/` what must
+//! agree, `checkpoint/` what survives the power; `crash/` what a machine's death may leave, in tests.
 
 mod attach;
 mod bytes;
@@ -48,6 +48,7 @@ mod stream;
 mod stub;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod words;
 mod writer;
 

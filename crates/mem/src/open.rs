@@ -473,10 +473,13 @@ impl Attachment {
         }
         let Node { inode, generation } = opened.node;
         if self.region().is_writable() {
-            self.with_writer(|writer| writer.read(inode, generation, offset, into))
-        } else {
-            self.region().read(inode, generation, offset, into)
+            let into = &mut *into;
+            let read = self.with_own_writer(|writer| writer.read(inode, generation, offset, into));
+            if let Some(read) = read {
+                return read;
+            }
         }
+        self.region().read(inode, generation, offset, into)
     }
 
     /// As [`read_at`](Self::read_at), into several places.
@@ -500,10 +503,14 @@ impl Attachment {
         }
         let Node { inode, generation } = opened.node;
         if self.region().is_writable() {
-            self.with_writer(|writer| writer.read_vectored(inode, generation, offset, into))
-        } else {
-            self.region().read_vectored(inode, generation, offset, into)
+            let into = &mut *into;
+            let read = self
+                .with_own_writer(|writer| writer.read_vectored(inode, generation, offset, into));
+            if let Some(read) = read {
+                return read;
+            }
         }
+        self.region().read_vectored(inode, generation, offset, into)
     }
 
     /// Writes where the description stands, or at the end where it says so, and moves it.

@@ -48,9 +48,9 @@ pub(crate) enum MemCommand {
         /// Files and directories that it can hold, from 16 to 16777216 [default: one for each 32 KiB]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(16..=1 << 24))]
         files: Option<u64>,
-        /// Threads that can write at the same time, in all programs together
-        #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=4096))]
-        lanes: u32,
+        /// Threads that can write at the same time, in all programs together [default: one for each 4 MiB, 64 to 1024]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=4096))]
+        lanes: Option<u32>,
         /// Permission bits of the region, octal; they count for all that is in it
         #[arg(long, value_name = "BITS", default_value = "600", value_parser = permission_bits)]
         mode: u16,

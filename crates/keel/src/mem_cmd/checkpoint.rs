@@ -203,7 +203,7 @@ pub(super) fn restore(
         (None, Some(size)) => RegionOptions {
             capacity_bytes: size / mem::PAGE_BYTES * mem::PAGE_BYTES,
             files_max: None,
-            lanes: create::LANES,
+            lanes: RegionOptions::lanes_for(size),
         },
         (None, None) => {
             return Err(CliError::failure(

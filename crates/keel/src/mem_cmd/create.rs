@@ -15,20 +15,19 @@ use std::path::Path;
 pub(super) struct Wanted {
     pub(super) size: u64,
     pub(super) files: Option<u64>,
-    pub(super) lanes: u32,
+    /// As a region of this size should have, if none.
+    pub(super) lanes: Option<u32>,
     pub(super) mode: u16,
     /// As the file's memory wants it, if none.
     pub(super) flush: Option<Flush>,
 }
 
-/// Threads that can write at the same time, where nobody says how many.
-pub(super) const LANES: u32 = 64;
-
 pub(super) fn create(region: &Path, wanted: &Wanted, as_json: bool) -> Result<u8, CliError> {
+    let capacity_bytes = wanted.size / PAGE_BYTES * PAGE_BYTES;
     let options = RegionOptions {
-        capacity_bytes: wanted.size / PAGE_BYTES * PAGE_BYTES,
+        capacity_bytes,
         files_max: wanted.files,
-        lanes: wanted.lanes,
+        lanes: (wanted.lanes).unwrap_or_else(|| RegionOptions::lanes_for(capacity_bytes)),
     };
     let (made, ground) = make(region, &options, wanted.mode, wanted.flush)?;
     let layout = made.layout();

@@ -31,9 +31,6 @@ pub(crate) const AT: &[u8] = b"/keel";
 /// Permissions of a region that the node makes: whoever may use its socket may read.
 const MODE: u16 = 0o640;
 
-/// Threads that can write to such a region at the same time.
-const LANES: u32 = 64;
-
 /// Time between two looks for what dead processes have left.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -188,7 +185,7 @@ impl NodeRegion {
         let configured = RegionOptions {
             capacity_bytes: (self.config.create_mebibytes << 20) / PAGE_BYTES * PAGE_BYTES,
             files_max: None,
-            lanes: LANES,
+            lanes: RegionOptions::lanes_for(self.config.create_mebibytes << 20),
         };
         let shape = self.existing_image().and_then(|image| {
             let mut storage = FlashStorage::new(open_alone(image, false).ok()?);
