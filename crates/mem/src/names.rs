@@ -33,7 +33,7 @@ pub(crate) mod cell {
 }
 
 /// Bits of a cell's number in the position that [`Entry`] tells.
-const CELL_BITS: u32 = 26;
+pub(crate) const CELL_BITS: u32 = 26;
 const CELL_MASK: u64 = (1 << CELL_BITS) - 1;
 const _: () = assert!(crate::layout::CELLS_MAX <= CELL_MASK);
 
@@ -163,7 +163,7 @@ pub(crate) fn name_of(table: &impl Table, at: u64) -> Result<Vec<u8>> {
 }
 
 /// Whether a first cell has this name, of which the length is known to be the same.
-fn is_name(table: &impl Table, at: u64, name: &[u8]) -> Result<bool> {
+pub(crate) fn is_name(table: &impl Table, at: u64, name: &[u8]) -> Result<bool> {
     let (head, mut rest) = name.split_at(name.len().min(HEAD_BYTES));
     for (place, word) in words_of(head).enumerate() {
         if table.word(at + cell::BYTES + place as u64 * 8) != word {

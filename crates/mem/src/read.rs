@@ -1,12 +1,12 @@
 //! Reading the bytes of files, without a lock.
 
 use std::io::IoSliceMut;
-use std::sync::atomic::{Ordering, fence};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::inode::attribute;
-use crate::lane::{LOOK_AFTER, Lane};
+use crate::lane::{LOOK_AFTER, Lane, word};
 use crate::layout::{LOG_BYTES_MAX, PAGE_BYTES};
 use crate::memory::read_by_kernel;
 use crate::region::Region;
@@ -17,8 +17,15 @@ use crate::writer::Writer;
 /// Looks at a file that is being written before a reader lets others run.
 const LOOKS_MAX: u32 = 200;
 
-/// How long a reader waits for a writer that nobody is, or that has died and whom he may not help.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Looks, each [`LOOK_AFTER`] the one before, until a file that nobody changes counts as damaged: 50 ms. A sound region
+/// has no such file at any moment, so this is for what nobody has thought of, and once is enough.
+const LOOKS_AT_NOBODY_MAX: u32 = 25;
+
+/// Such looks until a reader gives up who may not help a writer that has died: a second. Somebody else may.
+const LOOKS_AT_DEAD_MAX: u32 = 500;
+
+/// Looks when the patience for that was spent before.
+const LOOKS_AGAIN_MAX: u32 = 2;
 
 /// Bytes that a reader copies at once: whoever wants to give memory back waits for as much.
 const READ_BYTES_MAX: usize = 256 << 10;
@@ -134,12 +141,45 @@ impl Region {
     }
 }
 
+/// What waits for writers have taught a process, so that it does not wait for each file again.
+#[derive(Default)]
+pub(crate) struct Patience {
+    /// Not 0: a file was found that is being changed by nobody.
+    nobody: AtomicU64,
+    /// The dead writer that was waited for last, whom nobody has helped.
+    dead: AtomicU64,
+    /// Looks at holders of locks.
+    #[cfg(test)]
+    pub(crate) looks: AtomicU64,
+}
+
+impl Patience {
+    fn looks_max(&self, dead: Option<u64>) -> u32 {
+        let (spent, looks_max) = match dead {
+            None => (
+                self.nobody.load(Ordering::Relaxed) != 0,
+                LOOKS_AT_NOBODY_MAX,
+            ),
+            Some(dead) => (self.dead.load(Ordering::Relaxed) == dead, LOOKS_AT_DEAD_MAX),
+        };
+        if spent { LOOKS_AGAIN_MAX } else { looks_max }
+    }
+
+    fn is_spent(&self, dead: Option<u64>) {
+        match dead {
+            None => self.nobody.store(1, Ordering::Relaxed),
+            Some(dead) => self.dead.store(dead, Ordering::Relaxed),
+        }
+    }
+}
+
 /// A reader's wait for a writer.
 #[derive(Default)]
 struct Wait {
     looks: u32,
     look_at: Option<Instant>,
-    give_up_at: Option<Instant>,
+    /// The number that was odd at the last look, and how often in a row it was that while nobody alive was writing.
+    stuck: (u64, u32),
 }
 
 impl Wait {
@@ -157,26 +197,35 @@ impl Wait {
             return Ok(());
         }
         self.look_at = Some(now + LOOK_AFTER);
-        let looked = region.look_after(inode_at + attribute::LOCK);
+        #[cfg(test)]
+        region.patience.looks.fetch_add(1, Ordering::Relaxed);
+        let sequence = region.memory.load(inode_at + attribute::SEQUENCE);
+        let lock_at = inode_at + attribute::LOCK;
+        let looked = region.look_after(lock_at);
         if matches!(looked, Ok(true)) {
-            self.give_up_at = None;
+            self.stuck = (sequence, 0);
             std::thread::sleep(LOOK_AFTER / 10);
             return Ok(());
         }
-        if now < *self.give_up_at.get_or_insert(now + PATIENCE) {
+        if sequence.is_multiple_of(2) || self.stuck.0 != sequence {
+            // Somebody is at work, only never where this looks.
+            self.stuck = (sequence, 0);
             return Ok(());
         }
-        looked?;
-        let is_even = region
-            .memory
-            .load(inode_at + attribute::SEQUENCE)
-            .is_multiple_of(2);
-        let what = "a file is being changed by nobody";
-        if is_even {
-            Ok(())
-        } else {
-            Err(Error::Damaged { at: inode_at, what })
+        self.stuck.1 += 1;
+        let dead = match looked {
+            Ok(_) => None,
+            Err(_) => region
+                .holder(lock_at)
+                .map(|holder| region.lane_word(holder, word::OWNER)),
+        };
+        if self.stuck.1 < region.patience.looks_max(dead) {
+            return Ok(());
         }
+        region.patience.is_spent(dead);
+        looked?;
+        let what = "a file is being changed by nobody";
+        Err(Error::Damaged { at: inode_at, what })
     }
 }
 

@@ -12,6 +12,7 @@ use crate::inode::{NewInode, ROOT_INODE, attribute};
 use crate::lane::{Lane, Owner, word};
 use crate::layout::{Layout, PAGE_BYTES, RegionOptions, state};
 use crate::memory::{Memory, WORDS_IN_LINE, is_persistent, take_pages};
+use crate::read::Patience;
 use crate::stub::{RecordLocked, StubName, Stubs};
 
 /// Version of the layout and of the protocols between processes; SPEC.md says every byte. A region of another version
@@ -23,7 +24,7 @@ pub const FORMAT_VERSION: u32 = 2;
 /// The format of regions without [`Flush`].
 const FORMAT_VERSION_PLAIN: u32 = 1;
 
-const MAGIC: &[u8; 8] = b"KEELMEM\0";
+pub(crate) const MAGIC: &[u8; 8] = b"KEELMEM\0";
 
 /// What the memory of a region is, which decides how fast it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,15 @@ pub enum Backing {
     SharedMemory,
     /// A file of any other file system: as slow as its write-back.
     File,
+}
+
+/// What becomes of the log of a dead writer that makes no sense.
+#[derive(Clone, Copy)]
+pub(crate) enum Senseless {
+    /// The region is not opened.
+    Refused,
+    /// It stays for who mends the region.
+    Left,
 }
 
 /// A region, mapped into this process.
@@ -49,6 +59,7 @@ pub struct Region {
     pub(crate) stubs: Option<Stubs>,
     pub(crate) logging: Setting,
     pub(crate) record_locked: RecordLocked,
+    pub(crate) patience: Patience,
     backing: Backing,
 }
 
@@ -145,7 +156,7 @@ impl Region {
         memory
             .sync_pages(&region.file)
             .map_err(system("its memory cannot be had for good"))?;
-        region.enter_run()?;
+        region.enter_run(Senseless::Refused)?;
         let lane = region.take_lane()?;
         let mut words = region.begin_words(lane)?;
         let root = words.take_inode(new_root, ROOT_INODE)?;
@@ -181,6 +192,15 @@ impl Region {
     /// [`Error::NotARegion`], [`Error::Version`], [`Error::System`], or [`Error::Damaged`] when its superblock says
     /// what cannot be.
     pub fn open(path: &Path, writable: bool) -> Result<Self> {
+        Self::open_with(path, writable, Senseless::Refused)
+    }
+
+    /// As [`open`](Self::open); `senseless` says what becomes of what the dead of another run were doing where that
+    /// makes no sense.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn open_with(path: &Path, writable: bool, senseless: Senseless) -> Result<Self> {
         let system = |what| system_error(path, what);
         let file = OpenOptions::new()
             .read(true)
@@ -213,7 +233,7 @@ impl Region {
         }
         let region = Self::assemble(file, path, layout, flush, writable)?;
         if writable {
-            region.enter_run()?;
+            region.enter_run(senseless)?;
         }
         Ok(region)
     }
@@ -252,13 +272,14 @@ impl Region {
             stubs,
             logging: Setting::default(),
             record_locked: RecordLocked::default(),
+            patience: Patience::default(),
             backing,
         })
     }
 
     /// Makes the region one of this run of the machine: who used it in another run is dead, whatever lives now under
     /// his number.
-    pub(crate) fn enter_run(&self) -> Result<()> {
+    pub(crate) fn enter_run(&self, senseless: Senseless) -> Result<()> {
         let run = RunOfMachine::current()?;
         if self.run() == run {
             return Ok(());
@@ -272,19 +293,19 @@ impl Region {
                 return Err(system(error));
             }
         }
-        let entered = self.enter_run_alone(&run);
+        let entered = self.enter_run_alone(&run, senseless);
         // SAFETY: as above.
         unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
         entered
     }
 
-    fn enter_run_alone(&self, run: &RunOfMachine) -> Result<()> {
+    fn enter_run_alone(&self, run: &RunOfMachine, senseless: Senseless) -> Result<()> {
         let before = self.run();
         if before == *run {
             return Ok(());
         }
         if before.boot != run.boot {
-            self.settle_after_reboot()?;
+            self.settle_after_reboot(senseless)?;
         } else if self.lanes_taken() > 0 {
             // Their processes may live, and cannot be looked at from here.
             return Err(Error::Namespace {
@@ -302,7 +323,7 @@ impl Region {
 
     /// Settles all lanes, and makes new what means nothing in another run of the machine. Of such words, of locks and
     /// numbers of processes, anything may have become of memory that kept its content: they are never written back.
-    fn settle_after_reboot(&self) -> Result<()> {
+    fn settle_after_reboot(&self, senseless: Senseless) -> Result<()> {
         let lanes = || (0..self.layout.lane_count).map(Lane);
         for lane in lanes() {
             // Nobody reads: who frees memory for a lane need not wait.
@@ -312,7 +333,11 @@ impl Region {
         }
         for lane in lanes() {
             // Its log may be there although its owner is not.
-            self.settle(lane, self.lane_word(lane, word::OWNER))?;
+            let settled = self.settle(lane, self.lane_word(lane, word::OWNER));
+            match (settled, senseless) {
+                (Err(Error::Damaged { .. }), Senseless::Left) => {}
+                (settled, _) => settled?,
+            }
         }
         let memory = &self.memory;
         let make_even = |at| {
@@ -481,7 +506,7 @@ fn remove_stubs(folder: &Path) -> Result<()> {
 }
 
 /// Makes an error of the kernel's answer to what was done with the region's file.
-fn system_error(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> Error {
+pub(crate) fn system_error(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |source| Error::System {
         path: path.to_owned(),
         what,
@@ -489,7 +514,7 @@ fn system_error(path: &Path, what: &'static str) -> impl Fn(std::io::Error) -> E
     }
 }
 
-fn backing(file: &File) -> std::io::Result<Backing> {
+pub(crate) fn backing(file: &File) -> std::io::Result<Backing> {
     use std::os::fd::AsRawFd;
     const HUGETLBFS_MAGIC: i64 = 0x958458f6;
     const TMPFS_MAGIC: i64 = 0x01021994;
@@ -533,12 +558,12 @@ impl RunOfMachine {
     }
 }
 
-const SUPERBLOCK_BYTES: usize = 64;
+pub(crate) const SUPERBLOCK_BYTES: usize = 64;
 
 /// With the words that change.
 const SUPERBLOCK_TABLE_BYTES: u64 = 4096;
 
-fn format_version(flush: Flush) -> u32 {
+pub(crate) fn format_version(flush: Flush) -> u32 {
     match flush {
         Flush::None => FORMAT_VERSION_PLAIN,
         Flush::CacheLines => FORMAT_VERSION,
@@ -546,7 +571,7 @@ fn format_version(flush: Flush) -> u32 {
 }
 
 /// The part of the superblock that never changes.
-fn encode(layout: &Layout, flush: Flush) -> [u8; SUPERBLOCK_BYTES] {
+pub(crate) fn encode(layout: &Layout, flush: Flush) -> [u8; SUPERBLOCK_BYTES] {
     let mut bytes = [0; SUPERBLOCK_BYTES];
     bytes[..8].copy_from_slice(MAGIC);
     bytes[8..12].copy_from_slice(&format_version(flush).to_le_bytes());
@@ -560,8 +585,7 @@ fn encode(layout: &Layout, flush: Flush) -> [u8; SUPERBLOCK_BYTES] {
     bytes
 }
 
-fn decode(bytes: &[u8; SUPERBLOCK_BYTES], path: &Path) -> Result<(Layout, Flush)> {
-    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|place| bytes[at + place]));
+pub(crate) fn decode(bytes: &[u8; SUPERBLOCK_BYTES], path: &Path) -> Result<(Layout, Flush)> {
     let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|place| bytes[at + place]));
     if &bytes[..8] != MAGIC {
         return Err(Error::NotARegion {
@@ -582,19 +606,27 @@ fn decode(bytes: &[u8; SUPERBLOCK_BYTES], path: &Path) -> Result<(Layout, Flush)
     if half(60) != crc32c::crc32c(&bytes[..60]) {
         return Err(damaged);
     }
-    let options = RegionOptions {
+    made_of(bytes).ok_or(damaged)
+}
+
+/// The numbers of a superblock, whatever they are.
+pub(crate) fn options_of(bytes: &[u8; SUPERBLOCK_BYTES]) -> RegionOptions {
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|place| bytes[at + place]));
+    RegionOptions {
         capacity_bytes: word(16),
         files_max: Some(word(24)),
-        lanes: half(32),
-    };
-    let flush = match half(8) {
-        FORMAT_VERSION_PLAIN => Some(Flush::None),
-        _ => Flush::from_number(half(40)).filter(|flush| *flush != Flush::None),
-    };
-    match (Layout::with_slots(&options, half(36).into()), flush) {
-        (Ok(layout), Some(flush)) if layout.slot_count == u64::from(half(36)) => {
-            Ok((layout, flush))
-        }
-        _ => Err(damaged),
+        lanes: word(32) as u32,
     }
+}
+
+/// What the numbers of a superblock make, if they are such as a region can have.
+pub(crate) fn made_of(bytes: &[u8; SUPERBLOCK_BYTES]) -> Option<(Layout, Flush)> {
+    let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|place| bytes[at + place]));
+    let flush = match half(8) {
+        FORMAT_VERSION_PLAIN => Flush::None,
+        _ => Flush::from_number(half(40)).filter(|flush| *flush != Flush::None)?,
+    };
+    let slots = u64::from(half(36));
+    let layout = Layout::with_slots(&options_of(bytes), slots).ok()?;
+    (layout.slot_count == slots).then_some((layout, flush))
 }

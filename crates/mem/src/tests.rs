@@ -559,3 +559,62 @@ fn two_threads_see_each_others_writes_whole() {
         });
     });
 }
+
+#[test]
+fn files_that_nobody_changes_are_waited_for_once() {
+    let scratch = Scratch::new("stuck");
+    let region = scratch.region(24 << 20);
+    let writer = region.writer().unwrap();
+    let files: Vec<_> = (0..6)
+        .map(|number| {
+            let name = format!("file{number}");
+            writer.create(ROOT_INODE, name.as_bytes(), &FILE).unwrap()
+        })
+        .collect();
+    let looks = || {
+        region
+            .patience
+            .looks
+            .load(std::sync::atomic::Ordering::Relaxed)
+    };
+    let sequence_at = |inode| region.layout.inode(inode) + attribute::SEQUENCE;
+    for file in &files {
+        region.memory.store(sequence_at(file.inode), 77);
+    }
+    let fails = |count: u64| {
+        let before = looks();
+        for file in &files {
+            let found = region.attributes(file.inode);
+            assert!(matches!(found, Err(Error::Damaged { .. })), "{found:?}");
+        }
+        let more = looks() - before;
+        assert!(more <= count, "{more} looks");
+    };
+    // One that shows it, and for each other one as many as prove it.
+    fails(30 + 5 * 3);
+    fails(6 * 3);
+    // A writer that is dead and that a reader may not help: the same.
+    let reader = Region::open(&scratch.path, false).unwrap();
+    let lane = region.layout.lane(3);
+    region.memory.store(lane + word::OWNER, 0x7f_ffff << 40 | 1);
+    let lock_at = region.layout.inode(files[0].inode) + attribute::LOCK;
+    region.memory.store(lock_at, 4);
+    let before = reader
+        .patience
+        .looks
+        .load(std::sync::atomic::Ordering::Relaxed);
+    for _ in 0..2 {
+        let found = reader.attributes(files[0].inode);
+        assert!(matches!(found, Err(Error::ReadOnly)), "{found:?}");
+    }
+    let after = reader
+        .patience
+        .looks
+        .load(std::sync::atomic::Ordering::Relaxed);
+    assert!(after - before <= 505, "{} looks", after - before);
+    region.memory.store(lock_at, 0);
+    for file in &files {
+        region.memory.store(sequence_at(file.inode), 78);
+        assert_eq!(region.attributes(file.inode).unwrap().size, 0);
+    }
+}

@@ -5,9 +5,10 @@ use crate::inode::attribute;
 use crate::lane::{Lane, Owner, doing, word};
 use crate::layout::state;
 use crate::memory::WORDS_IN_LINE;
+use crate::open::entry;
 use crate::region::Region;
 
-use super::{CheckReport, Kind};
+use super::{CheckReport, Kind, is_live};
 
 /// How often something is looked at that a living writer changes in passing: two words are not read at one moment.
 const LOOKS_MAX: u32 = 20;
@@ -27,7 +28,7 @@ pub(super) fn settle(region: &Region, mends: bool, report: &mut CheckReport) -> 
             if is_so_for_long(is_left_in_use) {
                 report.find(Kind::Lane, at, "a lane that nobody has is in use");
                 if mends {
-                    reset(region, lane);
+                    reset(region, lane, report);
                 }
             }
         } else if owner != region.owner().as_word() && !Owner::from_word(owner).is_alive() {
@@ -36,7 +37,7 @@ pub(super) fn settle(region: &Region, mends: bool, report: &mut CheckReport) -> 
                 Err(error) => {
                     report.find(Kind::Lane, at, error.to_string());
                     if mends {
-                        reset(region, lane);
+                        reset(region, lane, report);
                     }
                 }
             }
@@ -45,7 +46,15 @@ pub(super) fn settle(region: &Region, mends: bool, report: &mut CheckReport) -> 
     Ok(())
 }
 
-fn reset(region: &Region, lane: Lane) {
+/// Makes a lane free whose log makes no sense. What its owner was doing to the file that it names is not known.
+fn reset(region: &Region, lane: Lane, report: &mut CheckReport) {
+    let inode = region.lane_word(lane, word::INODE);
+    let had_begun = region.lane_word(lane, word::STATE) != doing::NOTHING;
+    if had_begun && (1..region.layout.inode_count).contains(&inode) && is_live(region, inode) {
+        report.lose(format!(
+            "file {inode}: what a writer that is gone was writing into it; look whether it is as it should be"
+        ));
+    }
     region.set_lane_word(lane, word::STATE, doing::NOTHING);
     region.set_lane_word(lane, word::FREES, 0);
     region.set_lane_word(lane, word::INODE, 0);
@@ -126,4 +135,40 @@ pub(super) fn free_all(region: &Region) {
                 .store(at + attribute::SEQUENCE, sequence.wrapping_add(1));
         }
     }
+}
+
+/// Open file descriptions that name what cannot be open: nobody ever gives them back.
+fn senseless_descriptions(region: &Region) -> impl Iterator<Item = u64> {
+    (1..region.layout.description_count).filter(|description| {
+        let at = region.layout.description(*description);
+        is_so_for_long(|| {
+            let inode = region.memory.load(at + entry::INODE);
+            is_open_claim(region.memory.load(at + entry::CLAIM))
+                && !(1..region.layout.inode_count).contains(&inode)
+        })
+    })
+}
+
+pub(super) fn descriptions(region: &Region, report: &mut CheckReport) {
+    for description in senseless_descriptions(region) {
+        let text = format!("open file description {description} describes nothing");
+        report.find(
+            Kind::Description,
+            region.layout.description(description),
+            text,
+        );
+    }
+}
+
+pub(super) fn free_descriptions(region: &Region) {
+    for description in senseless_descriptions(region) {
+        let at = region.layout.description(description) + entry::CLAIM;
+        let claim = region.memory.load(at);
+        // Only the count of how often it was taken stays.
+        region.memory.store(at, claim >> 32 << 32);
+    }
+}
+
+fn is_open_claim(claim: u64) -> bool {
+    claim & 1 << 31 != 0
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::error::Result;
-use crate::inode::{ROOT_INODE, attribute};
+use crate::inode::{Node, ROOT_INODE, attribute};
 use crate::layout::{PAGE_BYTES, PIECE_CLASSES, state};
 use crate::memory::{give_back_pages, take_pages};
 use crate::names::{HEAD_BYTES, MORE_BYTES, cell, hash, pair, words_of};
@@ -38,6 +38,9 @@ pub(super) fn mend(
 ) -> Result<Vec<Copy>> {
     let sequence = region.memory.load(state::SEQUENCE) | 1;
     region.memory.store(state::SEQUENCE, sequence);
+    for loss in names.losses.iter().chain(&space.losses) {
+        report.lose(loss);
+    }
     let copies = give_way(region, space, report);
     mend_names(region, names, report);
     let mended = mend_space(region, space);
@@ -131,27 +134,33 @@ fn mend_names(region: &Region, found: &NamesFound, report: &mut CheckReport) {
     for (inode, is_directory) in &inodes {
         let at = region.layout.inode(*inode);
         let generation = generation_of(inode);
-        // The root and a new directory can be here without one.
-        if generation == 0 || !sane(&generation) {
+        // A new directory can be here without one.
+        if *inode == ROOT_INODE {
+            store(at + attribute::GENERATION, Node::ROOT.generation);
+        } else if generation == 0 || !sane(&generation) {
             newest += 1;
             store(at + attribute::GENERATION, newest);
         }
         let mode = region.memory.load(at + attribute::MODE_LINKS) as u32;
-        let permissions = mode & !libc::S_IFMT;
-        let kind = match (*is_directory, mode & libc::S_IFMT) {
+        let said = mode & !0o7777;
+        let kind = match (*is_directory, said) {
             (true, _) => libc::S_IFDIR,
-            (false, libc::S_IFDIR) => libc::S_IFREG,
-            (
-                false,
-                kind @ (libc::S_IFREG
-                | libc::S_IFLNK
-                | libc::S_IFIFO
-                | libc::S_IFSOCK
-                | libc::S_IFCHR
-                | libc::S_IFBLK),
-            ) => kind,
+            (false, kind @ (libc::S_IFREG | libc::S_IFLNK)) => kind,
             (false, _) => libc::S_IFREG,
         };
+        let mut permissions = mode & 0o7777;
+        if kind != said {
+            // Whatever wrote over the one may have written over the other.
+            permissions |= match *is_directory {
+                true => 0o700,
+                false => 0o600,
+            };
+            if permissions != mode & 0o7777 {
+                report.lose(format!(
+                    "file {inode}: its permissions; they are {permissions:04o} now"
+                ));
+            }
+        }
         let links = links.get(inode).copied().unwrap_or(0) + 2 * u64::from(*is_directory);
         store(
             at + attribute::MODE_LINKS,
@@ -408,6 +417,10 @@ fn mend_space(region: &Region, space: &SpaceFound) -> Result<()> {
         if owner.is_none() && present_pages(region, slot) > 0 {
             clear_slot_map(region, slot, 0);
         }
+    }
+    for (slot, page) in &space.unmapped {
+        let word = layout.slot_map(*slot) + page / 64 * 8;
+        store(word, region.memory.load(word) | 1 << (page % 64));
     }
     if space.pool < 0 {
         // Files have more than there is: what lies behind their ends cannot be theirs.

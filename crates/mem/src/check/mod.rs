@@ -9,25 +9,32 @@
 //! maps, the pool) is made anew from those; where two say that something is theirs, the table that decides between
 //! them does, and where there is none each gets a copy.
 //!
-//! **Files:** `names.rs` names and directories, `space.rs` memory, `locks.rs` lanes and locks, `mend.rs` making the
-//! tables anew.
+//! **Files:** `superblock.rs` the file as a whole, `names.rs` names and directories, `space.rs`
+//! memory, `locks.rs` lanes, locks
+//! and open file descriptions, `mend.rs` making the tables anew.
 
 mod locks;
 mod mend;
 mod names;
+#[cfg(test)]
+mod proof;
 mod space;
+mod superblock;
 #[cfg(test)]
 mod tests;
 
-use crate::error::Result;
+use std::path::Path;
+
+use crate::error::{Error, Result};
 use crate::inode::attribute;
 use crate::lane::Lane;
 use crate::layout::state;
-use crate::region::Region;
+use crate::region::{Region, Senseless};
 use crate::writer::Writer;
 
 use names::NamesFound;
 use space::SpaceFound;
+use superblock::FileFound;
 
 /// Findings in a report.
 const FINDINGS_MAX: usize = 200;
@@ -60,6 +67,10 @@ pub enum Kind {
     Map,
     /// Pages that nobody has, or that are more than there are.
     Pages,
+    /// The first bytes of the file, or its length.
+    Superblock,
+    /// An open file description that describes nothing.
+    Description,
 }
 
 impl Kind {
@@ -79,6 +90,8 @@ impl Kind {
             Self::Shared => "shared",
             Self::Map => "map",
             Self::Pages => "pages",
+            Self::Superblock => "superblock",
+            Self::Description => "description",
         }
     }
 }
@@ -113,6 +126,8 @@ pub struct CheckReport {
     pub pages_slots: u64,
     /// Dead writers whose work was finished or undone, before anything was looked at.
     pub settled: u64,
+    /// The region cannot be opened as it is, and only that was looked at: nothing is known of its files.
+    pub is_unreadable: bool,
     /// What is wrong, as much as fits.
     pub findings: Vec<Finding>,
     /// How much is.
@@ -148,6 +163,37 @@ impl CheckReport {
     }
 }
 
+/// Checks a region by its file, also one that cannot be opened. Without the right to write to it, what changes
+/// meanwhile may be found.
+///
+/// # Errors
+/// As [`check`], and those of [`Region::open`]; [`Error::Damaged`](crate::Error::Damaged) when it can neither be read
+/// nor mended.
+pub fn check_file(path: &Path, mends: bool) -> Result<CheckReport> {
+    let found = superblock::look(path, mends)?;
+    if !mends && !found.findings.is_empty() {
+        return Ok(CheckReport {
+            finding_count: found.findings.len() as u64,
+            findings: found.findings,
+            is_unreadable: true,
+            ..CheckReport::default()
+        });
+    }
+    let region = match Region::open_with(path, true, Senseless::Left) {
+        Err(Error::System { source, .. })
+            if !mends
+                && matches!(
+                    source.raw_os_error(),
+                    Some(libc::EACCES | libc::EPERM | libc::EROFS)
+                ) =>
+        {
+            Region::open(path, false)
+        }
+        other => other,
+    }?;
+    check_found(&region, mends, found)
+}
+
 /// Checks a region, and mends it where that is wanted. Others may use it meanwhile, but for as long as it takes nobody
 /// changes names or takes memory; of a region that is attached for reading only, what changes meanwhile may be found.
 ///
@@ -155,10 +201,18 @@ impl CheckReport {
 /// [`Error::ReadOnly`](crate::Error::ReadOnly) when it is to be mended and may not be written to;
 /// [`Error::LanesFull`](crate::Error::LanesFull); [`Error::System`](crate::Error::System).
 pub fn check(region: &Region, mends: bool) -> Result<CheckReport> {
-    let mut report = CheckReport::default();
+    check_found(region, mends, FileFound::default())
+}
+
+fn check_found(region: &Region, mends: bool, file: FileFound) -> Result<CheckReport> {
+    let mut report = CheckReport {
+        finding_count: file.findings.len() as u64,
+        findings: file.findings,
+        ..CheckReport::default()
+    };
     if !region.is_writable() {
         if mends {
-            return Err(crate::Error::ReadOnly);
+            return Err(Error::ReadOnly);
         }
         look(region, None, &mut report);
         return Ok(report);
@@ -182,6 +236,10 @@ pub fn check(region: &Region, mends: bool) -> Result<CheckReport> {
         return Ok(report);
     }
     locks::free_all(region);
+    locks::free_descriptions(region);
+    if let Some(cut_at) = file.cut_at {
+        space::lose_behind(region, cut_at, &found.0, &mut report);
+    }
     let copies = mend::mend(region, &found.0, &found.1, &mut report)?;
     drop(words);
     mend::give_copies(&writer, copies, &mut report);
@@ -195,6 +253,7 @@ pub fn check(region: &Region, mends: bool) -> Result<CheckReport> {
 
 fn look(region: &Region, lane: Option<Lane>, report: &mut CheckReport) -> (NamesFound, SpaceFound) {
     locks::look(region, lane, report);
+    locks::descriptions(region, report);
     let names = names::look(region, report);
     let space = space::look(region, &names, report);
     (names, space)

@@ -2,15 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::inode::{ROOT_INODE, attribute};
+use crate::inode::{Node, ROOT_INODE, attribute};
 use crate::layout::{NAME_BYTES_MAX, state};
-use crate::names::{HEAD_BYTES, MORE_BYTES, cell, check_name, hash, high, low, name_of, pair};
+use crate::names::{
+    CELL_BITS, HEAD_BYTES, MORE_BYTES, cell, check_name, hash, high, is_name, low, name_of, pair,
+};
 use crate::region::Region;
 
 use super::{CheckReport, Kind, is_live};
 
 /// More inodes than this were never given out.
 pub(super) const GENERATION_MAX: u64 = 1 << 62;
+
+/// Where a directory's last name may stand: behind it must be room for all that are still to come, in the bits that a
+/// listing has for it.
+const POSITION_MAX: u64 = 1 << (63 - CELL_BITS);
+
+/// Damaged names whose bytes are looked for, by trying all others at each place.
+const CORRECTIONS_MAX: u32 = 200;
 
 /// A name that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +43,8 @@ pub(super) struct NamesFound {
     pub(super) lost: BTreeSet<u64>,
     /// The directory that each directory is in.
     pub(super) parents: HashMap<u64, u64>,
+    /// What of names cannot be kept, for whoever mends.
+    pub(super) losses: Vec<String>,
 }
 
 struct Looker<'r, 'p> {
@@ -45,6 +56,11 @@ struct Looker<'r, 'p> {
     /// First cells that directories' lists lead to.
     listed: HashMap<u64, usize>,
     known: HashSet<(u64, Vec<u8>)>,
+    /// What the list of free inodes leads to.
+    free: HashSet<u64>,
+    /// Directories whose lists are still to be followed.
+    waiting: Vec<u64>,
+    corrections: u32,
 }
 
 /// Finds all names and inodes, and compares what is said of them with what there is.
@@ -56,7 +72,11 @@ pub(super) fn look(region: &Region, report: &mut CheckReport) -> NamesFound {
         found: NamesFound::default(),
         listed: HashMap::new(),
         known: HashSet::new(),
+        free: HashSet::new(),
+        waiting: Vec::new(),
+        corrections: 0,
     };
+    looker.follow_free_inodes();
     looker.inodes();
     looker.lists();
     looker.chains();
@@ -65,6 +85,7 @@ pub(super) fn look(region: &Region, report: &mut CheckReport) -> NamesFound {
     looker.free_inodes();
     looker.orphans();
     looker.free_cells();
+    looker.sequence();
     looker.found
 }
 
@@ -72,17 +93,14 @@ fn is_directory_mode(mode: u64) -> bool {
     mode as u32 & libc::S_IFMT == libc::S_IFDIR
 }
 
+/// Nobody makes anything but files, directories and symbolic links in a region.
 fn is_known_mode(mode: u64) -> bool {
-    matches!(
-        mode as u32 & libc::S_IFMT,
-        libc::S_IFREG
-            | libc::S_IFDIR
-            | libc::S_IFLNK
-            | libc::S_IFIFO
-            | libc::S_IFSOCK
-            | libc::S_IFCHR
-            | libc::S_IFBLK
-    )
+    let mode = mode as u32;
+    mode & !(libc::S_IFMT | 0o7777) == 0
+        && matches!(
+            mode & libc::S_IFMT,
+            libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK
+        )
 }
 
 impl Looker<'_, '_> {
@@ -136,6 +154,12 @@ impl Looker<'_, '_> {
                 .find(Kind::Links, region.layout.inode(ROOT_INODE), text);
             self.found.inodes.insert(ROOT_INODE, true);
         }
+        let generation = self.attribute(ROOT_INODE, attribute::GENERATION);
+        if generation != Node::ROOT.generation {
+            let at = region.layout.inode(ROOT_INODE) + attribute::GENERATION;
+            let text = format!("the root has generation {generation}: no path is found");
+            self.report.find(Kind::Links, at, text);
+        }
         let next = region.memory.load(state::GENERATION);
         if next < newest || next > GENERATION_MAX {
             let text = "the next file would be taken for one that was deleted";
@@ -153,13 +177,16 @@ impl Looker<'_, '_> {
 
     /// Follows the lists of all directories, from both ends where they are broken.
     fn lists(&mut self) {
-        let directories: Vec<u64> = self
-            .found
-            .inodes
-            .iter()
+        let directories = self.found.inodes.iter();
+        self.waiting = directories
             .filter_map(|(inode, is_directory)| is_directory.then_some(*inode))
+            .rev()
             .collect();
-        for directory in directories {
+        self.waiting_lists();
+    }
+
+    fn waiting_lists(&mut self) {
+        while let Some(directory) = self.waiting.pop() {
             let before = self.found.names.len();
             if !self.list(directory, attribute::FIRST_CELL, low, high) {
                 let at = self.region.layout.inode(directory) + attribute::FIRST_CELL;
@@ -177,8 +204,14 @@ impl Looker<'_, '_> {
             }
             let positions = self.found.names[before..].iter().map(|name| name.position);
             let last = positions.clone().max().unwrap_or(0);
-            if !positions.is_sorted() || self.attribute(directory, attribute::NEXT_POSITION) < last
-            {
+            let newest = self.attribute(directory, attribute::NEXT_POSITION);
+            let is_rising = positions.is_sorted_by(|one, other| one < other)
+                && self
+                    .found
+                    .names
+                    .get(before)
+                    .is_none_or(|first| first.position > 0);
+            if !is_rising || newest < last || newest > POSITION_MAX {
                 let at = self.region.layout.inode(directory) + attribute::NEXT_POSITION;
                 let text = format!("the list of directory {directory} is not in its order");
                 self.report.find(Kind::List, at, text);
@@ -205,7 +238,7 @@ impl Looker<'_, '_> {
             if !is_ours || back(neighbours) != came_from {
                 return false;
             }
-            if let Some(name) = self.name(cell) {
+            if let Some(name) = self.name(cell, true) {
                 self.listed.insert(cell, self.found.names.len());
                 self.found.names.push(name);
             } else {
@@ -223,10 +256,10 @@ impl Looker<'_, '_> {
     }
 
     /// The name that begins in a cell, if it is one that leads somewhere and is not known yet.
-    fn name(&mut self, first: u64) -> Option<NameFound> {
+    fn name(&mut self, first: u64, is_listed: bool) -> Option<NameFound> {
         let at = self.region.layout.cell(first);
         let directory = low(self.cell(first, cell::DIRECTORY_LENGTH));
-        let found = NameFound {
+        let mut found = NameFound {
             directory,
             name: name_of(self.region, at).unwrap_or_default(),
             inode: high(self.cell(first, cell::LINK_INODE)),
@@ -235,22 +268,105 @@ impl Looker<'_, '_> {
         let cells = self.cells_of(first);
         let is_sane = check_name(&found.name).is_ok()
             && self.is_directory(directory)
-            && self.is_inode(found.inode)
             && found.inode != ROOT_INODE
             && cells.is_some();
-        if !is_sane {
+        let shown = String::from_utf8_lossy(&found.name).into_owned();
+        if !is_sane || !self.is_inode(found.inode) && !self.revive(first, &found) {
             let text = format!("a name of directory {directory} cannot be read or leads nowhere");
             self.report.find(Kind::Name, at, text);
+            self.found.losses.push(format!(
+                "the name {shown} of directory {directory}: it cannot be read or leads nowhere"
+            ));
             return None;
         }
-        let path = (directory, found.name.clone());
+        if !is_name(self.region, at, &found.name).unwrap_or(false) {
+            let text = format!("the name {shown} of directory {directory} is listed and not found");
+            self.report.find(Kind::Name, at, text);
+        }
+        let said = low(self.cell(first, cell::HASH_CHAIN));
+        if said != hash(directory, &found.name) {
+            self.correct(&mut found, said, is_listed);
+        }
+        let path = (found.directory, found.name.clone());
         if !self.known.insert(path) {
             let text = format!("directory {directory} has a name twice");
             self.report.find(Kind::Name, at, text);
+            self.found.losses.push(format!(
+                "the name {shown} of directory {directory} for file {}: it is another's",
+                found.inode
+            ));
             return None;
         }
         self.used.extend(cells.into_iter().flatten());
         Some(found)
+    }
+
+    /// Takes an inode for one in use that says that it is free: a name leads to it, the list of free ones does not.
+    fn revive(&mut self, first: u64, name: &NameFound) -> bool {
+        let inode = name.inode;
+        let is_named = low(self.cell(first, cell::HASH_CHAIN)) == hash(name.directory, &name.name);
+        let is_one = (1..self.region.layout.inode_count).contains(&inode);
+        if !is_named || !is_one || self.free.contains(&inode) {
+            return false;
+        }
+        let mode = self.attribute(inode, attribute::MODE_LINKS);
+        if !is_known_mode(mode) || high(mode) == 0 {
+            return false;
+        }
+        let at = self.region.layout.inode(inode) + attribute::GENERATION;
+        let text = format!("file {inode} is in use and says that it is free");
+        self.report.find(Kind::Links, at, text);
+        let is_directory = is_directory_mode(mode);
+        self.found.inodes.insert(inode, is_directory);
+        if is_directory {
+            self.waiting.push(inode);
+        }
+        true
+    }
+
+    /// A name and its hash do not agree: where one byte was changed, or the directory, the hash tells what it was.
+    fn correct(&mut self, found: &mut NameFound, said: u64, is_listed: bool) {
+        let (directory, inode) = (found.directory, found.inode);
+        let text =
+            format!("a name of file {inode} in directory {directory} is not what was hashed");
+        let at = self.region.layout.inode(inode);
+        self.report.find(Kind::Name, at, text);
+        // Another directory and another first byte make the same hash; what a directory lists is in that directory.
+        if !is_listed {
+            let directories = self.found.inodes.iter();
+            let mut directories =
+                directories.filter_map(|(inode, is_one)| is_one.then_some(*inode));
+            if let Some(right) = directories.find(|it| hash(*it, &found.name) == said) {
+                found.directory = right;
+                return;
+            }
+        }
+        let mut name = found.name.clone();
+        self.corrections += 1;
+        let places = match self.corrections <= CORRECTIONS_MAX {
+            true => 0..name.len(),
+            false => 0..0,
+        };
+        for place in places {
+            let is = name[place];
+            for byte in 1..=u8::MAX {
+                name[place] = byte;
+                if hash(found.directory, &name) == said && check_name(&name).is_ok() {
+                    found.name = name;
+                    return;
+                }
+            }
+            name[place] = is;
+        }
+        // Of a name that was changed the whole hash is another.
+        let is_hash_changed = (hash(found.directory, &found.name) ^ said).count_ones() <= 2;
+        if !is_hash_changed {
+            self.found.losses.push(format!(
+                "file {}: its name was perhaps another; it is {} now",
+                found.inode,
+                String::from_utf8_lossy(&found.name)
+            ));
+        }
     }
 
     /// The cells of a name that nobody else has.
@@ -290,10 +406,11 @@ impl Looker<'_, '_> {
                 if !self.listed.contains_key(&cell) {
                     let text = "a name is in a chain and in no list";
                     self.report.find(Kind::List, layout.cell(cell), text);
-                    if let Some(name) = self.name(cell) {
+                    if let Some(name) = self.name(cell, false) {
                         self.listed.insert(cell, self.found.names.len());
                         self.found.names.push(name);
                     }
+                    self.waiting_lists();
                 }
                 next = high(self.cell(cell, cell::HASH_CHAIN));
                 if low(self.cell(cell, cell::HASH_CHAIN)) % layout.bucket_count != bucket {
@@ -338,6 +455,10 @@ impl Looker<'_, '_> {
                         let text = format!("directory {inode} has two names");
                         let at = self.region.layout.inode(inode);
                         self.report.find(Kind::Name, at, text);
+                        let name = String::from_utf8_lossy(&self.found.names[*number].name);
+                        self.found.losses.push(format!(
+                            "the name {name} of directory {directory}: directory {inode} has another"
+                        ));
                         dropped.insert(*number);
                     }
                 }
@@ -446,6 +567,8 @@ impl Looker<'_, '_> {
             .iter()
             .map(|(inode, is_directory)| (*inode, *is_directory))
             .collect();
+        // Files that say that they have more names than there are, and fewer.
+        let (mut more, mut fewer) = (Vec::new(), Vec::new());
         for (inode, is_directory) in inodes {
             let at = self.region.layout.inode(inode);
             let links = right.get(&inode).copied().unwrap_or(0) + 2 * u64::from(is_directory);
@@ -453,6 +576,10 @@ impl Looker<'_, '_> {
             if high(self.attribute(inode, attribute::MODE_LINKS)) != links && !is_lost {
                 let text = format!("file {inode} has {links} names and says otherwise");
                 self.report.find(Kind::Links, at, text);
+                match high(self.attribute(inode, attribute::MODE_LINKS)) > links {
+                    true => more.push(inode),
+                    false => fewer.push(inode),
+                }
             }
             let parent = self.found.parents.get(&inode);
             if parent.is_some_and(|parent| self.attribute(inode, attribute::PARENT) != *parent) {
@@ -464,9 +591,32 @@ impl Looker<'_, '_> {
                 false => self.report.files += 1,
             }
         }
+        if !fewer.is_empty() {
+            for inode in more {
+                let loss = format!("file {inode}: perhaps a name, which is another file's now");
+                self.found.losses.push(loss);
+            }
+        }
         self.report.files -= self.found.orphans.len() as u64;
         self.report.orphans = self.found.orphans.len() as u64;
         self.report.names = self.found.names.len() as u64;
+    }
+
+    /// What the list of free inodes leads to, as far as it makes sense.
+    fn follow_free_inodes(&mut self) {
+        let region = self.region;
+        let fresh = region.memory.load(state::FRESH_INODE);
+        let mut next = region.memory.load(state::FREE_INODE);
+        while let Some(inode) = next.checked_sub(1) {
+            let is_free = (1..fresh.min(region.layout.inode_count)).contains(&inode)
+                && !is_live(region, inode);
+            if !is_free || !self.free.insert(inode) {
+                break;
+            }
+            next = self.attribute(inode, attribute::PARENT);
+        }
+        // Others were never given out.
+        self.free.extend(fresh.max(1)..region.layout.inode_count);
     }
 
     fn free_inodes(&mut self) {
@@ -490,6 +640,16 @@ impl Looker<'_, '_> {
         if !is_right || region.memory.load(state::INODES) != used {
             let text = "the list of free inodes does not agree with those in use";
             self.report.find(Kind::Free, state::FREE_INODE, text);
+        }
+    }
+
+    /// Whoever looks up a name waits as long as the number is odd, and nobody changes names while this looks.
+    fn sequence(&mut self) {
+        let memory = &self.region.memory;
+        let is_locked_by_others = !self.region.is_writable() && memory.load(state::LOCK) != 0;
+        if memory.load(state::SEQUENCE) % 2 == 1 && !is_locked_by_others {
+            let text = "names and space are being changed by nobody";
+            self.report.find(Kind::Change, state::SEQUENCE, text);
         }
     }
 

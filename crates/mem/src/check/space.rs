@@ -1,6 +1,7 @@
 //! Memory: which file has which piece, which slot and which pages, and what the maps say of it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::os::fd::AsRawFd;
 use std::os::linux::fs::MetadataExt;
 
 use crate::inode::attribute;
@@ -46,6 +47,10 @@ pub(super) struct SpaceFound {
     pub(super) slots: BTreeMap<u64, u64>,
     /// Pages that the pool must have; less than none when files have more than there are.
     pub(super) pool: i64,
+    /// Pages of slots that are there although their maps say otherwise.
+    pub(super) unmapped: Vec<(u64, u64)>,
+    /// What cannot be kept, for whoever mends.
+    pub(super) losses: Vec<String>,
 }
 
 struct Looker<'r, 'p> {
@@ -62,6 +67,7 @@ pub(super) fn look(region: &Region, names: &NamesFound, report: &mut CheckReport
         found: SpaceFound::default(),
     };
     looker.files(names);
+    looker.forgotten(names);
     looker.pages();
     looker.lists();
     looker.slots();
@@ -162,6 +168,66 @@ impl Looker<'_, '_> {
             self.found.verdicts.insert(*inode, Verdict::Lost);
         }
         self.found.slots.insert(slot, owner);
+    }
+
+    /// Memory that tables give to a file and that no file has: some file does not say any more where its bytes are.
+    /// Which one is not known; files are named whose own word is all that says where they are.
+    fn forgotten(&mut self, names: &NamesFound) {
+        let region = self.region;
+        let layout = &region.layout;
+        let load = |at| region.memory.load(at);
+        let has_forgotten_slot = (0..layout.slot_count).any(|slot| {
+            !self.found.slots.contains_key(&slot)
+                && load(layout.slot_owners_at + slot * 8) != 0
+                && present_pages(region, slot) > 0
+        });
+        let no_file = BTreeSet::new();
+        let has_forgotten_piece = (0..layout.packed_pages).any(|page| {
+            let map = layout.packed_map(page);
+            let Some(class) = load(map + packed::CLASS).checked_sub(1) else {
+                return false;
+            };
+            if class >= u64::from(PIECE_CLASSES) {
+                return false;
+            }
+            let count = PAGE_BYTES / piece_bytes(class as u32);
+            let words = 0..count.div_ceil(64);
+            let said: Vec<u64> = words
+                .map(|word| load(map + packed::TAKEN + word * 8))
+                .collect();
+            let taken_count: u64 = said.iter().map(|word| u64::from(word.count_ones())).sum();
+            let taken = self.found.pages.get(&page).map_or(&no_file, |it| &it.taken);
+            let mut numbers = 0..count;
+            // A bit that was set by mistake is not counted among those that are not free.
+            taken_count.checked_add(load(map + packed::FREE)) == Some(count)
+                && numbers.any(|number| {
+                    said[number as usize / 64] >> (number % 64) & 1 == 1 && !taken.contains(&number)
+                })
+        });
+        if !has_forgotten_slot && !has_forgotten_piece {
+            return;
+        }
+        for inode in names.inodes.keys().copied() {
+            let at = layout.inode(inode);
+            let size = load(at + attribute::SIZE);
+            let is_vouched_for = match Place::decode(load(at + attribute::PLACE), region) {
+                Some(Place::Slot { slot, .. }) => load(layout.slot_owners_at + slot * 8) == inode,
+                Some(Place::Piece { at: piece, class }) => {
+                    let page = (piece - layout.packed_at) / PAGE_BYTES;
+                    let number = (piece - layout.packed_at) % PAGE_BYTES / piece_bytes(class);
+                    let map = layout.packed_map(page);
+                    let word = load(map + packed::TAKEN + number / 64 * 8);
+                    load(map + packed::CLASS) == u64::from(class) + 1
+                        && word >> (number % 64) & 1 == 1
+                }
+                Some(Place::Nowhere) | None => false,
+            };
+            if size > 0 && !is_vouched_for && !self.found.verdicts.contains_key(&inode) {
+                self.found.losses.push(format!(
+                    "file {inode}: perhaps its bytes: memory of some file is nobody's"
+                ));
+            }
+        }
     }
 
     /// Compares the records of packed pages; pages that no file uses stay where they are.
@@ -271,9 +337,51 @@ impl Looker<'_, '_> {
         }
     }
 
+    /// Pages that the maps of slots leave out. Where the kernel says which memory is there, they are found; on huge
+    /// pages it is only known that there are some.
+    fn unmapped(&mut self) {
+        let region = self.region;
+        let layout = &region.layout;
+        let is_known = region.backing() != Backing::HugePages;
+        let said = region.memory.load(state::POOL_PAGES);
+        let tables = self.report.pages_packed + self.report.pages_slots;
+        if !is_known && said.saturating_add(tables) >= layout.data_pages() {
+            return;
+        }
+        for (slot, inode) in &self.found.slots {
+            let begin = layout.slot(*slot);
+            if !is_known {
+                let size = region
+                    .memory
+                    .load(layout.inode(*inode) + attribute::SIZE)
+                    .min(layout.slot_bytes);
+                let has_hole =
+                    (0..size.div_ceil(PAGE_BYTES)).any(|page| !region.is_present(*slot, page));
+                if has_hole {
+                    self.found.losses.push(format!(
+                        "file {inode}: perhaps bytes where it has holes: memory of some file is nobody's"
+                    ));
+                }
+                continue;
+            }
+            let mut at = begin;
+            while let Some(data) = next_data(region, at, begin + layout.slot_bytes) {
+                let page = (data - begin) / PAGE_BYTES;
+                if !region.is_present(*slot, page) {
+                    self.found.unmapped.push((*slot, page));
+                    let text = format!("the map of slot {slot} leaves out page {page}");
+                    self.report.find(Kind::Map, layout.slot_map(*slot), text);
+                }
+                at = begin + (page + 1) * PAGE_BYTES;
+            }
+        }
+    }
+
     fn pool(&mut self) {
         let region = self.region;
         self.report.pages_packed = self.found.pages.len() as u64;
+        self.unmapped();
+        self.report.pages_slots += self.found.unmapped.len() as u64;
         let used = self.report.pages_packed + self.report.pages_slots;
         self.found.pool = region.layout.data_pages() as i64 - used as i64;
         let pool = region.memory.load(state::POOL_PAGES);
@@ -300,6 +408,45 @@ impl Looker<'_, '_> {
             }
         }
     }
+}
+
+/// Names the files that had memory where the file of the region had ended.
+pub(super) fn lose_behind(
+    region: &Region,
+    cut_at: u64,
+    names: &NamesFound,
+    report: &mut CheckReport,
+) {
+    let layout = &region.layout;
+    for inode in names.inodes.keys() {
+        let place = region.memory.load(layout.inode(*inode) + attribute::PLACE);
+        let is_cut = match Place::decode(place, region) {
+            Some(Place::Piece { at, class }) => at + piece_bytes(class) > cut_at,
+            Some(Place::Slot { slot, .. }) => {
+                let kept = cut_at.saturating_sub(layout.slot(slot)) / PAGE_BYTES;
+                (kept..layout.slot_bytes / PAGE_BYTES).any(|page| region.is_present(slot, page))
+            }
+            Some(Place::Nowhere) | None => false,
+        };
+        if is_cut {
+            report.lose(format!(
+                "file {inode}: what of it lay behind the end of the region's file is zeros now"
+            ));
+        }
+    }
+}
+
+/// Where the kernel has memory next.
+fn next_data(region: &Region, from: u64, end: u64) -> Option<u64> {
+    // SAFETY: plain numbers and a descriptor that is open, whose position nobody uses.
+    let found = unsafe {
+        libc::lseek64(
+            region.file.as_raw_fd(),
+            from as libc::off64_t,
+            libc::SEEK_DATA,
+        )
+    };
+    u64::try_from(found).ok().filter(|found| *found < end)
 }
 
 pub(super) fn has_free(found: &PageFound) -> bool {

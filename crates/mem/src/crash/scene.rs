@@ -341,7 +341,7 @@ impl Scene {
         let (image, present) = image(&self.stage);
         let mut model = Model::new(image, present);
         self.stage.memory.recorder.start();
-        let recovered = self.stage.enter_run();
+        let recovered = self.stage.enter_run(crate::region::Senseless::Refused);
         self.stage.memory.recorder.stop();
         let events = self.stage.memory.recorder.take();
         recovered.map_err(|error| error.to_string())?;
@@ -517,7 +517,9 @@ fn is_volatile(layout: &Layout, at: u64) -> bool {
 fn recover(region: &Region, death: Death) -> Result<View, String> {
     let text = |error: crate::Error| error.to_string();
     match death {
-        Death::Machine => region.enter_run().map_err(text)?,
+        Death::Machine => region
+            .enter_run(crate::region::Senseless::Refused)
+            .map_err(text)?,
         Death::Process => drop(region.settle_dead_lanes().map_err(text)?),
     }
     let writer = region.writer().map_err(text)?;
