@@ -471,7 +471,11 @@ fn what_was_saved_comes_back_and_what_was_not_is_said() {
     fails(&["mem", "restore", &empty, &broken], 1);
     let output = run(&["mem", "restore", &empty, &broken, "--size", "16M"]);
     let (status, said, warning) = text(&output);
-    assert_eq!(status, Some(0));
+    assert_eq!(
+        status,
+        Some(3),
+        "there is a region, and nothing of what was in it"
+    );
     assert!(said.contains("an empty region: "), "{said}");
     assert!(
         warning.starts_with(&format!("keel: {broken}: ")),

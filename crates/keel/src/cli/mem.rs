@@ -68,7 +68,7 @@ pub(crate) enum MemCommand {
         keel mem check /dev/hugepages/plant --repair\n\n\
         Programs may go on, but wait when they change names or need memory. What a dead writer was doing is finished\n\
         or undone first. --repair keeps every file and name that can be found by any way; what it cannot keep it\n\
-        names, with exit status 1.")]
+        names, with exit status 1. It also mends a region that no other command can open, where that can be done.")]
     Check {
         /// File of the region
         region: PathBuf,
@@ -106,7 +106,8 @@ pub(crate) enum MemCommand {
         keel mem restore /dev/hugepages/plant plant.img\n  \
         keel mem restore /dev/hugepages/plant plant.img --size 1G    when the machine boots\n\n\
         What cannot be read costs what it holds, and nothing else. With --size there is a region afterwards\n\
-        whatever happened to the checkpoint; what was restored, and what was not, is said.")]
+        whatever happened to the checkpoint; what was restored, and what was not, is said. Exit status 3: there is a\n\
+        region, but not all that was in it.")]
     Restore {
         /// File of the region, which does not exist yet, or is empty
         region: PathBuf,
@@ -151,7 +152,9 @@ pub(crate) enum MemCommand {
     #[command(after_help = "Examples:\n  \
         keel mem ls /dev/hugepages/plant\n  \
         keel mem ls /dev/hugepages/plant logs -l\n  \
-        keel mem ls /dev/hugepages/plant --json | jq -r '.[].name'")]
+        keel mem ls /dev/hugepages/plant --json | jq -r '.[].name'\n\n\
+        What is damaged comes last, with ! and the reason (in --json: error), and makes the exit status 1. Bytes of\n\
+        names that are no UTF-8 are shown as \\xff; --json has such a name in name_hex, too.")]
     Ls {
         /// File of the region
         region: PathBuf,

@@ -6,31 +6,24 @@ use crate::flash_cmd::interruption::Interruption;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
 use mem::check::CheckReport;
-use mem::{Error, PAGE_BYTES, Region};
+use mem::{Error, PAGE_BYTES};
 use serde_json::json;
 use std::path::Path;
 
 pub(super) fn check(region: &Path, repairs: bool, as_json: bool) -> Result<u8, CliError> {
     let interruption = (!repairs)
         .then(|| Interruption::heed(region.display(), "nothing was changed; check it again"));
-    let failed = |error: Error| region_error(region, &error);
-    let progress = Progress::start(format!("checking {}", region.display()));
-    let opened = match Region::open(region, true) {
-        // What changes meanwhile may then look wrong.
-        Err(Error::System { source, .. })
-            if !repairs
-                && matches!(
-                    source.raw_os_error(),
-                    Some(libc::EACCES | libc::EPERM | libc::EROFS)
-                ) =>
-        {
-            Region::open(region, false)
-        }
-        other => other,
+    let failed = |error: Error| match error {
+        // This is what others send to for all damage: there is nobody to send to from here.
+        Error::Damaged { .. } => CliError::failure(
+            region.display(),
+            error,
+            "restore it from a checkpoint with `keel mem restore`, or make it anew",
+        ),
+        other => region_error(region, &other),
     };
-    let report = opened
-        .and_then(|opened| mem::check::check(&opened, repairs))
-        .map_err(failed)?;
+    let progress = Progress::start(format!("checking {}", region.display()));
+    let report = mem::check::check_file(region, repairs).map_err(failed)?;
     drop(progress);
     drop(interruption);
     let mut out = Output::new();
@@ -52,6 +45,7 @@ fn as_value(report: &CheckReport) -> serde_json::Value {
         .collect();
     json!({
         "clean": report.is_clean(),
+        "unreadable": report.is_unreadable,
         "files": report.files,
         "directories": report.directories,
         "names": report.names,
@@ -97,6 +91,12 @@ fn tell(
     if report.is_clean() {
         return out.line(format_args!("{shown}: whole; {counts}"));
     }
+    if report.is_unreadable {
+        return out.line(format_args!(
+            "{shown}: {wrong} finding(s), and it cannot be read before they are mended; do so with \
+             `keel mem check --repair {shown}`"
+        ));
+    }
     out.line(match (repairs, report.is_mended, report.loss_count) {
         (false, ..) => format!(
             "{shown}: {wrong} finding(s); {counts}; mend them with `keel mem check --repair {shown}`"
@@ -106,7 +106,8 @@ fn tell(
             "{shown}: mended {wrong} finding(s), {lost} thing(s) lost; {counts}"
         ),
         (true, false, _) => format!(
-            "{shown}: {wrong} finding(s), and not all could be mended; end the programs that use it, then try again"
+            "{shown}: {wrong} finding(s), and not all could be mended; end the programs that use it and try \
+             again, or restore it from a checkpoint with `keel mem restore`"
         ),
     })
 }

@@ -19,6 +19,10 @@ use std::path::Path;
 /// Where the region appears, for these commands: links are kept as they are.
 const AT: &[u8] = b"/keel";
 
+/// Exit status of a restore after which there is a region, but not all that was in it; that of `keel status` for a node
+/// that works with a reservation.
+const STATUS_DEGRADED: u8 = 3;
+
 /// Names of lost files that are printed.
 const SHOWN_MAX: usize = 20;
 
@@ -178,12 +182,25 @@ pub(super) struct Wanted<'a> {
     pub(super) mode: u16,
 }
 
+/// The region that is made where no checkpoint can be read.
+fn empty_of(size: u64) -> RegionOptions {
+    RegionOptions {
+        capacity_bytes: size / mem::PAGE_BYTES * mem::PAGE_BYTES,
+        files_max: None,
+        lanes: RegionOptions::lanes_for(size),
+    }
+}
+
 pub(super) fn restore(
     region: &Path,
     image: &Path,
     wanted: &Wanted<'_>,
     as_json: bool,
 ) -> Result<u8, CliError> {
+    if let Some(size) = wanted.size {
+        // Also where it is not needed today: it will be on the day on which the checkpoint cannot be read.
+        mem::Layout::new(&empty_of(size)).map_err(|error| CliError::usage("--size", error, ""))?;
+    }
     // A machine that boots shall go on without what cannot be had, if it was told how large the region is to be.
     let opened = open(image, false).and_then(|mut storage| {
         let shape = checkpoint::shape(&mut storage, wanted.name)
@@ -200,11 +217,7 @@ pub(super) fn restore(
     };
     let options = match (shape, wanted.size) {
         (Some(shape), _) => shape,
-        (None, Some(size)) => RegionOptions {
-            capacity_bytes: size / mem::PAGE_BYTES * mem::PAGE_BYTES,
-            files_max: None,
-            lanes: RegionOptions::lanes_for(size),
-        },
+        (None, Some(size)) => empty_of(size),
         (None, None) => {
             return Err(CliError::failure(
                 image.display(),
@@ -234,12 +247,19 @@ pub(super) fn restore(
             .map_err(|error| checkpoint_error(region, image, &error))?,
     };
     drop(progress);
+    let was_read = storage.is_some();
     if let Some(storage) = storage {
         // It was only read.
         close(image, storage).ok();
     }
     tell_restored(region, image, &report, as_json)?;
-    Ok(0)
+    // A store without a checkpoint, as at the first boot, has lost nothing.
+    let was_never = was_read && report == RestoreReport::default();
+    Ok(if report.is_whole() || was_never {
+        0
+    } else {
+        STATUS_DEGRADED
+    })
 }
 
 fn tell_restored(

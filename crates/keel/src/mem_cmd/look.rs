@@ -4,7 +4,7 @@ use super::backing::Ground;
 use super::checkpoint;
 use super::create::flush_text;
 use super::region_error;
-use crate::error::CliError;
+use crate::error::{CliError, STATUS_FAILURE};
 use crate::flash_cmd::shown_name;
 use crate::output::Output;
 use crate::progress::bytes_text;
@@ -60,7 +60,14 @@ fn walk(attachment: &Attachment, path: &Path, last: Last) -> Result<Option<Attri
 }
 
 fn path_error(region: &Path, path: &Path, error: &Error) -> CliError {
+    // The directory that all paths begin in is always there.
+    let is_root = matches!(path.as_os_str().as_bytes(), b"/" | b"." | b"/keel");
     match error {
+        Error::NotFound if is_root => CliError::failure(
+            region.display(),
+            "damaged: its root cannot be found",
+            format!("see all damage with `keel mem check {}`", region.display()),
+        ),
         Error::NotFound => CliError::failure(
             path.display(),
             error,
@@ -126,6 +133,8 @@ impl Line {
         let found = &self.attributes;
         json!({
             "name": String::from_utf8_lossy(&self.name),
+            "name_hex": hex(&self.name),
+            "error": null,
             "type": type_text(found.mode),
             "mode": format!("{:04o}", found.mode & 0o7777),
             "links": found.links,
@@ -136,13 +145,29 @@ impl Line {
             "changed_ms": milliseconds(found.changed_ns),
             "accessed_ms": milliseconds(found.accessed_ns),
             "target": self.target.as_deref().map(String::from_utf8_lossy),
+            "target_hex": self.target.as_deref().and_then(hex),
             "inode": found.inode,
         })
     }
 }
 
+/// A name for people: what is no UTF-8 byte by byte, as `\xff`. A backslash of a name is shown as two, so no two names
+/// look the same.
 fn shown(name: &[u8]) -> String {
-    shown_name(&String::from_utf8_lossy(name))
+    let mut text = String::new();
+    for chunk in name.utf8_chunks() {
+        text.push_str(&shown_name(chunk.valid()));
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
+/// The bytes of a name that is no UTF-8, for programs; nothing of others.
+fn hex(name: &[u8]) -> Option<String> {
+    let is_text = std::str::from_utf8(name).is_ok();
+    (!is_text).then(|| name.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn milliseconds(time_ns: u64) -> i64 {
@@ -183,38 +208,89 @@ fn mode_text(mode: u32) -> String {
     text
 }
 
+/// A name of a directory whose file cannot be looked at, and why.
+struct Damaged {
+    name: Vec<u8>,
+    inode: u64,
+    error: Error,
+}
+
+impl Damaged {
+    fn json(&self) -> Value {
+        json!({
+            "name": String::from_utf8_lossy(&self.name),
+            "name_hex": hex(&self.name),
+            "error": self.error.to_string(),
+            "type": null,
+            "mode": null,
+            "links": null,
+            "user": null,
+            "group": null,
+            "length_bytes": null,
+            "modified_ms": null,
+            "changed_ms": null,
+            "accessed_ms": null,
+            "target": null,
+            "target_hex": null,
+            "inode": self.inode,
+        })
+    }
+}
+
+/// The lines of a listing, and what of it is damaged; nothing where the path leads out of the region.
+type Listed = Option<(Vec<Line>, Vec<Damaged>)>;
+
+fn list(attachment: &Attachment, path: &Path, last: Last) -> Result<Listed, Error> {
+    let Some(found) = walk(attachment, path, last)? else {
+        return Ok(None);
+    };
+    if !found.is_directory() {
+        let name = path.as_os_str().as_bytes().to_vec();
+        return Ok(Some((
+            vec![Line::new(attachment, name, found)?],
+            Vec::new(),
+        )));
+    }
+    let (mut lines, mut damaged) = (Vec::new(), Vec::new());
+    for Entry { name, inode, .. } in names(attachment, found.inode)? {
+        let line = attachment
+            .region()
+            .attributes(inode)
+            .and_then(|attributes| Line::new(attachment, name.clone(), attributes));
+        match line {
+            Ok(line) => lines.push(line),
+            // What has gone since is left out.
+            Err(Error::Stale) => {}
+            Err(error) => damaged.push(Damaged { name, inode, error }),
+        }
+    }
+    Ok(Some((lines, damaged)))
+}
+
 pub(super) fn ls(region: &Path, path: &Path, is_long: bool, as_json: bool) -> Result<u8, CliError> {
     let last = if is_long {
         Last::NoFollow
     } else {
         Last::Follow
     };
-    let listed = looking(region, |attachment| {
-        let Some(found) = walk(attachment, path, last)? else {
-            return Ok(None);
-        };
-        if !found.is_directory() {
-            let name = path.as_os_str().as_bytes().to_vec();
-            return Ok(Some(vec![Line::new(attachment, name, found)?]));
-        }
-        let mut lines = Vec::new();
-        for entry in names(attachment, found.inode)? {
-            // What has gone since is left out.
-            if let Ok(attributes) = attachment.region().attributes(entry.inode)
-                && let Ok(line) = Line::new(attachment, entry.name, attributes)
-            {
-                lines.push(line);
-            }
-        }
-        Ok(Some(lines))
-    })?;
-    let mut lines = listed
+    let mut listed = looking(region, |attachment| list(attachment, path, last))?;
+    let is_left_undone = |damaged: &Damaged| matches!(damaged.error, Error::ReadOnly);
+    if let Ok(Some((_, damaged))) = &listed
+        && damaged.iter().any(is_left_undone)
+        && let Ok(attachment) = Attachment::open(region, AT, true)
+    {
+        // What a dead writer was doing is finished by who may write.
+        listed = list(&attachment, path, last);
+    }
+    let (mut lines, mut damaged) = listed
         .map_err(|error| path_error(region, path, &error))?
         .ok_or_else(|| outside(path))?;
     lines.sort_by(|one, other| one.name.cmp(&other.name));
+    damaged.sort_by(|one, other| one.name.cmp(&other.name));
     let mut out = Output::new();
     if as_json {
-        let lines: Vec<Value> = lines.iter().map(Line::json).collect();
+        let lines = lines.iter().map(Line::json);
+        let lines: Vec<Value> = lines.chain(damaged.iter().map(Damaged::json)).collect();
         out.json(&json!(lines))?;
     } else if is_long {
         let width = |of: fn(&Attributes) -> u64| {
@@ -249,8 +325,26 @@ pub(super) fn ls(region: &Path, path: &Path, is_long: bool, as_json: bool) -> Re
             out.line(shown(&line.name))?;
         }
     }
+    if !as_json {
+        let mark = if is_long { "??????????  " } else { "" };
+        for damaged in &damaged {
+            let Damaged { name, error, .. } = damaged;
+            out.line(format_args!("{mark}{}  ! {error}", shown(name)))?;
+        }
+    }
     out.flush()?;
-    Ok(0)
+    if damaged.is_empty() {
+        return Ok(0);
+    }
+    if !as_json {
+        eprintln!(
+            "keel: {}: {} of these cannot be read; see all damage with `keel mem check {}`",
+            path.display(),
+            damaged.len(),
+            region.display()
+        );
+    }
+    Ok(STATUS_FAILURE)
 }
 
 pub(super) fn stat(region: &Path, path: &Path, as_json: bool) -> Result<u8, CliError> {
@@ -384,6 +478,17 @@ pub(super) fn stat_region(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_are_no_text_are_told_apart() {
+        assert_eq!(shown(b"plain"), "plain");
+        assert_eq!(shown(b"\xff"), r"\xff");
+        assert_eq!(shown(b"\\xff"), r"\\xff");
+        assert_eq!(shown("\u{fffd}".as_bytes()), "\u{fffd}");
+        assert_eq!(shown(b"a\xc3b\nc"), r"a\xc3b\nc");
+        assert_eq!(hex(b"a\xc3"), Some("61c3".into()));
+        assert_eq!(hex("\u{fffd}".as_bytes()), None);
+    }
 
     #[test]
     fn permissions_read_as_ls_shows_them() {

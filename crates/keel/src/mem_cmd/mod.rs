@@ -110,6 +110,15 @@ pub(crate) fn run(command: &MemCommand) -> Result<u8, CliError> {
 pub(crate) fn region_error(region: &Path, error: &Error) -> CliError {
     let shown = region.display();
     match error {
+        Error::System { source, .. } if source.raw_os_error() == Some(libc::EMFILE) => {
+            limit_of_descriptors(source)
+        }
+        // Address space, and not memory, which the region has already.
+        Error::System { source, what, .. }
+            if source.raw_os_error() == Some(libc::ENOMEM) && *what == "cannot be mapped" =>
+        {
+            limit_of_address_space(region, source)
+        }
         Error::System { path, what, source } => CliError::failure(
             path.display(),
             format_args!("{what}: {}", describe(source)),
@@ -129,9 +138,11 @@ pub(crate) fn region_error(region: &Path, error: &Error) -> CliError {
             },
         ),
         Error::NotARegion { .. } => CliError::failure(
-            shown,
+            &shown,
             "is not a region",
-            "check the path; `keel mem create` makes a region",
+            format!(
+                "check the path, or, if it was one, mend it with `keel mem check --repair {shown}`"
+            ),
         ),
         Error::Version { .. } => CliError::failure(
             shown,
@@ -160,5 +171,49 @@ pub(crate) fn region_error(region: &Path, error: &Error) -> CliError {
             "run as a user who may write to the region's file",
         ),
         other => CliError::failure(shown, other, ""),
+    }
+}
+
+/// The limit of this process, as the kernel counts it; `None` when there is none.
+fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut found = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: room for what is asked for.
+    let answer = unsafe { libc::getrlimit(resource, &raw mut found) };
+    (answer == 0 && found.rlim_cur != libc::RLIM_INFINITY).then_some(found.rlim_cur)
+}
+
+/// Too few descriptors are allowed.
+fn limit_of_descriptors(error: &std::io::Error) -> CliError {
+    match limit(libc::RLIMIT_NOFILE) {
+        Some(allowed) => CliError::failure(
+            "open files",
+            format_args!("a limit (`ulimit -n`) allows this program {allowed}, which are too few"),
+            "raise it with `ulimit -n 1024`, then try again",
+        ),
+        None => CliError::io("open files", error),
+    }
+}
+
+/// The region does not fit into the address space that is allowed.
+fn limit_of_address_space(region: &Path, error: &std::io::Error) -> CliError {
+    let wanted = region.metadata().map_or(0, |metadata| metadata.len());
+    match limit(libc::RLIMIT_AS) {
+        Some(allowed) => CliError::failure(
+            region.display(),
+            format_args!(
+                "takes {} KiB of address space, of which little is memory, and a limit (`ulimit -v`) allows {} KiB",
+                wanted.div_ceil(1024),
+                allowed / 1024
+            ),
+            "lift it with `ulimit -v unlimited`, then try again",
+        ),
+        None => CliError::failure(
+            region.display(),
+            format_args!("cannot be mapped: {}", describe(error)),
+            "end other programs that take address space, or allow more (`sysctl vm.max_map_count`)",
+        ),
     }
 }

@@ -36,6 +36,9 @@ const GREETING_MAX: Duration = Duration::from_secs(5);
 /// The lowest number that the greeting's descriptor may have in the program, which has its own plans for low ones.
 const GREETING_DESCRIPTOR_MIN: libc::c_int = 100;
 
+/// Longest path that the region may appear at: the kernel takes none that is longer, and something stands behind it.
+const AT_BYTES_MAX: usize = libc::PATH_MAX as usize - 2;
+
 /// Exit statuses as shells have them.
 const STATUS_NOT_STARTED: u8 = 126;
 const STATUS_NOT_FOUND: u8 = 127;
@@ -111,6 +114,13 @@ pub(super) fn run(arguments: &MemRunArgs) -> Result<u8, CliError> {
 
 fn attach(region: &Path, at: &Path) -> Result<Attachment, CliError> {
     let at = at.as_os_str().as_bytes();
+    if at.len() > AT_BYTES_MAX {
+        return Err(CliError::usage(
+            "--at",
+            format_args!("a path of {} bytes, of at most {AT_BYTES_MAX}", at.len()),
+            "choose a shorter one, such as --at /keel",
+        ));
+    }
     let opened = match Attachment::open(region, at, true) {
         // Who may only read may still run programs that read.
         Err(mem::Error::System { source, .. })
@@ -335,7 +345,13 @@ struct Greeting<'a> {
 
 impl<'a> Greeting<'a> {
     fn new(arguments: &'a MemRunArgs) -> Result<Self, CliError> {
-        let failed = || CliError::io("pipe", &io::Error::last_os_error());
+        let failed = || {
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EINVAL | libc::EMFILE) => super::limit_of_descriptors(&error),
+                _ => CliError::io("pipe", &error),
+            }
+        };
         let mut ends = [0; 2];
         // SAFETY: room for two descriptors.
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
