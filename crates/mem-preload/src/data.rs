@@ -85,6 +85,7 @@ fn write_at_now(fd: c_int, from: *const c_void, count: usize, offset: i64) -> Op
 
 serve! {
     fn read [__read](fd: c_int, into: *mut c_void, count: usize) -> isize {
+        crate::cancel::point();
         if let Some(answer) = read_now(fd, into, count) {
             return answer;
         }
@@ -97,6 +98,7 @@ serve! {
     }
 
     fn write [__write](fd: c_int, from: *const c_void, count: usize) -> isize {
+        crate::cancel::point();
         if let Some(answer) = write_now(fd, from, count) {
             return answer;
         }
@@ -109,8 +111,14 @@ serve! {
     }
 
     fn pread [pread64, __pread64, __libc_pread](fd: c_int, into: *mut c_void, count: usize, offset: i64) -> isize {
+        crate::cancel::point();
         match read_at_now(fd, into, count, offset) {
             Some(answer) => answer,
+            None if thread::is_inside() => {
+                let arguments = [fd as usize, into as usize, count, offset as usize, 0, 0];
+                // SAFETY: the library's own call, and no place to be cancelled.
+                unsafe { raw::answered(libc::SYS_pread64, arguments) }
+            }
             None => pread::pass(fd, into, count, offset),
         }
     }
@@ -118,6 +126,7 @@ serve! {
     fn pwrite [pwrite64, __pwrite64, __libc_pwrite](
         fd: c_int, from: *const c_void, count: usize, offset: i64
     ) -> isize {
+        crate::cancel::point();
         match write_at_now(fd, from, count, offset) {
             Some(answer) => answer,
             None => pwrite::pass(fd, from, count, offset),
@@ -125,6 +134,7 @@ serve! {
     }
 
     fn __read_chk(fd: c_int, into: *mut c_void, count: usize, room: usize) -> isize {
+        crate::cancel::point();
         if count <= room
             && let Some(answer) = read_now(fd, into, count)
         {
@@ -136,6 +146,7 @@ serve! {
     fn __pread_chk [__pread64_chk](
         fd: c_int, into: *mut c_void, count: usize, offset: i64, room: usize
     ) -> isize {
+        crate::cancel::point();
         if count <= room
             && let Some(answer) = read_at_now(fd, into, count, offset)
         {
@@ -145,6 +156,7 @@ serve! {
     }
 
     fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+        crate::cancel::point();
         match ours(fd) {
             Some((context, opened)) => read_parts(context, &opened, parts, count, None),
             None => readv::pass(fd, parts, count),
@@ -152,6 +164,7 @@ serve! {
     }
 
     fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+        crate::cancel::point();
         match ours(fd) {
             Some((context, opened)) => write_parts(context, &opened, parts, count, None),
             None => writev::pass(fd, parts, count),
@@ -159,6 +172,7 @@ serve! {
     }
 
     fn preadv [preadv64](fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize {
+        crate::cancel::point();
         match ours(fd) {
             Some((context, opened)) => read_parts(context, &opened, parts, count, Some(offset)),
             None => preadv::pass(fd, parts, count, offset),
@@ -168,6 +182,7 @@ serve! {
     fn pwritev [pwritev64](
         fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64
     ) -> isize {
+        crate::cancel::point();
         match ours(fd) {
             Some((context, opened)) => write_parts(context, &opened, parts, count, Some(offset)),
             None => pwritev::pass(fd, parts, count, offset),
@@ -177,6 +192,7 @@ serve! {
     fn preadv2 [preadv64v2](
         fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int
     ) -> isize {
+        crate::cancel::point();
         match ours(fd) {
             Some(_) if flags & !READ_FLAGS != 0 => fail(libc::EOPNOTSUPP),
             Some((context, opened)) => {
@@ -190,6 +206,7 @@ serve! {
     fn pwritev2 [pwritev64v2](
         fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int
     ) -> isize {
+        crate::cancel::point();
         match ours(fd) {
             Some(_) if flags & !WRITE_FLAGS != 0 => fail(libc::EOPNOTSUPP),
             Some((context, opened)) => {
@@ -390,6 +407,18 @@ serve! {
                 let _inside = Inside::enter();
                 done(allocate(context, &opened, mode, offset, length))
             }
+            None if thread::is_inside() => {
+                let arguments = [
+                    fd as usize,
+                    mode as usize,
+                    offset as usize,
+                    length as usize,
+                    0,
+                    0,
+                ];
+                // SAFETY: the library's own call, and no place to be cancelled.
+                unsafe { raw::answered(libc::SYS_fallocate, arguments) as c_int }
+            }
             None => fallocate::pass(fd, mode, offset, length),
         }
     }
@@ -410,6 +439,7 @@ serve! {
     }
 
     fn fsync(fd: c_int) -> c_int {
+        crate::cancel::point();
         match ours(fd) {
             Some((context, opened)) => sync(context, &opened),
             None => fsync::pass(fd),
@@ -417,6 +447,7 @@ serve! {
     }
 
     fn fdatasync(fd: c_int) -> c_int {
+        crate::cancel::point();
         match ours(fd) {
             Some((context, opened)) => sync(context, &opened),
             None => fdatasync::pass(fd),

@@ -375,8 +375,8 @@ serve! {
     }
 }
 
-type Filter = extern "C" fn(*const libc::dirent64) -> c_int;
-type Compare = extern "C" fn(*const c_void, *const c_void) -> c_int;
+type Filter = extern "C-unwind" fn(*const libc::dirent64) -> c_int;
+type Compare = extern "C-unwind" fn(*const c_void, *const c_void) -> c_int;
 
 /// `scandir`: all entries of a directory that the filter takes, sorted, in memory that the program gives back.
 fn scan(

@@ -566,6 +566,7 @@ serve! {
     }
 
     fn msync(address: *mut c_void, length: usize, flags: c_int) -> c_int {
+        crate::cancel::point();
         match find(&range_of(address, length), |mapping| mapping.opened) {
             Some(opened) => {
                 let both = libc::MS_ASYNC | libc::MS_SYNC;

@@ -65,7 +65,7 @@ macro_rules! serve_one {
         $(#[$attribute])*
         // SAFETY: the signature is that of the C library, whose place it takes.
         #[unsafe(no_mangle)]
-        pub(crate) extern "C" fn $name($($argument: $type),*) -> $result $body
+        pub(crate) extern "C-unwind" fn $name($($argument: $type),*) -> $result $body
     };
 }
 
@@ -88,7 +88,7 @@ macro_rules! passed {
                 if address.is_null() {
                     return $crate::foreign::fail(libc::ENOSYS);
                 }
-                let next: extern "C" fn($($type),*) -> $result =
+                let next: extern "C-unwind" fn($($type),*) -> $result =
                     // SAFETY: the C library's function of this name has this signature.
                     unsafe { std::mem::transmute(address) };
                 next($($argument),*)
@@ -101,7 +101,7 @@ macro_rules! alias {
     ($alias:ident = $name:ident, ($($argument:ident : $type:ty),* $(,)?) -> $result:ty) => {
         // SAFETY: the signature is that of the C library, whose place it takes.
         #[unsafe(no_mangle)]
-        extern "C" fn $alias($($argument: $type),*) -> $result {
+        extern "C-unwind" fn $alias($($argument: $type),*) -> $result {
             $name($($argument),*)
         }
     };

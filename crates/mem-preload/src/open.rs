@@ -259,26 +259,32 @@ fn open_outside(directory: c_int, path: *const c_char, flags: c_int, mode: u32) 
 
 serve! {
     fn openat [openat64](directory: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+        crate::cancel::point();
         open_at(directory, path, flags, mode)
     }
 
     fn open [open64, __open, __open64](path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+        crate::cancel::point();
         open_at(libc::AT_FDCWD, path, flags, mode)
     }
 
     fn __open_2 [__open64_2](path: *const c_char, flags: c_int) -> c_int {
+        crate::cancel::point();
         open_at(libc::AT_FDCWD, path, flags, 0)
     }
 
     fn __openat_2 [__openat64_2](directory: c_int, path: *const c_char, flags: c_int) -> c_int {
+        crate::cancel::point();
         open_at(directory, path, flags, 0)
     }
 
     fn creat [creat64](path: *const c_char, mode: c_uint) -> c_int {
+        crate::cancel::point();
         open_at(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode)
     }
 
     fn close [__close](fd: c_int) -> c_int {
+        crate::cancel::point();
         if thread::is_inside() {
             return done(raw::close(fd).map(drop));
         }

@@ -22,7 +22,7 @@ static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNAL
 /// Their flags.
 static FLAGS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(0) }; SIGNALS];
 
-type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
 
 /// Whether the thread's own instruction caused it, which cannot wait.
 fn is_synchronous(signal: c_int, info: *const siginfo_t) -> bool {
@@ -34,7 +34,7 @@ fn is_synchronous(signal: c_int, info: *const siginfo_t) -> bool {
     kind && unsafe { (*info).si_code } > 0
 }
 
-extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, interrupted: *mut c_void) {
+extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, interrupted: *mut c_void) {
     let thread = thread::current();
     if thread.depth.load(Ordering::Relaxed) > 0 && !is_synchronous(signal, info) {
         defer(thread, signal, info, interrupted);

@@ -37,10 +37,10 @@ const STANDARD: usize = 1 << 32;
 
 #[repr(C)]
 struct Functions {
-    read: extern "C" fn(*mut c_void, *mut c_char, usize) -> isize,
-    write: extern "C" fn(*mut c_void, *const c_char, usize) -> isize,
-    seek: extern "C" fn(*mut c_void, *mut i64, c_int) -> c_int,
-    close: extern "C" fn(*mut c_void) -> c_int,
+    read: extern "C-unwind" fn(*mut c_void, *mut c_char, usize) -> isize,
+    write: extern "C-unwind" fn(*mut c_void, *const c_char, usize) -> isize,
+    seek: extern "C-unwind" fn(*mut c_void, *mut i64, c_int) -> c_int,
+    close: extern "C-unwind" fn(*mut c_void) -> c_int,
 }
 
 // SAFETY: functions of the C library.
@@ -53,17 +53,17 @@ fn descriptor(cookie: *mut c_void) -> c_int {
     cookie as usize as c_int
 }
 
-extern "C" fn read_stream(cookie: *mut c_void, into: *mut c_char, count: usize) -> isize {
+extern "C-unwind" fn read_stream(cookie: *mut c_void, into: *mut c_char, count: usize) -> isize {
     crate::data::read(descriptor(cookie), into.cast(), count)
 }
 
-extern "C" fn write_stream(cookie: *mut c_void, from: *const c_char, count: usize) -> isize {
+extern "C-unwind" fn write_stream(cookie: *mut c_void, from: *const c_char, count: usize) -> isize {
     let written = crate::data::write(descriptor(cookie), from.cast(), count);
     // Less than all is how a stream is told of an error; a negative number it would add up.
     written.max(0)
 }
 
-extern "C" fn seek_stream(cookie: *mut c_void, offset: *mut i64, whence: c_int) -> c_int {
+extern "C-unwind" fn seek_stream(cookie: *mut c_void, offset: *mut i64, whence: c_int) -> c_int {
     let Ok(wanted) = crate::foreign::get(offset) else {
         return fail(libc::EFAULT);
     };
@@ -74,7 +74,7 @@ extern "C" fn seek_stream(cookie: *mut c_void, offset: *mut i64, whence: c_int) 
     crate::foreign::done(crate::foreign::put(offset, position))
 }
 
-extern "C" fn close_stream(cookie: *mut c_void) -> c_int {
+extern "C-unwind" fn close_stream(cookie: *mut c_void) -> c_int {
     if cookie as usize & STANDARD != 0 {
         crate::standard::closes(descriptor(cookie));
     }

@@ -35,7 +35,7 @@ pub(crate) struct Place {
     level: c_int,
 }
 
-type Visit = extern "C" fn(*const c_char, *const libc::stat64, c_int, *const Place) -> c_int;
+type Visit = extern "C-unwind" fn(*const c_char, *const libc::stat64, c_int, *const Place) -> c_int;
 
 /// A walk through a tree, as `nftw` does it.
 struct Walk {
@@ -180,20 +180,20 @@ pub(crate) struct Glob {
     paths: *mut *mut c_char,
     offset: usize,
     flags: c_int,
-    closedir: Option<extern "C" fn(*mut c_void)>,
-    readdir: Option<extern "C" fn(*mut c_void) -> *mut libc::dirent64>,
-    opendir: Option<extern "C" fn(*const c_char) -> *mut c_void>,
-    lstat: Option<extern "C" fn(*const c_char, *mut libc::stat64) -> c_int>,
-    stat: Option<extern "C" fn(*const c_char, *mut libc::stat64) -> c_int>,
+    closedir: Option<extern "C-unwind" fn(*mut c_void)>,
+    readdir: Option<extern "C-unwind" fn(*mut c_void) -> *mut libc::dirent64>,
+    opendir: Option<extern "C-unwind" fn(*const c_char) -> *mut c_void>,
+    lstat: Option<extern "C-unwind" fn(*const c_char, *mut libc::stat64) -> c_int>,
+    stat: Option<extern "C-unwind" fn(*const c_char, *mut libc::stat64) -> c_int>,
 }
 
 const GLOB_ALTDIRFUNC: c_int = 1 << 9;
 
-extern "C" fn close_quietly(handle: *mut c_void) {
+extern "C-unwind" fn close_quietly(handle: *mut c_void) {
     closedir(handle);
 }
 
-type OnError = Option<extern "C" fn(*const c_char, c_int) -> c_int>;
+type OnError = Option<extern "C-unwind" fn(*const c_char, c_int) -> c_int>;
 
 serve! {
     fn nftw64 [nftw](path: *const c_char, visit: Visit, descriptors: c_int, flags: c_int) -> c_int {

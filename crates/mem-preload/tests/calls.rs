@@ -139,6 +139,13 @@ fn a_crowd_of_threads_leaves_room_for_others() {
 }
 
 #[test]
+fn cancelled_threads_end_and_hold_nothing() {
+    if is_installed("cc") {
+        in_both(&Both::new(CAPACITY_BYTES), "cancel.c");
+    }
+}
+
+#[test]
 fn on_huge_pages_as_well() {
     if !is_installed("cc") {
         return;

@@ -79,3 +79,20 @@ pub fn now_ns() -> u64 {
         .wrapping_mul(1_000_000_000)
         .wrapping_add(now.tv_nsec as u64)
 }
+
+/// Sleeps for less than a second. By a call of its own: the C library's is a place where a thread may be cancelled,
+/// which must not happen here.
+pub(crate) fn nap(time: std::time::Duration) {
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    // SAFETY: a structure that lives as long as the call; what is left is not asked for.
+    unsafe {
+        libc::syscall(
+            libc::SYS_nanosleep,
+            &raw const time,
+            std::ptr::null::<libc::timespec>(),
+        )
+    };
+}

@@ -129,7 +129,7 @@ impl Region {
                 std::hint::spin_loop();
                 continue;
             }
-            std::thread::sleep(Duration::from_micros(20));
+            crate::nap(Duration::from_micros(20));
             if Instant::now() >= look_at {
                 let owner = self.lane_word(reader, word::OWNER);
                 if owner == 0 || owner != self.owner().0 && !Owner(owner).is_alive() {

@@ -204,7 +204,7 @@ impl Wait {
         let looked = region.look_after(lock_at);
         if matches!(looked, Ok(true)) {
             self.stuck = (sequence, 0);
-            std::thread::sleep(LOOK_AFTER / 10);
+            crate::nap(LOOK_AFTER / 10);
             return Ok(());
         }
         if sequence.is_multiple_of(2) || self.stuck.0 != sequence {
