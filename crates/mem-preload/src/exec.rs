@@ -181,9 +181,29 @@ impl Drop for Resolved {
     }
 }
 
-/// Finds what runs for a path; errno is set where it fails.
+/// Whether a descriptor is closed before an interpreter could open anything by it.
+fn closes_on_exec(fd: c_int) -> bool {
+    raw::control(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize != 0)
+}
+
+/// The path of a script for its interpreter, as the kernel makes it: what is relative to a descriptor goes by that.
+fn path_for_interpreter(directory: c_int, path: CString) -> Answer<CString> {
+    if directory == libc::AT_FDCWD || path.as_bytes().starts_with(b"/") {
+        return Ok(path);
+    }
+    if closes_on_exec(directory) {
+        return Err(libc::ENOENT);
+    }
+    let mut text = format!("/dev/fd/{directory}/").into_bytes();
+    text.extend_from_slice(path.as_bytes());
+    CString::new(text).map_err(|_| libc::EINVAL)
+}
+
+/// Finds what runs for a path; errno is set where it fails. `is_entered` says that the directory is the working directory
+/// of whoever will run it.
 pub(crate) fn resolve(
     directory: c_int,
+    is_entered: bool,
     path: *const c_char,
     arguments: Strings,
 ) -> Option<Resolved> {
@@ -218,11 +238,23 @@ pub(crate) fn resolve(
                 });
             }
             Ok(Program::Script(interpreter, argument)) => {
+                let from = if is_entered {
+                    libc::AT_FDCWD
+                } else {
+                    directory
+                };
+                let current_path = match path_for_interpreter(from, current) {
+                    Ok(path) => path,
+                    Err(errno) => {
+                        fail::<c_int>(errno);
+                        return None;
+                    }
+                };
                 // The script's path takes the place of its name.
                 if !list.is_empty() {
                     list.remove(0);
                 }
-                texts.push(current);
+                texts.push(current_path);
                 list.insert(0, texts[texts.len() - 1].as_ptr());
                 if let Some(argument) = argument {
                     texts.push(argument);
@@ -249,7 +281,7 @@ pub(crate) fn execute_at(
     if crate::state::context().is_none() || path.is_null() {
         return execve::pass(path, arguments, environment);
     }
-    let Some(resolved) = resolve(directory, path, arguments) else {
+    let Some(resolved) = resolve(directory, false, path, arguments) else {
         return -1;
     };
     if resolved.is_kernels {
@@ -285,6 +317,7 @@ fn execute_descriptor(
             let _ = raw::close(copy);
             answer
         }
+        Some(Program::Script(..)) if closes_on_exec(fd) => fail(libc::ENOENT),
         Some(Program::Script(interpreter, argument)) => {
             // The interpreter opens it by the descriptor, which must stay open.
             write_number(&mut name, b"/dev/fd/", fd as u64);

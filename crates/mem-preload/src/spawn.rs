@@ -30,10 +30,12 @@ union Word {
     path: *const c_char,
 }
 
+const CLOSE: c_int = 0;
 const DUP2: c_int = 1;
 const OPEN: c_int = 2;
 const CHDIR: c_int = 3;
 const FCHDIR: c_int = 4;
+const CLOSE_FROM: c_int = 5;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -116,6 +118,32 @@ fn prepare(actions: &[Action], opened: &mut Opened) -> Result<(Vec<Action>, c_in
     Ok((prepared, directory))
 }
 
+/// Lets the child close all descriptors from one on but those that were opened for it, which go with exec.
+fn keep_open(actions: Vec<Action>, kept: &[c_int]) -> Vec<Action> {
+    let Some(last) = kept.iter().copied().max() else {
+        return actions;
+    };
+    let mut spared = Vec::with_capacity(actions.len());
+    for mut action in actions {
+        if action.kind == CLOSE_FROM {
+            // SAFETY: the word of this kind is a descriptor.
+            let first = unsafe { action.word.fds[0] };
+            // One that is not open may be closed: the child does not mind.
+            let others = (first.max(0)..last).filter(|fd| !kept.contains(fd));
+            spared.extend(others.map(|fd| Action {
+                kind: CLOSE,
+                word: Word { fds: [fd, 0] },
+                ..action
+            }));
+            action.word = Word {
+                fds: [first.max(last + 1), 0],
+            };
+        }
+        spared.push(action);
+    }
+    spared
+}
+
 /// Moves a new descriptor to where the child's actions seldom reach.
 fn keep(fd: c_int, opened: &mut Opened) -> Result<c_int, c_int> {
     const LEAST: usize = 600;
@@ -148,21 +176,25 @@ fn spawn(path: &CStr, actions: *const Actions, arguments: Strings, call: &Spawn<
         // SAFETY: the C library keeps that many.
         unsafe { std::slice::from_raw_parts(given.list, given.used as usize) }
     });
-    let (mut prepared, directory) = match prepare(list, &mut opened) {
+    let (prepared, directory) = match prepare(list, &mut opened) {
         Ok(prepared) => prepared,
         Err(errno) => return errno,
     };
+    let Some(resolved) = exec::resolve(directory, true, path.as_ptr(), arguments) else {
+        return crate::foreign::errno();
+    };
+    let mut kept = opened.0.clone();
+    kept.extend((resolved.copy >= 0).then_some(resolved.copy));
+    let mut prepared = keep_open(prepared, &kept);
     let rewritten = given.map(|given| Actions {
         list: prepared.as_mut_ptr(),
+        used: prepared.len() as c_int,
         ..*given
     });
     let actions = rewritten
         .as_ref()
         .filter(|_| !list.is_empty())
         .map_or(actions, std::ptr::from_ref);
-    let Some(resolved) = exec::resolve(directory, path.as_ptr(), arguments) else {
-        return crate::foreign::errno();
-    };
     let answer = if resolved.is_kernels {
         call(resolved.path.as_ptr(), actions, arguments)
     } else {

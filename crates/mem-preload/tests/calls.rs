@@ -146,6 +146,13 @@ fn cancelled_threads_end_and_hold_nothing() {
 }
 
 #[test]
+fn children_get_what_they_are_told_to() {
+    if is_installed("cc") {
+        in_both(&Both::new(CAPACITY_BYTES), "children.c");
+    }
+}
+
+#[test]
 fn on_huge_pages_as_well() {
     if !is_installed("cc") {
         return;
