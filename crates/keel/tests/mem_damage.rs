@@ -157,15 +157,17 @@ fn what_keeps_a_region_shut_is_mended_or_said() {
     assert_eq!(file.metadata().unwrap().len(), length);
     assert_eq!(ok(&["mem", "ls", &region]), b"one\n");
     // Nothing can be done: nobody is sent back to where he is.
-    write_over(&region, 8, &[0x66; 50]);
-    for repair in [
-        &["mem", "check", &region][..],
-        &["mem", "check", &region, "--repair"],
-    ] {
+    let refused = |repair: &[&str]| {
         let line = fails(repair, 1);
         assert!(line.contains("keel mem restore"), "{line}");
         assert!(!line.contains("keel mem check"), "{line}");
-    }
+    };
+    write_over(&region, 8, &[0x66; 50]);
+    refused(&["mem", "check", &region]);
+    refused(&["mem", "check", &region, "--repair"]);
+    write_over(&region, 0, &[0; 4096]);
+    refused(&["mem", "check", &region]);
+    refused(&["mem", "check", &region, "--repair"]);
 }
 
 #[test]

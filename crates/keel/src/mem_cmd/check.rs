@@ -20,6 +20,11 @@ pub(super) fn check(region: &Path, repairs: bool, as_json: bool) -> Result<u8, C
             error,
             "restore it from a checkpoint with `keel mem restore`, or make it anew",
         ),
+        Error::NotARegion { .. } => CliError::failure(
+            region.display(),
+            "is not a region",
+            "check the path; if it was one, restore it from a checkpoint with `keel mem restore`, or make it anew",
+        ),
         other => region_error(region, &other),
     };
     let progress = Progress::start(format!("checking {}", region.display()));

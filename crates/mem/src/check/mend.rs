@@ -151,6 +151,7 @@ fn mend_names(region: &Region, found: &NamesFound, report: &mut CheckReport) {
         let mut permissions = mode & 0o7777;
         if kind != said {
             // Whatever wrote over the one may have written over the other.
+            permissions &= 0o777;
             permissions |= match *is_directory {
                 true => 0o700,
                 false => 0o600,
