@@ -49,6 +49,8 @@ pub(super) struct SpaceFound {
     pub(super) pool: i64,
     /// Pages of slots that are there although their maps say otherwise.
     pub(super) unmapped: Vec<(u64, u64)>,
+    /// Files that name a piece that another one names, too.
+    shared: BTreeSet<u64>,
     /// What cannot be kept, for whoever mends.
     pub(super) losses: Vec<String>,
 }
@@ -141,6 +143,8 @@ impl Looker<'_, '_> {
                 self.report.find(Kind::Shared, at, text);
                 self.found.verdicts.insert(*inode, Verdict::Lost);
             } else if !taken.insert(*number) {
+                let both = claims.iter().filter(|claim| claim.2 == *number);
+                self.found.shared.extend(both.map(|claim| claim.0));
                 let text = format!("the piece of file {inode} is another's as well");
                 self.report.find(Kind::Shared, at, text);
                 let size = self.region.memory.load(at + attribute::SIZE);
@@ -222,7 +226,12 @@ impl Looker<'_, '_> {
                 }
                 Some(Place::Nowhere) | None => false,
             };
-            if size > 0 && !is_vouched_for && !self.found.verdicts.contains_key(&inode) {
+            let is_lost = matches!(
+                self.found.verdicts.get(&inode),
+                Some(Verdict::Lost | Verdict::Cut(_))
+            );
+            let is_suspect = !is_vouched_for || self.found.shared.contains(&inode);
+            if size > 0 && is_suspect && !is_lost {
                 self.found.losses.push(format!(
                     "file {inode}: perhaps its bytes: memory of some file is nobody's"
                 ));

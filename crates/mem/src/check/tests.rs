@@ -291,7 +291,8 @@ fn two_files_with_one_piece_get_one_each() {
     );
     set(&region, other, region.memory.load(one));
     let mended = check(&region, true).unwrap();
-    assert!(mended.is_mended && mended.loss_count == 0, "{mended:?}");
+    // One of them has lost its own bytes, whichever it is.
+    assert!(mended.is_mended && mended.loss_count == 2, "{mended:?}");
     assert_eq!(mended.findings[0].kind, Kind::Shared);
     assert_ne!(region.memory.load(one), region.memory.load(other));
     let found = tree(&region);
