@@ -34,6 +34,15 @@ fn offset_of(offset: i64) -> Answer<u64> {
     u64::try_from(offset).map_err(|_| libc::EINVAL)
 }
 
+/// Where a call on `count` bytes begins: none of them may lie behind the last position that there is.
+#[inline]
+fn start_of(offset: i64, count: usize) -> Answer<u64> {
+    match offset.checked_add_unsigned(count as u64) {
+        Some(_) => offset_of(offset),
+        None => Err(libc::EINVAL),
+    }
+}
+
 /// As the kernel: writes beyond what a file may have are refused, or cut.
 fn read_now(fd: c_int, into: *mut c_void, count: usize) -> Option<isize> {
     let (context, opened) = ours(fd)?;
@@ -48,7 +57,10 @@ fn read_now(fd: c_int, into: *mut c_void, count: usize) -> Option<isize> {
 #[inline]
 fn read_at_now(fd: c_int, into: *mut c_void, count: usize, offset: i64) -> Option<isize> {
     let (context, opened) = ours(fd)?;
-    match (room(into, count.min(BYTES_AT_ONCE)), offset_of(offset)) {
+    match (
+        room(into, count.min(BYTES_AT_ONCE)),
+        start_of(offset, count),
+    ) {
         (Ok(into), Ok(offset)) => {
             let _inside = Inside::enter();
             let count = context.attachment.read_undisturbed(&opened, offset, into);
@@ -75,7 +87,10 @@ fn write_now(fd: c_int, from: *const c_void, count: usize) -> Option<isize> {
 fn write_at_now(fd: c_int, from: *const c_void, count: usize, offset: i64) -> Option<isize> {
     let (context, opened) = ours(fd)?;
     context.register_thread();
-    match (bytes(from, count.min(BYTES_AT_ONCE)), offset_of(offset)) {
+    match (
+        bytes(from, count.min(BYTES_AT_ONCE)),
+        start_of(offset, count),
+    ) {
         (Ok(from), Ok(offset)) => {
             Some(moved(|| context.attachment.write_at(&opened, offset, from)))
         }
@@ -366,9 +381,10 @@ serve! {
                 context.register_thread();
                 let _inside = Inside::enter();
                 done((|| {
+                    let size = offset_of(size)?;
                     require_for_writing(&opened)?;
                     // As the kernel: not opened for writing counts as a bad argument here.
-                    set_size(context, opened.node, offset_of(size)?)
+                    set_size(context, opened.node, size)
                 })())
             }
             None => ftruncate::pass(fd, size),
@@ -517,7 +533,7 @@ fn require_for_writing(opened: &Opened) -> Answer<()> {
     if opened.flags & libc::O_PATH != 0 {
         return Err(libc::EBADF);
     }
-    if opened.flags & libc::O_ACCMODE == libc::O_RDONLY || opened.flags & libc::O_DIRECTORY != 0 {
+    if !opened.may_write() || opened.flags & libc::O_DIRECTORY != 0 {
         return Err(libc::EINVAL);
     }
     Ok(())
@@ -538,11 +554,14 @@ fn allocate(
     offset: i64,
     length: i64,
 ) -> Answer<()> {
-    if opened.flags & libc::O_PATH != 0 || opened.flags & libc::O_ACCMODE == libc::O_RDONLY {
+    if opened.flags & libc::O_PATH != 0 {
         return Err(libc::EBADF);
     }
     if offset < 0 || length <= 0 {
         return Err(libc::EINVAL);
+    }
+    if !opened.may_write() {
+        return Err(libc::EBADF);
     }
     let end = offset.checked_add(length).ok_or(libc::EFBIG)? as u64;
     let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;

@@ -199,8 +199,8 @@ fn path_for_interpreter(directory: c_int, path: CString) -> Answer<CString> {
     CString::new(text).map_err(|_| libc::EINVAL)
 }
 
-/// Finds what runs for a path; errno is set where it fails. `is_entered` says that the directory is the working directory
-/// of whoever will run it.
+/// Finds what runs for a path; errno is set where it fails. `is_entered` says that the directory is the working
+/// directory of whoever will run it.
 pub(crate) fn resolve(
     directory: c_int,
     is_entered: bool,

@@ -73,6 +73,10 @@ pub(crate) fn open_place(
     flags: c_int,
     mode: u32,
 ) -> Answer<c_int> {
+    let both = libc::O_CREAT | libc::O_DIRECTORY;
+    if flags & both == both {
+        return Err(libc::EINVAL);
+    }
     if flags & TEMPORARY != 0 {
         return Err(libc::EOPNOTSUPP);
     }

@@ -88,12 +88,19 @@ pub struct Opened {
 }
 
 impl Opened {
-    fn may_read(self) -> bool {
-        self.flags & libc::O_ACCMODE != libc::O_WRONLY && self.flags & libc::O_PATH == 0
+    /// Whether it was opened for reading. The fourth access mode there is, 3, allows neither.
+    #[inline]
+    #[must_use]
+    pub fn may_read(self) -> bool {
+        self.flags & (libc::O_WRONLY | libc::O_PATH) == 0
     }
 
-    fn may_write(self) -> bool {
-        self.flags & libc::O_ACCMODE != libc::O_RDONLY && self.flags & libc::O_PATH == 0
+    /// Whether it was opened for writing.
+    #[inline]
+    #[must_use]
+    pub fn may_write(self) -> bool {
+        let access = self.flags & libc::O_ACCMODE;
+        (access == libc::O_WRONLY || access == libc::O_RDWR) && self.flags & libc::O_PATH == 0
     }
 }
 

@@ -422,6 +422,36 @@ static void locks(void) {
     closefrom(3);
 }
 
+static void refusals(void) {
+    put("refused", "some bytes");
+    char byte[16];
+    int both = open("refused", O_RDWR), reading = open("refused", O_RDONLY), neither = open("refused", 3);
+    int path = open("refused", O_PATH);
+    const off_t last = LLONG_MAX;
+    say("make a directory", open("made", O_CREAT | O_DIRECTORY | O_RDWR, 0755));
+    say("made", access("made", F_OK));
+    say("neither", neither >= 0);
+    say("read", read(neither, byte, 1));
+    say("write", write(neither, byte, 1));
+    say("truncate", ftruncate(neither, 1));
+    say("allocate", fallocate(neither, 0, 0, 1));
+    say("pread at the end", pread(both, byte, 1, last));
+    say("pread before it", pread(both, byte, 1, last - 1));
+    say("pread of nothing", pread(both, byte, 0, last));
+    say("pwrite at the end", pwrite(both, byte, 1, last));
+    say("pread, negative", pread(both, byte, 1, -1));
+    int all[] = {both, reading, path};
+    for (int i = 0; i < 3; i++) {
+        say("ftruncate", ftruncate(all[i], -1));
+        say("ftruncate to 3", ftruncate(all[i], 3));
+        say("fallocate", fallocate(all[i], 0, 0, 0));
+        say("fallocate, negative", fallocate(all[i], 0, -1, 5));
+        say("fallocate of 5", fallocate(all[i], 0, 0, 5));
+    }
+    show("refused");
+    closefrom(3);
+}
+
 static void run(void (*start)(void)) {
     fflush(stdout);
     pid_t child = fork();
@@ -594,7 +624,7 @@ int main(int argc, char **argv) {
     } parts[] = {
         {"descriptors", descriptors}, {"many", many},         {"streams", streams},
         {"trees", trees},             {"mappings", mappings}, {"transfers", transfers},
-        {"locks", locks},             {"programs", programs}, {"threads", threads},
+        {"locks", locks}, {"refusals", refusals},             {"programs", programs}, {"threads", threads},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (argc > 2 && strcmp(argv[2], parts[i].name)) continue;
