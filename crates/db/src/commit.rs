@@ -367,6 +367,10 @@ impl<S: SegmentStore> Shared<S> {
         };
         match writer.step(store, &self.table) {
             Ok(Step::More) => core.checkpoint = Some(writer),
+            Ok(Step::Unfit) => {
+                writer.end(store, false);
+                return self.checkpoint_failed();
+            }
             Ok(Step::Done(bytes)) => {
                 let before = core.current_checkpoint.replace(writer.number());
                 writer.end(store, true);

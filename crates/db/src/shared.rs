@@ -150,12 +150,16 @@ impl<'a> SharedTable<'a> {
         Ok(())
     }
 
-    /// Tells readers that the table is served no more, and takes its name away. Its memory stays until this is
-    /// dropped.
+    /// Tells readers that the table is served no more.
     pub fn withdraw(&self) {
         if let Ok(table) = Table::attach(self.lines()) {
             table.end_service();
         }
+    }
+
+    /// Takes the table's name away. To be called when the writer needs its memory no more: where the claim is lost,
+    /// because somebody has removed the region's stubs, the memory goes with the name.
+    pub fn remove(&self) {
         for name in [&self.name, &self.draft] {
             let found = self.attachment.look_up(ROOT_INODE, name.as_bytes());
             // Another run may have taken the name, and keeps it.

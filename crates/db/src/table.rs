@@ -14,7 +14,7 @@
 //! No access is a plain one, so a torn read is a value that is thrown away, never undefined behaviour.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use base::clock::Clock;
@@ -233,6 +233,8 @@ pub struct Table<M: AsRef<[Line]> = TableMemory> {
     insert_lock: Mutex<()>,
     /// Bytes of all values that were written through this handle.
     value_bytes: AtomicU64,
+    /// Ids that this handle has given: what the memory must not fall behind.
+    given: AtomicU32,
 }
 
 impl Table {
@@ -277,6 +279,7 @@ impl<M: AsRef<[Line]>> Table<M> {
             hash_seed,
             insert_lock: Mutex::new(()),
             value_bytes: AtomicU64::new(0),
+            given: AtomicU32::new(0),
         };
         let header = [
             u64::from_le_bytes(*MAGIC),
@@ -330,6 +333,7 @@ impl<M: AsRef<[Line]>> Table<M> {
             hash_seed: header[6],
             insert_lock: Mutex::new(()),
             value_bytes: AtomicU64::new(0),
+            given: AtomicU32::new(0),
         })
     }
 
@@ -391,7 +395,8 @@ impl<M: AsRef<[Line]>> Table<M> {
     /// Finds or makes the object with this key and sets its validity. `true` when anything changed.
     ///
     /// # Errors
-    /// [`Error::KeyInvalid`], [`Error::TableFull`].
+    /// [`Error::KeyInvalid`], [`Error::TableFull`]; [`Error::RegionInvalid`] when somebody else has written over the
+    /// memory: an id would be given a second time.
     pub fn insert(
         &self,
         key: &str,
@@ -409,6 +414,9 @@ impl<M: AsRef<[Line]>> Table<M> {
                 let word = self.slot_word(id, VALIDITY);
                 Ok((id, word.swap(validity, Ordering::Relaxed) != validity))
             }
+            Err(_) if !self.is_intact() => Err(Error::RegionInvalid {
+                reason: "its memory was written over",
+            }),
             Err(entry) => {
                 let id = self.name_slot(self.objects(), &words, validity, entry)?;
                 Ok((id, true))
@@ -468,6 +476,7 @@ impl<M: AsRef<[Line]>> Table<M> {
             self.clear_slot(next);
             self.word(0, OBJECTS_NEXT)
                 .store(u64::from(next) + 1, Ordering::Release);
+            self.given.fetch_max(next + 1, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -508,11 +517,31 @@ impl<M: AsRef<[Line]>> Table<M> {
         if id >= given {
             self.word(0, OBJECTS_NEXT)
                 .store(u64::from(id) + 1, Ordering::Release);
+            self.given.fetch_max(id + 1, Ordering::Relaxed);
         }
         let tag = self.hash(words) & !u64::from(u32::MAX);
         self.word(HEADER_LINES, entry)
             .store(tag | (u64::from(id) + 1), Ordering::Release);
         Ok(ObjectId(id))
+    }
+
+    /// Whether the memory is still that of this table, with every object that this handle has made. Memory that others
+    /// share can be written over, or emptied, by somebody else's fault.
+    pub(crate) fn is_intact(&self) -> bool {
+        let header = |at: usize| self.word(0, at).load(Ordering::Relaxed);
+        header(0) == u64::from_le_bytes(*MAGIC)
+            && header(1) == FORMAT_VERSION
+            && header(2) == self.shape.objects_max as u64
+            && header(3) == self.shape.value_bytes_max as u64
+            && self.objects() >= self.given.load(Ordering::Relaxed)
+    }
+
+    /// Whether an id has no key, or one that can be one: not what memory holds that was emptied.
+    pub(crate) fn has_sane_key(&self, id: ObjectId) -> bool {
+        let key = self.key(id);
+        let (text, rest) = key.bytes.split_at(key.length);
+        rest.iter().all(|byte| *byte == KEY_PAD)
+            && std::str::from_utf8(text).is_ok_and(|text| !text.contains('\0'))
     }
 
     /// The key of an id; empty when it has none.

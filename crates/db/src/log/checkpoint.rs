@@ -40,6 +40,8 @@ pub(crate) enum Step {
     More,
     /// The checkpoint is complete; this many bytes in all.
     Done(u64),
+    /// The table's memory is not what it was: a checkpoint of it would replace the values that the log has.
+    Unfit,
 }
 
 impl<F: Copy> CheckpointWriter<F> {
@@ -93,6 +95,9 @@ impl<F: Copy> CheckpointWriter<F> {
         let record_bytes_max = 160 + self.value.len();
         while self.next_id < self.objects && room(&self.piece, record_bytes_max) {
             let id = ObjectId(self.next_id);
+            if !table.has_sane_key(id) {
+                return Ok(Step::Unfit);
+            }
             let key = table.key(id);
             let (avi_ms, temporal) = table.validity(id);
             let entry = Dictionary {
@@ -111,6 +116,10 @@ impl<F: Copy> CheckpointWriter<F> {
             });
             codec::put_object(&mut self.piece, self.seal, &Object { entry, latest });
             self.next_id += 1;
+        }
+        // Looked at behind the values, the last ones too.
+        if !table.is_intact() || table.objects() < self.objects {
+            return Ok(Step::Unfit);
         }
         let done = self.next_id >= self.objects && room(&self.piece, 16);
         if done {

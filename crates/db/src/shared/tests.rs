@@ -117,6 +117,7 @@ fn others_read_what_one_writes_until_it_ends() {
     assert_eq!(reader.with_value(id, |value| value.float()), Ok(Some(21.5)));
     shared.withdraw();
     assert!(!reader.is_live());
+    shared.remove();
     assert!(TableReader::open(&there, NAME).is_err());
     drop(shared);
     assert_eq!(text(&reader).len(), 8);

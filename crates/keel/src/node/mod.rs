@@ -152,7 +152,7 @@ fn run(path: &Path) -> Result<u8, CliError> {
         log::event("stopped", "before anything was taken");
         return Ok(0);
     };
-    let db = Arc::clone(&opened.db);
+    let (db, region) = (Arc::clone(&opened.db), opened.region.clone());
     if let Some(error) = &opened.declare_error {
         log::event("warning", error);
     }
@@ -183,6 +183,10 @@ fn run(path: &Path) -> Result<u8, CliError> {
         store
             .close()
             .map_err(|error| store_error(&image_path, &error))?;
+    }
+    // The database reads its table to the end.
+    if let Some(region) = region {
+        region.remove_table();
     }
     // Once its last checkpoint is there.
     drop(attendants);

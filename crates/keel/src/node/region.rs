@@ -135,6 +135,13 @@ impl NodeRegion {
         Some(Arc::new(region))
     }
 
+    /// Takes the table away, which nobody needs any more.
+    pub(crate) fn remove_table(&self) {
+        if let Some(table) = self.table {
+            table.remove();
+        }
+    }
+
     fn give_up(&self, error: &CliError) {
         let text = format!("{error}; values are kept in memory of the node's own");
         log::event("warning", &text);
