@@ -366,8 +366,9 @@ fn umount() {
     let mut mount = Mount::new();
     mount.put("file", b"x");
     unmount(&mount.place.directory(), 0).unwrap();
+    // The kernel tells of closed files when it finds the time, and not at all once it unmounts.
     let ending = mount.end();
-    assert_eq!((ending.files_open, ending.was_aborted), (0, false));
+    assert!(ending.files_open <= 1 && !ending.was_aborted);
     assert_eq!(mount.content_direct("file"), b"x");
 }
 
