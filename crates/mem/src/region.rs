@@ -469,7 +469,7 @@ impl Region {
     /// Bytes that files can still take, at least; small ones may find room beside others.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
-        self.memory.load(state::POOL_PAGES) * PAGE_BYTES
+        (self.memory.load(state::POOL_PAGES) + self.empty_pages().count() as u64) * PAGE_BYTES
     }
 }
 

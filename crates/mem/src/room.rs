@@ -94,10 +94,12 @@ impl Writer<'_> {
     /// # Errors
     /// As [`write`](Self::write).
     pub fn set_size(&self, inode: u64, generation: u64, size: u64, now_ns: u64) -> Result<()> {
-        let at = self.lock_inode(inode, generation)?;
-        let done = self.set_size_locked(inode, at, size, now_ns);
-        self.unlock_inode(at);
-        done
+        self.or_after_reclaiming(|| {
+            let at = self.lock_inode(inode, generation)?;
+            let done = self.set_size_locked(inode, at, size, now_ns);
+            self.unlock_inode(at);
+            done
+        })
     }
 
     /// Takes memory for bytes `from` to `end` of a file and gives it a slot, from which it does not move any more;
@@ -113,10 +115,12 @@ impl Writer<'_> {
         end: u64,
         now_ns: u64,
     ) -> Result<u64> {
-        let at = self.lock_inode(inode, generation)?;
-        let mapped = self.map_range_locked(inode, at, from, end, now_ns);
-        self.unlock_inode(at);
-        mapped
+        self.or_after_reclaiming(|| {
+            let at = self.lock_inode(inode, generation)?;
+            let mapped = self.map_range_locked(inode, at, from, end, now_ns);
+            self.unlock_inode(at);
+            mapped
+        })
     }
 
     fn map_range_locked(
@@ -170,10 +174,12 @@ impl Writer<'_> {
         keeps_size: bool,
         now_ns: u64,
     ) -> Result<()> {
-        let at = self.lock_inode(inode, generation)?;
-        let done = self.allocate_locked(inode, at, (from, end), keeps_size, now_ns);
-        self.unlock_inode(at);
-        done
+        self.or_after_reclaiming(|| {
+            let at = self.lock_inode(inode, generation)?;
+            let done = self.allocate_locked(inode, at, (from, end), keeps_size, now_ns);
+            self.unlock_inode(at);
+            done
+        })
     }
 
     fn allocate_locked(

@@ -7,6 +7,7 @@ use crate::layout::{
 };
 use crate::region::Region;
 use crate::words::Words;
+use crate::writer::Writer;
 
 /// Words of the record of a packed page.
 pub(crate) mod packed {
@@ -299,7 +300,47 @@ impl Words<'_> {
     }
 }
 
+impl Writer<'_> {
+    /// Gives back the pages of which no file has a piece any more: those that files left in the same change in which
+    /// they took another. They stay until room is wanted, because who grows again would have them filled with zeros
+    /// again. How many.
+    ///
+    /// # Errors
+    /// Those of locks.
+    pub(crate) fn free_empty_pages(&self) -> Result<u64> {
+        let region = self.region;
+        let mut freed = 0;
+        for (page, class) in region.empty_pages() {
+            let mut words = region.begin_words(self.lane)?;
+            // It may have been taken meanwhile.
+            if region.empty_page(page) == Some(class) {
+                words.unlink_page(page, class)?;
+                words.set(region.layout.packed_map(page) + packed::CLASS, 0)?;
+                words.free_pages(region.layout.packed_at + page * PAGE_BYTES, 1, 1);
+                words.commit()?;
+                freed += 1;
+            }
+        }
+        Ok(freed)
+    }
+}
+
 impl Region {
+    /// Pages of the packed zone that are there and have no piece that is taken, with the class of their pieces.
+    pub(crate) fn empty_pages(&self) -> impl Iterator<Item = (u64, u32)> {
+        (0..self.layout.packed_pages).filter_map(|page| Some((page, self.empty_page(page)?)))
+    }
+
+    fn empty_page(&self, page: u64) -> Option<u32> {
+        let map = self.layout.packed_map(page);
+        let class = self.memory.load(map + packed::CLASS).checked_sub(1)?;
+        let class = u32::try_from(class)
+            .ok()
+            .filter(|class| *class < PIECE_CLASSES)?;
+        let pieces = PAGE_BYTES / piece_bytes(class);
+        (self.memory.load(map + packed::FREE) == pieces).then_some(class)
+    }
+
     /// The pages on their way of a dead lane, and how many of them the pool has to do with.
     fn pages_on_their_way(&self, lane: Lane) -> Result<(u64, u64)> {
         let (target, pages) = (

@@ -163,10 +163,15 @@ impl Writer<'_> {
         self.or_after_reclaiming(|| self.create_once(directory, name, new, content))
     }
 
-    /// Calls again what found no room, once deleted files that nobody has open any more have made some.
+    /// Calls again what found no room, once deleted files that nobody has open any more, and pages of which no file has
+    /// a piece any more, have made some.
     pub(crate) fn or_after_reclaiming<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
         match call() {
-            Err(Error::Full | Error::TablesFull) if self.reclaim_orphans()? > 0 => call(),
+            Err(Error::Full | Error::TablesFull)
+                if self.reclaim_orphans()? + self.free_empty_pages()? > 0 =>
+            {
+                call()
+            }
             other => other,
         }
     }

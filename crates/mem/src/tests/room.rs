@@ -283,3 +283,30 @@ fn holes_are_made_found_and_filled() {
     expected[1000..].fill(0);
     assert_eq!(content(&region, &writer, b"small").unwrap(), expected);
 }
+
+#[test]
+fn a_file_grows_until_the_region_is_full_and_not_only_its_pages_of_pieces() {
+    let scratch = Scratch::new("grows");
+    let region = scratch.region(16 << 20);
+    let free_bytes = region.free_bytes();
+    let writer = region.writer().unwrap();
+    let made = writer.create(ROOT_INODE, b"log", &FILE).unwrap();
+    let mut size = 0_u64;
+    let line = [7; 1000];
+    let append = |now_ns| {
+        let pieces = [IoSlice::new(&line)];
+        let write = || writer.write_vectored(made.inode, made.generation, At::End, &pieces, now_ns);
+        writer.or_after_reclaiming(write)
+    };
+    while append(size).is_ok() {
+        size += 1000;
+        assert!(region.free_bytes() < free_bytes);
+    }
+    assert!(matches!(append(1), Err(Error::Full)));
+    assert_eq!(size, free_bytes / 1000 * 1000);
+    assert_eq!(region.free_bytes(), 0);
+    assert!(crate::check::check(&region, false).unwrap().is_clean());
+    writer.remove(ROOT_INODE, b"log", 1).unwrap();
+    writer.reclaim_orphans().unwrap();
+    assert_eq!(region.free_bytes(), free_bytes);
+}
