@@ -15,6 +15,7 @@ mod storage;
 
 pub(crate) use checkpoint::{checkpoint_error, checkpoint_now};
 pub(crate) use create::make_plainly;
+pub(crate) use run::clear_up;
 pub(crate) use storage::FlashStorage;
 
 pub(crate) use crate::cli::CHECKPOINT_NAME;

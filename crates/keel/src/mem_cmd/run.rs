@@ -252,7 +252,7 @@ fn attend(
 }
 
 /// Gives back what dead processes have left, and perhaps keeps the region out of swap.
-fn clear_up(attachment: &Attachment, locks: bool) {
+pub(crate) fn clear_up(attachment: &Attachment, locks: bool) {
     if !attachment.region().is_writable() {
         return;
     }

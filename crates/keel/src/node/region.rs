@@ -8,7 +8,7 @@ use crate::config::{Config, RegionConfig};
 use crate::error::CliError;
 use crate::flash_cmd::{open_alone, store_error};
 use crate::mem_cmd::{CHECKPOINT_NAME, FlashStorage, checkpoint_error, checkpoint_now};
-use crate::mem_cmd::{make_plainly, region_error};
+use crate::mem_cmd::{clear_up, make_plainly, region_error};
 use crate::progress::bytes_text;
 use crate::status::RegionFigures;
 use crate::time_text::{age_text, format_ms};
@@ -608,18 +608,5 @@ impl Drop for Attendants {
         for thread in self.threads.drain(..) {
             thread.join().ok();
         }
-    }
-}
-
-/// Gives back what dead processes have left, and perhaps keeps the region out of swap.
-fn clear_up(attachment: &Attachment, locks: bool) {
-    // What cannot be cleared up now is tried again by whoever comes next.
-    attachment.sweep().ok();
-    if locks && attachment.region().may_be_swapped() {
-        // A limit of this user: the region works as well, more slowly once it was swapped out.
-        attachment
-            .writer()
-            .and_then(|writer| writer.keep_resident())
-            .ok();
     }
 }
