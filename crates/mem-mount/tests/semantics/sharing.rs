@@ -366,8 +366,8 @@ fn umount() {
     let mut mount = Mount::new();
     mount.put("file", b"x");
     unmount(&mount.place.directory(), 0).unwrap();
-    // How many files were open says nothing: the kernel tells of closed ones when it finds the time, and not at all once
-    // it unmounts.
+    // How many files were open says nothing: the kernel tells of closed ones when it finds the time, and not at all
+    // once it unmounts.
     assert!(!mount.end().was_aborted);
     assert_eq!(mount.content_direct("file"), b"x");
 }
