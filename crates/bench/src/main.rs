@@ -58,6 +58,9 @@ enum Bench {
     /// A process that attaches to a region; started by `mem`.
     #[command(hide = true)]
     MemAttach(mem::mapping::AttachOptions),
+    /// A process that is killed; started by `mem`.
+    #[command(hide = true)]
+    MemTakeover(mem::takeover::Options),
     /// A peer of the node; started by `node`.
     #[command(hide = true)]
     Consumer(node::consumer::Options),
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Bench::MemPage(options) => mem::page::run(&options),
         Bench::MemCalls(options) => mem::calls::run(&options),
         Bench::MemAttach(options) => mem::mapping::attach(&options),
+        Bench::MemTakeover(options) => mem::takeover::hold(&options),
         Bench::FlashPage(options) => page::run(&options),
         Bench::Consumer(options) => node::consumer::run(&options),
     };

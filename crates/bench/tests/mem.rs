@@ -90,7 +90,7 @@ fn a_short_run_measures_and_leaves_nothing_behind() {
     let folder = Folder::new("short");
     let file = std::env::temp_dir().join(format!("keel-mem-short-{}.json", std::process::id()));
     let mut command = folder.bench();
-    command.args(["--only", "tight,map,attach", "--json"]);
+    command.args(["--only", "tight,map,attach,takeover", "--json"]);
     let output = command.arg(&file).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(folder.mounts(), [""; 0]);
@@ -115,6 +115,10 @@ fn a_short_run_measures_and_leaves_nothing_behind() {
     let missing = report["missing"].to_string();
     let case = "tight-random-write-4096";
     assert!(has(&report, "rows", case, "system", "tmpfs"));
+    for metric in ["wait_p50", "wait_p99", "wait_max"] {
+        let case = "takeover-write-16384";
+        assert!(has(&report, "rows", case, "metric", metric), "{metric}");
+    }
     // Where only this crate is built, the library is missing, or one of an older format.
     if missing.contains("libkeelmem.so") || missing.contains("is not supported, only") {
         println!("skipped: the preloaded library was not built with this program: {missing}");

@@ -4,6 +4,7 @@ use super::MEMCPY;
 use super::case::{Case, Kind, OF_ONE_THREAD, Pattern, RATE, REQUESTS_BYTES, THROUGHPUT, TIME};
 use super::mapping::{ATTACH_CASE, ATTACH_TIME, GROWTH, GROWTH_CASE, LARGEST};
 use super::systems::{EXT4_SMALL, KEEL, PEERS, TMPFS};
+use super::takeover::{CASES as TAKEOVERS, WAIT_MAX};
 use crate::figures::{Bound, Figures, Goal, Metric};
 
 use Pattern::{RandomRead, RandomWrite, SequentialRead, SequentialWrite};
@@ -60,6 +61,8 @@ const MAPPING_MIN: f64 = 8700.0;
 const MAPPING_GROWTH_MAX: f64 = 1.1;
 /// Attaching, in microseconds.
 const ATTACH_US: f64 = 1000.0;
+/// The longest wait for the lock of a killed process, in microseconds.
+const TAKEOVER_US: f64 = 10_000.0;
 /// Several threads, against one.
 const SCALING_MIN: f64 = 1.7;
 
@@ -113,6 +116,10 @@ pub(crate) fn state(figures: &mut Figures) {
     add(GROWTH_CASE, GROWTH, None, bound, figures);
     let bound = Bound::Below(ATTACH_US);
     add(ATTACH_CASE, ATTACH_TIME, None, bound, figures);
+    for (_, case) in TAKEOVERS {
+        let bound = Bound::Below(TAKEOVER_US);
+        add(case, WAIT_MAX, None, bound, figures);
+    }
     for kind in [Kind::TwoThreads, Kind::FourThreads] {
         for case in Case::all(kind, &REQUESTS_BYTES) {
             let bound = Bound::AtLeast(SCALING_MIN);

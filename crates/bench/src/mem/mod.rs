@@ -8,8 +8,8 @@
 //!
 //! **Files:** `case.rs` what is measured, `systems.rs` ours and the peers with their files, `memory.rs` the memory
 //! below them, `fio.rs` and `calls.rs` who makes the requests, `child.rs` processes, `mapping.rs` making files
-//! addressable, `goals.rs` what was promised, `paper.rs` the figures of the paper it follows, `plot.rs` their drawings,
-//! `page.rs` the result page.
+//! addressable, `takeover.rs` waiting for the killed, `goals.rs` what was promised, `paper.rs` the figures of the paper
+//! it follows, `plot.rs` their drawings, `page.rs` the result page.
 
 pub(crate) mod calls;
 mod case;
@@ -22,6 +22,7 @@ pub(crate) mod page;
 mod paper;
 mod plot;
 mod systems;
+pub(crate) mod takeover;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -107,6 +108,8 @@ enum Part {
     Map,
     /// A second process that attaches.
     Attach,
+    /// Waiting for the lock of a process that is killed.
+    Takeover,
 }
 
 /// How much is measured.
@@ -120,6 +123,8 @@ struct Extent {
     map_bytes_max: u64,
     attach_bytes: u64,
     rounds: u32,
+    /// Processes that are killed for each case of taking over.
+    kills: u32,
 }
 
 impl Extent {
@@ -140,6 +145,7 @@ impl Extent {
                 map_bytes_max: 64 << 20,
                 attach_bytes: 256 << 20,
                 rounds: 1,
+                kills: 5,
             }
         } else {
             Self {
@@ -155,6 +161,7 @@ impl Extent {
                 map_bytes_max: 4 << 30,
                 attach_bytes: 2 << 30,
                 rounds: options.rounds,
+                kills: 200,
             }
         }
     }
@@ -273,6 +280,9 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             &mut show,
         )?;
     }
+    if has(Part::Takeover) {
+        takeover::measure(scratch.path(), extent.kills, &mut figures, &mut show)?;
+    }
     progress.clear();
     if options.quick {
         figures.note("quick: everything works; no figure is judged".to_owned());
@@ -297,6 +307,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         "fio_ms": extent.fio.as_millis() as u64,
         "threads_ms": extent.threads.as_millis() as u64,
         "tight_ms": extent.tight.as_millis() as u64,
+        "takeover_kills": extent.kills,
         "value": "median of the rounds",
         "ratio": "median over the rounds of ours divided by the peer's of the same round",
     });

@@ -13,6 +13,7 @@ use super::goals::PAPERS_CASE;
 use super::mapping::{ATTACH_CASE, ATTACH_TIME, GROWTH_CASE, SIZES};
 use super::paper::share;
 use super::systems::{EXT4_LARGE, EXT4_SMALL, KEEL, KEEL_TMPFS, PEERS, TMPFS, TMPFS_HUGE};
+use super::takeover::{CASES as TAKEOVERS, Doing, WAIT_MAX, WAIT_P50, WAIT_P99};
 use super::{LOGS, MEMCPY, MEMCPY_TMPFS};
 use crate::page::{Run, cell, number, replace, text};
 
@@ -88,6 +89,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         ("threads", threads(&run)),
         ("mapping", mapping(&run)),
         ("attach", attach(&run)),
+        ("takeover", takeover(&run)),
         ("stack", stack(&run)),
         ("figure-1", drawing(&run, STACK[0].1, "figure-1")),
         ("figure-2", drawing(&run, SIZES[0].1, "figure-2")),
@@ -134,11 +136,23 @@ fn words(case: &str) -> String {
             return format!("opening {bytes}, reading a byte, closing");
         }
     }
+    if let Some((doing, _)) = TAKEOVERS.iter().find(|(_, found)| *found == case) {
+        return format!("a process is killed while it {}", doing_words(*doing));
+    }
     match case {
         PAPERS_CASE => "fio, sequential write, the best of 1 to 16 KiB".to_owned(),
         GROWTH_CASE => "making a file addressable, all sizes".to_owned(),
         ATTACH_CASE => "a second process, until it has touched 2 GiB".to_owned(),
         other => other.to_owned(),
+    }
+}
+
+/// What a process does when it is killed, for a reader.
+fn doing_words(doing: Doing) -> &'static str {
+    match doing {
+        Doing::Small => "writes 16 KiB",
+        Doing::Large => "writes 1 MiB",
+        Doing::Names => "changes names",
     }
 }
 
@@ -151,6 +165,7 @@ fn metric_words(metric: &str) -> &str {
         "slowest_of_fastest" => "the slowest divided by the fastest",
         "most_of_ext4-4k-folios" => "throughput, divided by ext4-4k-folios",
         "time" => "time, µs",
+        "wait_max" => "longest wait, µs",
         other => other,
     }
 }
@@ -427,6 +442,27 @@ fn attach(run: &Run) -> String {
     )
 }
 
+fn takeover(run: &Run) -> String {
+    let mut out =
+        "| it is killed while it | p50, µs | p99, µs | longest, µs |\n|---|---|---|---|\n"
+            .to_owned();
+    for (doing, case) in TAKEOVERS {
+        let waits = [WAIT_P50, WAIT_P99, WAIT_MAX].map(|metric| run.value(case, KEEL, metric.name));
+        let [p50, p99, longest] = waits.map(cell);
+        let _ = writeln!(
+            out,
+            "| {} | {p50} | {p99} | {longest} |",
+            doing_words(doing)
+        );
+    }
+    let _ = writeln!(
+        out,
+        "\n{} kills of each.",
+        run.report["method"]["takeover_kills"]
+    );
+    out
+}
+
 fn stack(run: &Run) -> String {
     let mut out =
         "| request | tmpfs, ns | copy, ns | software | keel, ns | copy, ns | software |\n\
@@ -532,7 +568,11 @@ mod tests {
                     row("stack-1024", "memcpy-of-tmpfs", "time_per_operation", 100.0),
                     {"case": "attach-2048-mib", "system": "keel", "metric": "time", "value": 90.5,
                      "goal": 1000.0, "better": "lower", "met": true},
+                    row("takeover-names", "keel", "wait_p50", 900.0),
+                    {"case": "takeover-names", "system": "keel", "metric": "wait_max", "value": 2500.0,
+                     "goal": 10000.0, "better": "lower", "met": true},
                 ],
+                "method": {"takeover_kills": 200},
                 "ratios": [
                     {"case": read, "peer": "ext4-large-folios", "metric": "throughput", "ratio": 0.92,
                      "of_rounds": [0.9, 1.1], "better": "higher", "goal": 1.6, "met": false},
@@ -550,6 +590,9 @@ mod tests {
                       at least 1.60 | **missed** |";
         assert!(goals.contains(missed), "{goals}");
         let met = "until it has touched 2 GiB | time, µs | 90.50 | | at most 1,000 | met |";
+        assert!(goals.contains(met), "{goals}");
+        let met =
+            "killed while it changes names | longest wait, µs | 2,500 | | at most 10,000 | met |";
         assert!(goals.contains(met), "{goals}");
     }
 
@@ -580,6 +623,12 @@ mod tests {
         assert!(threads.contains("| 1 KiB | 100 | 1.90 |"), "{threads}");
         assert!(mapping(&run).contains("| 4 GiB | 2,200 |"));
         assert!(stack(&run).contains("| 1 KiB | 400 | 100 | 75 % | – | – | – |"));
+        let takeover = takeover(&run);
+        assert!(
+            takeover.contains("| changes names | 900 | – | 2,500 |"),
+            "{takeover}"
+        );
+        assert!(takeover.ends_with("\n200 kills of each.\n"));
         assert_eq!(missing(&run), "- perf\n");
         assert!(drawing(&run, "stack-1024", "figure-1").contains("(mem/figure-1.svg)"));
         assert_eq!(several(&run), "", "no drawing of what was not measured");
