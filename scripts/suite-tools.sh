@@ -1,7 +1,49 @@
-# For scripts that run suites of others against a mount; to be sourced. $keel is the program, $tools where programs of
-# the registry are kept, $work a folder for logs, $suite_seconds_max the longest that a suite may take.
+# For scripts that run suites of others against a mount; to be sourced. The script sets $suites, the folder of its
+# configurations, and defines `unmount_and_check`, which ends a mount in order and demands that what was mounted is
+# whole. From here it has $keel, the program, $work, a folder for logs, $memory, another one in memory, and $seed.
 
+# One suite; a longer one hangs.
+suite_seconds_max=600
+seed=${SEED:-$RANDOM}
 mounted=
+
+# Builds the program and makes the folders. Where nothing can be mounted this is the end: $1 names what is shown, $2 the
+# three suites.
+begin_suites() {
+    if [ ! -c /dev/fuse ]; then
+        printf 'skipped: the suites of the %s: this machine has no /dev/fuse\n' "$1"
+        printf '%s: 0 passed, 0 failed, 3 skipped\n' "$2"
+        exit 0
+    fi
+    cargo build --locked --quiet --package keel --bins
+    local target
+    target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
+    keel=$target/debug/keel
+    # Programs of the registry, which are built once.
+    tools=$target/mount-suites
+    work=$(mktemp -d)
+    # pjdfstest goes there as another user.
+    chmod 755 "$work"
+    # Memory, where there is enough: fsx makes hundreds of thousands of calls, and counts nothing of the device.
+    memory=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d)
+    trap finish_suites EXIT
+}
+
+finish_suites() {
+    end_mount_left
+    rm -rf "$work" "$memory"
+}
+
+# Runs the three suites and ends with the status of all.
+run_suites() {
+    local suite started
+    for suite in pjdfstest fsx fio; do
+        started=$SECONDS
+        "run_$suite"
+        printf '%s took %d s\n' "$suite" "$((SECONDS - started))"
+    done
+    exit "$failed_any"
+}
 
 # Mounts on $work/here: $1 flash or mem, $2 the image or region, then options. The directory gets a name of its own:
 # pjdfstest must never see another file system.
@@ -41,13 +83,16 @@ end_mount_left() {
     fi
 }
 
-# Builds a program of the registry once. $1 folder below $tools, $2 name, $3 version, then options of cargo install.
+# Builds a program of the registry once, or skips the suite $1. $2 folder below $tools, $3 name, $4 version, then
+# options of cargo install.
 obtain() {
-    local folder=$1 name=$2 version=$3
+    local folder=$2 name=$3 version=$4
     if [ -x "$tools/$folder/bin/$name" ]; then return 0; fi
     printf 'building %s %s\n' "$name" "$version"
     timeout "$suite_seconds_max" cargo install --quiet --debug --root "$tools/$folder" \
-        --target-dir "$tools/build" "$name@$version" "${@:4}" >"$work/install.log" 2>&1
+        --target-dir "$tools/build" "$name@$version" "${@:5}" >"$work/install.log" 2>&1 && return 0
+    skip "$1" "cannot be built from the registry: $(tail -n 1 "$work/install.log")"
+    return 1
 }
 
 # Ends a suite that cannot run.
@@ -62,29 +107,68 @@ verdict() {
     if [ "$3" -ne 0 ]; then failed_any=1; fi
 }
 
-# Writes the configuration of pjdfstest to $work/pjdfstest.toml: $1 is the list of cases that are expected to fail.
-configure_pjdfstest() {
-    {
-        printf '[settings]\nnaptime = 0.02\nexpected_failures = [\n'
-        awk '!/^#/ && NF { printf "  \"%s\",\n", $1 }' "$1"
-        printf ']\n'
-        cat crates/flash-mount/tests/suites/pjdfstest.toml
-    } >"$work/pjdfstest.toml"
+# Whether pjdfstest can run, as the suite $1, which is skipped otherwise. $2 folder, then options of cargo install.
+obtain_pjdfstest() {
+    if [ "$(id -u)" -ne 0 ]; then
+        skip "$1" "acts as several users, for which it must be root"
+        return 1
+    fi
+    obtain "$1" "$2" pjdfstest 0.2.2 "${@:3}"
 }
 
-# Says what pjdfstest has found, with $2 the list of cases that were expected to fail and $3 the status that it and the
-# check after it ended with, and counts it under the name $1.
-judge_pjdfstest() {
+# Runs pjdfstest, built in folder $2, in what is mounted, and counts it under the name $1. What follows goes to
+# `unmount_and_check`.
+exercise_pjdfstest() {
+    local excluded=$suites/pjdfstest-excluded.txt status=0
+    {
+        printf '[settings]\nnaptime = 0.02\nexpected_failures = [\n'
+        awk '!/^#/ && NF { printf "  \"%s\",\n", $1 }' "$excluded"
+        printf ']\n'
+        cat crates/fuse/tests/common/pjdfstest.toml
+    } >"$work/pjdfstest.toml"
+    mkdir "$work/other"
+    NO_COLOR=1 RUST_BACKTRACE=0 timeout "$suite_seconds_max" "$tools/$2/bin/pjdfstest" \
+        --configuration-file "$work/pjdfstest.toml" --path "$work/here" --secondary-fs "$work/other" \
+        >"$work/pjdfstest.log" 2>&1 || status=$?
+    unmount_and_check "${@:3}" || status=1
     grep -A 2 -E '(FAILED|PASSED UNEXPECTEDLY)$' "$work/pjdfstest.log" || true
     local summary
     summary=$(sed -n 's/^Summary: //p' "$work/pjdfstest.log")
     printf '%s: %s\n' "$1" "${summary:-ended early}"
     awk -v name="$1" '!/^#/ && NF { $1 = ""; count[$0]++ }
-        END { for (reason in count) printf "%s: %d cases are expected to fail:%s\n", name, count[reason], reason }' "$2"
+        END { for (reason in count) printf "%s: %d cases are expected to fail:%s\n", name, count[reason], reason }' \
+        "$excluded"
     # The cases that its configuration here leaves out are not ours to count.
     local cases bad
     cases=$(sed -n 's/.* \([0-9]*\) passed.*/\1/p' <<<"$summary")
     bad=$(sed -n 's/^\([0-9]*\) failed.*/\1/p' <<<"$summary")
-    if [ "$3" -ne 0 ] && [ "${bad:-0}" -eq 0 ]; then bad=1; fi
+    if [ "$status" -ne 0 ] && [ "${bad:-0}" -eq 0 ]; then bad=1; fi
     verdict "$1" "${cases:-0}" "${bad:-1}" 0
+}
+
+# fsx in what is mounted, with the configuration $1: $2 operations, in runs of $3, each with a seed of its own, because
+# this fsx gets slower with each operation, on any file system.
+exercise_fsx() {
+    local status=0 done=0 run=0 count
+    printf 'fsx: %d operations, seeds from %d on\n' "$2" "$seed"
+    while [ "$done" -lt "$2" ] && [ "$status" -eq 0 ]; do
+        count=$(($2 - done < $3 ? $2 - done : $3))
+        timeout "$suite_seconds_max" "$tools/fsx-0.3.2/bin/fsx" -f "$1" -N "$count" -S $((seed + run)) \
+            -P "$work" "$work/here/exercised-$((run % 8))" >"$work/fsx.log" 2>&1 || status=$?
+        done=$((done + count))
+        run=$((run + 1))
+    done
+    if [ "$status" -ne 0 ]; then
+        printf 'fsx failed with seed %d:\n' $((seed + run - 1))
+        tail -n 60 "$work/fsx.log"
+    fi
+    return "$status"
+}
+
+# fio in what is mounted, with the arguments $@.
+exercise_fio() {
+    local status=0
+    SEED=$seed timeout "$suite_seconds_max" fio --directory="$work/here" --output="$work/fio.log" "$@" || status=$?
+    if [ "$status" -ne 0 ]; then grep -E 'verify|err=' "$work/fio.log" || true; fi
+    return "$status"
 }

@@ -7,10 +7,10 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use base::block::{BLOCK_BYTES, BlockDevice};
+use fuse::{Notice, answer};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
@@ -18,10 +18,10 @@ use fuser::{
     WriteFlags,
 };
 
-use crate::errno::Result;
 use crate::files::{Change, Durability, Files};
 use crate::nodes::ROOT;
 use crate::shared::{Shared, Worker};
+use fuse::answer::Result;
 
 /// Bytes that the kernel reads or writes in one request at most.
 pub const REQUEST_BYTES_MAX: u32 = 128 * 1024;
@@ -37,22 +37,9 @@ const GENERATION: Generation = Generation(0);
 const NO_HANDLE: FileHandle = FileHandle(0);
 
 pub(crate) struct Adapter<D: BlockDevice> {
+    pub(crate) _notice: Notice,
     pub(crate) files: Arc<Shared<D>>,
     pub(crate) worker: Worker,
-    /// Nobody answers the kernel any more.
-    pub(crate) has_ended: Arc<AtomicBool>,
-    /// Called after that.
-    pub(crate) on_end: Option<Box<dyn FnOnce() + Send + Sync>>,
-}
-
-impl<D: BlockDevice> Drop for Adapter<D> {
-    // The only thing that happens whatever ends the session, a panic on its thread included.
-    fn drop(&mut self) {
-        self.has_ended.store(true, Ordering::SeqCst);
-        if let Some(on_end) = self.on_end.take() {
-            on_end();
-        }
-    }
 }
 
 impl<D: BlockDevice> Adapter<D> {
@@ -103,20 +90,6 @@ fn answer_entry(reply: ReplyEntry, result: Result<FileAttr>) {
 fn answer_attributes(reply: ReplyAttr, result: Result<FileAttr>) {
     match result {
         Ok(attributes) => reply.attr(&BELIEVED, &attributes),
-        Err(error) => reply.error(error),
-    }
-}
-
-fn answer_written(reply: ReplyWrite, result: Result<usize>) {
-    match result {
-        Ok(count) => reply.written(count as u32),
-        Err(error) => reply.error(error),
-    }
-}
-
-fn answer(reply: ReplyEmpty, result: Result<()>) {
-    match result {
-        Ok(()) => reply.ok(),
         Err(error) => reply.error(error),
     }
 }
@@ -255,7 +228,7 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer(reply, self.with(|files| files.unlink(parent.0, name)));
+        answer::done(reply, self.with(|files| files.unlink(parent.0, name)));
     }
 
     fn rename(
@@ -274,7 +247,7 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
             return;
         }
         let parents = [parent.0, new_parent.0];
-        answer(
+        answer::done(
             reply,
             self.with(|files| files.rename(parents, name, new_name, is_replacing)),
         );
@@ -346,12 +319,12 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
             let (files, data) = (Arc::clone(&self.files), data.to_vec());
             self.worker.run(move || {
                 let call = |files: &mut Files<D>| files.write(inode.0, offset, &data, durability);
-                answer_written(reply, files.grown(inode.0, offset, call));
+                answer::written(reply, files.grown(inode.0, offset, call));
             });
             return;
         }
         let written = self.with(|files| files.write(inode.0, offset, data, durability));
-        answer_written(reply, written);
+        answer::written(reply, written);
     }
 
     fn release(
@@ -364,7 +337,7 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        answer(reply, self.with(|files| files.release(inode.0)));
+        answer::done(reply, self.with(|files| files.release(inode.0)));
     }
 
     fn fsync(
@@ -375,7 +348,7 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        answer(reply, self.with(Files::sync));
+        answer::done(reply, self.with(Files::sync));
     }
 
     fn fsyncdir(
@@ -386,7 +359,7 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        answer(reply, self.with(Files::sync));
+        answer::done(reply, self.with(Files::sync));
     }
 
     fn opendir(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -422,7 +395,7 @@ impl<D: BlockDevice + Send + 'static> Filesystem for Adapter<D> {
             files.close_directory(handle.0);
             Ok(())
         });
-        answer(reply, result);
+        answer::done(reply, result);
     }
 
     fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {

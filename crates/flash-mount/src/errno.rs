@@ -3,9 +3,6 @@
 use flash::{Error, Part};
 use fuser::Errno;
 
-/// Result of a file operation.
-pub(crate) type Result<T> = std::result::Result<T, Errno>;
-
 /// The errno of an error of the store. Where the table of `base::error` has no choice to make, it decides; a
 /// mount knows more about some cases than the code says.
 pub(crate) fn of(error: &Error) -> Errno {

@@ -6,11 +6,12 @@ use std::time::{Duration, SystemTime};
 use base::block::{BLOCK_BYTES, BlockDevice};
 use base::clock::Clock;
 use flash::{Error, FileHandle, PAYLOAD_BYTES, Statistics, Store};
+use fuse::answer::Result;
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 
 use crate::adapter::REQUEST_BYTES_MAX;
 use crate::deleted::{Hidden, Leftovers};
-use crate::errno::{self, Result};
+use crate::errno;
 use crate::listing::{Listing, Listings};
 use crate::nodes::{Node, Nodes, ROOT, Times, inode_of_file};
 

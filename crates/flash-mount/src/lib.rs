@@ -28,4 +28,5 @@ mod shared;
 pub use adapter::REQUEST_BYTES_MAX;
 pub use deleted::Leftovers;
 pub use files::{OPEN_FILES_MAX, Presentation};
-pub use session::{Ending, MountError, MountOptions, Mounted, mount};
+pub use fuse::Ending;
+pub use session::{MountError, MountOptions, Mounted, mount};

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use fuser::Errno;
 
-use crate::errno::Result;
+use fuse::answer::Result;
 
 /// Directories open at one time. Each keeps the names of all files.
 const LISTINGS_MAX: usize = 64;

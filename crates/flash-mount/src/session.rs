@@ -4,13 +4,11 @@ use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::block::BlockDevice;
 use base::clock::Clock;
-use base::mount::{Place, Whereabouts, check_directory, check_fuse};
 use flash::{Statistics, Store};
-use fuser::{Config, MountOption, Session, SessionACL};
+use fuse::{Ending, Session, Settings};
 
 use crate::adapter::Adapter;
 use crate::deleted::Leftovers;
@@ -47,23 +45,11 @@ pub enum MountError {
     Store(#[from] flash::Error),
 }
 
-/// How a mount ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ending {
-    /// Files that programs had still open; they get errors from now on.
-    pub files_open: usize,
-    /// Nobody unmounted it, and still the kernel got no answers any more: the connection was aborted.
-    pub was_aborted: bool,
-    /// Where a mount is left that answers nothing: another one lies on it, or unmounting was refused.
-    pub left_at: Option<PathBuf>,
-}
-
 /// A mounted store.
 pub struct Mounted<D: BlockDevice> {
     files: Arc<Shared<D>>,
     /// None once it has been unmounted.
-    place: Option<Place>,
-    has_ended: Arc<AtomicBool>,
+    session: Option<Session>,
     leftovers: Leftovers,
 }
 
@@ -91,27 +77,23 @@ pub fn mount<D: BlockDevice + Send + 'static>(
     let prepared = prepare(&mut files, directory, options);
     let files = Shared::new(files);
     let mounted = prepared.and_then(|(directory, leftovers)| {
-        let has_ended = Arc::new(AtomicBool::new(false));
         let failed = |error: io::Error| base::mount::MountError::Refused(error.to_string());
-        let adapter = Adapter {
-            files: Arc::clone(&files),
-            worker: Worker::start().map_err(failed)?,
-            has_ended: Arc::clone(&has_ended),
-            on_end: Some(Box::new(on_end)),
+        let worker = Worker::start().map_err(failed)?;
+        let settings = Settings {
+            source: &options.source,
+            is_read_only: options.is_read_only,
+            allows_other_users: options.allows_other_users,
+            // All calls to the store are made under one lock.
+            threads: 1,
         };
-        let session = Session::new(adapter, &directory, &config(options))
-            .map_err(|error| base::mount::MountError::refused(&error))?;
-        let place = Place::of(&directory).map_err(|error| {
-            base::mount::MountError::Refused(format!("/proc/self/mountinfo: {error}"))
+        let session = fuse::mount(&directory, &settings, on_end, |notice| Adapter {
+            _notice: notice,
+            files: Arc::clone(&files),
+            worker,
         })?;
-        let session = session.spawn().map_err(failed)?;
-        // Dropping it, or letting it end by itself, would unmount whatever lies at the directory by then: the library
-        // cannot tell that its own mount is gone already. So it is unmounted here, and this is forgotten.
-        std::mem::forget(session);
         Ok(Mounted {
             files: Arc::clone(&files),
-            place: Some(place),
-            has_ended,
+            session: Some(session),
             leftovers,
         })
     });
@@ -130,11 +112,7 @@ fn prepare<D: BlockDevice>(
     directory: &Path,
     options: &MountOptions,
 ) -> Result<(PathBuf, Leftovers), MountError> {
-    check_directory(directory)?;
-    let directory = directory
-        .canonicalize()
-        .map_err(base::mount::MountError::Directory)?;
-    check_fuse()?;
+    let directory = fuse::prepare(directory)?;
     if options.is_read_only {
         return Ok((directory, Leftovers::default()));
     }
@@ -183,38 +161,19 @@ impl<D: BlockDevice> Mounted<D> {
     }
 
     fn finish(&mut self) -> Result<Ending, flash::Error> {
-        let mut ending = Ending {
-            files_open: 0,
-            was_aborted: false,
-            left_at: None,
-        };
-        let mut is_lost = false;
-        if let Some(place) = self.place.take() {
-            let has_ended = self.has_ended.load(Ordering::SeqCst);
-            // Without the table nothing can be done that could not hit another mount.
-            let whereabouts = place.now(!has_ended).unwrap_or(Whereabouts::Gone);
-            ending.was_aborted = has_ended && whereabouts != Whereabouts::Gone;
-            if let Whereabouts::At(directory) = &whereabouts
-                && !has_ended
-            {
-                self.write_back(directory);
-                // The kernel tells of a close after it has answered it. What it asks now comes after that.
-                std::fs::read_dir(directory).ok();
-            }
-            // When it has ended because it was unmounted, nobody had a file open.
-            is_lost = !has_ended || ending.was_aborted;
-            ending.left_at = whereabouts.take_out();
-        }
+        let left = self
+            .session
+            .take()
+            .map(|session| session.end(|directory| self.write_back(directory)));
+        let mut files_open = 0;
         let files = self.files.lock().take();
         if let Some(files) = files {
-            if is_lost {
-                ending.files_open = files.open_names().count();
+            if left.as_ref().is_some_and(|left| left.may_be_in_use) {
+                files_open = files.open_names().count();
             }
             files.end()?;
         }
-        // The session's thread is not waited for: while somebody has a file or the directory open, or works in
-        // it, the kernel keeps the connection until this process ends.
-        Ok(ending)
+        Ok(left.map_or_else(Ending::default, |left| left.ending(files_open)))
     }
 
     /// Waits until the kernel has handed over what programs have changed through memory maps. A failure shows
@@ -236,25 +195,4 @@ impl<D: BlockDevice> Drop for Mounted<D> {
         // Nothing is left to do after `end`.
         self.finish().ok();
     }
-}
-
-fn config(options: &MountOptions) -> Config {
-    // The helper takes options as one text, in which a comma would begin the next one.
-    let source = options.source.replace([',', '\\'], "_");
-    let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName(source),
-        MountOption::Subtype("keel".to_owned()),
-        MountOption::DefaultPermissions,
-        MountOption::NoDev,
-        MountOption::NoSuid,
-        MountOption::NoAtime,
-    ];
-    if options.is_read_only {
-        config.mount_options.push(MountOption::RO);
-    }
-    if options.allows_other_users {
-        config.acl = SessionACL::All;
-    }
-    config
 }

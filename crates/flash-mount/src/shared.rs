@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base::block::BlockDevice;
 use fuser::Errno;
 
-use crate::errno::Result;
 use crate::files::Files;
+use fuse::answer::Result;
 
 /// Calls that may wait for the thread; each is one of a program that waits for its answer.
 const JOBS_WAITING_MAX: usize = 64;

@@ -10,9 +10,10 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use fuse::answer::Result;
+use fuse::{Notice, answer};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
@@ -22,7 +23,7 @@ use fuser::{
 use mem::Rename;
 
 use crate::locks::{Waiters, Waiting, Wanted};
-use crate::view::{Change, Result, Told, View, Write};
+use crate::view::{Change, Told, View, Write};
 
 /// Bytes that the kernel reads or writes in one request at most.
 pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -35,42 +36,15 @@ const OPENED: FopenFlags =
     FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
 pub(crate) struct Adapter {
+    pub(crate) _notice: Notice,
     pub(crate) view: Arc<View>,
     /// None where the region is shown read-only: then the kernel keeps locks for itself.
     pub(crate) waiters: Option<Waiters>,
-    /// Nobody answers the kernel any more.
-    pub(crate) has_ended: Arc<AtomicBool>,
-    /// Called after that.
-    pub(crate) on_end: Option<Box<dyn FnOnce() + Send + Sync>>,
-}
-
-impl Drop for Adapter {
-    // The only thing that happens whatever ends the session, a panic on its thread included.
-    fn drop(&mut self) {
-        self.has_ended.store(true, Ordering::SeqCst);
-        if let Some(on_end) = self.on_end.take() {
-            on_end();
-        }
-    }
 }
 
 fn answer_entry(reply: ReplyEntry, result: Result<Told>) {
     match result {
         Ok(told) => reply.entry(&BELIEVED, &told.attributes, Generation(told.generation)),
-        Err(error) => reply.error(error),
-    }
-}
-
-fn answer(reply: ReplyEmpty, result: Result<()>) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(error),
-    }
-}
-
-fn answer_written(reply: ReplyWrite, result: Result<usize>) {
-    match result {
-        Ok(count) => reply.written(count as u32),
         Err(error) => reply.error(error),
     }
 }
@@ -213,11 +187,11 @@ impl Filesystem for Adapter {
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer(reply, self.view.unlink(parent, name));
+        answer::done(reply, self.view.unlink(parent, name));
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer(reply, self.view.remove_directory(parent, name));
+        answer::done(reply, self.view.remove_directory(parent, name));
     }
 
     fn rename(
@@ -243,7 +217,7 @@ impl Filesystem for Adapter {
         let renamed = self
             .view
             .rename((parent, name), (new_parent, new_name), how);
-        answer(reply, renamed);
+        answer::done(reply, renamed);
     }
 
     fn create(
@@ -312,7 +286,7 @@ impl Filesystem for Adapter {
             is_from_cache: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
             clears_set_id: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
         };
-        answer_written(reply, self.view.write(handle.0, &how, data));
+        answer::written(reply, self.view.write(handle.0, &how, data));
     }
 
     fn flush(
@@ -488,7 +462,7 @@ impl Filesystem for Adapter {
                     reply,
                 });
             }
-            (set, _) => answer(reply, set),
+            (set, _) => answer::done(reply, set),
         }
     }
 
@@ -502,7 +476,7 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        answer(reply, self.view.allocate(handle.0, (offset, length), mode));
+        answer::done(reply, self.view.allocate(handle.0, (offset, length), mode));
     }
 
     fn lseek(
@@ -536,6 +510,6 @@ impl Filesystem for Adapter {
         let copied = self
             .view
             .copy((handle_in.0, offset_in), (handle_out.0, offset_out), length);
-        answer_written(reply, copied);
+        answer::written(reply, copied);
     }
 }

@@ -25,4 +25,5 @@ mod session;
 mod view;
 
 pub use adapter::REQUEST_BYTES_MAX;
-pub use session::{Ending, MountError, MountOptions, Mounted, mount};
+pub use fuse::Ending;
+pub use session::{MountError, MountOptions, Mounted, mount};

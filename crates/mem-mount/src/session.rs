@@ -1,14 +1,13 @@
 //! Mounting, and ending a mount in order.
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use base::mount::{MountError as PlaceError, Place, Whereabouts, check_directory, check_fuse};
-use fuser::{Config, MountOption, Session, SessionACL};
+use base::mount::MountError as PlaceError;
+use fuse::{Ending, Session, Settings};
 use mem::{Attachment, Swept};
 
 use crate::adapter::Adapter;
@@ -46,23 +45,11 @@ pub enum MountError {
     Region(#[from] mem::Error),
 }
 
-/// How a mount ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ending {
-    /// Files that programs had still open; they get errors from now on.
-    pub files_open: usize,
-    /// Nobody unmounted it, and still the kernel got no answers any more: the connection was aborted.
-    pub was_aborted: bool,
-    /// Where a mount is left that answers nothing: another one lies on it, or unmounting was refused.
-    pub left_at: Option<PathBuf>,
-}
-
 /// A mounted region.
 pub struct Mounted {
     view: Arc<View>,
     /// None once it has been unmounted.
-    place: Option<Place>,
-    has_ended: Arc<AtomicBool>,
+    session: Option<Session>,
     leftovers: Swept,
     sweeper: Option<Sweeper>,
 }
@@ -81,9 +68,7 @@ pub fn mount(
     options: &MountOptions,
     on_end: impl FnOnce() + Send + Sync + 'static,
 ) -> Result<Mounted, MountError> {
-    check_directory(directory)?;
-    let directory = directory.canonicalize().map_err(PlaceError::Directory)?;
-    check_fuse()?;
+    let directory = fuse::prepare(directory)?;
     let failed = |error: io::Error| PlaceError::Refused(error.to_string());
     let view = Arc::new(View::new(attachment));
     let leftovers = view.sweep()?;
@@ -92,26 +77,21 @@ pub fn mount(
     } else {
         None
     };
-    let has_ended = Arc::new(AtomicBool::new(false));
-    let adapter = Adapter {
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let settings = Settings {
+        source: &options.source,
+        is_read_only: !view.is_writable(),
+        allows_other_users: options.allows_other_users,
+        threads: threads.clamp(2, THREADS_MAX),
+    };
+    let session = fuse::mount(&directory, &settings, on_end, |notice| Adapter {
+        _notice: notice,
         view: Arc::clone(&view),
         waiters,
-        has_ended: Arc::clone(&has_ended),
-        on_end: Some(Box::new(on_end)),
-    };
-    let config = config(options, !view.is_writable());
-    let session =
-        Session::new(adapter, &directory, &config).map_err(|error| PlaceError::refused(&error))?;
-    let place = Place::of(&directory)
-        .map_err(|error| PlaceError::Refused(format!("/proc/self/mountinfo: {error}")))?;
-    let session = session.spawn().map_err(failed)?;
-    // Dropping it, or letting it end by itself, would unmount whatever lies at the directory by then: the library
-    // cannot tell that its own mount is gone already. So it is unmounted here, and this is forgotten.
-    std::mem::forget(session);
+    })?;
     let mut mounted = Mounted {
         view: Arc::clone(&view),
-        place: Some(place),
-        has_ended,
+        session: Some(session),
         leftovers,
         sweeper: None,
     };
@@ -144,30 +124,11 @@ impl Mounted {
     }
 
     fn finish(&mut self) -> Ending {
-        let mut ending = Ending {
-            files_open: 0,
-            was_aborted: false,
-            left_at: None,
-        };
         drop(self.sweeper.take());
-        let Some(place) = self.place.take() else {
-            return ending;
+        let Some(session) = self.session.take() else {
+            return Ending::default();
         };
-        let has_ended = self.has_ended.load(Ordering::SeqCst);
-        // Without the table nothing can be done that could not hit another mount.
-        let whereabouts = place.now(!has_ended).unwrap_or(Whereabouts::Gone);
-        ending.was_aborted = has_ended && whereabouts != Whereabouts::Gone;
-        if let Whereabouts::At(directory) = &whereabouts
-            && !has_ended
-        {
-            // The kernel tells of a close after it has answered it. What it asks now comes after that.
-            std::fs::read_dir(directory).ok();
-        }
-        ending.left_at = whereabouts.take_out();
-        // The session's threads are not waited for: while somebody has a file or the directory open, or works in it,
-        // the kernel keeps the connection until this process ends.
-        ending.files_open = self.view.close_all();
-        ending
+        session.end(|_| {}).ending(self.view.close_all())
     }
 }
 
@@ -248,27 +209,4 @@ fn sweep_now_and_then(view: &View, shared: &SweepShared) {
     }
     drop(state);
     view.thread_ends();
-}
-
-fn config(options: &MountOptions, is_read_only: bool) -> Config {
-    // The helper takes options as one text, in which a comma would begin the next one.
-    let source = options.source.replace([',', '\\'], "_");
-    let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName(source),
-        MountOption::Subtype("keel".to_owned()),
-        MountOption::DefaultPermissions,
-        MountOption::NoDev,
-        MountOption::NoSuid,
-        MountOption::NoAtime,
-    ];
-    if is_read_only {
-        config.mount_options.push(MountOption::RO);
-    }
-    if options.allows_other_users {
-        config.acl = SessionACL::All;
-    }
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    config.n_threads = Some(threads.clamp(2, THREADS_MAX));
-    config
 }

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fuse::answer::Result;
 use fuser::{Errno, FileAttr, FileType, INodeNo, Request, TimeOrNow};
 use mem::{
     Attachment, Attributes, Changes, Credentials, Entry, Error, Last, NewInode, Node, PathBuffer,
@@ -15,9 +16,6 @@ use mem::{
 use crate::locks::Locks;
 use crate::nodes::Nodes;
 use crate::openings::{Description, Listing, OpenFile, Table, locked};
-
-/// Result of a request.
-pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
 /// Bytes that are copied within the region at a time.
 const COPY_BYTES: usize = 1 << 20;

@@ -11,6 +11,7 @@ use super::Finding;
 /// named already, so that the drawing is complete and a new crate starts inside it.
 const EDGES: &[(&str, &[&str])] = &[
     ("base", &[]),
+    ("fuse", &[]),
     ("flash", &[]),
     ("mem", &[]),
     ("stream", &[]),
@@ -32,10 +33,10 @@ const EDGES: &[(&str, &[&str])] = &[
             "egress",
         ],
     ),
-    ("flash-mount", &["flash"]),
+    ("flash-mount", &["flash", "fuse"]),
     ("flash-c", &["flash"]),
     ("flash-sqlite", &["flash"]),
-    ("mem-mount", &["mem"]),
+    ("mem-mount", &["mem", "fuse"]),
     ("mem-preload", &["mem"]),
     ("keel-mpi", &["cluster"]),
     ("libkeel", &["db", "mem"]),

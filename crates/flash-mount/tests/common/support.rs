@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-#[path = "calls.rs"]
+#[path = "../../../fuse/tests/common/calls.rs"]
 mod calls;
 
 pub use calls::*;

@@ -7,27 +7,16 @@ mod durability;
 mod ending;
 mod flat;
 mod names;
+#[path = "../../../fuse/tests/common/page.rs"]
+mod page;
 mod programs;
 #[path = "../common/support.rs"]
 mod support;
 mod trouble;
 
-use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// A line of the page, and what shows that it is so.
-type Case = (&'static str, fn());
+use page::Case;
 
 const PAGE: &str = include_str!("../../../../docs/semantics-flash.md");
-
-/// Names in the first column of the page's tables of cases.
-fn lines_of_page() -> Vec<&'static str> {
-    let name = |line: &'static str| {
-        let cell = line.strip_prefix("| `")?;
-        cell.split_once("` |").map(|(name, _)| name)
-    };
-    PAGE.lines().filter_map(name).collect()
-}
 
 fn cases() -> Vec<Case> {
     [
@@ -46,13 +35,7 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn the_page_has_a_case_for_each_line_and_a_line_for_each_case() {
-    let lines: BTreeSet<&str> = lines_of_page().into_iter().collect();
-    let known: BTreeSet<&str> = cases().into_iter().map(|(name, _)| name).collect();
-    assert_eq!(lines.len(), lines_of_page().len(), "a line is there twice");
-    assert_eq!(known.len(), cases().len(), "a case is there twice");
-    assert_eq!(lines, known);
-    // A table that lost its form would have no lines.
-    assert!(lines.len() > 50, "{}", lines.len());
+    page::compare(PAGE, &cases());
 }
 
 #[test]
@@ -60,14 +43,5 @@ fn every_line_of_the_page_is_so() {
     if !support::can_mount() {
         return;
     }
-    let failed: Vec<&str> = cases()
-        .into_iter()
-        .filter(|(name, case)| {
-            let outcome = catch_unwind(AssertUnwindSafe(case));
-            println!("{name}: {}", if outcome.is_ok() { "ok" } else { "FAILED" });
-            outcome.is_err()
-        })
-        .map(|(name, _)| name)
-        .collect();
-    assert!(failed.is_empty(), "{failed:?}");
+    page::run(cases());
 }

@@ -3,20 +3,12 @@ use super::*;
 #[path = "../../../../fuzz/src/configuration.rs"]
 mod fuzz_entry;
 
+#[path = "../../../../fuzz/src/replay.rs"]
+mod replay;
+
 #[test]
 fn the_corpus_of_the_fuzz_target_holds() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/configuration");
-    let mut files: Vec<_> = std::fs::read_dir(&folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    files.sort();
-    assert!(files.len() >= 10, "the corpus is missing");
-    for file in files {
-        let data = std::fs::read(&file).unwrap();
-        println!("{}", file.display());
-        fuzz_entry::configuration(&data);
-    }
+    replay::replay("configuration", fuzz_entry::configuration);
 }
 
 fn parse(text: &str) -> Result<Config, String> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use mem::{Attachment, Attributes, NewInode, ROOT_INODE, Region, RegionOptions, now_ns};
 use mem_mount::{Ending, MountError, MountOptions, Mounted};
 
-#[path = "../../../flash-mount/tests/common/calls.rs"]
+#[path = "../../../fuse/tests/common/calls.rs"]
 mod calls;
 
 pub use calls::*;
