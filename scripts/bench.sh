@@ -1,21 +1,28 @@
 #!/usr/bin/env bash
-# Builds the product and measures the store. Arguments go to `keel bench flash`.
-# With --paper the peer littlefs is built in, where its bindings can be made.
+# Builds the product and measures a part of it beside its peers. Arguments go to `keel bench`:
+#   scripts/bench.sh [flash] …       the store; also where only options are given
+#   scripts/bench.sh mem …           the in-memory file system; as root, with several GiB of memory
+#   scripts/bench.sh node …          the node, behind a broker on this machine
+# For `flash --paper` the peer littlefs is built in, where its bindings can be made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-features=()
-case " $* " in
-*' --paper '*)
-    status=0
-    scripts/setup.sh --bench || status=$?
-    case $status in
-    0) features=(--features bench/littlefs) ;;
-    3) printf 'build: without littlefs, which takes libclang; the report will list it as missing\n' ;;
-    *) exit "$status" ;;
-    esac
-    ;;
-*) scripts/setup.sh ;;
+case "${1:-}" in
+'' | -*) set -- flash "$@" ;;
 esac
-printf 'build: cargo build --release -p keel -p bench %s\n' "${features[*]}"
-cargo build --release --locked --quiet -p keel -p bench "${features[@]}"
-exec "${CARGO_TARGET_DIR:-target}/release/keel" bench flash "$@"
+build=(-p keel -p bench)
+setup=()
+case "$1 $* " in
+mem\ *) build+=(-p mem-preload) ;;
+flash\ *' --paper '*) setup=(--bench) ;;
+esac
+status=0
+scripts/setup.sh "${setup[@]}" || status=$?
+case "$status ${setup[*]}" in
+'0 ') ;;
+'0 --bench') build+=(--features bench/littlefs) ;;
+'3 --bench') printf 'build: without littlefs, which takes libclang; the report will list it as missing\n' ;;
+*) exit "$status" ;;
+esac
+printf 'build: cargo build --release %s\n' "${build[*]}"
+cargo build --release --locked --quiet "${build[@]}"
+exec "${CARGO_TARGET_DIR:-target}/release/keel" bench "$@"
