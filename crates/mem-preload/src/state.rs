@@ -200,6 +200,7 @@ extern "C" fn thread_ends(_: *mut c_void) {
         let thread = thread::current();
         let _inside = Inside::enter();
         thread.registered.store(0, Ordering::Relaxed);
+        thread.last.forget();
         context.attachment.thread_ends();
     }
 }

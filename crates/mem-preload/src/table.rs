@@ -88,6 +88,14 @@ fn entry(fd: c_int, makes: bool) -> Option<&'static Entry> {
     Some(unsafe { &*part.add(number % PART) })
 }
 
+/// A word that is another as soon as anything else is known of a descriptor; 0, or of descriptors beyond the first
+/// part, says nothing.
+#[inline(always)]
+pub(crate) fn word(fd: c_int) -> u64 {
+    let entry = FIRST.get(fd as usize);
+    entry.map_or(0, |entry| entry.kind.load(Ordering::Acquire))
+}
+
 /// What is known of a descriptor.
 pub(crate) fn look_up(fd: c_int) -> Known {
     let Some(entry) = entry(fd, false) else {

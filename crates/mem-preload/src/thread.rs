@@ -6,6 +6,8 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
+use mem::LastRead;
+
 /// Thread-local words of this library. Plain zeros at the beginning of each thread.
 #[repr(C, align(64))]
 pub(crate) struct Thread {
@@ -17,7 +19,9 @@ pub(crate) struct Thread {
     pub(crate) registered: AtomicU32,
     /// Number of the thread once it is known.
     pub(crate) number: AtomicI32,
-    padding: [u8; 48],
+    /// What the thread found out at its last read.
+    pub(crate) last: LastRead,
+    padding: [u8; 8],
     /// The deferred signals as the kernel told of them.
     pub(crate) queue: UnsafeCell<[libc::siginfo_t; DEFERRED_MAX]>,
 }
@@ -26,7 +30,7 @@ pub(crate) struct Thread {
 pub(crate) const DEFERRED_MAX: usize = 16;
 
 // The assembly below has the number.
-const _: () = assert!(size_of::<Thread>() == 2112);
+const _: () = assert!(size_of::<Thread>() == 2176);
 
 std::arch::global_asm!(
     ".pushsection .tbss.keel_mem_thread,\"awT\",@nobits",
@@ -35,12 +39,13 @@ std::arch::global_asm!(
     ".type keel_mem_thread,@object",
     ".p2align 6",
     "keel_mem_thread:",
-    ".zero 2112",
-    ".size keel_mem_thread, 2112",
+    ".zero 2176",
+    ".size keel_mem_thread, 2176",
     ".popsection",
 );
 
 #[cfg(target_arch = "x86_64")]
+#[inline(always)]
 fn here() -> *const Thread {
     let place: *const Thread;
     // SAFETY: reads the thread's base and the place of the symbol above, which the loader has filled in.
@@ -74,6 +79,7 @@ fn here() -> *const Thread {
 }
 
 /// This thread's words.
+#[inline(always)]
 pub(crate) fn current() -> &'static Thread {
     // SAFETY: zeroed bytes, aligned, which live as long as the thread; used by nobody else, and atomic because of
     // signal handlers alone.
@@ -82,15 +88,29 @@ pub(crate) fn current() -> &'static Thread {
 
 /// Whether this thread is inside the region's code.
 pub(crate) fn is_inside() -> bool {
-    current().depth.load(Ordering::Relaxed) > 0
+    current().is_inside()
+}
+
+impl Thread {
+    /// Whether it is inside the region's code.
+    #[inline(always)]
+    pub(crate) fn is_inside(&self) -> bool {
+        self.depth.load(Ordering::Relaxed) > 0
+    }
 }
 
 /// Marks this thread as being inside, until it is dropped.
 pub(crate) struct Inside(&'static Thread);
 
 impl Inside {
+    #[inline(always)]
     pub(crate) fn enter() -> Self {
-        let thread = current();
+        Self::of(current())
+    }
+
+    /// As [`enter`](Self::enter), for who knows the thread.
+    #[inline(always)]
+    pub(crate) fn of(thread: &'static Thread) -> Self {
         thread
             .depth
             .store(thread.depth.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -101,6 +121,7 @@ impl Inside {
 }
 
 impl Drop for Inside {
+    #[inline(always)]
     fn drop(&mut self) {
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
         let depth = self.0.depth.load(Ordering::Relaxed) - 1;

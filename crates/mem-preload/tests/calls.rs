@@ -139,6 +139,13 @@ fn a_crowd_of_threads_leaves_room_for_others() {
 }
 
 #[test]
+fn what_was_read_before_is_read_as_it_is_now() {
+    if is_installed("cc") {
+        in_both(&Both::new(CAPACITY_BYTES), "again.c");
+    }
+}
+
+#[test]
 fn cancelled_threads_end_and_hold_nothing() {
     if is_installed("cc") {
         in_both(&Both::new(CAPACITY_BYTES), "cancel.c");

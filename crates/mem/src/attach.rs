@@ -119,6 +119,12 @@ impl Attachment {
         &self.at
     }
 
+    /// Tells it from all others that this process has or had.
+    #[inline(always)]
+    pub(crate) fn number(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
     /// To be called first in a forked child: the lanes are the parent's.
     ///
     /// # Errors

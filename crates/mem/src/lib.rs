@@ -29,6 +29,7 @@ mod inode;
 #[cfg(test)]
 mod interleaving;
 mod lane;
+mod last;
 mod layout;
 mod lend;
 mod memory;
@@ -57,6 +58,7 @@ pub use bytes::{At, Logging};
 pub use error::{Error, Result};
 pub use flush::{Flush, instruction_name};
 pub use inode::{Attributes, NewInode, Node, ROOT_INODE};
+pub use last::LastRead;
 pub use layout::{Layout, NAME_BYTES_MAX, PAGE_BYTES, RegionOptions};
 pub use lend::{Lent, Line, Moment};
 pub use names::Entry;

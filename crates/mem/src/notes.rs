@@ -16,9 +16,19 @@ use crate::region::Region;
 use crate::space::Place;
 
 /// The part of a note that says where: 0 nowhere. The rest counts notes, so that two are told apart.
-const WHERE: u64 = 0xffff_ffff;
+pub(crate) const WHERE: u64 = 0xffff_ffff;
 /// Names a slot, not a page of the packed zone.
 const SLOT: u64 = 1 << 31;
+
+/// What a note says of a place.
+#[inline]
+pub(crate) fn named(region: &Region, place: Place) -> u64 {
+    match place {
+        Place::Nowhere => 0,
+        Place::Piece { at, .. } => (at - region.layout.packed_at) / PAGE_BYTES + 1,
+        Place::Slot { slot, .. } => SLOT | slot,
+    }
+}
 
 /// A free place for a note in a reader's lane.
 #[derive(Clone, Copy)]
@@ -31,13 +41,9 @@ impl Note<'_> {
     /// Says that this lane's thread reads at a place, from now on. What it knows of the place it must look at again.
     #[inline]
     pub(crate) fn set(self, region: &Region, place: Place) {
-        let named = match place {
-            Place::Nowhere => 0,
-            Place::Piece { at, .. } => (at - region.layout.packed_at) / PAGE_BYTES + 1,
-            Place::Slot { slot, .. } => SLOT | slot,
-        };
+        let next = self.before.wrapping_add(1 << 32);
         self.word
-            .store(self.before.wrapping_add(1 << 32) | named, Ordering::Relaxed);
+            .store(next | named(region, place), Ordering::Relaxed);
         // The processor may still look first: who waits for notes makes it a full barrier from outside.
         compiler_fence(Ordering::SeqCst);
     }
@@ -83,6 +89,11 @@ impl Region {
         let word = notes.get(place)?;
         let before = word.load(Ordering::Relaxed);
         (before & WHERE == 0).then_some(Note { word, before })
+    }
+
+    /// The first place for a note in a reader's lane.
+    pub(crate) fn first_note(&self, lane: Lane) -> &AtomicU64 {
+        &self.memory.line(self.layout.lane(lane.0) + word::NOTES)[0]
     }
 
     /// The first free place for a note; `None` when all are in use.

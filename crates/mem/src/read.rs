@@ -28,11 +28,11 @@ const LOOKS_AT_DEAD_MAX: u32 = 500;
 const LOOKS_AGAIN_MAX: u32 = 2;
 
 /// Bytes that a reader copies at once: whoever wants to give memory back waits for as much.
-const READ_BYTES_MAX: usize = 256 << 10;
+pub(crate) const READ_BYTES_MAX: usize = 256 << 10;
 
 /// Bytes of the longest read whose lines are asked for beforehand; of a longer one the processor itself sees what is
 /// wanted next.
-const EXPECTED_BYTES_MAX: u64 = 4 << 10;
+pub(crate) const EXPECTED_BYTES_MAX: u64 = 4 << 10;
 
 /// Times that a reader tries to copy all at once, before he takes block by block what a writer disturbs.
 const WHOLE_TRIES: u32 = 3;

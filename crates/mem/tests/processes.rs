@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use base::sim::Random;
-use mem::{At, Attachment, Attributes, Error, NewInode, PAGE_BYTES, ROOT_INODE};
+use mem::{At, Attachment, Attributes, Error, LastRead, NewInode, Node, PAGE_BYTES, ROOT_INODE};
 use mem::{Region, RegionOptions, Writer};
 
 const FILE: NewInode = NewInode {
@@ -477,8 +477,35 @@ impl Drop for Done<'_> {
     }
 }
 
+/// The short way of reading, of the same thread again and again.
+fn read_as_before(attachment: &Attachment, inode: u64, generation: u64, is_done: &AtomicBool) {
+    let node = Node { inode, generation };
+    let last = LastRead::default();
+    let mut random = Random::new(9);
+    let mut bytes = vec![0; 100_000];
+    let mut short = 0;
+    while !is_done.load(Ordering::Relaxed) {
+        let length = 1 + random.index(bytes.len());
+        let offset = random.below(6 << 20);
+        if last
+            .read(attachment, offset, &mut bytes[..length])
+            .is_some()
+        {
+            short += 1;
+            continue;
+        }
+        let writer = attachment.writer().unwrap();
+        writer
+            .read(inode, generation, offset, &mut bytes[..length])
+            .unwrap();
+        last.remember(attachment, node, (1, 1));
+    }
+    assert!(short > 20, "{short} reads were short ones");
+}
+
 fn read_while_it_goes(path: &Path) {
-    let region = Region::open(path, true).unwrap();
+    let attachment = Attachment::open(path, b"/keel", true).unwrap();
+    let region = attachment.region();
     let writer = region.writer().unwrap();
     let pool = region.free_bytes();
     let made = writer.create(ROOT_INODE, b"file", &FILE).unwrap();
@@ -486,7 +513,7 @@ fn read_while_it_goes(path: &Path) {
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for seed in 0..2 {
-            let (region, is_done) = (&region, &is_done);
+            let is_done = &is_done;
             scope.spawn(move || {
                 let writer = region.writer().unwrap();
                 let mut random = Random::new(seed);
@@ -500,6 +527,7 @@ fn read_while_it_goes(path: &Path) {
                 }
             });
         }
+        scope.spawn(|| read_as_before(&attachment, made.inode, made.generation, &is_done));
         let _done = Done(&is_done);
         let block = vec![7; 1 << 20];
         for step in 0..400u64 {
