@@ -120,6 +120,17 @@ pub struct Swept {
 /// Stubs that a sweep leaves although nobody has their files open: the next opening is faster.
 const IDLE_STUBS_MAX: usize = if cfg!(test) { 2 } else { 1024 };
 
+/// Refuses bytes of which some lie behind the last position that there is, 2^63 - 1.
+#[inline]
+fn require_positions(offset: u64, bytes: usize) -> Result<()> {
+    match offset.checked_add(bytes as u64) {
+        Some(end) if end <= i64::MAX as u64 => Ok(()),
+        _ => Err(Error::Invalid {
+            what: "no position is behind 2^63 - 1",
+        }),
+    }
+}
+
 fn system(stubs: &Stubs, what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
     let path = stubs.path().to_owned();
     move |source| Error::System { path, what, source }
@@ -475,6 +486,7 @@ impl Attachment {
         if !opened.may_read() {
             return Err(Error::NotOpenFor);
         }
+        require_positions(offset, into.len())?;
         if opened.flags & libc::O_DIRECTORY != 0 {
             return Err(Error::IsADirectory);
         }
@@ -505,6 +517,7 @@ impl Attachment {
         if !opened.may_read() {
             return Err(Error::NotOpenFor);
         }
+        require_positions(offset, into.iter().map(|part| part.len()).sum())?;
         if opened.flags & libc::O_DIRECTORY != 0 {
             return Err(Error::IsADirectory);
         }
@@ -564,7 +577,7 @@ impl Attachment {
         // Whoever shares the description writes behind.
         let mut offset = memory.load(offset_at);
         loop {
-            let end = offset.checked_add(bytes as u64).ok_or(Error::TooLarge)?;
+            let end = offset.saturating_add(bytes as u64);
             match memory.replace(offset_at, offset, end) {
                 Ok(()) => break,
                 Err(now) => offset = now,
@@ -574,7 +587,8 @@ impl Attachment {
             writer.write_vectored(inode, generation, At::Offset(offset), data, now_ns())
         });
         if let Err(error) = written {
-            let _ = memory.replace(offset_at, offset + bytes as u64, offset);
+            let _ = memory.replace(offset_at, offset.saturating_add(bytes as u64), offset);
+            require_positions(offset, bytes)?;
             return Err(error);
         }
         Ok(bytes)
@@ -616,6 +630,9 @@ impl Attachment {
             let write = || writer.write_vectored(inode, generation, at, data, now_ns());
             // What a call answers is not moved, only looked at; see `with_writer`.
             if write().is_err() {
+                if let At::Offset(offset) = at {
+                    require_positions(offset, bytes)?;
+                }
                 writer.or_after_reclaiming(write)?;
             }
             Ok(bytes)

@@ -21,10 +21,31 @@ const BLOCK_BYTES: u64 = 64 << 10;
 /// What is wrong with a damaged inode.
 pub(crate) const NO_PLACE: &str = "an inode says that its bytes are where none can be";
 
+/// Refuses a free piece that is a file's as well; each is a place and a length.
+fn require_apart(taken: (u64, u64), free: (u64, u64)) -> Result<()> {
+    if taken.0 + taken.1 <= free.0 || free.0 + free.1 <= taken.0 {
+        Ok(())
+    } else {
+        Err(Error::Damaged {
+            at: taken.0,
+            what: "a piece of a file is said to be free",
+        })
+    }
+}
+
 impl Region {
     pub(crate) fn place(&self, at: u64) -> Result<Place> {
         Place::decode(self.memory.load(at + attribute::PLACE), self)
             .ok_or(Error::Damaged { at, what: NO_PLACE })
+    }
+
+    /// Refuses a directory: its names are no bytes.
+    fn require_no_directory(&self, at: u64) -> Result<()> {
+        let mode = self.memory.load(at + attribute::MODE_LINKS) as u32;
+        if mode & libc::S_IFMT == libc::S_IFDIR {
+            return Err(Error::IsADirectory);
+        }
+        Ok(())
     }
 
     /// Where from `offset` on the file has memory: `None` when only a hole follows, or the end.
@@ -135,6 +156,7 @@ impl Writer<'_> {
         if from > end || end > region.layout.slot_bytes {
             return Err(Error::TooLarge);
         }
+        region.require_no_directory(at)?;
         let size = region.memory.load(at + attribute::SIZE);
         let slot = match region.place(at)? {
             Place::Slot {
@@ -298,6 +320,7 @@ impl Writer<'_> {
 
     fn make_other_room(&self, at: u64, size: u64, from: u64, end: u64, old: Place) -> Result<u64> {
         let region = self.region;
+        region.require_no_directory(at)?;
         match class_for(end.max(size)) {
             Some(class) => self.move_to_piece(at, size, old, class),
             None => {
@@ -317,6 +340,7 @@ impl Writer<'_> {
         if let Place::Piece { at: from, class } = old {
             // Nobody finds the new piece before the change is true.
             let there = kept.min(piece_bytes(class));
+            require_apart((from, piece_bytes(class)), (piece, kept))?;
             region.memory.copy(from, piece, there);
             region.memory.clear(piece + there, kept - there);
             words.free_piece(from, class)?;
@@ -342,6 +366,7 @@ impl Writer<'_> {
         };
         let mut words = region.begin_words(self.lane)?;
         let new = words.take_piece(class)?;
+        require_apart((old, piece_bytes(class)), (new, piece_bytes(class)))?;
         fill(old, new);
         words.free_piece(old, class)?;
         for (word, value) in [
@@ -461,6 +486,7 @@ impl Writer<'_> {
 
     fn set_size_locked(&self, inode: u64, at: u64, size: u64, now_ns: u64) -> Result<()> {
         let region = self.region;
+        region.require_no_directory(at)?;
         if size > region.layout.slot_bytes {
             return Err(Error::TooLarge);
         }

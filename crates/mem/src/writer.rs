@@ -352,11 +352,11 @@ impl Writer<'_> {
         now_ns: u64,
         how: Rename,
     ) -> Result<()> {
-        check_name(to.1)?;
         let mut words = self.region.begin_words(self.lane)?;
         words.require_directory(from.0)?;
         words.require_directory(to.0)?;
         let moved = words.look_up(from.0, from.1)?;
+        check_name(to.1)?;
         let moves_directory = is_directory(words.mode(moved)?);
         if moves_directory {
             words.require_not_inside(to.0, moved)?;

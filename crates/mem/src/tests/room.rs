@@ -5,7 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use crate::lane::word;
 use crate::memory::WORDS_IN_LINE;
 use crate::space::Place;
-use crate::{At, Error, PAGE_BYTES, ROOT_INODE, Region};
+use crate::{At, Attachment, Error, PAGE_BYTES, ROOT_INODE, Region};
 
 use super::{FILE, Scratch, content};
 
@@ -13,6 +13,66 @@ fn region_bytes(region: &Region, at: u64, count: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; count];
     region.memory.read(at, &mut bytes);
     bytes
+}
+
+#[test]
+fn directories_have_no_bytes() {
+    let scratch = Scratch::new("directories");
+    let region = scratch.region(32 << 20);
+    let writer = region.writer().unwrap();
+    let new = crate::NewInode {
+        mode: libc::S_IFDIR | 0o700,
+        ..FILE
+    };
+    let made = writer.create(ROOT_INODE, b"directory", &new).unwrap();
+    let (inode, generation) = (made.inode, made.generation);
+    let pieces = [IoSlice::new(b"bytes")];
+    for refused in [
+        writer.write(inode, generation, 0, b"bytes", 2),
+        writer
+            .write_vectored(inode, generation, At::End, &pieces, 2)
+            .map(drop),
+        writer.set_size(inode, generation, 10, 2),
+        writer.allocate(inode, generation, (0, 10), true, 2),
+        writer.map_range(inode, generation, 0, 10, 2).map(drop),
+    ] {
+        assert!(matches!(refused, Err(Error::IsADirectory)), "{refused:?}");
+    }
+    assert_eq!(region.attributes(inode).unwrap(), made);
+}
+
+#[test]
+fn no_bytes_lie_behind_the_last_position() {
+    let scratch = Scratch::new("positions");
+    drop(scratch.region(32 << 20));
+    let attachment = Attachment::open(&scratch.path, b"/keel", true).unwrap();
+    let made = attachment.writer().unwrap();
+    let made = made.create(ROOT_INODE, b"file", &FILE).unwrap();
+    let flags = libc::O_RDWR | libc::O_CLOEXEC;
+    let (descriptor, opened) = attachment.open_description(&made, flags).unwrap();
+    let is_refused = |done| matches!(done, Err(Error::Invalid { .. }));
+    let last = i64::MAX as u64;
+    let stands = || attachment.seek(&opened, 0, libc::SEEK_CUR).unwrap();
+    attachment.seek(&opened, i64::MAX, libc::SEEK_SET).unwrap();
+    let (mut one, mut other) = ([0; 1], [0; 1]);
+    assert_eq!(attachment.read(&opened, &mut []).unwrap(), 0);
+    assert_eq!(attachment.write(&opened, &[]).unwrap(), 0);
+    assert!(is_refused(attachment.read(&opened, &mut one)));
+    assert!(is_refused(attachment.write(&opened, &one)));
+    assert!(is_refused(attachment.read_at(&opened, last, &mut one)));
+    assert!(is_refused(attachment.write_at(&opened, last, &one)));
+    let mut both = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut other)];
+    assert!(is_refused(attachment.read_vectored(&opened, &mut both)));
+    let read = attachment.read_vectored_at(&opened, last - 1, &mut both);
+    assert!(is_refused(read));
+    assert_eq!(stands(), last);
+    // One less, and the file alone decides.
+    let read = attachment.read_vectored_at(&opened, last - 2, &mut both);
+    assert_eq!(read.unwrap(), 0);
+    let written = attachment.write_at(&opened, last - 2, b"12");
+    assert!(matches!(written, Err(Error::TooLarge)), "{written:?}");
+    // SAFETY: opened above, and closed once.
+    unsafe { libc::close(descriptor) };
 }
 
 #[test]
