@@ -74,5 +74,6 @@ step readme scripts/readme-commands.sh
 step operate scripts/operate-commands.sh
 step mount scripts/mount-suites.sh
 step mem-view scripts/mem-suites.sh
+step mem-calls scripts/mem-preload-suite.sh
 step seeded-bugs scripts/seeded-bugs.sh
 finish

@@ -98,8 +98,18 @@ fn read_at_now(fd: c_int, into: *mut c_void, count: usize, offset: i64) -> Optio
             context.register_thread();
             Some(moved(|| context.attachment.read_at(&opened, offset, into)))
         }
-        (Err(errno), _) | (_, Err(errno)) => Some(fail(errno)),
+        (Err(errno), _) | (_, Err(errno)) => Some(refused(errno, offset, opened.may_read())),
     }
+}
+
+/// The answer to bad numbers: a descriptor that is not open for that comes first, but for an offset below zero.
+#[cold]
+fn refused(errno: c_int, offset: i64, is_open_for_it: bool) -> isize {
+    fail(if offset >= 0 && !is_open_for_it {
+        libc::EBADF
+    } else {
+        errno
+    })
 }
 
 fn write_now(fd: c_int, from: *const c_void, count: usize) -> Option<isize> {
@@ -122,7 +132,7 @@ fn write_at_now(fd: c_int, from: *const c_void, count: usize, offset: i64) -> Op
         (Ok(from), Ok(offset)) => {
             Some(moved(|| context.attachment.write_at(&opened, offset, from)))
         }
-        (Err(errno), _) | (_, Err(errno)) => Some(fail(errno)),
+        (Err(errno), _) | (_, Err(errno)) => Some(refused(errno, offset, opened.may_write())),
     }
 }
 

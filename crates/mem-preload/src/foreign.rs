@@ -79,9 +79,15 @@ pub(crate) fn counted(result: Answer<usize>) -> isize {
     answer(result.map(|count| count as isize))
 }
 
+/// Whether an address is none that memory can have: null, or one of the last ones, which stand for errors.
+pub(crate) fn is_nowhere<T>(pointer: *const T) -> bool {
+    const LAST: usize = 4096;
+    (pointer as usize).wrapping_sub(1) >= usize::MAX - LAST
+}
+
 /// A string of the program.
 pub(crate) fn string<'a>(pointer: *const c_char) -> Answer<&'a CStr> {
-    if pointer.is_null() {
+    if is_nowhere(pointer) {
         return Err(libc::EFAULT);
     }
     // SAFETY: the program passes a string that ends, and keeps it as long as the call lasts.
@@ -127,7 +133,7 @@ pub(crate) fn values<'a, T>(pointer: *const T, count: usize) -> Answer<&'a [T]> 
 
 /// Stores a value where the program wants it.
 pub(crate) fn put<T>(pointer: *mut T, value: T) -> Answer<()> {
-    if pointer.is_null() {
+    if is_nowhere(pointer) {
         return Err(libc::EFAULT);
     }
     // SAFETY: the program passes room for a value of this type.
@@ -137,7 +143,7 @@ pub(crate) fn put<T>(pointer: *mut T, value: T) -> Answer<()> {
 
 /// A value where the program says.
 pub(crate) fn get<T: Copy>(pointer: *const T) -> Answer<T> {
-    if pointer.is_null() {
+    if is_nowhere(pointer) {
         return Err(libc::EFAULT);
     }
     // SAFETY: the program passes a value of this type.

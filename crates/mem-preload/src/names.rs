@@ -1,6 +1,6 @@
 //! Names: made, removed, moved; links of both kinds.
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use mem::{Attributes, Last, PathBuffer, Rename};
 
@@ -11,8 +11,8 @@ use crate::resolve::{End, Located, Missing, Place, end_of, locate, locate_name, 
 use crate::stat::{attributes_at, is_empty};
 use crate::state::{Context, OrErrno, context, served};
 
-/// Longest target of a symbolic link.
-const TARGET_BYTES_MAX: usize = 4095;
+/// Longest path, and longest target of a symbolic link.
+const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize - 1;
 
 /// What a directory must allow when one of its names goes.
 fn require_removable(context: &Context, parent: u64, named: &Attributes) -> Answer<Attributes> {
@@ -146,22 +146,22 @@ pub(crate) fn mknod_at(
 }
 
 pub(crate) fn symlink_at(target: *const c_char, directory: c_int, path: *const c_char) -> c_int {
+    let Some(target_text) = path_text(target).ok().filter(|text| !text.is_empty()) else {
+        // What no link leads to the kernel refuses before it looks at the path.
+        return symlinkat::pass(target, directory, path);
+    };
     make(
         directory,
         path,
         |context, missing, name| {
-            let target = string(target)?.to_bytes();
-            if target.is_empty() || missing.has_slash {
+            if missing.has_slash {
                 return Err(libc::ENOENT);
-            }
-            if target.len() > TARGET_BYTES_MAX {
-                return Err(libc::ENAMETOOLONG);
             }
             let mut new = new_inode(context, &missing.parent, libc::S_IFLNK, 0);
             new.mode = libc::S_IFLNK | 0o777;
             let writer = context.attachment.writer().or_errno()?;
             writer
-                .create_with(missing.parent.inode, name, &new, target)
+                .create_with(missing.parent.inode, name, &new, target_text.to_bytes())
                 .or_errno()
         },
         |directory, path| symlinkat::pass(target, directory, path),
@@ -234,6 +234,23 @@ fn copy_path(context: &Context, node: mem::Node, into: *mut c_char, count: usize
     })
 }
 
+/// A path, unless it is too long whatever it names.
+fn path_text<'a>(path: *const c_char) -> Answer<&'a CStr> {
+    let text = string(path)?;
+    if text.count_bytes() > PATH_BYTES_MAX {
+        return Err(libc::ENAMETOOLONG);
+    }
+    Ok(text)
+}
+
+/// Whether the last part of a path is too long for a name.
+fn is_last_too_long(path: &CStr) -> bool {
+    let mut parts = path.to_bytes().rsplit(|byte| *byte == b'/');
+    parts
+        .find(|part| !part.is_empty())
+        .is_some_and(|last| last.len() > mem::NAME_BYTES_MAX)
+}
+
 /// Both paths of a call; one may lead into the region and the other not.
 struct Two<'c> {
     context: &'c Context,
@@ -249,7 +266,7 @@ impl<'c> Two<'c> {
     ) -> Answer<Self> {
         let find = |(directory, path, last): (c_int, *const c_char, Option<Last>)| {
             let mut buffer = PathBuffer::new();
-            let text = string(path)?.to_bytes();
+            let text = path_text(path)?.to_bytes();
             let located = match last {
                 Some(last) => locate(context, directory, text, last, &mut buffer)?,
                 None => locate_name(context, directory, text, &mut buffer)?,
@@ -257,13 +274,29 @@ impl<'c> Two<'c> {
             Ok::<_, c_int>((located, buffer))
         };
         let found = find(first)?;
-        if first.2.is_some() && matches!(found.0, Located::Here(Place::Missing(_))) {
+        let is_missing = matches!(found.0, Located::Here(Place::Missing(_)));
+        if first.2.is_some() && is_missing {
             return Err(libc::ENOENT);
         }
+        if matches!(found.0, Located::Given) && path_text(second.1).is_err() {
+            // The kernel says which of both is wrong.
+            return Ok(Self {
+                context,
+                first: found,
+                second: (Located::Given, PathBuffer::new()),
+            });
+        }
+        let second = match find(second) {
+            // What is moved is looked for first; only a directory on the way is found out before.
+            Err(libc::ENAMETOOLONG) if is_missing && is_last_too_long(path_text(second.1)?) => {
+                return Err(libc::ENOENT);
+            }
+            other => other?,
+        };
         Ok(Self {
             context,
             first: found,
-            second: find(second)?,
+            second,
         })
     }
 
@@ -314,7 +347,7 @@ fn on_two(
     serve: impl FnOnce(&Two<'_>) -> Answer<c_int>,
     pass: impl FnOnce(c_int, *const c_char, c_int, *const c_char) -> c_int,
 ) -> c_int {
-    let Some(context) = context().filter(|_| !first.1.is_null() && !second.1.is_null()) else {
+    let Some(context) = context().filter(|_| path_text(first.1).is_ok()) else {
         return pass(first.0, first.1, second.0, second.1);
     };
     let mut two = None;

@@ -1,11 +1,11 @@
 //! Paths of programs: which lead into the region, and to what there.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::ops::Range;
 
 use mem::{Attributes, Last, Node, Opened, PathBuffer, Walked};
 
-use crate::foreign::{Answer, Failed, fail, set_errno};
+use crate::foreign::{Answer, Failed, fail, set_errno, string};
 use crate::raw;
 use crate::state::{Context, OrErrno, context_for, kernel_directory};
 use crate::thread::Inside;
@@ -413,12 +413,12 @@ fn on_any<T: Failed>(
     serve: impl FnOnce(&'static Context, Place, &PathBuffer) -> Answer<T>,
     pass: impl FnOnce(c_int, *const c_char) -> T,
 ) -> T {
-    if path.is_null() {
+    let Ok(text) = string(path) else {
         return pass(directory, path);
-    }
-    // SAFETY: the program passes a string that ends in zero, for the time of the call.
-    let text = unsafe { CStr::from_ptr(path) }.to_bytes();
-    let Some(context) = context_for(text) else {
+    };
+    let text = text.to_bytes();
+    let Some(context) = context_for(text).filter(|_| text.len() < libc::PATH_MAX as usize) else {
+        // Also what is too long, whatever it names: the kernel looks at that first, and says so.
         return pass(directory, path);
     };
     let errno = crate::foreign::errno();

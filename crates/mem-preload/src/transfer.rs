@@ -134,10 +134,16 @@ pub(crate) fn copy_range(
     if ours(to).is_some_and(|other| !is_for_writing(&other)) {
         return fail(libc::EBADF);
     }
-    if let (Some((context, one)), Some((_, other))) = (ours(from), ours(to)) {
+    if let Some((context, one)) = ours(from) {
         let size = crate::open::attributes_of(context, &one).map_or(0, |found| found.size);
-        let left = size.saturating_sub(started as u64).min(count as u64) as i64;
-        if one.node == other.node && started < target + left && target < started + left {
+        let (first, last) = (started as u64, target as u64);
+        let left = size.saturating_sub(first).min(count as u64);
+        if left == 0 {
+            // Also where there are no positions for as many bytes.
+            return 0;
+        }
+        let is_same = ours(to).is_some_and(|(_, other)| one.node == other.node);
+        if is_same && first < last + left && last < first + left {
             return fail(libc::EINVAL);
         }
     }

@@ -205,6 +205,59 @@ END
 }
 
 #[test]
+fn wrong_positions_and_paths() {
+    let script = r#"
+python3 - <<'END'
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+def say(name, call):
+    try: print(name, call())
+    except OSError as error: print(name, errno.errorcode[error.errno])
+open("f", "w").write("x" * 100); last = 2**63 - 1
+both, reads, writes = os.open("f", os.O_RDWR), os.open("f", os.O_RDONLY), os.open("f", os.O_WRONLY)
+os.mkdir("d"); directory = os.open("d", os.O_RDONLY)
+for at in [last, last - 9, -1]:
+    say("pread", lambda: os.pread(both, 10, at)); say("pwrite", lambda: os.pwrite(both, b"0123456789", at))
+    say("preadv", lambda: os.preadv(both, [bytearray(5), bytearray(5)], at))
+    say("pwritev", lambda: os.pwritev(both, [b"01234", b"56789"], at))
+    say("pread of who writes", lambda: os.pread(writes, 10, at))
+    say("pwrite of who reads", lambda: os.pwrite(reads, b"0123456789", at))
+    say("pread of a directory", lambda: os.pread(directory, 10, at))
+say("sendfile", lambda: os.sendfile(both, both, last, 10))
+if hasattr(os, "copy_file_range"): say("copy_file_range", lambda: os.copy_file_range(both, both, 10, last, 0))
+else: print("copy_file_range 0")
+name, path, here = "z" * 256, "./" * 2100, os.getcwd() + "/"
+say("rename", lambda: os.rename("nothere", name)); say("rename", lambda: os.rename("f", name))
+say("rename", lambda: os.rename("nothere", name + "/a")); say("rename", lambda: os.rename(name, "a"))
+say("link", lambda: os.link("nothere", name)); say("link", lambda: os.link("f", name))
+for one in [path, here + path]:
+    for call in [os.stat, os.unlink, os.mkdir, os.rmdir, os.readlink, os.chdir, os.listdir, os.utime, os.statvfs]:
+        say(call.__name__, lambda: call(one + "f"))
+    say("open", lambda: os.open(one + "f", os.O_RDWR | os.O_CREAT)); say("access", lambda: os.access(one + "f", 0))
+    say("rename", lambda: os.rename(one + "f", here + "q")); say("rename", lambda: os.rename("f", one + "q"))
+    say("rename", lambda: os.rename("nothere", one + "q")); say("rename", lambda: os.rename("/nothere", one + "q"))
+    say("link", lambda: os.link("f", one + "q")); say("link", lambda: os.link("nothere", one + "q"))
+    say("symlink", lambda: os.symlink(one, "d")); say("symlink", lambda: os.symlink("f", one + "q"))
+say("longest", lambda: os.stat("./" * 2047 + "f").st_size); say("symlink", lambda: os.symlink("x" * 4095, "s"))
+def c(name, *arguments):
+    ctypes.set_errno(0); print(name, getattr(libc, name)(*arguments), ctypes.get_errno())
+room, none = ctypes.create_string_buffer(1000), ctypes.c_void_p(0)
+for bad in [ctypes.c_void_p(2**64 - 1), none]:
+    for name in ["unlink", "rmdir", "chdir"]: c(name, bad)
+    for name in ["mkdir", "open", "chmod", "access", "creat", "stat", "statfs"]: c(name, bad, 0)
+    for one, other in [(bad, b"q"), (b"f", bad), (b"nothere", bad), (bad, b"d")]:
+        for name in ["rename", "link", "symlink"]: c(name, one, other)
+    c("openat", directory, bad, 0); c("readlink", bad, room, 10); c("utimensat", -100, bad, none, 0)
+    c("stat", b"f", bad); c("fstat", both, bad)
+omit = (ctypes.c_long * 4)(0, (1 << 30) - 2, 0, (1 << 30) - 2); before = os.stat("f").st_ctime_ns
+c("utimensat", -100, b"f", omit, 0); c("utimensat", -100, b"nothere", omit, 0)
+print(os.stat("f").st_ctime_ns == before)
+END
+"#;
+    compare(&["python3"], script);
+}
+
+#[test]
 fn perl() {
     compare(
         &["perl"],
