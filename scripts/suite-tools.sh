@@ -6,6 +6,8 @@
 suite_seconds_max=600
 seed=${SEED:-$RANDOM}
 mounted=
+# What programs are started with where nothing is mounted.
+served=()
 
 # Builds the program and makes the folders. Where nothing can be mounted this is the end: $1 names what is shown, $2 the
 # three suites.
@@ -15,7 +17,12 @@ begin_suites() {
         printf '%s: 0 passed, 0 failed, 3 skipped\n' "$2"
         exit 0
     fi
-    cargo build --locked --quiet --package keel --bins
+    make_suite_folders
+}
+
+# Builds the program, and what the options of cargo in $@ name beside it, and makes the folders.
+make_suite_folders() {
+    cargo build --locked --quiet --package keel "${@:---bins}"
     local target
     target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
     keel=$target/debug/keel
@@ -117,9 +124,9 @@ obtain_pjdfstest() {
 }
 
 # Runs pjdfstest, built in folder $2, in what is mounted, and counts it under the name $1. What follows goes to
-# `unmount_and_check`.
+# `unmount_and_check`. $excluded names the cases that are expected to fail, where the folder of suites does not.
 exercise_pjdfstest() {
-    local excluded=$suites/pjdfstest-excluded.txt status=0
+    local excluded=${excluded:-$suites/pjdfstest-excluded.txt} status=0
     {
         printf '[settings]\nnaptime = 0.02\nexpected_failures = [\n'
         awk '!/^#/ && NF { printf "  \"%s\",\n", $1 }' "$excluded"
@@ -127,7 +134,7 @@ exercise_pjdfstest() {
         cat crates/fuse/tests/common/pjdfstest.toml
     } >"$work/pjdfstest.toml"
     mkdir "$work/other"
-    NO_COLOR=1 RUST_BACKTRACE=0 timeout "$suite_seconds_max" "$tools/$2/bin/pjdfstest" \
+    NO_COLOR=1 RUST_BACKTRACE=0 timeout "$suite_seconds_max" "${served[@]}" "$tools/$2/bin/pjdfstest" \
         --configuration-file "$work/pjdfstest.toml" --path "$work/here" --secondary-fs "$work/other" \
         >"$work/pjdfstest.log" 2>&1 || status=$?
     unmount_and_check "${@:3}" || status=1
