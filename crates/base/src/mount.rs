@@ -149,8 +149,9 @@ impl Place {
         find(&table, directory).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// The source of what this program may have mounted on `directory`.
-    fn source_at(directory: &Path) -> Option<String> {
+    /// The source of what this program may have mounted on `directory`; `None` where it has mounted nothing there.
+    #[must_use]
+    pub fn source_at(directory: &Path) -> Option<String> {
         let table = std::fs::read(TABLE).ok()?;
         find(&table, &directory.canonicalize().ok()?)?.source()
     }

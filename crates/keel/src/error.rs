@@ -13,6 +13,8 @@ pub(crate) struct CliError {
     /// What to do about it.
     remedy: String,
     status: u8,
+    /// Another program has the thing now: trying again later may help.
+    is_busy: bool,
 }
 
 /// Exit status of wrong usage, as clap uses it too.
@@ -61,6 +63,7 @@ impl CliError {
             wrong: one_line(&wrong),
             remedy: one_line(&remedy),
             status,
+            is_busy: false,
         }
     }
 
@@ -69,9 +72,26 @@ impl CliError {
         self.status
     }
 
+    /// The same failure, of a thing that another program has now.
+    pub(crate) fn of_a_busy_thing(mut self) -> Self {
+        self.is_busy = true;
+        self
+    }
+
+    /// Whether another program has the thing now: trying again later may help.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
     /// The same failure with something more to know about it.
     pub(crate) fn with_note(mut self, note: impl fmt::Display) -> Self {
         self.wrong = format!("{}; {}", self.wrong, one_line(&note));
+        self
+    }
+
+    /// The same failure where something else is to be done about it.
+    pub(crate) fn with_remedy(mut self, remedy: impl fmt::Display) -> Self {
+        self.remedy = one_line(&remedy);
         self
     }
 

@@ -25,7 +25,21 @@ fn the_commands_of_the_page_work() {
         "static" => links_statically(&dir),
         other => panic!("{other}"),
     };
-    let variables = [("KEEL_MEM_LIBRARY", library.as_path())];
+    // As the folder of the repository is after the commands that the page begins with.
+    let evenkeel = TempDir::new();
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let built = evenkeel.file("target/release");
+    std::fs::create_dir_all(&built).unwrap();
+    for (there, here) in [
+        (repository.join("crates").as_path(), evenkeel.file("crates")),
+        (library.as_path(), built.join("libkeelmem.so")),
+    ] {
+        std::os::unix::fs::symlink(there.canonicalize().unwrap(), here).unwrap();
+    }
+    let variables = [
+        ("KEEL_MEM_LIBRARY", library.as_path()),
+        ("EVENKEEL", evenkeel.path()),
+    ];
     let compared = page_common::run_page("mem.md", dir.path(), &variables, has);
     assert!(compared >= 5);
 }

@@ -12,8 +12,10 @@ use mem::{Attachment, NewInode, ROOT_INODE, Region, RegionOptions};
 use serde_json::Value;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// A region's path, in memory where there is a place for that; what is there goes in the end.
 struct Place(PathBuf);
@@ -334,9 +336,18 @@ fn files_are_saved_while_the_node_runs_and_at_its_end_and_come_back() {
     assert!(stat.to_string().contains("generation"), "{stat}");
     // The power goes, and memory with it.
     place.remove();
+    std::thread::sleep(Duration::from_millis(300));
+    let restarted = Instant::now();
+    node.restart();
+    // Nobody can have written before it was restored, so nothing of that time can be lost.
+    let window = region_of(&node)["loss_window_seconds"].as_f64().unwrap();
+    assert!(window <= restarted.elapsed().as_secs_f64(), "{window} s");
+    assert!(node.stop().success());
+    place.remove();
     std::fs::write(node.dir.file("keel.toml"), config(1)).unwrap();
     node.restart();
     let log = node.log();
+    assert!(log.contains("since, if anything, is lost"), "{log}");
     assert!(
         log.contains("restored: ") && log.contains(" 1 files of "),
         "{log}"
@@ -365,7 +376,10 @@ fn files_are_saved_while_the_node_runs_and_at_its_end_and_come_back() {
     );
     assert_eq!(figures["checkpoint_error"], Value::Null);
     let text = String::from_utf8(node.run(&["status"]).stdout).unwrap();
-    assert!(text.contains("a power cut would take the last "), "{text}");
+    assert!(
+        text.contains("a power cut would take what was written in the last "),
+        "{text}"
+    );
     node.kill();
     place.remove();
     node.restart();
@@ -377,6 +391,64 @@ fn files_are_saved_while_the_node_runs_and_at_its_end_and_come_back() {
     node.restart();
     assert!(!node.log().contains("restored: "), "{}", node.log());
     assert_eq!(place.read("newest"), b"of no checkpoint");
+    assert!(node.stop().success());
+    // What the run before has not saved does not wait for the interval.
+    std::fs::write(node.dir.file("keel.toml"), config(86_400)).unwrap();
+    node.restart();
+    wait_until("a checkpoint", || {
+        region_of(&node)["checkpoints"].as_u64().unwrap() >= 1
+    });
+    assert!(node.stop().success());
+}
+
+#[test]
+fn a_folder_that_the_node_makes_for_its_region_is_said() {
+    let place = Place::new();
+    let folder = place.0.clone();
+    let inside = Place(folder.join("of/the-region"));
+    let mut node = Node::start(&inside.config(""));
+    let log = node.log();
+    let line = format!(" folder: {} is new, for ", folder.join("of").display());
+    assert!(log.contains(&line), "{log}");
+    assert!(node.stop().success());
+    node.restart();
+    assert!(!node.log().contains(" folder: "), "{}", node.log());
+    assert!(node.stop().success());
+    drop(inside);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_user_who_may_not_read_the_word_beside_the_socket_is_told_so() {
+    if base::mount::effective_ids().0 != 0 {
+        println!("skipped: only root can be somebody else");
+        return;
+    }
+    let place = Place::new();
+    let mut node = Node::start(&place.config(""));
+    node.ok(&["put", "door", "open"]);
+    let socket = node.socket();
+    let mut command = common::keel();
+    command
+        .args(["get", "door", "--via", "region", "--node"])
+        .arg(&socket)
+        .uid(65_534)
+        .gid(65_534);
+    match command.output() {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            println!("skipped: others cannot reach the program");
+        }
+        output => {
+            let output = output.unwrap();
+            assert_eq!(output.status.code(), Some(1));
+            let line = common::one_line(&output.stderr);
+            let wrong = format!(
+                "{}.region: permission denied; join the group",
+                socket.display()
+            );
+            assert!(line.contains(&wrong), "{line}");
+        }
+    }
     assert!(node.stop().success());
 }
 

@@ -107,7 +107,8 @@ pub(crate) enum MemCommand {
         keel mem restore /dev/hugepages/plant plant.img --size 1G    when the machine boots\n\n\
         What cannot be read costs what it holds, and nothing else. With --size there is a region afterwards\n\
         whatever happened to the checkpoint; what was restored, and what was not, is said. Exit status 3: there is a\n\
-        region, but not all that was in it.")]
+        region, but not all that was in it. The region gets the size of the one that was saved. For another size,\n\
+        make it first with `keel mem create`, and restore into that, while it is empty.")]
     Restore {
         /// File of the region, which does not exist yet, or is empty
         region: PathBuf,
@@ -122,6 +123,10 @@ pub(crate) enum MemCommand {
         /// Permission bits of the region, octal
         #[arg(long, value_name = "BITS", default_value = "600", value_parser = permission_bits)]
         mode: u16,
+        /// What makes a call durable where memory keeps its content without power [default: as `create`: cache-lines on
+        /// persistent memory, else none, whatever the region did that was saved]
+        #[arg(long, value_enum, value_name = "HOW")]
+        flush: Option<MemFlush>,
         /// One JSON object
         #[arg(long)]
         json: bool,
@@ -198,12 +203,13 @@ pub(crate) enum MemCommand {
     The program, and all that it starts, finds the region's files below --at; every other path is the kernel's. It\n\
     must be linked dynamically with the C library of this system: for static programs, Go and setuid there is\n\
     `keel mem mount`. Signals are passed on. The exit status is that of the program: 128 and the number of the\n\
-    signal if one ended it, 127 if it was not found, 126 if it could not be started. Another `keel mem run` may\n\
-    use the region at the same time; one of them takes the checkpoints.")]
+    signal if one ended it, 127 if it was not found, 126 if it could not be started. Several `keel mem run` may use\n\
+    a region at the same time, and save to the same IMAGE: they take turns. While another program has IMAGE open,\n\
+    the program runs without checkpoints, which is said, and saving is tried again every --every-s seconds.")]
 pub(crate) struct RunArgs {
     /// File of the region
     pub(crate) region: PathBuf,
-    /// Path that the program finds the region at; nothing needs to be there
+    /// Path that the program finds the region at; nothing needs to be there, and what is there it does not see
     #[arg(long, value_name = "PATH")]
     pub(crate) at: PathBuf,
     /// What the death of a writer may leave
@@ -223,12 +229,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) strict: bool,
     /// Program and its arguments
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        required = true,
-        value_name = "COMMAND"
-    )]
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 

@@ -61,16 +61,16 @@ fn find(arguments: &GetArgs) -> Result<(serde_json::Value, &'static str), CliErr
     // A region may be named without a node.
     let place = Place::of(&arguments.node);
     let values = match (&arguments.region, &place) {
-        _ if arguments.via == Via::Socket => None,
-        (Some(region), _) => Some(Values::named(region, &arguments.table)),
+        _ if arguments.via == Via::Socket => Ok(None),
+        (Some(region), _) => Ok(Some(Values::named(region, &arguments.table))),
         (None, Ok(place)) => Values::beside(&place.socket),
-        (None, Err(_)) => None,
+        (None, Err(_)) => Ok(None),
     };
-    let untold = match values.map(|values| values.get(key)) {
-        Some(Ok(found)) => return Ok((found, "region")),
-        Some(Err(Untold::Refused(error))) => return Err(error),
-        Some(Err(Untold::Unusable(error))) => Some(error),
-        None => None,
+    let untold = match values.map(|values| values.map(|values| values.get(key))) {
+        Ok(Some(Ok(found))) => return Ok((found, "region")),
+        Ok(Some(Err(Untold::Refused(error)))) => return Err(error),
+        Ok(Some(Err(Untold::Unusable(error)))) | Err(error) => Some(error),
+        Ok(None) => None,
     };
     let place = match (place, untold) {
         (Ok(place), untold) if arguments.via == Via::Region => {

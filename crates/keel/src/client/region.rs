@@ -39,13 +39,13 @@ impl Values {
     }
 
     /// Those that the node of this socket says to have.
-    pub(super) fn beside(socket: &Path) -> Option<Self> {
+    pub(super) fn beside(socket: &Path) -> Result<Option<Self>, CliError> {
         let found = Whereabouts::beside(socket)?;
-        Some(Self {
+        Ok(found.map(|found| Self {
             region: found.region.into(),
             table: found.table,
             run: Some(found.run),
-        })
+        }))
     }
 
     /// The latest value of a key, as a node answers it.

@@ -242,7 +242,16 @@ impl RegionConfig {
     fn sentence(&self) -> String {
         let size = match self.file.try_exists() {
             Ok(true) => String::new(),
-            _ => format!(" of {} MiB, made at the next start", self.create_mebibytes),
+            _ => {
+                let folder = match self.file.parent() {
+                    Some(folder) if folder != Path::new("") && !folder.is_dir() => {
+                        " with its folder"
+                    }
+                    _ => "",
+                };
+                let size = self.create_mebibytes;
+                format!(" of {size} MiB, made at the next start{folder}")
+            }
         };
         let saved = match &self.checkpoint_image {
             None => "never saved: a power cut takes what is in it".to_owned(),

@@ -9,7 +9,7 @@ use super::{
 use ingest::intake::{TEMPLATE_BYTES_MAX, Template, TemplateKind};
 use ingest::line::Precision;
 use ingest::pattern;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Bytes of the longest path of a Unix socket: the system's limit without the final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -330,6 +330,11 @@ impl Reader<'_> {
     fn region(&self, section: Section<'_, '_>, store: &Path) -> RegionConfig {
         const REMEDY: &str = "name its file, such as \"/dev/shm/keel\"";
         let file = section.required("file", PATH_BYTES_MAX, REMEDY);
+        let region = self.base_dir.join(&file.value);
+        if is_same_place(&region, store) {
+            let remedy = "name another: a region is a file of its own";
+            section.wrong(file.line, "file", "is store.image", remedy);
+        }
         let table = section.text("table", FILE_NAME_BYTES_MAX);
         if let Some(at) = &table
             && (at.value.contains('/') || matches!(at.value.as_str(), "." | ".."))
@@ -345,14 +350,17 @@ impl Reader<'_> {
         let image = section.text("checkpoint_image", PATH_BYTES_MAX);
         let checkpoint_image = image.map(|at| {
             let path = self.base_dir.join(at.value);
-            if path == store {
+            if is_same_place(&path, store) {
                 let remedy = "name another: the node has that one for itself";
                 section.wrong(at.line, "checkpoint_image", "is store.image", remedy);
+            } else if is_same_place(&path, &region) {
+                let remedy = "name another: a region is saved into a flash store beside it";
+                section.wrong(at.line, "checkpoint_image", "is region.file", remedy);
             }
             path
         });
         let region = RegionConfig {
-            file: self.base_dir.join(file.value),
+            file: region,
             create_mebibytes: section.integer("create_mebibytes", 64, (16, 1 << 20)),
             table: table.map_or_else(|| REGION_TABLE.to_owned(), |at| at.value),
             checkpoint_image,
@@ -457,4 +465,18 @@ fn host_port(text: &str) -> Option<(String, u16)> {
     };
     let is_plain = !host.is_empty() && !host.contains(['/', '@', '[', ']', ' ']);
     is_plain.then(|| (host.to_owned(), port))
+}
+
+/// Whether two paths lead to one file, which need not be there yet.
+fn is_same_place(one: &Path, other: &Path) -> bool {
+    let plain = |path: &Path| -> PathBuf {
+        let parts = path.components();
+        parts.filter(|part| *part != Component::CurDir).collect()
+    };
+    let resolved = |path: &Path| {
+        // Without a folder it lies in this one.
+        let path = Path::new(".").join(path);
+        Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
+    };
+    plain(one) == plain(other) || resolved(one).is_some_and(|one| Some(one) == resolved(other))
 }

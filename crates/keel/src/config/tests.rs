@@ -555,6 +555,14 @@ fn a_region_is_named_and_its_mistakes_are_told() {
             "keel.toml:3: region.checkpoint_image is store.image; name another",
         ),
         (
+            region("checkpoint_image = \"./r\"\n"),
+            "keel.toml:3: region.checkpoint_image is region.file; name another",
+        ),
+        (
+            "[region]\nfile = \"./keel-data//store.img\"\n".to_owned(),
+            "keel.toml:2: region.file is store.image; name another",
+        ),
+        (
             region("checkpoint_interval_seconds = 0\n"),
             "keel.toml:3: region.checkpoint_interval_seconds",
         ),

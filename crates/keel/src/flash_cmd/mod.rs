@@ -287,7 +287,7 @@ pub(crate) fn device_error(image: &Path, error: &DeviceError) -> CliError {
         ),
         DeviceError::Open { source, .. } => CliError::io(shown, source),
         DeviceError::InUse { .. } => match base::block::find_holder(image) {
-            Some(holder) => held_error(image, &holder),
+            Some(holder) => held_error(image, &holder).of_a_busy_thing(),
             None => {
                 let program =
                     holder::holder(image).map_or_else(String::new, |who| format!(" ({who})"));
@@ -296,6 +296,7 @@ pub(crate) fn device_error(image: &Path, error: &DeviceError) -> CliError {
                     format!("in use by another program{program}"),
                     "end that program, then try again",
                 )
+                .of_a_busy_thing()
             }
         },
         other => CliError::failure(shown, other, "check the device"),

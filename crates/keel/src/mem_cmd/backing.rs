@@ -23,6 +23,8 @@ pub(crate) struct Ground {
     point: PathBuf,
     free_bytes: u64,
     block_bytes: u64,
+    /// Whether it says to have no room at all, as those do that hold no files of users: /proc, /sys.
+    counts_nothing: bool,
 }
 
 impl Ground {
@@ -51,7 +53,18 @@ impl Ground {
                 _ => found.f_bavail.saturating_mul(found.f_bsize as u64),
             },
             block_bytes: found.f_bsize as u64,
+            counts_nothing: found.f_blocks == 0,
         })
+    }
+
+    /// Where it is mounted.
+    pub(super) fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// Whether it may be one of those in which the kernel shows things of its own.
+    pub(super) fn is_of_the_kernel(&self) -> bool {
+        self.counts_nothing && self.backing == Backing::File
     }
 
     /// Its name in `--json`.
@@ -105,11 +118,11 @@ impl Ground {
         }
     }
 
-    /// Whether `bytes` of memory can be had there, in words if not.
-    pub(super) fn require(&self, region: &Path, bytes: u64) -> Result<(), CliError> {
+    /// Whether `bytes` of memory can be had there, in words if not; `smaller` says how to ask for less.
+    pub(super) fn require(&self, region: &Path, bytes: u64, smaller: &str) -> Result<(), CliError> {
         let shown = region.display();
         if self.backing == Backing::HugePages {
-            return self.require_huge_pages(region, bytes);
+            return self.require_huge_pages(region, bytes, smaller);
         }
         if self.free_bytes >= bytes {
             return Ok(());
@@ -122,14 +135,14 @@ impl Ground {
             wrong,
             match self.backing {
                 Backing::SharedMemory => format!(
-                    "choose a smaller --size, or let it have more memory: `mount -o remount,size=… {point}`"
+                    "{smaller}, or let it have more memory: `mount -o remount,size=… {point}`"
                 ),
-                _ => "choose a smaller --size, or free some space".to_owned(),
+                _ => format!("{smaller}, or free some space"),
             },
         ))
     }
 
-    fn require_huge_pages(&self, region: &Path, bytes: u64) -> Result<(), CliError> {
+    fn require_huge_pages(&self, region: &Path, bytes: u64, smaller: &str) -> Result<(), CliError> {
         let shown = region.display();
         if self.block_bytes != PAGE_BYTES {
             return Err(CliError::failure(
@@ -155,7 +168,7 @@ impl Ground {
                     wanted - free
                 ),
                 format!(
-                    "`sysctl vm.nr_hugepages={}`, or a smaller --size",
+                    "`sysctl vm.nr_hugepages={}`, or {smaller}",
                     pages.total + wanted - free
                 ),
             ));
@@ -168,9 +181,7 @@ impl Ground {
                     "the mount {point} lets only {} more be used",
                     bytes_text(self.free_bytes)
                 ),
-                format!(
-                    "choose a smaller --size, or mount it with more: `mount -o remount,size=… {point}`"
-                ),
+                format!("{smaller}, or mount it with more: `mount -o remount,size=… {point}`"),
             ));
         }
         Ok(())
@@ -245,13 +256,16 @@ mod tests {
             point: "/there".into(),
             free_bytes,
             block_bytes,
+            counts_nothing: false,
         }
     }
 
     #[test]
     fn what_is_missing_is_named_with_its_remedy() {
         let said = |ground: &Ground, bytes| {
-            let error = ground.require(Path::new("r"), bytes).unwrap_err();
+            let error = ground
+                .require(Path::new("r"), bytes, "choose less")
+                .unwrap_err();
             error.to_string()
         };
         let pages = huge_pages();
@@ -271,8 +285,8 @@ mod tests {
             "{text}"
         );
         let text = said(&ground(Backing::File, 0, 4096), 16 << 20);
-        assert!(text.ends_with("free some space"), "{text}");
-        let enough = ground(Backing::File, 16 << 20, 4096).require(Path::new("r"), 16 << 20);
+        assert!(text.ends_with("choose less, or free some space"), "{text}");
+        let enough = ground(Backing::File, 16 << 20, 4096).require(Path::new("r"), 16 << 20, "");
         assert!(enough.is_ok());
     }
 
@@ -280,7 +294,10 @@ mod tests {
     fn a_folder_says_what_it_is() {
         let ground = Ground::of(Path::new("/proc/region")).unwrap();
         assert_eq!(ground.backing, Backing::File);
-        assert_eq!(ground.point, Path::new("/proc"));
+        assert_eq!(ground.point(), Path::new("/proc"));
+        assert!(ground.is_of_the_kernel());
+        let here = Ground::of(&std::env::temp_dir().join("region")).unwrap();
+        assert!(!here.is_of_the_kernel());
         assert!(Ground::of(Path::new("/nosuch/region")).is_err());
     }
 }

@@ -1,7 +1,5 @@
-//! `keel mem checkpoint` and `keel mem restore`: a region's files in a flash store, which outlives the power.
+//! `keel mem checkpoint`: a region's files in a flash store, which outlives the power.
 
-use super::backing::Ground;
-use super::create;
 use super::region_error;
 use super::storage::FlashStorage;
 use crate::error::CliError;
@@ -9,28 +7,20 @@ use crate::flash_cmd::interruption::Interruption;
 use crate::flash_cmd::open_alone;
 use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
-use crate::time_text::{age_text, format_ms};
 use base::block::FileDevice;
-use mem::checkpoint::{self, CheckpointError, RestoreReport, SaveOptions, SaveReport, Taken};
-use mem::{Attachment, Node, RegionOptions};
+use mem::checkpoint::{self, CheckpointError, SaveOptions, SaveReport, StorageError, Taken};
+use mem::{Attachment, Node};
 use serde_json::json;
 use std::path::Path;
 
 /// Where the region appears, for these commands: links are kept as they are.
-const AT: &[u8] = b"/keel";
+pub(super) const AT: &[u8] = b"/keel";
 
-/// Exit status of a restore after which there is a region, but not all that was in it; that of `keel status` for a node
-/// that works with a reservation.
-const STATUS_DEGRADED: u8 = 3;
-
-/// Names of lost files that are printed.
-const SHOWN_MAX: usize = 20;
-
-fn open(image: &Path, writes: bool) -> Result<FlashStorage<FileDevice>, CliError> {
+pub(super) fn open(image: &Path, writes: bool) -> Result<FlashStorage<FileDevice>, CliError> {
     open_alone(image, writes).map(FlashStorage::new)
 }
 
-fn close(image: &Path, storage: FlashStorage<FileDevice>) -> Result<(), CliError> {
+pub(super) fn close(image: &Path, storage: FlashStorage<FileDevice>) -> Result<(), CliError> {
     storage
         .close()
         .map_err(|error| crate::flash_cmd::store_error(image, &error))
@@ -39,11 +29,9 @@ fn close(image: &Path, storage: FlashStorage<FileDevice>) -> Result<(), CliError
 pub(crate) fn checkpoint_error(region: &Path, image: &Path, error: &CheckpointError) -> CliError {
     match error {
         CheckpointError::Region(error) => region_error(region, error),
-        CheckpointError::Storage(checkpoint::StorageError::Full) => CliError::failure(
-            image.display(),
-            "no room for the checkpoint; the one before is there still",
-            "delete files with `keel flash rm`, or make it larger with `keel flash grow`",
-        ),
+        CheckpointError::Storage(StorageError::Full) => {
+            no_room(image, "the checkpoint before is there still")
+        }
         CheckpointError::Storage(error) => CliError::failure(
             image.display(),
             error,
@@ -59,6 +47,14 @@ pub(crate) fn checkpoint_error(region: &Path, image: &Path, error: &CheckpointEr
     }
 }
 
+fn no_room(image: &Path, what_is_there: &str) -> CliError {
+    CliError::failure(
+        image.display(),
+        format_args!("no room for the checkpoint; {what_is_there}"),
+        "delete files with `keel flash rm`, or make it larger with `keel flash grow`",
+    )
+}
+
 /// Takes a checkpoint without these files, and closes the store again.
 pub(super) fn save(
     attachment: &Attachment,
@@ -69,6 +65,7 @@ pub(super) fn save(
 ) -> Result<SaveReport, CliError> {
     let region = attachment.region().path();
     let mut storage = open(image, true)?;
+    let is_first = matches!(checkpoint::newest(&mut storage, name), Ok(None));
     let saved = attachment
         .writer()
         .map_err(CheckpointError::from)
@@ -84,7 +81,12 @@ pub(super) fn save(
             };
             checkpoint::save(&writer, &mut storage, &options, progress)
         })
-        .map_err(|error| checkpoint_error(region, image, &error));
+        .map_err(|error| match error {
+            CheckpointError::Storage(StorageError::Full) if is_first => {
+                no_room(image, "nothing is saved yet")
+            }
+            error => checkpoint_error(region, image, &error),
+        });
     let closed = close(image, storage);
     let report = saved?;
     closed?;
@@ -110,7 +112,11 @@ pub(super) fn checkpoint(
 ) -> Result<u8, CliError> {
     let attachment =
         Attachment::open(region, AT, true).map_err(|error| region_error(region, &error))?;
-    let interruption = Interruption::heed(image.display(), "the checkpoint before is there still");
+    let left = match newest(region, image, name)? {
+        Some(_) => "the checkpoint before is there still",
+        None => "nothing is saved yet",
+    };
+    let interruption = Interruption::heed(image.display(), left);
     let progress = Progress::start(format!("saving {}", region.display()));
     let mut before = 0;
     let report = save(&attachment, image, (name, &[]), verify, &mut |done, _| {
@@ -140,7 +146,11 @@ pub(super) fn checkpoint(
     }
     out.flush()?;
     for missed in &report.missed {
-        eprintln!("keel: {missed}: could not be read; the checkpoint has what the one before had");
+        let kept = match report.generation {
+            0 | 1 => "it is not in the checkpoint",
+            _ => "the checkpoint has what the one before had",
+        };
+        eprintln!("keel: {missed}: could not be read; {kept}");
     }
     Ok(u8::from(report.missed_count > 0))
 }
@@ -172,173 +182,4 @@ pub(super) fn saved_text(region: &Path, image: &Path, report: &SaveReport) -> St
             ""
         }
     )
-}
-
-/// What is to be restored.
-pub(super) struct Wanted<'a> {
-    pub(super) name: &'a str,
-    /// Size of the region that is made where no checkpoint can be read.
-    pub(super) size: Option<u64>,
-    pub(super) mode: u16,
-}
-
-/// The region that is made where no checkpoint can be read.
-fn empty_of(size: u64) -> RegionOptions {
-    RegionOptions {
-        capacity_bytes: size / mem::PAGE_BYTES * mem::PAGE_BYTES,
-        files_max: None,
-        lanes: RegionOptions::lanes_for(size),
-    }
-}
-
-pub(super) fn restore(
-    region: &Path,
-    image: &Path,
-    wanted: &Wanted<'_>,
-    as_json: bool,
-) -> Result<u8, CliError> {
-    if let Some(size) = wanted.size {
-        // Also where it is not needed today: it will be on the day on which the checkpoint cannot be read.
-        mem::Layout::new(&empty_of(size)).map_err(|error| CliError::usage("--size", error, ""))?;
-    }
-    // A machine that boots shall go on without what cannot be had, if it was told how large the region is to be.
-    let opened = open(image, false).and_then(|mut storage| {
-        let shape = checkpoint::shape(&mut storage, wanted.name)
-            .map_err(|error| checkpoint_error(region, image, &error))?;
-        Ok((storage, shape))
-    });
-    let (mut storage, shape) = match (opened, wanted.size) {
-        (Ok((storage, shape)), _) => (Some(storage), shape),
-        (Err(error), Some(_)) => {
-            eprintln!("keel: {error}");
-            (None, None)
-        }
-        (Err(error), None) => return Err(error),
-    };
-    let options = match (shape, wanted.size) {
-        (Some(shape), _) => shape,
-        (None, Some(size)) => empty_of(size),
-        (None, None) => {
-            return Err(CliError::failure(
-                image.display(),
-                format!("holds no checkpoint named {}", wanted.name),
-                "check the name; with --size an empty region is made all the same",
-            ));
-        }
-    };
-    if region.symlink_metadata().is_err() {
-        create::make(region, &options, wanted.mode, None)?;
-    }
-    let attachment =
-        Attachment::open(region, AT, true).map_err(|error| region_error(region, &error))?;
-    let progress = Progress::start(format!("restoring {}", region.display()));
-    let mut before = 0;
-    let report = match storage.as_mut() {
-        None => RestoreReport::default(),
-        Some(storage) => attachment
-            .writer()
-            .map_err(CheckpointError::from)
-            .and_then(|writer| {
-                checkpoint::restore(&writer, storage, wanted.name, &mut |done, _| {
-                    progress.add(done.saturating_sub(before) as usize);
-                    before = done;
-                })
-            })
-            .map_err(|error| checkpoint_error(region, image, &error))?,
-    };
-    drop(progress);
-    let was_read = storage.is_some();
-    if let Some(storage) = storage {
-        // It was only read.
-        close(image, storage).ok();
-    }
-    tell_restored(region, image, &report, as_json)?;
-    // A store without a checkpoint, as at the first boot, has lost nothing.
-    let was_never = was_read && report == RestoreReport::default();
-    Ok(if report.is_whole() || was_never {
-        0
-    } else {
-        STATUS_DEGRADED
-    })
-}
-
-fn tell_restored(
-    region: &Path,
-    image: &Path,
-    report: &RestoreReport,
-    as_json: bool,
-) -> Result<(), CliError> {
-    let (region_shown, image) = (region.display(), image.display());
-    let mut out = Output::new();
-    let taken_ms = (report.taken_ns as i64).div_euclid(1_000_000);
-    let age_ms = (mem::now_ns() as i64).div_euclid(1_000_000) - taken_ms;
-    if as_json {
-        let lost: Vec<_> = report
-            .lost
-            .iter()
-            .map(|lost| json!({"path": lost.path, "because": lost.because.name()}))
-            .collect();
-        out.json(&json!({
-            "generation": report.generation,
-            "taken_ms": if report.generation == 0 { None } else { Some(taken_ms) },
-            "whole": report.is_whole(),
-            "backing": Ground::of(region)?.name(),
-            "files": report.files,
-            "directories": report.directories,
-            "bytes": report.bytes,
-            "generations_skipped": report.generations_skipped,
-            "parts_damaged": report.parts_damaged,
-            "missed": report.missed,
-            "older": report.older,
-            "older_count": report.older_count,
-            "lost": lost,
-            "lost_count": report.lost_count,
-        }))?;
-        return out.flush();
-    }
-    if report.generation == 0 {
-        out.line(format_args!(
-            "{region_shown}: an empty region: {image} holds no checkpoint that can be read"
-        ))?;
-    } else {
-        out.line(format_args!(
-            "{region_shown}: checkpoint {} of {} from {image}: {} files of {}; what was written in the {} since \
-             is lost",
-            report.generation,
-            format_ms(taken_ms),
-            report.files,
-            bytes_text(report.bytes),
-            age_text(age_ms),
-        ))?;
-    }
-    for (count, what) in [
-        (
-            report.generations_skipped,
-            "newer checkpoint(s) could not be taken",
-        ),
-        (
-            report.parts_damaged,
-            "part(s) of the list of files could not be read; their files are lost",
-        ),
-        (
-            report.missed,
-            "file(s) could not be read when the checkpoint was taken",
-        ),
-        (
-            report.older_count,
-            "file(s) are as the checkpoint before had them",
-        ),
-        (report.lost_count, "file(s) are lost"),
-    ] {
-        if count > 0 {
-            eprintln!("keel: {region_shown}: {count} {what}");
-        }
-    }
-    for path in report.older.iter().take(SHOWN_MAX) {
-        eprintln!("keel: {path}: as the checkpoint before had it");
-    }
-    for lost in report.lost.iter().take(SHOWN_MAX) {
-        eprintln!("keel: {}: lost: {}", lost.path, lost.because.name());
-    }
-    out.flush()
 }

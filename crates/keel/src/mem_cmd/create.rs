@@ -29,7 +29,8 @@ pub(super) fn create(region: &Path, wanted: &Wanted, as_json: bool) -> Result<u8
         files_max: wanted.files,
         lanes: (wanted.lanes).unwrap_or_else(|| RegionOptions::lanes_for(capacity_bytes)),
     };
-    let (made, ground) = make(region, &options, wanted.mode, wanted.flush)?;
+    let smaller = "choose a smaller --size";
+    let (made, ground) = make(region, &options, wanted.mode, wanted.flush, smaller)?;
     let layout = made.layout();
     let mut out = Output::new();
     if as_json {
@@ -84,15 +85,26 @@ pub(super) fn flush_text(region: &Region) -> Option<String> {
     }
 }
 
-/// Makes a region, and takes its memory.
+/// Makes a region, and takes its memory; `smaller` says how to get a smaller one.
 pub(super) fn make(
     region: &Path,
     options: &RegionOptions,
     mode: u16,
     flush: Option<Flush>,
+    smaller: &str,
 ) -> Result<(Region, Ground), CliError> {
     // What no region can be is said before anything is looked for.
     let layout = mem::Layout::new(options).map_err(|error| CliError::usage("--size", error, ""))?;
+    if region.is_dir() {
+        return Err(CliError::failure(
+            region.display(),
+            "is a folder, and a region is a file",
+            format!(
+                "name a file in it, such as {}",
+                region.join("plant").display()
+            ),
+        ));
+    }
     if region.symlink_metadata().is_ok() {
         return Err(CliError::failure(
             region.display(),
@@ -101,7 +113,7 @@ pub(super) fn make(
         ));
     }
     let ground = Ground::of(region)?;
-    ground.require(region, layout.capacity_bytes)?;
+    ground.require(region, layout.capacity_bytes, smaller)?;
     let interruption = Interruption::remove(region);
     let made = fill(region, options, mode, flush, ground)?;
     drop(interruption);
@@ -113,11 +125,12 @@ pub(crate) fn make_plainly(
     region: &Path,
     options: &RegionOptions,
     mode: u16,
+    smaller: &str,
 ) -> Result<(Region, Ground), CliError> {
     let layout = mem::Layout::new(options)
-        .map_err(|error| CliError::failure(region.display(), error, "choose another size"))?;
+        .map_err(|error| CliError::failure(region.display(), error, smaller))?;
     let ground = Ground::of(region)?;
-    ground.require(region, layout.capacity_bytes)?;
+    ground.require(region, layout.capacity_bytes, smaller)?;
     fill(region, options, mode, None, ground)
 }
 
@@ -139,7 +152,23 @@ fn fill(
     };
     let made = Region::create_with_flush(region, options, &root, flush);
     drop(progress);
-    let made = made.map_err(|error| region_error(region, &error))?;
+    let made = made.map_err(|error| match &error {
+        // The folder is there, or the ground could not have been looked at.
+        mem::Error::System { source, .. }
+            if ground.is_of_the_kernel()
+                && matches!(
+                    source.raw_os_error(),
+                    Some(libc::ENOENT | libc::EACCES | libc::EPERM | libc::EROFS)
+                ) =>
+        {
+            CliError::failure(
+                region.display(),
+                format!("{} holds no files of users", ground.point().display()),
+                "choose a folder on hugetlbfs, on tmpfs such as /dev/shm, or on a disk",
+            )
+        }
+        _ => region_error(region, &error),
+    })?;
     let mode = u32::from(mode);
     let mut stubs = region.as_os_str().to_owned();
     stubs.push(".stubs");

@@ -443,7 +443,7 @@ pub(super) fn stat_region(
             bytes_text(seen.free_bytes())
         ))?;
         out.line(format_args!(
-            "files         {files} (room for {})",
+            "files         {files}, directories included (room for {})",
             layout.inode_count - 2
         ))?;
         out.line(format_args!("deleted open  {}", seen.orphans()))?;
@@ -463,7 +463,7 @@ pub(super) fn stat_region(
             Some(Some(taken)) => {
                 let taken_ms = milliseconds(taken.taken_ns);
                 out.line(format_args!(
-                    "checkpoint    {} of {}: a power cut would take the last {}",
+                    "checkpoint    {} of {}: a power cut would take what was written in the last {}",
                     taken.generation,
                     format_ms(taken_ms),
                     age_text(milliseconds(mem::now_ns()) - taken_ms)

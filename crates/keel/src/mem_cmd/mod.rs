@@ -1,7 +1,7 @@
-//! `keel mem`: commands on regions. `create.rs` makes one, `run.rs` runs programs with it, `mount.rs` shows it to all
-//! others, `look.rs` says what is in it, `check.rs` whether it is whole, `checkpoint.rs` saves and restores it;
-//! `backing.rs` what its memory is, `program.rs` whether a program can be served, `storage.rs` a flash store as the
-//! place for checkpoints.
+//! `keel mem`: commands on regions. `create.rs` makes one, `run.rs` runs programs with it, `saver.rs` saves it
+//! meanwhile, `mount.rs` shows it to all others, `look.rs` says what is in it, `check.rs` whether it is whole,
+//! `checkpoint.rs` saves it, `restore.rs` makes it from what was saved; `backing.rs` what its memory is, `program.rs`
+//! whether a program can be served, `storage.rs` a flash store as the place for checkpoints.
 
 mod backing;
 mod check;
@@ -10,7 +10,9 @@ mod create;
 mod look;
 mod mount;
 mod program;
+mod restore;
 mod run;
+mod saver;
 mod storage;
 
 pub(crate) use checkpoint::{checkpoint_error, checkpoint_now};
@@ -42,10 +44,7 @@ pub(crate) fn run(command: &MemCommand) -> Result<u8, CliError> {
                 files: *files,
                 lanes: *lanes,
                 mode: *mode,
-                flush: flush.map(|flush| match flush {
-                    MemFlush::None => Flush::None,
-                    MemFlush::CacheLines => Flush::CacheLines,
-                }),
+                flush: flush.map(named_flush),
             },
             *json,
         ),
@@ -67,14 +66,16 @@ pub(crate) fn run(command: &MemCommand) -> Result<u8, CliError> {
             name,
             size,
             mode,
+            flush,
             json,
-        } => checkpoint::restore(
+        } => restore::restore(
             region,
             image,
-            &checkpoint::Wanted {
+            &restore::Wanted {
                 name,
                 size: *size,
                 mode: *mode,
+                flush: flush.map(named_flush),
             },
             *json,
         ),
@@ -104,6 +105,13 @@ pub(crate) fn run(command: &MemCommand) -> Result<u8, CliError> {
             json,
             ..
         } => look::stat(region, path, *json),
+    }
+}
+
+fn named_flush(flush: MemFlush) -> Flush {
+    match flush {
+        MemFlush::None => Flush::None,
+        MemFlush::CacheLines => Flush::CacheLines,
     }
 }
 

@@ -33,8 +33,19 @@ pub(super) fn mount(
     let shown_at = directory
         .canonicalize()
         .map_err(|error| CliError::io(directory.display(), &error))?;
-    let attachment = Attachment::open(region, shown_at.as_os_str().as_bytes(), !is_read_only)
-        .map_err(|error| region_error(region, &error))?;
+    let open = |writes| Attachment::open(region, shown_at.as_os_str().as_bytes(), writes);
+    let attachment = open(!is_read_only).map_err(|error| match &error {
+        mem::Error::System { source, .. }
+            if is_denied(source) && !is_read_only && open(false).is_ok() =>
+        {
+            CliError::failure(
+                region.display(),
+                "may be read, but not written",
+                "mount it with --read-only, or run as a user who may write to it",
+            )
+        }
+        _ => region_error(region, &error),
+    })?;
     let (files, free_bytes) = (
         attachment.region().inodes().saturating_sub(1),
         attachment.region().free_bytes(),
@@ -61,7 +72,7 @@ pub(super) fn mount(
         let mut out = Output::new();
         let said = out
             .line(format_args!(
-                "{} is mounted on {}: files {}, free {}{}; `{} {}` or Ctrl-C ends it",
+                "{} is mounted on {}: {} files and directories, {} free{}; `{} {}` or Ctrl-C ends it",
                 region.display(),
                 directory.display(),
                 files,
@@ -107,6 +118,13 @@ pub(super) fn mount(
         }
         Ok(u8::from(ending.was_aborted))
     })
+}
+
+fn is_denied(error: &std::io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EACCES | libc::EPERM | libc::EROFS)
+    )
 }
 
 fn tell_leftovers(region: &Path, found: Swept) {

@@ -1,8 +1,8 @@
 //! `keel mem run`: a program with the library of the region preloaded.
 
-use super::checkpoint;
 use super::program::{self, Unserved};
 use super::region_error;
+use super::saver::{Plan, Saver};
 use crate::cli::MemRunArgs;
 use crate::error::{CliError, STATUS_FAILURE};
 use mem::Attachment;
@@ -14,8 +14,6 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Name of the library, beside this program, or in `../lib/keel`.
@@ -23,6 +21,9 @@ const LIBRARY: &str = "libkeelmem.so";
 
 /// Names where the library is, for whoever has put it elsewhere.
 const LIBRARY_VARIABLE: &str = "KEEL_MEM_LIBRARY";
+
+/// Tells the library where the region appears.
+const AT_VARIABLE: &str = "KEEL_MEM_AT";
 
 /// Time between two looks for what dead processes have left.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -60,9 +61,16 @@ pub(super) fn run(arguments: &MemRunArgs) -> Result<u8, CliError> {
     // What was typed is judged before what is installed.
     let attachment = Arc::new(attach(region, &arguments.at)?);
     let library = library()?;
-    if let Some(image) = &arguments.checkpoint {
-        // A mistyped place shall be known before there is something to lose.
-        checkpoint::newest(region, image, &arguments.name)?;
+    let plan = arguments.checkpoint.as_ref().map(|image| Plan {
+        region: region.clone(),
+        image: image.clone(),
+        name: arguments.name.clone(),
+        every_s: arguments.every_s,
+    });
+    let busy = plan.as_ref().map_or(Ok(None), Plan::look)?;
+    let warnings = [hidden(&attachment), busy.clone()];
+    for warning in warnings.into_iter().flatten() {
+        eprintln!("keel: {warning}");
     }
     // Relative paths would mean something else wherever the program goes.
     let absolute =
@@ -84,7 +92,7 @@ pub(super) fn run(arguments: &MemRunArgs) -> Result<u8, CliError> {
         .args(rest)
         .env("LD_PRELOAD", preload(&library))
         .env("KEEL_MEM_REGION", &absolute)
-        .env("KEEL_MEM_AT", OsStr::from_bytes(attachment.at()))
+        .env(AT_VARIABLE, OsStr::from_bytes(attachment.at()))
         .env("KEEL_MEM_MODE", arguments.mode.text())
         .env("KEEL_MEM_HANDSHAKE", greeting.descriptor().to_string());
     signals.stay_here(&mut command);
@@ -93,7 +101,9 @@ pub(super) fn run(arguments: &MemRunArgs) -> Result<u8, CliError> {
         Err(error) => return not_started(name, &attachment, &error),
     };
     greeting.close_own();
-    let saver = Saver::start(&attachment, arguments)?;
+    let saver = plan
+        .map(|plan| Saver::start(&attachment, plan, busy.unwrap_or_default()))
+        .transpose()?;
     let attended = attend(
         &mut child,
         &signals,
@@ -139,6 +149,31 @@ fn attach(region: &Path, at: &Path) -> Result<Attachment, CliError> {
     })
 }
 
+/// What the program will not see, because the region appears in its place.
+fn hidden(attachment: &Attachment) -> Option<String> {
+    let at = Path::new(OsStr::from_bytes(attachment.at()));
+    // The source of a mount is the path by which whoever mounted it has named it.
+    let is_mounted = base::mount::Place::source_at(at).is_some_and(|source| {
+        let region = attachment.region().path().canonicalize();
+        region.is_ok_and(|region| region.ends_with(source))
+    });
+    let is_the_region =
+        is_mounted || std::env::var_os(AT_VARIABLE).is_some_and(|shown| shown == at);
+    if is_the_region {
+        // By the kernel's way, or in a program that is served itself: these are the same files.
+        return None;
+    }
+    let what = match std::fs::read_dir(at) {
+        Ok(mut entries) => entries.next().map(|_| "has files")?,
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => "is a file",
+        Err(_) => return None,
+    };
+    Some(format!(
+        "{}: {what}, which the program does not see with the region there; choose an --at where nothing is",
+        at.display()
+    ))
+}
+
 /// Where the library is.
 fn library() -> Result<PathBuf, CliError> {
     if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
@@ -154,7 +189,7 @@ fn library() -> Result<PathBuf, CliError> {
     let folder = std::env::current_exe()
         .ok()
         .and_then(|program| Some(program.parent()?.to_owned()));
-    let beside = folder.map(|folder| {
+    let beside = folder.as_ref().map(|folder| {
         [
             folder.join(LIBRARY),
             folder.join("../lib/keel").join(LIBRARY),
@@ -165,10 +200,16 @@ fn library() -> Result<PathBuf, CliError> {
         .flatten()
         .find_map(|path| checked(&path).ok())
         .ok_or_else(|| {
+            // It comes with this program, so who has one only has put the other elsewhere, or has not built it.
+            let folder = folder.unwrap_or_else(|| "the folder of keel".into());
             CliError::failure(
                 LIBRARY,
                 "found neither beside this program nor in ../lib/keel",
-                format!("build it with `cargo build --release -p mem-preload`, or name it in {LIBRARY_VARIABLE}"),
+                format!(
+                    "copy it into {}, or name the file in {LIBRARY_VARIABLE}; it is built by `cargo build --release \
+                     -p mem-preload`, into target/release",
+                    folder.display()
+                ),
             )
         })
 }
@@ -264,72 +305,6 @@ pub(crate) fn clear_up(attachment: &Attachment, locks: bool) {
             .writer()
             .and_then(|writer| writer.keep_resident())
             .ok();
-    }
-}
-
-/// The thread that takes checkpoints: now and then, when told to, and once more when this is dropped.
-struct Saver {
-    sender: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Saver {
-    fn start(
-        attachment: &Arc<Attachment>,
-        arguments: &MemRunArgs,
-    ) -> Result<Option<Self>, CliError> {
-        let Some(image) = arguments.checkpoint.clone() else {
-            return Ok(None);
-        };
-        let (sender, receiver) = sync_channel(1);
-        let attachment = Arc::clone(attachment);
-        let (region, name) = (arguments.region.clone(), arguments.name.clone());
-        let interval = Duration::from_secs(arguments.every_s.into());
-        let thread = std::thread::Builder::new()
-            .name("checkpoints".to_owned())
-            .spawn(move || {
-                let mut told = String::new();
-                loop {
-                    let next = receiver.recv_timeout(interval);
-                    let saved =
-                        checkpoint::save(&attachment, &image, (&name, &[]), false, &mut |_, _| {});
-                    let is_over = matches!(next, Err(RecvTimeoutError::Disconnected));
-                    let said = match &saved {
-                        Ok(report) => checkpoint::saved_text(&region, &image, report),
-                        Err(error) => error.to_string(),
-                    };
-                    // Failures once each, and the last one in any case.
-                    if is_over || (saved.is_err() && said != told) {
-                        eprintln!("keel: {said}");
-                        told = said;
-                    }
-                    if is_over {
-                        attachment.thread_ends();
-                        return;
-                    }
-                }
-            })
-            .map_err(|error| CliError::io("checkpoints", &error))?;
-        Ok(Some(Self {
-            sender: Some(sender),
-            thread: Some(thread),
-        }))
-    }
-
-    fn save_now(&self) {
-        if let Some(sender) = &self.sender {
-            // One that waits already is as good.
-            sender.try_send(()).ok();
-        }
-    }
-}
-
-impl Drop for Saver {
-    fn drop(&mut self) {
-        drop(self.sender.take());
-        if let Some(thread) = self.thread.take() {
-            thread.join().ok();
-        }
     }
 }
 

@@ -164,11 +164,16 @@ fn fill(mut device: FileDevice, draft: &Path, path: &Path) -> Result<Made, CliEr
     Ok((store, counts, is_direct))
 }
 
-/// Makes the directories above a file.
+/// Makes the directories above a file, and says so.
 pub(crate) fn make_parent(path: &Path) -> Result<(), CliError> {
     match path.parent() {
-        Some(parent) if parent != Path::new("") => {
-            std::fs::create_dir_all(parent).map_err(|error| CliError::io(parent.display(), &error))
+        Some(parent) if parent != Path::new("") && !parent.is_dir() => {
+            std::fs::create_dir_all(parent)
+                .map_err(|error| CliError::io(parent.display(), &error))?;
+            // A mistyped path, or something that is not mounted, shows here.
+            let text = format!("{} is new, for {}", parent.display(), path.display());
+            super::log::event("folder", text);
+            Ok(())
         }
         _ => Ok(()),
     }

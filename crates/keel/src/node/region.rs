@@ -54,16 +54,28 @@ pub(crate) struct Whereabouts {
 }
 
 impl Whereabouts {
-    /// What the file beside this socket says; `None` where there is none, or none of this version.
-    pub(crate) fn beside(socket: &Path) -> Option<Self> {
-        use std::io::Read;
+    /// What the file beside this socket says; `None` where there is none, or none of this version. Fails where this
+    /// user may not read it.
+    pub(crate) fn beside(socket: &Path) -> Result<Option<Self>, CliError> {
         let path = whereabouts_path(socket);
         // Opening a FIFO would wait for its other end.
         let file = std::fs::OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
-            .open(path)
-            .ok()?;
+            .open(&path);
+        match file {
+            Ok(file) => Ok(Self::in_file(file)),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                Err(CliError::io(path.display(), &error).with_remedy(
+                    "join the group that it belongs to, or run as a user who may read it",
+                ))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn in_file(file: std::fs::File) -> Option<Self> {
+        use std::io::Read;
         if !file.metadata().ok()?.is_file() {
             return None;
         }
@@ -86,7 +98,7 @@ pub(crate) fn run_text(run: [u8; 16]) -> String {
 /// What is known of checkpoints.
 #[derive(Default)]
 struct Saved {
-    /// When the last finished one was begun, in this run.
+    /// When the last finished one was begun in this run, or else the restoring: what is older is saved.
     begun: Option<Instant>,
     generation: u64,
     count: u64,
@@ -108,6 +120,8 @@ pub(crate) struct NodeRegion {
     error: Mutex<Option<String>>,
     saved: Mutex<Saved>,
     restored: Option<RestoreReport>,
+    /// Whether what is in it was written before this run, some of it perhaps after its newest checkpoint.
+    is_of_before: bool,
 }
 
 impl NodeRegion {
@@ -122,6 +136,7 @@ impl NodeRegion {
             error: Mutex::new(None),
             saved: Mutex::default(),
             restored: None,
+            is_of_before: false,
         };
         if let Err(error) = region.attach() {
             region.give_up(&error);
@@ -170,7 +185,11 @@ impl NodeRegion {
                 bytes_text(options.capacity_bytes)
             );
             log::event("region", text);
-            drop(make_plainly(&draft, &options, MODE)?);
+            let smaller = match options.capacity_bytes > self.config.create_mebibytes << 20 {
+                true => "make a smaller one with `keel mem create` before the node starts",
+                false => "choose another region.create_mebibytes",
+            };
+            drop(make_plainly(&draft, &options, MODE, smaller)?);
             self.restore(&draft)?;
             mem::Region::rename(&draft, &file).map_err(|error| region_error(&file, &error))?;
         } else {
@@ -182,6 +201,7 @@ impl NodeRegion {
         attachment.sweep().ok();
         if let Some((generation, _)) = attachment.region().newest_checkpoint() {
             self.lock_saved().generation = generation;
+            self.is_of_before = self.restored.is_none();
         }
         self.attachment = Some(Box::leak(Box::new(attachment)));
         Ok(())
@@ -216,6 +236,7 @@ impl NodeRegion {
         };
         let failed = |error: &mem::Error| region_error(region, error);
         let attachment = Attachment::open(region, AT, true).map_err(|error| failed(&error))?;
+        let mut begun = Instant::now();
         let report = attachment
             .writer()
             .map_err(CheckpointError::from)
@@ -228,6 +249,7 @@ impl NodeRegion {
                         _ => Ok(None),
                     };
                 }
+                begun = Instant::now();
                 let restored = open_alone(image, false).map(|store| {
                     let mut storage = FlashStorage::new(store);
                     let restored = mem::checkpoint::restore(
@@ -250,6 +272,10 @@ impl NodeRegion {
             Ok(None) => return Ok(()),
             Ok(Some(Ok(report))) => {
                 tell_restored(&self.config.file, image, &report);
+                // All that is in it is saved, as of now: nobody could write to it before.
+                if report.generation != 0 {
+                    self.lock_saved().begun = Some(begun);
+                }
                 self.restored = Some(report);
                 return Ok(());
             }
@@ -460,7 +486,8 @@ fn tell_restored(region: &Path, image: &Path, report: &RestoreReport) {
     let taken_ms = (report.taken_ns as i64).div_euclid(1_000_000);
     let age_ms = (mem::now_ns() as i64).div_euclid(1_000_000) - taken_ms;
     let mut text = format!(
-        "{region} from {image}: checkpoint {} of {}, {} files of {}; what was written in the {} since is lost",
+        "{region} from {image}: checkpoint {} of {}, {} files of {}; what was written in the {} since, if \
+         anything, is lost",
         report.generation,
         format_ms(taken_ms),
         report.files,
@@ -529,7 +556,8 @@ impl Drop for Announcement {
         let own = run_text(self.region.run);
         let socket_path = self.path.with_extension("");
         // Another node may have taken the socket meanwhile.
-        if Whereabouts::beside(&socket_path).is_some_and(|found| found.run == own) {
+        let found = Whereabouts::beside(&socket_path).ok().flatten();
+        if found.is_some_and(|found| found.run == own) {
             std::fs::remove_file(&self.path).ok();
         }
         if let Some(table) = self.region.table {
@@ -556,7 +584,7 @@ impl Attendants {
             return Ok(attendants);
         };
         let mut sweeps = 0_u32;
-        attendants.add("region", SWEEP_INTERVAL, move |is_over| {
+        attendants.add("region", SWEEP_INTERVAL, SWEEP_INTERVAL, move |is_over| {
             if !is_over {
                 clear_up(attachment, sweeps.is_multiple_of(SWEEPS_PER_LOCK));
                 sweeps = sweeps.wrapping_add(1);
@@ -565,7 +593,12 @@ impl Attendants {
         if region.config.checkpoint_image.is_some() {
             let interval = Duration::from_secs(region.config.checkpoint_interval_seconds.into());
             let region = Arc::clone(region);
-            attendants.add("checkpoints", interval, move |_| {
+            // What a run before has not saved any more has waited long enough.
+            let first = match region.is_of_before {
+                true => Duration::ZERO,
+                false => interval,
+            };
+            attendants.add("checkpoints", first, interval, move |_| {
                 region.save();
             })?;
         }
@@ -575,6 +608,7 @@ impl Attendants {
     fn add(
         &mut self,
         name: &str,
+        first: Duration,
         interval: Duration,
         mut work: impl FnMut(bool) + Send + 'static,
     ) -> std::io::Result<()> {
@@ -582,8 +616,10 @@ impl Attendants {
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
+                let mut pause = first;
                 loop {
-                    let next = receiver.recv_timeout(interval);
+                    let next = receiver.recv_timeout(pause);
+                    pause = interval;
                     let is_over = matches!(next, Err(RecvTimeoutError::Disconnected));
                     work(is_over);
                     if is_over {

@@ -329,7 +329,7 @@ fn what_a_power_cut_would_take_is_shown() {
     assert_eq!(
         shown(|_| {}),
         "region    /dev/shm/keel, 40.0 MiB free of 64.0 MiB; values in keel-latest\n          \
-         checkpoint 7 in region.img: a power cut would take the last 12 s"
+         checkpoint 7 in region.img: a power cut would take what was written in the last 12 s"
     );
     assert!(
         shown(|it| it.checkpoint_failing = true)

@@ -157,7 +157,7 @@ impl Page {
                 format!("no checkpoint in {image} yet: a power cut would take all of it")
             }
             (Some(image), Some(seconds)) => format!(
-                "checkpoint {} in {image}: a power cut would take the last {}{}",
+                "checkpoint {} in {image}: a power cut would take what was written in the last {}{}",
                 region.checkpoint_generation,
                 span((seconds * 1000.0) as u64),
                 if region.checkpoint_failing {

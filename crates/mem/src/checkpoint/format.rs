@@ -4,6 +4,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
+use crate::flush::Flush;
 use crate::layout::NAME_BYTES_MAX;
 
 /// Version of the format of checkpoints.
@@ -92,6 +93,8 @@ pub(super) struct Footer {
     pub(super) bytes: u64,
     /// Files that are missing because they could not be read.
     pub(super) missed: u64,
+    /// What the region did so that its changes outlive the machine.
+    pub(super) flush: Flush,
 }
 
 /// A part of the table.
@@ -235,6 +238,7 @@ impl Footer {
             self.directories,
             self.bytes,
             self.missed,
+            u64::from(self.flush.as_number()),
         ];
         for (place, word) in words.into_iter().enumerate() {
             bytes[16 + place * 8..24 + place * 8].copy_from_slice(&word.to_le_bytes());
@@ -263,6 +267,8 @@ impl Footer {
             directories: source.word()?,
             bytes: source.word()?,
             missed: source.word()?,
+            // A number of later versions makes no checkpoint worthless.
+            flush: Flush::from_number(source.half()?).unwrap_or_default(),
         };
         (footer.index_bytes <= INDEX_BYTES_MAX)
             .then_some(footer)

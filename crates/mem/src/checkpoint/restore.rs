@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::error::Error;
+use crate::flush::Flush;
 use crate::inode::{NewInode, ROOT_INODE, attribute};
 use crate::layout::{RegionOptions, state};
 use crate::writer::Writer;
@@ -120,6 +121,8 @@ pub struct Taken {
     pub generation: u64,
     /// When it was begun, in nanoseconds since 1970: what was written later would be lost.
     pub taken_ns: u64,
+    /// What the region that was saved did so that its changes outlive the machine.
+    pub flush: Flush,
 }
 
 /// The newest checkpoint in the storage that can be read.
@@ -136,6 +139,7 @@ pub fn newest<S: Storage>(storage: &mut S, name: &str) -> Result<Option<Taken>> 
     Ok(newest.map(|footer| Taken {
         generation: footer.generation,
         taken_ns: footer.taken_ns,
+        flush: footer.flush,
     }))
 }
 

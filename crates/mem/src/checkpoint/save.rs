@@ -562,6 +562,7 @@ impl<'s, 'w, 'r, S: Storage> Saver<'s, 'w, 'r, S> {
                 directories: self.report.directories,
                 bytes: self.report.bytes,
                 missed: self.report.missed_count,
+                flush: self.region.flush(),
             };
             self.pending.extend(&index);
             self.write_pending()?;

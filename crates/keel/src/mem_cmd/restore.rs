@@ -1,0 +1,245 @@
+//! `keel mem restore`: a region from what a flash store has kept of it.
+
+use super::backing::Ground;
+use super::checkpoint::{AT, checkpoint_error, close, open};
+use super::create;
+use super::region_error;
+use crate::error::CliError;
+use crate::output::Output;
+use crate::progress::{Progress, bytes_text};
+use crate::time_text::{age_text, format_ms};
+use mem::checkpoint::{self, CheckpointError, RestoreReport};
+use mem::{Attachment, Flush, Region, RegionOptions};
+use serde_json::json;
+use std::path::Path;
+
+/// Exit status of a restore after which there is a region, but not all that was in it; that of `keel status` for a node
+/// that works with a reservation.
+const STATUS_DEGRADED: u8 = 3;
+
+/// Names of lost files that are printed.
+const SHOWN_MAX: usize = 20;
+
+/// What is to be restored.
+pub(super) struct Wanted<'a> {
+    pub(super) name: &'a str,
+    /// Size of the region that is made where no checkpoint can be read.
+    pub(super) size: Option<u64>,
+    pub(super) mode: u16,
+    /// As the file's memory wants it, if none.
+    pub(super) flush: Option<Flush>,
+}
+
+/// The region that is made where no checkpoint can be read.
+fn empty_of(size: u64) -> RegionOptions {
+    RegionOptions {
+        capacity_bytes: size / mem::PAGE_BYTES * mem::PAGE_BYTES,
+        files_max: None,
+        lanes: RegionOptions::lanes_for(size),
+    }
+}
+
+pub(super) fn restore(
+    region: &Path,
+    image: &Path,
+    wanted: &Wanted<'_>,
+    as_json: bool,
+) -> Result<u8, CliError> {
+    if let Some(size) = wanted.size {
+        // Also where it is not needed today: it will be on the day on which the checkpoint cannot be read.
+        mem::Layout::new(&empty_of(size)).map_err(|error| CliError::usage("--size", error, ""))?;
+    }
+    // A machine that boots shall go on without what cannot be had, if it was told how large the region is to be.
+    let opened = open(image, false).and_then(|mut storage| {
+        let failed = |error| checkpoint_error(region, image, &error);
+        let shape = checkpoint::shape(&mut storage, wanted.name).map_err(failed)?;
+        let taken = checkpoint::newest(&mut storage, wanted.name).map_err(failed)?;
+        Ok((storage, shape, taken.map(|taken| taken.flush)))
+    });
+    let (mut storage, shape, saved_flush) = match (opened, wanted.size) {
+        (Ok((storage, shape, flush)), _) => (Some(storage), shape, flush),
+        (Err(error), Some(_)) => {
+            eprintln!("keel: {error}");
+            (None, None, None)
+        }
+        (Err(error), None) => return Err(error),
+    };
+    let options = match (shape, wanted.size) {
+        (Some(shape), _) => shape,
+        (None, Some(size)) => empty_of(size),
+        (None, None) => {
+            return Err(CliError::failure(
+                image.display(),
+                format!("holds no checkpoint named {}", wanted.name),
+                "check the name; with --size an empty region is made all the same",
+            ));
+        }
+    };
+    if region.symlink_metadata().is_err() {
+        let smaller = "make a smaller one with `keel mem create`, and restore into that";
+        create::make(region, &options, wanted.mode, wanted.flush, smaller)?;
+    }
+    let attachment =
+        Attachment::open(region, AT, true).map_err(|error| region_error(region, &error))?;
+    refuse_other_flush(region, attachment.region(), wanted.flush)?;
+    let progress = Progress::start(format!("restoring {}", region.display()));
+    let mut before = 0;
+    let report = match storage.as_mut() {
+        None => RestoreReport::default(),
+        Some(storage) => attachment
+            .writer()
+            .map_err(CheckpointError::from)
+            .and_then(|writer| {
+                checkpoint::restore(&writer, storage, wanted.name, &mut |done, _| {
+                    progress.add(done.saturating_sub(before) as usize);
+                    before = done;
+                })
+            })
+            .map_err(|error| checkpoint_error(region, image, &error))?,
+    };
+    drop(progress);
+    let was_read = storage.is_some();
+    if let Some(storage) = storage {
+        // It was only read.
+        close(image, storage).ok();
+    }
+    let flush = Flushes {
+        made: attachment.region(),
+        saved: saved_flush,
+        is_as_wanted: wanted.flush.is_some(),
+    };
+    tell_restored(region, image, &report, &flush, as_json)?;
+    // A store without a checkpoint, as at the first boot, has lost nothing.
+    let was_never = was_read && report == RestoreReport::default();
+    Ok(if report.is_whole() || was_never {
+        0
+    } else {
+        STATUS_DEGRADED
+    })
+}
+
+/// Whether a region flushes is decided when it is made.
+fn refuse_other_flush(path: &Path, region: &Region, wanted: Option<Flush>) -> Result<(), CliError> {
+    match wanted {
+        Some(wanted) if wanted != region.flush() => Err(CliError::failure(
+            path.display(),
+            format_args!("was made with flush {}, which stays", region.flush().name()),
+            "leave --flush out, or remove the region and let `restore` make it",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What the region does so that its changes outlive the machine, and what the one did that was saved.
+struct Flushes<'a> {
+    made: &'a Region,
+    saved: Option<Flush>,
+    /// Whether somebody has asked for it.
+    is_as_wanted: bool,
+}
+
+impl Flushes<'_> {
+    /// That they differ, if nobody has asked for that.
+    fn difference(&self) -> Option<String> {
+        let (made, saved) = (self.made.flush(), self.saved?);
+        (made != saved && !self.is_as_wanted).then(|| {
+            format!(
+                "flush is {} here, and was {} when it was saved; to have it so again, remove this region and restore \
+                 it with --flush {}",
+                made.name(),
+                saved.name(),
+                saved.name()
+            )
+        })
+    }
+}
+
+fn tell_restored(
+    region: &Path,
+    image: &Path,
+    report: &RestoreReport,
+    flush: &Flushes<'_>,
+    as_json: bool,
+) -> Result<(), CliError> {
+    let (region_shown, image) = (region.display(), image.display());
+    let mut out = Output::new();
+    let taken_ms = (report.taken_ns as i64).div_euclid(1_000_000);
+    let age_ms = (mem::now_ns() as i64).div_euclid(1_000_000) - taken_ms;
+    if as_json {
+        let lost: Vec<_> = report
+            .lost
+            .iter()
+            .map(|lost| json!({"path": lost.path, "because": lost.because.name()}))
+            .collect();
+        out.json(&json!({
+            "generation": report.generation,
+            "taken_ms": if report.generation == 0 { None } else { Some(taken_ms) },
+            "whole": report.is_whole(),
+            "backing": Ground::of(region)?.name(),
+            "flush": flush.made.flush().name(),
+            "saved_flush": flush.saved.map(Flush::name),
+            "files": report.files,
+            "directories": report.directories,
+            "bytes": report.bytes,
+            "generations_skipped": report.generations_skipped,
+            "parts_damaged": report.parts_damaged,
+            "missed": report.missed,
+            "older": report.older,
+            "older_count": report.older_count,
+            "lost": lost,
+            "lost_count": report.lost_count,
+        }))?;
+        return out.flush();
+    }
+    if report.generation == 0 {
+        out.line(format_args!(
+            "{region_shown}: an empty region: {image} holds no checkpoint that can be read"
+        ))?;
+    } else {
+        out.line(format_args!(
+            "{region_shown}: checkpoint {} of {} from {image}: {} files of {}; what was written in the {} since, \
+             if anything, is lost",
+            report.generation,
+            format_ms(taken_ms),
+            report.files,
+            bytes_text(report.bytes),
+            age_text(age_ms),
+        ))?;
+    }
+    if let Some(text) = create::flush_text(flush.made) {
+        out.line(format_args!("flush: {text}"))?;
+    }
+    if let Some(difference) = flush.difference() {
+        eprintln!("keel: {region_shown}: {difference}");
+    }
+    for (count, what) in [
+        (
+            report.generations_skipped,
+            "newer checkpoint(s) could not be taken",
+        ),
+        (
+            report.parts_damaged,
+            "part(s) of the list of files could not be read; their files are lost",
+        ),
+        (
+            report.missed,
+            "file(s) could not be read when the checkpoint was taken",
+        ),
+        (
+            report.older_count,
+            "file(s) are as the checkpoint before had them",
+        ),
+        (report.lost_count, "file(s) are lost"),
+    ] {
+        if count > 0 {
+            eprintln!("keel: {region_shown}: {count} {what}");
+        }
+    }
+    for path in report.older.iter().take(SHOWN_MAX) {
+        eprintln!("keel: {path}: as the checkpoint before had it");
+    }
+    for lost in report.lost.iter().take(SHOWN_MAX) {
+        eprintln!("keel: {}: lost: {}", lost.path, lost.because.name());
+    }
+    out.flush()
+}
