@@ -13,7 +13,6 @@ use crate::error::{Error, Result};
 use crate::flush::Flush;
 use crate::inode::{Attributes, Node, attribute};
 use crate::layout::PAGE_BYTES;
-use crate::now_ns;
 use crate::open::Opened;
 use crate::region::Region;
 use crate::space::Place;
@@ -102,7 +101,7 @@ impl Attachment {
         }
         let at = if region.is_writable() {
             let writer = self.writer()?;
-            writer.map_range(file.inode, file.generation, offset, end, now_ns())?
+            writer.map_range(file.inode, file.generation, offset, end)?
         } else {
             region.kept_slot(lent.inode_at, offset, end)?
         };

@@ -629,11 +629,11 @@ impl Attachment {
         self.with_writer(|writer| {
             let write = || writer.write_vectored(inode, generation, at, data, now_ns());
             // What a call answers is not moved, only looked at; see `with_writer`.
-            if write().is_err() {
+            if let Err(error) = write() {
                 if let At::Offset(offset) = at {
                     require_positions(offset, bytes)?;
                 }
-                writer.or_after_reclaiming(write)?;
+                writer.after_reclaiming(error, write)?;
             }
             Ok(bytes)
         })
@@ -647,9 +647,7 @@ impl Attachment {
     pub fn map(&self, opened: &Opened, offset: u64, length: u64) -> Result<(RawFd, u64)> {
         let end = offset.checked_add(length).ok_or(Error::TooLarge)?;
         let Node { inode, generation } = opened.node;
-        let at = self
-            .writer()?
-            .map_range(inode, generation, offset, end, now_ns())?;
+        let at = self.writer()?.map_range(inode, generation, offset, end)?;
         Ok((self.region().file.as_raw_fd(), at + offset))
     }
 

@@ -128,30 +128,16 @@ impl Writer<'_> {
     ///
     /// # Errors
     /// As [`write`](Self::write).
-    pub fn map_range(
-        &self,
-        inode: u64,
-        generation: u64,
-        from: u64,
-        end: u64,
-        now_ns: u64,
-    ) -> Result<u64> {
+    pub fn map_range(&self, inode: u64, generation: u64, from: u64, end: u64) -> Result<u64> {
         self.or_after_reclaiming(|| {
             let at = self.lock_inode(inode, generation)?;
-            let mapped = self.map_range_locked(inode, at, from, end, now_ns);
+            let mapped = self.map_range_locked(inode, at, from, end);
             self.unlock_inode(at);
             mapped
         })
     }
 
-    fn map_range_locked(
-        &self,
-        inode: u64,
-        at: u64,
-        from: u64,
-        end: u64,
-        now_ns: u64,
-    ) -> Result<u64> {
+    fn map_range_locked(&self, inode: u64, at: u64, from: u64, end: u64) -> Result<u64> {
         let region = self.region;
         if from > end || end > region.layout.slot_bytes {
             return Err(Error::TooLarge);
@@ -180,7 +166,6 @@ impl Writer<'_> {
         if size < tail {
             self.clear_gap(at, size, tail)?;
         }
-        let _ = now_ns;
         Ok(region.layout.slot(slot))
     }
 

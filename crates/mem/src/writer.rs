@@ -167,12 +167,25 @@ impl Writer<'_> {
     /// a piece any more, have made some.
     pub(crate) fn or_after_reclaiming<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
         match call() {
-            Err(Error::Full | Error::TablesFull)
+            Err(error) => self.after_reclaiming(error, call),
+            done => done,
+        }
+    }
+
+    /// The same, once it has been called and has failed with `error`.
+    #[cold]
+    pub(crate) fn after_reclaiming<T>(
+        &self,
+        error: Error,
+        call: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        match error {
+            Error::Full | Error::TablesFull
                 if self.reclaim_orphans()? + self.free_empty_pages()? > 0 =>
             {
                 call()
             }
-            other => other,
+            other => Err(other),
         }
     }
 

@@ -199,9 +199,7 @@ fn use_region(region: &Region, input: &mut Input<'_>) {
             (5, false) => writer.write(inode, generation, offset, &buffer, now_ns),
             (6, false) => writer.write(inode, generation, found.size, &buffer[..9], now_ns),
             (7, false) => writer.set_size(inode, generation, offset, now_ns),
-            (8, false) => writer
-                .map_range(inode, generation, 0, PAGE_BYTES, now_ns)
-                .map(drop),
+            (8, false) => writer.map_range(inode, generation, 0, PAGE_BYTES).map(drop),
             _ => writer.reclaim_orphans().map(drop),
         };
         let _ = writer.read(inode, generation, offset, &mut buffer);

@@ -354,7 +354,7 @@ fn use_all(region: &Region, random: &mut Random) -> crate::Result<()> {
             0 => writer.rename((directory, &name), (ROOT_INODE, b"other"), step),
             1 => writer.link(inode, ROOT_INODE, b"link", step),
             2 => writer.create(directory, b"new", &FILE).map(drop),
-            8 => writer.map_range(inode, generation, 0, 5000, step).map(drop),
+            8 => writer.map_range(inode, generation, 0, 5000).map(drop),
             9 => writer.allocate(inode, generation, (0, 100_000), true, step),
             10 => writer.reclaim_orphans().map(drop),
             _ => region.read(inode, generation, offset, &mut bytes).map(drop),

@@ -368,7 +368,7 @@ fn large() -> Vec<Action> {
         action("map", 0, |writer| {
             let found = find(writer, b"mapped");
             writer
-                .map_range(found.inode, found.generation, 0, 9000, 5)
+                .map_range(found.inode, found.generation, 0, 9000)
                 .unwrap();
         }),
     ]

@@ -34,7 +34,7 @@ fn directories_have_no_bytes() {
             .map(drop),
         writer.set_size(inode, generation, 10, 2),
         writer.allocate(inode, generation, (0, 10), true, 2),
-        writer.map_range(inode, generation, 0, 10, 2).map(drop),
+        writer.map_range(inode, generation, 0, 10).map(drop),
     ] {
         assert!(matches!(refused, Err(Error::IsADirectory)), "{refused:?}");
     }
@@ -166,7 +166,7 @@ fn a_mapped_file_lies_in_a_slot_and_stays_there() {
     let made = writer.create(ROOT_INODE, b"file", &FILE).unwrap();
     let (inode, generation) = (made.inode, made.generation);
     writer.write(inode, generation, 0, b"hello", 1).unwrap();
-    let at = writer.map_range(inode, generation, 0, 3 << 20, 2).unwrap();
+    let at = writer.map_range(inode, generation, 0, 3 << 20).unwrap();
     assert!(at.is_multiple_of(PAGE_BYTES));
     assert_eq!(region_bytes(&region, at, 8), b"hello\0\0\0");
     assert_eq!(region_bytes(&region, at + (3 << 20) - 8, 8), [0; 8]);
@@ -177,23 +177,21 @@ fn a_mapped_file_lies_in_a_slot_and_stays_there() {
     // Another file does not get the place, for it is mapped.
     let other = writer.create(ROOT_INODE, b"other", &FILE).unwrap();
     let other_at = writer
-        .map_range(other.inode, other.generation, 0, 1, 3)
+        .map_range(other.inode, other.generation, 0, 1)
         .unwrap();
     assert_ne!(other_at, at);
     writer.write(inode, generation, 0, b"again", 4).unwrap();
-    assert_eq!(writer.map_range(inode, generation, 0, 1, 4).unwrap(), at);
+    assert_eq!(writer.map_range(inode, generation, 0, 1).unwrap(), at);
     assert_eq!(region_bytes(&region, at, 8), b"again\0\0\0");
     // More than there is.
-    let full = writer.map_range(inode, generation, 0, 40 << 20, 5);
+    let full = writer.map_range(inode, generation, 0, 40 << 20);
     assert!(matches!(full, Err(Error::Full)), "{full:?}");
     for name in [&b"file"[..], b"other"] {
         writer.remove(ROOT_INODE, name, 6).unwrap();
     }
     assert!(pool - region.free_bytes() <= PAGE_BYTES);
     let next = writer.create(ROOT_INODE, b"next", &FILE).unwrap();
-    let next_at = writer
-        .map_range(next.inode, next.generation, 0, 1, 7)
-        .unwrap();
+    let next_at = writer.map_range(next.inode, next.generation, 0, 1).unwrap();
     assert!(next_at == at || next_at == other_at, "a slot is lost");
 }
 
