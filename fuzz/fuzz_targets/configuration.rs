@@ -8,6 +8,8 @@ mod config;
 mod entry;
 #[path = "../../crates/keel/src/error.rs"]
 mod error;
+#[path = "../../crates/keel/src/lasting.rs"]
+mod lasting;
 #[path = "../../crates/keel/src/output.rs"]
 mod output;
 
