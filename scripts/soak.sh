@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Long runs that the test command has no time for, from random seeds. Of SOAK_SECONDS (default 3600) the crash suite of
 # the store (power cuts in every kind of call, many lives of one store) gets half, killed demonstrations a quarter and
-# the fuzz targets, where cargo-fuzz is installed, a quarter; programs on a region of memory take what they need, about
-# ten minutes. The first failure ends the run; its seed, or the file that reproduces it, stands above the last line.
+# the fuzz targets, where cargo-fuzz is installed, a quarter. The in-memory file system gets as much again, beside it:
+# kills, states of a crash, drawn orders, regions written over, and every program of its table, with the suites of
+# others. The first failure ends the run; its seed, or the file that reproduces it, stands above the last line.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
@@ -28,12 +29,28 @@ if ! cargo test --release --locked --quiet -p flash --test soak -- --nocapture; 
     exit 1
 fi
 
-# Some 50 ms each: a twentieth of the time, beside it.
-printf 'soak: %d regions that something has written over\n' "$seconds"
-if ! KEEL_MEM_SEEDS=$seconds cargo test --release --locked --quiet -p mem --lib -- whatever_a_region_says; then
-    printf 'soak: FAILED in the regions written over; the seeds stand above\n'
-    exit 1
-fi
+# memory WHAT FILTER OPTIONS…: tests of the in-memory file system, of which the environment says how long.
+memory() {
+    local what=$1 filter=$2
+    shift 2
+    printf 'soak: in-memory file system: %s\n' "$what"
+    if ! cargo test --release --locked --quiet -p mem "$@" -- --nocapture "$filter"; then
+        printf 'soak: FAILED in the in-memory file system: %s; what failed stands above\n' "$what"
+        exit 1
+    fi
+}
+
+# The numbers are for about a quarter of the time together, on two processors that do nothing else.
+KEEL_MEM_SEEDS=$seconds memory "$seconds regions that something has written over, used, checked, mended" \
+    whatever_a_region_says --lib
+KEEL_MEM_SEEDS=$((seconds / 2)) memory "$((seconds / 2)) regions that check calls whole, read by programs" \
+    what_check_calls_whole --lib
+KEEL_MEM_KILLS=$((seconds * 3)) memory "$((seconds * 3)) kills of processes that write" \
+    whoever_is_killed --test processes
+KEEL_MEM_CRASH_SAMPLES=$((24 + seconds / 18)) memory "states of memory after a crash of the machine" \
+    crash:: --lib
+KEEL_MEM_ORDERS_TIMES=$((1 + seconds / 180)) memory "drawn orders of processes that lock, write and die" \
+    interleaving:: --lib
 
 runs=0
 until_second=$((SECONDS + seconds / 4))
@@ -44,8 +61,14 @@ while [ "$SECONDS" -lt "$until_second" ]; do
         { printf 'soak: FAILED in run %d of keel demo --kill; its seed stands above\n' "$runs"; exit 1; }
 done
 
-printf 'soak: larger programs on a region of memory\n'
-scripts/mem-programs.sh || { printf 'soak: FAILED in the programs on a region\n'; exit 1; }
+# Small programs, large ones, and suites of others; the view's random operations for longer than the test command has.
+printf 'soak: programs on a region of memory\n'
+cargo test --release --locked --quiet -p mem-preload ||
+    { printf 'soak: FAILED in the programs on a region\n'; exit 1; }
+scripts/mem-programs.sh || { printf 'soak: FAILED in the larger programs on a region\n'; exit 1; }
+scripts/mem-preload-suite.sh || { printf 'soak: FAILED in pjdfstest on a region\n'; exit 1; }
+FSX_OPERATIONS=$((12000 + seconds * 20)) scripts/mem-suites.sh ||
+    { printf 'soak: FAILED in the suites on a mounted region\n'; exit 1; }
 
 # The parser of the store's images gets half of the fuzzing; what is found on the way stays in fuzz/target/found.
 fuzzed=0

@@ -111,6 +111,12 @@ impl Drop for Run {
     }
 }
 
+/// Drawn orders of a test; `KEEL_MEM_ORDERS_TIMES` draws so many times as many, for longer runs.
+fn orders(runs: usize) -> usize {
+    let times = std::env::var("KEEL_MEM_ORDERS_TIMES").ok();
+    times.map_or(runs, |times| runs * times.parse::<usize>().unwrap())
+}
+
 /// Lets the processes do `work` in drawn orders, and all but the last die at drawn stores; then the last one looks.
 fn run(name: &str, runs: usize, work: fn(&Scratch, usize), look: fn(&Scratch)) {
     let scratch = Arc::new(Scratch::new(name));
@@ -197,7 +203,7 @@ fn two_never_hold_a_lock_and_the_dead_do_not_keep_it() {
         }
     };
     TAKEN_OVER.set(0);
-    run("locks", 20_000, work, |scratch| {
+    run("locks", orders(20_000), work, |scratch| {
         settle_all(scratch.regions.last().unwrap());
     });
     assert!(TAKEN_OVER.get() > 1000, "hardly anybody died with the lock");
@@ -233,5 +239,5 @@ fn writes_of_the_dying_are_whole_in_every_drawn_order() {
             "{read:?}"
         );
     };
-    run("writes", 10_000, work, look);
+    run("writes", orders(10_000), work, look);
 }

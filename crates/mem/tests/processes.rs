@@ -97,6 +97,7 @@ fn in_role(role: &str) -> Option<(PathBuf, u64)> {
 
 // --- killing
 
+/// How many are killed; `KEEL_MEM_KILLS` says another number, for longer runs.
 const KILLS: u64 = 1000;
 const KILLED_TEST: &str = "whoever_is_killed_leaves_everything_whole";
 
@@ -378,9 +379,13 @@ fn whoever_is_killed_leaves_everything_whole() {
             .map(|seed| again(KILLED_TEST, "victim", &path, seed))
             .collect(),
     );
+    let kills_wanted = match std::env::var("KEEL_MEM_KILLS") {
+        Ok(count) => count.parse().unwrap(),
+        Err(_) => KILLS,
+    };
     let mut kills = 0;
     let start = Instant::now();
-    while kills < KILLS {
+    while kills < kills_wanted {
         std::thread::sleep(Duration::from_micros(random.below(12_000)));
         let place = random.index(victims.0.len());
         let victim = &mut victims.0[place];
