@@ -21,6 +21,26 @@ const EXPECTED_BYTES_MAX: u64 = 2 << 10;
 /// Bytes of a write behind the one before, for which it is faster to log the old bytes than the new ones.
 const UNDONE_BYTES: RangeInclusive<u64> = 2049..=8 << 10;
 
+/// Bytes of a file from which on a write at random of more than [`EXPECTED_BYTES_MAX`] goes past the cache: where it
+/// goes is not in there, and would be fetched only to be written over.
+const UNCACHED_FILE_BYTES_MIN: u64 = 32 << 20;
+
+#[cfg(test)]
+thread_local! {
+    /// Tests write past the cache in small files.
+    pub(crate) static UNCACHED_FILE_BYTES: std::cell::Cell<u64> =
+        const { std::cell::Cell::new(UNCACHED_FILE_BYTES_MIN) };
+}
+
+#[inline(always)]
+fn is_uncached(file_bytes: u64) -> bool {
+    #[cfg(test)]
+    let min = UNCACHED_FILE_BYTES.get();
+    #[cfg(not(test))]
+    let min = UNCACHED_FILE_BYTES_MIN;
+    file_bytes >= min
+}
+
 /// Bytes from which on a write goes past the cache.
 const STREAM_BYTES_MIN: u64 = 64 << 10;
 
@@ -216,7 +236,12 @@ impl Writer<'_> {
         if logging == Logging::CopyOnWrite {
             return false;
         }
-        if total <= EXPECTED_BYTES_MAX || !self.continues_at(target) {
+        let is_short = total <= EXPECTED_BYTES_MAX;
+        let goes_past_cache = !is_short
+            && logging == Logging::Redo
+            && is_uncached(size)
+            && !self.continues_at(target);
+        if is_short || logging == Logging::Redo && !goes_past_cache && !self.continues_at(target) {
             // Memory answers while the lock is taken and the log, which is always in the cache, is filled.
             memory.expect_write(target, total.min(EXPECTED_BYTES_MAX));
         }
@@ -238,6 +263,7 @@ impl Writer<'_> {
                 overwritten: total,
                 size,
                 now_ns,
+                goes_past_cache,
             };
             self.overwrite(logging, &change, &data);
         }
@@ -300,6 +326,7 @@ impl Writer<'_> {
             overwritten: size.saturating_sub(offset).min(total),
             size: size.max(end),
             now_ns,
+            goes_past_cache: false,
         };
         if total > LOG_BYTES_MAX {
             self.write_in_blocks(&change, &pieces);
@@ -480,11 +507,20 @@ impl Writer<'_> {
         let sequence = region.begin_change(change.at);
         // From where they came, not from the log: the processor need not wait for what it has just stored.
         source.give(0, change.overwritten, |done, bytes| {
-            memory.write(change.target + done, bytes);
+            if change.goes_past_cache {
+                memory.write_past_cache(change.target + done, bytes);
+            } else {
+                memory.write(change.target + done, bytes);
+            }
         });
         region.set_written(change.at, change.size, change.now_ns, change.now_ns);
         region.end_change(change.at, sequence);
-        memory.persist([(change.target, change.overwritten), (change.at, LINE_BYTES)]);
+        let at = (change.at, LINE_BYTES);
+        if change.goes_past_cache {
+            memory.persist([at]);
+        } else {
+            memory.persist([(change.target, change.overwritten), at]);
+        }
         // Durable before anybody else writes there: this log would undo that.
         region.set_doing(self.lane, doing::NOTHING);
     }
@@ -534,4 +570,6 @@ struct Change {
     /// Size of the file afterwards.
     size: u64,
     now_ns: u64,
+    /// Whether the processor need not fetch what is written over.
+    goes_past_cache: bool,
 }

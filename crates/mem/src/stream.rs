@@ -1,8 +1,8 @@
 //! Stores for which the processor has special instructions: past the cache, and announced beforehand.
 
 /// Copies past the cache where the processor can. A large write that nobody reads at once would push out of the cache
-/// what is needed, and would first fetch the lines that it fills. All of it is visible to others when this returns, in
-/// the order of later stores.
+/// what is needed, and would first fetch the lines that it fills. Others see it in the order of the stores before and
+/// after.
 ///
 /// # Safety
 /// `to` is valid for writes of as many bytes as `from` has, and does not overlap it.
@@ -105,6 +105,8 @@ mod x86 {
         // SAFETY: the three parts are what the caller promises, and the middle one begins at a line. SSE2 is part of
         // every processor of this kind.
         unsafe {
+            // Such stores are in no order with others: those before must be seen first, and those after last.
+            _mm_sfence();
             libc::memcpy(to.cast(), before.as_ptr().cast(), head);
             let target = to.add(head);
             for part in (0..whole.len()).step_by(size_of::<__m128i>()) {
@@ -116,7 +118,6 @@ mod x86 {
                 after.as_ptr().cast(),
                 after.len(),
             );
-            // Such stores are in no order with others until this.
             _mm_sfence();
         }
     }
