@@ -75,7 +75,7 @@ run_python() {
     for suite in "test_io:" "test_os:" $'test_mmap:test_around_2GB\ntest_around_4GB' "test_fileio:" "test_shutil:" \
         "test_tempfile:" "test_posix:" "test_glob:" "test_zipfile:" "test_pathlib:test_is_socket_true" \
         "test_tarfile:test_pipe" "test_bufio:" "test_dbm:" "test_file:" "test_gzip:" "test_mailbox:" \
-        "test_fcntl:test_fcntl_64_bit" "test_subprocess:test_fds"; do
+        "test_fcntl:test_fcntl_64_bit" "test_subprocess:test_pass_fds_redirected"; do
         expected=${suite#*:}
         suite=${suite%%:*}
         if ! python3 -c "import test.$suite" 2>/dev/null; then
