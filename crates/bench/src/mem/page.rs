@@ -186,8 +186,16 @@ fn run_text(run: &Run) -> String {
         Some("SharedMemory") => "tmpfs",
         _ => "a file",
     };
+    // Runs of several rounds have the figures of each in its place.
+    let rounds = method["rounds"].as_array().map_or_else(
+        || method["rounds"].as_u64().unwrap_or(0),
+        |all| {
+            let values = all.iter().filter_map(|row| row["values"].as_array());
+            values.map(Vec::len).max().unwrap_or(0) as u64
+        },
+    );
     format!(
-        "{}, version {}; {}, {} cores, kernel {}; {}. keel is over {backing}. {} rounds; a file of {}, of several \
+        "{}, version {}; {}, {} cores, kernel {}; {}. keel is over {backing}. {rounds} rounds; a file of {}, of several \
          threads {} each; fio {} ms, of several threads {} ms, the loop {} ms.{load}\n",
         text(&method["date"]),
         text(&run.report["version"]),
@@ -195,7 +203,6 @@ fn run_text(run: &Run) -> String {
         machine["cores"],
         text(&machine["kernel"]),
         method["fio"].as_str().unwrap_or("no fio"),
-        method["rounds"],
         bytes("file_bytes"),
         bytes("file_of_a_thread_bytes"),
         method["fio_ms"],
@@ -572,7 +579,7 @@ mod tests {
                     {"case": "takeover-names", "system": "keel", "metric": "wait_max", "value": 2500.0,
                      "goal": 10000.0, "better": "lower", "met": true},
                 ],
-                "method": {"takeover_kills": 200},
+                "method": {"takeover_kills": 200, "rounds": [{"values": [1.0, 2.0, 3.0]}, {"values": [1.0]}]},
                 "ratios": [
                     {"case": read, "peer": "ext4-large-folios", "metric": "throughput", "ratio": 0.92,
                      "of_rounds": [0.9, 1.1], "better": "higher", "goal": 1.6, "met": false},
@@ -581,6 +588,12 @@ mod tests {
                 "missing": ["perf"],
             }),
         }
+    }
+
+    #[test]
+    fn the_first_line_counts_rounds() {
+        let text = run_text(&run());
+        assert!(text.contains(" 3 rounds; "), "{text}");
     }
 
     #[test]
