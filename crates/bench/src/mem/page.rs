@@ -195,8 +195,8 @@ fn run_text(run: &Run) -> String {
         },
     );
     format!(
-        "{}, version {}; {}, {} cores, kernel {}; {}. keel is over {backing}. {rounds} rounds; a file of {}, of several \
-         threads {} each; fio {} ms, of several threads {} ms, the loop {} ms.{load}\n",
+        "{}, version {}; {}, {} cores, kernel {}; {}. keel is over {backing}. {rounds} rounds; a file of {}, of \
+         several threads {} each; fio {} ms, of several threads {} ms, the loop {} ms.{load}\n",
         text(&method["date"]),
         text(&run.report["version"]),
         text(&machine["cpu"]),
