@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
 
-use mem::{Last, Opened};
+use mem::{Attachment, Last, LastFile, Opened};
 
 use crate::foreign::{Answer, answer, bytes, counted, done, fail, room, values};
 use crate::next::serve;
@@ -55,24 +55,53 @@ fn read_now(fd: c_int, into: *mut c_void, count: usize) -> Option<isize> {
     Some(moved(|| context.attachment.read(&opened, into)))
 }
 
-/// What nearly all reads are: of the file that this thread read last, in which nothing has changed since. In as few
-/// instructions as can be: see [`mem::LastRead`].
+/// What nearly all reads and writes are: of the file that this thread had last, of which nothing else has changed
+/// since. In as few instructions as can be: see [`LastFile`].
 #[inline(always)]
-fn read_as_before(fd: c_int, into: *mut c_void, count: usize, offset: i64) -> Option<isize> {
+fn as_before(
+    fd: c_int,
+    run: impl FnOnce(&LastFile, &Attachment) -> Option<usize>,
+) -> Option<isize> {
     let thread = thread::current();
     if thread.is_inside() || thread.last.key() != (fd as u64, table::word(fd)) {
         return None;
     }
     let context = context()?;
+    let _inside = Inside::of(thread);
+    run(&thread.last, &context.attachment).map(|count| count as isize)
+}
+
+#[inline(always)]
+fn read_as_before(fd: c_int, into: *mut c_void, count: usize, offset: i64) -> Option<isize> {
     if into.is_null() || count > isize::MAX as usize {
         return None;
     }
-    let _inside = Inside::of(thread);
-    // SAFETY: the program passes room for that many bytes, for the time of the call.
-    let into = unsafe { std::slice::from_raw_parts_mut(into.cast(), count) };
-    // An offset below 0 is one that no file has.
-    let count = thread.last.read(&context.attachment, offset as u64, into)?;
-    Some(count as isize)
+    as_before(fd, |last, attachment| {
+        // SAFETY: the program passes room for that many bytes, for the time of the call.
+        let into = unsafe { std::slice::from_raw_parts_mut(into.cast(), count) };
+        // An offset below 0 is one that no file has.
+        last.read(attachment, offset as u64, into)
+    })
+}
+
+#[inline(always)]
+fn write_as_before(fd: c_int, from: *const c_void, count: usize, offset: i64) -> Option<isize> {
+    if from.is_null() || count > isize::MAX as usize {
+        return None;
+    }
+    as_before(fd, |last, attachment| {
+        // SAFETY: the program passes that many bytes, and keeps them as long as the call lasts.
+        let from = unsafe { std::slice::from_raw_parts(from.cast(), count) };
+        last.write(attachment, offset as u64, from)
+    })
+}
+
+/// Behind a long call: the next one may be a short one.
+fn remember(context: &Context, opened: &Opened, (fd, word): (c_int, u64), is_write: bool) {
+    if word != 0 {
+        let last = &thread::current().last;
+        last.remember(&context.attachment, opened, (fd as u64, word), is_write);
+    }
 }
 
 #[inline(never)]
@@ -88,10 +117,7 @@ fn read_at_now(fd: c_int, into: *mut c_void, count: usize, offset: i64) -> Optio
             let inside = Inside::enter();
             let count = context.attachment.read_undisturbed(&opened, offset, into);
             if let Some(count) = count {
-                if word != 0 {
-                    let last = &thread::current().last;
-                    last.remember(&context.attachment, opened.node, (fd as u64, word));
-                }
+                remember(context, &opened, (fd, word), false);
                 return Some(count as isize);
             }
             drop(inside);
@@ -121,17 +147,20 @@ fn write_now(fd: c_int, from: *const c_void, count: usize) -> Option<isize> {
     }
 }
 
-#[inline]
+#[inline(never)]
 fn write_at_now(fd: c_int, from: *const c_void, count: usize, offset: i64) -> Option<isize> {
+    let word = table::word(fd);
     let (context, opened) = ours(fd)?;
     context.register_thread();
     match (
         bytes(from, count.min(BYTES_AT_ONCE)),
         start_of(offset, count),
     ) {
-        (Ok(from), Ok(offset)) => {
-            Some(moved(|| context.attachment.write_at(&opened, offset, from)))
-        }
+        (Ok(from), Ok(offset)) => Some(moved(|| {
+            let written = context.attachment.write_at(&opened, offset, from)?;
+            remember(context, &opened, (fd, word), true);
+            Ok(written)
+        })),
         (Err(errno), _) | (_, Err(errno)) => Some(refused(errno, offset, opened.may_write())),
     }
 }
@@ -183,6 +212,9 @@ serve! {
         fd: c_int, from: *const c_void, count: usize, offset: i64
     ) -> isize {
         crate::cancel::point();
+        if let Some(answer) = write_as_before(fd, from, count, offset) {
+            return answer;
+        }
         match write_at_now(fd, from, count, offset) {
             Some(answer) => answer,
             None => pwrite::pass(fd, from, count, offset),

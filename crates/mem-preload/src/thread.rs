@@ -6,7 +6,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use mem::LastRead;
+use mem::LastFile;
 
 /// Thread-local words of this library. Plain zeros at the beginning of each thread.
 #[repr(C, align(64))]
@@ -19,9 +19,9 @@ pub(crate) struct Thread {
     pub(crate) registered: AtomicU32,
     /// Number of the thread once it is known.
     pub(crate) number: AtomicI32,
-    /// What the thread found out at its last read.
-    pub(crate) last: LastRead,
-    padding: [u8; 8],
+    /// What the thread found out at its last read or write.
+    pub(crate) last: LastFile,
+    padding: [u8; 24],
     /// The deferred signals as the kernel told of them.
     pub(crate) queue: UnsafeCell<[libc::siginfo_t; DEFERRED_MAX]>,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Thread {
 pub(crate) const DEFERRED_MAX: usize = 16;
 
 // The assembly below has the number.
-const _: () = assert!(size_of::<Thread>() == 2176);
+const _: () = assert!(size_of::<Thread>() == 2240);
 
 std::arch::global_asm!(
     ".pushsection .tbss.keel_mem_thread,\"awT\",@nobits",
@@ -39,8 +39,8 @@ std::arch::global_asm!(
     ".type keel_mem_thread,@object",
     ".p2align 6",
     "keel_mem_thread:",
-    ".zero 2176",
-    ".size keel_mem_thread, 2176",
+    ".zero 2240",
+    ".size keel_mem_thread, 2240",
     ".popsection",
 );
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU8, Ordering, fence};
 
 use crate::error::{Error, Result};
 use crate::inode::attribute;
-use crate::lane::{doing, word};
+use crate::lane::{SLEEPERS, doing, word};
 use crate::layout::LOG_BYTES_MAX;
-use crate::memory::LINE_BYTES;
+use crate::memory::{Block, LINE_BYTES, Memory};
 use crate::region::Region;
 use crate::writer::Writer;
 
@@ -109,6 +109,12 @@ impl Region {
         self.memory
             .store(at + attribute::SEQUENCE, sequence.wrapping_add(1));
     }
+}
+
+/// Whether this lane's last write ended there: then the processor has the lines already, or is fetching them.
+#[inline(always)]
+fn continues_at(lane: Block<'_>, target: u64) -> bool {
+    lane.load(word::LAST_END) == target
 }
 
 /// What a write writes.
@@ -232,42 +238,112 @@ impl Writer<'_> {
         let Some((found, target)) = region.in_one_page(place, offset, total) else {
             return false;
         };
-        let logging = self.logging_for(target, total);
+        let is_same = || {
+            memory.load(inode_at + attribute::GENERATION) == generation
+                && word(attribute::PLACE).load(Ordering::Relaxed) == place
+                && word(attribute::SIZE).load(Ordering::Relaxed) == size
+                && region.is_there(found, offset)
+        };
+        let write = Change {
+            lane: self.block(),
+            inode: memory.block(inode_at),
+            offset,
+            target,
+            total,
+            overwritten: total,
+            size,
+            now_ns,
+            goes_past_cache: false,
+        };
+        self.overwrite_if(inode, write, data, is_same)
+    }
+
+    /// As [`overwrite_undisturbed`](Self::overwrite_undisturbed), of a file of which all is known but whether it is
+    /// still so.
+    #[inline(always)]
+    pub(crate) fn overwrite_known(
+        &self,
+        known: &Known,
+        offset: u64,
+        data: &[u8],
+        now_ns: u64,
+    ) -> bool {
+        let memory = &self.region.memory;
+        let total = data.len() as u64;
+        if !(9..=LOG_BYTES_MAX).contains(&total)
+            || offset > known.size
+            || total > known.size - offset
+        {
+            return false;
+        }
+        // The number changes before anything else of the file does.
+        let is_same = || {
+            memory.load(known.at + attribute::SEQUENCE) == known.sequence
+                && memory.load(known.at + attribute::GENERATION) == known.generation
+        };
+        let write = Change {
+            lane: self.block(),
+            inode: memory.block(known.at),
+            offset,
+            target: known.base + offset,
+            total,
+            overwritten: total,
+            size: known.size,
+            now_ns,
+            goes_past_cache: false,
+        };
+        self.overwrite_if(known.inode, write, data, is_same)
+    }
+
+    /// Writes over bytes that are there, if `is_same` says under the lock that they are; `false` when they are not, or
+    /// somebody else has the lock, and nothing happened.
+    #[inline(always)]
+    fn overwrite_if(
+        &self,
+        inode: u64,
+        mut change: Change<'_>,
+        data: &[u8],
+        is_same: impl FnOnce() -> bool,
+    ) -> bool {
+        let region = self.region;
+        let Change {
+            lane,
+            inode: words,
+            target,
+            total,
+            ..
+        } = change;
+        let logging = self.logging_for(lane, target, total);
         if logging == Logging::CopyOnWrite {
             return false;
         }
         let is_short = total <= EXPECTED_BYTES_MAX;
-        let goes_past_cache = !is_short
+        change.goes_past_cache = !is_short
             && logging == Logging::Redo
-            && is_uncached(size)
-            && !self.continues_at(target);
-        if is_short || logging == Logging::Redo && !goes_past_cache && !self.continues_at(target) {
+            && is_uncached(change.size)
+            && !continues_at(lane, target);
+        if is_short
+            || logging == Logging::Redo && !change.goes_past_cache && !continues_at(lane, target)
+        {
             // Memory answers while the lock is taken and the log, which is always in the cache, is filled.
-            memory.expect_write(target, total.min(EXPECTED_BYTES_MAX));
+            region
+                .memory
+                .expect_write(target, total.min(EXPECTED_BYTES_MAX));
         }
-        region.set_lane_word(self.lane, word::INODE, inode);
-        if !region.try_lock(self.lane, inode_at + attribute::LOCK) {
-            region.set_lane_word(self.lane, word::INODE, 0);
+        lane.store(word::INODE, inode);
+        if !region.try_lock(self.lane, words.at() + attribute::LOCK) {
+            lane.store(word::INODE, 0);
             return false;
         }
-        let is_same = memory.load(inode_at + attribute::GENERATION) == generation
-            && word(attribute::PLACE).load(Ordering::Relaxed) == place
-            && word(attribute::SIZE).load(Ordering::Relaxed) == size
-            && region.is_there(found, offset);
+        let is_same = is_same();
         if is_same {
-            let change = Change {
-                at: inode_at,
-                offset,
-                target,
-                total,
-                overwritten: total,
-                size,
-                now_ns,
-                goes_past_cache,
-            };
             self.overwrite(logging, &change, &data);
         }
-        self.unlock_inode(inode_at);
+        words.store(attribute::LOCK, 0);
+        if words.load(attribute::LOCK + SLEEPERS) != 0 {
+            region.wake(words.at() + attribute::LOCK);
+        }
+        lane.store(word::INODE, 0);
         is_same
     }
 
@@ -285,7 +361,7 @@ impl Writer<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn unlock_inode(&self, at: u64) {
         self.region.unlock(at + attribute::LOCK);
         self.region.set_lane_word(self.lane, word::INODE, 0);
@@ -319,7 +395,8 @@ impl Writer<'_> {
             self.clear_gap(at, size, offset)?;
         }
         let change = Change {
-            at,
+            lane: self.block(),
+            inode: memory.block(at),
             offset,
             target: base + offset,
             total,
@@ -333,7 +410,7 @@ impl Writer<'_> {
         } else if change.overwritten == 0 {
             self.append(&change, &pieces);
         } else if total > 8 || change.overwritten < total || !self.write_at_once(&change, pieces) {
-            let logging = self.logging_for(change.target, total);
+            let logging = self.logging_for(change.lane, change.target, total);
             if logging != Logging::CopyOnWrite || !self.write_by_copy(&change, &pieces)? {
                 self.overwrite(logging, &change, &pieces);
             }
@@ -342,7 +419,7 @@ impl Writer<'_> {
     }
 
     /// Nobody reads what lies behind the size: one store of it makes the new bytes true.
-    fn append(&self, change: &Change, source: &impl Source) {
+    fn append(&self, change: &Change<'_>, source: &impl Source) {
         let region = self.region;
         source.give(0, change.total, |done, bytes| {
             region.memory.write(change.target + done, bytes);
@@ -352,37 +429,44 @@ impl Writer<'_> {
     }
 
     /// Size and times, of which the size is the one that counts.
-    fn finish(&self, change: &Change) {
+    fn finish(&self, change: &Change<'_>) {
         let region = self.region;
-        let sequence = region.begin_change(change.at);
-        region.set_written(change.at, change.size, change.now_ns, change.now_ns);
-        region.end_change(change.at, sequence);
-        region.memory.persist([(change.at, LINE_BYTES)]);
+        let sequence = change.begin();
+        change.set_written();
+        change.end(sequence);
+        region.memory.persist([(change.inode.at(), LINE_BYTES)]);
     }
 
     /// A few bytes that the file has by one store, when they lie well.
-    fn write_at_once(&self, change: &Change, pieces: &[IoSlice<'_>]) -> bool {
+    fn write_at_once(&self, change: &Change<'_>, pieces: &[IoSlice<'_>]) -> bool {
         let (region, [piece]) = (self.region, pieces) else {
             return false;
         };
-        let sequence = region.begin_change(change.at);
+        let sequence = change.begin();
         let is_written = region.memory.write_at_once(change.target, piece);
         if is_written {
-            region.set_written(change.at, change.size, change.now_ns, change.now_ns);
+            change.set_written();
         }
-        region.end_change(change.at, sequence);
+        change.end(sequence);
         if is_written {
-            let at = (change.at, LINE_BYTES);
+            let at = (change.inode.at(), LINE_BYTES);
             region.memory.persist([(change.target, change.total), at]);
         }
         is_written
     }
 
+    /// This writer's lane.
+    #[inline(always)]
+    fn block(&self) -> Block<'_> {
+        let at = self.region.layout.lane(self.lane.0);
+        self.region.memory.block(at)
+    }
+
     /// How the bytes of an overwrite at `target` are kept whole.
     #[inline(always)]
-    fn logging_for(&self, target: u64, total: u64) -> Logging {
+    fn logging_for(&self, lane: Block<'_>, target: u64, total: u64) -> Logging {
         match self.region.logging.get() {
-            Logging::BySize if UNDONE_BYTES.contains(&total) && self.continues_at(target) => {
+            Logging::BySize if UNDONE_BYTES.contains(&total) && continues_at(lane, target) => {
                 Logging::Undo
             }
             Logging::BySize => Logging::Redo,
@@ -390,16 +474,10 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether this lane's last write ended there: then the processor has the lines already, or is fetching them.
     #[inline(always)]
-    fn continues_at(&self, target: u64) -> bool {
-        self.region.lane_word(self.lane, word::LAST_END) == target
-    }
-
-    #[inline(always)]
-    fn overwrite(&self, logging: Logging, change: &Change, source: &impl Source) {
+    fn overwrite(&self, logging: Logging, change: &Change<'_>, source: &impl Source) {
         let end = change.target + change.total;
-        self.region.set_lane_word(self.lane, word::LAST_END, end);
+        change.lane.store(word::LAST_END, end);
         match logging {
             Logging::None => self.write_in_place(change, source),
             Logging::Undo => self.write_by_undo(change, source),
@@ -410,9 +488,9 @@ impl Writer<'_> {
     }
 
     #[inline(always)]
-    fn write_in_place(&self, change: &Change, source: &impl Source) {
+    fn write_in_place(&self, change: &Change<'_>, source: &impl Source) {
         let region = self.region;
-        let sequence = region.begin_change(change.at);
+        let sequence = change.begin();
         source.give(0, change.total, |done, bytes| {
             region.memory.write(change.target + done, bytes);
         });
@@ -420,15 +498,15 @@ impl Writer<'_> {
             // The size tells of what is there.
             region.memory.persist([(change.target, change.total)]);
         }
-        region.set_written(change.at, change.size, change.now_ns, change.now_ns);
-        region.end_change(change.at, sequence);
-        let at = (change.at, LINE_BYTES);
+        change.set_written();
+        change.end(sequence);
+        let at = (change.inode.at(), LINE_BYTES);
         region.memory.persist([(change.target, change.total), at]);
     }
 
     /// The bytes as they were go into the log first, and size and times with them.
     #[inline(always)]
-    fn write_by_undo(&self, change: &Change, source: &impl Source) {
+    fn write_by_undo(&self, change: &Change<'_>, source: &impl Source) {
         let region = self.region;
         let memory = &region.memory;
         let log = region.log_at(self.lane);
@@ -436,44 +514,42 @@ impl Writer<'_> {
         for (word, value) in [
             (word::TARGET, change.target),
             (word::LENGTH, change.overwritten),
-            (word::SIZE, memory.load(change.at + attribute::SIZE)),
-            (
-                word::TIME_NS,
-                memory.load(change.at + attribute::MODIFIED_NS),
-            ),
-            (
-                word::CHANGED_NS,
-                memory.load(change.at + attribute::CHANGED_NS),
-            ),
+            (word::SIZE, change.inode.load(attribute::SIZE)),
+            (word::TIME_NS, change.inode.load(attribute::MODIFIED_NS)),
+            (word::CHANGED_NS, change.inode.load(attribute::CHANGED_NS)),
         ] {
-            region.set_lane_word(self.lane, word, value);
+            change.lane.store(word, value);
         }
         let lane_at = region.layout.lane(self.lane.0);
         memory.persist([(log, change.overwritten), (lane_at, word::HEADER_BYTES)]);
         // The log is complete.
-        region.set_doing(self.lane, doing::UNDO);
+        change.set_doing(memory, doing::UNDO);
         self.write_in_place(change, source);
-        region.set_doing(self.lane, doing::NOTHING);
+        change.set_doing(memory, doing::NOTHING);
     }
 
     /// The file as it will be goes into a new piece; `false` when it lies in a slot, and nothing happened.
-    fn write_by_copy(&self, change: &Change, source: &impl Source) -> Result<bool> {
+    fn write_by_copy(&self, change: &Change<'_>, source: &impl Source) -> Result<bool> {
         let memory = &self.region.memory;
         let offset = change.offset;
-        self.replace_piece(change.at, (change.size, change.now_ns), |old, new| {
-            memory.copy(old, new, offset);
-            source.give(0, change.total, |done, bytes| {
-                memory.write(new + offset + done, bytes);
-            });
-            let end = offset + change.total;
-            memory.copy(old + end, new + end, change.size - end);
-            memory.write_back(new, change.size);
-        })
+        self.replace_piece(
+            change.inode.at(),
+            (change.size, change.now_ns),
+            |old, new| {
+                memory.copy(old, new, offset);
+                source.give(0, change.total, |done, bytes| {
+                    memory.write(new + offset + done, bytes);
+                });
+                let end = offset + change.total;
+                memory.copy(old + end, new + end, change.size - end);
+                memory.write_back(new, change.size);
+            },
+        )
     }
 
     /// The bytes that are written over go into the log first.
     #[inline(always)]
-    fn write_by_redo(&self, change: &Change, source: &impl Source) {
+    fn write_by_redo(&self, change: &Change<'_>, source: &impl Source) {
         let region = self.region;
         let memory = &region.memory;
         let log = region.log_at(self.lane);
@@ -495,7 +571,7 @@ impl Writer<'_> {
             (word::SIZE, change.size),
             (word::TIME_NS, change.now_ns),
         ] {
-            region.set_lane_word(self.lane, word, value);
+            change.lane.store(word, value);
         }
         memory.persist([
             (log, change.overwritten),
@@ -503,8 +579,8 @@ impl Writer<'_> {
             (region.layout.lane(self.lane.0), LINE_BYTES),
         ]);
         // The log is complete.
-        region.set_doing(self.lane, doing::BYTES);
-        let sequence = region.begin_change(change.at);
+        change.set_doing(memory, doing::BYTES);
+        let sequence = change.begin();
         // From where they came, not from the log: the processor need not wait for what it has just stored.
         source.give(0, change.overwritten, |done, bytes| {
             if change.goes_past_cache {
@@ -513,20 +589,20 @@ impl Writer<'_> {
                 memory.write(change.target + done, bytes);
             }
         });
-        region.set_written(change.at, change.size, change.now_ns, change.now_ns);
-        region.end_change(change.at, sequence);
-        let at = (change.at, LINE_BYTES);
+        change.set_written();
+        change.end(sequence);
+        let at = (change.inode.at(), LINE_BYTES);
         if change.goes_past_cache {
             memory.persist([at]);
         } else {
             memory.persist([(change.target, change.overwritten), at]);
         }
         // Durable before anybody else writes there: this log would undo that.
-        region.set_doing(self.lane, doing::NOTHING);
+        change.set_doing(memory, doing::NOTHING);
     }
 
     /// In place, block by block, so that readers do not wait for all of it.
-    fn write_in_blocks(&self, change: &Change, source: &impl Source) {
+    fn write_in_blocks(&self, change: &Change<'_>, source: &impl Source) {
         let region = self.region;
         let memory = &region.memory;
         let mut done = 0;
@@ -536,7 +612,7 @@ impl Writer<'_> {
             let left = change.total - done;
             let part = if is_behind { left } else { block.min(left) };
             let target = change.target + done;
-            let sequence = (!is_behind).then(|| region.begin_change(change.at));
+            let sequence = (!is_behind).then(|| change.begin());
             source.give(done, part, |done, bytes| {
                 if change.total >= STREAM_BYTES_MIN {
                     memory.write_past_cache(target + done, bytes);
@@ -546,7 +622,7 @@ impl Writer<'_> {
                 }
             });
             if let Some(sequence) = sequence {
-                region.end_change(change.at, sequence);
+                change.end(sequence);
             }
             memory.persist([]);
             done += part;
@@ -555,10 +631,24 @@ impl Writer<'_> {
     }
 }
 
-/// A write for which there is memory.
-struct Change {
+/// What is known of a file whose sequence number is this one, and which has no holes.
+pub(crate) struct Known {
+    pub(crate) inode: u64,
+    pub(crate) generation: u64,
+    pub(crate) sequence: u64,
+    pub(crate) size: u64,
     /// The inode.
-    at: u64,
+    pub(crate) at: u64,
+    /// Byte 0 of the file.
+    pub(crate) base: u64,
+}
+
+/// A write for which there is memory.
+struct Change<'r> {
+    /// The writer's lane.
+    lane: Block<'r>,
+    /// The inode.
+    inode: Block<'r>,
     /// Where the bytes go, in the file.
     offset: u64,
     /// Where that is in the region.
@@ -572,4 +662,37 @@ struct Change {
     now_ns: u64,
     /// Whether the processor need not fetch what is written over.
     goes_past_cache: bool,
+}
+
+impl Change<'_> {
+    /// As [`Region::begin_change`].
+    #[inline(always)]
+    fn begin(&self) -> u64 {
+        let sequence = self.inode.load(attribute::SEQUENCE) | 1;
+        self.inode.store(attribute::SEQUENCE, sequence);
+        // Nothing of the change may be seen before that.
+        fence(Ordering::Release);
+        sequence
+    }
+
+    #[inline(always)]
+    fn end(&self, sequence: u64) {
+        self.inode
+            .store(attribute::SEQUENCE, sequence.wrapping_add(1));
+    }
+
+    /// Sets what changes with the bytes.
+    #[inline(always)]
+    fn set_written(&self) {
+        self.inode.store(attribute::SIZE, self.size);
+        self.inode.store(attribute::MODIFIED_NS, self.now_ns);
+        self.inode.store(attribute::CHANGED_NS, self.now_ns);
+    }
+
+    /// As [`Region::set_doing`].
+    #[inline(always)]
+    fn set_doing(&self, memory: &Memory, doing: u64) {
+        self.lane.store(word::STATE, doing);
+        memory.persist([(self.lane.at() + word::STATE, 8)]);
+    }
 }

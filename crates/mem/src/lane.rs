@@ -397,7 +397,7 @@ impl Region {
     }
 
     /// Sets what changes with the bytes of a file.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn set_written(&self, inode_at: u64, size: u64, modified_ns: u64, changed_ns: u64) {
         self.memory.store(inode_at + attribute::SIZE, size);
         self.memory
@@ -516,7 +516,7 @@ impl Region {
     }
 
     #[cold]
-    fn wake(&self, at: u64) {
+    pub(crate) fn wake(&self, at: u64) {
         // Who sleeps again says so again. If that is wiped out here it falls asleep unseen, for two milliseconds.
         self.memory.store(at + SLEEPERS, 0);
         self.memory.wake_sleepers(at);

@@ -1,35 +1,46 @@
-//! What a thread found out at its last read: where the file lies and how long it is. A program reads one file many
-//! times before it reads another, and as long as the file's sequence number is the same, so is all this.
+//! What a thread found out at its last call: where the file lies and how long it is. A program reads and writes one
+//! file many times before it takes another, and as long as the file's sequence number is the same, so is all this.
 //!
-//! It saves half of the instructions of a small read. They count twice: the processor looks only so many ahead, and
+//! It saves half of the instructions of a small call. They count twice: the processor looks only so many ahead, and
 //! what it finds there is the next read, whose bytes it then asks for before it has those of this one. With 200
 //! instructions of any kind between them, bare copies of 1 KiB from memory take 2.7 times as long.
 
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::ptr::null;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 
 use crate::attach::Attachment;
+use crate::bytes::Known;
 use crate::inode::{Node, attribute};
+use crate::lane::Lane;
 use crate::layout::PAGE_BYTES;
 use crate::notes::{WHERE, named};
+use crate::now_ns;
+use crate::open::{Opened, entry};
 use crate::read::{EXPECTED_BYTES_MAX, READ_BYTES_MAX};
 use crate::region::Region;
 use crate::space::{Place, piece_bytes};
 use crate::stream;
+use crate::writer::Writer;
 
 /// Words of the map of pages that are gone through to find that a file has no holes: it has up to 8 GiB.
 const MAP_WORDS_MAX: u64 = 64;
 
-/// The last read of a thread. It is the thread's own, and no signal handler may use it in the middle of a call; zeros
-/// are a valid one that knows nothing. The pointers lead into the mapping of the attachment that it names.
+/// By how much a write moves a file's sequence number: to an odd one, and to the next even one.
+const ONE_CHANGE: u64 = 2;
+
+/// The file of a thread's last call. It is the thread's own, and no signal handler may use it in the middle of a call;
+/// zeros are a valid one that knows nothing. The pointers lead into the mapping of the attachment that it names.
 #[derive(Debug)]
 #[repr(C)]
-pub struct LastRead {
+pub struct LastFile {
     /// What the caller knows the file by.
     key: Cell<(u64, u64)>,
     /// The attachment's number; 0: nothing is known.
     attachment: Cell<u32>,
+    may_read: Cell<bool>,
+    may_write: Cell<bool>,
     generation: Cell<u64>,
     /// Of the file, when all that follows was true.
     sequence: Cell<u64>,
@@ -43,15 +54,25 @@ pub struct LastRead {
     named: Cell<u64>,
     /// Byte 0 of the file; all others lie behind it.
     bytes: Cell<*const u8>,
-    /// The file that was read last, and its sequence number then.
-    seen: Cell<(u64, u64)>,
+    /// The same place in the region, and the inode.
+    base: Cell<u64>,
+    inode: Cell<u64>,
+    inode_at: Cell<u64>,
+    /// This thread's.
+    lane: Cell<u64>,
+    /// Flags of the description, which others may change.
+    at_flags: Cell<*const AtomicU64>,
+    /// The file of the last long call, its sequence number behind it, and its size.
+    seen: Cell<(u64, u64, u64)>,
 }
 
-impl Default for LastRead {
+impl Default for LastFile {
     fn default() -> Self {
         Self {
             key: Cell::new((0, 0)),
             attachment: Cell::new(0),
+            may_read: Cell::new(false),
+            may_write: Cell::new(false),
             generation: Cell::new(0),
             sequence: Cell::new(0),
             size: Cell::new(0),
@@ -60,12 +81,17 @@ impl Default for LastRead {
             note: Cell::new(null()),
             named: Cell::new(0),
             bytes: Cell::new(null()),
-            seen: Cell::new((0, 0)),
+            base: Cell::new(0),
+            inode: Cell::new(0),
+            inode_at: Cell::new(0),
+            lane: Cell::new(0),
+            at_flags: Cell::new(null()),
+            seen: Cell::new((0, 0, 0)),
         }
     }
 }
 
-impl LastRead {
+impl LastFile {
     /// What it was remembered for.
     #[inline(always)]
     #[must_use]
@@ -73,13 +99,14 @@ impl LastRead {
         self.key.get()
     }
 
-    /// Reads again from the file that was read last, if nothing of it has changed since. `None` when it is not so, and
+    /// Reads again from the file, if nothing of it has changed since. `None` when it is not so, and
     /// nothing happened.
     #[inline(always)]
     #[must_use]
     pub fn read(&self, attachment: &Attachment, offset: u64, into: &mut [u8]) -> Option<usize> {
         let size = self.size.get();
         if self.attachment.get() != attachment.number()
+            || !self.may_read.get()
             || offset > size
             || into.len() > READ_BYTES_MAX
         {
@@ -126,32 +153,83 @@ impl LastRead {
         is_true.then_some(count)
     }
 
-    /// Finds out what [`read`](Self::read) needs to know of a file, once it is read a second time and has not changed:
-    /// who reads now here, now there, or what is being written, would pay for it each time.
+    /// Writes again over bytes of the file, if nobody else has changed it since; how many. `None` when it is not so,
+    /// and nothing happened.
+    #[inline(always)]
+    #[must_use]
+    pub fn write(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Option<usize> {
+        if self.attachment.get() != attachment.number() || !self.may_write.get() {
+            return None;
+        }
+        // SAFETY: as in `read`.
+        let flags = unsafe { &*self.at_flags.get() }.load(Ordering::Relaxed);
+        if flags & libc::O_APPEND as u64 != 0 {
+            return None;
+        }
+        let known = Known {
+            inode: self.inode.get(),
+            generation: self.generation.get(),
+            sequence: self.sequence.get(),
+            size: self.size.get(),
+            at: self.inode_at.get(),
+            base: self.base.get(),
+        };
+        // Never dropped: the thread keeps its lane.
+        let writer = ManuallyDrop::new(Writer {
+            region: attachment.region(),
+            lane: Lane(self.lane.get()),
+        });
+        if !writer.overwrite_known(&known, offset, data, now_ns()) {
+            return None;
+        }
+        self.sequence.set(known.sequence.wrapping_add(ONE_CHANGE));
+        Some(data.len())
+    }
+
+    /// Finds out what the short ways need to know of a file, behind a long call, once it is the second in a row and
+    /// nobody else has changed the file: who reads now here, now there, or what others write as well, would pay for it
+    /// each time. `is_write` says that the call was one.
     #[inline(never)]
-    pub fn remember(&self, attachment: &Attachment, node: Node, key: (u64, u64)) {
-        let region = attachment.region();
-        let Ok(at) = region.inode_at(node.inode) else {
+    pub fn remember(
+        &self,
+        attachment: &Attachment,
+        opened: &Opened,
+        key: (u64, u64),
+        is_write: bool,
+    ) {
+        let memory = &attachment.region().memory;
+        let Node { inode, .. } = opened.node;
+        let Ok(at) = attachment.region().inode_at(inode) else {
             return;
         };
-        let seen = (node.inode, region.memory.load(at + attribute::SEQUENCE));
-        if self.seen.replace(seen) != seen {
+        let sequence = memory.load(at + attribute::SEQUENCE);
+        let size = memory.load(at + attribute::SIZE);
+        let before = if is_write {
+            sequence.wrapping_sub(ONE_CHANGE)
+        } else {
+            sequence
+        };
+        if self.seen.replace((inode, sequence, size)) != (inode, before, size) {
             return;
         }
         self.forget();
-        if self.fill(attachment, node).is_some() {
+        if self.fill(attachment, opened).is_some() {
             self.key.set(key);
             self.attachment.set(attachment.number());
         }
     }
 
-    fn fill(&self, attachment: &Attachment, node: Node) -> Option<()> {
+    fn fill(&self, attachment: &Attachment, opened: &Opened) -> Option<()> {
         let region = attachment.region();
         let lane = attachment.kept_writer()?.lane;
         let Region { memory, layout, .. } = region;
-        let at = region.inode_at(node.inode).ok()?;
+        let Node { inode, generation } = opened.node;
+        if opened.flags & libc::O_DIRECTORY != 0 {
+            return None;
+        }
+        let at = region.inode_at(inode).ok()?;
         let sequence = memory.load(at + attribute::SEQUENCE);
-        let generation = memory.load(at + attribute::GENERATION);
+        let is_same = memory.load(at + attribute::GENERATION) == generation;
         let size = memory.load(at + attribute::SIZE);
         let place = Place::decode(memory.load(at + attribute::PLACE), region)?;
         let (base, room) = match place {
@@ -159,35 +237,46 @@ impl LastRead {
             Place::Piece { at, class } => (at, piece_bytes(class)),
             Place::Slot { slot, .. } => (layout.slot(slot), layout.slot_bytes),
         };
-        let is_whole = match place {
-            Place::Slot { slot, .. } if size <= room => {
-                let pages = size.div_ceil(PAGE_BYTES);
-                pages <= MAP_WORDS_MAX * 64 && (0..pages).all(|page| region.is_present(slot, page))
-            }
-            _ => true,
-        };
-        // What was seen must be complete before the number is looked at again.
-        fence(Ordering::Acquire);
-        let is_true = generation == node.generation
-            && sequence.is_multiple_of(2)
-            && memory.load(at + attribute::SEQUENCE) == sequence;
-        if !is_true || !is_whole || size > room {
+        if size > room {
             return None;
         }
+        if let Place::Slot { slot, .. } = place {
+            let pages = size.div_ceil(PAGE_BYTES);
+            if pages > MAP_WORDS_MAX * 64 || !region.are_present(slot, 0..pages) {
+                return None;
+            }
+        }
+        // What was seen must be complete before the number is looked at again.
+        fence(Ordering::Acquire);
+        let is_true = is_same
+            && sequence.is_multiple_of(2)
+            && memory.load(at + attribute::SEQUENCE) == sequence;
+        if !is_true {
+            return None;
+        }
+        self.may_read.set(opened.may_read());
+        self.may_write
+            .set(opened.may_write() && region.is_writable());
         self.generation.set(generation);
         self.sequence.set(sequence);
         self.size.set(size);
-        let word =
-            |word: u64| &raw const memory.line((at + word) / 64 * 64)[(word % 64 / 8) as usize];
-        self.at_sequence.set(word(attribute::SEQUENCE));
-        self.at_generation.set(word(attribute::GENERATION));
+        self.at_sequence
+            .set(memory.address_of(at + attribute::SEQUENCE));
+        self.at_generation
+            .set(memory.address_of(at + attribute::GENERATION));
         self.note.set(region.first_note(lane));
         self.named.set(named(region, place));
         self.bytes.set(memory.address(base, size));
+        self.base.set(base);
+        self.inode.set(inode);
+        self.inode_at.set(at);
+        self.lane.set(lane.0);
+        self.at_flags
+            .set(memory.address_of(layout.description(opened.description.into()) + entry::FLAGS));
         Some(())
     }
 
-    /// What is known of the last read says nothing any more: the thread's lane will be another's.
+    /// What is known of the file says nothing any more: the thread's lane will be another's.
     pub fn forget(&self) {
         self.attachment.set(0);
     }

@@ -217,6 +217,11 @@ impl Memory {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at as usize).cast()) }
     }
 
+    /// Where a word lies, for as long as this mapping does.
+    pub(crate) fn address_of(&self, at: u64) -> *const AtomicU64 {
+        self.word(at)
+    }
+
     /// The words from `at` on, a multiple of 64 within the region: a line of an inode or a lane, looked up once.
     #[inline(always)]
     pub(crate) fn line(&self, at: u64) -> &[AtomicU64; WORDS_IN_LINE] {
@@ -226,6 +231,21 @@ impl Memory {
         // SAFETY: inside the mapping, whose length is a multiple of a page, and aligned, by the line above. All
         // accesses to words are atomic.
         unsafe { &*self.base.as_ptr().add(at as usize).cast() }
+    }
+
+    /// The words from `at` on, a multiple of 64 within the region.
+    #[inline(always)]
+    pub(crate) fn block(&self, at: u64) -> Block<'_> {
+        if !at.is_multiple_of(64) || at > self.bytes - BLOCK_BYTES {
+            no_place(at, BLOCK_BYTES);
+        }
+        Block {
+            memory: self,
+            at,
+            // SAFETY: inside the mapping, which is longer than a block, and aligned, by the line above. All accesses to
+            // words are atomic.
+            words: unsafe { &*self.base.as_ptr().add(at as usize).cast() },
+        }
     }
 
     #[inline]
@@ -314,10 +334,10 @@ impl Memory {
     }
 
     /// Copies into the region; also from a place in it, as the caller may have it lent.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write(&self, at: u64, from: &[u8]) {
         self.check_range(at, from.len() as u64);
-        for part in parts_of(from.len() as u64) {
+        each_part(from.len() as u64, |part| {
             self.may_die_here();
             let bytes = &from[part.start as usize..part.end as usize];
             compiler_fence(Ordering::SeqCst);
@@ -331,14 +351,14 @@ impl Memory {
             };
             compiler_fence(Ordering::SeqCst);
             self.record_store(at + part.start, part.end - part.start);
-        }
+        });
     }
 
     /// Copies into the region past the cache, where the processor can; complete for all when this returns. What went
     /// through the cache all the same is being written back, where that is wanted.
     pub(crate) fn write_past_cache(&self, at: u64, from: &[u8]) {
         self.check_range(at, from.len() as u64);
-        for part in parts_of(from.len() as u64) {
+        each_part(from.len() as u64, |part| {
             self.may_die_here();
             let bytes = &from[part.start as usize..part.end as usize];
             let (at, length) = (at + part.start, part.end - part.start);
@@ -350,7 +370,7 @@ impl Memory {
                 self.write_back(at, streamed.start - at);
                 self.write_back(streamed.end, at + length - streamed.end);
             }
-        }
+        });
     }
 
     /// Copies 1, 2, 4 or 8 bytes into the region by one store; `false`, and nothing happened, when their number or
@@ -411,7 +431,7 @@ impl Memory {
         self.check_range(from, bytes);
         self.check_range(to, bytes);
         assert!(from + bytes <= to || to + bytes <= from, "ranges overlap");
-        for part in parts_of(bytes) {
+        each_part(bytes, |part| {
             self.may_die_here();
             let (from, to) = (from + part.start, to + part.start);
             compiler_fence(Ordering::SeqCst);
@@ -426,7 +446,7 @@ impl Memory {
             };
             compiler_fence(Ordering::SeqCst);
             self.record_store(to, part.end - part.start);
-        }
+        });
     }
 
     /// Fills with zeros.
@@ -578,12 +598,54 @@ fn no_place(at: u64, bytes: u64) -> ! {
     panic!("the region has no {bytes} bytes at {at}")
 }
 
+/// Words in a block.
+const WORDS_IN_BLOCK: usize = 2 * WORDS_IN_LINE;
+const BLOCK_BYTES: u64 = WORDS_IN_BLOCK as u64 * 8;
+
+/// The first two lines of an inode or a lane, looked up once: a call stores a dozen words there.
+#[derive(Clone, Copy)]
+pub(crate) struct Block<'m> {
+    memory: &'m Memory,
+    at: u64,
+    words: &'m [AtomicU64; WORDS_IN_BLOCK],
+}
+
+impl Block<'_> {
+    /// Where it is.
+    #[inline(always)]
+    pub(crate) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// As [`Memory::load`], of a word by its distance from the first.
+    #[inline(always)]
+    pub(crate) fn load(&self, word: u64) -> u64 {
+        #[cfg(test)]
+        crate::interleaving::others_may_go_first();
+        self.words[word as usize / 8].load(Ordering::Acquire)
+    }
+
+    /// As [`Memory::store`].
+    #[inline(always)]
+    pub(crate) fn store(&self, word: u64, value: u64) {
+        self.memory.may_die_here();
+        compiler_fence(Ordering::SeqCst);
+        self.words[word as usize / 8].store(value, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+        self.memory.record_store(self.at + word, 8);
+    }
+}
+
 /// A copy as a whole; in tests in two parts, for a process may die in the middle of one.
-fn parts_of(bytes: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
+#[inline(always)]
+fn each_part(bytes: u64, mut copy: impl FnMut(std::ops::Range<u64>)) {
     let middle = if cfg!(test) { bytes / 2 } else { 0 };
-    [0..middle, middle..bytes]
-        .into_iter()
-        .filter(|part| !part.is_empty())
+    if middle > 0 {
+        copy(0..middle);
+    }
+    if bytes > middle {
+        copy(middle..bytes);
+    }
 }
 
 /// What a killed writer's test unwinds with.

@@ -94,7 +94,7 @@ impl Region {
 impl Region {
     /// Whether all of these pages of a slot are there, by one look for each 64 of them: 4 GiB are 32 looks.
     #[inline]
-    fn are_present(&self, slot: u64, pages: std::ops::Range<u64>) -> bool {
+    pub(crate) fn are_present(&self, slot: u64, pages: std::ops::Range<u64>) -> bool {
         let map = self.layout.slot_map(slot);
         let mut page = pages.start;
         while page < pages.end {

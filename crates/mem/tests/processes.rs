@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use base::sim::Random;
-use mem::{At, Attachment, Attributes, Error, LastRead, NewInode, Node, PAGE_BYTES, ROOT_INODE};
+use mem::{
+    At, Attachment, Attributes, Error, LastFile, NewInode, Node, Opened, PAGE_BYTES, ROOT_INODE,
+};
 use mem::{Region, RegionOptions, Writer};
 
 const FILE: NewInode = NewInode {
@@ -484,8 +486,12 @@ impl Drop for Done<'_> {
 
 /// The short way of reading, of the same thread again and again.
 fn read_as_before(attachment: &Attachment, inode: u64, generation: u64, is_done: &AtomicBool) {
-    let node = Node { inode, generation };
-    let last = LastRead::default();
+    let opened = Opened {
+        description: 0,
+        node: Node { inode, generation },
+        flags: libc::O_RDWR,
+    };
+    let last = LastFile::default();
     let mut random = Random::new(9);
     let mut bytes = vec![0; 100_000];
     let mut short = 0;
@@ -503,7 +509,7 @@ fn read_as_before(attachment: &Attachment, inode: u64, generation: u64, is_done:
         writer
             .read(inode, generation, offset, &mut bytes[..length])
             .unwrap();
-        last.remember(attachment, node, (1, 1));
+        last.remember(attachment, &opened, (1, 1), false);
     }
     assert!(short > 20, "{short} reads were short ones");
 }

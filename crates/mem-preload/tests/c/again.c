@@ -41,6 +41,22 @@ static void show(const char *what, int fd, size_t count, off_t offset) {
     fflush(stdout);
 }
 
+// Writes often enough to be known, then says what is there.
+static void put(const char *what, int fd, int byte, size_t count, off_t offset) {
+    char text[8192];
+    long put = 0;
+    for (int time = 0; time < 4; time++) {
+        memset(text, byte + time, count);
+        errno = 0;
+        put = pwrite(fd, text, count, offset);
+    }
+    struct stat found;
+    int error = errno;
+    fstat(fd, &found);
+    printf("%s: %ld %d, %ld bytes\n", what, put, error, (long)found.st_size);
+    show("there", fd, count, offset);
+}
+
 static void *in_thread(void *fd) {
     show("a thread", *(int *)fd, 100, 30);
     return NULL;
@@ -64,7 +80,38 @@ int main(int count, char **arguments) {
     printf("nowhere: %zd", pread(a, nowhere, 10, 0));
     printf(" %d\n", errno);
 
+    put("over", a, 'A', 100, 200);
+    put("one page and more", b, 'B', 5000, 4090);
+    put("across the end", a, 'C', 100, 4950);
+    put("across the end no more", a, 'D', 100, 4950);
+    put("nothing", a, 'E', 0, 10);
+    put("before it", a, 'F', 10, -1);
+    put("a byte", a, 'G', 1, 300);
+    put("eight bytes", a, 'H', 8, 304);
+    errno = 0;
+    printf("from nowhere: %zd", pwrite(a, nowhere, 10, 0));
+    printf(" %d\n", errno);
+    fcntl(a, F_SETFL, O_APPEND);
+    put("appending", a, 'I', 20, 0);
+    fcntl(a, F_SETFL, 0);
+    put("not appending", a, 'J', 20, 0);
+    int reads = open(in_folder("a"), O_RDONLY), writes = open(in_folder("a"), O_WRONLY);
+    show("for reading", reads, 20, 0);
+    put("for reading", reads, 'K', 20, 0);
+    put("for writing", writes, 'L', 20, 0);
+    show("for reading", reads, 20, 0);
+    close(reads);
+    close(writes);
+    put("a child's next", a, 'M', 20, 0);
+    if (fork() == 0) {
+        put("a child", a, 'N', 20, 0);
+        _exit(0);
+    }
+    wait(&status);
+    put("after the child", a, 'O', 20, 0);
+
     dup2(b, a);
+    put("another file", a, 'P', 20, 0);
     show("another file", a, 100, 10);
     close(a);
     show("closed", a, 100, 10);

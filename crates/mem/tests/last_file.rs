@@ -1,10 +1,11 @@
-//! The short way of reading: whatever happens to the file between two reads, it gives what the file has, or nothing.
+//! The short way of reading and writing: whatever happens to the file in between, it gives what the file has and writes
+//! where the file is, or does nothing.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use base::sim::Random;
-use mem::{Attachment, LastRead, NewInode, Node, PAGE_BYTES, ROOT_INODE};
+use mem::{Attachment, LastFile, NewInode, Node, Opened, PAGE_BYTES, ROOT_INODE};
 use mem::{Region, RegionOptions};
 
 const FILE: NewInode = NewInode {
@@ -57,6 +58,14 @@ fn create(attachment: &Attachment) -> Node {
     }
 }
 
+fn opened(node: Node) -> Opened {
+    Opened {
+        description: 0,
+        node,
+        flags: libc::O_RDWR,
+    }
+}
+
 fn set_size(attachment: &Attachment, node: Node, size: u64) {
     let writer = attachment.writer().unwrap();
     writer
@@ -69,11 +78,11 @@ fn it_gives_what_the_file_has_or_nothing_whatever_was_done_to_it() {
     let scratch = Scratch::new("model");
     // Half of the changes are another process's, as it were.
     let attachments = [scratch.attach(), scratch.attach()];
-    let last = LastRead::default();
+    let last = LastFile::default();
     let mut random = Random::new(17);
     let mut node = create(&attachments[0]);
     let mut model: Vec<u8> = Vec::new();
-    let (mut short, mut changes) = (0, 0);
+    let (mut short, mut changes, mut writes) = (0, 0, 0);
     for step in 0..6000_u64 {
         let by = &attachments[random.below(2) as usize];
         let size = model.len() as u64;
@@ -121,6 +130,30 @@ fn it_gives_what_the_file_has_or_nothing_whatever_was_done_to_it() {
                 model[from as usize..end as usize].fill(0);
             }
             4 => last.forget(),
+            5..16 => {
+                // Over bytes that are there, and a little behind the end.
+                let offset = random.below(size + 1);
+                let left = (size - offset + random.below(2)) as usize;
+                let bytes = vec![step as u8; left.min(1 + random.below(5000) as usize)];
+                if bytes.is_empty() {
+                    continue;
+                }
+                let end = offset as usize + bytes.len();
+                let is_short = last.key() == KEY
+                    && last.write(&attachments[0], offset, &bytes) == Some(bytes.len());
+                if is_short {
+                    assert!(end <= model.len());
+                    writes += 1;
+                } else {
+                    let writer = attachments[0].writer().unwrap();
+                    writer
+                        .write(node.inode, node.generation, offset, &bytes, 1)
+                        .unwrap();
+                    last.remember(&attachments[0], &opened(node), KEY, true);
+                }
+                model.resize(model.len().max(end), 0);
+                model[offset as usize..end].copy_from_slice(&bytes);
+            }
             _ => changes -= 1,
         }
         changes += 1;
@@ -140,10 +173,13 @@ fn it_gives_what_the_file_has_or_nothing_whatever_was_done_to_it() {
             .read(node.inode, node.generation, offset, &mut into)
             .unwrap();
         assert_eq!(&into[..count], expected, "step {step}");
-        last.remember(&attachments[0], node, KEY);
+        last.remember(&attachments[0], &opened(node), KEY, false);
     }
     // Each change costs two long reads, and what lies behind the end or has holes is always a long one.
-    assert!(short > 1000 && changes > 400, "{short} {changes}");
+    assert!(
+        short > 1000 && writes > 200 && changes > 400,
+        "{short} {writes} {changes}"
+    );
     assert_eq!(last.read(&attachments[1], 0, &mut [0; 9]), None);
 }
 
@@ -152,31 +188,42 @@ fn it_gives_no_torn_bytes_while_others_write_and_give_memory_back() {
     const BYTES: usize = 4096;
     let scratch = Scratch::new("torn");
     let node = create(&scratch.attach());
-    let is_done = AtomicBool::new(false);
+    let writers = AtomicU32::new(2);
+    let written = AtomicU64::new(0);
     let (mut short, mut kinds) = (0_u64, std::collections::BTreeSet::new());
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let attachment = scratch.attach();
-            let mut random = Random::new(3);
-            for round in 0..1500_u64 {
-                let bytes = [1 + (round % 250) as u8; BYTES];
-                let writer = attachment.writer().unwrap();
-                // A long file lies in a slot, whose pages go back when it is cut.
-                let end = PAGE_BYTES + BYTES as u64;
-                if random.below(8) == 0 {
-                    set_size(&attachment, node, end);
-                    set_size(&attachment, node, 0);
+        for seed in 0..2 {
+            let (scratch, writers, written) = (&scratch, &writers, &written);
+            scope.spawn(move || {
+                let attachment = scratch.attach();
+                let last = LastFile::default();
+                let mut random = Random::new(seed);
+                for round in 0..1500_u64 {
+                    // A long file lies in a slot, whose pages go back when it is cut.
+                    if random.below(8) == 0 {
+                        set_size(&attachment, node, PAGE_BYTES + BYTES as u64);
+                        set_size(&attachment, node, 0);
+                    }
+                    for time in 0..8 {
+                        let bytes = [1 + ((round * 8 + time) % 250) as u8; BYTES];
+                        if last.write(&attachment, 0, &bytes).is_some() {
+                            written.fetch_add(1, Ordering::Relaxed);
+                            continue;
+                        }
+                        let writer = attachment.writer().unwrap();
+                        writer
+                            .write(node.inode, node.generation, 0, &bytes, 1)
+                            .unwrap();
+                        last.remember(&attachment, &opened(node), KEY, true);
+                    }
                 }
-                writer
-                    .write(node.inode, node.generation, 0, &bytes, 1)
-                    .unwrap();
-            }
-            is_done.store(true, Ordering::Release);
-        });
+                writers.fetch_sub(1, Ordering::Release);
+            });
+        }
         let attachment = scratch.attach();
-        let last = LastRead::default();
+        let last = LastFile::default();
         let mut into = [0; BYTES];
-        while !is_done.load(Ordering::Acquire) || short == 0 {
+        while writers.load(Ordering::Acquire) > 0 {
             let count = match last.read(&attachment, 0, &mut into) {
                 Some(count) => {
                     short += 1;
@@ -186,7 +233,7 @@ fn it_gives_no_torn_bytes_while_others_write_and_give_memory_back() {
                 None => {
                     let writer = attachment.writer().unwrap();
                     let count = writer.read(node.inode, node.generation, 0, &mut into);
-                    last.remember(&attachment, node, KEY);
+                    last.remember(&attachment, &opened(node), KEY, false);
                     count.unwrap()
                 }
             };
@@ -198,6 +245,8 @@ fn it_gives_no_torn_bytes_while_others_write_and_give_memory_back() {
     });
     // Of many writes, or it would show nothing.
     assert!(kinds.len() > 20, "{short} short reads of {kinds:?}");
+    let written = written.into_inner();
+    assert!(written > 100, "{written} short writes");
 }
 
 #[test]
@@ -205,15 +254,15 @@ fn it_leaves_files_with_holes_alone() {
     let scratch = Scratch::new("holes");
     let attachment = scratch.attach();
     let node = create(&attachment);
-    let last = LastRead::default();
+    let last = LastFile::default();
     let write_at = |offset| {
         let writer = attachment.writer().unwrap();
         writer
             .write(node.inode, node.generation, offset, &[1; 300], 1)
             .unwrap();
         // Twice, or it is not remembered.
-        last.remember(&attachment, node, KEY);
-        last.remember(&attachment, node, KEY);
+        last.remember(&attachment, &opened(node), KEY, false);
+        last.remember(&attachment, &opened(node), KEY, false);
     };
     write_at(2 * PAGE_BYTES);
     assert_eq!(last.read(&attachment, 2 * PAGE_BYTES, &mut [0; 9]), None);
