@@ -49,6 +49,9 @@ const TOUCH_BYTES: usize = 4096;
 
 const FILE: &str = "mapped";
 
+/// How often ours are made addressable in a round.
+const TIMES: usize = 301;
+
 /// One of the ways.
 struct Way<'a> {
     case: &'static str,
@@ -77,6 +80,9 @@ pub(crate) fn measure(
     }
     let folder = scratch.join("mapping");
     std::fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut random = Random::new(0x6d61_7070);
+    show("making files of all sizes addressable in turns");
+    growth(&folder, bytes_max, rounds, &mut random, figures)?;
     show("preparing files to map");
     let mut systems = Vec::new();
     match System::over_huge_pages(&folder, bytes_max) {
@@ -94,7 +100,6 @@ pub(crate) fn measure(
         Ok(system) => systems.push(system),
         Err(reason) => figures.missing(format!("mapping a file of ext4 ({reason})")),
     }
-    let mut random = Random::new(0x6d61_7070);
     if bytes_max < asked_bytes {
         figures.missing(format!(
             "mapping of files larger than {}: the machine has no more memory available",
@@ -119,7 +124,6 @@ pub(crate) fn measure(
             figures,
         )?;
     }
-    growth(figures);
     drop(systems);
     std::fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))
 }
@@ -157,7 +161,7 @@ fn of_size(
         for way in &ways {
             crate::scratch::check_interrupted()?;
             let times = match (way.system.ours.is_some() || way.is_read, bytes >> 20) {
-                (true, _) => 301,
+                (true, _) => TIMES,
                 (_, ..=16) => 31,
                 (_, ..=256) => 5,
                 _ => 1,
@@ -190,16 +194,7 @@ fn make(system: &System, bytes: u64) -> Result<(), String> {
     let failed = |error: String| format!("{}: {error}", system.name);
     match &system.ours {
         Some(ours) => {
-            let writer = ours
-                .attachment
-                .writer()
-                .map_err(|error| failed(error.to_string()))?;
-            let made = writer
-                .create(ROOT_INODE, FILE.as_bytes(), &super::systems::new_file())
-                .map_err(|error| failed(error.to_string()))?;
-            writer
-                .allocate(made.inode, made.generation, (0, bytes), false, now_ns())
-                .map_err(|error| failed(error.to_string()))
+            make_ours(&ours.attachment, FILE, bytes).map_err(|error| failed(error.to_string()))
         }
         None if system.name == EXT4_LARGE => {
             // Its pages must be in the cache, into which they come by writing.
@@ -212,6 +207,13 @@ fn make(system: &System, bytes: u64) -> Result<(), String> {
             allocate(&file, bytes).map_err(|error| failed(error.to_string()))
         }
     }
+}
+
+fn make_ours(attachment: &Attachment, name: &str, bytes: u64) -> mem::Result<()> {
+    let writer = attachment.writer()?;
+    let new = super::systems::new_file();
+    let made = writer.create(ROOT_INODE, name.as_bytes(), &new)?;
+    writer.allocate(made.inode, made.generation, (0, bytes), false, now_ns())
 }
 
 fn remove(system: &System) -> Result<(), String> {
@@ -250,9 +252,8 @@ fn take(way: &Way<'_>, bytes: u64, touches: bool) -> Result<Taken, String> {
         Some(ours) if way.is_read => {
             open_and_read_ours(&ours.attachment, bytes).map_err(|error| failed(error.to_string()))
         }
-        Some(ours) => {
-            address(&ours.attachment, bytes, touches).map_err(|error| failed(error.to_string()))
-        }
+        Some(ours) => address(&ours.attachment, FILE, bytes, touches)
+            .map_err(|error| failed(error.to_string())),
         None if way.is_read => {
             open_and_read(way.system.file(FILE), bytes).map_err(|error| failed(error.to_string()))
         }
@@ -262,9 +263,9 @@ fn take(way: &Way<'_>, bytes: u64, touches: bool) -> Result<Taken, String> {
 }
 
 /// Ours: by name, and lent as a whole.
-fn address(attachment: &Attachment, bytes: u64, touches: bool) -> mem::Result<Taken> {
+fn address(attachment: &Attachment, name: &str, bytes: u64, touches: bool) -> mem::Result<Taken> {
     let started = Instant::now();
-    let attributes = attachment.look_up(ROOT_INODE, FILE.as_bytes())?;
+    let attributes = attachment.look_up(ROOT_INODE, name.as_bytes())?;
     let lent = attachment.lend(&attributes, 0, bytes)?;
     let ns = started.elapsed().as_nanos() as u64;
     let faults = if touches {
@@ -354,17 +355,60 @@ fn faults_so_far() -> u64 {
     (usage.ru_minflt + usage.ru_majflt) as u64
 }
 
-/// How much the time of ours depends on the size.
-fn growth(figures: &mut Figures) {
-    let of_ours = SIZES
+/// How much the time of ours depends on the size: files of all sizes in one region, in turns, so that nothing else has
+/// changed between one and the next.
+fn growth(
+    folder: &std::path::Path,
+    bytes_max: u64,
+    rounds: u32,
+    random: &mut Random,
+    figures: &mut Figures,
+) -> Result<(), String> {
+    let sizes: Vec<u64> = SIZES
         .iter()
-        .map(|(_, case, _)| figures.value(case, KEEL, TIME));
-    let times: Vec<f64> = of_ours.flatten().collect();
+        .map(|(mebibytes, ..)| mebibytes << 20)
+        .filter(|bytes| *bytes <= bytes_max)
+        .collect();
+    if sizes.len() < 2 {
+        return Ok(());
+    }
+    let all_bytes = sizes.iter().sum();
+    let system = System::over_huge_pages(folder, all_bytes)
+        .or_else(|_| System::over_tmpfs(KEEL, folder, all_bytes))?;
+    let Some(ours) = &system.ours else {
+        return Ok(());
+    };
+    let failed = |error: mem::Error| format!("{}: {error}", system.name);
+    let mut files = Vec::new();
+    for bytes in sizes {
+        let name = format!("mapped-{}", bytes >> 20);
+        make_ours(&ours.attachment, &name, bytes).map_err(failed)?;
+        // Once before: what is mapped once in the life of a process is.
+        address(&ours.attachment, &name, bytes, true).map_err(failed)?;
+        files.push((name, bytes, Vec::new()));
+    }
+    for _ in 0..rounds {
+        for _ in 0..TIMES {
+            crate::scratch::check_interrupted()?;
+            random.shuffle(&mut files);
+            for (name, bytes, taken) in &mut files {
+                let once = address(&ours.attachment, name, *bytes, false).map_err(failed)?;
+                taken.push(once.ns as f64);
+            }
+        }
+        let times: Vec<f64> = files
+            .iter_mut()
+            .map(|(_, _, taken)| crate::report::median(&mut std::mem::take(taken)))
+            .collect();
+        figures.record(GROWTH_CASE, KEEL, GROWTH, slowest_of_fastest(&times));
+    }
+    Ok(())
+}
+
+fn slowest_of_fastest(times: &[f64]) -> f64 {
     let slowest = times.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let fastest = times.iter().copied().fold(f64::INFINITY, f64::min);
-    if times.len() > 1 {
-        figures.record(GROWTH_CASE, KEEL, GROWTH, slowest / fastest);
-    }
+    slowest / fastest
 }
 
 /// `keel-bench mem-attach`.
@@ -450,7 +494,7 @@ pub(crate) fn measure_attaching(
     let file_bytes = ours.attachment.region().free_bytes();
     make(&system, file_bytes)?;
     // Whoever uses the region first puts its pages into the page tables that all share.
-    address(&ours.attachment, file_bytes, true).map_err(|error| error.to_string())?;
+    address(&ours.attachment, FILE, file_bytes, true).map_err(|error| error.to_string())?;
     let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let limits = Limits::new(scratch);
     for round in 0..rounds {
@@ -497,14 +541,10 @@ mod tests {
 
     #[test]
     fn growth_is_of_the_slowest_and_the_fastest() {
-        let mut figures = Figures::new(Vec::new());
-        growth(&mut figures);
-        assert_eq!(figures.value(GROWTH_CASE, KEEL, GROWTH), None);
-        for (place, (_, case, _)) in SIZES.iter().enumerate() {
-            figures.record(case, KEEL, TIME, 1000.0 + 10.0 * place as f64);
-        }
-        growth(&mut figures);
-        assert_eq!(figures.value(GROWTH_CASE, KEEL, GROWTH), Some(1.06));
+        let times: Vec<f64> = (0..7)
+            .map(|place| 1000.0 + 10.0 * f64::from(place))
+            .collect();
+        assert_eq!(slowest_of_fastest(&times), 1.06);
     }
 
     #[test]
