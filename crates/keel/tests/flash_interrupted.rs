@@ -160,7 +160,7 @@ fn a_check_says_that_it_was_interrupted() {
         (&["flash", "check", "--repair", &image], "repair it again"),
     ] {
         let output = interrupt(spawn(arguments), libc::SIGINT, |child| {
-            has_open(child, &image)
+            has_open(child, &image) && is_ready(child, libc::SIGINT)
         });
         is_interrupted(&output, left);
     }
