@@ -12,7 +12,8 @@
 //! **Files:** `database.rs` the interface, `options.rs`, `error.rs`, `stats.rs`, `table.rs` the slot table, `shared.rs`
 //! one that other processes read, `queue.rs` and `ticket.rs` between producers and the commit thread, `commit.rs` that
 //! thread, `log/` records, writer, reader, checkpoint and scan, `history/` range reads and their index, `retention.rs`,
-//! `recovery.rs`, `task.rs` periodic tasks, `value.rs` the stored form of typed values, `store/` the seam to flash.
+//! `recovery.rs`, `qos/` the controller of quality of service, `task.rs` periodic tasks, `value.rs` the stored form of
+//! typed values, `store/` the seam to flash.
 
 mod commit;
 mod database;
@@ -20,6 +21,7 @@ mod error;
 mod history;
 pub mod log;
 mod options;
+pub mod qos;
 mod queue;
 mod recovery;
 mod retention;

@@ -1,0 +1,301 @@
+//! Processor frequency, by the files of Linux's cpufreq.
+//!
+//! Where there is a governor `userspace`, it is chosen and told the frequency. Where there is none, as with
+//! `intel_pstate` and `amd_pstate`, the least and the greatest frequency are set to the same value. A policy may have
+//! several processors: all of them get the speed.
+
+use std::path::{Path, PathBuf};
+
+use super::{Actuator, ActuatorError, Applied, Files, Saved, SavedError};
+
+/// Below the root of the system's files.
+const POLICIES: &str = "sys/devices/system/cpu/cpufreq";
+
+/// Of the greatest frequency: a machine that is further off than this, and than its next step, does not obey.
+const TOLERANCE: f64 = 0.05;
+
+/// Steps that a machine without a table of frequencies is taken to have.
+const STEPS_OF_RANGE: f64 = 100.0;
+
+/// How a policy is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By the governor `userspace`.
+    Told,
+    /// By a range without room.
+    Clamped,
+}
+
+#[derive(Debug)]
+struct Policy {
+    folder: PathBuf,
+    way: Way,
+    /// Frequencies that it has, kHz, rising; empty when it says none.
+    steps: Vec<u64>,
+    least_khz: u64,
+    greatest_khz: u64,
+}
+
+/// The policies of some processors.
+pub struct Cpufreq {
+    files: Box<dyn Files>,
+    policies: Vec<Policy>,
+    saved: Saved,
+    saved_path: PathBuf,
+    is_changed: bool,
+}
+
+impl std::fmt::Debug for Cpufreq {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Cpufreq")
+            .field("policies", &self.policies)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cpufreq {
+    /// The policies below `root` of the processors `cores`. What a killed program has left in `saved_path` is put back
+    /// first; nothing else is changed before the first speed is set.
+    ///
+    /// # Errors
+    /// [`SavedError`]; [`ActuatorError::Missing`] where no policy has such a processor.
+    pub fn open(
+        files: Box<dyn Files>,
+        root: &Path,
+        cores: &[u32],
+        saved_path: &Path,
+    ) -> Result<Self, SavedError> {
+        Saved::put_back_left(saved_path, root, files.as_ref())?;
+        let folder = root.join(POLICIES);
+        let missing = |what| ActuatorError::Missing {
+            path: folder.clone(),
+            what,
+        };
+        let names = files
+            .list(&folder)
+            .map_err(|_| missing("this machine has no cpufreq"))?;
+        let mut policies = Vec::new();
+        for name in names.iter().filter(|name| name.starts_with("policy")) {
+            let policy = folder.join(name);
+            let affected = read(files.as_ref(), &policy, "affected_cpus")?;
+            let is_ours = affected
+                .split_whitespace()
+                .filter_map(|core| core.parse().ok())
+                .any(|core: u32| cores.contains(&core));
+            if is_ours {
+                policies.push(Policy::look(files.as_ref(), policy)?);
+            }
+        }
+        if policies.is_empty() {
+            return Err(missing("no policy of cpufreq has these processors").into());
+        }
+        let mut saved = Saved::default();
+        for policy in &policies {
+            policy.save(files.as_ref(), &mut saved)?;
+        }
+        Ok(Self {
+            files,
+            policies,
+            saved,
+            saved_path: saved_path.to_owned(),
+            is_changed: false,
+        })
+    }
+
+    fn begin(&mut self) -> Result<(), ActuatorError> {
+        if self.is_changed {
+            return Ok(());
+        }
+        self.saved
+            .keep(&self.saved_path)
+            .map_err(|error| ActuatorError::File {
+                path: self.saved_path.clone(),
+                text: error.to_string(),
+                errno: 0,
+            })?;
+        self.is_changed = true;
+        for policy in &self.policies {
+            if policy.way == Way::Told {
+                write(
+                    self.files.as_ref(),
+                    &policy.folder,
+                    "scaling_governor",
+                    "userspace",
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Actuator for Cpufreq {
+    fn name(&self) -> &'static str {
+        "cpufreq"
+    }
+
+    fn set(&mut self, speed: f64) -> Result<Applied, ActuatorError> {
+        if !(speed > 0.0 && speed <= 1.0) {
+            return Err(ActuatorError::Speed);
+        }
+        self.begin()?;
+        let mut applied = Applied {
+            speed: 1.0,
+            is_obeyed: true,
+        };
+        for policy in &self.policies {
+            let wanted_khz = policy.nearest(speed * policy.greatest_khz as f64);
+            policy.set(self.files.as_ref(), wanted_khz)?;
+            let found_khz = number(self.files.as_ref(), &policy.folder, "scaling_cur_freq")?;
+            let greatest = policy.greatest_khz as f64;
+            let off = (found_khz as f64 - wanted_khz as f64).abs() / greatest;
+            let is_obeyed = off <= TOLERANCE;
+            // A processor takes a moment: what it was told counts, unless it is far off.
+            let speed = if is_obeyed { wanted_khz } else { found_khz } as f64 / greatest;
+            applied = Applied {
+                speed: applied.speed.min(speed),
+                is_obeyed: applied.is_obeyed && is_obeyed,
+            };
+        }
+        Ok(applied)
+    }
+
+    fn step(&self) -> f64 {
+        let steps = self.policies.iter().map(Policy::step);
+        steps.fold(0.0, f64::max)
+    }
+
+    fn restore(&mut self) -> Result<(), ActuatorError> {
+        if !self.is_changed {
+            return Ok(());
+        }
+        self.saved.put_back(self.files.as_ref())?;
+        self.is_changed = false;
+        match std::fs::remove_file(&self.saved_path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(ActuatorError::file(&self.saved_path, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Cpufreq {
+    /// Also when the program panics. What cannot be put back now is by the next start.
+    fn drop(&mut self) {
+        let _ = self.restore();
+    }
+}
+
+impl Policy {
+    fn look(files: &dyn Files, folder: PathBuf) -> Result<Self, ActuatorError> {
+        let governors = read(files, &folder, "scaling_available_governors").unwrap_or_default();
+        let way = if governors.split_whitespace().any(|name| name == "userspace") {
+            Way::Told
+        } else {
+            Way::Clamped
+        };
+        let table = read(files, &folder, "scaling_available_frequencies").unwrap_or_default();
+        let mut steps: Vec<u64> = table
+            .split_whitespace()
+            .filter_map(|step| step.parse().ok())
+            .filter(|step| *step > 0)
+            .collect();
+        steps.sort_unstable();
+        steps.dedup();
+        let least_khz = number(files, &folder, "cpuinfo_min_freq")?;
+        let greatest_khz = number(files, &folder, "cpuinfo_max_freq")?;
+        if greatest_khz == 0 || least_khz > greatest_khz {
+            return Err(ActuatorError::Missing {
+                path: folder,
+                what: "it has no range of frequencies",
+            });
+        }
+        Ok(Self {
+            folder,
+            way,
+            steps,
+            least_khz,
+            greatest_khz,
+        })
+    }
+
+    /// What is changed, as it is now, in the order in which it is put back.
+    fn save(&self, files: &dyn Files, saved: &mut Saved) -> Result<(), ActuatorError> {
+        let names: &[_] = match self.way {
+            Way::Told => &["scaling_setspeed", "scaling_governor"],
+            Way::Clamped => &["scaling_max_freq", "scaling_min_freq"],
+        };
+        for name in names {
+            let value = read(files, &self.folder, name)?;
+            // Without the governor `userspace` there is no speed that it was told.
+            if value.starts_with('<') {
+                continue;
+            }
+            saved.add(&self.folder.join(name), &value);
+        }
+        Ok(())
+    }
+
+    fn nearest(&self, wanted_khz: f64) -> u64 {
+        let nearest = self.steps.iter().copied().min_by(|one, other| {
+            let off = |step: u64| (step as f64 - wanted_khz).abs();
+            off(*one).total_cmp(&off(*other))
+        });
+        let khz = nearest.unwrap_or(wanted_khz.round() as u64);
+        khz.clamp(self.least_khz, self.greatest_khz)
+    }
+
+    fn step(&self) -> f64 {
+        let gaps = self.steps.windows(2).map(|pair| pair[1] - pair[0]);
+        match gaps.max() {
+            Some(gap) => gap as f64 / self.greatest_khz as f64,
+            None => 1.0 / STEPS_OF_RANGE,
+        }
+    }
+
+    fn set(&self, files: &dyn Files, khz: u64) -> Result<(), ActuatorError> {
+        let text = khz.to_string();
+        match self.way {
+            Way::Told => write(files, &self.folder, "scaling_setspeed", &text),
+            Way::Clamped => {
+                // The least is never above the greatest.
+                let greatest_now = number(files, &self.folder, "scaling_max_freq")?;
+                let names = if khz > greatest_now {
+                    ["scaling_max_freq", "scaling_min_freq"]
+                } else {
+                    ["scaling_min_freq", "scaling_max_freq"]
+                };
+                for name in names {
+                    write(files, &self.folder, name, &text)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn read(files: &dyn Files, folder: &Path, name: &str) -> Result<String, ActuatorError> {
+    let path = folder.join(name);
+    files
+        .read(&path)
+        .map_err(|error| ActuatorError::file(&path, &error))
+}
+
+fn number(files: &dyn Files, folder: &Path, name: &str) -> Result<u64, ActuatorError> {
+    let text = read(files, folder, name)?;
+    text.parse().map_err(|_| ActuatorError::NoNumber {
+        path: folder.join(name),
+        text,
+    })
+}
+
+fn write(files: &dyn Files, folder: &Path, name: &str, text: &str) -> Result<(), ActuatorError> {
+    let path = folder.join(name);
+    files
+        .write(&path, text)
+        .map_err(|error| ActuatorError::file(&path, &error))
+}
+
+#[cfg(test)]
+mod tests;

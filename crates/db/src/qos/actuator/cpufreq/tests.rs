@@ -1,0 +1,357 @@
+//! On a machine that is made up: files with the rules of the kernel's, and the faults that real ones have.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use super::*;
+
+const ROOT: &str = "/machine";
+
+#[derive(Default)]
+struct State {
+    files: BTreeMap<PathBuf, String>,
+    /// What was written, by name of policy and file.
+    writes: Vec<(String, String)>,
+    /// errno of a write to a file of this name.
+    refused: BTreeMap<&'static str, i32>,
+    /// The frequency that the processor has, whatever it is told.
+    stuck_khz: Option<u64>,
+}
+
+#[derive(Clone, Default)]
+struct Machine(Arc<Mutex<State>>);
+
+impl Machine {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    fn path(policy: u32, name: &str) -> PathBuf {
+        Path::new(ROOT)
+            .join(POLICIES)
+            .join(format!("policy{policy}"))
+            .join(name)
+    }
+
+    fn has(&self, policy: u32, name: &str) -> String {
+        self.state().files[&Self::path(policy, name)].clone()
+    }
+
+    fn add(&self, policy: u32, files: &[(&str, &str)]) {
+        for (name, text) in files {
+            self.state()
+                .files
+                .insert(Self::path(policy, name), (*text).to_owned());
+        }
+    }
+
+    /// 19 steps from 200 MHz to 2 GHz, as the board of the paper has them.
+    fn with_steps(policy: u32, cores: &str) -> Self {
+        let machine = Self::default();
+        machine.add_steps(policy, cores);
+        machine
+    }
+
+    fn add_steps(&self, policy: u32, cores: &str) {
+        let steps: Vec<_> = (2..=20)
+            .rev()
+            .map(|step| (step * 100_000).to_string())
+            .collect();
+        self.add(
+            policy,
+            &[
+                ("affected_cpus", cores),
+                (
+                    "scaling_available_governors",
+                    "ondemand userspace performance",
+                ),
+                ("scaling_available_frequencies", &steps.join(" ")),
+                ("scaling_governor", "ondemand"),
+                ("scaling_setspeed", "<unsupported>"),
+                ("scaling_min_freq", "200000"),
+                ("scaling_max_freq", "2000000"),
+                ("cpuinfo_min_freq", "200000"),
+                ("cpuinfo_max_freq", "2000000"),
+                ("scaling_cur_freq", "900000"),
+            ],
+        );
+    }
+
+    /// As intel_pstate has them: no table, no governor that can be told.
+    fn without_table() -> Self {
+        let machine = Self::default();
+        machine.add(
+            0,
+            &[
+                ("affected_cpus", "0"),
+                ("scaling_available_governors", "performance powersave"),
+                ("scaling_governor", "powersave"),
+                ("scaling_setspeed", "<unsupported>"),
+                ("scaling_min_freq", "800000"),
+                ("scaling_max_freq", "3900000"),
+                ("cpuinfo_min_freq", "400000"),
+                ("cpuinfo_max_freq", "4000000"),
+                ("scaling_cur_freq", "1200000"),
+            ],
+        );
+        machine
+    }
+
+    fn open(&self, cores: &[u32], saved: &Path) -> Result<Cpufreq, SavedError> {
+        Cpufreq::open(Box::new(self.clone()), Path::new(ROOT), cores, saved)
+    }
+}
+
+impl Files for Machine {
+    fn read(&self, path: &Path) -> std::io::Result<String> {
+        let found = self.state().files.get(path).cloned();
+        found.ok_or_else(|| std::io::Error::from_raw_os_error(2))
+    }
+
+    fn write(&self, path: &Path, text: &str) -> std::io::Result<()> {
+        let error = std::io::Error::from_raw_os_error;
+        let mut state = self.state();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let folder = path.parent().unwrap().to_owned();
+        if !state.files.contains_key(path) {
+            return Err(error(2));
+        }
+        if let Some(errno) = state.refused.get(name.as_str()) {
+            return Err(error(*errno));
+        }
+        let number =
+            |state: &State, name: &str| state.files[&folder.join(name)].parse::<u64>().unwrap();
+        match name.as_str() {
+            "scaling_governor" => {
+                let told = if text == "userspace" {
+                    "900000"
+                } else {
+                    "<unsupported>"
+                };
+                state
+                    .files
+                    .insert(folder.join("scaling_setspeed"), told.to_owned());
+            }
+            "scaling_setspeed" if state.files[path].starts_with('<') => return Err(error(22)),
+            "scaling_min_freq"
+                if text.parse::<u64>().unwrap() > number(&state, "scaling_max_freq") =>
+            {
+                return Err(error(22));
+            }
+            "scaling_max_freq"
+                if text.parse::<u64>().unwrap() < number(&state, "scaling_min_freq") =>
+            {
+                return Err(error(22));
+            }
+            _ => {}
+        }
+        state.files.insert(path.to_owned(), text.to_owned());
+        if name != "scaling_governor" {
+            let khz = state
+                .stuck_khz
+                .map_or(text.to_owned(), |khz| khz.to_string());
+            state.files.insert(folder.join("scaling_cur_freq"), khz);
+        }
+        let policy = folder.file_name().unwrap().to_str().unwrap();
+        state
+            .writes
+            .push((format!("{policy}/{name}"), text.to_owned()));
+        Ok(())
+    }
+
+    fn list(&self, path: &Path) -> std::io::Result<Vec<String>> {
+        let state = self.state();
+        let mut names: Vec<_> = state
+            .files
+            .keys()
+            .filter_map(|file| file.strip_prefix(path).ok()?.components().next())
+            .map(|part| part.as_os_str().to_str().unwrap().to_owned())
+            .collect();
+        names.dedup();
+        if names.is_empty() {
+            return Err(std::io::Error::from_raw_os_error(2));
+        }
+        Ok(names)
+    }
+
+    fn make(&self, _: &Path) -> std::io::Result<()> {
+        Err(std::io::Error::from_raw_os_error(1))
+    }
+
+    fn remove(&self, _: &Path) -> std::io::Result<()> {
+        Err(std::io::Error::from_raw_os_error(1))
+    }
+}
+
+/// A place for the saved settings, which goes when the test does.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let name = format!("keel-cpufreq-{name}-{}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn speeds_become_steps_and_all_is_put_back() {
+    let (machine, place) = (Machine::with_steps(0, "0 1"), Place::new("steps"));
+    machine.add_steps(4, "4 5");
+    let before = machine.state().files.clone();
+    let mut actuator = machine.open(&[1], &place.0).unwrap();
+    assert!((actuator.step() - 0.05).abs() < 1e-9);
+    assert_eq!(machine.state().writes, [], "nothing before the first speed");
+    assert!(!place.0.exists());
+    for (asked, khz) in [
+        (1.0, 2_000_000),
+        (0.51, 1_000_000),
+        (0.53, 1_100_000),
+        (0.01, 200_000),
+    ] {
+        let applied = actuator.set(asked).unwrap();
+        assert!(applied.is_obeyed, "{asked}");
+        assert!(
+            (applied.speed - khz as f64 / 2e6).abs() < 1e-9,
+            "{asked} {applied:?}"
+        );
+        assert_eq!(machine.has(0, "scaling_setspeed"), khz.to_string());
+    }
+    assert!(place.0.exists());
+    assert_eq!(machine.has(0, "scaling_governor"), "userspace");
+    for wrong in [0.0, -0.5, 1.01, f64::NAN] {
+        assert_eq!(actuator.set(wrong), Err(ActuatorError::Speed));
+    }
+    actuator.restore().unwrap();
+    actuator.restore().unwrap();
+    assert!(!place.0.exists());
+    let mut after = machine.state().files.clone();
+    // What it runs at is not a setting.
+    after.insert(Machine::path(0, "scaling_cur_freq"), "900000".to_owned());
+    assert_eq!(after, before);
+}
+
+#[test]
+fn without_a_governor_to_be_told_the_range_is_closed_in_the_right_order() {
+    let (machine, place) = (Machine::without_table(), Place::new("range"));
+    let mut actuator = machine.open(&[0], &place.0).unwrap();
+    for speed in [0.3, 0.9, 0.5, 1.0, 0.05] {
+        let applied = actuator.set(speed).unwrap();
+        assert!(applied.is_obeyed);
+        assert!(
+            (applied.speed - f64::max(speed, 0.1)).abs() < 1e-6,
+            "{speed} {applied:?}"
+        );
+        assert_eq!(
+            machine.has(0, "scaling_min_freq"),
+            machine.has(0, "scaling_max_freq")
+        );
+    }
+    drop(actuator);
+    assert_eq!(machine.has(0, "scaling_min_freq"), "800000");
+    assert_eq!(machine.has(0, "scaling_max_freq"), "3900000");
+    assert_eq!(machine.has(0, "scaling_governor"), "powersave");
+    assert!(!place.0.exists());
+}
+
+#[test]
+fn what_a_kill_has_left_is_put_back_by_the_next_start() {
+    let (machine, place) = (Machine::without_table(), Place::new("kill"));
+    let mut killed = machine.open(&[0], &place.0).unwrap();
+    killed.set(0.2).unwrap();
+    std::mem::forget(killed);
+    assert_eq!(machine.has(0, "scaling_max_freq"), "800000");
+    let next = machine.open(&[0], &place.0).unwrap();
+    assert_eq!(machine.has(0, "scaling_max_freq"), "3900000");
+    assert_eq!(machine.has(0, "scaling_min_freq"), "800000");
+    assert!(!place.0.exists());
+    drop(next);
+    // And where the settings of a killed one cannot be read, nobody guesses.
+    std::fs::write(&place.0, "evenkeel settings 1\n/etc/passwd\tx\nend 0\n").unwrap();
+    assert!(matches!(
+        machine.open(&[0], &place.0),
+        Err(SavedError::Damaged { .. })
+    ));
+    let mut elsewhere = Saved::default();
+    elsewhere.add(Path::new("/etc/passwd"), "x");
+    elsewhere.keep(&place.0).unwrap();
+    assert!(matches!(
+        machine.open(&[0], &place.0),
+        Err(SavedError::Damaged { .. })
+    ));
+}
+
+#[test]
+fn a_panic_puts_all_back() {
+    let (machine, place) = (Machine::with_steps(0, "0"), Place::new("panic"));
+    let mut actuator = machine.open(&[0], &place.0).unwrap();
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+        actuator.set(0.3).unwrap();
+        std::panic::resume_unwind(Box::new("as a program may"));
+    }));
+    assert!(ended.is_err());
+    assert_eq!(machine.has(0, "scaling_governor"), "ondemand");
+}
+
+#[test]
+fn machines_that_refuse_say_which_file() {
+    for (name, errno) in [
+        ("scaling_governor", 30),
+        ("scaling_setspeed", 16),
+        ("scaling_governor", 13),
+    ] {
+        let (machine, place) = (
+            Machine::with_steps(0, "0"),
+            Place::new(&format!("refused-{name}-{errno}")),
+        );
+        machine.state().refused.insert(name, errno);
+        let mut actuator = machine.open(&[0], &place.0).unwrap();
+        let Err(ActuatorError::File {
+            path, errno: found, ..
+        }) = actuator.set(0.5)
+        else {
+            panic!("{name} was not refused");
+        };
+        assert_eq!((path, found), (Machine::path(0, name), errno));
+        machine.state().refused.clear();
+        drop(actuator);
+        assert_eq!(machine.has(0, "scaling_governor"), "ondemand", "{name}");
+    }
+}
+
+#[test]
+fn a_processor_that_does_not_obey_or_is_gone_is_told() {
+    let (machine, place) = (Machine::with_steps(0, "0"), Place::new("disobeys"));
+    let mut actuator = machine.open(&[0], &place.0).unwrap();
+    machine.state().stuck_khz = Some(1_600_000);
+    let applied = actuator.set(0.3).unwrap();
+    assert!(
+        !applied.is_obeyed && (applied.speed - 0.8).abs() < 1e-9,
+        "{applied:?}"
+    );
+    machine.state().files.clear();
+    assert!(matches!(
+        actuator.set(0.4),
+        Err(ActuatorError::File { errno: 2, .. })
+    ));
+    actuator.restore().unwrap();
+    assert!(matches!(
+        machine.open(&[0], &place.0),
+        Err(SavedError::Setting(ActuatorError::Missing { .. }))
+    ));
+    let other = Machine::with_steps(0, "0");
+    assert!(matches!(
+        other.open(&[7], &place.0),
+        Err(SavedError::Setting(ActuatorError::Missing { .. }))
+    ));
+    other.add(0, &[("cpuinfo_max_freq", "fast")]);
+    assert!(matches!(
+        other.open(&[0], &place.0),
+        Err(SavedError::Setting(ActuatorError::NoNumber { .. }))
+    ));
+}

@@ -1,0 +1,295 @@
+//! A share of the processor for real-time tasks: the real-time bandwidth of a control group (version 1, a kernel with
+//! `CONFIG_RT_GROUP_SCHED`).
+//!
+//! A stand-in for frequency where that cannot be set: the task gets a part of each short period, so it takes longer in
+//! proportion. It also slows what waits for memory, which frequency does less, and saves no energy by itself.
+
+use std::path::{Path, PathBuf};
+
+use super::{Actuator, ActuatorError, Applied, Files};
+
+/// Where the groups are, below the root of the system's files; the second one where several controllers share a mount.
+const PLACES: [&str; 2] = ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"];
+
+/// Short against a task of some milliseconds, or a task runs through unslowed and the next one stands still.
+const PERIOD_US: u64 = 5_000;
+
+/// Of the period, what real-time tasks may have at most: the kernel keeps the rest for others.
+const PART_MAX: f64 = 0.94;
+
+/// Steps that are worth setting: enforcement is by the clock tick.
+const STEP: f64 = 0.05;
+
+/// A group of its own with some threads in it.
+pub struct RtGroup {
+    files: Box<dyn Files>,
+    parent: PathBuf,
+    group: PathBuf,
+    threads: Vec<u32>,
+    is_changed: bool,
+}
+
+impl std::fmt::Debug for RtGroup {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("RtGroup")
+            .field("group", &self.group)
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RtGroup {
+    /// For these threads, in a group of this name, which is nobody else's: one that a killed program has left is
+    /// removed.
+    ///
+    /// # Errors
+    /// [`ActuatorError::Missing`] where there are no such groups.
+    pub fn open(
+        files: Box<dyn Files>,
+        root: &Path,
+        name: &str,
+        threads: &[u32],
+    ) -> Result<Self, ActuatorError> {
+        let has_bandwidth =
+            |parent: &PathBuf| files.read(&parent.join("cpu.rt_runtime_us")).is_ok();
+        let parent = PLACES
+            .iter()
+            .map(|place| root.join(place))
+            .find(has_bandwidth);
+        let Some(parent) = parent else {
+            return Err(ActuatorError::Missing {
+                path: root.join(PLACES[0]),
+                what: "no control groups with real-time bandwidth (cgroup v1, CONFIG_RT_GROUP_SCHED)",
+            });
+        };
+        let group = parent.join(name);
+        let made = Self {
+            files,
+            parent,
+            group,
+            threads: threads.to_vec(),
+            is_changed: false,
+        };
+        made.remove()?;
+        Ok(made)
+    }
+
+    fn write(&self, folder: &Path, name: &str, text: &str) -> Result<(), ActuatorError> {
+        let path = folder.join(name);
+        self.files
+            .write(&path, text)
+            .map_err(|error| ActuatorError::file(&path, &error))
+    }
+
+    fn runtime_us(speed: f64) -> u64 {
+        ((speed * PART_MAX * PERIOD_US as f64).round() as u64).max(1)
+    }
+
+    fn begin(&mut self, speed: f64) -> Result<(), ActuatorError> {
+        self.files
+            .make(&self.group)
+            .map_err(|error| ActuatorError::file(&self.group, &error))?;
+        self.is_changed = true;
+        self.write(&self.group, "cpu.rt_period_us", &PERIOD_US.to_string())?;
+        // Before there is a real-time thread in it, which a group without a share refuses.
+        let runtime = Self::runtime_us(speed).to_string();
+        self.write(&self.group, "cpu.rt_runtime_us", &runtime)?;
+        for thread in &self.threads {
+            self.write(&self.group, "tasks", &thread.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Moves whoever is in the group back to where the others are, and removes it.
+    fn remove(&self) -> Result<(), ActuatorError> {
+        let Ok(threads) = self.files.read(&self.group.join("tasks")) else {
+            return Ok(());
+        };
+        for thread in threads.lines() {
+            // One that has ended is nowhere.
+            let _ = self.write(&self.parent, "tasks", thread);
+        }
+        self.files
+            .remove(&self.group)
+            .map_err(|error| ActuatorError::file(&self.group, &error))
+    }
+}
+
+impl Actuator for RtGroup {
+    fn name(&self) -> &'static str {
+        "rtgroup"
+    }
+
+    fn set(&mut self, speed: f64) -> Result<Applied, ActuatorError> {
+        if !(speed > 0.0 && speed <= 1.0) {
+            return Err(ActuatorError::Speed);
+        }
+        let runtime = Self::runtime_us(speed);
+        if self.is_changed {
+            self.write(&self.group, "cpu.rt_runtime_us", &runtime.to_string())?;
+        } else {
+            self.begin(speed)?;
+        }
+        let path = self.group.join("cpu.rt_runtime_us");
+        let text = self
+            .files
+            .read(&path)
+            .map_err(|error| ActuatorError::file(&path, &error))?;
+        let Ok(found) = text.parse::<u64>() else {
+            return Err(ActuatorError::NoNumber { path, text });
+        };
+        Ok(Applied {
+            speed: found as f64 / (PART_MAX * PERIOD_US as f64),
+            is_obeyed: found == runtime,
+        })
+    }
+
+    fn step(&self) -> f64 {
+        STEP
+    }
+
+    fn restore(&mut self) -> Result<(), ActuatorError> {
+        if self.is_changed {
+            self.remove()?;
+            self.is_changed = false;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RtGroup {
+    fn drop(&mut self) {
+        let _ = self.restore();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Groups that are made up, with the rules of the kernel's.
+    #[derive(Clone, Default)]
+    struct Machine(Arc<Mutex<BTreeMap<PathBuf, String>>>);
+
+    impl Machine {
+        fn new() -> Self {
+            let machine = Self::default();
+            let parent = Path::new("/m").join(PLACES[1]);
+            machine.add(&parent, "950000", "1000000", "1\n77\n78");
+            machine
+        }
+
+        fn add(&self, group: &Path, runtime: &str, period: &str, tasks: &str) {
+            let mut files = self.0.lock().unwrap();
+            files.insert(group.join("cpu.rt_runtime_us"), runtime.to_owned());
+            files.insert(group.join("cpu.rt_period_us"), period.to_owned());
+            files.insert(group.join("tasks"), tasks.to_owned());
+        }
+
+        fn has(&self, group: &str, name: &str) -> Option<String> {
+            let path = Path::new("/m").join(PLACES[1]).join(group).join(name);
+            self.0.lock().unwrap().get(&path).cloned()
+        }
+
+        fn open(&self) -> Result<RtGroup, ActuatorError> {
+            RtGroup::open(Box::new(self.clone()), Path::new("/m"), "task", &[77, 78])
+        }
+    }
+
+    impl Files for Machine {
+        fn read(&self, path: &Path) -> std::io::Result<String> {
+            let found = self.0.lock().unwrap().get(path).cloned();
+            found.ok_or_else(|| std::io::Error::from_raw_os_error(2))
+        }
+
+        fn write(&self, path: &Path, text: &str) -> std::io::Result<()> {
+            let error = std::io::Error::from_raw_os_error;
+            let mut files = self.0.lock().unwrap();
+            if !files.contains_key(path) {
+                return Err(error(2));
+            }
+            if !path.ends_with("tasks") {
+                files.insert(path.to_owned(), text.to_owned());
+                return Ok(());
+            }
+            let runtime = &files[&path.with_file_name("cpu.rt_runtime_us")];
+            if runtime == "0" {
+                return Err(error(22));
+            }
+            for (file, tasks) in files.iter_mut().filter(|(file, _)| file.ends_with("tasks")) {
+                let mut all: Vec<_> = tasks.lines().filter(|task| *task != text).collect();
+                if file == path {
+                    all.push(text);
+                }
+                *tasks = all.join("\n");
+            }
+            Ok(())
+        }
+
+        fn list(&self, _: &Path) -> std::io::Result<Vec<String>> {
+            Ok(Vec::new())
+        }
+
+        fn make(&self, path: &Path) -> std::io::Result<()> {
+            self.add(path, "0", "1000000", "");
+            Ok(())
+        }
+
+        fn remove(&self, path: &Path) -> std::io::Result<()> {
+            let mut files = self.0.lock().unwrap();
+            if !files[&path.join("tasks")].is_empty() {
+                return Err(std::io::Error::from_raw_os_error(16));
+            }
+            files.retain(|file, _| !file.starts_with(path));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn threads_get_a_share_and_go_back() {
+        let machine = Machine::new();
+        let mut group = machine.open().unwrap();
+        assert_eq!(
+            machine.has("task", "tasks"),
+            None,
+            "nothing before the first speed"
+        );
+        for (speed, runtime) in [(0.5, "2350"), (1.0, "4700"), (0.1, "470")] {
+            let applied = group.set(speed).unwrap();
+            assert!(
+                applied.is_obeyed && (applied.speed - speed).abs() < 1e-3,
+                "{applied:?}"
+            );
+            assert_eq!(machine.has("task", "cpu.rt_runtime_us").unwrap(), runtime);
+            assert_eq!(machine.has("task", "tasks").unwrap(), "77\n78");
+        }
+        drop(group);
+        assert_eq!(machine.has("task", "tasks"), None);
+        assert_eq!(machine.has("", "tasks").unwrap(), "1\n77\n78");
+    }
+
+    #[test]
+    fn a_group_that_a_kill_has_left_is_removed() {
+        let machine = Machine::new();
+        let mut killed = machine.open().unwrap();
+        killed.set(0.3).unwrap();
+        std::mem::forget(killed);
+        let next = machine.open().unwrap();
+        assert_eq!(machine.has("task", "tasks"), None);
+        assert_eq!(machine.has("", "tasks").unwrap(), "1\n77\n78");
+        drop(next);
+    }
+
+    #[test]
+    fn a_kernel_without_such_groups_is_told() {
+        let open = RtGroup::open(Box::new(Machine::default()), Path::new("/m"), "task", &[1]);
+        assert!(
+            matches!(open, Err(ActuatorError::Missing { .. })),
+            "{open:?}"
+        );
+    }
+}

@@ -1,0 +1,436 @@
+//! The control law: from the outputs of a period to the inputs of the next one. Pure arithmetic: no clock, no files, no
+//! threads; the same samples always give the same inputs.
+//!
+//! Both inputs follow both errors and their sums (Kang and Chung, equation 7), and what that leaves out is here: inputs
+//! have limits, move by steps and no faster than allowed; sums of errors do not grow while an input cannot follow
+//! (back-calculation); while one input is at its limit the other one holds tardiness alone, which is the goal that
+//! counts; samples may stop, and then the node runs at full speed with all updates; and the model may become wrong,
+//! which is said.
+
+use nalgebra::{Matrix2, Vector2};
+
+use super::design::Design;
+use super::identify::{Model, Sample, matrix};
+
+/// Speed, the first input.
+pub const SPEED: usize = 0;
+/// Admitted fraction, the second one.
+pub const ADMISSION: usize = 1;
+
+/// Part of what an input could not follow that is taken off the sums at each sample.
+const BACK_CALCULATION: f64 = 0.5;
+
+/// Samples in a row for which an input is beyond its limits before the other one works alone: a peak passes sooner.
+const LIMITED_AFTER: u32 = 3;
+
+/// Samples over which the model's errors are judged.
+const RESIDUAL_WINDOW: f64 = 20.0;
+
+/// Standard deviations, of what the identification left unexplained, beyond which the model no longer predicts.
+const RESIDUAL_MAX: f64 = 3.0;
+
+/// The least standard deviation of an output that is taken for real: smaller ones say that nothing was measured.
+const RESIDUAL_LEAST: f64 = 1e-3;
+
+/// Which inputs are driven.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// None: full speed, all updates.
+    #[default]
+    Open,
+    /// Speed alone holds tardiness; all updates are admitted.
+    SpeedOnly,
+    /// The admitted fraction alone holds tardiness, at the speed that there is.
+    AdmissionOnly,
+    /// Both hold tardiness and the data response ratio.
+    Both,
+}
+
+/// What an input may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Range {
+    /// Least value.
+    pub min: f64,
+    /// Greatest value.
+    pub max: f64,
+    /// Greatest change from one sample to the next.
+    pub change_max: f64,
+    /// A smaller change is not made: half a step of the actuator.
+    pub dead_band: f64,
+}
+
+/// What the controller holds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SetPoints {
+    /// Mean tardiness.
+    pub tardiness: f64,
+    /// Data response ratio.
+    pub data_ratio: f64,
+}
+
+/// Why settings are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// A range without room, or no number.
+    #[error("a range of an input has a least value below its greatest one, and steps above 0")]
+    Range,
+    /// A set point that cannot be one.
+    #[error("set points are above 0, and the data response ratio is below 1")]
+    SetPoint,
+    /// The gains of the integral part say nothing.
+    #[error("the gains cannot be used: identify and design again")]
+    Gains,
+}
+
+/// Where an input is held although the law wants more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Held {
+    /// Nowhere.
+    #[default]
+    Free,
+    /// At its least value.
+    Low,
+    /// At its greatest value.
+    High,
+}
+
+/// The inputs of the next period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Action {
+    /// Speed and admitted fraction.
+    pub inputs: [f64; 2],
+    /// Which of them are at their limits.
+    pub held: [Held; 2],
+    /// Whether tardiness is held by one input alone because the other one is at its limit.
+    pub is_single: bool,
+    /// Whether samples have stopped, so that everything is at full.
+    pub is_blind: bool,
+    /// Whether the model predicts what is measured.
+    pub is_model_true: bool,
+}
+
+/// The state of the loop.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    model: Model,
+    proportional: Matrix2<f64>,
+    integral: Matrix2<f64>,
+    integral_inverse: Matrix2<f64>,
+    single: [Option<(f64, f64)>; 2],
+    ranges: [Range; 2],
+    set_points: Vector2<f64>,
+    mode: Mode,
+    /// Sums of errors of the loop with both inputs.
+    sums: Vector2<f64>,
+    /// Sum of tardiness errors of the loop with one.
+    single_sum: f64,
+    /// The inputs in force.
+    inputs: Vector2<f64>,
+    /// The input that is held at its limit while the other one works alone.
+    limited: Option<usize>,
+    /// For how many samples each input has been beyond its limits.
+    beyond: [u32; 2],
+    /// The loop begins with the next sample: without a jump.
+    begins: bool,
+    missing: u32,
+    missing_max: u32,
+    last: Option<Sample>,
+    /// Mean square of the model's errors, in squares of the identification's.
+    surprise: [f64; 2],
+    last_error: Option<Vector2<f64>>,
+}
+
+impl Controller {
+    /// A controller in [`Mode::Open`], with everything at full. After `missing_max` samples in a row without a figure
+    /// it goes back to that.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn new(
+        model: Model,
+        design: &Design,
+        ranges: [Range; 2],
+        set_points: SetPoints,
+        missing_max: u32,
+    ) -> Result<Self, ControlError> {
+        let is_range = |range: &Range| {
+            let all = [range.min, range.max, range.change_max, range.dead_band];
+            all.iter().all(|value| value.is_finite())
+                && range.min < range.max
+                && range.change_max > 0.0
+                && range.dead_band >= 0.0
+        };
+        if !ranges.iter().all(is_range) {
+            return Err(ControlError::Range);
+        }
+        let integral = matrix(&design.integral);
+        let integral_inverse = integral.try_inverse().ok_or(ControlError::Gains)?;
+        let single = design
+            .single
+            .map(|gains| gains.map(|gains| (gains.proportional, gains.integral)))
+            .map(|gains| gains.filter(|(_, integral)| *integral != 0.0));
+        let mut made = Self {
+            model,
+            proportional: matrix(&design.proportional),
+            integral,
+            integral_inverse,
+            single,
+            ranges,
+            set_points: Vector2::zeros(),
+            mode: Mode::Open,
+            sums: Vector2::zeros(),
+            single_sum: 0.0,
+            inputs: Vector2::new(ranges[0].max, ranges[1].max),
+            limited: None,
+            beyond: [0; 2],
+            begins: true,
+            missing: 0,
+            missing_max: missing_max.max(1),
+            last: None,
+            surprise: [0.0; 2],
+            last_error: None,
+        };
+        made.set_points(set_points)?;
+        Ok(made)
+    }
+
+    /// Changes what is held, from the next sample on.
+    ///
+    /// # Errors
+    /// [`ControlError::SetPoint`].
+    pub fn set_points(&mut self, set_points: SetPoints) -> Result<(), ControlError> {
+        let SetPoints {
+            tardiness,
+            data_ratio,
+        } = set_points;
+        let is_possible =
+            tardiness.is_finite() && tardiness > 0.0 && data_ratio > 0.0 && data_ratio < 1.0;
+        if !is_possible {
+            return Err(ControlError::SetPoint);
+        }
+        self.set_points = Vector2::new(tardiness, data_ratio);
+        Ok(())
+    }
+
+    /// Changes which inputs are driven; those that are go on from where they stand.
+    pub fn set_mode(&mut self, mode: Mode) {
+        if self.mode != mode {
+            self.mode = mode;
+            self.begins = true;
+            self.limited = None;
+        }
+    }
+
+    /// Which inputs are driven.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Says what the actuators made of the inputs, where that is not what was asked.
+    pub fn applied(&mut self, inputs: [f64; 2]) {
+        if inputs.iter().all(|input| input.is_finite()) {
+            self.inputs = Vector2::from(inputs);
+        }
+    }
+
+    /// One period: its outputs, mean tardiness and data response ratio, or `None` when no instance has finished in it.
+    pub fn step(&mut self, outputs: Option<[f64; 2]>) -> Action {
+        let outputs = outputs.filter(|outputs| outputs.iter().all(|output| output.is_finite()));
+        let Some(outputs) = outputs.map(Vector2::from) else {
+            return self.without_sample();
+        };
+        self.missing = 0;
+        self.judge_model(&outputs);
+        let error = self.set_points - outputs;
+        let wanted = match self.mode {
+            Mode::Open => self.full(),
+            Mode::SpeedOnly => {
+                let speed = self.single_step(SPEED, error[0]);
+                Vector2::new(speed, self.ranges[ADMISSION].max)
+            }
+            Mode::AdmissionOnly => {
+                let admission = self.single_step(ADMISSION, error[0]);
+                Vector2::new(self.inputs[SPEED], admission)
+            }
+            Mode::Both => self.both_step(&error),
+        };
+        self.begins = false;
+        let held = self.held(&wanted);
+        self.put(&wanted);
+        self.last = Some(Sample {
+            outputs: outputs.into(),
+            inputs: self.inputs.into(),
+        });
+        self.action(held, false)
+    }
+
+    fn without_sample(&mut self) -> Action {
+        self.missing = self.missing.saturating_add(1);
+        self.last = None;
+        self.last_error = None;
+        let is_blind = self.missing >= self.missing_max;
+        if is_blind {
+            // At once: whoever cannot see does not slow down.
+            self.inputs = self.full();
+            self.begins = true;
+            self.limited = None;
+        }
+        self.action([Held::Free; 2], is_blind)
+    }
+
+    fn full(&self) -> Vector2<f64> {
+        Vector2::new(self.ranges[0].max, self.ranges[1].max)
+    }
+
+    fn action(&self, held: [Held; 2], is_blind: bool) -> Action {
+        Action {
+            inputs: self.inputs.into(),
+            held,
+            is_single: self.limited.is_some(),
+            is_blind,
+            is_model_true: self
+                .surprise
+                .iter()
+                .all(|square| *square <= RESIDUAL_MAX * RESIDUAL_MAX),
+        }
+    }
+
+    /// What an input can become at this sample.
+    fn clamp(&self, input: usize, wanted: f64) -> f64 {
+        let Range {
+            min,
+            max,
+            change_max,
+            ..
+        } = self.ranges[input];
+        let now = self.inputs[input];
+        wanted
+            .clamp(now - change_max, now + change_max)
+            .clamp(min, max)
+    }
+
+    /// Where the limits of the range, and not those of its changes, hold an input.
+    fn held(&self, wanted: &Vector2<f64>) -> [Held; 2] {
+        [0, 1].map(|input| {
+            let Range { min, max, .. } = self.ranges[input];
+            let is_driven = match self.mode {
+                Mode::Open => false,
+                Mode::SpeedOnly => input == SPEED,
+                Mode::AdmissionOnly => input == ADMISSION,
+                Mode::Both => true,
+            };
+            match wanted[input] {
+                _ if !is_driven => Held::Free,
+                wanted if wanted < min => Held::Low,
+                wanted if wanted > max => Held::High,
+                _ => Held::Free,
+            }
+        })
+    }
+
+    fn put(&mut self, wanted: &Vector2<f64>) {
+        for input in 0..2 {
+            let clamped = self.clamp(input, wanted[input]);
+            let Range {
+                min,
+                max,
+                dead_band,
+                ..
+            } = self.ranges[input];
+            // To a limit it goes in any case: half a step short of it would be for ever.
+            let is_limit = clamped <= min || clamped >= max;
+            if is_limit || (clamped - self.inputs[input]).abs() >= dead_band {
+                self.inputs[input] = clamped;
+            }
+        }
+    }
+
+    /// One input for tardiness alone; what it wants, without limits.
+    fn single_step(&mut self, input: usize, error: f64) -> f64 {
+        let Some((proportional, integral)) = self.single[input] else {
+            return self.inputs[input];
+        };
+        let center = self.model.inputs[input];
+        if self.begins {
+            // The sum with which the input stays where it is.
+            self.single_sum = -(self.inputs[input] - center + proportional * error) / integral;
+        }
+        let wanted = center - (proportional * error + integral * self.single_sum);
+        let possible = self.clamp(input, wanted);
+        self.single_sum += error - BACK_CALCULATION * (possible - wanted) / integral;
+        wanted
+    }
+
+    /// Both inputs for both outputs.
+    fn both_step(&mut self, error: &Vector2<f64>) -> Vector2<f64> {
+        let center = Vector2::from(self.model.inputs);
+        if self.begins {
+            let now = self.inputs - center + self.proportional * error;
+            self.sums = -(self.integral_inverse * now);
+        }
+        let wanted = center - (self.proportional * error + self.integral * self.sums);
+        self.sums += error;
+        let possible = Vector2::new(self.clamp(0, wanted[0]), self.clamp(1, wanted[1]));
+        for input in 0..2 {
+            let Range { min, max, .. } = self.ranges[input];
+            let is_beyond = wanted[input] < min || wanted[input] > max;
+            self.beyond[input] = if is_beyond {
+                self.beyond[input].saturating_add(1)
+            } else {
+                0
+            };
+        }
+        let Some(input) = self.limited_by() else {
+            self.limited = None;
+            self.sums -= BACK_CALCULATION * (self.integral_inverse * (possible - wanted));
+            return wanted;
+        };
+        // The other input holds tardiness alone, from where it stands.
+        let free = 1 - input;
+        let begins = std::mem::replace(&mut self.begins, self.limited != Some(input));
+        let mut alone = self.single_step(free, error[0]);
+        self.begins = begins;
+        if self.single[free].is_none() {
+            alone = wanted[free];
+        }
+        self.limited = Some(input);
+        // The loop of both follows what is done, so that it can take over at any sample.
+        let mut followed = wanted;
+        followed[free] = self.clamp(free, alone);
+        followed[input] += BACK_CALCULATION * (possible[input] - wanted[input]);
+        self.sums -= self.integral_inverse * (followed - wanted);
+        let mut answer = wanted;
+        answer[free] = alone;
+        answer
+    }
+
+    /// The input that cannot follow and so leaves tardiness to the other one. Where neither can, nobody can.
+    fn limited_by(&self) -> Option<usize> {
+        match self.beyond.map(|samples| samples >= LIMITED_AFTER) {
+            [true, false] => Some(SPEED),
+            [false, true] => Some(ADMISSION),
+            [true, true] => self.limited,
+            [false, false] => None,
+        }
+    }
+
+    /// Compares the step from one sample to the next with the model's: steps, because a load that has come to stay
+    /// moves the outputs and leaves the model true.
+    fn judge_model(&mut self, outputs: &Vector2<f64>) {
+        let Some(last) = self.last else {
+            return;
+        };
+        let error = outputs - Vector2::from(self.model.predict(&last));
+        if let Some(before) = self.last_error {
+            let step = error - before;
+            for output in 0..2 {
+                let deviation = self.model.residual[output].max(RESIDUAL_LEAST);
+                // Of the difference of two errors.
+                let square = step[output] * step[output] / (2.0 * deviation * deviation);
+                self.surprise[output] += (square - self.surprise[output]) / RESIDUAL_WINDOW;
+            }
+        }
+        self.last_error = Some(error);
+    }
+}

@@ -1,0 +1,236 @@
+//! The controller's gains, from the model: a linear quadratic regulator of the errors and their sums.
+//!
+//! e = r - y; e(k+1) = A e(k) - B u(k); x(k+1) = x(k) + e(k); u = -(P e + I x). The gains are those that make the sum
+//! of zᵀ Q z + uᵀ R u least, z = (e, x), which follow from the solution of the discrete algebraic Riccati equation
+//! (Kang and Chung, section 4.3.2; they took theirs from MATLAB's `dlqr`). It is solved by structure-preserving
+//! doubling: Chu, Fan, Lin and Wang, "Structure-preserving algorithms for periodic discrete-time algebraic Riccati
+//! equations", 2004; eight steps where the plain iteration takes a hundred.
+
+use nalgebra::{Complex, Matrix2, Matrix3, Matrix4, Matrix4x2, SMatrix, Vector2};
+
+use super::identify::{Model, matrix, rows};
+
+/// The closed loop's poles must lie within this, or its answers to errors die away too slowly to be of use.
+pub const POLE_MAX: f64 = 0.95;
+
+/// Steps of doubling after which there is no solution.
+const STEPS_MAX: u32 = 60;
+
+/// Change of a step, relative to the solution, at which it is one.
+const CHANGE_MAX: f64 = 1e-15;
+
+/// What errors and efforts cost: tardiness and data response ratio, or speed and admitted fraction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weights {
+    /// Of an error.
+    pub error: [f64; 2],
+    /// Of the sum of errors.
+    pub integral: [f64; 2],
+    /// Of a change of an input.
+    pub effort: [f64; 2],
+}
+
+impl Default for Weights {
+    /// Tardiness counts ten times as much as the data response ratio; the sums settle in two samples in simulation.
+    fn default() -> Self {
+        Self {
+            error: [10.0, 1.0],
+            integral: [5.0, 0.5],
+            effort: [1.0, 1.0],
+        }
+    }
+}
+
+/// Gains of a loop from one output to one input.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SingleGains {
+    /// Of the error.
+    pub proportional: f64,
+    /// Of the sum of errors.
+    pub integral: f64,
+    /// Greatest absolute value of the loop's poles, the other input held.
+    pub pole_max: f64,
+}
+
+/// Gains, by rows: of speed, then of the admitted fraction; columns of tardiness, then of the data response ratio.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Design {
+    /// Of the errors.
+    pub proportional: [[f64; 2]; 2],
+    /// Of the sums of errors.
+    pub integral: [[f64; 2]; 2],
+    /// Poles of the closed loop: real and imaginary part, the smallest first.
+    pub poles: [[f64; 2]; 4],
+    /// How far the solution misses the Riccati equation: the greatest element.
+    pub riccati_residual: f64,
+    /// Tardiness by each input alone; `None` where that input has no use for it.
+    pub single: [Option<SingleGains>; 2],
+}
+
+/// Why there is no design.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum DesignError {
+    /// A weight of 0 or less, or no number.
+    #[error("weights are numbers above 0")]
+    Weights,
+    /// No gains make the loop stable.
+    #[error("the model cannot be controlled: the Riccati equation has no solution")]
+    NoSolution,
+    /// The loop would be too slow, or unstable.
+    #[error(
+        "the closed loop has a pole at {0:.3}; below {POLE_MAX} is needed: weigh the sums of errors more, or identify \
+         again"
+    )]
+    Pole(f64),
+}
+
+impl Design {
+    /// The gains for a model.
+    ///
+    /// # Errors
+    /// [`DesignError`].
+    pub fn new(model: &Model, weights: &Weights) -> Result<Self, DesignError> {
+        let all = [weights.error, weights.integral, weights.effort];
+        if !all
+            .iter()
+            .flatten()
+            .all(|weight| weight.is_finite() && *weight > 0.0)
+        {
+            return Err(DesignError::Weights);
+        }
+        let (a, b) = (matrix(&model.a), matrix(&model.b));
+        let (aa, ba) = errors_and_sums(&a, &b);
+        let q = Matrix4::from_diagonal(&nalgebra::Vector4::new(
+            weights.error[0],
+            weights.error[1],
+            weights.integral[0],
+            weights.integral[1],
+        ));
+        let r = Matrix2::from_diagonal(&Vector2::from(weights.effort));
+        let x = solve_riccati(&aa, &ba, &q, &r).ok_or(DesignError::NoSolution)?;
+        let gains = gains_of(&aa, &ba, &r, &x).ok_or(DesignError::NoSolution)?;
+        let mut poles: Vec<Complex<f64>> = (aa - ba * gains)
+            .complex_eigenvalues()
+            .iter()
+            .copied()
+            .collect();
+        poles.sort_by(|one, other| size(one).total_cmp(&size(other)));
+        let poles: [Complex<f64>; 4] = [0, 1, 2, 3].map(|place| poles[place]);
+        let largest = size(&poles[3]);
+        // Also what is no number is refused.
+        let is_quick = largest < POLE_MAX;
+        if !is_quick {
+            return Err(DesignError::Pole(largest));
+        }
+        Ok(Self {
+            proportional: rows(&gains.fixed_columns::<2>(0).into_owned()),
+            integral: rows(&gains.fixed_columns::<2>(2).into_owned()),
+            poles: poles.map(|pole| [pole.re, pole.im]),
+            riccati_residual: residual(&aa, &ba, &q, &r, &x).unwrap_or(f64::INFINITY),
+            single: [0, 1].map(|input| single(&a, &b, input, weights)),
+        })
+    }
+}
+
+/// Absolute value of a pole.
+fn size(pole: &Complex<f64>) -> f64 {
+    pole.re.hypot(pole.im)
+}
+
+/// The system of errors and their sums.
+fn errors_and_sums(a: &Matrix2<f64>, b: &Matrix2<f64>) -> (Matrix4<f64>, Matrix4x2<f64>) {
+    let mut aa = Matrix4::zeros();
+    aa.fixed_view_mut::<2, 2>(0, 0).copy_from(a);
+    aa.fixed_view_mut::<2, 2>(2, 0).fill_with_identity();
+    aa.fixed_view_mut::<2, 2>(2, 2).fill_with_identity();
+    let mut ba = Matrix4x2::zeros();
+    ba.fixed_view_mut::<2, 2>(0, 0).copy_from(&-b);
+    (aa, ba)
+}
+
+/// Tardiness by one input alone, with the other output as it comes.
+fn single(
+    a: &Matrix2<f64>,
+    b: &Matrix2<f64>,
+    input: usize,
+    weights: &Weights,
+) -> Option<SingleGains> {
+    let aa = Matrix2::new(a[(0, 0)], 0.0, 1.0, 1.0);
+    let ba = Vector2::new(-b[(0, input)], 0.0);
+    let q = Matrix2::from_diagonal(&Vector2::new(weights.error[0], weights.integral[0]));
+    let r = SMatrix::<f64, 1, 1>::new(weights.effort[input]);
+    let x = solve_riccati(&aa, &ba, &q, &r)?;
+    let gains = gains_of(&aa, &ba, &r, &x)?;
+    let (proportional, integral) = (gains[0], gains[1]);
+    // The errors of both outputs, and the sum of the first.
+    let column = -b.column(input);
+    let mut closed = Matrix3::zeros();
+    closed.fixed_view_mut::<2, 2>(0, 0).copy_from(a);
+    for row in 0..2 {
+        closed[(row, 0)] -= column[row] * proportional;
+        closed[(row, 2)] -= column[row] * integral;
+    }
+    closed[(2, 0)] = 1.0;
+    closed[(2, 2)] = 1.0;
+    let pole_max = closed
+        .complex_eigenvalues()
+        .iter()
+        .map(size)
+        .fold(0.0, f64::max);
+    (pole_max < POLE_MAX).then_some(SingleGains {
+        proportional,
+        integral,
+        pole_max,
+    })
+}
+
+/// The stabilising solution X of X = Aᵀ X A - Aᵀ X B (R + Bᵀ X B)⁻¹ Bᵀ X A + Q; `None` when there is none.
+pub(super) fn solve_riccati<const STATES: usize, const INPUTS: usize>(
+    a: &SMatrix<f64, STATES, STATES>,
+    b: &SMatrix<f64, STATES, INPUTS>,
+    q: &SMatrix<f64, STATES, STATES>,
+    r: &SMatrix<f64, INPUTS, INPUTS>,
+) -> Option<SMatrix<f64, STATES, STATES>> {
+    let mut a = *a;
+    let mut g = b * r.try_inverse()? * b.transpose();
+    let mut h = *q;
+    for _ in 0..STEPS_MAX {
+        let w = (SMatrix::identity() + g * h).try_inverse()?;
+        let next = h + a.transpose() * h * w * a;
+        g += a * w * g * a.transpose();
+        a = a * w * a;
+        let change = (next - h).abs().max();
+        // Rounding makes it a little crooked.
+        h = (next + next.transpose()) * 0.5;
+        if !h.iter().all(|element| element.is_finite()) {
+            return None;
+        }
+        if change <= CHANGE_MAX * h.abs().max() {
+            return Some(h);
+        }
+    }
+    None
+}
+
+fn gains_of<const STATES: usize, const INPUTS: usize>(
+    a: &SMatrix<f64, STATES, STATES>,
+    b: &SMatrix<f64, STATES, INPUTS>,
+    r: &SMatrix<f64, INPUTS, INPUTS>,
+    x: &SMatrix<f64, STATES, STATES>,
+) -> Option<SMatrix<f64, INPUTS, STATES>> {
+    let inverse = (r + b.transpose() * x * b).try_inverse()?;
+    Some(inverse * b.transpose() * x * a)
+}
+
+/// The greatest element by which a solution misses.
+fn residual<const STATES: usize, const INPUTS: usize>(
+    a: &SMatrix<f64, STATES, STATES>,
+    b: &SMatrix<f64, STATES, INPUTS>,
+    q: &SMatrix<f64, STATES, STATES>,
+    r: &SMatrix<f64, INPUTS, INPUTS>,
+    x: &SMatrix<f64, STATES, STATES>,
+) -> Option<f64> {
+    let gains = gains_of(a, b, r, x)?;
+    let right = a.transpose() * x * a - a.transpose() * x * b * gains + q;
+    Some((right - x).abs().max())
+}

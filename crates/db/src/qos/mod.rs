@@ -1,0 +1,13 @@
+//! Quality of service: a controller that holds tardiness and the data response ratio by speed and admission.
+//!
+//! `identify.rs` fits the model, `design.rs` makes gains of it, `controller.rs` is the law. All of this is arithmetic.
+
+pub mod actuator;
+pub mod admission;
+pub mod controller;
+pub mod design;
+pub mod figures;
+pub mod identify;
+
+#[cfg(test)]
+mod tests;
