@@ -2,30 +2,12 @@
 
 mod common;
 
+use common::mem::{library, region};
 use common::{TempDir, fails, keel, ok, ok_json, one_line, run, signal, wait_until};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-
-fn region(dir: &TempDir) -> String {
-    let region = dir.file("region").display().to_string();
-    ok(&["mem", "create", &region, "--size", "32M", "--files", "500"]);
-    region
-}
-
-/// The library of this build; nothing where it is not built.
-fn library() -> Option<PathBuf> {
-    let programs = Path::new(env!("CARGO_BIN_EXE_keel")).parent().unwrap();
-    let found = [programs.to_owned(), programs.join("deps")]
-        .iter()
-        .map(|folder| folder.join("libkeelmem.so"))
-        .find(|library| library.exists());
-    if found.is_none() {
-        println!("skipped: libkeelmem.so is not built");
-    }
-    found
-}
 
 /// `keel mem run REGION --at /keel`, with the options and the program.
 fn running(library: &Path, region: &str, arguments: &[&str]) -> Command {

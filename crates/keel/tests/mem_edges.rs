@@ -3,40 +3,22 @@
 mod common;
 
 use base::block::{FileDevice, FileDeviceOptions};
+use common::mem::{library, region};
 use common::{TempDir, fails, keel, ok, ok_json, one_line, run};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// A user who owns nothing, and has no rights that others have not.
 const NOBODY: u32 = 65_534;
-
-fn region(dir: &TempDir) -> String {
-    let region = dir.file("region").display().to_string();
-    ok(&["mem", "create", &region, "--size", "32M", "--files", "500"]);
-    region
-}
 
 /// A store for checkpoints.
 fn image(dir: &TempDir) -> String {
     let image = dir.file("image").display().to_string();
     ok(&["flash", "format", &image, "--size", "16M", "--files", "50"]);
     image
-}
-
-/// The library of this build; nothing where it is not built.
-fn library() -> Option<PathBuf> {
-    let programs = Path::new(env!("CARGO_BIN_EXE_keel")).parent().unwrap();
-    let found = [programs.to_owned(), programs.join("deps")]
-        .iter()
-        .map(|folder| folder.join("libkeelmem.so"))
-        .find(|library| library.exists());
-    if found.is_none() {
-        println!("skipped: libkeelmem.so is not built");
-    }
-    found
 }
 
 /// `keel mem run REGION`, with the options and the program.

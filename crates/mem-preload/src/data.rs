@@ -62,11 +62,11 @@ fn as_before(
     fd: c_int,
     run: impl FnOnce(&LastFile, &Attachment) -> Option<usize>,
 ) -> Option<isize> {
+    let context = context()?;
     let thread = thread::current();
-    if thread.is_inside() || thread.last.key() != (fd as u64, table::word(fd)) {
+    if thread.last.key() != (fd as u64, table::word(fd)) {
         return None;
     }
-    let context = context()?;
     let _inside = Inside::of(thread);
     run(&thread.last, &context.attachment).map(|count| count as isize)
 }

@@ -9,6 +9,7 @@ use crate::inode::attribute;
 use crate::lane::{SLEEPERS, doing, word};
 use crate::layout::LOG_BYTES_MAX;
 use crate::memory::{Block, LINE_BYTES, Memory};
+use crate::now_ns;
 use crate::region::Region;
 use crate::writer::Writer;
 
@@ -261,13 +262,7 @@ impl Writer<'_> {
     /// As [`overwrite_undisturbed`](Self::overwrite_undisturbed), of a file of which all is known but whether it is
     /// still so.
     #[inline(always)]
-    pub(crate) fn overwrite_known(
-        &self,
-        known: &Known,
-        offset: u64,
-        data: &[u8],
-        now_ns: u64,
-    ) -> bool {
+    pub(crate) fn overwrite_known(&self, known: &Known, offset: u64, data: &[u8]) -> bool {
         let memory = &self.region.memory;
         let total = data.len() as u64;
         if !(9..=LOG_BYTES_MAX).contains(&total)
@@ -289,7 +284,7 @@ impl Writer<'_> {
             total,
             overwritten: total,
             size: known.size,
-            now_ns,
+            now_ns: now_ns(),
             goes_past_cache: false,
         };
         self.overwrite_if(known.inode, write, data, is_same)

@@ -16,7 +16,6 @@ use crate::inode::{Node, attribute};
 use crate::lane::Lane;
 use crate::layout::PAGE_BYTES;
 use crate::notes::{WHERE, named};
-use crate::now_ns;
 use crate::open::{Opened, entry};
 use crate::read::{EXPECTED_BYTES_MAX, READ_BYTES_MAX};
 use crate::region::Region;
@@ -179,7 +178,7 @@ impl LastFile {
             region: attachment.region(),
             lane: Lane(self.lane.get()),
         });
-        if !writer.overwrite_known(&known, offset, data, now_ns()) {
+        if !writer.overwrite_known(&known, offset, data) {
             return None;
         }
         self.sequence.set(known.sequence.wrapping_add(ONE_CHANGE));

@@ -2,9 +2,6 @@
 
 use crate::task::Monitor;
 
-/// Instances that a period needs for its means to say something.
-pub const INSTANCES_MIN: u64 = 10;
-
 /// One period of one task, or of several by their weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {

@@ -107,7 +107,6 @@ fn two_ways_to_solve_the_equation_agree_on_drawn_systems() {
     let mut draw = |least: f64, most: f64| {
         least + (most - least) * (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     };
-    let mut solved = 0;
     for _ in 0..200 {
         let a = Matrix4::from_fn(|_, _| draw(-0.6, 0.6));
         let b = Matrix4x2::from_fn(|_, _| draw(-1.0, 1.0));
@@ -117,9 +116,7 @@ fn two_ways_to_solve_the_equation_agree_on_drawn_systems() {
         let other = iterate(&a, &b, &q, &r);
         let miss = (x - other).abs().max() / other.abs().max();
         assert!(miss < 1e-8, "{miss} {a} {b}");
-        solved += 1;
     }
-    assert_eq!(solved, 200);
 }
 
 #[test]

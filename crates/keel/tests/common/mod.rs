@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod broker;
+pub mod mem;
 pub mod node;
 
 use std::io::Write;

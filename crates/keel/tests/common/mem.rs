@@ -1,0 +1,24 @@
+//! Regions, and the library that is preloaded.
+
+use super::{TempDir, ok};
+use std::path::{Path, PathBuf};
+
+/// An empty region of 32 MiB.
+pub fn region(dir: &TempDir) -> String {
+    let region = dir.file("region").display().to_string();
+    ok(&["mem", "create", &region, "--size", "32M", "--files", "500"]);
+    region
+}
+
+/// The library of this build; nothing where it is not built.
+pub fn library() -> Option<PathBuf> {
+    let programs = Path::new(env!("CARGO_BIN_EXE_keel")).parent().unwrap();
+    let found = [programs.to_owned(), programs.join("deps")]
+        .iter()
+        .map(|folder| folder.join("libkeelmem.so"))
+        .find(|library| library.exists());
+    if found.is_none() {
+        println!("skipped: libkeelmem.so is not built");
+    }
+    found
+}
