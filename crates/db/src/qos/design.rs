@@ -6,7 +6,7 @@
 //! doubling: Chu, Fan, Lin and Wang, "Structure-preserving algorithms for periodic discrete-time algebraic Riccati
 //! equations", 2004; eight steps where the plain iteration takes a hundred.
 
-use nalgebra::{Complex, Matrix2, Matrix3, Matrix4, Matrix4x2, SMatrix, Vector2};
+use nalgebra::{Complex, Matrix2, Matrix2x4, Matrix3, Matrix4, Matrix4x2, SMatrix, Vector2};
 
 use super::identify::{Model, matrix, rows};
 
@@ -18,6 +18,9 @@ const STEPS_MAX: u32 = 60;
 
 /// Change of a step, relative to the solution, at which it is one.
 const CHANGE_MAX: f64 = 1e-15;
+
+/// Greatest number in a model or in gains that are worth a look.
+const NUMBER_MAX: f64 = 1e6;
 
 /// What errors and efforts cost: tardiness and data response ratio, or speed and admitted fraction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,13 +112,7 @@ impl Design {
         let r = Matrix2::from_diagonal(&Vector2::from(weights.effort));
         let x = solve_riccati(&aa, &ba, &q, &r).ok_or(DesignError::NoSolution)?;
         let gains = gains_of(&aa, &ba, &r, &x).ok_or(DesignError::NoSolution)?;
-        let mut poles: Vec<Complex<f64>> = (aa - ba * gains)
-            .complex_eigenvalues()
-            .iter()
-            .copied()
-            .collect();
-        poles.sort_by(|one, other| size(one).total_cmp(&size(other)));
-        let poles: [Complex<f64>; 4] = [0, 1, 2, 3].map(|place| poles[place]);
+        let poles = poles_of(&aa, &ba, &gains);
         let largest = size(&poles[3]);
         // Also what is no number is refused.
         let is_quick = largest < POLE_MAX;
@@ -130,6 +127,50 @@ impl Design {
             single: [0, 1].map(|input| single(&a, &b, input, weights)),
         })
     }
+}
+
+impl Design {
+    /// Poles of the closed loop of a model and gains, the smallest first; `None` when there is a number that is none.
+    #[must_use]
+    pub fn poles(
+        model: &Model,
+        proportional: &[[f64; 2]; 2],
+        integral: &[[f64; 2]; 2],
+    ) -> Option<[[f64; 2]; 4]> {
+        let all = [&model.a, &model.b, proportional, integral];
+        let mut numbers = all.iter().flat_map(|rows| rows.iter().flatten());
+        // Products of greater ones overflow, and no machine has such gains.
+        if !numbers.all(|number| number.abs() <= NUMBER_MAX) {
+            return None;
+        }
+        let (aa, ba) = errors_and_sums(&matrix(&model.a), &matrix(&model.b));
+        let mut gains = Matrix2x4::zeros();
+        gains
+            .fixed_columns_mut::<2>(0)
+            .copy_from(&matrix(proportional));
+        gains.fixed_columns_mut::<2>(2).copy_from(&matrix(integral));
+        Some(poles_of(&aa, &ba, &gains).map(|pole| [pole.re, pole.im]))
+    }
+
+    /// Greatest absolute value of the closed loop's poles.
+    #[must_use]
+    pub fn pole_max(&self) -> f64 {
+        let sizes = self.poles.iter().map(|[re, im]| re.hypot(*im));
+        sizes.fold(0.0, |most, size| {
+            if size > most || size.is_nan() {
+                size
+            } else {
+                most
+            }
+        })
+    }
+}
+
+/// Poles of the closed loop, the smallest first.
+fn poles_of(aa: &Matrix4<f64>, ba: &Matrix4x2<f64>, gains: &Matrix2x4<f64>) -> [Complex<f64>; 4] {
+    let mut poles: [Complex<f64>; 4] = (aa - ba * gains).complex_eigenvalues().into();
+    poles.sort_by(|one, other| size(one).total_cmp(&size(other)));
+    poles
 }
 
 /// Absolute value of a pole.

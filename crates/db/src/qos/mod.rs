@@ -1,6 +1,7 @@
 //! Quality of service: a controller that holds tardiness and the data response ratio by speed and admission.
 //!
-//! `identify.rs` fits the model, `design.rs` makes gains of it, `controller.rs` is the law. All of this is arithmetic.
+//! `identify.rs` fits the model, `design.rs` makes gains of it, `controller.rs` is the law. All of this is arithmetic;
+//! `regulator.rs` is the loop that sets what it says.
 
 pub mod actuator;
 pub mod admission;
@@ -8,6 +9,7 @@ pub mod controller;
 pub mod design;
 pub mod figures;
 pub mod identify;
+pub mod regulator;
 
 #[cfg(test)]
 mod tests;
