@@ -159,6 +159,74 @@ impl Histogram {
         filled.map(|(bucket, &count)| (bucket_last(bucket), count))
     }
 
+    /// What the histogram holds, without its empty buckets: a form to hand on.
+    #[must_use]
+    pub fn parts(&self) -> Parts {
+        let filled = self.counts.iter().enumerate().filter(|(_, n)| **n > 0);
+        Parts {
+            buckets: filled.map(|(at, count)| (at as u32, *count)).collect(),
+            saturated: self.saturated,
+            sum: u64::try_from(self.sum).unwrap_or(u64::MAX),
+            min: self.min(),
+            max: self.max,
+        }
+    }
+
+    /// The histogram that [`parts`](Self::parts) was of. They may come from anybody: refused are those that no recorded
+    /// values have.
+    ///
+    /// # Errors
+    /// Says what cannot be.
+    pub fn from_parts(parts: &Parts) -> Result<Self, PartsError> {
+        let mut found = Self::new();
+        let (mut before, mut least, mut most) = (None, 0_u128, 0_u128);
+        for (bucket, count) in &parts.buckets {
+            let at = *bucket as usize;
+            let slot = found.counts.get_mut(at).ok_or(PartsError::Bucket)?;
+            if *count == 0 || before.is_some_and(|before| before >= at) {
+                return Err(PartsError::Order);
+            }
+            *slot = *count;
+            found.count = found.count.checked_add(*count).ok_or(PartsError::TooMany)?;
+            let first = bucket_first(at);
+            least += u128::from(first) * u128::from(*count);
+            most += u128::from(bucket_last(at)) * u128::from(*count);
+            if before.is_none() && !(first..=bucket_last(at)).contains(&parts.min) {
+                return Err(PartsError::Bounds);
+            }
+            before = Some(at);
+        }
+        let saturated = parts.saturated;
+        found.count = found
+            .count
+            .checked_add(saturated)
+            .ok_or(PartsError::TooMany)?;
+        least += u128::from(VALUE_LIMIT) * u128::from(saturated);
+        most = most.saturating_add(u128::from(u64::MAX) * u128::from(saturated));
+        let is_max = match before {
+            _ if saturated > 0 => parts.max >= VALUE_LIMIT,
+            Some(last) => (bucket_first(last)..=bucket_last(last)).contains(&parts.max),
+            None => parts.max == 0 && parts.min == 0,
+        };
+        let is_min = before.is_some() || saturated == 0 || parts.min >= VALUE_LIMIT;
+        if !is_max || !is_min || parts.min > parts.max {
+            return Err(PartsError::Bounds);
+        }
+        let sum = u128::from(parts.sum);
+        // A sum beyond the numbers of its form was cut to the greatest one.
+        let is_cut = parts.sum == u64::MAX;
+        if sum > most || (sum < least && !is_cut) {
+            return Err(PartsError::Sum);
+        }
+        found.saturated = saturated;
+        found.sum = sum;
+        found.max = parts.max;
+        if found.count > 0 {
+            found.min = parts.min;
+        }
+        Ok(found)
+    }
+
     /// Forgets everything, keeps the memory.
     pub fn clear(&mut self) {
         self.counts.fill(0);
@@ -168,6 +236,41 @@ impl Histogram {
         self.min = u64::MAX;
         self.max = 0;
     }
+}
+
+/// What a [`Histogram`] holds, in few numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// Number and count of each bucket that holds something, ascending. The numbers are those of this module's buckets.
+    pub buckets: Vec<(u32, u64)>,
+    /// Values of [`VALUE_LIMIT`] and more.
+    pub saturated: u64,
+    /// Sum of all values; `u64::MAX` stands for all above.
+    pub sum: u64,
+    /// The smallest value, 0 without any.
+    pub min: u64,
+    /// The largest value, 0 without any.
+    pub max: u64,
+}
+
+/// Why parts are of no histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PartsError {
+    /// A bucket that does not exist.
+    #[error("it has a bucket that does not exist")]
+    Bucket,
+    /// Buckets are not in ascending order, or empty.
+    #[error("its buckets are out of order or empty")]
+    Order,
+    /// More values than can be counted.
+    #[error("it has more values than can be counted")]
+    TooMany,
+    /// The smallest or the largest value is not in its bucket.
+    #[error("its smallest or largest value is not in its buckets")]
+    Bounds,
+    /// The sum is not one of such values.
+    #[error("its sum is not one of such values")]
+    Sum,
 }
 
 impl Default for Histogram {
@@ -196,6 +299,13 @@ fn bucket_of(value: u64) -> usize {
     // The octaves below the first cut one all have buckets of width 1, as that one has.
     let shift = (63 - (value | BUCKETS_PER_OCTAVE as u64).leading_zeros()) - OCTAVE_BITS;
     shift as usize * BUCKETS_PER_OCTAVE + (value >> shift) as usize
+}
+
+/// The smallest value that falls into a bucket.
+fn bucket_first(bucket: usize) -> u64 {
+    bucket
+        .checked_sub(1)
+        .map_or(0, |before| bucket_last(before) + 1)
 }
 
 /// The largest value that falls into a bucket.
@@ -232,6 +342,45 @@ mod tests {
         assert_eq!(histogram.percentile(50.0), 0);
         assert_eq!(histogram.mean().to_bits(), 0.0_f64.to_bits());
         assert_eq!(histogram.buckets().count(), 0);
+    }
+
+    #[test]
+    fn a_histogram_comes_back_from_its_parts_and_nothing_else_does() {
+        let mut histogram = Histogram::new();
+        for value in [0, 5, 5, 127, 1_000_000, VALUE_LIMIT - 1, VALUE_LIMIT + 9] {
+            histogram.record(value);
+        }
+        let good = histogram.parts();
+        assert_eq!(Histogram::from_parts(&good), Ok(histogram));
+        assert_eq!(
+            Histogram::from_parts(&Parts::default()),
+            Ok(Histogram::new())
+        );
+        type Change = fn(&mut Parts);
+        let changes: [(PartsError, Change); 11] = [
+            (PartsError::Bucket, |parts| {
+                parts.buckets[4].0 = BUCKET_COUNT as u32
+            }),
+            (PartsError::Order, |parts| parts.buckets.swap(1, 2)),
+            (PartsError::Order, |parts| parts.buckets[1].1 = 0),
+            (PartsError::TooMany, |parts| parts.buckets[1].1 = u64::MAX),
+            (PartsError::TooMany, |parts| parts.saturated = u64::MAX),
+            (PartsError::Bounds, |parts| parts.min = 1),
+            (PartsError::Bounds, |parts| parts.max = VALUE_LIMIT - 1),
+            (PartsError::Bounds, |parts| parts.saturated = 0),
+            (PartsError::Bounds, |parts| parts.buckets.clear()),
+            (PartsError::Sum, |parts| parts.sum = VALUE_LIMIT),
+            (PartsError::Sum, |parts| {
+                parts.saturated = 0;
+                parts.max = VALUE_LIMIT - 1;
+                parts.sum = VALUE_LIMIT * 7;
+            }),
+        ];
+        for (at, (error, change)) in changes.into_iter().enumerate() {
+            let mut parts = good.clone();
+            change(&mut parts);
+            assert_eq!(Histogram::from_parts(&parts), Err(error), "{at}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::log::checkpoint::{CheckpointWriter, Step};
 use crate::log::writer::{Done, LogWriter, NO_READING, Surroundings, failure_of};
 use crate::log::{checkpoint_name, segment_name};
 use crate::options::{DbOptions, FullPolicy, Retention};
+use crate::qos::admission::Admission;
 use crate::queue::Queue;
 use crate::stats::LogCounters;
 use crate::store::{SegmentStore, StoreError};
@@ -31,6 +32,7 @@ pub(crate) struct Shared<S: SegmentStore> {
     pub(crate) boot_id: [u8; 16],
     pub(crate) boot_tag: u64,
     pub(crate) queue: Mutex<Queue>,
+    pub(crate) admission: Admission,
     pub(crate) progress: Arc<Progress>,
     pub(crate) core: Mutex<Core<S>>,
     pub(crate) counters: Mutex<LogCounters>,

@@ -17,13 +17,15 @@ use crate::history::{self, HistoryCursor, HistoryEntry, HistoryQuery};
 use crate::log::codec::Seal;
 use crate::log::segment_name;
 use crate::log::writer::{Done, LogWriter, NO_READING};
-use crate::options::{CommitDriver, DbOptions, Durability, ObjectId, ObjectSpec, Retention};
+use crate::options::{CommitDriver, DbOptions, ObjectId, ObjectSpec, Retention};
+use crate::qos::admission::Admission;
 use crate::queue::{Entry, EntryKind, Queue, touched_buffer};
+use crate::realtime;
 use crate::recovery::{self, RecoveryReport};
 use crate::stats::{DROPPING_SHOWN_NS, Health, LogCounters, Stats};
 use crate::store::SegmentStore;
-use crate::table::{FreshCount, Key, Now, SlotValue, Table, TableMemory, is_fresh};
-use crate::ticket::{Progress, Ticket};
+use crate::table::{FreshCount, Key, Now, Table, TableMemory, is_fresh};
+use crate::ticket::Progress;
 
 /// Longest sleep of a caller that waits for the queue; a wake-up usually ends it sooner.
 const QUEUE_WAIT: Duration = Duration::from_millis(5);
@@ -54,7 +56,7 @@ pub struct Got {
 ///
 /// Dropping it without [`close`](Self::close) is a crash: what was not durable is lost, its tickets fail.
 pub struct Database<S: SegmentStore> {
-    shared: Arc<Shared<S>>,
+    pub(crate) shared: Arc<Shared<S>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     recovery: RecoveryReport,
 }
@@ -104,6 +106,11 @@ impl<S: SegmentStore> Database<S> {
         if let Some((segment, length)) = recovered.resume {
             writer.resume(store.open(&segment_name(segment))?, segment, length);
         }
+        let admission = Admission::new(
+            options.objects_max,
+            f64::from(options.admission_percent_min) / 100.0,
+        );
+        admission.begin(clock.monotonic_ns(), |object| table.updates(object));
         let capacity_bytes = store.capacity_bytes();
         let segments = recovered.segments;
         writer.set_segments(segments);
@@ -113,6 +120,7 @@ impl<S: SegmentStore> Database<S> {
             boot_tag: recovery::boot_tag(&boot_id),
             boot_id,
             queue: Mutex::new(Queue::new(options.queue_bytes_max, recovered.next_lsn)),
+            admission,
             progress: Arc::new(Progress::new(recovered.next_lsn)),
             core: Mutex::new(Core {
                 store: Some(store),
@@ -258,7 +266,7 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
-    fn check_open(queue: &Queue) -> Result<(), Error> {
+    pub(crate) fn check_open(queue: &Queue) -> Result<(), Error> {
         match queue.failure {
             Some(failure) => Err(failure.into()),
             None if queue.closed => Err(Error::Closed),
@@ -325,116 +333,6 @@ impl<S: SegmentStore> Database<S> {
             monotonic_ns: self.shared.clock.monotonic_ns(),
             boot_tag: self.shared.boot_tag,
         }
-    }
-
-    /// Stores a reading in the table and queues it for the log. Never blocks on the store and never allocates;
-    /// it calls the system only to wake a commit thread that sleeps, and then to ask whether the clock is trusted.
-    ///
-    /// A reading whose timestamp is older than the slot's is logged but does not replace the newer value; of equal
-    /// timestamps the later put wins. `get` shows a value at once, before it is durable.
-    ///
-    /// # Errors
-    /// [`Error::Busy`] when the queue is full; [`Error::LogFailed`], [`Error::Full`], [`Error::Closed`];
-    /// [`Error::UnknownObject`], [`Error::ValueTooLong`], [`Error::TimestampInvalid`]. Then nothing has changed.
-    pub fn put(
-        &self,
-        id: ObjectId,
-        value: &[u8],
-        timestamp_ms: i64,
-        durability: Durability,
-    ) -> Result<Ticket, Error> {
-        self.put_timed(id, value, Some(timestamp_ms), durability)
-    }
-
-    fn put_timed(
-        &self,
-        id: ObjectId,
-        value: &[u8],
-        sensor_ms: Option<i64>,
-        durability: Durability,
-    ) -> Result<Ticket, Error> {
-        let shared = &*self.shared;
-        shared
-            .table
-            .check(id, sensor_ms.unwrap_or(0), value.len())?;
-        let wall_trusted = if shared.asleep.load(Ordering::Relaxed) {
-            // This put is about to wake the thread that samples the flag, perhaps hours after its last look.
-            shared.sample_wall_trusted()
-        } else {
-            shared.wall_trusted.load(Ordering::Relaxed)
-        };
-        let arrival_ns = shared.clock.monotonic_ns();
-        let node_time = sensor_ms.is_none();
-        // The node's time by the offset of the last look, which is as old as what is known of its trust: one reading
-        // of a clock less for each put, and a time never has the trust of another.
-        let timestamp_ms = sensor_ms.unwrap_or_else(|| {
-            let offset_ms = shared.clock_offset_ms.load(Ordering::Relaxed);
-            offset_ms.saturating_add_unsigned(arrival_ns / 1_000_000)
-        });
-        let entry = Entry {
-            kind: EntryKind::Reading,
-            id: id.0,
-            timestamp_ms,
-            arrival_ns,
-            wall_trusted,
-            node_time,
-            value,
-        };
-        let slot = SlotValue {
-            timestamp_ms,
-            arrival_ns: entry.arrival_ns,
-            boot_tag: shared.boot_tag,
-            wall_trusted: entry.wall_trusted,
-            node_time,
-            value,
-        };
-        let (lsn, wake) = {
-            let mut queue = lock(&shared.queue);
-            if let Err(error) = Self::check_open(&queue) {
-                if error == Error::Full && queue.full {
-                    queue.refused_full += 1;
-                    queue.refused_full_last_ns = Some(entry.arrival_ns);
-                } else {
-                    queue.refused += 1;
-                }
-                return Err(error);
-            }
-            if !queue.has_room(&entry) {
-                queue.busy += 1;
-                queue.busy_last_ns = Some(entry.arrival_ns);
-                return Err(Error::Busy);
-            }
-            // Slot and log under one lock: their orders agree.
-            let newer = shared.table.write(id, &slot)?;
-            queue.outdated += u64::from(!newer);
-            queue.push(&entry);
-            let lsn = queue.next_lsn;
-            queue.next_lsn += 1;
-            queue.puts += 1;
-            let hurry = durability == Durability::Now || queue.is_pressed();
-            let wake = queue.sleeping || (hurry && !queue.urgent);
-            queue.sleeping = false;
-            queue.urgent |= hurry;
-            (lsn, wake)
-        };
-        if wake {
-            shared.wake();
-        }
-        Ok(Ticket::new(lsn, Arc::clone(&shared.progress)))
-    }
-
-    /// As [`put`](Self::put) for a reading whose sensor gave no time: the node's clock gives it, the order of
-    /// arrival decides which value is the latest, and the time is corrected later if that clock was not trusted.
-    ///
-    /// # Errors
-    /// As [`put`](Self::put).
-    pub fn put_now(
-        &self,
-        id: ObjectId,
-        value: &[u8],
-        durability: Durability,
-    ) -> Result<Ticket, Error> {
-        self.put_timed(id, value, None, durability)
     }
 
     /// Readings numbered below this are on flash.
@@ -549,6 +447,25 @@ impl<S: SegmentStore> Database<S> {
         }
     }
 
+    /// Keeps in memory what readers and producers touch: the slot table, both halves of the queue, the admission. What
+    /// the machine did not permit, a line each; the database works without. For the start: it may take a while.
+    pub fn lock_memory(&self) -> Vec<String> {
+        let shared = &*self.shared;
+        let table = realtime::lock_memory("the slot table", shared.table.memory().as_ref());
+        // Both locks, so that the two buffers do not change places meanwhile.
+        let core = shared.lock_core();
+        let (begin, bytes) = lock(&shared.queue).memory();
+        let waiting = realtime::lock_range("the queue", begin, bytes);
+        let (begin, bytes) = (core.drained.as_ptr().addr(), core.drained.capacity());
+        let drained = realtime::lock_range("the queue's other half", begin, bytes);
+        drop(core);
+        let admission = shared.admission.lock_memory();
+        [table, waiting, drained, admission]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
     /// Lends the store, between two rounds of the commit thread, which waits meanwhile. `None` once closed.
     pub fn with_store<R>(&self, use_store: impl FnOnce(&mut S) -> R) -> Option<R> {
         let mut core = self.shared.lock_core();
@@ -590,6 +507,7 @@ impl<S: SegmentStore> Database<S> {
         let queue = lock(&shared.queue);
         let (puts, busy) = (queue.puts, queue.busy);
         let (refused, outdated) = (queue.refused, queue.outdated);
+        let (shed, dropped_by_admission) = (queue.shed, queue.dropped);
         let (full, refused_full) = (queue.full, queue.refused_full);
         let (next_lsn, queue_bytes) = (queue.next_lsn, queue.bytes() as u64);
         let in_flight_ns = Some(shared.in_flight_since_ns.load(Ordering::Relaxed))
@@ -603,6 +521,8 @@ impl<S: SegmentStore> Database<S> {
             busy,
             refused,
             outdated,
+            shed,
+            dropped_by_admission,
             outstanding: next_lsn.saturating_sub(shared.progress.durable_end()),
             queue_bytes,
             durable_lag_ms: oldest_ns

@@ -102,6 +102,16 @@ pub enum Error {
         /// The configured value.
         configured: u64,
     },
+    /// An instance of a firm task has put more than can be committed at once. What it put before is kept.
+    #[error(
+        "an instance of a firm task puts at most {puts_max} readings of {bytes_max} bytes in all"
+    )]
+    StagedFull {
+        /// Readings that one instance can put.
+        puts_max: u32,
+        /// Bytes that they can take, each with 24 bytes and its value rounded up to 8.
+        bytes_max: usize,
+    },
     /// An option lies outside its range.
     #[error("option {name} must lie between {low} and {high}, it is {value}")]
     OptionInvalid {
@@ -155,6 +165,7 @@ impl Error {
             | Self::KeyInvalid { .. }
             | Self::ValueTooLong { .. }
             | Self::TimestampInvalid
+            | Self::StagedFull { .. }
             | Self::TableTooSmall { .. }
             | Self::OptionInvalid { .. } => Code::Invalid,
             Self::RegionInvalid { .. } => Code::Corrupt,

@@ -9,20 +9,24 @@
 //! nothing; a producer never waits for the store; every queue and buffer has a limit; damage costs the records
 //! it hits, is counted by reason and never prevents a start; a log that failed refuses every put.
 //!
-//! **Files:** `database.rs` the interface, `options.rs`, `error.rs`, `stats.rs`, `table.rs` the slot table, `shared.rs`
-//! one that other processes read, `queue.rs` and `ticket.rs` between producers and the commit thread, `commit.rs` that
-//! thread, `log/` records, writer, reader, checkpoint and scan, `history/` range reads and their index, `retention.rs`,
-//! `recovery.rs`, `qos/` the controller of quality of service, `task.rs` periodic tasks, `value.rs` the stored form of
-//! typed values, `store/` the seam to flash.
+//! **Files:** `database.rs` the interface, `put.rs` the way of a reading into table and log, `options.rs`, `error.rs`,
+//! `stats.rs`, `table.rs` the slot table, `shared.rs` one that other processes read, `queue.rs` and `ticket.rs` between
+//! producers and the commit thread, `commit.rs` that thread, `log/` records, writer, reader, checkpoint and scan,
+//! `history/` range reads and their index, `retention.rs`, `recovery.rs`, `qos/` the controller of quality of service,
+//! `task.rs` periodic tasks, `monitor.rs` what they took, `realtime.rs` what they ask of the machine, `value.rs` the
+//! stored form of typed values, `store/` the seam to flash.
 
 mod commit;
 mod database;
 mod error;
 mod history;
 pub mod log;
+mod monitor;
 mod options;
+mod put;
 pub mod qos;
 mod queue;
+pub mod realtime;
 mod recovery;
 mod retention;
 pub mod shared;
@@ -38,13 +42,18 @@ pub use error::{Error, LogFailure};
 pub use history::{HistoryCursor, HistoryEntry, HistoryQuery, HistoryReport};
 pub use log::reader::Damage;
 pub use log::scan::{LogEntry, ScanReport, scan_log};
+pub use monitor::{Instance, Monitor, MonitorSum, MonitorSumError};
 pub use options::{
     CommitDriver, DbOptions, Durability, FullPolicy, KEY_BYTES_MAX, OBJECTS_LIMIT, ObjectId,
-    ObjectSpec, Retention, VALUE_BYTES_LIMIT,
+    ObjectSpec, Retention, ShedPolicy, VALUE_BYTES_LIMIT,
 };
+pub use put::{STAGED_BYTES_MAX, STAGED_PUTS_MAX};
+pub use qos::admission::AdmissionFigures;
 pub use recovery::RecoveryReport;
 pub use stats::{Health, Stats};
 pub use store::{MemoryStore, PowerCut, SegmentStore, StoreError};
 pub use table::{FreshCount, Key};
-pub use task::{Monitor, ReleaseTimer, TaskContext, TaskHandle, TaskSpec, spawn_task};
+pub use task::{
+    ReleaseTimer, STACK_BYTES, TaskContext, TaskHandle, TaskKind, TaskSpec, spawn_task,
+};
 pub use ticket::Ticket;

@@ -65,6 +65,16 @@ pub struct Retention {
     pub full_policy: FullPolicy,
 }
 
+/// What becomes of a reading that is not admitted to the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShedPolicy {
+    /// It goes to the log, so that the history has it.
+    #[default]
+    Log,
+    /// It goes nowhere, and is counted.
+    Drop,
+}
+
 /// Sizes and intervals of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DbOptions {
@@ -89,6 +99,9 @@ pub struct DbOptions {
     pub commit_driver: CommitDriver,
     /// How long readings are kept.
     pub retention: Retention,
+    /// Least part of each object's readings that is admitted to the table, in hundredths; see
+    /// [`crate::Database::set_admission`].
+    pub admission_percent_min: u32,
 }
 
 impl Default for DbOptions {
@@ -104,6 +117,7 @@ impl Default for DbOptions {
             checkpoint_piece_bytes_max: 16 << 10,
             commit_driver: CommitDriver::Thread,
             retention: Retention::default(),
+            admission_percent_min: 50,
         }
     }
 }
@@ -159,6 +173,12 @@ impl DbOptions {
                 self.checkpoint_piece_bytes_max as u64,
                 record,
                 16 << 20,
+            ),
+            (
+                "admission_percent_min",
+                u64::from(self.admission_percent_min),
+                1,
+                100,
             ),
         ];
         for (name, value, low, high) in ranges {

@@ -77,6 +77,14 @@ pub(crate) struct Queue {
     pub(crate) refused: u64,
     /// Readings taken for the log whose slot held a newer one.
     pub(crate) outdated: u64,
+    /// Some readings are shed: each one has to be judged.
+    pub(crate) is_shedding: bool,
+    /// Readings of temporal objects taken or dropped.
+    pub(crate) offered: u64,
+    /// Of those, readings that did not go to the table.
+    pub(crate) shed: u64,
+    /// Of those, readings that did not go to the log either.
+    pub(crate) dropped: u64,
 }
 
 impl Queue {
@@ -101,11 +109,20 @@ impl Queue {
             busy_last_ns: None,
             refused: 0,
             outdated: 0,
+            is_shedding: false,
+            offered: 0,
+            shed: 0,
+            dropped: 0,
         }
     }
 
     pub(crate) fn has_room(&self, entry: &Entry<'_>) -> bool {
-        self.buffer.len() + entry.bytes() <= self.bytes_max
+        self.has_bytes(entry.bytes())
+    }
+
+    /// Whether entries of so many bytes have room.
+    pub(crate) fn has_bytes(&self, bytes: usize) -> bool {
+        self.buffer.len() + bytes <= self.bytes_max
     }
 
     /// Half full: waiting for the timer would risk `Busy`.
@@ -124,22 +141,35 @@ impl Queue {
     /// Appends an entry for which there is room.
     pub(crate) fn push(&mut self, entry: &Entry<'_>) {
         debug_assert!(self.has_room(entry));
-        let mut header = [0; HEADER_BYTES];
-        header[..4].copy_from_slice(&entry.id.to_le_bytes());
-        header[4..6].copy_from_slice(&(entry.value.len() as u16).to_le_bytes());
-        header[6] = u8::from(entry.kind == EntryKind::Declared);
-        header[7] = u8::from(entry.wall_trusted) | u8::from(entry.node_time) << 1;
-        header[8..16].copy_from_slice(&entry.timestamp_ms.to_le_bytes());
-        header[16..].copy_from_slice(&entry.arrival_ns.to_le_bytes());
-        self.buffer.extend_from_slice(&header);
-        self.buffer.extend_from_slice(entry.value);
-        self.buffer.resize(self.buffer.len().next_multiple_of(8), 0);
+        encode(&mut self.buffer, entry);
         if self.first.is_none() {
             self.first = Some(Instant::now());
         }
         if entry.kind == EntryKind::Reading {
             self.first_reading_ns.get_or_insert(entry.arrival_ns);
         }
+    }
+
+    /// Appends a reading for which there is room, and returns its number.
+    pub(crate) fn take(&mut self, reading: &Entry<'_>) -> u64 {
+        self.push(reading);
+        let lsn = self.next_lsn;
+        self.next_lsn += 1;
+        self.puts += 1;
+        lsn
+    }
+
+    /// After something was appended, which is in a hurry or not: whether the commit thread must be woken.
+    pub(crate) fn hurry(&mut self, is_urgent: bool) -> bool {
+        let wake = self.sleeping || (is_urgent && !self.urgent);
+        self.sleeping = false;
+        self.urgent |= is_urgent;
+        wake
+    }
+
+    /// Address and bytes of the buffer.
+    pub(crate) fn memory(&self) -> (usize, usize) {
+        (self.buffer.as_ptr().addr(), self.buffer.capacity())
     }
 
     /// Takes everything that waits; `empty` becomes the new buffer.
@@ -150,6 +180,20 @@ impl Queue {
         self.first_reading_ns = None;
         self.urgent = false;
     }
+}
+
+/// Appends an entry to a buffer that has room for it.
+pub(crate) fn encode(buffer: &mut Vec<u8>, entry: &Entry<'_>) {
+    let mut header = [0; HEADER_BYTES];
+    header[..4].copy_from_slice(&entry.id.to_le_bytes());
+    header[4..6].copy_from_slice(&(entry.value.len() as u16).to_le_bytes());
+    header[6] = u8::from(entry.kind == EntryKind::Declared);
+    header[7] = u8::from(entry.wall_trusted) | u8::from(entry.node_time) << 1;
+    header[8..16].copy_from_slice(&entry.timestamp_ms.to_le_bytes());
+    header[16..].copy_from_slice(&entry.arrival_ns.to_le_bytes());
+    buffer.extend_from_slice(&header);
+    buffer.extend_from_slice(entry.value);
+    buffer.resize(buffer.len().next_multiple_of(8), 0);
 }
 
 /// An empty buffer whose pages are there already: a producer shall not meet a page fault.

@@ -62,6 +62,10 @@ pub struct Stats {
     pub refused: u64,
     /// Readings logged whose slot already held a newer one.
     pub outdated: u64,
+    /// Readings that were not admitted to the table; see [`crate::Database::set_admission`].
+    pub shed: u64,
+    /// Of those, readings that were not logged either, as their objects' policy says. They are not among `puts`.
+    pub dropped_by_admission: u64,
     /// Readings taken and not yet durable.
     pub outstanding: u64,
     /// Bytes that wait in the queue.

@@ -5,23 +5,43 @@
 //! compute time the rest of its execution. Tardiness = response time / deadline (after QeDB: Kang and Chung, "QoS
 //! Management for Embedded Databases in Multicore-Based Embedded Systems", 2015). A late instance finishes and is
 //! counted; releases that pass while one runs are skipped and counted, and never shift the later ones.
+//!
+//! A *firm* instance is worth nothing after its deadline: what it puts is kept aside and takes effect at its end, all
+//! at once, and only if the deadline has not passed; otherwise nobody ever sees any of it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use base::histogram::Histogram;
-
 use crate::commit::lock;
 use crate::database::{Database, Got};
 use crate::error::Error;
+use crate::monitor::{Instance, Monitor};
 use crate::options::{Durability, ObjectId};
+use crate::put::{Commit, Staged};
+use crate::realtime::{self, Cores};
 use crate::store::SegmentStore;
 use crate::ticket::Ticket;
 
-/// A task's timing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Stack of a task, if its specification names none.
+pub const STACK_BYTES: usize = 512 << 10;
+const STACK_BYTES_MIN: usize = 128 << 10;
+const STACK_BYTES_MAX: usize = 64 << 20;
+
+/// What becomes of an instance that misses its deadline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TaskKind {
+    /// It finishes late and is counted; what it puts takes effect at once.
+    #[default]
+    Soft,
+    /// It is aborted and counted: none of its puts takes effect, ever.
+    Firm,
+}
+
+/// A task's timing, and what it asks of the machine.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TaskSpec {
     /// Name of the task and its thread.
     pub name: &'static str,
@@ -29,6 +49,63 @@ pub struct TaskSpec {
     pub period_ns: u64,
     /// Response time allowed, ns.
     pub deadline_ns: u64,
+    /// What becomes of an instance that misses its deadline.
+    pub kind: TaskKind,
+    /// How much the task counts among others when its figures steer the node. No number above 0 counts as 1.
+    pub weight: f64,
+    /// Real-time priority of its thread, 1 to 99 (`SCHED_FIFO`); `None`: as other threads.
+    pub fifo_priority: Option<u8>,
+    /// Cores that its thread may run on; none named: all.
+    pub cores: Cores,
+    /// Stack of its thread, 128 KiB to 64 MiB. It is touched and, where that is permitted, locked at the start.
+    pub stack_bytes: usize,
+}
+
+impl TaskSpec {
+    /// A soft task of weight 1 that asks nothing of the machine.
+    #[must_use]
+    pub fn new(name: &'static str, period_ns: u64, deadline_ns: u64) -> Self {
+        Self {
+            name,
+            period_ns,
+            deadline_ns,
+            kind: TaskKind::Soft,
+            weight: 1.0,
+            fifo_priority: None,
+            cores: Cores::default(),
+            stack_bytes: STACK_BYTES,
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let priority = self.fifo_priority.map_or(1, u64::from);
+        let stack_bytes = (STACK_BYTES_MIN as u64, STACK_BYTES_MAX as u64);
+        for (name, value, (low, high)) in [
+            ("period_ns", self.period_ns, (1, u64::MAX)),
+            ("deadline_ns", self.deadline_ns, (1, u64::MAX)),
+            ("fifo_priority", priority, (1, 99)),
+            ("stack_bytes", self.stack_bytes as u64, stack_bytes),
+        ] {
+            if value < low || value > high {
+                return Err(Error::OptionInvalid {
+                    name,
+                    value,
+                    low,
+                    high,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the machine for what the calling thread shall have; what was not permitted. The priority comes last: what
+    /// comes before takes time.
+    fn prepare_thread(&self) -> Vec<String> {
+        let stack = realtime::prepare_stack(self.stack_bytes);
+        let cores = realtime::set_cores(&self.cores);
+        let priority = self.fifo_priority.and_then(realtime::set_fifo);
+        [stack, cores, priority].into_iter().flatten().collect()
+    }
 }
 
 /// Absolute release times: the schedule, free of threads.
@@ -66,98 +143,18 @@ impl ReleaseTimer {
     }
 }
 
-/// What the instances of a task took. Times in ns; histograms can be merged.
-#[derive(Clone, Debug, Default)]
-pub struct Monitor {
-    /// Instances finished.
-    pub instances: u64,
-    /// Instances whose response time exceeded the deadline.
-    pub deadline_misses: u64,
-    /// Releases that passed while an earlier instance ran.
-    pub releases_missed: u64,
-    /// Sum of response time / deadline over all instances.
-    pub tardiness_sum: f64,
-    /// Greatest tardiness.
-    pub tardiness_max: f64,
-    /// From release to finish.
-    pub response_ns: Histogram,
-    /// In `get` and `put`.
-    pub data_ns: Histogram,
-    /// Execution outside `get` and `put`.
-    pub compute_ns: Histogram,
-    /// From release to the first instruction.
-    pub jitter_ns: Histogram,
-}
-
-impl Monitor {
-    /// Mean tardiness; 0 before the first instance.
-    #[must_use]
-    pub fn tardiness_mean(&self) -> f64 {
-        if self.instances == 0 {
-            0.0
-        } else {
-            self.tardiness_sum / self.instances as f64
-        }
-    }
-
-    /// Data time / (data time + compute time) over all instances; 0 before the first one.
-    #[must_use]
-    pub fn data_ratio(&self) -> f64 {
-        let (data, compute) = (self.data_ns.sum() as f64, self.compute_ns.sum() as f64);
-        if data + compute > 0.0 {
-            data / (data + compute)
-        } else {
-            0.0
-        }
-    }
-
-    /// Adds another period's figures.
-    fn merge(&mut self, other: &Self) {
-        self.instances += other.instances;
-        self.deadline_misses += other.deadline_misses;
-        self.releases_missed += other.releases_missed;
-        self.tardiness_sum += other.tardiness_sum;
-        self.tardiness_max = self.tardiness_max.max(other.tardiness_max);
-        self.response_ns.merge(&other.response_ns);
-        self.data_ns.merge(&other.data_ns);
-        self.compute_ns.merge(&other.compute_ns);
-        self.jitter_ns.merge(&other.jitter_ns);
-    }
-
-    fn record(&mut self, instance: &Instance, deadline_ns: u64) {
-        let response_ns = instance.finish_ns.saturating_sub(instance.release_ns);
-        let execution_ns = instance.finish_ns.saturating_sub(instance.begin_ns);
-        let tardiness = response_ns as f64 / deadline_ns.max(1) as f64;
-        self.instances += 1;
-        self.deadline_misses += u64::from(response_ns > deadline_ns);
-        self.releases_missed += instance.missed;
-        self.tardiness_sum += tardiness;
-        self.tardiness_max = self.tardiness_max.max(tardiness);
-        self.response_ns.record(response_ns);
-        self.data_ns.record(instance.data_ns);
-        self.compute_ns
-            .record(execution_ns.saturating_sub(instance.data_ns));
-        self.jitter_ns
-            .record(instance.begin_ns.saturating_sub(instance.release_ns));
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Instance {
-    release_ns: u64,
-    begin_ns: u64,
-    finish_ns: u64,
-    data_ns: u64,
-    missed: u64,
-}
-
 /// The database as an instance of a task sees it: the same calls, timed.
 #[derive(Debug)]
 pub struct TaskContext<'a, S: SegmentStore> {
     db: &'a Database<S>,
     data_ns: u64,
     release_ns: u64,
+    deadline_at_ns: u64,
     instance: u64,
+    /// Of a firm task: what this instance has put.
+    staged: Option<&'a mut Staged>,
+    has_given_up: bool,
+    committed: Option<&'a Ticket>,
 }
 
 impl<S: SegmentStore> TaskContext<'_, S> {
@@ -178,21 +175,50 @@ impl<S: SegmentStore> TaskContext<'_, S> {
         self.timed(|db| db.get_at(id, now_ms, value))
     }
 
-    /// [`Database::put`], timed.
+    /// [`Database::put`], timed. In a firm task the reading is kept aside, and nobody sees it, this instance included,
+    /// before the instance has ended in time: then there is no ticket here, see [`committed`](Self::committed).
     ///
     /// # Errors
-    /// As there.
+    /// As there; in a firm task [`Error::StagedFull`], and of the others only those that the reading itself causes.
     pub fn put(
         &mut self,
         id: ObjectId,
         value: &[u8],
         timestamp_ms: i64,
         durability: Durability,
-    ) -> Result<Ticket, Error> {
-        self.timed(|db| db.put(id, value, timestamp_ms, durability))
+    ) -> Result<Option<Ticket>, Error> {
+        let begin_ns = self.db.clock().monotonic_ns();
+        let result = match &mut self.staged {
+            Some(staged) => self
+                .db
+                .stage(staged, id, value, timestamp_ms, durability)
+                .map(|()| None),
+            None => self.db.put(id, value, timestamp_ms, durability).map(Some),
+        };
+        self.data_ns += self.db.clock().monotonic_ns().saturating_sub(begin_ns);
+        result
     }
 
-    /// Counts any access to the database as data time: many `get`s in one closure cost two clock reads in all.
+    /// Whether the deadline has passed: a body may stop early. A firm one that goes on works for nothing.
+    #[must_use]
+    pub fn has_missed(&self) -> bool {
+        self.db.clock().monotonic_ns() > self.deadline_at_ns
+    }
+
+    /// Of a firm task: nothing that this instance has put or will put takes effect.
+    pub fn give_up(&mut self) {
+        self.has_given_up = true;
+    }
+
+    /// Of a firm task: the ticket of the last put of the last instance that committed before this one. It completes
+    /// when all of that instance's readings are on flash. `None` before the first.
+    #[must_use]
+    pub fn committed(&self) -> Option<&Ticket> {
+        self.committed
+    }
+
+    /// Counts any access to the database as data time: many `get`s in one closure cost two clock reads in all. What is
+    /// put through it takes effect at once, in a firm task, too.
     pub fn timed<R>(&mut self, access: impl FnOnce(&Database<S>) -> R) -> R {
         let begin_ns = self.db.clock().monotonic_ns();
         let result = access(self.db);
@@ -228,9 +254,16 @@ pub struct TaskHandle {
     collected: Mutex<Monitor>,
     thread: Option<JoinHandle<()>>,
     spec: TaskSpec,
+    warnings: Vec<String>,
 }
 
 impl TaskHandle {
+    /// What the machine did not permit the task's thread, a line each.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
     /// The task's timing.
     #[must_use]
     pub fn spec(&self) -> &TaskSpec {
@@ -289,10 +322,11 @@ impl Drop for TaskHandle {
     }
 }
 
-/// Starts a periodic task; its first release is now. `body` runs once per release on a thread of its own.
+/// Starts a periodic task; its first release is when its thread is ready, before this call returns. `body` runs once
+/// per release on that thread. What the machine does not permit is a warning: [`TaskHandle::warnings`].
 ///
 /// # Errors
-/// [`Error::OptionInvalid`] for a period or deadline of 0, [`Error::Thread`].
+/// [`Error::OptionInvalid`] for what is out of range in the specification, [`Error::Thread`].
 pub fn spawn_task<S, F>(
     db: Arc<Database<S>>,
     spec: TaskSpec,
@@ -302,28 +336,23 @@ where
     S: SegmentStore,
     F: FnMut(&mut TaskContext<'_, S>) + Send + 'static,
 {
-    for (name, value) in [
-        ("period_ns", spec.period_ns),
-        ("deadline_ns", spec.deadline_ns),
-    ] {
-        if value == 0 {
-            return Err(Error::OptionInvalid {
-                name,
-                value,
-                low: 1,
-                high: u64::MAX,
-            });
-        }
-    }
+    spec.check()?;
     let shared = Arc::new(TaskShared {
         monitor: Mutex::new(Monitor::default()),
         stop: AtomicBool::new(false),
     });
     let runner = Arc::clone(&shared);
+    let (ready, started) = sync_channel(1);
     let run = move || {
         let clock = Arc::clone(db.clock());
+        let mut instances = Instances {
+            staged: (spec.kind == TaskKind::Firm).then(|| db.staging()),
+            committed: None,
+            number: 0,
+            db: &db,
+        };
+        let _ = ready.send(spec.prepare_thread());
         let mut timer = ReleaseTimer::new(clock.monotonic_ns(), spec.period_ns);
-        let mut number = 0;
         loop {
             let (release_ns, missed) = timer.next_release(clock.monotonic_ns());
             loop {
@@ -336,29 +365,14 @@ where
                 }
                 std::thread::park_timeout(Duration::from_nanos(release_ns - now_ns));
             }
-            let begin_ns = clock.monotonic_ns();
-            let mut context = TaskContext {
-                db: &db,
-                data_ns: 0,
-                release_ns,
-                instance: number,
-            };
-            body(&mut context);
-            let data_ns = context.data_ns;
-            let finish_ns = clock.monotonic_ns();
-            let instance = Instance {
-                release_ns,
-                begin_ns,
-                finish_ns,
-                data_ns,
-                missed,
-            };
+            let mut instance = instances.run(release_ns, spec.deadline_ns, &mut body);
+            instance.releases_missed = missed;
             lock(&runner.monitor).record(&instance, spec.deadline_ns);
-            number += 1;
         }
     };
     let spawned = std::thread::Builder::new()
         .name(spec.name.to_owned())
+        .stack_size(spec.stack_bytes)
         .spawn(run);
     let thread = spawned.map_err(|_| Error::Thread { name: spec.name })?;
     Ok(TaskHandle {
@@ -366,7 +380,74 @@ where
         collected: Mutex::default(),
         thread: Some(thread),
         spec,
+        // It says nothing only if it panicked, and then does not run.
+        warnings: started.recv().unwrap_or_default(),
     })
+}
+
+/// What one instance of a task leaves to the next.
+struct Instances<'a, S: SegmentStore> {
+    db: &'a Database<S>,
+    staged: Option<Staged>,
+    committed: Option<Ticket>,
+    number: u64,
+}
+
+impl<S: SegmentStore> Instances<'_, S> {
+    /// Runs the body once, and commits what it put if it is firm.
+    fn run(
+        &mut self,
+        release_ns: u64,
+        deadline_ns: u64,
+        body: &mut impl FnMut(&mut TaskContext<'_, S>),
+    ) -> Instance {
+        let clock = self.db.clock();
+        let deadline_at_ns = release_ns.saturating_add(deadline_ns);
+        let begin_ns = clock.monotonic_ns();
+        let mut context = TaskContext {
+            db: self.db,
+            data_ns: 0,
+            release_ns,
+            deadline_at_ns,
+            instance: self.number,
+            staged: self.staged.as_mut(),
+            has_given_up: false,
+            committed: self.committed.as_ref(),
+        };
+        body(&mut context);
+        let (mut data_ns, mut is_aborted) = (context.data_ns, context.has_given_up);
+        self.number += 1;
+        let mut finish_ns = clock.monotonic_ns();
+        if let Some(staged) = &mut self.staged {
+            if !is_aborted && !staged.is_empty() {
+                let begin_ns = finish_ns;
+                match self.db.commit_staged(staged, deadline_at_ns) {
+                    Commit::Done { decided_ns, ticket } => {
+                        self.committed = Some(ticket);
+                        finish_ns = decided_ns;
+                    }
+                    Commit::Late { decided_ns } | Commit::Refused { decided_ns } => {
+                        is_aborted = true;
+                        finish_ns = decided_ns;
+                    }
+                }
+                data_ns += finish_ns.saturating_sub(begin_ns);
+            }
+            staged.clear();
+            is_aborted |= finish_ns > deadline_at_ns;
+        } else {
+            // Nothing of a soft one can be taken back.
+            is_aborted = false;
+        }
+        Instance {
+            release_ns,
+            begin_ns,
+            finish_ns,
+            data_ns,
+            releases_missed: 0,
+            is_aborted,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -385,49 +466,5 @@ mod tests {
         assert_eq!(timer.next_release(1600), (1600, 0));
         assert_eq!(timer.next_release(1601), (1700, 0));
         assert_eq!(timer.next_release(1601), (1800, 0));
-    }
-
-    #[test]
-    fn tardiness_misses_and_shares_add_up() {
-        let mut monitor = Monitor::default();
-        let instance = Instance {
-            release_ns: 100,
-            begin_ns: 110,
-            finish_ns: 150,
-            data_ns: 10,
-            missed: 0,
-        };
-        monitor.record(&instance, 100);
-        monitor.record(
-            &Instance {
-                finish_ns: 250,
-                missed: 3,
-                ..instance
-            },
-            100,
-        );
-        assert_eq!(
-            (
-                monitor.instances,
-                monitor.deadline_misses,
-                monitor.releases_missed
-            ),
-            (2, 1, 3)
-        );
-        assert!((monitor.tardiness_mean() - 1.0).abs() < 1e-12);
-        assert!((monitor.tardiness_max - 1.5).abs() < 1e-12);
-        assert_eq!(
-            (
-                monitor.data_ns.sum(),
-                monitor.compute_ns.sum(),
-                monitor.jitter_ns.max()
-            ),
-            (20, 160, 10)
-        );
-        assert!((monitor.data_ratio() - 20.0 / 180.0).abs() < 1e-12);
-        let mut both = monitor.clone();
-        both.merge(&monitor);
-        assert_eq!((both.instances, both.response_ns.count()), (4, 4));
-        assert!((both.tardiness_mean() - 1.0).abs() < 1e-12);
     }
 }

@@ -127,35 +127,60 @@ impl Progress {
 #[derive(Clone, Debug)]
 pub struct Ticket {
     lsn: u64,
+    is_dropped: bool,
     progress: Arc<Progress>,
 }
 
 impl Ticket {
     pub(crate) fn new(lsn: u64, progress: Arc<Progress>) -> Self {
-        Self { lsn, progress }
+        Self {
+            lsn,
+            is_dropped: false,
+            progress,
+        }
     }
 
-    /// The reading's number in the log. Tickets complete in the order of their numbers.
+    /// Of a reading that is not logged; `lsn` is that of the reading before it.
+    pub(crate) fn dropped(lsn: u64, progress: Arc<Progress>) -> Self {
+        Self {
+            lsn,
+            is_dropped: true,
+            progress,
+        }
+    }
+
+    /// Whether the reading was neither stored nor logged, because its object is configured so and the reading was not
+    /// admitted. The ticket is complete.
+    #[must_use]
+    pub fn is_dropped(&self) -> bool {
+        self.is_dropped
+    }
+
+    /// The reading's number in the log. Tickets complete in the order of their numbers. One that was dropped has the
+    /// number of the reading before it.
     #[must_use]
     pub fn lsn(&self) -> u64 {
         self.lsn
     }
 
-    /// Whether the reading is on flash now.
+    /// Whether the reading is on flash now, or dropped: there is nothing to wait for.
     #[must_use]
     pub fn is_durable(&self) -> bool {
-        self.progress.durable_end() > self.lsn
+        self.is_dropped || self.progress.durable_end() > self.lsn
     }
 
-    /// `Ok(true)` when durable, `Ok(false)` while waiting. Does not block.
+    /// `Ok(true)` when durable or dropped, `Ok(false)` while waiting. Does not block.
     ///
     /// # Errors
     /// [`Error::LogFailed`] or [`Error::Full`] when the reading will not become durable.
     pub fn poll(&self) -> Result<bool, Error> {
+        if self.is_dropped {
+            return Ok(true);
+        }
         self.progress.state(self.lsn)
     }
 
-    /// Blocks until the reading is durable.
+    /// Blocks until the reading is durable; not at all for one that was dropped.
     ///
     /// # Errors
     /// As [`poll`](Self::poll), and [`Error::Timeout`] when it still waits after `timeout`.
@@ -207,6 +232,12 @@ mod tests {
         progress.fail(LogFailure::Device);
         assert_eq!(ticket(5).poll(), Ok(true));
         assert_eq!(ticket(6).poll(), Err(Error::Full));
+        let dropped = Ticket::dropped(6, Arc::clone(&progress));
+        assert!(dropped.is_dropped() && dropped.is_durable() && !ticket(4).is_dropped());
+        assert_eq!(
+            (dropped.poll(), dropped.wait(Duration::ZERO)),
+            (Ok(true), Ok(()))
+        );
         assert_eq!(ticket(6).wait(Duration::from_secs(60)), Err(Error::Full));
     }
 

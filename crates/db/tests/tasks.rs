@@ -1,14 +1,19 @@
 //! Periodic tasks on a running database. No assertion here is about how fast the machine is.
+#![allow(unsafe_code, reason = "a thread asks how it is scheduled")]
 
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::clock::SystemClock;
+use base::clock::{Clock, SystemClock};
 use common::declare;
-use db::{Database, DbOptions, Durability, MemoryStore, TaskSpec, spawn_task};
+use db::realtime::Cores;
+use db::{
+    CommitDriver, Database, DbOptions, Durability, Error, MemoryStore, ObjectId, SegmentStore,
+    TaskKind, TaskSpec, spawn_task,
+};
 
 #[test]
 fn a_task_is_released_measured_and_stopped() {
@@ -22,11 +27,7 @@ fn a_task_is_released_measured_and_stopped() {
     let ids = declare(&db, 4);
     let runs = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&runs);
-    let spec = TaskSpec {
-        name: "analysis",
-        period_ns: 2_000_000,
-        deadline_ns: 1_000_000,
-    };
+    let spec = TaskSpec::new("analysis", 2_000_000, 1_000_000);
     let task = spawn_task(Arc::clone(&db), spec, move |context| {
         assert_eq!(context.instance(), counted.load(Ordering::Relaxed));
         let value = context.instance().to_le_bytes();
@@ -81,7 +82,199 @@ fn a_task_is_released_measured_and_stopped() {
 }
 
 #[test]
-fn a_task_without_a_period_is_refused() {
+fn a_task_that_cannot_be_is_refused() {
+    let db = Database::open(
+        MemoryStore::new(),
+        Arc::new(SystemClock::new()),
+        DbOptions::default(),
+    )
+    .expect("opened");
+    let db = Arc::new(db);
+    let good = TaskSpec::new("never", 1, 1);
+    for spec in [
+        TaskSpec::new("never", 0, 1),
+        TaskSpec::new("never", 1, 0),
+        TaskSpec {
+            fifo_priority: Some(100),
+            ..good
+        },
+        TaskSpec {
+            stack_bytes: 1000,
+            ..good
+        },
+    ] {
+        let refused = spawn_task(Arc::clone(&db), spec, |_| ());
+        assert!(
+            matches!(refused, Err(Error::OptionInvalid { .. })),
+            "{spec:?}"
+        );
+    }
+}
+
+/// Each look takes a microsecond: the length of an instance is a number of looks, whatever the machine does.
+struct CountingClock(AtomicU64);
+
+impl Clock for CountingClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.0.fetch_add(1000, Ordering::Relaxed)
+    }
+
+    fn wall_ms(&self) -> i64 {
+        1_700_000_000_000
+    }
+
+    fn wall_is_trusted(&self) -> bool {
+        true
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        [3; 16]
+    }
+}
+
+fn shown<S: SegmentStore>(db: &Database<S>, id: ObjectId) -> Option<u64> {
+    let mut buffer = [0; 64];
+    let got = db.get_at(id, 0, &mut buffer).ok()?;
+    Some(u64::from_le_bytes(
+        buffer[..got.value_bytes].try_into().ok()?,
+    ))
+}
+
+#[test]
+fn a_firm_instance_takes_effect_in_time_or_never() {
+    let clock = Arc::new(CountingClock(AtomicU64::new(0)));
+    let options = DbOptions {
+        commit_driver: CommitDriver::Manual,
+        ..DbOptions::default()
+    };
+    let db = Database::open(MemoryStore::new(), Arc::clone(&clock) as _, options).expect("opened");
+    let db = Arc::new(db);
+    let ids = declare(&db, 3);
+    // All temporal: an instance is whole, whatever admission says.
+    let temporal = [ids[0], ids[2]];
+    for id in temporal {
+        db.put(id, &7_u64.to_le_bytes(), -1, Durability::Batched)
+            .expect("taken");
+    }
+    db.set_admission(0.5);
+    let spec = TaskSpec {
+        kind: TaskKind::Firm,
+        ..TaskSpec::new("firm", 100_000, 40_000)
+    };
+    let (runs, in_time) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(7)));
+    let (counted, expected) = (Arc::clone(&runs), Arc::clone(&in_time));
+    let task = spawn_task(Arc::clone(&db), spec, move |context| {
+        let n = context.instance() + 10;
+        // Of the one before, whole; never of one that missed.
+        let before = expected.load(Ordering::Relaxed);
+        assert!(
+            temporal
+                .iter()
+                .all(|id| context.timed(|db| shown(db, *id)) == Some(before))
+        );
+        assert_eq!(context.committed().is_some(), before != 7);
+        for id in temporal {
+            let taken = context.put(id, &n.to_le_bytes(), n as i64, Durability::Batched);
+            assert!(matches!(taken, Ok(None)));
+            assert_eq!(context.timed(|db| shown(db, id)), Some(before));
+        }
+        assert!(!context.has_missed());
+        match n % 4 {
+            1 => while !context.has_missed() {},
+            2 => context.give_up(),
+            _ => expected.store(n, Ordering::Relaxed),
+        }
+        counted.fetch_add(1, Ordering::Relaxed);
+    })
+    .expect("started");
+    while runs.load(Ordering::Relaxed) < 40 && task.is_running() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(task.is_running(), "an assertion in the task has failed");
+    let monitor = task.stop();
+    let runs = runs.load(Ordering::Relaxed);
+    let kinds = |rest| (10..10 + runs).filter(|n| n % 4 == rest).count() as u64;
+    assert_eq!(monitor.instances, runs);
+    assert_eq!(monitor.deadline_misses, kinds(1));
+    assert_eq!(monitor.aborted, kinds(1) + kinds(2));
+    assert!(
+        temporal
+            .iter()
+            .all(|id| shown(&db, *id) == Some(in_time.load(Ordering::Relaxed)))
+    );
+    assert_eq!(db.admission().shed, 0);
+    let db = Arc::into_inner(db).expect("the task has ended");
+    let mut store = db.close().expect("closed");
+    let logged: Vec<_> = common::scan(&mut store).0.iter().map(|it| it.1).collect();
+    let committed = (10..10 + runs as i64).filter(|n| n % 4 == 0 || n % 4 == 3);
+    let expected: Vec<_> = [-1, -1]
+        .into_iter()
+        .chain(committed.flat_map(|n| [n, n]))
+        .collect();
+    assert_eq!(logged, expected, "whole, in order, and nothing else");
+}
+
+#[test]
+fn a_firm_instance_has_limits_and_is_refused_whole() {
+    let clock = Arc::new(CountingClock(AtomicU64::new(0)));
+    let options = DbOptions {
+        commit_driver: CommitDriver::Manual,
+        queue_bytes_max: 8192,
+        ..DbOptions::default()
+    };
+    let db = Database::open(MemoryStore::new(), clock, options).expect("opened");
+    let db = Arc::new(db);
+    let ids = declare(&db, 2);
+    db.flush(Duration::from_secs(10)).expect("declared");
+    let spec = TaskSpec {
+        kind: TaskKind::Firm,
+        ..TaskSpec::new("large", 500_000, 400_000)
+    };
+    let (ended, runs) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (count, stop) = (Arc::clone(&runs), Arc::clone(&ended));
+    let task = spawn_task(Arc::clone(&db), spec, move |context| {
+        if stop.load(Ordering::Relaxed) == 1 {
+            context.give_up();
+            return;
+        }
+        let mut put = |id, value: &[u8]| context.put(id, value, 0, Durability::Batched);
+        assert_eq!(put(ObjectId(77), &[1]).err(), Some(Error::UnknownObject));
+        assert!(matches!(
+            put(ids[0], &[1; 65]).err(),
+            Some(Error::ValueTooLong { .. })
+        ));
+        // 32 bytes each, half of the queue.
+        let mut taken = 0;
+        while put(ids[1], &[1]).is_ok() {
+            taken += 1;
+        }
+        assert_eq!(taken, 128);
+        let refused = put(ids[1], &[1]).err();
+        assert!(matches!(
+            refused,
+            Some(Error::StagedFull {
+                puts_max: 128,
+                bytes_max: 4096
+            })
+        ));
+        if count.fetch_add(1, Ordering::Relaxed) == 2 {
+            stop.store(1, Ordering::Relaxed);
+        }
+    })
+    .expect("started");
+    while ended.load(Ordering::Relaxed) == 0 && task.is_running() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(task.is_running(), "an assertion in the task has failed");
+    let monitor = task.stop();
+    // Two instances fill the queue; the third finds no room for all of its own, and nothing of it is taken.
+    let stats = db.stats();
+    assert_eq!((stats.puts, stats.busy), (256, 128));
+    assert_eq!(monitor.instances - monitor.aborted, 2);
+}
+
+#[test]
+fn a_task_gets_its_priority_and_cores_or_a_warning() {
     let db = Database::open(
         MemoryStore::new(),
         Arc::new(SystemClock::new()),
@@ -89,9 +282,34 @@ fn a_task_without_a_period_is_refused() {
     )
     .expect("opened");
     let spec = TaskSpec {
-        name: "never",
-        period_ns: 0,
-        deadline_ns: 1,
+        fifo_priority: Some(5),
+        cores: Cores::of(&[0]).expect("in range"),
+        stack_bytes: 256 << 10,
+        ..TaskSpec::new("pinned", 1_000_000, 1_000_000)
     };
-    assert!(spawn_task(Arc::new(db), spec, |_| ()).is_err());
+    // Scheduling class and core of the last instance, each one more than it is.
+    let seen = Arc::new([AtomicI32::new(0), AtomicI32::new(0)]);
+    let theirs = Arc::clone(&seen);
+    let task = spawn_task(Arc::new(db), spec, move |_| {
+        // SAFETY: no memory is passed.
+        theirs[1].store(unsafe { libc::sched_getcpu() } + 1, Ordering::Relaxed);
+        // SAFETY: no memory is passed; 0 is the calling thread.
+        theirs[0].store(
+            unsafe { libc::sched_getscheduler(0) } + 1,
+            Ordering::Release,
+        );
+    })
+    .expect("started");
+    while seen[0].load(Ordering::Acquire) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let warned = |of: &str| task.warnings().iter().any(|line| line.contains(of));
+    for line in task.warnings() {
+        println!("skipped: {line}");
+    }
+    assert_eq!(
+        seen[0].load(Ordering::Relaxed) == libc::SCHED_FIFO + 1,
+        !warned("real-time priority 5")
+    );
+    assert!(seen[1].load(Ordering::Relaxed) == 1 || warned("bound to the cores"));
 }

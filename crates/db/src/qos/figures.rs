@@ -1,6 +1,6 @@
 //! What a sampling period says of the tasks: the outputs of the loop, and what people look at.
 
-use crate::task::Monitor;
+use crate::monitor::Monitor;
 
 /// One period of one task, or of several by their weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

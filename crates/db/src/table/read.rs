@@ -107,6 +107,21 @@ impl<M: AsRef<[Line]>> Table<M> {
         Ok(&self.memory.as_ref()[first..first + self.shape.slot_lines])
     }
 
+    /// Whether an id has a value.
+    pub(crate) fn has_value(&self, id: ObjectId) -> bool {
+        self.slot(id)
+            .is_ok_and(|slot| slot[0].0[TIMESTAMP].load(Ordering::Relaxed) as i64 != NO_TIMESTAMP)
+    }
+
+    /// How often something was put into the slot of a temporal object; nothing for others. Costs the writers nothing:
+    /// each of them counts the sequence on by two.
+    pub(crate) fn updates(&self, object: usize) -> Option<u64> {
+        let id = ObjectId(u32::try_from(object).ok()?);
+        let (_, is_temporal) = self.validity(id);
+        let slot = self.slot(id).ok().filter(|_| is_temporal)?;
+        Some(slot[0].0[SEQUENCE].load(Ordering::Relaxed) / 2)
+    }
+
     /// Copies the value into `value` and returns its times. No lock, no allocation, no system call unless a
     /// writer has been suspended inside its few stores.
     ///

@@ -24,6 +24,7 @@ pub fn small_options() -> DbOptions {
         checkpoint_piece_bytes_max: 512,
         commit_driver: CommitDriver::Manual,
         retention: Retention::default(),
+        admission_percent_min: 50,
     }
 }
 

@@ -239,11 +239,11 @@ impl Life {
     fn start_task(&self, time: TraceClock) -> Result<(TaskHandle, Reporter), CliError> {
         let picture = Arc::new(Mutex::new(Picture::default()));
         let running_since_ns = Arc::new(AtomicU64::new(0));
-        let spec = TaskSpec {
-            name: "analysis",
-            period_ns: TASK_PERIOD.as_nanos() as u64,
-            deadline_ns: TASK_DEADLINE.as_nanos() as u64,
-        };
+        let spec = TaskSpec::new(
+            "analysis",
+            TASK_PERIOD.as_nanos() as u64,
+            TASK_DEADLINE.as_nanos() as u64,
+        );
         let theirs = Arc::clone(&picture);
         let running = Arc::clone(&running_since_ns);
         let clock = Arc::clone(&self.clock);

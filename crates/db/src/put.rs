@@ -1,0 +1,346 @@
+//! The way of a reading into table and log: alone, or with the others of one instance of a firm task; and which of
+//! them the table takes while there are too many.
+//!
+//! **Invariants:** slot and log are decided under the queue's lock, so their orders agree; nothing here waits for the
+//! store or allocates.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::commit::lock;
+use crate::database::Database;
+use crate::error::Error;
+use crate::options::{Durability, ObjectId, ShedPolicy};
+use crate::qos::admission::{AdmissionFigures, Verdict};
+use crate::queue::{self, Entries, Entry, EntryKind, Queue};
+use crate::store::SegmentStore;
+use crate::table::SlotValue;
+use crate::ticket::Ticket;
+
+/// Most readings that one instance of a firm task can put: they go into the table under one hold of a lock for which
+/// every producer waits.
+pub const STAGED_PUTS_MAX: u32 = 128;
+
+/// Most bytes of them, each with 24 bytes and its value rounded up to 8; and never more than half of the queue.
+pub const STAGED_BYTES_MAX: usize = 64 << 10;
+
+impl<S: SegmentStore> Database<S> {
+    /// Stores a reading in the table and queues it for the log. Never blocks on the store and never allocates;
+    /// it calls the system only to wake a commit thread that sleeps, and then to ask whether the clock is trusted.
+    ///
+    /// A reading whose timestamp is older than the slot's is logged but does not replace the newer value; of equal
+    /// timestamps the later put wins. `get` shows a value at once, before it is durable. A reading that is not admitted
+    /// ([`set_admission`](Self::set_admission)) does not replace the older value either.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when the queue is full; [`Error::LogFailed`], [`Error::Full`], [`Error::Closed`];
+    /// [`Error::UnknownObject`], [`Error::ValueTooLong`], [`Error::TimestampInvalid`]. Then nothing has changed.
+    pub fn put(
+        &self,
+        id: ObjectId,
+        value: &[u8],
+        timestamp_ms: i64,
+        durability: Durability,
+    ) -> Result<Ticket, Error> {
+        self.put_timed(id, value, Some(timestamp_ms), durability)
+    }
+
+    /// As [`put`](Self::put) for a reading whose sensor gave no time: the node's clock gives it, the order of
+    /// arrival decides which value is the latest, and the time is corrected later if that clock was not trusted.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn put_now(
+        &self,
+        id: ObjectId,
+        value: &[u8],
+        durability: Durability,
+    ) -> Result<Ticket, Error> {
+        self.put_timed(id, value, None, durability)
+    }
+
+    fn put_timed(
+        &self,
+        id: ObjectId,
+        value: &[u8],
+        sensor_ms: Option<i64>,
+        durability: Durability,
+    ) -> Result<Ticket, Error> {
+        let shared = &*self.shared;
+        shared
+            .table
+            .check(id, sensor_ms.unwrap_or(0), value.len())?;
+        let wall_trusted = self.wall_trusted();
+        let arrival_ns = shared.clock.monotonic_ns();
+        // The node's time by the offset of the last look, which is as old as what is known of its trust: one reading
+        // of a clock less for each put, and a time never has the trust of another.
+        let timestamp_ms = sensor_ms.unwrap_or_else(|| {
+            let offset_ms = shared.clock_offset_ms.load(Ordering::Relaxed);
+            offset_ms.saturating_add_unsigned(arrival_ns / 1_000_000)
+        });
+        let entry = Entry {
+            kind: EntryKind::Reading,
+            id: id.0,
+            timestamp_ms,
+            arrival_ns,
+            wall_trusted,
+            node_time: sensor_ms.is_none(),
+            value,
+        };
+        let (lsn, wake) = {
+            let mut queue = lock(&shared.queue);
+            Self::check_taking(&mut queue, arrival_ns, 1)?;
+            if !queue.has_room(&entry) {
+                queue.busy += 1;
+                queue.busy_last_ns = Some(arrival_ns);
+                return Err(Error::Busy);
+            }
+            let (_, is_temporal) = shared.table.validity(id);
+            let verdict = if is_temporal && queue.is_shedding && shared.table.has_value(id) {
+                shared.admission.judge(id.0 as usize)
+            } else {
+                Verdict::Admitted
+            };
+            if verdict == Verdict::Admitted {
+                // Slot and log under one lock: their orders agree.
+                let newer = shared.table.write(id, &self.slot(&entry))?;
+                queue.outdated += u64::from(!newer);
+            } else {
+                queue.shed += 1;
+            }
+            queue.offered += u64::from(is_temporal);
+            if verdict == Verdict::Dropped {
+                queue.dropped += 1;
+                let before = queue.next_lsn.saturating_sub(1);
+                drop(queue);
+                return Ok(Ticket::dropped(before, Arc::clone(&shared.progress)));
+            }
+            let lsn = queue.take(&entry);
+            let hurry = durability == Durability::Now || queue.is_pressed();
+            (lsn, queue.hurry(hurry))
+        };
+        if wake {
+            shared.wake();
+        }
+        Ok(Ticket::new(lsn, Arc::clone(&shared.progress)))
+    }
+
+    /// Whether the wall clock is trusted, by the last look at it.
+    fn wall_trusted(&self) -> bool {
+        if self.shared.asleep.load(Ordering::Relaxed) {
+            // This put is about to wake the thread that samples the flag, perhaps hours after its last look.
+            self.shared.sample_wall_trusted()
+        } else {
+            self.shared.wall_trusted.load(Ordering::Relaxed)
+        }
+    }
+
+    fn slot<'a>(&self, entry: &Entry<'a>) -> SlotValue<'a> {
+        SlotValue {
+            timestamp_ms: entry.timestamp_ms,
+            arrival_ns: entry.arrival_ns,
+            boot_tag: self.shared.boot_tag,
+            wall_trusted: entry.wall_trusted,
+            node_time: entry.node_time,
+            value: entry.value,
+        }
+    }
+
+    /// Whether readings are taken; counts so many that are not.
+    fn check_taking(queue: &mut Queue, arrival_ns: u64, readings: u64) -> Result<(), Error> {
+        let open = Self::check_open(queue);
+        if let Err(error) = &open {
+            if *error == Error::Full && queue.full {
+                queue.refused_full += readings;
+                queue.refused_full_last_ns = Some(arrival_ns);
+            } else {
+                queue.refused += readings;
+            }
+        }
+        open
+    }
+
+    /// Puts what an instance has staged, if its deadline has not passed: all of it under one hold of the queue's lock,
+    /// or nothing. The time decides under that lock. What an instance has worked out is no update that could be shed.
+    pub(crate) fn commit_staged(&self, staged: &Staged, deadline_ns: u64) -> Commit {
+        let shared = &*self.shared;
+        let readings = u64::from(staged.puts);
+        let wall_trusted = self.wall_trusted();
+        let (lsn, decided_ns, wake) = {
+            let mut queue = lock(&shared.queue);
+            let decided_ns = shared.clock.monotonic_ns();
+            if decided_ns > deadline_ns {
+                return Commit::Late { decided_ns };
+            }
+            let refused = Commit::Refused { decided_ns };
+            if Self::check_taking(&mut queue, decided_ns, readings).is_err() {
+                return refused;
+            }
+            if !queue.has_bytes(staged.buffer.len()) {
+                queue.busy += readings;
+                queue.busy_last_ns = Some(decided_ns);
+                return refused;
+            }
+            let entries = || {
+                Entries(&staged.buffer).map(|entry| Entry {
+                    arrival_ns: decided_ns,
+                    wall_trusted,
+                    ..entry
+                })
+            };
+            // They have been looked at before; a table that others share may have been written over since.
+            let check = |entry: Entry<'_>| {
+                shared
+                    .table
+                    .check(ObjectId(entry.id), entry.timestamp_ms, entry.value.len())
+                    .is_ok()
+            };
+            if !entries().all(check) {
+                return refused;
+            }
+            let mut last = queue.next_lsn;
+            for entry in entries() {
+                let id = ObjectId(entry.id);
+                let newer = shared.table.write(id, &self.slot(&entry)).unwrap_or(false);
+                queue.outdated += u64::from(!newer);
+                queue.offered += u64::from(shared.table.validity(id).1);
+                last = queue.take(&entry);
+            }
+            let hurry = staged.is_urgent || queue.is_pressed();
+            (last, decided_ns, queue.hurry(hurry))
+        };
+        if wake {
+            shared.wake();
+        }
+        Commit::Done {
+            decided_ns,
+            ticket: Ticket::new(lsn, Arc::clone(&shared.progress)),
+        }
+    }
+
+    /// Room for what an instance puts. Made once for each task.
+    pub(crate) fn staging(&self) -> Staged {
+        let bytes_max = STAGED_BYTES_MAX.min(self.shared.options.queue_bytes_max / 2);
+        Staged {
+            buffer: queue::touched_buffer(bytes_max),
+            bytes_max,
+            puts: 0,
+            is_urgent: false,
+        }
+    }
+
+    /// Keeps a reading until the instance commits.
+    ///
+    /// # Errors
+    /// [`Error::StagedFull`], [`Error::UnknownObject`], [`Error::ValueTooLong`], [`Error::TimestampInvalid`].
+    pub(crate) fn stage(
+        &self,
+        staged: &mut Staged,
+        id: ObjectId,
+        value: &[u8],
+        timestamp_ms: i64,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        self.shared.table.check(id, timestamp_ms, value.len())?;
+        let entry = Entry {
+            kind: EntryKind::Reading,
+            id: id.0,
+            timestamp_ms,
+            arrival_ns: 0,
+            wall_trusted: false,
+            node_time: false,
+            value,
+        };
+        if staged.puts >= STAGED_PUTS_MAX || staged.buffer.len() + entry.bytes() > staged.bytes_max
+        {
+            return Err(Error::StagedFull {
+                puts_max: STAGED_PUTS_MAX,
+                bytes_max: staged.bytes_max,
+            });
+        }
+        queue::encode(&mut staged.buffer, &entry);
+        staged.puts += 1;
+        staged.is_urgent |= durability == Durability::Now;
+        Ok(())
+    }
+
+    /// Admits a fraction of the readings of temporal objects to the table from now on, as far as
+    /// `admission_percent_min` allows; 1 admits all. Returns what it comes to by the rates measured since the last
+    /// call. What is shed, of whom and in which order: DESIGN.md, "Quality of service".
+    ///
+    /// A reading that is shed leaves the older value, with its age, and is logged all the same unless its object's
+    /// policy is [`ShedPolicy::Drop`]. Never shed are readings of objects that are not temporal, the first one of an
+    /// object, and what firm tasks commit.
+    ///
+    /// Takes some passes over all objects; no producer waits for that.
+    pub fn set_admission(&self, fraction: f64) -> f64 {
+        let shared = &*self.shared;
+        let now_ns = shared.clock.monotonic_ns();
+        let expected = shared
+            .admission
+            .set(fraction, now_ns, |object| shared.table.updates(object));
+        let (wanted, _) = shared.admission.wanted_and_expected();
+        lock(&shared.queue).is_shedding = wanted < 1.0;
+        expected
+    }
+
+    /// How much an object's freshness counts when readings have to be shed (more is shed less; a weight that is no
+    /// number above 0 counts as 1, as does one never set), and what becomes of its shed readings. The weight takes
+    /// effect with the next [`set_admission`](Self::set_admission). An object that is not known is passed over.
+    pub fn set_quality(&self, id: ObjectId, weight: f64, policy: ShedPolicy) {
+        self.shared
+            .admission
+            .set_quality(id.0 as usize, weight, policy);
+    }
+
+    /// What was asked for and what was admitted.
+    pub fn admission(&self) -> AdmissionFigures {
+        let (wanted, expected) = self.shared.admission.wanted_and_expected();
+        let queue = lock(&self.shared.queue);
+        AdmissionFigures {
+            wanted,
+            expected,
+            offered: queue.offered,
+            admitted: queue.offered - queue.shed,
+            shed: queue.shed,
+            dropped: queue.dropped,
+        }
+    }
+
+    /// Readings of an object that were not admitted to the table, logged or dropped, since the start.
+    pub fn shed(&self, id: ObjectId) -> u64 {
+        self.shared.admission.shed(id.0 as usize)
+    }
+}
+
+/// What an instance of a firm task has put and not committed.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    buffer: Vec<u8>,
+    bytes_max: usize,
+    puts: u32,
+    is_urgent: bool,
+}
+
+impl Staged {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.puts == 0
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.buffer.clear();
+        self.puts = 0;
+        self.is_urgent = false;
+    }
+}
+
+/// What became of an instance's puts, and the moment that decided it.
+#[derive(Debug)]
+pub(crate) enum Commit {
+    /// They are in the table and in the queue; the ticket is that of the last one.
+    Done { decided_ns: u64, ticket: Ticket },
+    /// The deadline had passed.
+    Late { decided_ns: u64 },
+    /// The log takes nothing, or not so much.
+    Refused { decided_ns: u64 },
+}
