@@ -31,6 +31,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "cluster",
             "ingest",
             "egress",
+            "libkeel",
         ],
     ),
     ("flash-mount", &["flash", "fuse"]),

@@ -5,9 +5,9 @@ use super::region::{Untold, Values};
 use super::{Connection, printable, strange, value_text};
 use crate::cli::{GetArgs, Via};
 use crate::error::CliError;
-use crate::node::protocol::{self, Kind};
 use crate::output::Output;
 use crate::time_text::{age_text, format_ms};
+use libkeel::protocol::{self, Kind};
 use serde::Deserialize;
 
 /// What the node says about a value, as far as it is shown to people.

@@ -3,9 +3,9 @@
 use super::{Connection, printable, strange, value_text};
 use crate::cli::HistoryArgs;
 use crate::error::CliError;
-use crate::node::protocol::{self, End, Kind};
 use crate::output::Output;
 use crate::time_text::format_ms;
+use libkeel::protocol::{self, End, Kind};
 use serde::Deserialize;
 use serde_json::value::Value;
 

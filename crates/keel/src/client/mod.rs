@@ -11,9 +11,9 @@ mod watch;
 
 use crate::cli::ClientCommand;
 use crate::error::CliError;
-use crate::node::protocol::{Failure, Kind};
 use base::error::Code;
 use connection::Connection;
+use libkeel::protocol::{Failure, Kind};
 use std::fmt::Display;
 
 /// What to do about a full store, for a node that does not say so itself.

@@ -3,10 +3,10 @@
 use super::{Connection, failed};
 use crate::cli::PutArgs;
 use crate::error::CliError;
-use crate::node::protocol::{self, Failure, Kind, Stored};
 use crate::output::Output;
 use crate::time_text;
 use ingest::intake::{TIME_MS_MAX, TIME_MS_MIN};
+use libkeel::protocol::{self, Failure, Kind, Stored};
 use serde_json::Value;
 
 pub(super) fn run(arguments: &PutArgs) -> Result<u8, CliError> {

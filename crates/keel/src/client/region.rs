@@ -3,13 +3,13 @@
 use super::failed;
 use crate::error::CliError;
 use crate::mem_cmd::region_error;
-use crate::node::protocol::{Failure, Kind, Latest, Shown};
-use crate::node::region::{AT, Whereabouts, run_text};
 use crate::node::session::{no_such_key, unreadable};
 use base::clock::SystemClock;
 use db::VALUE_BYTES_LIMIT;
 use db::shared::{SharedError, TableReader};
 use db::table::{Now, is_fresh};
+use libkeel::protocol::{Failure, Kind, Latest, Shown};
+use libkeel::whereabouts::{AT, Whereabouts, path_beside, run_text};
 use mem::Attachment;
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,10 @@ impl Values {
 
     /// Those that the node of this socket says to have.
     pub(super) fn beside(socket: &Path) -> Result<Option<Self>, CliError> {
-        let found = Whereabouts::beside(socket)?;
+        let found = Whereabouts::beside(socket).map_err(|error| {
+            CliError::io(path_beside(socket).display(), &error)
+                .with_remedy("join the group that it belongs to, or run as a user who may read it")
+        })?;
         Ok(found.map(|found| Self {
             region: found.region.into(),
             table: found.table,

@@ -3,9 +3,9 @@
 use super::{Connection, strange};
 use crate::cli::StatusArgs;
 use crate::error::CliError;
-use crate::node::protocol::{self, Kind};
 use crate::output::Output;
 use crate::status::Report;
+use libkeel::protocol::{self, Kind};
 
 pub(super) fn run(arguments: &StatusArgs) -> Result<u8, CliError> {
     let mut connection = Connection::open(&arguments.node)?;

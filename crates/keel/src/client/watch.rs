@@ -4,9 +4,9 @@ use super::get::{Latest, notes};
 use super::{Connection, printable, strange, value_text};
 use crate::cli::WatchArgs;
 use crate::error::CliError;
-use crate::node::protocol::{self, Kind};
 use crate::output::Output;
 use crate::time_text::format_ms;
+use libkeel::protocol::{self, Kind};
 use serde::Deserialize;
 
 /// One answer of a watch; each update stays as it came.

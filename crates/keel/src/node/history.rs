@@ -1,12 +1,12 @@
 //! Readings of a key, read in slices on blocking threads and sent slice by slice: a slow client holds up neither a
 //! commit nor another reader, and costs the memory of one slice. Whoever wants the next slice queues anew.
 
-use super::protocol::{End, History, Kind, LIST_BYTES, Reading, Shown, readings_frame};
 use super::session::{failure, framed, object};
 use super::wire::{Fault, Wire};
 use super::{Db, Node};
 use base::error::Code;
 use db::{HistoryCursor, HistoryQuery};
+use libkeel::protocol::{End, History, Kind, LIST_BYTES, Reading, Shown, readings_frame};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@
 //!
 //! **Files:** `start.rs` the start, `signals.rs` the signals, `image.rs` the store's image and who holds it,
 //! `settings.rs` from the configuration to the options of the rooms, `sources.rs` line protocol and MQTT, `server.rs`
-//! the socket, `wire.rs` one connection, `protocol.rs` what is said over it, `session.rs` get, put and status,
+//! the socket, `wire.rs` one connection, `session.rs` get, put and status,
 //! `watch.rs` and `changes.rs` changes, `history.rs` range reads, `keeper.rs` the keeper,
 //! `region.rs` the region in which others read values, `figures.rs` what the
 //! status shows, `clock.rs` the clock with the operator's word, `log.rs` events.
@@ -22,7 +22,6 @@ mod history;
 mod image;
 mod keeper;
 mod log;
-pub(crate) mod protocol;
 pub(crate) mod region;
 mod server;
 pub(crate) mod session;
@@ -44,7 +43,7 @@ use image::{Device, Holder};
 use ingest::durable::DurableWatch;
 use ingest::intake::NodeDestination;
 use keeper::Keeper;
-use protocol::{Failure, Kind};
+use libkeel::protocol::{Failure, Kind};
 use region::Attendants;
 use signals::{Signals, What};
 use sources::{Plan, Sources};

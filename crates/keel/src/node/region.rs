@@ -14,9 +14,9 @@ use crate::status::RegionFigures;
 use crate::time_text::{age_text, format_ms};
 use db::shared::{SharedError, SharedTable};
 use db::table::Line;
+use libkeel::whereabouts::{self, AT, Whereabouts, path_beside, run_text};
 use mem::checkpoint::{CheckpointError, RestoreReport};
 use mem::{Attachment, PAGE_BYTES, ROOT_INODE, RegionOptions};
-use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -24,9 +24,6 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// Where the region appears in paths; the node uses none.
-pub(crate) const AT: &[u8] = b"/keel";
 
 /// Permissions of a region that the node makes: whoever may use its socket may read.
 const MODE: u16 = 0o640;
@@ -36,64 +33,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sweeps to each time that the memory is locked.
 const SWEEPS_PER_LOCK: u32 = 10;
-
-/// Bytes of the file beside the socket at most.
-const WHERE_BYTES_MAX: u64 = 16 << 10;
-
-/// Where other processes find the values, as a file beside the node's socket tells them: NODE.md, "Values in a region".
-#[derive(Debug, Deserialize, PartialEq, Serialize)]
-pub(crate) struct Whereabouts {
-    /// 1.
-    pub(crate) version: u32,
-    /// The region's file, an absolute path.
-    pub(crate) region: String,
-    /// The table's file in its root.
-    pub(crate) table: String,
-    /// Number of the run that serves the table, in hexadecimal digits.
-    pub(crate) run: String,
-}
-
-impl Whereabouts {
-    /// What the file beside this socket says; `None` where there is none, or none of this version. Fails where this
-    /// user may not read it.
-    pub(crate) fn beside(socket: &Path) -> Result<Option<Self>, CliError> {
-        let path = whereabouts_path(socket);
-        // Opening a FIFO would wait for its other end.
-        let file = std::fs::OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
-            .open(&path);
-        match file {
-            Ok(file) => Ok(Self::in_file(file)),
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                Err(CliError::io(path.display(), &error).with_remedy(
-                    "join the group that it belongs to, or run as a user who may read it",
-                ))
-            }
-            Err(_) => Ok(None),
-        }
-    }
-
-    fn in_file(file: std::fs::File) -> Option<Self> {
-        use std::io::Read;
-        if !file.metadata().ok()?.is_file() {
-            return None;
-        }
-        let mut bytes = Vec::new();
-        file.take(WHERE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
-        let found: Self = serde_json::from_slice(&bytes).ok()?;
-        (found.version == 1).then_some(found)
-    }
-}
-
-fn whereabouts_path(socket: &Path) -> PathBuf {
-    image::with_suffix(socket, ".region")
-}
-
-/// A run's number as the file beside the socket has it.
-pub(crate) fn run_text(run: [u8; 16]) -> String {
-    run.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// What is known of checkpoints.
 #[derive(Default)]
@@ -350,14 +289,14 @@ impl NodeRegion {
 
     /// Says beside the socket where the values are; until it is dropped.
     pub(crate) fn announce(self: &Arc<Self>, socket: &Path) -> Announcement {
-        let path = whereabouts_path(socket);
+        let path = path_beside(socket);
         // Of a run that was killed.
         std::fs::remove_file(&path).ok();
         let region = std::fs::canonicalize(&self.config.file).ok();
         let shown = region.as_deref().and_then(Path::to_str);
         if let (Some(region), true) = (shown, self.is_served()) {
             let whereabouts = Whereabouts {
-                version: 1,
+                version: whereabouts::VERSION,
                 region: region.to_owned(),
                 table: self.config.table.clone(),
                 run: run_text(self.run),

@@ -2,12 +2,12 @@
 //! newcomer when there is no other.
 
 use super::image::make_parent;
-use super::protocol::Failure;
 use super::session::{self, failure};
 use super::wire::{Fault, Wire};
 use super::{Node, log};
 use crate::error::{CliError, describe};
 use base::error::Code;
+use libkeel::protocol::Failure;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -1,7 +1,5 @@
 //! What a client asks for, answered from the database.
 
-use super::protocol::{self, ANSWER_BYTES_MAX, Failure, Get, History, Kind, Latest, Put, Shown};
-use super::protocol::{Stored, Watch};
 use super::settings::told;
 use super::wire::{Fault, Request, Wire};
 use super::{Node, history, watch};
@@ -9,6 +7,8 @@ use base::error::Code;
 use db::value::Value;
 use db::{Durability, ObjectId, VALUE_BYTES_LIMIT};
 use ingest::intake::{Destination, Reason, TIME_MS_MAX, TIME_MS_MIN};
+use libkeel::protocol::{self, ANSWER_BYTES_MAX, Failure, Get, History, Kind, Latest, Put, Shown};
+use libkeel::protocol::{Stored, Watch};
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
 use std::time::Duration;

@@ -10,11 +10,11 @@
 //! every key of a large node holds up nobody, and a client that does not read costs one frame of memory.
 
 use super::Node;
-use super::protocol::{End, Kind, LIST_BYTES, Watch, updates_frame};
 use super::session::{failure, framed, with_latest};
 use super::wire::{Fault, Wire};
 use base::error::Code;
 use db::{ObjectId, VALUE_BYTES_LIMIT};
+use libkeel::protocol::{End, Kind, LIST_BYTES, Watch, updates_frame};
 use std::time::Duration;
 use tokio::sync::watch as latest;
 

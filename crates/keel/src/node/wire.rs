@@ -1,8 +1,8 @@
 //! One connection of the node's socket: frames in, frames out, with limits on bytes and time.
 
-use super::protocol::{self, Failure, Kind, REQUEST_BYTES_MAX};
 use base::error::Code;
 use base::wire::{self, Decoded};
+use libkeel::protocol::{self, Failure, Kind, REQUEST_BYTES_MAX};
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};

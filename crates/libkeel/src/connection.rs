@@ -1,0 +1,485 @@
+//! A connection to a node. Whoever waits on it waits for a limited time, because a process that is stopped, or that
+//! is no node, may hold the socket and never answer.
+
+use crate::protocol::{self, ANSWER_BYTES_MAX, Failure, Kind, REQUEST_BYTES_MAX};
+use base::error::Code;
+use base::wire::{self, Decoded};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Bytes read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// How long a connection, and what a node answers at once, may take.
+pub const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// How long a put may take: the node itself gives up after 10 s without room and 60 s without a flush. Also how long
+/// a history may pause that has begun.
+pub const SLOW_MAX: Duration = Duration::from_secs(70);
+
+/// Why a request has no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectionError {
+    /// No connection came about.
+    #[error("no connection to the node ({0})")]
+    Unreachable(#[source] io::Error),
+    /// Somebody holds the socket and has said nothing for so long.
+    #[error("the node has not answered for {} s", .0.as_secs_f64())]
+    Silent(Duration),
+    /// The system has ended the connection.
+    #[error("the connection to the node broke ({0})")]
+    Lost(#[source] io::Error),
+    /// The node has ended the connection.
+    #[error("the node has closed the connection")]
+    Closed,
+    /// The answer is none of this version's.
+    #[error("the answer is not what this version expects ({0})")]
+    Strange(String),
+    /// The request is longer than a node takes.
+    #[error("the request has more than {REQUEST_BYTES_MAX} bytes")]
+    TooLong,
+    /// Nobody reads the output any more for which the answer was meant.
+    #[error("nobody reads the output any more")]
+    NoReader,
+    /// The node has answered why not.
+    #[error("{}: {}", .0.thing, .0.wrong)]
+    Refused(Failure),
+}
+
+impl ConnectionError {
+    /// The one code this error maps to; see [`base::error`].
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Unreachable(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                Code::Invalid
+            }
+            Self::Unreachable(error) => Code::from_io(error),
+            Self::Silent(_) => Code::Late,
+            Self::Lost(_) => Code::Io,
+            Self::Closed | Self::NoReader => Code::Gone,
+            Self::Strange(_) => Code::Unsupported,
+            Self::TooLong => Code::Invalid,
+            Self::Refused(failure) => Code::from_name(&failure.code).unwrap_or(Code::Io),
+        }
+    }
+}
+
+/// A connection to a node.
+#[derive(Debug)]
+pub struct Connection {
+    stream: UnixStream,
+    /// What was asked for last.
+    asked: Option<Kind>,
+    /// Whether an answer to that has come.
+    has_begun: bool,
+    input: Vec<u8>,
+    /// Bytes of `input` that belong to the answer given last.
+    taken: usize,
+}
+
+/// One answer.
+#[derive(Debug)]
+pub struct Answer<'c> {
+    /// What it is.
+    pub kind: Kind,
+    payload: &'c [u8],
+}
+
+impl Answer<'_> {
+    /// What it says.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Strange`].
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, ConnectionError> {
+        serde_json::from_slice(self.payload)
+            .map_err(|error| ConnectionError::Strange(error.to_string()))
+    }
+
+    /// The answer, unless it is an error.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Refused`] with what the node says.
+    pub fn unless_failed(self) -> Result<Self, ConnectionError> {
+        match self.kind {
+            Kind::Error => Err(ConnectionError::Refused(self.read()?)),
+            _ => Ok(self),
+        }
+    }
+}
+
+/// What a wait has ended with.
+#[derive(Debug, PartialEq)]
+enum Waited {
+    /// The node has sent something, or has gone.
+    Input,
+    /// Nobody reads what this program writes any more.
+    NoReader,
+    Late,
+}
+
+impl Connection {
+    /// Connects to the node that serves a socket. It takes `patience` at most.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Unreachable`], [`ConnectionError::Silent`].
+    pub fn open(socket: &Path, patience: Duration) -> Result<Self, ConnectionError> {
+        let stream = connect(socket, patience).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => ConnectionError::Silent(patience),
+            _ => ConnectionError::Unreachable(error),
+        })?;
+        Ok(Self {
+            stream,
+            asked: None,
+            has_begun: false,
+            input: Vec::new(),
+            taken: 0,
+        })
+    }
+
+    /// Sends a request. It takes 10 s at most.
+    ///
+    /// # Errors
+    /// [`ConnectionError::TooLong`], [`ConnectionError::Silent`], [`ConnectionError::Lost`].
+    pub fn send(&mut self, kind: Kind, message: &impl Serialize) -> Result<(), ConnectionError> {
+        let frame = protocol::frame(kind, message, REQUEST_BYTES_MAX);
+        let frame = frame.ok_or(ConnectionError::TooLong)?;
+        self.asked = Some(kind);
+        self.has_begun = false;
+        self.stream.set_write_timeout(Some(ANSWER_MAX)).ok();
+        match self.stream.write_all(&frame) {
+            // A node that refuses the connection says why and closes it; what it said can still be read.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(ConnectionError::Silent(ANSWER_MAX))
+            }
+            Err(error) => Err(ConnectionError::Lost(error)),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Waits for the next answer, as long as the last request may take.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Refused`] when it is an error, and those of [`next`](Self::next).
+    pub fn answer(&mut self) -> Result<Answer<'_>, ConnectionError> {
+        let answer = self.next(self.patience(), None)?;
+        answer.unless_failed()
+    }
+
+    /// How long the next answer may take; `None` for one that may never come.
+    #[must_use]
+    pub fn patience(&self) -> Option<Duration> {
+        match (self.asked, self.has_begun) {
+            (Some(Kind::Watch), true) => None,
+            (Some(Kind::Put), _) | (Some(Kind::History), true) => Some(SLOW_MAX),
+            _ => Some(ANSWER_MAX),
+        }
+    }
+
+    /// The next answer, be it an error. `patience`: how long to wait for it; `None` for ever. `output`: where the
+    /// answer goes, which nobody needs once this has lost its reader.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Silent`], [`ConnectionError::NoReader`], [`ConnectionError::Closed`],
+    /// [`ConnectionError::Lost`], [`ConnectionError::Strange`].
+    pub fn next(
+        &mut self,
+        patience: Option<Duration>,
+        output: Option<BorrowedFd<'_>>,
+    ) -> Result<Answer<'_>, ConnectionError> {
+        self.input.drain(..self.taken);
+        self.taken = 0;
+        let end = patience.map(|patience| Instant::now() + patience);
+        let strange = ConnectionError::Strange;
+        let (kind, range) = loop {
+            match wire::decode(&self.input, ANSWER_BYTES_MAX) {
+                Err(error) => return Err(strange(error.to_string())),
+                Ok(Decoded::NeedMore(_)) => match self.wait(end, output)? {
+                    Waited::Input => self.receive()?,
+                    Waited::NoReader => return Err(ConnectionError::NoReader),
+                    Waited::Late => {
+                        return Err(ConnectionError::Silent(patience.unwrap_or_default()));
+                    }
+                },
+                Ok(Decoded::Frame(frame)) => {
+                    self.taken = frame.consumed;
+                    if frame.version != protocol::VERSION {
+                        return Err(strange(format!("version {}", frame.version)));
+                    }
+                    let end = frame.consumed;
+                    break (frame.kind, end - frame.payload.len()..end);
+                }
+            }
+        };
+        self.has_begun = true;
+        Ok(Answer {
+            kind: Kind::of(kind).ok_or_else(|| strange(format!("kind {kind}")))?,
+            payload: self.input.get(range).unwrap_or_default(),
+        })
+    }
+
+    /// Sends a request that has one answer, of this kind.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send) and [`answer`](Self::answer).
+    pub fn ask<T: DeserializeOwned>(
+        &mut self,
+        kind: Kind,
+        message: &impl Serialize,
+        expected: Kind,
+    ) -> Result<T, ConnectionError> {
+        self.send(kind, message)?;
+        let answer = self.answer()?;
+        match answer.kind {
+            found if found == expected => answer.read(),
+            other => Err(ConnectionError::Strange(format!("{other:?}"))),
+        }
+    }
+
+    /// Waits until there is something to read, or `output` has no reader any more, or the end has come.
+    fn wait(
+        &self,
+        end: Option<Instant>,
+        output: Option<BorrowedFd<'_>>,
+    ) -> Result<Waited, ConnectionError> {
+        let polled = |fd, events| libc::pollfd {
+            fd,
+            events,
+            revents: 0,
+        };
+        // Of the output only what is always told is wanted: that its other end has gone. A negative number is passed
+        // over.
+        let mut polled = [
+            polled(self.stream.as_raw_fd(), libc::POLLIN),
+            polled(output.map_or(-1, |output| output.as_raw_fd()), 0),
+        ];
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            // Rounded up: not woken a moment before the end again and again.
+            let timeout_ms = left.map_or(-1, |left| {
+                i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
+            });
+            // SAFETY: the array outlives the call, and its length is given.
+            let ready = unsafe {
+                libc::poll(
+                    polled.as_mut_ptr(),
+                    polled.len() as libc::nfds_t,
+                    timeout_ms,
+                )
+            };
+            if ready < 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() == io::ErrorKind::Interrupted {
+                    continue;
+                }
+                return Err(ConnectionError::Lost(error));
+            }
+            if polled[1].revents & (libc::POLLERR | libc::POLLHUP) != 0 {
+                return Ok(Waited::NoReader);
+            }
+            if polled[0].revents != 0 {
+                return Ok(Waited::Input);
+            }
+            if end.is_some_and(|end| Instant::now() >= end) {
+                return Ok(Waited::Late);
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), ConnectionError> {
+        let before = self.input.len();
+        self.input.resize(before + READ_BYTES, 0);
+        let read = loop {
+            match self.stream.read(&mut self.input[before..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => break other,
+            }
+        };
+        self.input.truncate(before + *read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(0) => Err(ConnectionError::Closed),
+            Ok(_) => Ok(()),
+            Err(error) => Err(ConnectionError::Lost(error)),
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// Connects within `patience`; `WouldBlock` when the other side has not taken the connection by then. The queue of a
+/// process that is stopped may be full, and then connecting would wait for ever.
+pub(crate) fn connect(socket: &Path, patience: Duration) -> io::Result<UnixStream> {
+    // SAFETY: a plain system call.
+    let descriptor =
+        unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: opened just now, and nobody else knows it.
+    let owned = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    let stream = UnixStream::from(owned);
+    // The kernel waits for a place in the queue as long as a write may take. A time of zero would be for ever.
+    let end = Instant::now() + patience;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        stream.set_write_timeout(Some(left.max(Duration::from_millis(1))))?;
+        match connect_to(stream.as_raw_fd(), socket) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+            Ok(()) => break,
+        }
+    }
+    stream.set_write_timeout(None)?;
+    Ok(stream)
+}
+
+fn connect_to(descriptor: RawFd, socket: &Path) -> io::Result<()> {
+    // SAFETY: plain data, for which all zeros are a value.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let path = socket.as_os_str().as_bytes();
+    // A zero stays behind the path, and an empty one would be another kind of address.
+    if path.is_empty() || path.len() >= address.sun_path.len() || path.contains(&0) {
+        let text = "the path of a socket must have 1 to 107 bytes, none of them zero";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(path) {
+        *to = *from as libc::c_char;
+    }
+    let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: the address is whole, ends with a zero, and outlives the call.
+    match unsafe { libc::connect(descriptor, (&raw const address).cast(), length) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    const SHORT: Duration = Duration::from_millis(40);
+
+    /// A socket that nobody accepts from, removed in the end.
+    struct Mute(PathBuf, UnixListener);
+
+    impl Mute {
+        fn new() -> Self {
+            static NEXT: AtomicU32 = AtomicU32::new(0);
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("keel-mute-{}-{number}.sock", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let listener = UnixListener::bind(&path).unwrap();
+            Self(path, listener)
+        }
+
+        fn connect(&self) -> Result<Connection, ConnectionError> {
+            Connection::open(&self.0, SHORT)
+        }
+    }
+
+    impl Drop for Mute {
+        fn drop(&mut self) {
+            std::fs::remove_file(&self.0).ok();
+        }
+    }
+
+    fn is_silence(error: &ConnectionError) {
+        assert!(matches!(error, ConnectionError::Silent(SHORT)), "{error:?}");
+        assert_eq!(error.to_string(), "the node has not answered for 0.04 s");
+        assert_eq!(error.code(), Code::Late);
+    }
+
+    #[test]
+    fn a_node_that_never_answers_is_not_waited_for() {
+        let mute = Mute::new();
+        let mut connection = mute.connect().unwrap();
+        connection.send(Kind::Status, &protocol::Status {}).unwrap();
+        is_silence(&connection.next(Some(SHORT), None).err().unwrap());
+        // What is asked for says how long that is.
+        assert_eq!(connection.patience(), Some(ANSWER_MAX));
+        for (kind, first, later) in [
+            (Kind::Put, Some(SLOW_MAX), Some(SLOW_MAX)),
+            (Kind::History, Some(ANSWER_MAX), Some(SLOW_MAX)),
+            (Kind::Watch, Some(ANSWER_MAX), None),
+        ] {
+            connection.send(kind, &protocol::Status {}).unwrap();
+            assert_eq!(connection.patience(), first, "{kind:?}");
+            connection.has_begun = true;
+            assert_eq!(connection.patience(), later, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn half_an_answer_is_none() {
+        let mute = Mute::new();
+        let mut connection = mute.connect().unwrap();
+        let (mut other, _) = mute.1.accept().unwrap();
+        let stored = protocol::Stored { lsn: 7 };
+        let whole = protocol::frame(Kind::Stored, &stored, ANSWER_BYTES_MAX).unwrap();
+        let (first, rest) = whole.split_at(9);
+        other.write_all(first).unwrap();
+        is_silence(&connection.next(Some(SHORT), None).err().unwrap());
+        // It is none yet: what has come is kept.
+        other.write_all(rest).unwrap();
+        let answer = connection.answer().unwrap();
+        assert_eq!(answer.read::<protocol::Stored>().unwrap(), stored);
+    }
+
+    #[test]
+    fn a_queue_that_is_full_is_not_waited_for() {
+        let mute = Mute::new();
+        // SAFETY: a plain system call on a socket that is open; listening again only makes its queue shorter.
+        assert_eq!(unsafe { libc::listen(mute.1.as_raw_fd(), 0) }, 0);
+        let mut connections = Vec::new();
+        let error = loop {
+            match mute.connect() {
+                Ok(connection) => connections.push(connection),
+                Err(error) => break error,
+            }
+            assert!(connections.len() < 10_000);
+        };
+        is_silence(&error);
+    }
+
+    #[test]
+    fn what_is_no_socket_of_anybody_is_told_apart() {
+        for (path, code) in [
+            ("", Code::Invalid),
+            ("/nonexistent/keel.sock", Code::NotFound),
+            (&*"x".repeat(200), Code::Invalid),
+            ("a\0b", Code::Invalid),
+        ] {
+            let error = Connection::open(path.as_ref(), SHORT).err().unwrap();
+            assert!(matches!(error, ConnectionError::Unreachable(_)), "{path}");
+            assert_eq!(error.code(), code, "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_reader_who_has_gone_ends_the_wait() {
+        let mute = Mute::new();
+        let connection = mute.connect().unwrap();
+        let (reader, writer) = io::pipe().unwrap();
+        let output = Some(writer.as_fd());
+        let end = Some(Instant::now() + SHORT);
+        assert_eq!(connection.wait(end, output).unwrap(), Waited::Late);
+        drop(reader);
+        assert_eq!(connection.wait(None, output).unwrap(), Waited::NoReader);
+    }
+}

@@ -1,0 +1,317 @@
+//! What the node and its clients say to each other; `crates/keel/NODE.md` specifies every field.
+
+use db::value::Value;
+use serde::{Deserialize, Serialize, Serializer};
+
+mod qos;
+mod task;
+
+pub use qos::{Mode, Qos};
+pub use task::{
+    DECLARED_NS_MAX, PAIRS_MAX, PERIOD_NS_MIN, Spread, TASK_NAME_BYTES_MAX, Task, TaskDeclared,
+    TaskKind, TaskNoted, TaskPeriod, WEIGHT_MAX,
+};
+
+/// Version of every message here.
+pub const VERSION: u16 = 1;
+
+/// Bytes of the longest request.
+pub const REQUEST_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes of the longest answer.
+pub const ANSWER_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes after which an answer that holds a list ends; its last element may pass it.
+pub const LIST_BYTES: usize = 64 << 10;
+
+/// What a frame is. Requests are below 256.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Kind {
+    /// [`Get`], answered by `Value`.
+    Get = 1,
+    /// [`Put`], answered by `Stored`.
+    Put = 2,
+    /// [`Watch`], answered by `Updates` and in the end by `End`.
+    Watch = 3,
+    /// [`History`], answered by `Readings` and in the end by `End`.
+    History = 4,
+    /// [`Status`], answered by `State`.
+    Status = 5,
+    /// [`Task`], answered by `TaskDeclared`.
+    Task = 6,
+    /// [`TaskPeriod`], answered by `TaskNoted`.
+    TaskPeriod = 7,
+    /// [`Qos`], answered by `QosState`.
+    Qos = 8,
+    /// [`Latest`].
+    Value = 257,
+    /// [`Stored`].
+    Stored = 258,
+    /// Changes, see [`updates_frame`].
+    Updates = 259,
+    /// Readings, see [`readings_frame`].
+    Readings = 260,
+    /// The report of `keel status --json`.
+    State = 261,
+    /// [`End`].
+    End = 262,
+    /// [`TaskDeclared`].
+    TaskDeclared = 263,
+    /// [`TaskNoted`].
+    TaskNoted = 264,
+    /// The state of quality of service, an object of the node's.
+    QosState = 265,
+    /// [`Failure`], in answer to anything.
+    Error = 511,
+}
+
+impl Kind {
+    /// Every kind, by number.
+    pub const ALL: [Self; 18] = [
+        Self::Get,
+        Self::Put,
+        Self::Watch,
+        Self::History,
+        Self::Status,
+        Self::Task,
+        Self::TaskPeriod,
+        Self::Qos,
+        Self::Value,
+        Self::Stored,
+        Self::Updates,
+        Self::Readings,
+        Self::State,
+        Self::End,
+        Self::TaskDeclared,
+        Self::TaskNoted,
+        Self::QosState,
+        Self::Error,
+    ];
+
+    /// The kind with this number.
+    #[must_use]
+    pub fn of(number: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u16 == number)
+    }
+}
+
+/// Request: the latest value of a key.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Get {
+    /// The key.
+    pub key: String,
+}
+
+/// Request: store a reading and answer once it is durable.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Put {
+    /// The key, 1 to 64 bytes without control characters.
+    pub key: String,
+    /// A number, a truth value or a text.
+    pub value: serde_json::Value,
+    /// The sensor's time, ms since 1970; absent: the node's clock gives it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_ms: Option<i64>,
+}
+
+/// Request: changes of the keys that fit a pattern, until the client sends anything or goes.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Watch {
+    /// A key; `+` stands for one level, a last `#` for the rest.
+    pub pattern: String,
+    /// Whether the values at the beginning are sent, too.
+    #[serde(default)]
+    pub current: bool,
+}
+
+/// Request: readings of a key, in the order of arrival.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct History {
+    /// The key.
+    pub key: String,
+    /// Earliest time, ms since 1970; absent: the earliest there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_ms: Option<i64>,
+    /// First time no longer wanted; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_ms: Option<i64>,
+    /// Readings at most; absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+}
+
+/// Request: the node's state.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Status {}
+
+/// Answer to [`Get`], and one element of [`Updates`].
+#[derive(Debug, Serialize)]
+pub struct Latest<'a> {
+    /// The key, as asked.
+    pub key: &'a str,
+    /// The value.
+    pub value: Shown<'a>,
+    /// The name of its type.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// The reading's time, ms since 1970.
+    pub time_ms: i64,
+    /// Time since the sensor's time, ms; negative for a time in the future.
+    pub age_ms: i64,
+    /// Whether the age is within the validity.
+    pub fresh: bool,
+    /// How old a value may be that still counts, ms.
+    pub validity_ms: u32,
+    /// Whether readings are expected, so that freshness means anything.
+    pub temporal: bool,
+    /// Whether the node's clock gave the time, not the sensor.
+    pub node_time: bool,
+    /// Whether the node's wall clock was trusted when the reading arrived.
+    pub clock_trusted: bool,
+    /// Whether it arrived since this machine started.
+    pub this_boot: bool,
+}
+
+/// Answer to [`Put`]: the reading is on flash.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+pub struct Stored {
+    /// Number of the reading in the log.
+    pub lsn: u64,
+}
+
+/// One reading of an answer to [`History`].
+#[derive(Debug, Serialize)]
+pub struct Reading<'a> {
+    /// The reading's time, ms since 1970, corrected where that is possible.
+    pub time_ms: i64,
+    /// The value.
+    pub value: Shown<'a>,
+    /// The name of its type.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// The time as it was recorded, where it has been corrected since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded_ms: Option<i64>,
+    /// Whether the node's clock gave the time, not the sensor.
+    pub node_time: bool,
+    /// Whether that clock was trusted at arrival.
+    pub clock_trusted: bool,
+    /// Number of the reading in the log.
+    pub lsn: u64,
+}
+
+/// Answer that ends a stream of others.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct End {
+    /// Readings or updates sent.
+    pub sent: u64,
+    /// Changes that a watch did not show.
+    pub missed: u64,
+    /// Segments of the log.
+    pub segments_total: u64,
+    /// Segments that were read.
+    pub segments_read: u64,
+    /// Segments that the index has ruled out.
+    pub segments_skipped: u64,
+    /// Segments that retention has deleted meanwhile.
+    pub segments_gone: u64,
+    /// Bytes of the log that were read.
+    pub bytes_read: u64,
+    /// Records that damage made unreadable.
+    pub records_damaged: u64,
+    /// Readings known to be missing because of damage.
+    pub readings_missing: u64,
+}
+
+/// Answer: what was asked for is refused or has failed.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Failure {
+    /// Name of the code, as the error-code table has it.
+    pub code: String,
+    /// What it is about.
+    pub thing: String,
+    /// What is wrong with it.
+    pub wrong: String,
+    /// What to do about it; may be empty.
+    #[serde(default)]
+    pub remedy: String,
+}
+
+/// A stored value as JSON. What is no value, and what JSON has no number for, is null.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a>(pub Option<Value<'a>>);
+
+impl<'a> Shown<'a> {
+    /// The value of stored bytes, and the name of its type.
+    #[must_use]
+    pub fn of(bytes: &'a [u8]) -> (Self, &'static str) {
+        let value = Value::decode(bytes);
+        let kind = match value {
+            Some(Value::Float(_)) => "float",
+            Some(Value::Integer(_)) => "integer",
+            Some(Value::Unsigned(_)) => "unsigned",
+            Some(Value::Boolean(_)) => "boolean",
+            Some(Value::Text(_)) => "text",
+            None => "bytes",
+        };
+        (Self(value), kind)
+    }
+}
+
+impl Serialize for Shown<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Some(Value::Float(value)) if value.is_finite() => serializer.serialize_f64(value),
+            Some(Value::Integer(value)) => serializer.serialize_i64(value),
+            Some(Value::Unsigned(value)) => serializer.serialize_u64(value),
+            Some(Value::Boolean(value)) => serializer.serialize_bool(value),
+            Some(Value::Text(value)) => serializer.serialize_str(value),
+            Some(Value::Float(_)) | None => serializer.serialize_unit(),
+        }
+    }
+}
+
+/// The frame that carries `message`; `None` when it is longer than `payload_bytes_max`.
+#[must_use]
+pub fn frame(kind: Kind, message: &impl Serialize, payload_bytes_max: usize) -> Option<Vec<u8>> {
+    // Serialising plain structures to memory cannot fail.
+    let payload = serde_json::to_vec(message).ok()?;
+    frame_of(kind, &payload, payload_bytes_max)
+}
+
+/// The frame of an answer to [`Watch`]; `list` holds updates as JSON, separated by commas.
+#[must_use]
+pub fn updates_frame(list: &[u8], missed: u64) -> Vec<u8> {
+    let end = format!("],\"missed\":{missed}}}");
+    let payload = [b"{\"updates\":[", list, end.as_bytes()].concat();
+    frame_of(Kind::Updates, &payload, ANSWER_BYTES_MAX).unwrap_or_default()
+}
+
+/// The frame of an answer to [`History`]; `list` holds readings as JSON, separated by commas.
+#[must_use]
+pub fn readings_frame(list: &[u8]) -> Vec<u8> {
+    let payload = [b"{\"readings\":[", list, b"]}"].concat();
+    frame_of(Kind::Readings, &payload, ANSWER_BYTES_MAX).unwrap_or_default()
+}
+
+/// The frame around a payload that is JSON already.
+fn frame_of(kind: Kind, payload: &[u8], payload_bytes_max: usize) -> Option<Vec<u8>> {
+    if payload.len() > payload_bytes_max {
+        return None;
+    }
+    let header = base::wire::encode_header(kind as u16, VERSION, payload).ok()?;
+    let mut bytes = Vec::with_capacity(header.len() + payload.len());
+    bytes.extend_from_slice(&header);
+    bytes.extend_from_slice(payload);
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests;

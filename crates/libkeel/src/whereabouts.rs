@@ -1,0 +1,73 @@
+//! Where other processes find a node's values, as a file beside its socket tells them: `crates/keel/NODE.md`,
+//! "Values in a region".
+
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Where the region appears in paths; the node and its clients use none.
+pub const AT: &[u8] = b"/keel";
+
+/// Bytes of the file at most.
+const BYTES_MAX: u64 = 16 << 10;
+
+/// Version of the file.
+pub const VERSION: u32 = 1;
+
+/// Where values are, and whose.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Whereabouts {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The region's file, an absolute path.
+    pub region: String,
+    /// The table's file in its root.
+    pub table: String,
+    /// Number of the run that serves the table, in hexadecimal digits.
+    pub run: String,
+}
+
+impl Whereabouts {
+    /// What the file beside this socket says; `None` where there is none, or none of this version.
+    ///
+    /// # Errors
+    /// Those of the system, where this user may not read it.
+    pub fn beside(socket: &Path) -> io::Result<Option<Self>> {
+        // Opening a FIFO would wait for its other end.
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
+            .open(path_beside(socket));
+        match file {
+            Ok(file) => Ok(Self::in_file(file)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn in_file(file: std::fs::File) -> Option<Self> {
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        file.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        let found: Self = serde_json::from_slice(&bytes).ok()?;
+        (found.version == VERSION).then_some(found)
+    }
+}
+
+/// The file beside a socket.
+#[must_use]
+pub fn path_beside(socket: &Path) -> PathBuf {
+    let mut name = OsString::from(socket);
+    name.push(".region");
+    name.into()
+}
+
+/// A run's number as the file has it.
+#[must_use]
+pub fn run_text(run: [u8; 16]) -> String {
+    run.iter().map(|byte| format!("{byte:02x}")).collect()
+}
