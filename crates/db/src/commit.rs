@@ -17,6 +17,7 @@ use crate::log::checkpoint::{CheckpointWriter, Step};
 use crate::log::writer::{Done, LogWriter, NO_READING, Surroundings, failure_of};
 use crate::log::{checkpoint_name, segment_name};
 use crate::options::{DbOptions, FullPolicy, Retention};
+use crate::pi_lock::PiLock;
 use crate::qos::admission::Admission;
 use crate::queue::Queue;
 use crate::stats::LogCounters;
@@ -31,7 +32,7 @@ pub(crate) struct Shared<S: SegmentStore> {
     pub(crate) options: DbOptions,
     pub(crate) boot_id: [u8; 16],
     pub(crate) boot_tag: u64,
-    pub(crate) queue: Mutex<Queue>,
+    pub(crate) queue: PiLock<Queue>,
     pub(crate) admission: Admission,
     pub(crate) progress: Arc<Progress>,
     pub(crate) core: Mutex<Core<S>>,
@@ -124,7 +125,7 @@ impl<S: SegmentStore> Shared<S> {
         }
         self.sample_wall_trusted();
         {
-            let mut queue = lock(&self.queue);
+            let mut queue = self.queue.lock();
             queue.checkpoint_due = false;
             if let Some(failure) = queue.failure {
                 return Err(failure);
@@ -134,7 +135,7 @@ impl<S: SegmentStore> Shared<S> {
         let mut committed = self.commit_drained(core);
         if committed.is_ok() {
             {
-                let mut queue = lock(&self.queue);
+                let mut queue = self.queue.lock();
                 self.in_flight_since_ns.store(
                     queue.first_reading_ns.unwrap_or(NO_READING),
                     Ordering::Relaxed,
@@ -205,7 +206,7 @@ impl<S: SegmentStore> Shared<S> {
                         return Err(failure);
                     }
                     if made == Ok(false) {
-                        lock(&self.queue).full = true;
+                        self.queue.lock().full = true;
                         return Err(LogFailure::Full);
                     }
                 }
@@ -219,7 +220,7 @@ impl<S: SegmentStore> Shared<S> {
         core.drained.clear();
         core.done = Done::default();
         self.in_flight.store(false, Ordering::Release);
-        lock(&self.queue).full = false;
+        self.queue.lock().full = false;
         lock(&self.counters).batches += 1;
         Ok(())
     }
@@ -412,7 +413,7 @@ impl<S: SegmentStore> Shared<S> {
 
     /// The log takes nothing more: every open ticket and every later put is told.
     pub(crate) fn fail(&self, failure: LogFailure) {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         queue.failure.get_or_insert(failure);
         drop(queue);
         self.progress.fail(failure);
@@ -444,7 +445,7 @@ impl<S: SegmentStore> Shared<S> {
 
     fn plan(&self, checkpointing: bool, napped: bool) -> Plan {
         let interval = Duration::from_millis(u64::from(self.options.commit_interval_ms));
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         if queue.stop || queue.failure.is_some() {
             return Plan::Stop;
         }

@@ -18,6 +18,7 @@ use crate::log::codec::Seal;
 use crate::log::segment_name;
 use crate::log::writer::{Done, LogWriter, NO_READING};
 use crate::options::{CommitDriver, DbOptions, ObjectId, ObjectSpec, Retention};
+use crate::pi_lock::PiLock;
 use crate::qos::admission::Admission;
 use crate::queue::{Entry, EntryKind, Queue, touched_buffer};
 use crate::realtime;
@@ -119,7 +120,7 @@ impl<S: SegmentStore> Database<S> {
             table,
             boot_tag: recovery::boot_tag(&boot_id),
             boot_id,
-            queue: Mutex::new(Queue::new(options.queue_bytes_max, recovered.next_lsn)),
+            queue: PiLock::new(Queue::new(options.queue_bytes_max, recovered.next_lsn)),
             admission,
             progress: Arc::new(Progress::new(recovered.next_lsn)),
             core: Mutex::new(Core {
@@ -193,7 +194,7 @@ impl<S: SegmentStore> Database<S> {
         let entry = self.declaration(id);
         loop {
             {
-                let mut queue = lock(&self.shared.queue);
+                let mut queue = self.shared.queue.lock();
                 if let Err(error) = Self::check_open(&queue) {
                     drop(queue);
                     // Or the same call, repeated, would find nothing to do.
@@ -229,7 +230,7 @@ impl<S: SegmentStore> Database<S> {
             .insert(spec.key, spec.avi_ms, spec.temporal)?;
         if changed {
             let entry = self.declaration(id);
-            let mut queue = lock(&self.shared.queue);
+            let mut queue = self.shared.queue.lock();
             if Self::check_open(&queue).is_ok() && queue.has_room(&entry) {
                 queue.push(&entry);
                 let wake = std::mem::take(&mut queue.sleeping);
@@ -427,7 +428,7 @@ impl<S: SegmentStore> Database<S> {
         let begin = Instant::now();
         loop {
             {
-                let mut queue = lock(&self.shared.queue);
+                let mut queue = self.shared.queue.lock();
                 if let Some(failure) = queue.failure {
                     return Err(failure.into());
                 }
@@ -454,7 +455,7 @@ impl<S: SegmentStore> Database<S> {
         let table = realtime::lock_memory("the slot table", shared.table.memory().as_ref());
         // Both locks, so that the two buffers do not change places meanwhile.
         let core = shared.lock_core();
-        let (begin, bytes) = lock(&shared.queue).memory();
+        let (begin, bytes) = shared.queue.lock().memory();
         let waiting = realtime::lock_range("the queue", begin, bytes);
         let (begin, bytes) = (core.drained.as_ptr().addr(), core.drained.capacity());
         let drained = realtime::lock_range("the queue's other half", begin, bytes);
@@ -476,7 +477,7 @@ impl<S: SegmentStore> Database<S> {
     pub fn health(&self) -> Health {
         let now_ns = self.shared.clock.monotonic_ns();
         let (failure, full, refused_last_ns) = {
-            let queue = lock(&self.shared.queue);
+            let queue = self.shared.queue.lock();
             (
                 queue.failure.or(queue.closed.then_some(LogFailure::Closed)),
                 queue.full,
@@ -504,7 +505,7 @@ impl<S: SegmentStore> Database<S> {
         let shared = &*self.shared;
         let health = self.health();
         let now_ns = shared.clock.monotonic_ns();
-        let queue = lock(&shared.queue);
+        let queue = shared.queue.lock();
         let (puts, busy) = (queue.puts, queue.busy);
         let (refused, outdated) = (queue.refused, queue.outdated);
         let (shed, dropped_by_admission) = (queue.shed, queue.dropped);
@@ -559,7 +560,7 @@ impl<S: SegmentStore> Database<S> {
     /// # Errors
     /// [`Error::LogFailed`], [`Error::Full`]; the store can then still be had from [`abandon`](Self::abandon).
     pub fn close(&self) -> Result<S, Error> {
-        lock(&self.shared.queue).closed = true;
+        self.shared.queue.lock().closed = true;
         self.stop_thread();
         self.shared.round()?;
         let mut core = lock(&self.shared.core);
@@ -582,14 +583,14 @@ impl<S: SegmentStore> Database<S> {
     /// Stops at once, as a crash would, and returns the store: what is not durable is lost, its tickets fail.
     /// `None` when it was closed before.
     pub fn abandon(&self) -> Option<S> {
-        lock(&self.shared.queue).closed = true;
+        self.shared.queue.lock().closed = true;
         self.stop_thread();
         self.shared.fail(LogFailure::Closed);
         lock(&self.shared.core).store.take()
     }
 
     fn stop_thread(&self) {
-        lock(&self.shared.queue).stop = true;
+        self.shared.queue.lock().stop = true;
         self.shared.wake();
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {

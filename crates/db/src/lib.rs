@@ -23,6 +23,7 @@ mod history;
 pub mod log;
 mod monitor;
 mod options;
+mod pi_lock;
 mod put;
 pub mod qos;
 mod queue;

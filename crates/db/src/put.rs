@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::commit::lock;
 use crate::database::Database;
 use crate::error::Error;
 use crate::options::{Durability, ObjectId, ShedPolicy};
@@ -88,7 +87,7 @@ impl<S: SegmentStore> Database<S> {
             value,
         };
         let (lsn, wake) = {
-            let mut queue = lock(&shared.queue);
+            let mut queue = shared.queue.lock();
             Self::check_taking(&mut queue, arrival_ns, 1)?;
             if !queue.has_room(&entry) {
                 queue.busy += 1;
@@ -167,7 +166,7 @@ impl<S: SegmentStore> Database<S> {
         let readings = u64::from(staged.puts);
         let wall_trusted = self.wall_trusted();
         let (lsn, decided_ns, wake) = {
-            let mut queue = lock(&shared.queue);
+            let mut queue = shared.queue.lock();
             let decided_ns = shared.clock.monotonic_ns();
             if decided_ns > deadline_ns {
                 return Commit::Late { decided_ns };
@@ -280,7 +279,7 @@ impl<S: SegmentStore> Database<S> {
             .admission
             .set(fraction, now_ns, |object| shared.table.updates(object));
         let (wanted, _) = shared.admission.wanted_and_expected();
-        lock(&shared.queue).is_shedding = wanted < 1.0;
+        shared.queue.lock().is_shedding = wanted < 1.0;
         expected
     }
 
@@ -296,7 +295,7 @@ impl<S: SegmentStore> Database<S> {
     /// What was asked for and what was admitted.
     pub fn admission(&self) -> AdmissionFigures {
         let (wanted, expected) = self.shared.admission.wanted_and_expected();
-        let queue = lock(&self.shared.queue);
+        let queue = self.shared.queue.lock();
         AdmissionFigures {
             wanted,
             expected,

@@ -42,7 +42,7 @@ impl<S: SegmentStore> Shared<S> {
             } else if core.checkpoint.is_none() && core.writer.segments().len() > 1 {
                 // A restart would still read it. The next round begins a checkpoint.
                 core.log_bytes = core.log_bytes.max(self.options.checkpoint_bytes);
-                lock(&self.queue).checkpoint_due = true;
+                self.queue.lock().checkpoint_due = true;
                 self.wake();
             }
         }

@@ -20,6 +20,7 @@ use crate::database::{Database, Got};
 use crate::error::Error;
 use crate::monitor::{Instance, Monitor};
 use crate::options::{Durability, ObjectId};
+use crate::pi_lock::PiLock;
 use crate::put::{Commit, Staged};
 use crate::realtime::{self, Cores};
 use crate::store::SegmentStore;
@@ -242,7 +243,7 @@ impl<S: SegmentStore> TaskContext<'_, S> {
 #[derive(Debug)]
 struct TaskShared {
     /// What was not collected yet. The task's thread waits for this lock: it is held for an exchange only.
-    monitor: Mutex<Monitor>,
+    monitor: PiLock<Monitor>,
     stop: AtomicBool,
 }
 
@@ -280,7 +281,7 @@ impl TaskHandle {
         let mut collected = lock(&self.collected);
         // Made before, merged and freed after the lock: the task waits only for the exchange.
         let fresh = Monitor::default();
-        let part = std::mem::replace(&mut *lock(&self.shared.monitor), fresh);
+        let part = std::mem::replace(&mut *self.shared.monitor.lock(), fresh);
         collected.merge(&part);
         collected
     }
@@ -338,7 +339,7 @@ where
 {
     spec.check()?;
     let shared = Arc::new(TaskShared {
-        monitor: Mutex::new(Monitor::default()),
+        monitor: PiLock::new(Monitor::default()),
         stop: AtomicBool::new(false),
     });
     let runner = Arc::clone(&shared);
@@ -367,7 +368,7 @@ where
             }
             let mut instance = instances.run(release_ns, spec.deadline_ns, &mut body);
             instance.releases_missed = missed;
-            lock(&runner.monitor).record(&instance, spec.deadline_ns);
+            runner.monitor.lock().record(&instance, spec.deadline_ns);
         }
     };
     let spawned = std::thread::Builder::new()

@@ -8,7 +8,7 @@ use base::sim::Random;
 use common::{declare, open, scan, sim_clock, small_options};
 use db::{
     Database, DbOptions, Durability, HistoryCursor, HistoryQuery, MemoryStore, ObjectId,
-    SegmentStore, ShedPolicy,
+    ObjectSpec, SegmentStore, ShedPolicy,
 };
 
 fn options() -> DbOptions {
@@ -85,9 +85,26 @@ fn a_shed_reading_is_logged_and_leaves_the_older_value() {
         .expect("read")
     {}
     assert_eq!(found, (0..100).collect::<Vec<_>>());
-    // All are admitted again, at once.
-    assert!((db.set_admission(1.0) - 1.0).abs() < 1e-12);
+    // One that ceases to be temporal is not shed any more, whatever was set before.
+    let key = db.key(ids[0]);
+    let changed = ObjectSpec {
+        key: key.as_str(),
+        avi_ms: 1000,
+        temporal: false,
+    };
+    db.declare(&changed).expect("declared");
     for n in 100..120 {
+        put(ids[0], n);
+        assert_eq!(shown(&db, ids[0]), Some((n, n)));
+    }
+    // All are admitted again, at once.
+    let changed = ObjectSpec {
+        temporal: true,
+        ..changed
+    };
+    db.declare(&changed).expect("declared");
+    assert!((db.set_admission(1.0) - 1.0).abs() < 1e-12);
+    for n in 120..140 {
         put(ids[0], n);
         assert_eq!(shown(&db, ids[0]), Some((n, n)));
     }

@@ -1,0 +1,168 @@
+//! `get`, `lookup` and the part of `put` that waits for nothing make no call to the system: a filter of the kernel
+//! counts every call of the thread. Its own process image: threads of other tests are not under the filter.
+#![allow(
+    unsafe_code,
+    reason = "a filter is installed by calls of the C library"
+)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use base::clock::{Clock, SystemClock};
+use common::declare;
+use db::table::{Table, TableMemory};
+use db::{Database, DbOptions, Durability, MemoryStore};
+
+/// Calls seen by the filter, and the number of the last one.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+static LAST: AtomicI32 = AtomicI32::new(-1);
+
+/// Runs instead of a call, which the filter does not let through: it fails with ENOSYS, and whoever asked goes on.
+extern "C" fn seen(_signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // The kernel puts the number of the call behind the address of it; see siginfo_t, si_syscall.
+    // SAFETY: the kernel hands in a structure of at least that size for as long as the handler runs.
+    let call = unsafe { info.cast::<i32>().add(6).read() };
+    CALLS.fetch_add(1, Ordering::Relaxed);
+    LAST.store(call, Ordering::Relaxed);
+    let context = context.cast::<libc::ucontext_t>();
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the third argument of such a handler is the thread's context, which it may change.
+    unsafe {
+        (*context).uc_mcontext.gregs[libc::REG_RAX as usize] = i64::from(-libc::ENOSYS);
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        (*context).uc_mcontext.regs[0] = (-i64::from(libc::ENOSYS)) as u64;
+    }
+    let _ = context;
+}
+
+/// Counts the calls of this thread from here on, but for those of numbers that a thread needs to go on and to end.
+/// The reason why not, where the kernel does not permit it.
+fn count_calls() -> Result<(), String> {
+    let refused = |what: &str| Err(format!("{what}: {}", std::io::Error::last_os_error()));
+    // SAFETY: zeros are a valid value of it.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = seen as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+    // SAFETY: the structure lives as long as the call, and the handler touches atomics and its arguments alone.
+    if unsafe { libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()) } != 0 {
+        return refused("no handler");
+    }
+    let statement = |code: u32, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let answer = libc::BPF_RET | libc::BPF_K;
+    let allowed = [
+        libc::SYS_rt_sigreturn,
+        libc::SYS_exit,
+        libc::SYS_exit_group,
+        // What a thread does that ends, or a test that fails.
+        libc::SYS_munmap,
+        libc::SYS_madvise,
+        libc::SYS_sigaltstack,
+        libc::SYS_write,
+        libc::SYS_rt_sigprocmask,
+    ];
+    let mut program = vec![statement(load, 0)];
+    for (at, call) in allowed.iter().enumerate() {
+        program.push(libc::sock_filter {
+            // To the last statement but one.
+            jt: (allowed.len() - 1 - at) as u8,
+            ..statement(equal, *call as u32)
+        });
+    }
+    // Falls through to the trap, one behind the jump's target.
+    if let Some(last) = program.last_mut() {
+        last.jf = 1;
+    }
+    program.push(statement(answer, libc::SECCOMP_RET_ALLOW));
+    program.push(statement(answer, libc::SECCOMP_RET_TRAP));
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: no memory is passed.
+    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+        return refused("no_new_privs");
+    }
+    let mode = libc::SECCOMP_MODE_FILTER;
+    // SAFETY: the program lives as long as the call, which copies it.
+    if unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) } != 0 {
+        return refused("no filter");
+    }
+    Ok(())
+}
+
+fn calls() -> u64 {
+    CALLS.load(Ordering::Relaxed)
+}
+
+#[test]
+fn the_real_time_path_makes_no_call_to_the_system() {
+    let options = DbOptions {
+        // Nothing below fills half of it, which would wake the commit thread.
+        queue_bytes_max: 64 << 20,
+        commit_interval_ms: 60_000,
+        ..DbOptions::default()
+    };
+    // As a node has it whose table others read: in memory that is given to it.
+    let lines = Table::lines_needed(options.objects_max, options.value_bytes_max);
+    let given = Box::leak(Box::new(TableMemory::own(lines.expect("a size"))));
+    let memory = TableMemory::Given((*given).as_ref());
+    let (store, clock) = (MemoryStore::new(), Arc::new(SystemClock::new()));
+    let db = Database::open_in(store, clock, options, memory).expect("opened");
+    let db = Arc::new(db);
+    let ids = declare(&db, 8);
+    for id in &ids {
+        db.put(*id, &[1], 1, Durability::Batched).expect("taken");
+    }
+    let (under_filter, clock_alone) = (Arc::clone(&db), SystemClock::new());
+    let work = move || {
+        let db = under_filter;
+        // A thread's first use of some things asks the system once: its number, where its locals lie.
+        let mut buffer = [0; 64];
+        let mut turn = |n: i64| {
+            let id = ids[n as usize % 8];
+            let put = db.put(id, &n.to_le_bytes(), n, Durability::Batched);
+            let put_now = db.put_now(id, &n.to_le_bytes(), Durability::Batched);
+            let got = db.get(id, &mut buffer);
+            let found = db.lookup("room 3/temperature") == Some(ids[3]);
+            u64::from(put.is_ok()) + u64::from(put_now.is_ok()) + u64::from(got.is_ok() && found)
+        };
+        turn(2);
+        count_calls()?;
+        SystemClock::monotonic_ns(&clock_alone);
+        if calls() > 0 {
+            return Err("the clock of this machine is read by a call".to_owned());
+        }
+        let before = calls();
+        let mut done = 0;
+        for n in 10..50_000 {
+            done += turn(n);
+        }
+        let during = calls() - before;
+        let last = LAST.load(Ordering::Relaxed);
+        // That the filter counts: a call which fails under it.
+        // SAFETY: no memory is passed.
+        let answer = unsafe { libc::syscall(libc::SYS_getppid) };
+        Ok((during, last, done, answer, calls() - before - during))
+    };
+    let counted = std::thread::spawn(work).join().expect("no panic");
+    match counted {
+        Err(reason) => println!("skipped: calls cannot be counted: {reason}"),
+        Ok((during, last, done, answer, control)) => {
+            assert_eq!(done, 3 * 49_990);
+            assert_eq!((answer, control), (-1, 1), "the filter counts");
+            assert_eq!(during, 0, "the last one was call {last}");
+        }
+    }
+}
