@@ -3,6 +3,7 @@
 #   scripts/bench.sh [flash] …       the store; also where only options are given
 #   scripts/bench.sh mem …           the in-memory file system; as root, with several GiB of memory
 #   scripts/bench.sh node …          the node, behind a broker on this machine
+#   scripts/bench.sh db …            the data path; as root, with several GiB of memory and disk
 # For `flash --paper` the peer littlefs is built in, where its bindings can be made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,11 +15,12 @@ setup=()
 case "$1 $* " in
 mem\ *) build+=(-p mem-preload) ;;
 flash\ *' --paper '*) setup=(--bench) ;;
+db\ *) setup=(--test) ;;
 esac
 status=0
 scripts/setup.sh "${setup[@]}" || status=$?
 case "$status ${setup[*]}" in
-'0 ') ;;
+'0 ' | '0 --test') ;;
 '0 --bench') build+=(--features bench/littlefs) ;;
 '3 --bench') printf 'build: without littlefs, which takes libclang; the report will list it as missing\n' ;;
 *) exit "$status" ;;

@@ -2,7 +2,8 @@
 # Makes sure that the machine can build Evenkeel. Says what it does, changes nothing that is there already.
 #   scripts/setup.sh          what the build needs
 #   scripts/setup.sh --test   also what the checks need (rustfmt, clippy, the MQTT broker mosquitto, the suite
-#                             fio for the mount, and fusermount3, with which users other than root mount)
+#                             fio for the mount, fusermount3, with which users other than root mount, and the stores
+#                             that the data path is measured against)
 #   scripts/setup.sh --bench  also what the bench's peer littlefs needs (libclang); status 3 without it
 set -euo pipefail
 
@@ -52,6 +53,16 @@ has_broker() {
     command -v mosquitto_pub >/dev/null 2>&1 && { command -v mosquitto || [ -x /usr/sbin/mosquitto ]; } >/dev/null 2>&1
 }
 
+# The stores of `keel bench db` that are C libraries, opened at run time; the package of each.
+stores='libdb-5.3.so:libdb5.3 liblmdb.so.0:liblmdb0 librocksdb.so:librocksdb7.8'
+
+missing_stores() {
+    local store
+    for store in $stores; do
+        ldconfig -p 2>/dev/null | grep -q "${store%%:*}" || printf '%s\n' "${store#*:}"
+    done
+}
+
 add_component() {
     command -v rustup >/dev/null 2>&1 || fail "$1 is missing: install it beside $(rustc --version)"
     say "adding $1 (rustup)"
@@ -85,6 +96,9 @@ if [ "${1:-}" = --test ]; then
     command -v fio >/dev/null 2>&1 || (install_packages fio) || say "the suites that need fio will be skipped"
     command -v fusermount3 >/dev/null 2>&1 || (install_packages fuse3) ||
         say "without fuse3 only root can mount a store; tests that do so as another user will be skipped"
+    for store in $(missing_stores); do
+        (install_packages "$store") || say "without $store its store is missing from the bench of the data path"
+    done
 fi
 
 if [ "${1:-}" = --bench ] && ! has_libclang; then

@@ -11,8 +11,12 @@
 //! experiments of the paper it follows, `page.rs` their result page,
 //! `mem/` the in-memory file system's cases, `node/` the node's cases with broker, publisher and peers, `figures.rs`
 //! figures of rounds, `report.rs` those of single calls, table and JSON, `machine.rs`
-//! what the measurement ran on, `scratch.rs` the folder that a run leaves no trace of.
+//! what the measurement ran on, `realtime.rs` threads that are measured, `engine/` stores of latest values, `db/` the
+//! data path's cases, `qos/` the experiments on quality of service, `scratch.rs` the folder that a run leaves no
+//! trace of.
 
+mod db;
+mod engine;
 mod figures;
 mod machine;
 mod mem;
@@ -20,6 +24,8 @@ mod node;
 mod page;
 mod paper;
 mod progress;
+mod qos;
+mod realtime;
 mod report;
 mod scratch;
 mod store;
@@ -46,12 +52,22 @@ enum Bench {
     Mem(mem::Options),
     /// The whole node beside loggers that store in SQLite, behind a broker on this machine.
     Node(node::Options),
+    /// Latest values in our database beside embedded stores and a hash map; takes several GiB of memory and disk.
+    Db(db::Options),
+    /// Experiments on quality of service, on this machine or on a simulated plant.
+    Qos(qos::Options),
     /// Writes the tables of the store's result page from two reports of `flash`.
     #[command(hide = true)]
     FlashPage(page::Options),
     /// Writes the tables of the in-memory file system's result page from a report of `mem --paper`.
     #[command(hide = true)]
     MemPage(mem::page::Options),
+    /// Writes the tables of the data path's result page from a report of `db`.
+    #[command(hide = true)]
+    DbPage(db::page::Options),
+    /// Writes the tables of the result page of `qos` from the reports of its experiments.
+    #[command(hide = true)]
+    QosPage(qos::page::Options),
     /// A loop of requests, as a program makes them; started by `mem`.
     #[command(hide = true)]
     MemCalls(mem::calls::Options),
@@ -88,6 +104,20 @@ fn main() -> ExitCode {
         Bench::Mem(options) => {
             mem::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
         }
+        Bench::Db(options) => {
+            db::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
+        }
+        Bench::Qos(options) => qos::run(&options).and_then(|(json, table)| {
+            let text = if options.json {
+                serde_json::to_string_pretty(&json).map_err(|error| format!("report: {error}"))?
+                    + "\n"
+            } else {
+                table
+            };
+            write(&Output { json: None }, text, &json)
+        }),
+        Bench::DbPage(options) => db::page::run(&options),
+        Bench::QosPage(options) => qos::page::run(&options),
         Bench::MemPage(options) => mem::page::run(&options),
         Bench::MemCalls(options) => mem::calls::run(&options),
         Bench::MemAttach(options) => mem::mapping::attach(&options),

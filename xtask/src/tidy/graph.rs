@@ -82,6 +82,7 @@ const RESERVED: &[Reserved] = &[
             "lmdb",
             "rocksdb",
             "littlefs2",
+            "dashmap",
             "redb",
             "fjall",
             "sled",

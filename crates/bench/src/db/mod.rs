@@ -1,0 +1,193 @@
+//! The data path's bench: latest values in our database beside embedded stores and a hash map in memory.
+//!
+//! **Invariants:** all systems of a case are open at once and take turns, in an order drawn anew for each round; each
+//! operation is timed alone, key and value made before; the memory hog runs in every arm of a case or in none; a
+//! system that is not installed, or a case that the machine cannot hold, is listed as missing.
+//!
+//! **Files:** `cases.rs` what is measured, `hog.rs` who disturbs, `goals.rs` what was promised, `page.rs` the result
+//! page.
+
+mod cases;
+mod goals;
+mod hog;
+pub(crate) mod page;
+
+use std::path::PathBuf;
+
+use clap::{ValueEnum, value_parser};
+use serde_json::json;
+
+use crate::figures::Figures;
+use crate::machine::{Machine, file_system_type, load_1min, today};
+use crate::progress::Progress;
+use crate::report::Json;
+use crate::scratch::Scratch;
+use cases::{Course, SIZES};
+
+/// `keel-bench db`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pub(crate) output: crate::Output,
+    /// Few objects and operations, one round: shows that everything works; no goal is judged.
+    #[arg(long)]
+    quick: bool,
+    /// Folder to measure in; what matters is the device below it.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// Folder for drawings of the distributions; made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Only these parts.
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Rounds; each measures every case on every system once.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=100))]
+    rounds: u32,
+}
+
+/// The parts of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Reading latest values.
+    Get,
+    /// Storing without waiting for the disk, beside a memory hog.
+    Put,
+    /// Storing and waiting for the disk, alone.
+    Durable,
+    /// The same from 64 threads.
+    Writers,
+    /// A periodic task, alone and beside another processor that works on the same store.
+    Data,
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    rounds: u32,
+    /// Of the number of objects of each case, one of so many.
+    objects_divisor: u32,
+    gets: u32,
+    puts: u32,
+    durable_puts: u32,
+    writers_ms: u64,
+    instances: u32,
+    instance_gets: u32,
+    memory_bytes_max: u64,
+}
+
+/// Bytes of the folder that a whole run needs.
+const SPACE_BYTES: u64 = 20 << 30;
+
+impl Extent {
+    fn of(options: &Options) -> Self {
+        if options.quick {
+            Self {
+                rounds: 1,
+                objects_divisor: 100,
+                gets: 2_000,
+                puts: 2_000,
+                durable_puts: 20,
+                writers_ms: 100,
+                instances: 5,
+                instance_gets: 500,
+                memory_bytes_max: available_bytes() / 2,
+            }
+        } else {
+            Self {
+                rounds: options.rounds,
+                objects_divisor: 1,
+                gets: 100_000,
+                puts: 100_000,
+                durable_puts: 300,
+                writers_ms: 1_000,
+                instances: 40,
+                instance_gets: 4_000,
+                memory_bytes_max: available_bytes() / 4 * 3,
+            }
+        }
+    }
+}
+
+/// Memory that programs can have now.
+fn available_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    number.unwrap_or(0) << 10
+}
+
+/// Runs the bench; the figures, and the table for a reader.
+///
+/// # Errors
+/// One line that names what failed; nothing is reported then.
+pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
+    let extent = Extent::of(options);
+    let load_1min = load_1min();
+    let space = if options.quick { 2 << 30 } else { SPACE_BYTES };
+    let scratch = Scratch::create(&options.dir, space)?;
+    let file_system = file_system_type(scratch.path())?;
+    if let Some(out) = &options.out {
+        std::fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
+    }
+    let goals = if options.quick {
+        Vec::new()
+    } else {
+        goals::goals()
+    };
+    let mut course = Course {
+        figures: Figures::new(goals),
+        folder: scratch.path().to_owned(),
+        out: options.out.clone(),
+        extent,
+        progress: Progress::new(),
+        setups: Vec::new(),
+        random: base::sim::Random::new(u64::from(std::process::id())),
+    };
+    if let Some(lacking) = crate::realtime::lacking() {
+        course
+            .figures
+            .note(format!("measured threads run like any others: {lacking}"));
+    }
+    let is_asked = |part| options.only.is_empty() || options.only.contains(&part);
+    for size in &SIZES {
+        if is_asked(Part::Get) || is_asked(Part::Put) {
+            course.values(size, is_asked(Part::Get), is_asked(Part::Put))?;
+        }
+    }
+    if is_asked(Part::Durable) || is_asked(Part::Writers) {
+        course.durable(is_asked(Part::Durable), is_asked(Part::Writers))?;
+    }
+    if is_asked(Part::Data) {
+        course.data_time()?;
+    }
+    course.progress.clear();
+    let machine = Machine::detect();
+    let method = json!({
+        "quick": options.quick,
+        "date": today(),
+        "load_1min": load_1min,
+        "rounds_each": extent.rounds,
+        "file_system": file_system,
+        "gets": extent.gets,
+        "puts": extent.puts,
+        "durable_puts": extent.durable_puts,
+        "writers": cases::WRITERS,
+        "writers_ms": extent.writers_ms,
+        "hog_bytes": hog::BYTES,
+        "instances": extent.instances,
+        "instance_gets": extent.instance_gets,
+        "systems": course.setups.iter().map(|(name, setup)| json!({"name": name, "setup": setup})).collect::<Vec<_>>(),
+    });
+    let title = format!(
+        "db: medians of {} rounds, the systems taking turns, on {file_system}{}",
+        extent.rounds,
+        if options.quick {
+            "; QUICK: these figures mean little"
+        } else {
+            ""
+        },
+    );
+    let table = course.figures.table(&title, &machine);
+    Ok((course.figures.json("db", &machine, method), table))
+}

@@ -1,0 +1,320 @@
+//! The result page of the data path: what stands between its marks is made anew from a report of `keel-bench db`; the
+//! words around it stay.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::cases::{DATA, DURABLE, FLOOR, SIZES, WRITERS_CASE};
+use crate::engine::Kind;
+use crate::page::{Run, cell, number, replace, text};
+
+/// `keel-bench db-page`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Report of `keel-bench db --json`.
+    #[arg(long, value_name = "FILE")]
+    json: PathBuf,
+    /// The page to change.
+    #[arg(long, value_name = "FILE")]
+    page: PathBuf,
+}
+
+/// Figures, and how they are called.
+const METRICS: [(&str, &str); 4] = [
+    ("latency_p50", "p50"),
+    ("latency_p99", "p99"),
+    ("latency_p999", "p99.9"),
+    ("latency_max", "worst"),
+];
+
+/// Writes the page anew.
+///
+/// # Errors
+/// One line that names the file.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let run = Run::read(&options.json)?;
+    let mut page = std::fs::read_to_string(&options.page)
+        .map_err(|error| format!("{}: {error}", options.page.display()))?;
+    let gets: Vec<&str> = SIZES.iter().map(|size| size.get).collect();
+    let puts: Vec<&str> = SIZES.iter().map(|size| size.put).collect();
+    let parts = [
+        ("run", run_text(&run)),
+        ("goals", goals(&run)),
+        ("gets", latencies(&run, &gets)),
+        ("puts", latencies(&run, &puts)),
+        ("durable", latencies(&run, &[DURABLE])),
+        ("writers", writers(&run)),
+        ("data", data(&run)),
+        ("systems", systems(&run)),
+        (
+            "drawings",
+            drawings(&[gets, puts, vec![DURABLE]].concat(), &run),
+        ),
+        (
+            "notes",
+            list(
+                run.report["method"]["notes"]
+                    .as_array()
+                    .map_or(&[], Vec::as_slice),
+            ),
+        ),
+        ("missing", list(run.list("missing"))),
+    ];
+    for (name, text) in parts {
+        page = replace(&page, name, &text)
+            .ok_or_else(|| format!("{}: no place for {name}", options.page.display()))?;
+    }
+    std::fs::write(&options.page, page)
+        .map_err(|error| format!("{}: {error}", options.page.display()))
+}
+
+/// What a case is, for a reader.
+fn words(case: &str) -> String {
+    for size in &SIZES {
+        let what = if size.get == case {
+            "get"
+        } else if size.put == case {
+            "put"
+        } else {
+            continue;
+        };
+        return format!(
+            "{what}, {} keys of {} B",
+            number(f64::from(size.objects)),
+            number(size.value_bytes as f64)
+        );
+    }
+    match case {
+        DURABLE => "lone durable put".to_owned(),
+        WRITERS_CASE => "durable puts, 64 writers".to_owned(),
+        DATA => "data time of a periodic task".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+fn metric_words(metric: &str) -> String {
+    let known = METRICS.iter().find(|(name, _)| *name == metric);
+    match (metric, known) {
+        (_, Some((_, words))) => format!("{words}, µs"),
+        ("rate_to_lone", _) => "rate, divided by that of one writer".to_owned(),
+        ("data_time_ratio", _) => "beside another processor, divided by alone".to_owned(),
+        (other, _) => other.replace('_', " "),
+    }
+}
+
+fn run_text(run: &Run) -> String {
+    let (machine, method) = (&run.report["machine"], &run.report["method"]);
+    let load = method["load_1min"]
+        .as_f64()
+        .map_or_else(String::new, |load| {
+            format!(
+                " The load of the machine was {} when it began.",
+                number(load)
+            )
+        });
+    format!(
+        "{}, version {}; {}, {} cores, kernel {}; on {}. {} rounds; {} gets and {} puts of each case and system, {} \
+         durable puts.{load}\n",
+        text(&method["date"]),
+        text(&run.report["version"]),
+        text(&machine["cpu"]),
+        machine["cores"],
+        text(&machine["kernel"]),
+        text(&method["file_system"]),
+        method["rounds_each"],
+        method["gets"],
+        method["puts"],
+        method["durable_puts"],
+    )
+}
+
+fn goals(run: &Run) -> String {
+    let mut out =
+        "| case | figure | measured | rounds | goal | |\n|---|---|---|---|---|---|\n".to_owned();
+    let verdict = |row: &Value| {
+        if row["met"] == true {
+            "met"
+        } else {
+            "**missed**"
+        }
+    };
+    let bound = |row: &Value| {
+        let side = if row["better"] == "higher" {
+            "at least"
+        } else {
+            "at most"
+        };
+        format!("{side} {}", cell(row["goal"].as_f64()))
+    };
+    let judged = |name: &str| run.list(name).iter().filter(|row| row["goal"].is_number());
+    for row in judged("ratios") {
+        let of_rounds = |place: usize| cell(row["of_rounds"][place].as_f64());
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "| {} | {}, divided by {} | {} | {} to {} | {} | {} |",
+            words(text(&row["case"])),
+            metric_words(text(&row["metric"])),
+            text(&row["peer"]),
+            cell(row["ratio"].as_f64()),
+            of_rounds(0),
+            of_rounds(1),
+            bound(row),
+            verdict(row),
+        );
+    }
+    for row in judged("rows") {
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | | {} | {} |",
+            words(text(&row["case"])),
+            metric_words(text(&row["metric"])),
+            cell(row["value"].as_f64()),
+            bound(row),
+            verdict(row),
+        );
+    }
+    out
+}
+
+/// Systems of a case, in the order in which they are always named.
+fn systems_of<'a>(run: &Run, case: &str, metric: &str) -> Vec<&'a str> {
+    let all = Kind::ALL.into_iter().map(Kind::name).chain([FLOOR]);
+    all.filter(|system| run.value(case, system, metric).is_some())
+        .collect()
+}
+
+fn latencies(run: &Run, cases: &[&str]) -> String {
+    let mut out =
+        "| case | system | p50, µs | p99 | p99.9 | worst |\n|---|---|---|---|---|---|\n".to_owned();
+    for case in cases {
+        for system in systems_of(run, case, METRICS[0].0) {
+            let _ = write!(out, "| {} | {system} |", words(case));
+            for (metric, _) in METRICS {
+                let _ = write!(out, " {} |", cell(run.value(case, system, metric)));
+            }
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn writers(run: &Run) -> String {
+    let mut out =
+        "| system | puts in a second | divided by one writer |\n|---|---|---|\n".to_owned();
+    for system in systems_of(run, WRITERS_CASE, "puts_per_second") {
+        let value = |metric| cell(run.value(WRITERS_CASE, system, metric));
+        let _ = writeln!(
+            out,
+            "| {system} | {} | {} |",
+            value("puts_per_second"),
+            value("rate_to_lone")
+        );
+    }
+    out
+}
+
+fn data(run: &Run) -> String {
+    let mut out =
+        "| system | alone, µs | beside another processor, µs | divided |\n|---|---|---|---|\n"
+            .to_owned();
+    for system in systems_of(run, DATA, "data_time_alone") {
+        let value = |metric| cell(run.value(DATA, system, metric));
+        let _ = writeln!(
+            out,
+            "| {system} | {} | {} | {} |",
+            value("data_time_alone"),
+            value("data_time_beside"),
+            value("data_time_ratio")
+        );
+    }
+    out
+}
+
+fn systems(run: &Run) -> String {
+    let mut out = String::new();
+    for system in run.report["method"]["systems"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice)
+    {
+        let _ = writeln!(
+            out,
+            "- **{}**: {}.",
+            text(&system["name"]),
+            text(&system["setup"])
+        );
+    }
+    out
+}
+
+fn drawings(cases: &[&str], run: &Run) -> String {
+    let mut out = String::new();
+    for case in cases {
+        if run
+            .value(case, crate::figures::OURS, METRICS[0].0)
+            .is_some()
+        {
+            let _ = writeln!(out, "![{}](db/{case}.svg)\n", words(case));
+        }
+    }
+    out
+}
+
+fn list(items: &[Value]) -> String {
+    if items.is_empty() {
+        return "Nothing.\n".to_owned();
+    }
+    items.iter().fold(String::new(), |mut out, item| {
+        let _ = writeln!(out, "- {}", text(item));
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn tables_have_what_was_measured_and_goals_their_verdicts() {
+        let row = |case: &str, system: &str, metric: &str, value: f64| -> Value {
+            json!({"case": case, "system": system, "metric": metric, "value": value})
+        };
+        let run = Run {
+            report: json!({
+                "rows": [
+                    row("get-100k-64", "keel", "latency_p50", 0.2),
+                    row("get-100k-64", "lmdb", "latency_p50", 0.4),
+                    row("durable-64-writers", "keel", "puts_per_second", 90_000.0),
+                    {"case": "durable-64-writers", "system": "keel", "metric": "rate_to_lone", "value": 22.0,
+                     "goal": 20.0, "better": "higher", "met": true},
+                ],
+                "ratios": [{"case": "get-100k-64", "metric": "latency_p50", "peer": "lmdb", "ratio": 0.6,
+                            "better": "lower", "goal": 0.5, "met": false, "of_rounds": [0.5, 0.7]}],
+                "missing": ["rocksdb"],
+                "method": {"systems": [{"name": "keel", "setup": "a"}]},
+            }),
+        };
+        let goals = goals(&run);
+        assert!(
+            goals.contains(
+                "| p50, µs, divided by lmdb | 0.60 | 0.50 to 0.70 | at most 0.50 | **missed** |"
+            ),
+            "{goals}"
+        );
+        assert!(goals.contains("| 22 | | at least 20 | met |"), "{goals}");
+        assert!(latencies(&run, &["get-100k-64"]).contains("| keel | 0.20 | – | – | – |"));
+        assert!(writers(&run).contains("| keel | 90,000 | 22 |"));
+        assert_eq!(
+            drawings(&["get-100k-64", "put-100k-64"], &run)
+                .matches("svg")
+                .count(),
+            1
+        );
+        assert_eq!(list(run.list("missing")), "- rocksdb\n");
+        assert!(systems(&run).contains("**keel**: a."));
+    }
+}

@@ -1,0 +1,263 @@
+//! The approaches that are compared, and the loop that runs one of them on a plant.
+
+use db::qos::controller::{ADMISSION, Controller, Held, Mode, Range, SPEED, SetPoints};
+use db::qos::design::{Design, Weights};
+use db::qos::identify::Model;
+
+use super::scenario::{ADMITTED_MIN, Facts, Load, Observed, Plant};
+
+/// Utilisation above which the emulated OnDemand goes to full speed, and below which it goes down.
+const BUSY: (f64, f64) = (0.2, 0.9);
+
+/// What it leaves of the speed when it goes down: by 20 %, as the governor of Pallipadi and Starikovskiy.
+const DOWN: f64 = 0.8;
+
+/// A smaller change of the admitted fraction is not made.
+const ADMISSION_STEP: f64 = 0.01;
+
+/// Sampling periods without an instance after which the law goes back to full.
+const MISSING_MAX: u32 = 3;
+
+/// The approaches of the paper's table 2.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Approach {
+    /// No control; speed as an operating system sets it by utilisation alone.
+    Open,
+    /// Speed holds tardiness.
+    DvfsOnly,
+    /// Admission holds tardiness, at a fixed speed in percent.
+    QodOnly(u32),
+    /// Both hold tardiness and the data response ratio.
+    Mimo,
+}
+
+impl Approach {
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Open => "open".to_owned(),
+            Self::DvfsOnly => "dvfs-only".to_owned(),
+            Self::QodOnly(percent) => format!("qod-only-{percent}"),
+            Self::Mimo => "mimo".to_owned(),
+        }
+    }
+}
+
+/// What an approach makes of a sampling period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Decision {
+    pub(crate) inputs: [f64; 2],
+    pub(crate) held: [Held; 2],
+    pub(crate) is_single: bool,
+    pub(crate) is_model_true: bool,
+}
+
+/// One approach at work.
+pub(crate) struct Pilot {
+    approach: Approach,
+    controller: Controller,
+    facts: Facts,
+    speed: f64,
+}
+
+impl Pilot {
+    /// With the gains that follow from the model.
+    ///
+    /// # Errors
+    /// One line: the model gives no gains.
+    pub(crate) fn new(
+        approach: Approach,
+        model: &Model,
+        set_points: SetPoints,
+        facts: Facts,
+    ) -> Result<Self, String> {
+        let design = Design::new(model, &Weights::default()).map_err(|error| error.to_string())?;
+        let ranges = [
+            Range {
+                min: facts.speed_min,
+                max: 1.0,
+                change_max: 1.0,
+                dead_band: facts.speed_step / 2.0,
+            },
+            Range {
+                min: ADMITTED_MIN,
+                max: 1.0,
+                change_max: 1.0,
+                dead_band: ADMISSION_STEP,
+            },
+        ];
+        let controller = Controller::new(*model, &design, ranges, set_points, MISSING_MAX);
+        let mut controller = controller.map_err(|error| error.to_string())?;
+        let mut speed = 1.0;
+        controller.set_mode(match approach {
+            Approach::Open => Mode::Open,
+            Approach::DvfsOnly => Mode::SpeedOnly,
+            Approach::QodOnly(percent) => {
+                speed = f64::from(percent) / 100.0;
+                Mode::AdmissionOnly
+            }
+            Approach::Mimo => Mode::Both,
+        });
+        controller.applied([speed, 1.0]);
+        Ok(Self {
+            approach,
+            controller,
+            facts,
+            speed,
+        })
+    }
+
+    /// The inputs of the first period.
+    pub(crate) fn begin(&self) -> [f64; 2] {
+        [self.speed, 1.0]
+    }
+
+    /// The inputs of the next period.
+    pub(crate) fn step(&mut self, observed: &Observed) -> Decision {
+        if self.approach == Approach::Open {
+            self.speed = ondemand(self.speed, observed.busy).max(self.facts.speed_min);
+            return Decision {
+                inputs: [self.speed, 1.0],
+                held: [Held::Free; 2],
+                is_single: false,
+                is_model_true: true,
+            };
+        }
+        // Steps and other programs may have made something else of the inputs.
+        self.controller.applied(observed.applied);
+        let action = self.controller.step(observed.outputs);
+        Decision {
+            inputs: action.inputs,
+            held: action.held,
+            is_single: action.is_single,
+            is_model_true: action.is_model_true,
+        }
+    }
+}
+
+/// The next speed of a governor that looks at utilisation alone.
+fn ondemand(speed: f64, busy: f64) -> f64 {
+    if busy > BUSY.1 {
+        1.0
+    } else if busy < BUSY.0 {
+        speed * DOWN
+    } else {
+        speed
+    }
+}
+
+/// One sampling period of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Record {
+    pub(crate) load: Load,
+    /// What was asked for this period.
+    pub(crate) inputs: [f64; 2],
+    pub(crate) observed: Observed,
+    /// What is made of it.
+    pub(crate) decision: Decision,
+}
+
+impl Record {
+    /// Of a processor whose frequency and voltage follow the speed: its third power, for the time that the task has it.
+    /// 1 is a task that never leaves it, at full speed.
+    pub(crate) fn energy(&self) -> f64 {
+        self.observed.busy * self.observed.applied[SPEED].powi(3)
+    }
+
+    pub(crate) fn speed(&self) -> f64 {
+        self.observed.applied[SPEED]
+    }
+
+    pub(crate) fn admitted(&self) -> f64 {
+        self.observed.applied[ADMISSION]
+    }
+
+    pub(crate) fn tardiness(&self) -> Option<f64> {
+        self.observed.outputs.map(|outputs| outputs[0])
+    }
+
+    pub(crate) fn data_ratio(&self) -> Option<f64> {
+        self.observed.outputs.map(|outputs| outputs[1])
+    }
+}
+
+/// Runs an approach on a plant for so many sampling periods; `load` says what is there in each.
+///
+/// # Errors
+/// The plant's, or an interruption.
+pub(crate) fn run(
+    pilot: &mut Pilot,
+    plant: &mut dyn Plant,
+    samples: u32,
+    load: &dyn Fn(u32) -> Load,
+) -> Result<Vec<Record>, String> {
+    let mut inputs = pilot.begin();
+    let mut records = Vec::with_capacity(samples as usize);
+    for sample in 0..samples {
+        crate::scratch::check_interrupted()?;
+        let load = load(sample);
+        let observed = plant.sample(inputs, load)?;
+        let decision = pilot.step(&observed);
+        records.push(Record {
+            load,
+            inputs,
+            observed,
+            decision,
+        });
+        inputs = decision.inputs;
+    }
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::identified::worked_out;
+    use super::super::scenario::Mix;
+    use super::super::sim::SimPlant;
+    use super::*;
+
+    #[test]
+    fn the_governor_knows_utilisation_alone() {
+        assert_eq!(ondemand(0.5, 0.95), 1.0);
+        assert_eq!(ondemand(0.5, 0.5), 0.5);
+        assert!((ondemand(0.5, 0.1) - 0.4).abs() < 1e-12);
+    }
+
+    #[test]
+    fn each_approach_drives_its_own_inputs() {
+        let identified = worked_out();
+        let set_points = SetPoints {
+            tardiness: 1.0,
+            data_ratio: 0.33,
+        };
+        for approach in [
+            Approach::Open,
+            Approach::DvfsOnly,
+            Approach::QodOnly(60),
+            Approach::Mimo,
+        ] {
+            let mut plant = SimPlant::new(&identified, 1);
+            let facts = plant.facts();
+            let mut pilot = Pilot::new(approach, &identified.model(), set_points, facts).unwrap();
+            let load = Load::of(Mix::C10D90, 1);
+            let records = run(&mut pilot, &mut plant, 60, &|_| load).unwrap();
+            assert_eq!(records.len(), 60);
+            let speeds: Vec<_> = records.iter().map(Record::speed).collect();
+            let admitted: Vec<_> = records.iter().map(Record::admitted).collect();
+            let moves = |values: &[f64]| values.windows(2).any(|pair| pair[0] != pair[1]);
+            match approach {
+                Approach::Open | Approach::DvfsOnly => {
+                    assert!(admitted.iter().all(|admitted| *admitted == 1.0));
+                    assert!(moves(&speeds) || approach == Approach::Open, "{speeds:?}");
+                }
+                Approach::QodOnly(_) => {
+                    assert!(
+                        speeds.iter().all(|speed| (speed - 0.6).abs() < 1e-9),
+                        "{speeds:?}"
+                    );
+                    assert!(moves(&admitted), "{admitted:?}");
+                }
+                Approach::Mimo => assert!(moves(&speeds)),
+            }
+        }
+    }
+}

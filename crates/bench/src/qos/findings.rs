@@ -1,0 +1,277 @@
+//! What an experiment has found: rows with verdicts, tables, drawings, and the report of all.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::machine::{Machine, today};
+use crate::paper::chart::Shape;
+use crate::report::{Json, Ratio, Row, Verdict};
+
+/// Figures, and files in the folder of the experiment.
+pub(crate) struct Findings {
+    experiment: &'static str,
+    folder: PathBuf,
+    rows: Vec<Row>,
+    ratios: Vec<Ratio>,
+    notes: Vec<String>,
+    missing: Vec<String>,
+    written: Vec<PathBuf>,
+}
+
+/// A bound from the table of goals.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Goal {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Goal {
+    fn verdict(self, value: f64) -> Verdict {
+        match self {
+            Self::AtMost(goal) => Verdict {
+                goal,
+                better: "lower",
+                met: value <= goal,
+            },
+            Self::AtLeast(goal) => Verdict {
+                goal,
+                better: "higher",
+                met: value >= goal,
+            },
+        }
+    }
+}
+
+impl Findings {
+    /// None yet. Makes the folder.
+    ///
+    /// # Errors
+    /// One line that names the folder.
+    pub(crate) fn new(experiment: &'static str, folder: &Path) -> Result<Self, String> {
+        std::fs::create_dir_all(folder).map_err(|error| {
+            format!(
+                "{}: {error}; name another folder with --out",
+                folder.display()
+            )
+        })?;
+        Ok(Self {
+            experiment,
+            folder: folder.to_owned(),
+            rows: Vec::new(),
+            ratios: Vec::new(),
+            notes: Vec::new(),
+            missing: Vec::new(),
+            written: Vec::new(),
+        })
+    }
+
+    pub(crate) fn row(
+        &mut self,
+        case: &'static str,
+        system: impl Into<String>,
+        (metric, unit): (&'static str, &'static str),
+        value: f64,
+        goal: Option<Goal>,
+    ) {
+        // What is no number is no figure.
+        if value.is_finite() {
+            self.rows.push(Row {
+                case,
+                system: system.into(),
+                metric,
+                unit,
+                value,
+                verdict: goal.map(|goal| goal.verdict(value)),
+            });
+        }
+    }
+
+    pub(crate) fn ratio(
+        &mut self,
+        case: &'static str,
+        metric: &'static str,
+        peer: &str,
+        (ratio, range): (f64, [f64; 2]),
+        at_most: f64,
+    ) {
+        self.ratios.push(Ratio {
+            case,
+            metric,
+            peer: peer.to_owned(),
+            ratio,
+            better: "lower",
+            goal: Some(at_most),
+            met: Some(ratio <= at_most),
+            floor_ratio: None,
+            of_rounds: Some(range),
+        });
+    }
+
+    pub(crate) fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    pub(crate) fn missing(&mut self, what: String) {
+        self.missing.push(what);
+    }
+
+    /// The value of a row.
+    #[cfg(test)]
+    pub(crate) fn value(&self, case: &str, system: &str, metric: &str) -> Option<f64> {
+        let found = self
+            .rows
+            .iter()
+            .find(|row| row.case == case && row.system == system && row.metric == metric);
+        found.map(|row| row.value)
+    }
+
+    /// Rows and ratios whose goal is missed.
+    #[cfg(test)]
+    pub(crate) fn missed(&self) -> Vec<String> {
+        let is_missed = |verdict: &Option<Verdict>| verdict.as_ref().is_some_and(|it| !it.met);
+        let rows = self.rows.iter().filter(|row| is_missed(&row.verdict));
+        let rows =
+            rows.map(|row| format!("{} {} {} {}", row.case, row.system, row.metric, row.value));
+        let ratios = self.ratios.iter().filter(|ratio| ratio.met == Some(false));
+        rows.chain(ratios.map(|ratio| format!("{} {} {}", ratio.case, ratio.metric, ratio.ratio)))
+            .collect()
+    }
+
+    /// Goals that were judged.
+    #[cfg(test)]
+    pub(crate) fn judged(&self) -> usize {
+        let rows = self.rows.iter().filter(|row| row.verdict.is_some()).count();
+        rows + self.ratios.len()
+    }
+
+    fn path(&mut self, name: &str) -> PathBuf {
+        let path = self.folder.join(name);
+        self.written.push(path.clone());
+        path
+    }
+
+    /// Writes text into the folder.
+    ///
+    /// # Errors
+    /// One line that names the file.
+    pub(crate) fn write(&mut self, name: &str, text: &str) -> Result<(), String> {
+        let path = self.path(name);
+        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Writes a table with commas.
+    ///
+    /// # Errors
+    /// One line that names the file.
+    pub(crate) fn table(
+        &mut self,
+        name: &str,
+        head: &[&str],
+        rows: &[Vec<String>],
+    ) -> Result<(), String> {
+        let mut text = head.join(",") + "\n";
+        for row in rows {
+            text.push_str(&row.join(","));
+            text.push('\n');
+        }
+        self.write(&format!("{name}.csv"), &text)
+    }
+
+    /// Writes a drawing as SVG and PNG.
+    ///
+    /// # Errors
+    /// One line that names the file.
+    pub(crate) fn draw(&mut self, name: &str, shapes: &[Shape]) -> Result<(), String> {
+        crate::paper::render::write(&self.folder, name, shapes)?;
+        for ending in ["svg", "png"] {
+            self.path(&format!("{name}.{ending}"));
+        }
+        Ok(())
+    }
+
+    /// The report as data and as text; the data also go into the folder.
+    ///
+    /// # Errors
+    /// One line that names the file.
+    pub(crate) fn finish(
+        mut self,
+        machine: &Machine,
+        mut method: serde_json::Value,
+    ) -> Result<(Json, String), String> {
+        if let Some(object) = method.as_object_mut() {
+            object.insert("date".to_owned(), json!(today()));
+            object.insert("notes".to_owned(), json!(self.notes));
+        }
+        let path = self.path(&format!("{}.json", self.experiment));
+        let text = self.text(machine);
+        let report = Json {
+            bench: self.experiment,
+            version: env!("CARGO_PKG_VERSION"),
+            machine: machine.clone(),
+            rows: self.rows,
+            ratios: self.ratios,
+            missing: self.missing,
+            method: Some(method),
+        };
+        let written = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
+        std::fs::write(&path, written + "\n")
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok((report, text))
+    }
+
+    fn text(&self, machine: &Machine) -> String {
+        let mut text = format!(
+            "{}\nmachine: {}, {} cores, kernel {}\n\n",
+            self.experiment, machine.cpu, machine.cores, machine.kernel
+        );
+        let told = |goal: f64, better: &str, met: bool| {
+            format!(
+                "  at {} {goal}: {}",
+                if better == "lower" { "most" } else { "least" },
+                if met { "met" } else { "MISSED" }
+            )
+        };
+        for row in &self.rows {
+            let verdict = row.verdict.as_ref();
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "{:<14}{:<32}{:<24}{:>10.3} {}{}",
+                row.case,
+                row.system,
+                row.metric,
+                row.value,
+                if row.unit == "1" { "" } else { row.unit },
+                verdict.map_or_else(String::new, |it| told(it.goal, it.better, it.met))
+            );
+        }
+        for ratio in &self.ratios {
+            let verdict = ratio.goal.zip(ratio.met);
+            let _ = writeln!(
+                text,
+                "{:<14}{:<56}{:>10.3} {}",
+                ratio.case,
+                format!("{}, divided by {}", ratio.metric, ratio.peer),
+                ratio.ratio,
+                verdict.map_or_else(String::new, |(goal, met)| told(goal, ratio.better, met))
+            );
+        }
+        for missing in &self.missing {
+            let _ = writeln!(text, "missing: {missing}");
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
+        for path in &self.written {
+            let _ = writeln!(text, "written: {}", path.display());
+        }
+        text
+    }
+}
+
+/// A figure of a table; empty where there is none.
+pub(crate) fn cell(value: Option<f64>) -> String {
+    value.map_or_else(String::new, |value| format!("{value:.5}"))
+}

@@ -1,0 +1,338 @@
+//! The experiments on quality of service, after Kang and Chung, "QoS Management for Embedded Databases in
+//! Multicore-Based Embedded Systems", section 5; on this machine or on a simulated plant that was identified on one.
+//!
+//! **Invariants:** all approaches run on the same plant, with the same model, in an order drawn anew for each run; an
+//! experiment that a machine cannot do is listed as missing; a simulated figure says so.
+//!
+//! **Files:** `scenario.rs` mixes and the seam of plants, `identified.rs` a measured plant as a file, `sim.rs` one that
+//! is computed from it, `real.rs` this machine with `work.rs` and `updates.rs` for its threads, `approach.rs` what is
+//! compared, `interference.rs`, `identification.rs`, `averages.rs`, `transient.rs` the experiments, `response.rs` what
+//! an answer is, `findings.rs` figures and files, `plot.rs` drawings, `page.rs` the result
+//! page.
+
+mod approach;
+mod averages;
+mod findings;
+mod identification;
+mod identified;
+mod interference;
+pub(crate) mod page;
+mod plot;
+mod real;
+mod response;
+mod scenario;
+mod sim;
+#[cfg(test)]
+mod tests;
+mod transient;
+mod updates;
+mod work;
+
+use std::path::PathBuf;
+
+use clap::{ValueEnum, value_parser};
+use db::qos::controller::SetPoints;
+use serde_json::json;
+
+use crate::machine::{Machine, today};
+use crate::progress::Progress;
+use crate::report::Json;
+use crate::scratch::Scratch;
+use findings::Findings;
+use identified::{Identified, Origin};
+pub(crate) use plot::COLORS;
+use real::{ActuatorKind, EngineKind, RealOptions, RealPlant};
+use scenario::Plant;
+use sim::SimPlant;
+
+/// Tardiness that is to be held, as in the paper.
+const GOAL: f64 = 1.0;
+
+/// `keel-bench qos`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Which experiment.
+    #[arg(value_enum, value_name = "NAME")]
+    experiment: Experiment,
+    /// Folder for tables, drawings and the report; made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// This machine, or one that is computed from an identification.
+    #[arg(long, value_enum, default_value_t = PlantKind::Sim)]
+    plant: PlantKind,
+    /// The store below a real plant.
+    #[arg(long, value_enum, default_value_t = EngineKind::Bdb)]
+    engine: EngineKind,
+    /// What sets the speed of a real plant.
+    #[arg(long, value_enum, default_value_t = ActuatorKind::Auto)]
+    actuator: ActuatorKind,
+    /// Part of a processor that the updates of a real plant take alone, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = value_parser!(u32).range(1..=95))]
+    update_share: u32,
+    /// Folder for the stores of a real plant.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// The model, and the simulated plant: what `identification` has written on a machine.
+    #[arg(long, value_name = "FILE")]
+    identified: Option<PathBuf>,
+    /// Print the report as JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Runs, each with all approaches; 25 on the simulated plant, 5 on a machine. The first two experiments have one.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
+    /// Few and short runs: shows that everything works; the figures mean little.
+    #[arg(long)]
+    quick: bool,
+    /// Draws the order of the runs and the noise of a simulated plant.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// The experiments, by the paper's figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Experiment {
+    /// Figures 3 and 4: time with data and with computing, beside other processors.
+    Interference,
+    /// Figure 6: the model against the plant; on a machine it makes the file of a simulated one.
+    Identification,
+    /// Figure 7: approaches under mixes of best-effort transactions.
+    Workloads,
+    /// Figures 8 and 9: approaches under more and more processors with best-effort transactions.
+    Cores,
+    /// Figure 10: a load that comes and goes.
+    Transient,
+}
+
+impl Experiment {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Interference => "qos-interference",
+            Self::Identification => "qos-identification",
+            Self::Workloads => "qos-workloads",
+            Self::Cores => "qos-cores",
+            Self::Transient => "qos-transient",
+        }
+    }
+}
+
+/// What is controlled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PlantKind {
+    /// This machine.
+    Real,
+    /// A model of one.
+    Sim,
+}
+
+/// How long runs are, in samples.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    /// Left out at the beginning of a run, and counted after it.
+    pub(crate) settling: u32,
+    pub(crate) samples: u32,
+    /// In which the inputs are driven for a model.
+    pub(crate) driven: u32,
+    /// For each point of a sweep, after those in which it settles.
+    pub(crate) swept: u32,
+    pub(crate) swept_settling: u32,
+    /// Of ten points of a sweep, every so many.
+    pub(crate) swept_every: usize,
+    /// Before, during and after the load that comes and goes.
+    pub(crate) phases: (u32, u32, u32),
+}
+
+const PAPER: Extent = Extent {
+    settling: 20,
+    samples: 150,
+    driven: 400,
+    swept: 20,
+    swept_settling: 10,
+    swept_every: 1,
+    phases: (150, 250, 150),
+};
+
+/// Of a machine, where each sample takes a second.
+const REAL: Extent = Extent {
+    settling: 8,
+    samples: 20,
+    driven: 400,
+    swept: 8,
+    swept_settling: 2,
+    swept_every: 1,
+    phases: (40, 60, 40),
+};
+
+const QUICK: Extent = Extent {
+    settling: 10,
+    samples: 30,
+    driven: 60,
+    swept: 3,
+    swept_settling: 3,
+    swept_every: 1,
+    phases: (40, 40, 40),
+};
+
+const QUICK_REAL: Extent = Extent {
+    settling: 1,
+    samples: 2,
+    driven: 45,
+    swept: 1,
+    swept_settling: 0,
+    swept_every: 5,
+    phases: (2, 2, 2),
+};
+
+/// What an experiment works with.
+pub(crate) struct Setting<'a> {
+    pub(crate) plant: &'a mut dyn Plant,
+    pub(crate) identified: Option<Identified>,
+    /// What is measured, or what was when the simulated plant was identified.
+    pub(crate) origin: Origin,
+    pub(crate) is_simulated: bool,
+    pub(crate) runs: u32,
+    pub(crate) seed: u64,
+    pub(crate) extent: Extent,
+    pub(crate) progress: Progress,
+}
+
+impl Setting<'_> {
+    pub(crate) fn set_points(&self, data_ratio: f64) -> SetPoints {
+        SetPoints {
+            tardiness: GOAL,
+            data_ratio,
+        }
+    }
+
+    /// The model.
+    ///
+    /// # Errors
+    /// Where none was named.
+    pub(crate) fn identified(&self) -> Result<&Identified, String> {
+        self.identified.as_ref().ok_or_else(|| {
+            "this takes a model: name a file of `identification` with --identified".to_owned()
+        })
+    }
+
+    /// Below a drawing's title.
+    pub(crate) fn subtitle(&self) -> String {
+        let origin = &self.origin;
+        if self.is_simulated {
+            format!(
+                "simulated plant, identified from {} on {}, {}",
+                origin.engine, origin.cpu, origin.date
+            )
+        } else {
+            format!(
+                "{}, speed by {}, on {}",
+                origin.engine, origin.actuator, origin.cpu
+            )
+        }
+    }
+}
+
+/// Runs an experiment; its report, and the table for a reader.
+///
+/// # Errors
+/// One line that names what failed.
+pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
+    let identified = options
+        .identified
+        .as_deref()
+        .map(Identified::load)
+        .transpose()?;
+    let is_simulated = options.plant == PlantKind::Sim;
+    let mut findings = Findings::new(options.experiment.name(), &options.out)?;
+    let runs = match (options.runs, options.quick, is_simulated) {
+        (Some(runs), _, _) => runs,
+        (None, true, _) => 1,
+        (None, false, true) => 25,
+        (None, false, false) => 5,
+    };
+    let extent = match (options.quick, is_simulated) {
+        (false, true) => PAPER,
+        (false, false) => REAL,
+        (true, true) => QUICK,
+        (true, false) => QUICK_REAL,
+    };
+    let machine = Machine::detect();
+    let method = |origin: &Origin| {
+        json!({
+            "plant": if is_simulated { "simulated" } else { "real" },
+            "quick": options.quick,
+            "runs": runs,
+            "seed": options.seed,
+            "samples": extent.samples,
+            "settling": extent.settling,
+            "driven": extent.driven,
+            "swept": extent.swept,
+            "phases": [extent.phases.0, extent.phases.1, extent.phases.2],
+            "origin": origin,
+        })
+    };
+    let mut course = |plant: &mut dyn Plant, origin: Origin| {
+        let mut setting = Setting {
+            plant,
+            identified: identified.clone(),
+            origin,
+            is_simulated,
+            runs,
+            seed: options.seed,
+            extent,
+            progress: Progress::new(),
+        };
+        measure(options.experiment, &mut setting, &mut findings)?;
+        for note in setting.plant.notes() {
+            findings.note(note);
+        }
+        Ok::<_, String>(setting.origin)
+    };
+    let origin = if is_simulated {
+        let identified = identified.as_ref().ok_or(
+            "the simulated plant takes a file of `identification`: name it with --identified",
+        )?;
+        let mut plant = SimPlant::new(identified, options.seed);
+        course(&mut plant, identified.origin.clone())?
+    } else {
+        let scratch = Scratch::create(&options.dir, REAL_BYTES)?;
+        let real = RealOptions {
+            engine: options.engine,
+            actuator: options.actuator,
+            update_share: f64::from(options.update_share) / 100.0,
+        };
+        let mut plant = RealPlant::start(scratch.path(), &real)?;
+        let origin = Origin {
+            engine: options.engine.words().to_owned(),
+            command: format!(
+                "keel qos experiment identification --plant real --update-share {}",
+                options.update_share
+            ),
+            cpu: machine.cpu.clone(),
+            kernel: machine.kernel.clone(),
+            cores: machine.cores,
+            actuator: plant.actuator_name().to_owned(),
+            date: today(),
+            updates_per_second: plant.updates_per_second(),
+            notes: Vec::new(),
+        };
+        course(&mut plant, origin)?
+    };
+    findings.finish(&machine, method(&origin))
+}
+
+/// Bytes of the folder that a real plant needs.
+const REAL_BYTES: u64 = 3 << 30;
+
+fn measure(
+    experiment: Experiment,
+    setting: &mut Setting<'_>,
+    findings: &mut Findings,
+) -> Result<(), String> {
+    match experiment {
+        Experiment::Interference => interference::interference(setting, findings),
+        Experiment::Identification => identification::identification(setting, findings),
+        Experiment::Workloads => averages::workloads(setting, findings),
+        Experiment::Cores => averages::cores(setting, findings),
+        Experiment::Transient => transient::transient(setting, findings),
+    }
+}

@@ -1,0 +1,378 @@
+//! The result page of the experiments: what stands between its marks is made anew from their reports; the words around
+//! it stay.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::scenario::Mix;
+use crate::page::{Run, cell, number, replace, text};
+
+/// `keel-bench qos-page`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Folder with a folder for each experiment: `real-workloads`, `sim-workloads` and so on.
+    #[arg(long, value_name = "DIR")]
+    results: PathBuf,
+    /// The page to change.
+    #[arg(long, value_name = "FILE")]
+    page: PathBuf,
+}
+
+/// Plants and experiments, as folders are named.
+const PLANTS: [(&str, &str); 2] = [("sim", "simulated"), ("real", "this machine")];
+const EXPERIMENTS: [&str; 5] = [
+    "interference",
+    "identification",
+    "workloads",
+    "cores",
+    "transient",
+];
+
+/// What stands where an experiment was not made.
+const NOT_MEASURED: &str = "Not measured.\n";
+
+/// Figures of the averages, and their headings.
+const AVERAGES: [(&str, &str); 7] = [
+    ("tardiness", "mean tardiness"),
+    ("tardiness_p95", "p95"),
+    ("data_ratio", "data response ratio"),
+    ("admitted", "admitted"),
+    ("fresh", "fresh"),
+    ("speed", "speed"),
+    ("energy_proxy", "energy proxy"),
+];
+
+/// Figures of the transients.
+const TRANSIENT: [(&str, &str); 9] = [
+    ("speed", "speed before"),
+    ("speed_loaded", "under load"),
+    ("data_ratio", "data response ratio before"),
+    ("data_ratio_loaded", "under load"),
+    ("admitted_loaded", "admitted under load"),
+    ("settling_on", "settling, on"),
+    ("settling_off", "off"),
+    ("overshoot_on", "overshoot, on"),
+    ("overshoot_off", "off"),
+];
+
+/// Writes the page anew.
+///
+/// # Errors
+/// One line that names the file.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let mut page = std::fs::read_to_string(&options.page)
+        .map_err(|error| format!("{}: {error}", options.page.display()))?;
+    let mut found = Vec::new();
+    for (plant, words) in PLANTS {
+        for experiment in EXPERIMENTS {
+            let folder = format!("{plant}-{experiment}");
+            let report = options
+                .results
+                .join(&folder)
+                .join(format!("qos-{experiment}.json"));
+            let run = report.is_file().then(|| Run::read(&report)).transpose()?;
+            found.push((folder, words, experiment, run));
+        }
+    }
+    for (folder, _, experiment, run) in &found {
+        let text = run.as_ref().map_or_else(
+            || NOT_MEASURED.to_owned(),
+            |run| part(run, experiment, folder, &options.results.join(folder)),
+        );
+        page = place(page, folder, &text, options)?;
+    }
+    let measured: Vec<_> = found
+        .iter()
+        .filter_map(|(folder, words, _, run)| Some((folder.as_str(), *words, run.as_ref()?)))
+        .collect();
+    for (name, text) in [
+        ("runs", runs(&measured)),
+        ("goals", goals(&measured)),
+        ("missing", missing(&measured)),
+    ] {
+        page = place(page, name, &text, options)?;
+    }
+    std::fs::write(&options.page, page)
+        .map_err(|error| format!("{}: {error}", options.page.display()))
+}
+
+fn place(page: String, name: &str, text: &str, options: &Options) -> Result<String, String> {
+    replace(&page, name, text)
+        .ok_or_else(|| format!("{}: no place for {name}", options.page.display()))
+}
+
+fn runs(measured: &[(&str, &str, &Run)]) -> String {
+    let mut out = "| experiment | plant | date | machine | runs | store | speed by |\n\
+                   |---|---|---|---|---|---|---|\n"
+        .to_owned();
+    for (folder, words, run) in measured {
+        let (machine, method) = (&run.report["machine"], &run.report["method"]);
+        let origin = &method["origin"];
+        let experiment = folder.split_once('-').map_or(*folder, |(_, name)| name);
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "| {experiment} | {words} | {} | {}, {} cores, kernel {} | {} | {} | {} |",
+            text(&method["date"]),
+            text(&machine["cpu"]),
+            machine["cores"],
+            text(&machine["kernel"]),
+            method["runs"],
+            text(&origin["engine"]),
+            text(&origin["actuator"]),
+        );
+    }
+    out
+}
+
+fn goals(measured: &[(&str, &str, &Run)]) -> String {
+    let mut out =
+        "| experiment | plant | figure | measured | goal | |\n|---|---|---|---|---|---|\n"
+            .to_owned();
+    for (folder, words, run) in measured {
+        let experiment = folder.split_once('-').map_or(*folder, |(_, name)| name);
+        let judged = |name: &str| run.list(name).iter().filter(|row| row["goal"].is_number());
+        let mut line = |row: &Value, figure: String, value: &Value| {
+            let side = if row["better"] == "higher" {
+                "at least"
+            } else {
+                "at most"
+            };
+            let verdict = if row["met"] == true {
+                "met"
+            } else {
+                "**missed**"
+            };
+            let _ = writeln!(
+                out,
+                "| {experiment} | {words} | {figure} | {} | {side} {} | {verdict} |",
+                cell(value.as_f64()),
+                cell(row["goal"].as_f64())
+            );
+        };
+        for row in judged("rows") {
+            let metric = text(&row["metric"]).replace('_', " ");
+            line(
+                row,
+                format!("{}, {}: {metric}", text(&row["case"]), text(&row["system"])),
+                &row["value"],
+            );
+        }
+        for row in judged("ratios") {
+            let metric = text(&row["metric"]);
+            let figure = format!(
+                "{}: {metric} of mimo, divided by {}",
+                text(&row["case"]),
+                text(&row["peer"])
+            );
+            line(row, figure, &row["ratio"]);
+        }
+    }
+    out
+}
+
+/// The tables and drawings of one experiment.
+fn part(run: &Run, experiment: &str, folder: &str, results: &Path) -> String {
+    let mut out = match experiment {
+        "workloads" | "cores" => grid(run, &AVERAGES),
+        "transient" => grid(run, &TRANSIENT),
+        _ => rows(run),
+    };
+    let mut drawings: Vec<String> = std::fs::read_dir(results)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".svg"))
+        .collect();
+    drawings.sort();
+    for drawing in drawings {
+        let name = drawing.trim_end_matches(".svg");
+        let _ = write!(out, "\n![{name}](qos/{folder}/{drawing})\n");
+    }
+    let notes = run.report["method"]["notes"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    if !notes.is_empty() {
+        out.push('\n');
+    }
+    for note in notes {
+        let _ = writeln!(out, "- {}", text(note));
+    }
+    out
+}
+
+/// A line for each case and system, a column for each figure that one of them has.
+fn grid(run: &Run, columns: &[(&str, &str)]) -> String {
+    let mut lines: Vec<(&str, &str)> = Vec::new();
+    for (metric, _) in columns {
+        for line in run.with(metric) {
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+    }
+    let place = |case: &str| Mix::of_name(case).map_or(usize::MAX, |mix| mix as usize);
+    lines.sort_by_key(|(case, _)| place(case));
+    let has = |metric: &str| {
+        lines
+            .iter()
+            .any(|(case, system)| run.value(case, system, metric).is_some())
+    };
+    let columns: Vec<_> = columns.iter().filter(|(metric, _)| has(metric)).collect();
+    let mut out = "| case | approach |".to_owned();
+    for (_, heading) in &columns {
+        let _ = write!(out, " {heading} |");
+    }
+    let _ = writeln!(out, "\n|---|---|{}", "---|".repeat(columns.len()));
+    for (case, system) in &lines {
+        let _ = write!(out, "| {case} | {system} |");
+        for (metric, _) in &columns {
+            let value = run.value(case, system, metric);
+            let shown = value.map_or_else(|| "–".to_owned(), |value| figure(metric, value));
+            let _ = write!(out, " {shown} |");
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn figure(metric: &str, value: f64) -> String {
+    if metric.starts_with("settling") {
+        number(value)
+    } else {
+        format!("{value:.3}")
+    }
+}
+
+fn rows(run: &Run) -> String {
+    let mut out = "| case | of | figure | |\n|---|---|---|---|\n".to_owned();
+    for row in run.list("rows") {
+        let value = row["value"].as_f64().unwrap_or(f64::NAN);
+        let unit = text(&row["unit"]);
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {value:.4}{} |",
+            text(&row["case"]),
+            text(&row["system"]),
+            text(&row["metric"]).replace('_', " "),
+            if unit == "1" {
+                String::new()
+            } else {
+                format!(" {unit}")
+            }
+        );
+    }
+    out
+}
+
+fn missing(measured: &[(&str, &str, &Run)]) -> String {
+    let mut out = String::new();
+    for (folder, _, run) in measured {
+        for what in run.list("missing") {
+            let _ = writeln!(out, "- {folder}: {}", text(what));
+        }
+    }
+    if out.is_empty() {
+        out.push_str("Nothing.\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn report() -> Run {
+        let row = |case: &str, system: &str, metric: &str, value: f64| -> Value {
+            json!({"case": case, "system": system, "metric": metric, "unit": "1", "value": value})
+        };
+        Run {
+            report: json!({
+                "machine": {"cpu": "c", "cores": 2, "kernel": "k"},
+                "method": {"date": "2026-01-01", "runs": 5, "origin": {"engine": "e", "actuator": "a"}, "notes": ["n"]},
+                "rows": [
+                    row("C10-D90", "mimo", "tardiness", 1.01),
+                    row("none", "mimo", "tardiness", 0.99),
+                    row("none", "mimo", "speed", 0.5),
+                    {"case": "none", "system": "mimo", "metric": "tardiness_error", "unit": "1", "value": 0.01,
+                     "goal": 0.05, "better": "lower", "met": true},
+                ],
+                "ratios": [{"case": "C10-D90", "metric": "speed", "peer": "dvfs-only", "ratio": 0.9, "goal": 0.85,
+                            "better": "lower", "met": false}],
+                "missing": ["m"],
+            }),
+        }
+    }
+
+    #[test]
+    fn tables_are_in_the_order_of_the_mixes_and_goals_have_their_verdicts() {
+        let run = report();
+        let table = grid(&run, &AVERAGES);
+        assert!(
+            table.starts_with("| case | approach | mean tardiness | speed |\n"),
+            "{table}"
+        );
+        let (none, most) = (
+            table.find("| none |"),
+            table.find("| C10-D90 | mimo | 1.010 | – |"),
+        );
+        assert!(none.is_some() && none < most, "{table}");
+        let measured = [("sim-workloads", "simulated", &run)];
+        let goals = goals(&measured);
+        assert!(
+            goals.contains("| workloads | simulated | none, mimo: tardiness error | 0.01 | at most 0.05 | met |"),
+            "{goals}"
+        );
+        assert!(
+            goals.contains(
+                "C10-D90: speed of mimo, divided by dvfs-only | 0.90 | at most 0.85 | **missed** |"
+            ),
+            "{goals}"
+        );
+        assert!(
+            runs(&measured).contains(
+                "| workloads | simulated | 2026-01-01 | c, 2 cores, kernel k | 5 | e | a |"
+            )
+        );
+        assert_eq!(missing(&measured), "- sim-workloads: m\n");
+        assert!(rows(&run).contains("| none | mimo | speed | 0.5000 |"));
+    }
+
+    #[test]
+    fn a_page_is_made_from_what_is_there() {
+        let folder = std::env::temp_dir().join(format!("keel-qos-page-{}", std::process::id()));
+        let results = folder.join("sim-workloads");
+        std::fs::create_dir_all(&results).unwrap();
+        let written = serde_json::to_string(&report().report).unwrap();
+        std::fs::write(results.join("qos-workloads.json"), written).unwrap();
+        std::fs::write(results.join("workloads.svg"), "").unwrap();
+        let marks = |name: &str| format!("<!-- begin {name} -->\n<!-- end {name} -->\n");
+        let mut page = ["runs", "goals", "missing"].map(marks).concat();
+        for (plant, _) in PLANTS {
+            for experiment in EXPERIMENTS {
+                page.push_str(&marks(&format!("{plant}-{experiment}")));
+            }
+        }
+        let path = folder.join("page.md");
+        std::fs::write(&path, &page).unwrap();
+        let options = Options {
+            results: folder.clone(),
+            page: path.clone(),
+        };
+        run(&options).unwrap();
+        let made = std::fs::read_to_string(&path).unwrap();
+        assert!(
+            made.contains("![workloads](qos/sim-workloads/workloads.svg)"),
+            "{made}"
+        );
+        assert_eq!(made.matches(NOT_MEASURED).count(), 9, "{made}");
+        std::fs::write(&path, "no marks").unwrap();
+        assert!(run(&options).unwrap_err().contains("no place for"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,499 @@
+//! The real plant: this machine. A periodic task reads a store and computes on a processor of its own; sensor updates
+//! come from a trace; best-effort transactions run on the other processors, on the same store.
+//!
+//! All threads are FIFO, as in the paper: the task first, then the updates, then the best-effort transactions. Updates
+//! come before those because they are short and hold what the task may wait for.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use base::sim::Random;
+use clap::ValueEnum;
+use db::Monitor;
+use db::qos::actuator::{Actuator, Cpufreq, Deadline, NoActuator, RtGroup, SystemFiles};
+use db::qos::figures::Figures;
+
+use super::scenario::{DEADLINE_MS, Facts, Load, Mix, Observed, PERIOD_MS, Plant, SWEPT_MIN};
+use super::updates::Updates;
+use super::work::{Costs, OBJECTS, Transaction, VALUE_BYTES, compute};
+use crate::engine::{Engine, Key, Kind, OpenError, Size, fill};
+use crate::realtime::{cores, fifo, measured, pin, thread_id};
+use crate::scratch::check_interrupted;
+
+/// One sampling period: ten instances.
+const SAMPLING: Duration = Duration::from_secs(1);
+
+/// What an instance takes alone at full speed, and a best-effort transaction.
+const TASK_NOMINAL: Duration = Duration::from_millis(16);
+const BEST_EFFORT_NOMINAL: Duration = Duration::from_millis(50);
+
+/// Between two best-effort transactions, ms.
+const GAP_MS: (u64, u64) = (50, 150);
+
+/// Updates come in handfuls this often.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Updates that are made up for when they could not come in time, in seconds of them.
+const BACKLOG_SECONDS: f64 = 0.1;
+
+/// Updates in a second at most, where they go to a log on a disk.
+const LOGGED_MAX: f64 = 150_000.0;
+
+/// Priorities of the policy FIFO.
+const SAMPLER_PRIORITY: i32 = 60;
+const TASK_PRIORITY: i32 = 50;
+const UPDATES_PRIORITY: i32 = 45;
+const BEST_EFFORT_PRIORITY: i32 = 40;
+
+/// The slowest speed that is set.
+const SPEED_MIN: f64 = 0.2;
+
+/// The engines of the experiments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineKind {
+    /// Ours.
+    Native,
+    /// Berkeley DB, on which the paper's database is built.
+    Bdb,
+}
+
+impl EngineKind {
+    fn kind(self) -> Kind {
+        match self {
+            Self::Native => Kind::Keel,
+            Self::Bdb => Kind::Berkeley,
+        }
+    }
+
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Native => "Evenkeel",
+            Self::Bdb => "Berkeley DB 5.3",
+        }
+    }
+}
+
+/// What sets the speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ActuatorKind {
+    /// The first of the following that this machine has.
+    Auto,
+    /// Frequency.
+    Cpufreq,
+    /// A real-time share of a control group.
+    Rtgroup,
+    /// SCHED_DEADLINE; the task is then kept to no processor.
+    Deadline,
+    /// Nothing: full speed.
+    None,
+}
+
+/// How a real plant is set up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RealOptions {
+    pub(crate) engine: EngineKind,
+    pub(crate) actuator: ActuatorKind,
+    /// Part of a processor that the updates take alone, when all are admitted.
+    pub(crate) update_share: f64,
+}
+
+/// What the threads share.
+struct Shared {
+    engine: Box<dyn Engine>,
+    /// The store of the best-effort transactions in the control arm.
+    other: Box<dyn Engine>,
+    is_separate: AtomicBool,
+    updates: Updates,
+    costs: Costs,
+    monitor: Mutex<Monitor>,
+    /// The mix as a place in `Mix::ALL`, and the processors that have it.
+    mix: AtomicU32,
+    cores: AtomicU32,
+    stop: AtomicBool,
+    /// Updates that the store refused or that came too late to be made up for.
+    lost: AtomicU64,
+    begin: Instant,
+    /// What a thread could not do.
+    failure: Mutex<Option<String>>,
+}
+
+impl Shared {
+    fn fail(&self, what: String) {
+        lock(&self.failure).get_or_insert(what);
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn now_us(&self) -> i64 {
+        self.begin.elapsed().as_micros() as i64
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whoever panicked while holding it has not left it half-changed: it holds plain figures.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The plant.
+pub(crate) struct RealPlant {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    actuator: Box<dyn Actuator>,
+    facts: Facts,
+    next: Instant,
+    speed: Option<f64>,
+    notes: Vec<String>,
+}
+
+impl RealPlant {
+    /// Fills a store and starts everything.
+    ///
+    /// # Errors
+    /// One line: what this machine lacks.
+    pub(crate) fn start(folder: &Path, options: &RealOptions) -> Result<Self, String> {
+        let mine = cores();
+        if mine.len() < 2 {
+            return Err("the real plant takes two processors; use --plant sim".to_owned());
+        }
+        if let Some(lacking) = crate::realtime::lacking() {
+            return Err(format!(
+                "the real plant needs real-time threads: {lacking}, or use --plant sim"
+            ));
+        }
+        let engine = open(options.engine.kind(), &folder.join("shared"))?;
+        let other = open(options.engine.kind(), &folder.join("separate"))?;
+        let costs = measured(mine[0], || Costs::measure(&mut *engine.session()?))?;
+        let most = match options.engine {
+            EngineKind::Native => LOGGED_MAX,
+            EngineKind::Bdb => f64::INFINITY,
+        };
+        let updates = Updates::new((options.update_share * 1e6 / costs.put_us).min(most))?;
+        let notes = vec![format!(
+            "{} ({}); alone, a get takes {:.2} µs and a put {:.2} µs; {:.0} updates in a second, the trace {:.0} times \
+             as fast, which alone take {:.1} % of a processor",
+            options.engine.words(),
+            engine.setup(),
+            costs.get_us,
+            costs.put_us,
+            updates.per_second(),
+            updates.multiplier(),
+            updates.per_second() * costs.put_us / 1e4
+        )];
+        let shared = Arc::new(Shared {
+            engine,
+            other,
+            is_separate: AtomicBool::new(false),
+            updates,
+            costs,
+            monitor: Mutex::default(),
+            mix: AtomicU32::new(0),
+            cores: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
+            begin: Instant::now(),
+            failure: Mutex::default(),
+        });
+        let mut plant = Self {
+            shared,
+            threads: Vec::new(),
+            actuator: Box::new(NoActuator),
+            facts: Facts {
+                speed_min: SPEED_MIN,
+                speed_step: 1.0,
+                cores_max: mine.len() as u32 - 1,
+            },
+            next: Instant::now(),
+            speed: None,
+            notes,
+        };
+        let (told, ready) = std::sync::mpsc::channel();
+        let is_pinned = options.actuator != ActuatorKind::Deadline;
+        let core = is_pinned.then_some(mine[0]);
+        plant.spawn("qos-task", move |shared| task(shared, core, &told))?;
+        let thread = ready.recv().map_err(|error| format!("the task: {error}"))?;
+        plant.actuator = actuator(options.actuator, thread, mine[0], folder)?;
+        plant.facts.speed_step = plant.actuator.step().min(0.5);
+        if plant.actuator.name() == "none" {
+            plant
+                .notes
+                .push("this machine lets nothing set the speed: it is full throughout".to_owned());
+        }
+        plant.spawn("qos-updates", updates_loop)?;
+        for (place, core) in mine[1..].iter().copied().enumerate() {
+            plant.spawn("qos-best-effort", move |shared| {
+                best_effort(shared, place as u32, core)
+            })?;
+        }
+        // The sampler must not wait behind what it samples.
+        fifo(SAMPLER_PRIORITY)?;
+        plant.next = Instant::now() + SAMPLING;
+        Ok(plant)
+    }
+
+    /// What sets the speed.
+    pub(crate) fn actuator_name(&self) -> &'static str {
+        self.actuator.name()
+    }
+
+    pub(crate) fn updates_per_second(&self) -> f64 {
+        self.shared.updates.per_second()
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        body: impl FnOnce(&Shared) -> Result<(), String> + Send + 'static,
+    ) -> Result<(), String> {
+        let shared = Arc::clone(&self.shared);
+        let run = move || {
+            if let Err(what) = body(&shared) {
+                shared.fail(what);
+            }
+        };
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        self.threads
+            .push(thread.map_err(|error| format!("{name}: {error}"))?);
+        Ok(())
+    }
+}
+
+impl Drop for RealPlant {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        // At full speed first: a task with a small share of its processor would take long to end.
+        if let Err(error) = self.actuator.restore() {
+            eprintln!("keel-bench: {error}");
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        crate::realtime::ordinary();
+    }
+}
+
+impl Plant for RealPlant {
+    fn facts(&self) -> Facts {
+        self.facts
+    }
+
+    fn begin(&mut self, _seed: u64) -> Result<(), String> {
+        // What the last run has left in flight ends outside of the next one's samples.
+        self.sample([1.0, 1.0], Load::NONE).map(|_| ())
+    }
+
+    fn sample(&mut self, inputs: [f64; 2], load: Load) -> Result<Observed, String> {
+        let wanted = inputs[0].clamp(SPEED_MIN, 1.0);
+        let speed = match self.speed {
+            Some(speed) if (speed - wanted).abs() < 1e-6 => speed,
+            _ => {
+                self.actuator
+                    .set(wanted)
+                    .map_err(|error| error.to_string())?
+                    .speed
+            }
+        };
+        self.speed = Some(speed);
+        let fraction = inputs[1].clamp(SWEPT_MIN, 1.0);
+        let admitted = self.shared.updates.admit(fraction, self.shared.now_us());
+        let place = Mix::ALL
+            .iter()
+            .position(|mix| *mix == load.mix)
+            .unwrap_or(0);
+        self.shared.mix.store(place as u32, Ordering::Relaxed);
+        self.shared.cores.store(load.cores, Ordering::Relaxed);
+        let now = Instant::now();
+        if self.next < now {
+            self.next = now;
+        }
+        std::thread::sleep(self.next + SAMPLING - now);
+        self.next += SAMPLING;
+        check_interrupted()?;
+        if let Some(what) = lock(&self.shared.failure).take() {
+            return Err(what);
+        }
+        let monitor = std::mem::take(&mut *lock(&self.shared.monitor));
+        let figures = Figures::of(&monitor, DEADLINE_NS);
+        Ok(Observed {
+            outputs: figures.as_ref().map(Figures::outputs),
+            applied: [speed, admitted],
+            busy: (monitor.response_ns.sum() as f64 / SAMPLING.as_nanos() as f64).min(1.0),
+            tardiness_p95: figures.as_ref().map(|figures| figures.tardiness_p95),
+            miss_ratio: figures.as_ref().map(|figures| figures.miss_ratio),
+            fresh: Some(self.shared.updates.fresh(self.shared.now_us())),
+        })
+    }
+
+    fn set_separate(&mut self, is_separate: bool) -> bool {
+        self.shared
+            .is_separate
+            .store(is_separate, Ordering::Relaxed);
+        is_separate
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        let lost = self.shared.lost.load(Ordering::Relaxed);
+        if lost > 0 {
+            notes.push(format!(
+                "{lost} updates were refused, or came too late to be made up for"
+            ));
+        }
+        notes
+    }
+}
+
+const DEADLINE_NS: u64 = (DEADLINE_MS * 1e6) as u64;
+const PERIOD_NS: u64 = (PERIOD_MS * 1e6) as u64;
+
+fn open(kind: Kind, folder: &Path) -> Result<Box<dyn Engine>, String> {
+    std::fs::create_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let size = Size {
+        objects: OBJECTS,
+        value_bytes: VALUE_BYTES,
+        burst: 100_000,
+        is_log_in_memory: true,
+    };
+    let engine = kind.open(folder, &size).map_err(|error| match error {
+        OpenError::Missing(what) | OpenError::Failed(what) => what,
+    })?;
+    fill(&*engine, &size)?;
+    Ok(engine)
+}
+
+fn actuator(
+    kind: ActuatorKind,
+    thread: u32,
+    core: usize,
+    folder: &Path,
+) -> Result<Box<dyn Actuator>, String> {
+    let root = Path::new("/");
+    let cpufreq = || -> Result<Box<dyn Actuator>, String> {
+        let saved = folder.join("cpufreq-before");
+        let opened = Cpufreq::open(Box::new(SystemFiles), root, &[core as u32], &saved);
+        Ok(Box::new(opened.map_err(|error| error.to_string())?))
+    };
+    let rtgroup = || -> Result<Box<dyn Actuator>, String> {
+        let opened = RtGroup::open(
+            Box::new(SystemFiles),
+            root,
+            "keel-qos-experiment",
+            &[thread],
+        );
+        Ok(Box::new(opened.map_err(|error| error.to_string())?))
+    };
+    match kind {
+        ActuatorKind::Auto => Ok(cpufreq()
+            .or_else(|_| rtgroup())
+            .unwrap_or_else(|_| Box::new(NoActuator))),
+        ActuatorKind::Cpufreq => cpufreq(),
+        ActuatorKind::Rtgroup => rtgroup(),
+        ActuatorKind::Deadline => Ok(Box::new(Deadline::new(&[thread]))),
+        ActuatorKind::None => Ok(Box::new(NoActuator)),
+    }
+}
+
+/// The real-time task.
+fn task(
+    shared: &Shared,
+    core: Option<usize>,
+    told: &std::sync::mpsc::Sender<u32>,
+) -> Result<(), String> {
+    if let Some(core) = core {
+        pin(core)?;
+    }
+    fifo(TASK_PRIORITY)?;
+    let mut session = shared.engine.session()?;
+    let _ = told.send(thread_id());
+    let transaction = Transaction::of_task(&shared.costs, TASK_NOMINAL);
+    let mut random = Random::new(1);
+    let start = Instant::now();
+    let since = |now: Instant| now.duration_since(start).as_nanos() as u64;
+    let mut timer = db::ReleaseTimer::new(0, PERIOD_NS);
+    while !shared.is_stopped() {
+        let (release_ns, missed) = timer.next_release(since(Instant::now()));
+        std::thread::sleep(
+            (start + Duration::from_nanos(release_ns)).saturating_duration_since(Instant::now()),
+        );
+        let begin_ns = since(Instant::now());
+        let data = transaction.access(&mut *session, &mut random)?;
+        std::hint::black_box(compute(transaction.rounds));
+        let finish_ns = since(Instant::now());
+        let (response_ns, data_ns) = (finish_ns.saturating_sub(release_ns), data.as_nanos() as u64);
+        let mut monitor = lock(&shared.monitor);
+        let tardiness = response_ns as f64 / DEADLINE_NS as f64;
+        monitor.instances += 1;
+        monitor.deadline_misses += u64::from(response_ns > DEADLINE_NS);
+        monitor.releases_missed += missed;
+        monitor.tardiness_sum += tardiness;
+        monitor.tardiness_max = monitor.tardiness_max.max(tardiness);
+        monitor.response_ns.record(response_ns);
+        monitor.data_ns.record(data_ns);
+        monitor
+            .compute_ns
+            .record((finish_ns - begin_ns).saturating_sub(data_ns));
+        monitor
+            .jitter_ns
+            .record(begin_ns.saturating_sub(release_ns));
+    }
+    Ok(())
+}
+
+/// Stores the trace's readings at their rate, as far as they are admitted.
+fn updates_loop(shared: &Shared) -> Result<(), String> {
+    fifo(UPDATES_PRIORITY)?;
+    let mut session = shared.engine.session()?;
+    let updates = &shared.updates;
+    let start = Instant::now();
+    let mut number = 0_u64;
+    let value = [7; VALUE_BYTES];
+    while !shared.is_stopped() {
+        let due = (start.elapsed().as_secs_f64() * updates.per_second()) as u64;
+        let late = due.saturating_sub(number + (BACKLOG_SECONDS * updates.per_second()) as u64);
+        shared.lost.fetch_add(late, Ordering::Relaxed);
+        number += late;
+        let now_us = shared.now_us();
+        while number < due {
+            let (sensor, is_admitted) = updates.next(number);
+            number += 1;
+            if !is_admitted {
+                continue;
+            }
+            if session.put(&Key::new(sensor), &value)? {
+                updates.stored(sensor, now_us);
+            } else {
+                shared.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        std::thread::sleep(TICK);
+    }
+    Ok(())
+}
+
+/// Best-effort transactions of one processor.
+fn best_effort(shared: &Shared, place: u32, core: usize) -> Result<(), String> {
+    pin(core)?;
+    fifo(BEST_EFFORT_PRIORITY)?;
+    let mut sessions = [shared.engine.session()?, shared.other.session()?];
+    let mut random = Random::new(100 + u64::from(place));
+    while !shared.is_stopped() {
+        let mix = Mix::ALL[shared.mix.load(Ordering::Relaxed) as usize % Mix::ALL.len()];
+        if mix == Mix::None || place >= shared.cores.load(Ordering::Relaxed) {
+            std::thread::sleep(TICK);
+            continue;
+        }
+        let transaction =
+            Transaction::of_best_effort(&shared.costs, BEST_EFFORT_NOMINAL, mix.data_share());
+        let session = &mut sessions[usize::from(shared.is_separate.load(Ordering::Relaxed))];
+        transaction.access(&mut **session, &mut random)?;
+        std::hint::black_box(compute(transaction.rounds));
+        let gap_ms = GAP_MS.0 + random.below(GAP_MS.1 - GAP_MS.0 + 1);
+        std::thread::sleep(Duration::from_millis(gap_ms));
+    }
+    Ok(())
+}

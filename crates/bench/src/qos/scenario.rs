@@ -1,0 +1,150 @@
+//! What all experiments share: the mixes of best-effort transactions, and the seam between a loop and a plant.
+
+/// Time between two releases of the real-time task, ms.
+pub(crate) const PERIOD_MS: f64 = 100.0;
+
+/// Its deadline, ms.
+pub(crate) const DEADLINE_MS: f64 = 50.0;
+
+/// Least fraction of updates that is admitted under control.
+pub(crate) const ADMITTED_MIN: f64 = 0.5;
+
+/// Least fraction that a sweep can set.
+pub(crate) const SWEPT_MIN: f64 = 0.05;
+
+/// Best-effort transactions by how they divide their time between computing and data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Mix {
+    None,
+    C90D10,
+    C70D30,
+    C50D50,
+    C30D70,
+    C10D90,
+}
+
+impl Mix {
+    /// From none to the most data.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::None,
+        Self::C90D10,
+        Self::C70D30,
+        Self::C50D50,
+        Self::C30D70,
+        Self::C10D90,
+    ];
+
+    /// As in the paper's table 3.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::C90D10 => "C90-D10",
+            Self::C70D30 => "C70-D30",
+            Self::C50D50 => "C50-D50",
+            Self::C30D70 => "C30-D70",
+            Self::C10D90 => "C10-D90",
+        }
+    }
+
+    /// Share of its time that a transaction spends with data.
+    pub(crate) fn data_share(self) -> f64 {
+        match self {
+            Self::None => 0.0,
+            Self::C90D10 => 0.1,
+            Self::C70D30 => 0.3,
+            Self::C50D50 => 0.5,
+            Self::C30D70 => 0.7,
+            Self::C10D90 => 0.9,
+        }
+    }
+
+    pub(crate) fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mix| mix.name() == name)
+    }
+}
+
+/// What runs beside the real-time task and the updates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) mix: Mix,
+    /// Processors with best-effort transactions.
+    pub(crate) cores: u32,
+}
+
+impl Load {
+    /// Nothing.
+    pub(crate) const NONE: Self = Self {
+        mix: Mix::None,
+        cores: 0,
+    };
+
+    /// Of a mix on so many processors; none is none.
+    pub(crate) fn of(mix: Mix, cores: u32) -> Self {
+        if mix == Mix::None || cores == 0 {
+            Self::NONE
+        } else {
+            Self { mix, cores }
+        }
+    }
+}
+
+/// What a plant is, for whoever drives it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Facts {
+    pub(crate) speed_min: f64,
+    /// The smallest change of speed that does anything.
+    pub(crate) speed_step: f64,
+    /// Processors that can have best-effort transactions.
+    pub(crate) cores_max: u32,
+}
+
+/// One sampling period as it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Observed {
+    /// Mean tardiness and data response ratio; `None` when no instance has finished.
+    pub(crate) outputs: Option<[f64; 2]>,
+    /// What the inputs have become: speed and admitted fraction.
+    pub(crate) applied: [f64; 2],
+    /// Share of the period in which the task had its processor.
+    pub(crate) busy: f64,
+    /// What 95 % of the instances were below; only of a machine.
+    pub(crate) tardiness_p95: Option<f64>,
+    /// Part of the instances that missed; only of a machine.
+    pub(crate) miss_ratio: Option<f64>,
+    /// Fresh objects ÷ all; only of a machine.
+    pub(crate) fresh: Option<f64>,
+}
+
+/// What is controlled: a machine, or a simulation of one.
+pub(crate) trait Plant {
+    fn facts(&self) -> Facts;
+
+    /// A new run begins; the seed is for what is drawn.
+    fn begin(&mut self, seed: u64) -> Result<(), String>;
+
+    /// One sampling period with these inputs, speed and admitted fraction, under this load.
+    fn sample(&mut self, inputs: [f64; 2], load: Load) -> Result<Observed, String>;
+
+    /// Gives the best-effort transactions a store of their own, or the task's; which of both they have now.
+    fn set_separate(&mut self, _is_separate: bool) -> bool {
+        false
+    }
+
+    /// What is worth saying to readers of its figures.
+    fn notes(&self) -> Vec<String>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mixes_are_found_by_their_names() {
+        for mix in Mix::ALL {
+            assert_eq!(Mix::of_name(mix.name()), Some(mix));
+        }
+        assert_eq!(Mix::of_name("C1-D1"), None);
+        assert_eq!(Load::of(Mix::C10D90, 0), Load::NONE);
+        assert_eq!(Load::of(Mix::None, 3), Load::NONE);
+    }
+}

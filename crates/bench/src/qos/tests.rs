@@ -1,0 +1,159 @@
+//! The goals of the experiments, on a simulated plant.
+
+use super::findings::Findings;
+use super::identified::{Identified, worked_out};
+use super::scenario::Plant;
+use super::sim::SimPlant;
+use super::{Experiment, PAPER, QUICK, Setting, measure};
+use crate::progress::Progress;
+
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("keel-qos-{name}-{}", std::process::id())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn found(experiment: Experiment, identified: &Identified, runs: u32, folder: &Folder) -> Findings {
+    let mut plant = SimPlant::new(identified, 1);
+    let mut findings = Findings::new(experiment.name(), &folder.0).unwrap();
+    let mut setting = Setting {
+        plant: &mut plant,
+        identified: Some(identified.clone()),
+        origin: identified.origin.clone(),
+        is_simulated: true,
+        runs,
+        seed: 1,
+        extent: PAPER,
+        progress: Progress::new(),
+    };
+    measure(experiment, &mut setting, &mut findings).unwrap();
+    findings
+}
+
+#[test]
+fn goals_of_averages_are_met_on_a_plant_that_was_worked_out() {
+    let folder = Folder::new("workloads");
+    let findings = found(Experiment::Workloads, &worked_out(), 5, &folder);
+    assert_eq!(findings.missed(), [""; 0]);
+    // Six mixes with an error and a least admitted fraction each, their number, and the ratio of speeds.
+    assert_eq!(findings.judged(), 14);
+    let value = |case, system, metric| findings.value(case, system, metric).unwrap();
+    assert!(value("C10-D90", "dvfs-only", "admitted") == 1.0);
+    // Who reads more disturbs more: ours answers with both inputs, the others with one.
+    let change =
+        |system, metric| value("C10-D90", system, metric) - value("C90-D10", system, metric);
+    assert!(
+        change("mimo", "admitted") < -0.05,
+        "{}",
+        change("mimo", "admitted")
+    );
+    assert!(change("dvfs-only", "speed") > change("mimo", "speed"));
+    assert!(change("qod-only-50", "speed").abs() < 1e-9);
+    for file in ["workloads.csv", "workloads.svg", "workloads.png"] {
+        assert!(
+            folder.0.join(file).metadata().unwrap().len() > 500,
+            "{file}"
+        );
+    }
+}
+
+#[test]
+fn goals_of_transients_are_met_on_a_plant_that_was_worked_out() {
+    let folder = Folder::new("transient");
+    let findings = found(Experiment::Transient, &worked_out(), 25, &folder);
+    assert_eq!(findings.missed(), [""; 0]);
+    assert_eq!(findings.judged(), 7);
+    let value = |system, metric| findings.value("transient", system, metric).unwrap();
+    assert!(value("dvfs-only", "speed_change") > value("mimo-low", "speed_change"));
+    assert!(value("mimo-high", "admitted_loaded") > value("mimo-low", "admitted_loaded"));
+}
+
+#[test]
+fn more_processors_change_little_where_they_compute_and_much_where_they_read() {
+    let folder = Folder::new("cores");
+    let findings = found(Experiment::Cores, &worked_out(), 3, &folder);
+    let speed = |case| findings.value(case, "dvfs-only", "speed").unwrap();
+    let (computing, reading) = (
+        speed("3 x C90-D10") / speed("0 x C90-D10"),
+        speed("3 x C10-D90") / speed("0 x C10-D90"),
+    );
+    assert!(computing < reading, "{computing} {reading}");
+}
+
+#[test]
+fn a_quick_run_says_what_it_wrote() {
+    let folder = Folder::new("quick");
+    let identified = worked_out();
+    let mut plant = SimPlant::new(&identified, 1);
+    assert!(plant.facts().cores_max == 3);
+    let mut findings = Findings::new("qos-workloads", &folder.0).unwrap();
+    let mut setting = Setting {
+        plant: &mut plant,
+        identified: Some(identified),
+        origin: super::identified::Origin::default(),
+        is_simulated: true,
+        runs: 1,
+        seed: 1,
+        extent: QUICK,
+        progress: Progress::new(),
+    };
+    measure(Experiment::Workloads, &mut setting, &mut findings).unwrap();
+    let machine = crate::machine::Machine::detect();
+    let (report, text) = findings.finish(&machine, serde_json::json!({})).unwrap();
+    let report = serde_json::to_value(report).unwrap();
+    assert_eq!(report["bench"], "qos-workloads");
+    assert!(report["method"]["date"].as_str().is_some());
+    assert!(
+        text.contains("workloads.svg") && text.contains("tardiness_error"),
+        "{text}"
+    );
+    assert!(folder.0.join("qos-workloads.json").is_file());
+}
+
+#[test]
+fn a_driven_plant_is_found_again_and_its_outputs_are_swept() {
+    let folder = Folder::new("identification");
+    let findings = found(Experiment::Identification, &worked_out(), 1, &folder);
+    assert_eq!(findings.missed(), [""; 0]);
+    assert!(
+        findings
+            .value("identification", "model", "miss_of_plant")
+            .unwrap()
+            < 0.08
+    );
+    let findings = found(Experiment::Interference, &worked_out(), 1, &folder);
+    let slower = findings
+        .value("by-speed", "3 processors", "data_time_ratio")
+        .unwrap();
+    assert!(
+        slower
+            > findings
+                .value("by-speed", "1 processor", "data_time_ratio")
+                .unwrap()
+    );
+    let first = findings
+        .value("by-admission", "3 processors", "data_time_first")
+        .unwrap();
+    assert!(
+        first
+            < findings
+                .value("by-admission", "3 processors", "data_time_last")
+                .unwrap()
+    );
+    for file in [
+        "identification.csv",
+        "identification.png",
+        "interference-speed.svg",
+        "interference-admission.csv",
+    ] {
+        assert!(folder.0.join(file).is_file(), "{file}");
+    }
+}

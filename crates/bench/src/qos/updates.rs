@@ -1,0 +1,144 @@
+//! Sensor updates: the bundled fire trace, faster by a multiplier, through an admission.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use db::qos::admission::{Admission, Verdict};
+use ingest::trace::Trace;
+
+/// Trace that is played again and again, ms.
+const TRACE_MS: u64 = 120_000;
+
+/// The updates of a run.
+pub(crate) struct Updates {
+    /// Sensors in the order of their readings.
+    order: Vec<u32>,
+    /// How much faster than recorded.
+    multiplier: f64,
+    per_second: f64,
+    admission: Admission,
+    /// Readings of each sensor that went to the store.
+    admitted: Vec<AtomicU64>,
+    /// When each sensor's value was last stored, µs since the start; -1: never.
+    stored_us: Vec<AtomicI64>,
+    /// How long each stays fresh.
+    valid_us: Vec<i64>,
+}
+
+impl Updates {
+    /// At so many readings in a second.
+    ///
+    /// # Errors
+    /// The trace's.
+    pub(crate) fn new(per_second: f64) -> Result<Self, String> {
+        let trace = ingest::trace::bundled(TRACE_MS).map_err(|error| error.to_string())?;
+        let order = sensors_in_order(&trace);
+        let recorded = order.len() as f64 * 1000.0 / TRACE_MS as f64;
+        let multiplier = per_second / recorded;
+        let sensors = trace.sensors().as_slice();
+        let valid_us = |validity_ms: u32| (f64::from(validity_ms) * 1000.0 / multiplier) as i64;
+        Ok(Self {
+            order,
+            multiplier,
+            per_second,
+            admission: Admission::new(sensors.len() as u32, 0.0),
+            admitted: sensors.iter().map(|_| AtomicU64::new(0)).collect(),
+            stored_us: sensors.iter().map(|_| AtomicI64::new(-1)).collect(),
+            valid_us: sensors
+                .iter()
+                .map(|sensor| valid_us(sensor.validity_ms))
+                .collect(),
+        })
+    }
+
+    pub(crate) fn multiplier(&self) -> f64 {
+        self.multiplier
+    }
+
+    pub(crate) fn per_second(&self) -> f64 {
+        self.per_second
+    }
+
+    /// Admits a fraction from now on; what it comes to.
+    pub(crate) fn admit(&self, fraction: f64, now_us: i64) -> f64 {
+        let admitted = |sensor: usize| Some(self.admitted.get(sensor)?.load(Ordering::Relaxed));
+        self.admission
+            .set(fraction, now_us.unsigned_abs() * 1000, admitted)
+    }
+
+    /// The sensor of an update, and whether it goes to the store.
+    pub(crate) fn next(&self, number: u64) -> (u32, bool) {
+        let sensor = self.order[(number % self.order.len() as u64) as usize];
+        let is_admitted = self.admission.judge(sensor as usize) == Verdict::Admitted;
+        if let Some(admitted) = self.admitted.get(sensor as usize).filter(|_| is_admitted) {
+            admitted.fetch_add(1, Ordering::Relaxed);
+        }
+        (sensor, is_admitted)
+    }
+
+    /// Notes that a value was stored.
+    pub(crate) fn stored(&self, sensor: u32, now_us: i64) {
+        if let Some(stored) = self.stored_us.get(sensor as usize) {
+            stored.store(now_us, Ordering::Relaxed);
+        }
+    }
+
+    /// Fresh objects ÷ all.
+    pub(crate) fn fresh(&self, now_us: i64) -> f64 {
+        let is_fresh = |(stored, valid): (&AtomicI64, &i64)| {
+            let stored = stored.load(Ordering::Relaxed);
+            stored >= 0 && now_us - stored <= *valid
+        };
+        let fresh = self
+            .stored_us
+            .iter()
+            .zip(&self.valid_us)
+            .filter(|pair| is_fresh(*pair))
+            .count();
+        fresh as f64 / self.stored_us.len().max(1) as f64
+    }
+}
+
+fn sensors_in_order(trace: &Trace) -> Vec<u32> {
+    trace
+        .readings()
+        .iter()
+        .map(|reading| u32::from(reading.sensor))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn updates_come_at_their_rate_and_are_shed_by_their_fraction() {
+        let updates = Updates::new(50_000.0).unwrap();
+        assert!(
+            updates.multiplier() > 100.0 && updates.multiplier() < 400.0,
+            "{}",
+            updates.multiplier()
+        );
+        assert!(updates.valid_us.len() == 1024);
+        let admitted = |from: u64| {
+            (from..from + 100_000)
+                .filter(|number| updates.next(*number).1)
+                .count()
+        };
+        assert_eq!(admitted(0), 100_000);
+        let expected = updates.admit(0.6, 1_000_000);
+        assert!((expected - 0.6).abs() < 0.01, "{expected}");
+        let share = admitted(100_000) as f64 / 100_000.0;
+        assert!((share - 0.6).abs() < 0.02, "{share}");
+    }
+
+    #[test]
+    fn what_was_stored_long_ago_is_not_fresh() {
+        let updates = Updates::new(50_000.0).unwrap();
+        assert_eq!(updates.fresh(0), 0.0);
+        for sensor in 0..512 {
+            updates.stored(sensor, 1_000_000);
+        }
+        assert!((updates.fresh(1_000_001) - 0.5).abs() < 1e-9);
+        assert_eq!(updates.fresh(60_000_000), 0.0);
+    }
+}
