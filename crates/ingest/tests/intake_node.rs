@@ -20,6 +20,8 @@ fn rule(pattern: &str, validity_ms: u32) -> KeyRule {
         pattern: pattern.to_owned(),
         validity_ms,
         temporal: !pattern.starts_with("door"),
+        weight: 1.0,
+        shed: db::ShedPolicy::Log,
     }
 }
 

@@ -7,8 +7,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 mod mem;
+mod qos;
 
 pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, MemFlush, RunArgs as MemRunArgs};
+pub(crate) use qos::{QosArgs, QosCommand};
 
 /// Names and examples stand in the help because people copy them.
 #[derive(Debug, Parser)]
@@ -48,6 +50,8 @@ pub(crate) enum Command {
     Flash(FlashArgs),
     /// Work on a region: files in memory that programs share
     Mem(MemArgs),
+    /// Hold deadlines under load: model, gains, modes
+    Qos(QosArgs),
     /// Measure: `keel bench flash`, `keel bench mem`; runs the program keel-bench
     #[command(
         disable_help_flag = true,

@@ -16,7 +16,8 @@
 //! `time_text.rs` times as people write them, `device.rs` a device that can be counted from outside,
 //! `node/` the node (`NODE.md` specifies its socket), `client/` the commands that talk to it, `config/` its
 //! configuration, `status/` what it says about itself, `flash_cmd/` the commands on stores, `mem_cmd/` those on
-//! regions, `bench_cmd.rs`,
+//! regions, `qos/` files and words of quality of service (`QOS.md` specifies them), `qos_cmd/` its commands,
+//! `bench_cmd.rs`,
 //! `demo/` the demo: `mod.rs` from arguments to exit status, `run.rs` the run and its comparison, `supervisor.rs`
 //! start, kill and restart of the child, `writer.rs` the child process, `protocol.rs` what both say, `recorder.rs`
 //! the parent's record, `place.rs` where the store lies, `building.rs` and `analysis.rs` the task, `state.rs` one
@@ -36,6 +37,8 @@ mod mounting;
 mod node;
 mod output;
 mod progress;
+mod qos;
+mod qos_cmd;
 mod random;
 mod signals;
 mod status;
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         cli::Command::Config(arguments) => config_command(&arguments.command),
         cli::Command::Flash(arguments) => flash_cmd::run(&arguments.command),
         cli::Command::Mem(arguments) => mem_cmd::run(&arguments.command),
+        cli::Command::Qos(arguments) => qos_cmd::run(&arguments.command),
         cli::Command::Bench { arguments } => bench_cmd::run(&arguments),
         cli::Command::DemoWriter { image, orphan_dir } => {
             demo::writer::run(&image, orphan_dir.as_deref())

@@ -124,9 +124,23 @@ pub(crate) fn bytes_text(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// Seconds for people: `40 s`, `6 min 30 s`.
+pub(crate) fn span_text(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        _ => format!("{} min {} s", seconds / 60, seconds % 60),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::bytes_text;
+    use super::{bytes_text, span_text};
+
+    #[test]
+    fn spans_read_well() {
+        assert_eq!(span_text(59), "59 s");
+        assert_eq!(span_text(390), "6 min 30 s");
+    }
 
     #[test]
     fn sizes_read_well() {

@@ -3,8 +3,8 @@
 mod common;
 
 use common::node::{
-    END, ERROR, GET, HISTORY, Node, PUT, READINGS, Raw, SMALL, STATE, STATUS, STORED, UPDATES,
-    VALUE, WATCH, frame,
+    END, ERROR, GET, HISTORY, Node, PUT, QOS_STATE, READINGS, Raw, SMALL, STATE, STATUS, STORED,
+    TASK_DECLARED, UPDATES, VALUE, WATCH, frame,
 };
 use serde_json::json;
 use std::io::Write;
@@ -45,9 +45,14 @@ fn the_socket_is_for_user_and_group() {
 #[test]
 fn requests_that_make_no_sense_are_told_so() {
     let node = Node::start(SMALL);
-    let cases: [(u16, u16, &[u8], &str); 14] = [
+    let cases: [(u16, u16, &[u8], &str); 19] = [
         (0, 1, b"{}", "unsupported"),
-        (6, 1, b"{}", "unsupported"),
+        (6, 1, b"{}", "invalid"),
+        (7, 1, b"{\"id\":1}", "invalid"),
+        (8, 1, b"{\"mode\":\"fast\"}", "invalid"),
+        (8, 1, b"{\"mode\":\"mimo\"}", "unsupported"),
+        (8, 1, b"{\"tardiness\":0.5}", "unsupported"),
+        (9, 1, b"{}", "unsupported"),
         (VALUE, 1, b"{}", "unsupported"),
         (0xffff, 9, b"", "unsupported"),
         (GET, 0, b"{\"key\":\"a\"}", "unsupported"),
@@ -270,7 +275,8 @@ fn the_golden_requests_are_answered() {
             let mut raw = node.connect();
             raw.stream.write_all(&bytes).unwrap();
             let (kind, answer) = raw.answer().unwrap();
-            let is_known = answer["code"] == "invalid" || answer["code"] == "unsupported";
+            let code = answer["code"].as_str().unwrap_or_default();
+            let is_known = ["invalid", "unsupported", "not-found"].contains(&code);
             assert!(kind != ERROR || is_known, "{name}: {answer}");
             answered.push((name.to_owned(), kind));
         }
@@ -283,9 +289,10 @@ fn the_golden_requests_are_answered() {
         ("watch", UPDATES),
         ("history", END),
         ("status", STATE),
-        ("task", ERROR),
+        ("task", TASK_DECLARED),
+        // Of another connection's task, and without gains.
         ("task-period", ERROR),
-        ("qos-none", ERROR),
+        ("qos-none", QOS_STATE),
         ("qos", ERROR),
     ];
     assert_eq!(

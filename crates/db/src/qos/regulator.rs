@@ -82,8 +82,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// The profiled minimum of the data response ratio: what a tenth of the profiled periods is below. The very least one
-    /// would be that of a lucky moment, which no controller can hold.
+    /// The profiled minimum of the data response ratio: what a tenth of the profiled periods is below. The very least
+    /// one would be that of a lucky moment, which no controller can hold.
     #[must_use]
     pub fn data_ratio_min(&self) -> Option<f64> {
         let mut ratios: Vec<f64> = self.profiled.iter().map(|outputs| outputs[1]).collect();

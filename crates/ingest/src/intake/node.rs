@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::clock::Clock;
-use db::{Database, Durability, ObjectId, ObjectSpec, SegmentStore};
+use db::{Database, Durability, ObjectId, ObjectSpec, SegmentStore, ShedPolicy};
 
 use super::rules::RuleIndex;
 use super::{Destination, KeyRule, KeyRules, LogGone, PutError, Reason, check_key};
@@ -112,7 +112,11 @@ impl<S: SegmentStore> NodeDestination<S> {
                 let key = self.database.key(id);
                 let key = key.as_str();
                 // Damage can cost a key; its object stays without a name.
-                if key.is_empty() || self.database.validity(id) == held.validity_of(key) {
+                if key.is_empty() {
+                    continue;
+                }
+                self.set_quality(held, id, key);
+                if self.database.validity(id) == held.validity_of(key) {
                     continue;
                 }
                 if let Err(error) = self.declare(held, key) {
@@ -132,11 +136,18 @@ impl<S: SegmentStore> NodeDestination<S> {
     /// the object's first reading.
     fn declare(&self, held: &Held, key: &str) -> Result<ObjectId, db::Error> {
         let (avi_ms, temporal) = held.validity_of(key);
-        self.database.try_declare(&ObjectSpec {
+        let id = self.database.try_declare(&ObjectSpec {
             key,
             avi_ms,
             temporal,
-        })
+        })?;
+        self.set_quality(held, id, key);
+        Ok(id)
+    }
+
+    fn set_quality(&self, held: &Held, id: ObjectId, key: &str) {
+        let (weight, shed) = held.quality_of(key);
+        self.database.set_quality(id, weight, shed);
     }
 
     fn rules(&self) -> MutexGuard<'_, Held> {
@@ -174,6 +185,13 @@ impl Held {
         match self.rule_of(key) {
             Some(rule) => (rule.validity_ms, rule.temporal),
             None => (self.rules.default_validity_ms, true),
+        }
+    }
+
+    fn quality_of(&self, key: &str) -> (f64, ShedPolicy) {
+        match self.rule_of(key) {
+            Some(rule) => (rule.weight, rule.shed),
+            None => (1.0, ShedPolicy::Log),
         }
     }
 }

@@ -66,7 +66,7 @@ impl Default for IntakeOptions {
 }
 
 /// What is declared about the keys that fit a pattern.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct KeyRule {
     /// A key, or a pattern with `+` and `#`.
     pub pattern: String,
@@ -74,10 +74,14 @@ pub struct KeyRule {
     pub validity_ms: u32,
     /// Whether readings update the key regularly, so that freshness is counted for it.
     pub temporal: bool,
+    /// How much the key's freshness counts beside that of others when updates are left out; above 0.
+    pub weight: f64,
+    /// What becomes of a reading whose update is left out.
+    pub shed: db::ShedPolicy,
 }
 
 /// Which keys there may be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct KeyRules {
     /// The first whose pattern fits a key decides.
     pub rules: Vec<KeyRule>,

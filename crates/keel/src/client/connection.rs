@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// A connection to a node.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     inner: connection::Connection,
     shown: Shown,
     /// What was asked for last.
@@ -42,7 +42,7 @@ impl Answer<'_> {
 }
 
 impl Connection {
-    pub(super) fn open(arguments: &NodeArgs) -> Result<Self, CliError> {
+    pub(crate) fn open(arguments: &NodeArgs) -> Result<Self, CliError> {
         Self::to(Place::of(arguments)?)
     }
 
@@ -89,7 +89,7 @@ impl Connection {
     }
 
     /// Sends a request that has one answer, of this kind.
-    pub(super) fn ask<T: DeserializeOwned>(
+    pub(crate) fn ask<T: DeserializeOwned>(
         &mut self,
         kind: Kind,
         message: &impl Serialize,

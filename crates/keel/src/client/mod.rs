@@ -12,7 +12,7 @@ mod watch;
 use crate::cli::ClientCommand;
 use crate::error::CliError;
 use base::error::Code;
-use connection::Connection;
+pub(crate) use connection::Connection;
 use libkeel::protocol::{Failure, Kind};
 use std::fmt::Display;
 
@@ -85,7 +85,7 @@ fn printable(text: &str) -> String {
 }
 
 /// Now, by this machine's clock: what times such as -15m count from.
-fn now_ms() -> i64 {
+pub(crate) fn now_ms() -> i64 {
     base::clock::Clock::wall_ms(&base::clock::SystemClock::new())
 }
 

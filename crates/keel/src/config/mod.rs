@@ -19,6 +19,7 @@ pub(crate) use sections::{REGION_TABLE, VALIDITY_MS};
 
 use crate::error::CliError;
 use base::error::Code;
+use db::qos::controller::Mode;
 use reader::{Document, Problem};
 use std::io::Read;
 use std::net::SocketAddr;
@@ -48,6 +49,8 @@ pub(crate) struct Config {
     pub(crate) line: LineConfig,
     /// The region in which other processes read values, if there is one.
     pub(crate) region: Option<RegionConfig>,
+    /// How deadlines are held.
+    pub(crate) qos: QosConfig,
 }
 
 /// `[node]`
@@ -91,7 +94,7 @@ pub(crate) struct KeysConfig {
 }
 
 /// `[[key]]`
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyConfig {
     /// Key, or a pattern with `+` and `#`.
     pub(crate) pattern: String,
@@ -99,6 +102,10 @@ pub(crate) struct KeyConfig {
     pub(crate) validity_ms: u32,
     /// Whether readings are to update it, so that its freshness counts.
     pub(crate) temporal: bool,
+    /// How much its freshness counts beside that of others when updates are left out.
+    pub(crate) weight: f64,
+    /// What becomes of a reading whose update is left out.
+    pub(crate) shed: db::ShedPolicy,
 }
 
 /// `[time]`
@@ -214,6 +221,56 @@ pub(crate) struct RegionConfig {
     pub(crate) checkpoint_create_mebibytes: u64,
     /// Time between two checkpoints.
     pub(crate) checkpoint_interval_seconds: u32,
+}
+
+/// `[qos]`
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct QosConfig {
+    /// Which inputs are driven from the start.
+    pub(crate) mode: Mode,
+    /// What `keel qos design` has made.
+    pub(crate) gains: Option<PathBuf>,
+    /// Mean tardiness to hold instead of what the gains say.
+    pub(crate) tardiness: Option<f64>,
+    /// Data response ratio to hold instead of what the gains say.
+    pub(crate) data_ratio: Option<f64>,
+    /// Length of a period.
+    pub(crate) sampling_period_ms: u32,
+    /// A period lasts until each task has finished so many.
+    pub(crate) instances_min: u32,
+    /// Periods without an instance after which everything is at full.
+    pub(crate) samples_missing_max: u32,
+    /// Of the updates of any temporal key, how many are admitted at least.
+    pub(crate) admitted_percent_min: u32,
+    /// How far the admitted part goes from one period to the next.
+    pub(crate) admitted_change_percent_max: u32,
+    /// What sets the speed.
+    pub(crate) actuator: ActuatorKind,
+    /// Below it lie the machine's settings.
+    pub(crate) machine_root: PathBuf,
+    /// Least speed.
+    pub(crate) speed_percent_min: u32,
+    /// How far the speed goes from one period to the next.
+    pub(crate) speed_change_percent_max: u32,
+    /// Tasks at most.
+    pub(crate) tasks_max: u32,
+    /// Whether the values are kept in memory.
+    pub(crate) lock_memory: bool,
+}
+
+/// What sets the speed of tasks' processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ActuatorKind {
+    /// Nothing.
+    None,
+    /// The first of the others that this machine has.
+    Auto,
+    /// The processor's frequency.
+    Cpufreq,
+    /// The real-time bandwidth of a control group.
+    RtGroup,
+    /// SCHED_DEADLINE.
+    Deadline,
 }
 
 impl Config {

@@ -66,6 +66,24 @@ pub(crate) fn reload(old: &Config, new: &Config) -> Changes {
     can_change!(line.precision, "line.precision");
     can_change!(line.key, "line.key");
     needs_restart!(region, "region");
+    can_change!(qos.mode, "qos.mode");
+    can_change!(qos.gains, "qos.gains");
+    can_change!(qos.tardiness, "qos.tardiness_target");
+    can_change!(qos.data_ratio, "qos.data_ratio_target");
+    can_change!(qos.sampling_period_ms, "qos.sampling_period_ms");
+    can_change!(qos.instances_min, "qos.instances_min");
+    can_change!(qos.samples_missing_max, "qos.samples_missing_max");
+    needs_restart!(qos.admitted_percent_min, "qos.admitted_percent_min");
+    can_change!(
+        qos.admitted_change_percent_max,
+        "qos.admitted_change_percent_max"
+    );
+    can_change!(qos.actuator, "qos.actuator");
+    needs_restart!(qos.machine_root, "qos.machine_root");
+    can_change!(qos.speed_percent_min, "qos.speed_percent_min");
+    can_change!(qos.speed_change_percent_max, "qos.speed_change_percent_max");
+    can_change!(qos.tasks_max, "qos.tasks_max");
+    needs_restart!(qos.lock_memory, "qos.lock_memory");
     Changes {
         applied,
         needs_restart,

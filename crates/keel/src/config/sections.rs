@@ -3,9 +3,11 @@
 
 use super::reader::{At, Document, Section};
 use super::{
-    Config, KeyConfig, KeysConfig, LineConfig, MqttConfig, MqttVersion, NodeConfig, Payload,
-    RegionConfig, StoreConfig, SubscribeConfig, TimeConfig,
+    ActuatorKind, Config, KeyConfig, KeysConfig, LineConfig, MqttConfig, MqttVersion, NodeConfig,
+    Payload, QosConfig, RegionConfig, StoreConfig, SubscribeConfig, TimeConfig,
 };
+use crate::qos::MODES;
+use db::qos::controller::Mode;
 use ingest::intake::{TEMPLATE_BYTES_MAX, Template, TemplateKind};
 use ingest::line::Precision;
 use ingest::pattern;
@@ -62,6 +64,7 @@ impl Reader<'_> {
                 .map(|section| self.mqtt(section)),
             line: self.line(top.section("line")),
             region: None,
+            qos: self.qos(top.section("qos")),
         };
         let region = top
             .section_if_there("region")
@@ -150,6 +153,12 @@ impl Reader<'_> {
                 (1, u64::from(u32::MAX)),
             ) as u32,
             temporal: section.boolean("temporal", true),
+            weight: section.number("weight", 1.0, (0.001, 1_000.0)),
+            shed: section.choice(
+                "shed",
+                db::ShedPolicy::Log,
+                &[("log", db::ShedPolicy::Log), ("drop", db::ShedPolicy::Drop)],
+            ),
         };
         section.finish();
         key
@@ -377,6 +386,55 @@ impl Reader<'_> {
         };
         section.finish();
         region
+    }
+
+    fn qos(&self, section: Section<'_, '_>) -> QosConfig {
+        let target = |key, range| {
+            let number = section.number(key, 0.5, range);
+            section.has(key).then_some(number)
+        };
+        let percent = |key, default, range| section.integer(key, default, range) as u32;
+        let actuators = [
+            ("none", ActuatorKind::None),
+            ("auto", ActuatorKind::Auto),
+            ("cpufreq", ActuatorKind::Cpufreq),
+            ("rtgroup", ActuatorKind::RtGroup),
+            ("deadline", ActuatorKind::Deadline),
+        ];
+        let gains = section.text("gains", PATH_BYTES_MAX);
+        let qos = QosConfig {
+            mode: section.choice("mode", Mode::Open, &MODES),
+            gains: gains.map(|at| self.base_dir.join(at.value)),
+            tardiness: target("tardiness_target", (0.05, 10.0)),
+            data_ratio: target("data_ratio_target", (0.001, 0.999)),
+            sampling_period_ms: section.integer("sampling_period_ms", 1_000, (100, 60_000)) as u32,
+            instances_min: section.integer("instances_min", 10, (1, 10_000)) as u32,
+            samples_missing_max: section.integer("samples_missing_max", 3, (1, 100)) as u32,
+            admitted_percent_min: percent("admitted_percent_min", 50, (1, 99)),
+            admitted_change_percent_max: percent("admitted_change_percent_max", 25, (1, 100)),
+            actuator: section.choice("actuator", ActuatorKind::None, &actuators),
+            machine_root: self.path(&section, "machine_root", "/"),
+            speed_percent_min: percent("speed_percent_min", 20, (5, 95)),
+            speed_change_percent_max: percent("speed_change_percent_max", 40, (1, 100)),
+            tasks_max: section.integer("tasks_max", 16, (1, 256)) as u32,
+            lock_memory: section.boolean("lock_memory", true),
+        };
+        if qos.mode != Mode::Open && qos.gains.is_none() {
+            let remedy = "make gains with `keel qos identify` and `keel qos design` and name them in qos.gains";
+            section.wrong(section.line(), "mode", "needs gains", remedy);
+        }
+        let drives_speed = matches!(qos.mode, Mode::SpeedOnly | Mode::Both);
+        if drives_speed && qos.actuator == ActuatorKind::None {
+            let remedy = "name an actuator, or take the mode \"qod-only\"";
+            section.wrong(
+                section.line(),
+                "mode",
+                "needs something that sets the speed",
+                remedy,
+            );
+        }
+        section.finish();
+        qos
     }
 
     fn path(&self, section: &Section<'_, '_>, key: &'static str, default: &str) -> PathBuf {

@@ -214,6 +214,11 @@ fn gather(node: &Node) -> NodeFigures {
     figures.device.flushes = from.lifetime.counts.now().flushes;
     figures.lifetime = from.lifetime.now(&stats);
     figures.listeners_failed = counters.listener_failed.get() + from.line.figures().accept_failures;
+    figures.qos = node.qos.look();
+    // It may be long, and whoever wants it asks for it.
+    figures.qos.identification.profiled = Vec::new();
+    figures.qos.identification.driven = Vec::new();
+    figures.shedding = figures.qos.is_shedding();
     figures.region = from.region.as_ref().map(|region| region.figures());
     let listener_error = counters.listener_error.borrow().clone();
     figures.listener_error = listener_error.or_else(|| from.line.accept_error());

@@ -9,7 +9,7 @@
 //! `settings.rs` from the configuration to the options of the rooms, `sources.rs` line protocol and MQTT, `server.rs`
 //! the socket, `wire.rs` one connection, `session.rs` get, put and status,
 //! `watch.rs` and `changes.rs` changes, `history.rs` range reads, `keeper.rs` the keeper,
-//! `region.rs` the region in which others read values, `figures.rs` what the
+//! `region.rs` the region in which others read values, `qos/` quality of service, `figures.rs` what the
 //! status shows, `clock.rs` the clock with the operator's word, `log.rs` events.
 //!
 //! **Order of the end:** sources and clients stop reading, what they hold is made durable and acknowledged, the
@@ -22,6 +22,7 @@ mod history;
 mod image;
 mod keeper;
 mod log;
+mod qos;
 pub(crate) mod region;
 mod server;
 pub(crate) mod session;
@@ -106,6 +107,8 @@ pub(crate) struct Node {
     /// Keys of the configuration that wait for the next start.
     pub(crate) pending_restart: RefCell<Vec<&'static str>>,
     pub(crate) figures: Figures,
+    /// Tasks, and how their deadlines are held.
+    pub(crate) qos: qos::Qos,
 }
 
 impl Node {
@@ -250,6 +253,8 @@ impl Serving<'_> {
         };
         let keeper = Keeper::start(Arc::clone(&db), Arc::clone(&lifetime))
             .map_err(|error| CliError::io("node", &error))?;
+        let qos = qos::Qos::start(&config, &db, opened.not_permitted)
+            .map_err(|error| CliError::io("node", &error))?;
         let (stop, stopped) = latest::channel(false);
         let shown = config.node.socket.display().to_string();
         log::event(
@@ -291,6 +296,7 @@ impl Serving<'_> {
                 window: Figures::window(),
                 region: opened.region,
             },
+            qos,
         });
         let sampled = Rc::clone(&node);
         let sampler = tokio::task::spawn_local(async move { figures::sample(&sampled).await });
@@ -329,6 +335,7 @@ impl Serving<'_> {
             log::event("stopping", "without those who do not finish");
         }
         sampler.abort();
+        node.qos.finish();
         drop(announcement);
         drop(keeper);
         lifetime.save();
@@ -371,6 +378,7 @@ fn reload(path: &Path, node: &Node, sources: &mut Sources, capacity_bytes: u64) 
     }
     *node.declare_error.borrow_mut() = declare_error;
     sources.reload(plan);
+    node.qos.reload(&changes.effective.qos);
     *node.config.borrow_mut() = changes.effective;
     *node.reload_error.borrow_mut() = None;
     node.pending_restart

@@ -2,6 +2,7 @@
 //! newcomer when there is no other.
 
 use super::image::make_parent;
+use super::qos::requests::Guest;
 use super::session::{self, failure};
 use super::wire::{Fault, Wire};
 use super::{Node, log};
@@ -193,12 +194,28 @@ fn make_room(clients: &RefCell<Vec<Rc<Client>>>, connections_max: usize) -> Resu
 }
 
 async fn serve(node: &Node, stream: UnixStream, client: &Client) {
+    let process = stream
+        .peer_cred()
+        .ok()
+        .and_then(|peer| peer.pid())
+        .and_then(|process| u32::try_from(process).ok());
+    let mut guest = Guest {
+        process,
+        tasks: Vec::new(),
+    };
+    converse(node, stream, client, &mut guest).await;
+    node.qos.leave(&guest.tasks);
+}
+
+async fn converse(node: &Node, stream: UnixStream, client: &Client, guest: &mut Guest) {
     let mut wire = Wire::new(stream);
     let mut stop = node.stop.clone();
     loop {
-        client.idle_since.set(Some(Instant::now()));
+        // A task that is silent for long has a long period; its place is nobody else's.
+        let is_lasting = !guest.tasks.is_empty();
+        client.idle_since.set((!is_lasting).then(Instant::now));
         let request = tokio::select! {
-            request = wire.request() => request,
+            request = wire.request(is_lasting) => request,
             () = client.leave.notified() => return,
             _ = stop.wait_for(|stop| *stop) => return,
         };
@@ -212,7 +229,10 @@ async fn serve(node: &Node, stream: UnixStream, client: &Client) {
             }
         };
         add(&node.counters.requests);
-        if session::answer(node, &mut wire, &request).await.is_err() {
+        if session::answer(node, &mut wire, guest, &request)
+            .await
+            .is_err()
+        {
             return;
         }
     }

@@ -1,5 +1,6 @@
 //! What a client asks for, answered from the database.
 
+use super::qos::requests::{self, Guest};
 use super::settings::told;
 use super::wire::{Fault, Request, Wire};
 use super::{Node, history, watch};
@@ -24,10 +25,15 @@ const RETRY: Duration = Duration::from_millis(5);
 const ROOM_MAX: Duration = Duration::from_secs(10);
 
 /// One answer that is no stream, or why there is none.
-type Answer = Result<Vec<u8>, Failure>;
+pub(crate) type Answer = Result<Vec<u8>, Failure>;
 
 /// Answers one request.
-pub(crate) async fn answer(node: &Node, wire: &mut Wire, request: &Request) -> Result<(), Fault> {
+pub(crate) async fn answer(
+    node: &Node,
+    wire: &mut Wire,
+    guest: &mut Guest,
+    request: &Request,
+) -> Result<(), Fault> {
     let kind = Kind::of(request.kind);
     let answer = if request.version != protocol::VERSION && kind.is_some() {
         let wrong = format!(
@@ -49,6 +55,13 @@ pub(crate) async fn answer(node: &Node, wire: &mut Wire, request: &Request) -> R
                 Err(failure) => Err(failure),
             },
             Some(Kind::Status) => read(request).and_then(|_: protocol::Status| node.state()),
+            Some(Kind::Task) => {
+                read(request).and_then(|task| requests::declare(node, guest, &task))
+            }
+            Some(Kind::TaskPeriod) => {
+                read(request).and_then(|period| requests::note(node, guest, &period))
+            }
+            Some(Kind::Qos) => read(request).and_then(|asked| requests::regulate(node, asked)),
             Some(Kind::Watch) => match read(request) {
                 Ok(asked) => return watch::run(node, wire, &asked as &Watch).await,
                 Err(failure) => Err(failure),

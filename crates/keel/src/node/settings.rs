@@ -22,6 +22,7 @@ pub(crate) fn database(config: &Config, capacity_bytes: u64) -> DbOptions {
         // At full speed what waits for a commit goes to flash in one append and one flush instead of six.
         append_bytes_max: 512 << 10,
         retention: config.retention(capacity_bytes),
+        admission_percent_min: config.qos.admitted_percent_min,
         ..DbOptions::default()
     }
 }
@@ -92,6 +93,8 @@ pub(crate) fn key_rules(config: &Config) -> KeyRules {
         pattern: key.pattern.clone(),
         validity_ms: key.validity_ms,
         temporal: key.temporal,
+        weight: key.weight,
+        shed: key.shed,
     };
     KeyRules {
         rules: config.key.iter().map(rule).collect(),

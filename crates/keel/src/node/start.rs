@@ -36,6 +36,8 @@ pub(crate) struct Opened {
     pub(crate) region: Option<Arc<NodeRegion>>,
     /// What could not be declared.
     pub(crate) declare_error: Option<String>,
+    /// What a real-time node should have and was not permitted.
+    pub(crate) not_permitted: Vec<String>,
 }
 
 /// Opens what the configuration names. The flag says whether a signal has asked for a reload meanwhile; `None`: one has
@@ -120,6 +122,14 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
         );
     }
     let db = Arc::new(db);
+    let not_permitted = if config.qos.lock_memory {
+        db.lock_memory()
+    } else {
+        Vec::new()
+    };
+    for warning in &not_permitted {
+        log::event("warning", warning);
+    }
     let rules = settings::key_rules(config);
     let destination = NodeDestination::new(Arc::clone(&db), clock, rules);
     let declared = destination.declare_exact().map(drop);
@@ -141,5 +151,6 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
         queue_bytes_max,
         region,
         declare_error,
+        not_permitted,
     })
 }

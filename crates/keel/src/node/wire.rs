@@ -12,6 +12,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 /// A connection without a request for longer is closed.
 const IDLE_MAX: Duration = Duration::from_secs(300);
 
+/// One of a task without a report for longer is closed, too: the longest period is an hour, of which a report may have
+/// ten.
+const LASTING_MAX: Duration = Duration::from_secs(24 * 3600);
+
 /// A request must arrive within this time of its first byte.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
 
@@ -57,9 +61,10 @@ impl Wire {
     }
 
     /// The next request; `None` when the client has closed the connection between two, or has been silent too long.
-    /// Dropping the future loses nothing.
-    pub(crate) async fn request(&mut self) -> Result<Option<Request>, Fault> {
-        let idle_end = Instant::now() + IDLE_MAX;
+    /// Dropping the future loses nothing. `is_lasting`: it may be silent for as long as it likes.
+    pub(crate) async fn request(&mut self, is_lasting: bool) -> Result<Option<Request>, Fault> {
+        let idle_max = if is_lasting { LASTING_MAX } else { IDLE_MAX };
+        let idle_end = Instant::now() + idle_max;
         let mut request_end = None;
         loop {
             let (taken, missing) = self.decode()?;

@@ -17,7 +17,31 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     ),
     (
         "shedding",
-        "readings are left out on purpose to keep deadlines",
+        "updates are left out on purpose to keep deadlines",
+    ),
+    (
+        "deadlines_missed",
+        "instances of real-time tasks were late in the latest sampling period",
+    ),
+    (
+        "qos_at_limit",
+        "speed and updates are both at their limits: nothing is left to hold deadlines with",
+    ),
+    (
+        "qos_blind",
+        "tasks that are declared report nothing: full speed, all updates",
+    ),
+    (
+        "qos_model_wrong",
+        "the model no longer predicts what is measured: identify and design again",
+    ),
+    (
+        "qos_speed_failing",
+        "the speed cannot be set, or the machine does not do what it is told",
+    ),
+    (
+        "qos_gains_unusable",
+        "the configured gains cannot be used, so nothing is driven",
     ),
     (
         "dropping",
@@ -86,12 +110,7 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
             ),
         );
     }
-    if figures.shedding {
-        add(
-            "shedding",
-            "readings are left out to keep deadlines".to_owned(),
-        );
-    }
+    qos(figures, &mut add);
     let minute = &figures.last_minute;
     if minute.readings_dropped > 0 {
         let count = minute.readings_dropped;
@@ -204,6 +223,64 @@ fn lagging(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
                 "the queue of the log was full {busy} times within the last minute: senders had to wait"
             ),
         );
+    }
+}
+
+fn qos(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
+    let qos = &figures.qos;
+    if figures.shedding {
+        let percent = qos.admitted * 100.0;
+        let thrown = match qos.readings_shed_dropped {
+            0 => "the history has them all".to_owned(),
+            count => format!("{count} of them are not in the history either (shed = \"drop\")"),
+        };
+        add(
+            "shedding",
+            format!(
+                "{percent:.0} % of updates are admitted, to keep deadlines; {} readings were left out so far, {thrown}",
+                qos.readings_shed
+            ),
+        );
+    }
+    if let Some(last) = qos
+        .last
+        .filter(|_| qos.is_missing() && !qos.tasks.is_empty())
+    {
+        add(
+            "deadlines_missed",
+            format!(
+                "{:.1} % of {} instances were late, mean tardiness {:.2}; see `keel qos status`",
+                last.miss_ratio * 100.0,
+                last.instances,
+                last.tardiness_mean
+            ),
+        );
+    }
+    if qos.saturated {
+        let text = "speed and updates are both at their limits: take load off this machine, or allow more \
+                    (qos.speed_percent_min, qos.admitted_percent_min)";
+        add("qos_at_limit", text.to_owned());
+    }
+    if qos.blind && !qos.tasks.is_empty() && qos.periods > 0 {
+        let text = "tasks that are declared have reported nothing for some periods: full speed, all updates";
+        add("qos_blind", text.to_owned());
+    }
+    if !qos.model_true && qos.periods > 0 {
+        let text = "the model no longer predicts what is measured: `keel qos identify`, then `keel qos design`";
+        add("qos_model_wrong", text.to_owned());
+    }
+    if qos.periods > 0 && !qos.obeyed {
+        let why = qos
+            .actuator_error
+            .as_deref()
+            .unwrap_or("it was set, and is another");
+        add(
+            "qos_speed_failing",
+            format!("the speed is not what it should be: {why}"),
+        );
+    }
+    if let Some(error) = &qos.gains_error {
+        add("qos_gains_unusable", error.clone());
     }
 }
 

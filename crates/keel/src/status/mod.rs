@@ -16,6 +16,7 @@ pub(crate) use judge::judge;
 pub(crate) use totals::{TOTALS_NAME, Totals};
 pub(crate) use wear::{Delta, Sample, Wear, Window};
 
+use crate::qos::QosState;
 use ingest::intake::{IntakeCounters, Reason as RefusalReason};
 use ingest::line::LineFigures;
 use serde::{Deserialize, Serialize};
@@ -128,8 +129,10 @@ pub(crate) struct NodeFigures {
     pub(crate) last_ten_minutes: Delta,
     /// Since the store was made, this run included.
     pub(crate) lifetime: Totals,
-    /// Readings are left out on purpose to keep deadlines. Nothing does that yet.
+    /// Updates are left out on purpose to keep deadlines.
     pub(crate) shedding: bool,
+    /// Tasks, and how their deadlines are held.
+    pub(crate) qos: QosState,
     /// Why index and retention do not go on; null while they do.
     pub(crate) history_failing: Option<String>,
     /// Connections that no listener could take over, of commands and of line protocol together: each failed accept.

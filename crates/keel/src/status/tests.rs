@@ -114,6 +114,11 @@ fn well() -> NodeFigures {
             ..Totals::default()
         },
         shedding: false,
+        qos: QosState {
+            model_true: true,
+            obeyed: true,
+            ..QosState::default()
+        },
         history_failing: None,
         listeners_failed: 0,
         listener_error: None,
@@ -189,6 +194,28 @@ fn a_node_that_is_well_is_ok() {
 #[test]
 fn each_reason_shows() {
     degraded("shedding", |f| f.shedding = true);
+    let task = crate::qos::TaskState::default;
+    let late = crate::qos::PeriodState {
+        instances: 10,
+        miss_ratio: 0.2,
+        ..Default::default()
+    };
+    degraded("deadlines_missed", |f| {
+        (f.qos.tasks, f.qos.last) = (vec![task()], Some(late));
+    });
+    degraded("qos_at_limit", |f| f.qos.saturated = true);
+    degraded("qos_blind", |f| {
+        (f.qos.tasks, f.qos.blind, f.qos.periods) = (vec![task()], true, 9);
+    });
+    degraded("qos_model_wrong", |f| {
+        (f.qos.model_true, f.qos.periods) = (false, 9);
+    });
+    degraded("qos_speed_failing", |f| {
+        (f.qos.obeyed, f.qos.periods) = (false, 9);
+    });
+    degraded("qos_gains_unusable", |f| {
+        f.qos.gains_error = Some("it is none".to_owned());
+    });
     degraded("dropping", |f| f.last_minute.readings_dropped = 1);
     degraded("dropping", |f| f.last_minute.refused_full = 1);
     degraded("store_full", |f| f.store.full = true);

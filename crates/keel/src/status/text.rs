@@ -23,6 +23,7 @@ impl Report {
         page.store(figures);
         page.region(figures);
         page.history(figures);
+        page.qos(figures);
         page.intake(figures);
         page.sources(figures);
         page.wear(self);
@@ -168,6 +169,33 @@ impl Page {
             ),
         };
         self.line("", loss);
+    }
+
+    fn qos(&mut self, figures: &NodeFigures) {
+        let qos = &figures.qos;
+        if qos.tasks.is_empty() && qos.mode == "open" {
+            return;
+        }
+        let tasks = plural(qos.tasks.len() as u64, "task", "tasks");
+        let last = match &qos.last {
+            None => "no instance yet".to_owned(),
+            Some(last) => format!(
+                "tardiness {:.2}, {:.1} % late",
+                last.tardiness_mean,
+                last.miss_ratio * 100.0
+            ),
+        };
+        self.line(
+            "deadlines",
+            format_args!(
+                "{}, {tasks}: {last}; speed {:.0} %, updates {:.0} %, {} of {} fresh",
+                qos.mode,
+                qos.speed * 100.0,
+                qos.admitted * 100.0,
+                grouped(u64::from(qos.keys_fresh)),
+                plural(u64::from(qos.keys_temporal), "key", "keys")
+            ),
+        );
     }
 
     fn history(&mut self, figures: &NodeFigures) {

@@ -21,6 +21,8 @@ pub const UPDATES: u16 = 259;
 pub const READINGS: u16 = 260;
 pub const STATE: u16 = 261;
 pub const END: u16 = 262;
+pub const TASK_DECLARED: u16 = 263;
+pub const QOS_STATE: u16 = 265;
 pub const ERROR: u16 = 511;
 
 /// A small store, and no listener that another test could have, too.

@@ -1,5 +1,7 @@
 //! Periodic tasks of clients: their declaration, and what they report of each sampling period.
 
+use base::histogram::Parts;
+use db::{Monitor, MonitorSum};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a task's name at most.
@@ -143,7 +145,7 @@ impl Task {
 }
 
 impl TaskPeriod {
-    /// Whether no spread has more pairs than fit. What the numbers are worth is told by who merges them.
+    /// Whether no spread has more pairs than fit. What the numbers are worth is told by [`figures`](Self::figures).
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -157,6 +159,46 @@ impl TaskPeriod {
         Ok(())
     }
 
+    /// The message that carries these figures; `None` where a spread has more than [`PAIRS_MAX`] pairs.
+    #[must_use]
+    pub fn of(id: u64, figures: &MonitorSum) -> Option<Self> {
+        let period = Self {
+            id,
+            instances: figures.instances,
+            deadline_misses: figures.deadline_misses,
+            aborted: figures.aborted,
+            releases_missed: figures.releases_missed,
+            tardiness_sum: figures.tardiness_sum,
+            tardiness_max: figures.tardiness_max,
+            response: Spread::of(&figures.response_ns),
+            data: Spread::of(&figures.data_ns),
+            compute: Spread::of(&figures.compute_ns),
+            jitter: Spread::of(&figures.jitter_ns),
+        };
+        period.check().is_ok().then_some(period)
+    }
+
+    /// The figures, where the numbers can be those of instances that were recorded.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn figures(&self) -> Result<Monitor, String> {
+        self.check()?;
+        let sum = MonitorSum {
+            instances: self.instances,
+            deadline_misses: self.deadline_misses,
+            aborted: self.aborted,
+            releases_missed: self.releases_missed,
+            tardiness_sum: self.tardiness_sum,
+            tardiness_max: self.tardiness_max,
+            response_ns: self.response.parts(),
+            data_ns: self.data.parts(),
+            compute_ns: self.compute.parts(),
+            jitter_ns: self.jitter.parts(),
+        };
+        Monitor::from_sum(&sum).map_err(|error| error.to_string())
+    }
+
     fn spreads(&self) -> [(&'static str, &Spread); 4] {
         [
             ("response", &self.response),
@@ -164,5 +206,27 @@ impl TaskPeriod {
             ("compute", &self.compute),
             ("jitter", &self.jitter),
         ]
+    }
+}
+
+impl Spread {
+    fn of(parts: &Parts) -> Self {
+        Self {
+            sum_ns: parts.sum,
+            min_ns: parts.min,
+            max_ns: parts.max,
+            saturated: parts.saturated,
+            buckets: parts.buckets.clone(),
+        }
+    }
+
+    fn parts(&self) -> Parts {
+        Parts {
+            buckets: self.buckets.clone(),
+            saturated: self.saturated,
+            sum: self.sum_ns,
+            min: self.min_ns,
+            max: self.max_ns,
+        }
     }
 }

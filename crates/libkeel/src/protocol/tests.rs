@@ -334,3 +334,32 @@ fn the_longest_period_fits_a_request() {
     };
     assert!(frame(Kind::TaskPeriod, &period, REQUEST_BYTES_MAX).is_some());
 }
+
+#[test]
+fn a_period_becomes_figures_and_back() {
+    let figures = period().figures().unwrap();
+    assert_eq!(figures.response_ns.saturated_count(), 1);
+    assert_eq!((figures.data_ns.sum(), figures.aborted), (2_000_000, 1));
+    assert_eq!(TaskPeriod::of(3, &figures.to_sum()), Some(period()));
+    // One without an instance is one, too.
+    assert_eq!(TaskPeriod::default().figures().unwrap().instances, 0);
+}
+
+#[test]
+fn a_period_that_contradicts_itself_is_refused() {
+    let changes: [fn(&mut TaskPeriod); 8] = [
+        |period| period.instances = 3,
+        |period| period.deadline_misses = 3,
+        |period| period.aborted = 3,
+        |period| period.tardiness_sum = f64::NAN,
+        |period| period.tardiness_max = f64::INFINITY,
+        |period| period.data.buckets.clear(),
+        |period| period.jitter.sum_ns = 1,
+        |period| period.compute.buckets[0].0 = 2368,
+    ];
+    for (at, change) in changes.into_iter().enumerate() {
+        let mut period = period();
+        change(&mut period);
+        assert!(period.figures().is_err(), "{at}");
+    }
+}

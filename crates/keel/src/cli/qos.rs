@@ -1,0 +1,170 @@
+//! The commands of quality of service.
+
+use super::NodeArgs;
+use clap::{Args, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples, in this order on a new board:\n  \
+    keel qos status                              which tasks there are, and how they fare\n  \
+    keel qos identify --out qos-model.toml       drive the running node, fit a model\n  \
+    keel qos design qos-model.toml --out qos-gains.toml\n  \
+    keel qos mode mimo                           once qos.gains of the configuration names that file\n\n\
+    docs/qos.md says what all of this is for.")]
+pub(crate) struct QosArgs {
+    #[command(subcommand)]
+    pub(crate) command: QosCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum QosCommand {
+    /// Say which tasks there are, how they fare, and what is done about it
+    #[command(after_help = "Examples:\n  \
+        keel qos status\n  \
+        keel qos status --json | jq .tasks\n\n\
+        Exit status 3 when both inputs are at their limits, the model no longer predicts, or the speed cannot be set.")]
+    Status {
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        node: NodeArgs,
+    },
+    /// Choose what is driven to hold deadlines, until the next start
+    #[command(after_help = "Examples:\n  \
+        keel qos mode mimo\n  \
+        keel qos mode open                       full speed, all updates\n\n\
+        dvfs-only drives the speed of the tasks' processors, qod-only the updates that are admitted, mimo both. All\n\
+        but open need gains (`keel qos design`). The mode of the next start is qos.mode of the configuration.")]
+    Mode {
+        /// open, dvfs-only, qod-only or mimo
+        #[arg(value_parser = ["open", "dvfs-only", "qod-only", "mimo"])]
+        mode: String,
+        /// One JSON object: what `keel qos status --json` says
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        node: NodeArgs,
+    },
+    /// Drive speed and updates of the running node by square waves, and fit a model to what its tasks do
+    #[command(after_help = "Examples:\n  \
+        keel qos identify --out qos-model.toml\n  \
+        keel qos identify --periods 100 --speed 50-90 --updates 60-100\n\n\
+        Takes about seven minutes: first some periods at full speed, which give the least data response ratio and\n\
+        should see no load beside the tasks, then square waves of 7 and 5 periods, which may make tasks late. The\n\
+        node stays within --speed and --updates, and goes back to what it did when this ends, however it ends. A\n\
+        model that explains less than 0.8 of either output (R2 over the last quarter, which the fit has not seen)\n\
+        is refused.")]
+    Identify {
+        /// File to write
+        #[arg(long, value_name = "FILE", default_value = "qos-model.toml")]
+        out: PathBuf,
+        /// Driven sampling periods, from 40 to 2000
+        #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(40..=2_000))]
+        periods: u32,
+        /// Sampling periods at full speed before them, from 1 to 200
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
+        profile: u32,
+        /// Percent of full speed between which it goes
+        #[arg(long, value_name = "LOW-HIGH", default_value = "40-70", value_parser = percents)]
+        speed: (u32, u32),
+        /// Percent of updates between which it goes
+        #[arg(long, value_name = "LOW-HIGH", default_value = "60-100", value_parser = percents)]
+        updates: (u32, u32),
+        /// One JSON object: the model, and the file
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        node: NodeArgs,
+    },
+    /// Make gains of a model: the file that a node loads
+    #[command(after_help = "Examples:\n  \
+        keel qos design qos-model.toml --out qos-gains.toml\n  \
+        keel qos design qos-model.toml --tardiness 0.7 --data-ratio 0.4\n  \
+        keel qos design qos-model.toml --weight-effort 1,4      rather speed than fewer updates\n\n\
+        Solves the discrete Riccati equation for the errors and their sums. Gains whose closed loop has a pole at or\n\
+        beyond 0.95 are refused: it would take too long to answer.")]
+    Design {
+        /// File of `keel qos identify`
+        model: PathBuf,
+        /// File to write
+        #[arg(long, value_name = "FILE", default_value = "qos-gains.toml")]
+        out: PathBuf,
+        /// Mean tardiness to hold: response time / deadline
+        #[arg(long, value_name = "X", default_value_t = 0.8)]
+        tardiness: f64,
+        /// Data response ratio to hold: time in the database / response time [default: the model's profiled minimum]
+        #[arg(long, value_name = "X")]
+        data_ratio: Option<f64>,
+        /// What an error costs: of tardiness, of the data response ratio
+        #[arg(long, value_name = "X,X", default_value = "10,1", value_parser = pair)]
+        weight_error: (f64, f64),
+        /// What the sum of errors costs: of tardiness, of the data response ratio
+        #[arg(long, value_name = "X,X", default_value = "5,0.5", value_parser = pair)]
+        weight_integral: (f64, f64),
+        /// What a change costs: of speed, of the admitted fraction
+        #[arg(long, value_name = "X,X", default_value = "1,1", value_parser = pair)]
+        weight_effort: (f64, f64),
+        /// One JSON object: gains, poles, and the file
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remake an experiment of the published method; runs the program keel-bench
+    #[command(
+        disable_help_flag = true,
+        disable_version_flag = true,
+        after_help = "Examples:\n  \
+            keel qos experiment transient --out transient\n  \
+            keel qos experiment workloads --plant real --engine bdb --out workloads"
+    )]
+    Experiment {
+        /// interference, identification, workloads, cores or transient, and the options of keel-bench
+        #[arg(
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "ARGUMENTS"
+        )]
+        arguments: Vec<OsString>,
+    },
+}
+
+/// `40-70`
+fn percents(text: &str) -> Result<(u32, u32), String> {
+    let expected =
+        || "two percentages such as 40-70, the first below the second, 100 at most".to_owned();
+    let (low, high) = text.split_once('-').ok_or_else(expected)?;
+    let number = |text: &str| text.trim_end_matches('%').parse().ok();
+    let pair: Option<(u32, u32)> = number(low).zip(number(high));
+    pair.filter(|(low, high)| low < high && *high <= 100)
+        .ok_or_else(expected)
+}
+
+/// `10,1`
+fn pair(text: &str) -> Result<(f64, f64), String> {
+    let expected = || "two numbers above 0 such as 10,1".to_owned();
+    let (one, other) = text.split_once(',').ok_or_else(expected)?;
+    let number = |text: &str| {
+        let number: f64 = text.trim().parse().ok()?;
+        (number.is_finite() && number > 0.0).then_some(number)
+    };
+    number(one).zip(number(other)).ok_or_else(expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_and_pairs_are_read() {
+        assert_eq!(percents("40-70"), Ok((40, 70)));
+        assert_eq!(percents("60%-100%"), Ok((60, 100)));
+        for wrong in ["", "40", "70-40", "40-101", "-1-5", "a-b", "40-40"] {
+            assert!(percents(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(pair("10, 0.5"), Ok((10.0, 0.5)));
+        for wrong in ["", "1", "0,1", "1,-1", "nan,1", "1,inf", "1,2,3"] {
+            assert!(pair(wrong).is_err(), "{wrong}");
+        }
+    }
+}

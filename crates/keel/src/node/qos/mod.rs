@@ -1,0 +1,385 @@
+//! Quality of service in the node: which tasks there are, the thread that samples them and sets speed and admission,
+//! and what is asked of it.
+//!
+//! The thread owns the loop (`db::qos::regulator`). With the thread of the socket it shares a list of tasks and of
+//! wishes, for a lookup at a time; real-time tasks live in other processes and wait for neither.
+//!
+//! **Files:** `requests.rs` what clients ask, `tasks.rs` what tasks have reported, `thread.rs` the
+//! sampling thread, `speed.rs` what sets the speed.
+
+pub(crate) mod requests;
+mod speed;
+mod tasks;
+mod thread;
+
+use super::Db;
+use super::session::failure;
+use crate::config::{Config, QosConfig};
+use crate::qos::{Gains, QosState, mode_name, mode_of};
+use base::clock::{Clock, SystemClock};
+use base::error::Code;
+use db::qos::controller::{Mode, SetPoints};
+use db::qos::regulator::Excitation;
+use libkeel::protocol::Failure;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+use tasks::Tasks;
+
+pub(crate) use tasks::{Declared, TaskId};
+
+/// What a client may change.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Wishes {
+    pub(crate) mode: Option<Mode>,
+    pub(crate) set_points: Option<SetPoints>,
+    pub(crate) identify: Option<Excitation>,
+    pub(crate) stop_identification: bool,
+}
+
+/// What both threads see.
+struct Inner {
+    tasks: Tasks,
+    config: QosConfig,
+    gains: Option<Gains>,
+    gains_error: Option<String>,
+    /// What is held at present.
+    mode: Mode,
+    set_points: Option<SetPoints>,
+    wishes: Wishes,
+    /// Gains or limits have changed since the loop looked.
+    is_changed: bool,
+    /// When somebody last asked how far an identification is: without a reader it ends.
+    asked_at: Option<Instant>,
+    state: QosState,
+    warnings: Vec<String>,
+    stop: bool,
+}
+
+/// Shared by the socket's thread and the sampling thread.
+pub(crate) struct Shared {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+    /// Where what has to be put back after a kill is kept.
+    saved_path: PathBuf,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Each change is whole before the lock is given back.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The quality of service of a running node.
+pub(crate) struct Qos {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    db: Arc<Db>,
+}
+
+impl Qos {
+    /// Starts the sampling thread. `warnings`: what was not permitted at the start.
+    pub(crate) fn start(
+        config: &Config,
+        db: &Arc<Db>,
+        warnings: Vec<String>,
+    ) -> std::io::Result<Self> {
+        let (gains, gains_error) = load(&config.qos);
+        let mut saved = config.node.socket.clone().into_os_string();
+        saved.push(".speed");
+        let mut inner = Inner {
+            tasks: Tasks::default(),
+            config: config.qos.clone(),
+            gains,
+            gains_error,
+            mode: Mode::Open,
+            set_points: None,
+            wishes: Wishes::default(),
+            is_changed: true,
+            asked_at: None,
+            state: thread::at_rest(),
+            warnings,
+            stop: false,
+        };
+        inner.settle();
+        let shared = Arc::new(Shared {
+            inner: Mutex::new(inner),
+            changed: Condvar::new(),
+            saved_path: saved.into(),
+        });
+        let here = Arc::clone(db);
+        let (theirs, db) = (Arc::clone(&shared), Arc::clone(db));
+        let thread = std::thread::Builder::new()
+            .name("qos".into())
+            .stack_size(256 << 10)
+            .spawn(move || thread::run(&theirs, &db))?;
+        Ok(Self {
+            shared,
+            thread: Mutex::new(Some(thread)),
+            db: here,
+        })
+    }
+
+    /// Takes a configuration that was read again.
+    pub(crate) fn reload(&self, config: &QosConfig) {
+        let (gains, gains_error) = load(config);
+        let mut inner = self.shared.lock();
+        // A mode that was chosen meanwhile stays, unless the file now says another than before.
+        let is_mode_new = inner.config.mode != config.mode;
+        let mode = if is_mode_new { config.mode } else { inner.mode };
+        (inner.gains, inner.gains_error) = (gains, gains_error);
+        inner.config = config.clone();
+        inner.settle();
+        inner.mode = if inner.check_mode(mode).is_ok() {
+            mode
+        } else {
+            Mode::Open
+        };
+        inner.is_changed = true;
+        drop(inner);
+        self.shared.changed.notify_all();
+    }
+
+    /// Declares a task; it lives until [`leave`](Self::leave).
+    pub(crate) fn declare(&self, declared: Declared) -> Result<TaskId, Failure> {
+        let mut inner = self.shared.lock();
+        let tasks_max = inner.config.tasks_max as usize;
+        let id = inner.tasks.declare(declared, tasks_max)?;
+        drop(inner);
+        self.shared.changed.notify_all();
+        Ok(id)
+    }
+
+    /// Adds what a task did since its last report; how long a sampling period is, ms.
+    pub(crate) fn report(&self, id: TaskId, period: &db::Monitor) -> Result<u32, Failure> {
+        let mut inner = self.shared.lock();
+        inner.tasks.report(id, period)?;
+        let sampling_period_ms = inner.config.sampling_period_ms;
+        drop(inner);
+        self.shared.changed.notify_all();
+        Ok(sampling_period_ms)
+    }
+
+    /// The tasks of a connection that has ended are no more.
+    pub(crate) fn leave(&self, ids: &[TaskId]) {
+        if ids.is_empty() {
+            return;
+        }
+        self.shared.lock().tasks.leave(ids);
+        self.shared.changed.notify_all();
+    }
+
+    /// Changes what is wished.
+    pub(crate) fn wish(&self, wishes: Wishes) -> Result<(), Failure> {
+        let mut inner = self.shared.lock();
+        if let Some(mode) = wishes.mode {
+            inner.check_mode(mode)?;
+        }
+        if let Some(set_points) = wishes.set_points {
+            inner.check_set_points(set_points)?;
+        }
+        if let Some(excitation) = &wishes.identify {
+            inner.check_identify(excitation)?;
+        }
+        if let Some(mode) = wishes.mode {
+            inner.mode = mode;
+        }
+        if wishes.set_points.is_some() {
+            inner.set_points = wishes.set_points;
+        }
+        inner.is_changed |= wishes.mode.is_some() || wishes.set_points.is_some();
+        if wishes.identify.is_some() {
+            inner.wishes.identify = wishes.identify;
+            inner.wishes.stop_identification = false;
+            inner.asked_at = Some(Instant::now());
+            "running".clone_into(&mut inner.state.identification.state);
+        }
+        inner.wishes.stop_identification |= wishes.stop_identification;
+        drop(inner);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// What is so at present. Whoever runs an identification asks for it, so that it goes on.
+    pub(crate) fn state(&self) -> QosState {
+        self.shared.lock().asked_at = Some(Instant::now());
+        self.look()
+    }
+
+    /// The same for whoever only looks.
+    pub(crate) fn look(&self) -> QosState {
+        // Before the lock: it goes through the whole table.
+        let fresh = self.db.fresh_count(SystemClock::new().wall_ms());
+        let mut state = self.shared.lock().show();
+        (state.keys_fresh, state.keys_temporal) = (fresh.fresh, fresh.temporal);
+        state
+    }
+
+    /// The set points in force, for one of which another is wished.
+    pub(crate) fn set_points(&self) -> Option<SetPoints> {
+        self.shared.lock().set_points
+    }
+}
+
+impl Qos {
+    /// Ends the sampling thread: speed as it was found, all updates.
+    pub(crate) fn finish(&self) {
+        self.shared.lock().stop = true;
+        self.shared.changed.notify_all();
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = thread {
+            thread.join().ok();
+        }
+    }
+}
+
+impl Drop for Qos {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// The gains that the configuration names, or why they cannot be used.
+fn load(config: &QosConfig) -> (Option<Gains>, Option<String>) {
+    match config.gains.as_deref().map(Gains::load) {
+        None => (None, None),
+        Some(Ok(gains)) => (Some(gains), None),
+        Some(Err(error)) => (None, Some(error.to_string())),
+    }
+}
+
+impl Inner {
+    /// After other gains or another configuration: set points and mode as these say, as far as they can be.
+    fn settle(&mut self) {
+        self.set_points = self.gains.as_ref().map(|gains| SetPoints {
+            tardiness: self.config.tardiness.unwrap_or(gains.set_points.tardiness),
+            data_ratio: self
+                .config
+                .data_ratio
+                .unwrap_or(gains.set_points.data_ratio),
+        });
+        let wanted = self.config.mode;
+        self.mode = if self.check_mode(wanted).is_ok() {
+            wanted
+        } else {
+            Mode::Open
+        };
+    }
+
+    fn check_mode(&self, mode: Mode) -> Result<(), Failure> {
+        let name = mode_name(mode);
+        if mode == Mode::Open {
+            return Ok(());
+        }
+        if self.gains.is_none() {
+            let (wrong, remedy) = match &self.gains_error {
+                Some(error) => (format!("the gains cannot be used: {error}"), ""),
+                None => (
+                    "there are no gains".to_owned(),
+                    "make some with `keel qos identify` and `keel qos design`, name them in qos.gains and send the \
+                     node SIGHUP",
+                ),
+            };
+            return Err(failure(Code::Unsupported, name, wrong, remedy));
+        }
+        let drives_speed = matches!(mode, Mode::SpeedOnly | Mode::Both);
+        if drives_speed && self.config.actuator == crate::config::ActuatorKind::None {
+            return Err(failure(
+                Code::Unsupported,
+                name,
+                "nothing sets the speed",
+                "name an actuator in qos.actuator and send the node SIGHUP, or take the mode qod-only",
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_set_points(&self, wanted: SetPoints) -> Result<(), Failure> {
+        let is_possible = (0.05..=10.0).contains(&wanted.tardiness)
+            && (0.001..=0.999).contains(&wanted.data_ratio);
+        if is_possible {
+            return Ok(());
+        }
+        Err(failure(
+            Code::Invalid,
+            "set points",
+            "are out of their ranges",
+            "tardiness is 0.05 to 10, the data response ratio 0.001 to 0.999",
+        ))
+    }
+
+    fn check_identify(&self, excitation: &Excitation) -> Result<(), Failure> {
+        let refused = |wrong: &str, remedy: &str| {
+            Err(failure(Code::Unsupported, "identification", wrong, remedy))
+        };
+        if self.state.identification.state == "running" {
+            return refused("one runs already", "wait for its end");
+        }
+        if self.tasks.is_empty() {
+            return refused(
+                "no task is declared, so there is nothing to measure",
+                "start the programs whose deadlines shall be held; docs/clients.md shows how they declare tasks",
+            );
+        }
+        if self.config.actuator == crate::config::ActuatorKind::None {
+            return refused(
+                "nothing sets the speed",
+                "name an actuator in qos.actuator and send the node SIGHUP",
+            );
+        }
+        excitation.check(self.least()).map_err(|error| {
+            failure(
+                Code::Invalid,
+                "identification",
+                error,
+                "choose other ranges",
+            )
+        })
+    }
+
+    /// What each input may be at least.
+    fn least(&self) -> [f64; 2] {
+        let part = |percent: u32| f64::from(percent) / 100.0;
+        [
+            part(self.config.speed_percent_min),
+            part(self.config.admitted_percent_min),
+        ]
+    }
+
+    fn show(&self) -> QosState {
+        let mut state = self.state.clone();
+        mode_name(self.mode).clone_into(&mut state.mode);
+        state.gains = match (&self.gains, &self.config.gains) {
+            (Some(_), Some(path)) => Some(path.display().to_string()),
+            _ => None,
+        };
+        state.gains_error.clone_from(&self.gains_error);
+        state.tardiness_target = self.set_points.map(|points| points.tardiness);
+        state.data_ratio_target = self.set_points.map(|points| points.data_ratio);
+        state.sampling_period_ms = self.config.sampling_period_ms;
+        [state.speed_min, state.admission_min] = self.least();
+        state.tasks = self.tasks.show();
+        state.tasks_max = self.config.tasks_max;
+        state.tasks_refused = self.tasks.refused();
+        state.warnings.clone_from(&self.warnings);
+        state
+    }
+}
+
+/// The mode that a request names.
+pub(crate) fn named_mode(name: &str) -> Result<Mode, Failure> {
+    mode_of(name).ok_or_else(|| {
+        failure(
+            Code::Invalid,
+            name,
+            "is no mode",
+            "say open, dvfs-only, qod-only or mimo",
+        )
+    })
+}

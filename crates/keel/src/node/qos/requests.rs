@@ -1,0 +1,159 @@
+//! What clients ask: to declare a task, to note what one did, to show or change the quality of service.
+
+use super::{Declared, TaskId, Wishes, named_mode};
+use crate::node::Node;
+use crate::node::session::{Answer, failure, framed};
+use base::error::Code;
+use db::qos::controller::SetPoints;
+use db::qos::regulator::Excitation;
+use libkeel::protocol::{
+    Failure, Kind, Mode, Qos, Task, TaskDeclared, TaskKind, TaskNoted, TaskPeriod,
+};
+use serde::Deserialize;
+use std::path::Path;
+
+/// Who is at the other end of a connection, and what it has declared there.
+#[derive(Debug, Default)]
+pub(crate) struct Guest {
+    /// Its process, as the kernel tells.
+    pub(crate) process: Option<u32>,
+    pub(crate) tasks: Vec<TaskId>,
+}
+
+/// Declares a task for as long as the connection lasts.
+pub(crate) fn declare(node: &Node, guest: &mut Guest, task: &Task) -> Answer {
+    task.check().map_err(|wrong| {
+        failure(
+            Code::Invalid,
+            &task.name,
+            wrong,
+            "see NODE.md for the ranges",
+        )
+    })?;
+    let id = node.qos.declare(Declared {
+        name: task.name.clone(),
+        period_ns: task.period_ns,
+        deadline_ns: task.deadline_ns,
+        is_firm: task.kind == TaskKind::Firm,
+        weight: task.weight,
+        process: guest.process.unwrap_or(task.process),
+        thread: own_thread(guest.process, task),
+    })?;
+    guest.tasks.push(id);
+    let sampling_period_ms = node.config.borrow().qos.sampling_period_ms;
+    framed(
+        Kind::TaskDeclared,
+        &TaskDeclared {
+            id,
+            sampling_period_ms,
+        },
+    )
+}
+
+/// The thread, if it is one of the process at the other end: nobody has others' threads slowed down. A process in
+/// another namespace has other numbers, and then its thread is not known.
+fn own_thread(process: Option<u32>, task: &Task) -> Option<u32> {
+    let process = process.filter(|process| *process == task.process)?;
+    let thread = task.thread;
+    Path::new(&format!("/proc/{process}/task/{thread}"))
+        .exists()
+        .then_some(thread)
+}
+
+/// Notes what a task of this connection did.
+pub(crate) fn note(node: &Node, guest: &Guest, period: &TaskPeriod) -> Answer {
+    let id = period.id;
+    if !guest.tasks.contains(&id) {
+        return Err(failure(
+            Code::NotFound,
+            format!("task {id}"),
+            "was not declared on this connection",
+            "declare it here",
+        ));
+    }
+    let figures = period.figures().map_err(|wrong| {
+        failure(
+            Code::Invalid,
+            format!("task {id}"),
+            wrong,
+            "see NODE.md for what a period may say",
+        )
+    })?;
+    let sampling_period_ms = node.qos.report(id, &figures)?;
+    framed(Kind::TaskNoted, &TaskNoted { sampling_period_ms })
+}
+
+/// What an identification is to do.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Identify {
+    periods: u32,
+    profile: u32,
+    speed: f64,
+    speed_amplitude: f64,
+    admitted: f64,
+    admitted_amplitude: f64,
+}
+
+/// Changes what is asked for, then shows how things are.
+pub(crate) fn regulate(node: &Node, asked: Qos) -> Answer {
+    let Qos {
+        mode,
+        tardiness,
+        data_ratio,
+        identify,
+        stop_identify,
+    } = asked;
+    let mut wishes = Wishes {
+        stop_identification: stop_identify,
+        ..Wishes::default()
+    };
+    if let Some(mode) = mode {
+        wishes.mode = Some(named_mode(mode_name(mode))?);
+    }
+    if tardiness.is_some() || data_ratio.is_some() {
+        let now = node.qos.set_points().ok_or_else(no_gains)?;
+        wishes.set_points = Some(SetPoints {
+            tardiness: tardiness.unwrap_or(now.tardiness),
+            data_ratio: data_ratio.unwrap_or(now.data_ratio),
+        });
+    }
+    if let Some(object) = identify {
+        let asked: Identify = serde_json::from_value(object.into()).map_err(|error| {
+            failure(
+                Code::Invalid,
+                "identification",
+                error,
+                "see NODE.md for its fields",
+            )
+        })?;
+        wishes.identify = Some(Excitation {
+            profiled: asked.profile,
+            driven: asked.periods,
+            center: [asked.speed, asked.admitted],
+            amplitude: [asked.speed_amplitude, asked.admitted_amplitude],
+        });
+    }
+    if wishes != Wishes::default() {
+        node.qos.wish(wishes)?;
+    }
+    framed(Kind::QosState, &node.qos.state())
+}
+
+fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Open => "open",
+        Mode::DvfsOnly => "dvfs-only",
+        Mode::QodOnly => "qod-only",
+        Mode::Mimo => "mimo",
+    }
+}
+
+fn no_gains() -> Failure {
+    failure(
+        Code::Unsupported,
+        "set points",
+        "there are no gains to hold them with",
+        "make some with `keel qos identify` and `keel qos design`",
+    )
+}

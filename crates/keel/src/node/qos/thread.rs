@@ -1,0 +1,348 @@
+//! The sampling thread: waits for the end of a period, takes its figures, lets the loop decide, shows what came of it.
+
+use super::{Inner, Shared, Wishes, speed};
+use crate::node::{Db, log};
+use crate::qos::{IdentificationState, PeriodState, QosState, SHED_KEYS_MAX, ShedKey, held_name};
+use db::qos::actuator::{Actuator, NoActuator};
+use db::qos::controller::{ADMISSION, Held, SPEED};
+use db::qos::figures::Figures;
+use db::qos::regulator::{Identification, Regulator};
+use db::{ObjectId, SegmentStore};
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+/// A period may last so many times longer than its instances should take; then it has what it has.
+const PATIENCE: u32 = 3;
+
+/// Of a sampling period, what must have passed before it can end.
+const SHORTEST: f64 = 0.9;
+
+/// An identification that nobody asks about for so long has nobody any more who wants it.
+const LEASE: Duration = Duration::from_secs(10);
+
+struct Loop {
+    regulator: Regulator,
+    /// Threads and kind that the actuator is for.
+    threads: Vec<u32>,
+    kind: crate::config::ActuatorKind,
+    /// Why there is no actuator.
+    actuator_error: Option<String>,
+    begun: Instant,
+    periods: u64,
+    missing: u64,
+    last: Option<PeriodState>,
+    was_blind: bool,
+}
+
+/// Runs until the node ends.
+pub(super) fn run(shared: &Shared, db: &Db) {
+    let root = shared.lock().config.machine_root.clone();
+    match speed::clean_up(&root, &shared.saved_path) {
+        Ok(0) => {}
+        Ok(count) => log::event(
+            "speed",
+            format!(
+                "{count} settings of the processors were put back that a killed node had changed"
+            ),
+        ),
+        Err(error) => log::event("warning", error),
+    }
+    let mut here = Loop {
+        regulator: Regulator::new(Box::new(NoActuator)),
+        threads: Vec::new(),
+        kind: crate::config::ActuatorKind::None,
+        actuator_error: None,
+        begun: Instant::now(),
+        periods: 0,
+        missing: 0,
+        last: None,
+        was_blind: false,
+    };
+    while here.next(shared, db) {}
+    if let Err(error) = here
+        .regulator
+        .end(&mut |fraction| db.set_admission(fraction))
+    {
+        log::event(
+            "warning",
+            format!("the speed is not as it was before: {error}"),
+        );
+    }
+}
+
+impl Loop {
+    /// One period; `false` when the node ends.
+    fn next(&mut self, shared: &Shared, db: &Db) -> bool {
+        let Some((figures, wishes, changed)) = self.wait(shared) else {
+            return false;
+        };
+        self.heed(shared, wishes, changed);
+        let decision = self
+            .regulator
+            .period(figures.as_ref(), &mut |fraction| db.set_admission(fraction))
+            .clone();
+        self.periods += 1;
+        match &figures {
+            Some(figures) => self.last = Some(shown(figures)),
+            None => self.missing += 1,
+        }
+        let is_driven = !matches!(self.regulator.mode(), db::qos::controller::Mode::Open);
+        if is_driven && decision.is_blind != self.was_blind {
+            self.was_blind = decision.is_blind;
+            log::event(
+                "qos",
+                if decision.is_blind {
+                    "no instance of any task: full speed, all updates"
+                } else {
+                    "tasks are seen again"
+                },
+            );
+        }
+        self.show(shared, db);
+        true
+    }
+
+    /// Waits until a period has ended, or something is to be done at once.
+    fn wait(&mut self, shared: &Shared) -> Option<(Option<Figures>, Wishes, bool)> {
+        let mut inner = shared.lock();
+        loop {
+            if inner.stop {
+                return None;
+            }
+            let period = Duration::from_millis(u64::from(inner.config.sampling_period_ms));
+            let span = Duration::from_nanos(inner.tasks.span_ns(inner.config.instances_min));
+            let elapsed = self.begun.elapsed();
+            let is_over = if inner.tasks.is_empty() {
+                // Once, so that the loop lets go; then there is nothing to sample.
+                elapsed >= period && !self.is_at_rest()
+            } else {
+                let is_long_enough = elapsed >= period.mul_f64(SHORTEST);
+                (is_long_enough && inner.tasks.have_enough(inner.config.instances_min))
+                    || elapsed >= period.max(span) * PATIENCE
+            };
+            if is_over {
+                self.begun = Instant::now();
+                let figures = inner.tasks.take();
+                let wishes = std::mem::take(&mut inner.wishes);
+                let changed = std::mem::take(&mut inner.is_changed);
+                let is_forgotten = inner.asked_at.is_none_or(|asked| asked.elapsed() > LEASE);
+                let mut wishes = wishes;
+                wishes.stop_identification |= is_forgotten;
+                return Some((figures, wishes, changed));
+            }
+            let wait = if inner.tasks.is_empty() {
+                if self.is_at_rest() {
+                    Duration::from_secs(3600)
+                } else {
+                    period.saturating_sub(elapsed)
+                }
+            } else {
+                let until = period.mul_f64(SHORTEST).saturating_sub(elapsed);
+                if until.is_zero() {
+                    (period.max(span) * PATIENCE).saturating_sub(elapsed)
+                } else {
+                    until
+                }
+            };
+            let waited = shared
+                .changed
+                .wait_timeout(inner, wait.max(Duration::from_millis(1)));
+            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Whether nothing is driven and nothing is to be let go.
+    fn is_at_rest(&self) -> bool {
+        let is_running = matches!(self.regulator.identification(), Identification::Running(..));
+        !is_running && self.threads.is_empty() && self.regulator.decision().inputs == [1.0, 1.0]
+    }
+
+    /// Does what was asked for since the last period.
+    fn heed(&mut self, shared: &Shared, wishes: Wishes, changed: bool) {
+        let inner = shared.lock();
+        let (threads, kind) = (inner.tasks.threads(), inner.config.actuator);
+        let root = inner.config.machine_root.clone();
+        if changed {
+            let gains = inner.gains.clone();
+            let config = inner.config.clone();
+            let (mode, set_points) = (inner.mode, inner.set_points);
+            drop(inner);
+            let part = |percent: u32| f64::from(percent) / 100.0;
+            let controller = gains.and_then(|mut gains| {
+                gains.identified.limits.speed_min = part(config.speed_percent_min);
+                gains.identified.limits.admission_min = part(config.admitted_percent_min);
+                let change_max = [
+                    part(config.speed_change_percent_max),
+                    part(config.admitted_change_percent_max),
+                ];
+                let mut controller = gains
+                    .controller(change_max, config.samples_missing_max)
+                    .ok()?;
+                if let Some(set_points) = set_points {
+                    controller.set_points(set_points).ok()?;
+                }
+                Some(controller)
+            });
+            self.regulator.set_controller(controller);
+            self.regulator.set_mode(mode);
+        } else {
+            drop(inner);
+        }
+        if threads != self.threads || kind != self.kind {
+            // What the old one has changed is put back before the new one looks how things are.
+            self.regulator.set_actuator(Box::new(NoActuator));
+            match speed::open(kind, &threads, &root, &shared.saved_path) {
+                Ok(actuator) => {
+                    self.regulator.set_actuator(actuator);
+                    self.actuator_error = None;
+                }
+                Err(error) => {
+                    log::event("warning", format!("the speed cannot be set: {error}"));
+                    self.actuator_error = Some(error);
+                }
+            }
+            (self.threads, self.kind) = (threads, kind);
+        }
+        if wishes.stop_identification
+            && matches!(self.regulator.identification(), Identification::Running(..))
+        {
+            self.regulator.stop_identification();
+            log::event("qos", "the identification was ended before its time");
+        }
+        if let Some(excitation) = wishes.identify {
+            let least = shared.lock().least();
+            // Checked when it was asked for.
+            match self.regulator.identify(excitation, least) {
+                Ok(()) => log::event(
+                    "qos",
+                    format!(
+                        "identification: speed and updates are driven for {} periods",
+                        excitation.profiled + excitation.driven
+                    ),
+                ),
+                Err(error) => log::event("qos", error),
+            }
+        }
+    }
+
+    fn show(&self, shared: &Shared, db: &Db) {
+        let decision = self.regulator.decision();
+        let (failures, failure) = self.regulator.failures();
+        let stats = db.admission();
+        let state = QosState {
+            actuator: self.regulator.actuator_name().to_owned(),
+            speed_step: self.regulator.speed_step(),
+            speed: decision.inputs[SPEED],
+            admitted: decision.inputs[ADMISSION],
+            speed_held: held_name(decision.held[SPEED]).to_owned(),
+            admitted_held: held_name(decision.held[ADMISSION]).to_owned(),
+            saturated: decision.is_saturated(),
+            single: decision.is_single,
+            blind: decision.is_blind,
+            model_true: decision.is_model_true,
+            obeyed: decision.is_obeyed,
+            actuator_failures: failures,
+            actuator_error: self
+                .actuator_error
+                .clone()
+                .or_else(|| failure.map(ToString::to_string)),
+            periods: self.periods,
+            periods_missing: self.missing,
+            last: self.last,
+            readings_shed: stats.shed,
+            readings_shed_dropped: stats.dropped,
+            shed_keys: shed_keys(db, stats.shed),
+            identification: identification(self.regulator.identification()),
+            ..QosState::default()
+        };
+        let mut inner: std::sync::MutexGuard<'_, Inner> = shared.lock();
+        let asked = inner.wishes.identify.is_some();
+        inner.state = state;
+        if asked {
+            // Asked for meanwhile, and to begin with the next period.
+            "running".clone_into(&mut inner.state.identification.state);
+        }
+    }
+}
+
+/// What is so before the first period.
+pub(super) fn at_rest() -> QosState {
+    let held = held_name(Held::Free);
+    QosState {
+        actuator: NoActuator.name().to_owned(),
+        speed: 1.0,
+        admitted: 1.0,
+        speed_held: held.to_owned(),
+        admitted_held: held.to_owned(),
+        model_true: true,
+        obeyed: true,
+        identification: identification(&Identification::None),
+        ..QosState::default()
+    }
+}
+
+/// Those that lost the most.
+fn shed_keys<S: SegmentStore>(db: &db::Database<S>, shed: u64) -> Vec<ShedKey> {
+    if shed == 0 {
+        return Vec::new();
+    }
+    let mut all: Vec<(u64, ObjectId)> = (0..db.objects())
+        .map(ObjectId)
+        .map(|id| (db.shed(id), id))
+        .filter(|(shed, _)| *shed > 0)
+        .collect();
+    all.sort_unstable_by_key(|(shed, id)| (std::cmp::Reverse(*shed), *id));
+    all.truncate(SHED_KEYS_MAX);
+    all.into_iter()
+        .map(|(readings_shed, id)| ShedKey {
+            key: db.key(id).as_str().to_owned(),
+            readings_shed,
+        })
+        .collect()
+}
+
+fn shown(figures: &Figures) -> PeriodState {
+    PeriodState {
+        instances: figures.instances,
+        tardiness_mean: figures.tardiness_mean,
+        tardiness_p95: figures.tardiness_p95,
+        miss_ratio: figures.miss_ratio,
+        data_ratio: figures.data_ratio,
+    }
+}
+
+fn identification(now: &Identification) -> IdentificationState {
+    let done = |profiled: usize, driven: usize| (profiled + driven) as u32;
+    match now {
+        Identification::None => IdentificationState {
+            state: "none".to_owned(),
+            ..IdentificationState::default()
+        },
+        Identification::Running(excitation, run) => IdentificationState {
+            state: "running".to_owned(),
+            periods_done: done(run.profiled.len(), run.driven.len()),
+            periods_wanted: excitation.profiled + excitation.driven,
+            ..IdentificationState::default()
+        },
+        Identification::Done(run) => IdentificationState {
+            state: "done".to_owned(),
+            periods_done: done(run.profiled.len(), run.driven.len()),
+            periods_wanted: done(run.profiled.len(), run.driven.len()),
+            why: None,
+            profiled: run.profiled.clone(),
+            driven: run
+                .driven
+                .iter()
+                .map(|sample| {
+                    let ([tardiness, ratio], [speed, admitted]) = (sample.outputs, sample.inputs);
+                    [tardiness, ratio, speed, admitted]
+                })
+                .collect(),
+        },
+        Identification::GivenUp(why) => IdentificationState {
+            state: "given-up".to_owned(),
+            why: Some((*why).to_owned()),
+            ..IdentificationState::default()
+        },
+    }
+}

@@ -1,0 +1,461 @@
+//! The model file and the gains file, version 1; `QOS.md` says every field.
+//!
+//! Both are TOML, because people look into them and copy them between boards. What a node loads decides how fast it
+//! runs, so nothing in it is taken on trust: numbers are finite, ranges are ranges, and the closed loop's poles are
+//! computed anew from the model and the gains that stand there.
+
+use crate::error::CliError;
+use db::qos::controller::{Controller, Range, SetPoints};
+use db::qos::design::{Design, POLE_MAX, SingleGains};
+use db::qos::identify::{Model, Sample};
+use serde::Deserialize;
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::path::Path;
+
+/// Version of both formats.
+const VERSION: u32 = 1;
+
+/// Bytes of the longest file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Samples of the longest run that a model file holds.
+const SAMPLES_MAX: usize = 4_000;
+
+/// What was identified, and on what.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Identified {
+    pub(crate) model: Model,
+    /// The profiled minimum of the data response ratio.
+    pub(crate) data_ratio_min: f64,
+    pub(crate) limits: Limits,
+    /// Which way the speed was set.
+    pub(crate) actuator: String,
+    /// Length of a sampling period.
+    pub(crate) sampling_period_ms: u32,
+    /// Processor and kernel, for people.
+    pub(crate) machine: String,
+    /// RFC 3339.
+    pub(crate) made: String,
+}
+
+/// What the inputs may be.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Limits {
+    /// Least speed, a part of the greatest one.
+    pub(crate) speed_min: f64,
+    /// Smallest change of speed that does anything.
+    pub(crate) speed_step: f64,
+    /// Least admitted fraction.
+    pub(crate) admission_min: f64,
+}
+
+/// Gains with everything that they were made from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Gains {
+    pub(crate) identified: Identified,
+    pub(crate) design: Design,
+    pub(crate) set_points: SetPoints,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    version: u32,
+    kind: String,
+    made: String,
+    machine: String,
+    actuator: String,
+    sampling_period_ms: u32,
+    data_ratio_min: f64,
+    limits: Limits,
+    model: ModelTable,
+    set_points: Option<SetPointsTable>,
+    gains: Option<GainsTable>,
+    /// Tardiness, data response ratio, speed and admitted fraction of each period.
+    run: Option<Vec<[f64; 4]>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ModelTable {
+    a: [[f64; 2]; 2],
+    b: [[f64; 2]; 2],
+    inputs: [f64; 2],
+    outputs: [f64; 2],
+    r2: [f64; 2],
+    residual: [f64; 2],
+    condition: f64,
+    samples: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SetPointsTable {
+    tardiness: f64,
+    data_ratio: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GainsTable {
+    proportional: [[f64; 2]; 2],
+    integral: [[f64; 2]; 2],
+    riccati_residual: f64,
+    speed_alone: Option<SingleTable>,
+    admission_alone: Option<SingleTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SingleTable {
+    proportional: f64,
+    integral: f64,
+    pole_max: f64,
+}
+
+/// Why a file is none.
+type Wrong = (String, &'static str);
+
+const AGAIN: &str = "make it anew with `keel qos identify` and `keel qos design`";
+const OTHER_VERSION: &str = "use the version of keel that wrote it, or make it anew";
+
+impl Identified {
+    /// Reads a model file.
+    pub(crate) fn load(path: &Path) -> Result<Self, CliError> {
+        let text = read(path)?;
+        Self::parse(&text)
+            .map_err(|(wrong, remedy)| CliError::failure(path.display(), wrong, remedy))
+    }
+
+    /// The model of a file's text.
+    pub(crate) fn parse(text: &str) -> Result<Self, Wrong> {
+        Ok(parse(text, "model")?.0)
+    }
+
+    fn check(&self) -> Result<(), Wrong> {
+        let model = &self.model;
+        let numbers = [model.inputs, model.outputs, model.r2, model.residual];
+        let rows = model.a.iter().chain(&model.b).chain(&numbers);
+        let is_finite = rows.flatten().all(|number| number.is_finite());
+        if !(is_finite && model.condition.is_finite()) {
+            return Err(("the model has a number that is none".to_owned(), AGAIN));
+        }
+        if !(self.data_ratio_min > 0.0 && self.data_ratio_min < 1.0) {
+            let wrong = format!("data_ratio_min is {}", self.data_ratio_min);
+            return Err((wrong, "it lies between 0 and 1"));
+        }
+        let Limits {
+            speed_min,
+            speed_step,
+            admission_min,
+        } = self.limits;
+        let is_range = (0.0..1.0).contains(&speed_min)
+            && speed_min > 0.0
+            && (0.0..=0.5).contains(&speed_step)
+            && (0.0..1.0).contains(&admission_min);
+        if !is_range {
+            return Err((
+                "limits are no parts of 1, or leave no room".to_owned(),
+                "speed_min and admission_min lie below 1, speed_step is at most 0.5",
+            ));
+        }
+        if !(100..=60_000).contains(&self.sampling_period_ms) {
+            let wrong = format!("sampling_period_ms is {}", self.sampling_period_ms);
+            return Err((wrong, "it lies between 100 and 60000"));
+        }
+        Ok(())
+    }
+
+    /// The text of a model file. `run`: what it was fitted to.
+    pub(crate) fn text(&self, run: &[Sample]) -> String {
+        let mut text = String::from(
+            "# A model of an Evenkeel node, made by `keel qos identify`. `keel qos design` makes gains of it.\n",
+        );
+        let mut rows = String::from(
+            "# Each period: mean tardiness, data response ratio, and the speed and admitted fraction set at its end.\n\
+             run = [\n",
+        );
+        for sample in run.iter().take(SAMPLES_MAX) {
+            let ([tardiness, ratio], [speed, admission]) = (sample.outputs, sample.inputs);
+            let _ = writeln!(
+                rows,
+                "  [{tardiness:?}, {ratio:?}, {speed:?}, {admission:?}],"
+            );
+        }
+        rows.push_str("]\n");
+        self.write(&mut text, "model", &rows);
+        text
+    }
+
+    /// `run` stands before the first table, or it would belong to the last one.
+    fn write(&self, text: &mut String, kind: &str, run: &str) {
+        let model = &self.model;
+        // Writing to a text cannot fail.
+        let _ = write!(
+            text,
+            "version = {VERSION}\nkind = \"{kind}\"\nmade = {made}\nmachine = {machine}\nactuator = {actuator}\n\
+             sampling_period_ms = {period}\n\
+             data_ratio_min = {ratio:?}\n{run}\n[limits]\nspeed_min = {speed_min:?}\nspeed_step = {speed_step:?}\n\
+             admission_min = {admission_min:?}\n\n\
+             # y(k+1) = A y(k) + B u(k), as differences from outputs and inputs.\n\
+             # y: tardiness, data response ratio; u: speed, admitted fraction.\n[model]\n\
+             a = {a:?}\nb = {b:?}\ninputs = {inputs:?}\noutputs = {outputs:?}\nr2 = {r2:?}\nresidual = {residual:?}\n\
+             condition = {condition:?}\nsamples = {samples}\n",
+            made = quoted(&self.made),
+            machine = quoted(&self.machine),
+            actuator = quoted(&self.actuator),
+            period = self.sampling_period_ms,
+            ratio = self.data_ratio_min,
+            speed_min = self.limits.speed_min,
+            speed_step = self.limits.speed_step,
+            admission_min = self.limits.admission_min,
+            a = model.a,
+            b = model.b,
+            inputs = model.inputs,
+            outputs = model.outputs,
+            r2 = model.r2,
+            residual = model.residual,
+            condition = model.condition,
+            samples = model.samples,
+        );
+    }
+}
+
+impl Gains {
+    /// Reads a gains file.
+    pub(crate) fn load(path: &Path) -> Result<Self, CliError> {
+        let text = read(path)?;
+        Self::parse(&text)
+            .map_err(|(wrong, remedy)| CliError::failure(path.display(), wrong, remedy))
+    }
+
+    /// The gains of a file's text.
+    pub(crate) fn parse(text: &str) -> Result<Self, Wrong> {
+        let (identified, rest) = parse(text, "gains")?;
+        let (Some(set_points), Some(gains)) = (rest.set_points, rest.gains) else {
+            return Err(("[set_points] or [gains] is missing".to_owned(), AGAIN));
+        };
+        let single = |table: Option<SingleTable>| {
+            table.map(|table| SingleGains {
+                proportional: table.proportional,
+                integral: table.integral,
+                pole_max: table.pole_max,
+            })
+        };
+        let poles = Design::poles(&identified.model, &gains.proportional, &gains.integral);
+        let design = Design {
+            proportional: gains.proportional,
+            integral: gains.integral,
+            poles: poles
+                .ok_or_else(|| ("the gains have a number that is none".to_owned(), AGAIN))?,
+            riccati_residual: gains.riccati_residual,
+            single: [single(gains.speed_alone), single(gains.admission_alone)],
+        };
+        let gains = Self {
+            identified,
+            design,
+            set_points: SetPoints {
+                tardiness: set_points.tardiness,
+                data_ratio: set_points.data_ratio,
+            },
+        };
+        let pole = gains.design.pole_max();
+        let is_quick = pole < POLE_MAX;
+        if !is_quick {
+            let wrong = format!(
+                "with these gains the closed loop has a pole at {pole:.3}, {POLE_MAX} is too slow"
+            );
+            return Err((wrong, AGAIN));
+        }
+        for single in gains.design.single.iter().flatten() {
+            if !(single.proportional.is_finite() && single.integral.is_finite()) {
+                return Err(("the gains have a number that is none".to_owned(), AGAIN));
+            }
+        }
+        // Whatever else a controller refuses.
+        gains
+            .controller([1.0; 2], 3)
+            .map_err(|error| (error, AGAIN))?;
+        Ok(gains)
+    }
+
+    /// The law with these gains. `change_max`: how far an input goes from one sample to the next.
+    pub(crate) fn controller(
+        &self,
+        change_max: [f64; 2],
+        missing_max: u32,
+    ) -> Result<Controller, String> {
+        let limits = self.identified.limits;
+        let ranges = [
+            Range {
+                min: limits.speed_min,
+                max: 1.0,
+                change_max: change_max[0],
+                dead_band: limits.speed_step / 2.0,
+            },
+            Range {
+                min: limits.admission_min,
+                max: 1.0,
+                change_max: change_max[1],
+                dead_band: 0.0,
+            },
+        ];
+        Controller::new(
+            self.identified.model,
+            &self.design,
+            ranges,
+            self.set_points,
+            missing_max,
+        )
+        .map_err(|error| error.to_string())
+    }
+
+    /// The text of a gains file.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::from(
+            "# Gains of an Evenkeel node's quality of service, made by `keel qos design`; qos.gains of the\n\
+             # configuration names this file.\n",
+        );
+        self.identified.write(&mut text, "gains", "");
+        let design = &self.design;
+        let _ = write!(
+            text,
+            "\n[set_points]\ntardiness = {:?}\ndata_ratio = {:?}\n\n\
+             # u = -(P e + I x): e the errors, x their sums. Rows: speed, admitted fraction.\n[gains]\n\
+             proportional = {:?}\nintegral = {:?}\nriccati_residual = {:?}\n",
+            self.set_points.tardiness,
+            self.set_points.data_ratio,
+            design.proportional,
+            design.integral,
+            design.riccati_residual,
+        );
+        for (name, single) in ["speed_alone", "admission_alone"]
+            .iter()
+            .zip(&design.single)
+        {
+            if let Some(single) = single {
+                let _ = write!(
+                    text,
+                    "\n# Tardiness by this input alone.\n[gains.{name}]\nproportional = {:?}\nintegral = {:?}\n\
+                     pole_max = {:?}\n",
+                    single.proportional, single.integral, single.pole_max
+                );
+            }
+        }
+        text
+    }
+}
+
+/// What stands behind the model in a file.
+struct Rest {
+    set_points: Option<SetPointsTable>,
+    gains: Option<GainsTable>,
+}
+
+fn parse(text: &str, kind: &str) -> Result<(Identified, Rest), Wrong> {
+    let document: Document = toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| {
+            text[..span.start.min(text.len())].lines().count().max(1)
+        });
+        let wrong: String = error.message().chars().take(160).collect();
+        (format!("line {line}: {wrong}"), AGAIN)
+    })?;
+    if document.version != VERSION {
+        let wrong = format!(
+            "has version {}, this program reads {VERSION}",
+            document.version
+        );
+        return Err((wrong, OTHER_VERSION));
+    }
+    if document.kind != kind {
+        let remedy = match kind {
+            "gains" => "make gains of it with `keel qos design`",
+            _ => "name a file of `keel qos identify`",
+        };
+        let found: String = document.kind.chars().take(40).collect();
+        return Err((format!("is a {found} file, no {kind} file"), remedy));
+    }
+    if document.run.is_some_and(|run| run.len() > SAMPLES_MAX) {
+        return Err((
+            format!("its run has more than {SAMPLES_MAX} periods"),
+            AGAIN,
+        ));
+    }
+    let table = document.model;
+    let identified = Identified {
+        model: Model {
+            a: table.a,
+            b: table.b,
+            inputs: table.inputs,
+            outputs: table.outputs,
+            r2: table.r2,
+            residual: table.residual,
+            condition: table.condition,
+            samples: table.samples,
+        },
+        data_ratio_min: document.data_ratio_min,
+        limits: document.limits,
+        actuator: document.actuator,
+        sampling_period_ms: document.sampling_period_ms,
+        machine: document.machine,
+        made: document.made,
+    };
+    identified.check()?;
+    let (set_points, gains) = (document.set_points, document.gains);
+    Ok((identified, Rest { set_points, gains }))
+}
+
+/// A text as TOML has it.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => quoted.extend(['\\', letter]),
+            letter if letter.is_control() => {
+                let _ = write!(quoted, "\\u{:04X}", letter as u32);
+            }
+            letter => quoted.push(letter),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+fn read(path: &Path) -> Result<String, CliError> {
+    let failed = |error: std::io::Error| CliError::io(path.display(), &error);
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(CliError::failure(
+            path.display(),
+            "is larger than 1 MiB",
+            AGAIN,
+        ));
+    }
+    String::from_utf8(bytes).map_err(|_| CliError::failure(path.display(), "is no text", AGAIN))
+}
+
+/// Writes a file whole or not at all.
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), CliError> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(format!(".new-{}", std::process::id()));
+    let written = (|| {
+        let mut file = std::fs::File::create_new(&draft)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&draft, path)
+    })();
+    written.map_err(|error: std::io::Error| {
+        std::fs::remove_file(&draft).ok();
+        CliError::io(path.display(), &error)
+    })
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

@@ -1,0 +1,171 @@
+//! Files of model and gains: what is written is read, byte for byte as before; what is wrong is refused in words.
+
+use super::*;
+use db::qos::design::Weights;
+use proptest::prelude::*;
+
+const GAINS_EXAMPLE: &str = include_str!("../../tests/golden/qos-gains-1.toml");
+const MODEL_GOLDEN: &str = include_str!("../../tests/golden/qos-model-1.toml");
+
+fn identified() -> Identified {
+    Identified {
+        model: Model {
+            a: [[0.35, 0.10], [0.02, 0.40]],
+            b: [[-0.90, 0.45], [0.12, 0.30]],
+            inputs: [0.55, 0.75],
+            outputs: [0.8, 0.3],
+            r2: [0.992, 0.9873],
+            residual: [0.02, 0.01],
+            condition: 3.7,
+            samples: 400,
+        },
+        data_ratio_min: 0.28,
+        limits: Limits {
+            speed_min: 0.2,
+            speed_step: 0.05,
+            admission_min: 0.5,
+        },
+        actuator: "rtgroup".to_owned(),
+        sampling_period_ms: 1000,
+        machine: "a \"board\" with 4 cores, Linux 6.18".to_owned(),
+        made: "2026-11-22T12:00:00Z".to_owned(),
+    }
+}
+
+fn gains() -> Gains {
+    Gains {
+        identified: identified(),
+        design: Design::new(&identified().model, &Weights::default()).unwrap(),
+        set_points: SetPoints {
+            tardiness: 0.8,
+            data_ratio: 0.28,
+        },
+    }
+}
+
+fn run() -> [Sample; 2] {
+    [
+        Sample {
+            outputs: [0.81, 0.3],
+            inputs: [0.7, 0.95],
+        },
+        Sample {
+            outputs: [0.7, 1e-3],
+            inputs: [0.4, 0.55],
+        },
+    ]
+}
+
+/// Equal but for the last digits, which depend on the order in which a processor adds.
+fn assert_like(found: &Gains, expected: &Gains) {
+    let near = |one: &[[f64; 2]; 2], other: &[[f64; 2]; 2]| {
+        let pairs = one.iter().flatten().zip(other.iter().flatten());
+        pairs.fold(0.0, |most: f64, (one, other)| most.max((one - other).abs()))
+    };
+    assert!(near(&found.design.proportional, &expected.design.proportional) < 1e-9);
+    assert!(near(&found.design.integral, &expected.design.integral) < 1e-9);
+    assert_eq!(found.identified, expected.identified);
+    assert_eq!(found.set_points, expected.set_points);
+}
+
+#[test]
+fn files_of_version_1_are_read_and_written_as_before() {
+    let model = identified().text(&run());
+    assert_eq!(model, MODEL_GOLDEN, "what is written now:\n{model}");
+    assert_eq!(Identified::parse(MODEL_GOLDEN), Ok(identified()));
+    let golden = Gains::parse(GAINS_EXAMPLE).unwrap();
+    assert_like(&golden, &gains());
+    // The numbers of the file as they are, so that all of it is compared.
+    assert_eq!(
+        golden.text(),
+        GAINS_EXAMPLE,
+        "what is written now:\n{}",
+        gains().text()
+    );
+}
+
+#[test]
+fn the_loop_of_a_file_is_the_loop_that_was_designed() {
+    let made = gains();
+    let read = Gains::parse(&made.text()).unwrap();
+    assert_eq!(read.design.single, made.design.single);
+    for (read, made) in read.design.poles.iter().zip(&made.design.poles) {
+        assert!((read[0] - made[0]).abs() < 1e-9);
+    }
+    read.controller([0.1, 0.1], 3).unwrap();
+}
+
+#[test]
+fn what_is_wrong_is_refused_in_words() {
+    let refused = |from: &str, to: &str| {
+        let text = GAINS_EXAMPLE.replacen(from, to, 1);
+        assert_ne!(text, GAINS_EXAMPLE, "{from}");
+        Gains::parse(&text).unwrap_err().0
+    };
+    for (from, to, said) in [
+        ("version = 1", "version = 2", "version 2"),
+        (
+            "kind = \"gains\"",
+            "kind = \"model\"",
+            "is a model file, no gains file",
+        ),
+        ("speed_min = 0.2", "speed_min = 0.0", "limits"),
+        ("speed_min = 0.2", "speed_min = nan", "limits"),
+        ("admission_min = 0.5", "admission_min = 1.0", "limits"),
+        (
+            "data_ratio_min = 0.28",
+            "data_ratio_min = 1.5",
+            "data_ratio_min is 1.5",
+        ),
+        ("tardiness = 0.8", "tardiness = -1.0", "set points"),
+        (
+            "sampling_period_ms = 1000",
+            "sampling_period_ms = 1",
+            "sampling_period_ms is 1",
+        ),
+        ("condition = 3.7", "condition = inf", "no"),
+        ("[set_points]", "[set_pionts]", "line "),
+        ("a = [[0.35", "a = [[1e300", "none"),
+        // Backwards: the loop would run away.
+        ("proportional = [[0.", "proportional = [[-90.", "a pole at"),
+        ("proportional = [[0.", "proportional = [[nan, 0.", "none"),
+    ] {
+        let wrong = refused(from, to);
+        assert!(wrong.contains(said), "{from} -> {to}: {wrong}");
+    }
+    assert!(Gains::parse(MODEL_GOLDEN).is_err());
+    assert!(Identified::parse(GAINS_EXAMPLE).is_err());
+    assert!(Gains::parse("").is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_text_makes_the_reader_panic(
+        at in 0..GAINS_EXAMPLE.len(),
+        length in 0..20_usize,
+        with in "\\PC{0,8}",
+    ) {
+        let mut text = String::from_utf8_lossy(&GAINS_EXAMPLE.as_bytes()[..at]).into_owned();
+        text.push_str(&with);
+        let end = (at + length).min(GAINS_EXAMPLE.len());
+        text.push_str(&String::from_utf8_lossy(&GAINS_EXAMPLE.as_bytes()[end..]));
+        // What is accepted can be controlled with.
+        if let Ok(gains) = Gains::parse(&text) {
+            prop_assert!(gains.design.pole_max() < POLE_MAX);
+            let mut controller = gains.controller([1.0; 2], 3).unwrap();
+            controller.set_mode(db::qos::controller::Mode::Both);
+            for _ in 0..20 {
+                let inputs = controller.step(Some([1.4, 0.4])).inputs;
+                prop_assert!(inputs.iter().all(|input| (0.0..=1.0).contains(input)), "{inputs:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_text_of_toml(text in "\\PC{0,40}[\\x00-\\x1f\"\\\\]{0,4}") {
+        let named = Identified { machine: text, ..identified() };
+        prop_assert_eq!(Identified::parse(&named.text(&[])), Ok(named));
+    }
+}

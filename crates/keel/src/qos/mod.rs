@@ -1,0 +1,32 @@
+//! Quality of service as files and words: what `keel qos identify` and `design` write and a node reads (`QOS.md`
+//! specifies both), and the names of modes.
+
+mod file;
+mod state;
+
+pub(crate) use file::{Gains, Identified, Limits, write};
+pub(crate) use state::{
+    IdentificationState, PeriodState, QosState, SHED_KEYS_MAX, ShedKey, TaskState, held_name,
+};
+
+use db::qos::controller::Mode;
+
+/// Modes by their names.
+pub(crate) const MODES: [(&str, Mode); 4] = [
+    ("open", Mode::Open),
+    ("dvfs-only", Mode::SpeedOnly),
+    ("qod-only", Mode::AdmissionOnly),
+    ("mimo", Mode::Both),
+];
+
+/// The name of a mode.
+pub(crate) fn mode_name(mode: Mode) -> &'static str {
+    let found = MODES.iter().find(|(_, other)| *other == mode);
+    found.map_or("open", |(name, _)| name)
+}
+
+/// The mode of a name.
+pub(crate) fn mode_of(name: &str) -> Option<Mode> {
+    let found = MODES.iter().find(|(other, _)| *other == name);
+    found.map(|(_, mode)| *mode)
+}

@@ -1,0 +1,120 @@
+//! `keel qos design`: gains of a model, in the file that a node loads.
+
+use super::{matrix_lines, model_json};
+use crate::error::CliError;
+use crate::output::Output;
+use crate::qos::{Gains, Identified, write};
+use db::qos::controller::SetPoints;
+use db::qos::design::{Design, Weights};
+use serde_json::json;
+use std::path::Path;
+
+/// What is to be held, and what it may cost.
+pub(super) struct Wanted {
+    pub(super) tardiness: f64,
+    pub(super) data_ratio: Option<f64>,
+    pub(super) error: (f64, f64),
+    pub(super) integral: (f64, f64),
+    pub(super) effort: (f64, f64),
+}
+
+pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Result<u8, CliError> {
+    let identified = Identified::load(model)?;
+    let refused =
+        |error: String| CliError::failure(model.display(), error, "see `keel qos design --help`");
+    identified
+        .model
+        .check()
+        .map_err(|error| refused(error.to_string()))?;
+    let set_points = SetPoints {
+        tardiness: wanted.tardiness,
+        data_ratio: wanted.data_ratio.unwrap_or(identified.data_ratio_min),
+    };
+    if !(0.05..=10.0).contains(&set_points.tardiness) {
+        let wrong = format!("is {}", set_points.tardiness);
+        return Err(CliError::usage("--tardiness", wrong, "give 0.05 to 10"));
+    }
+    if !(0.001..=0.999).contains(&set_points.data_ratio) {
+        let wrong = format!("is {}", set_points.data_ratio);
+        return Err(CliError::usage(
+            "--data-ratio",
+            wrong,
+            "give 0.001 to 0.999",
+        ));
+    }
+    let weights = Weights {
+        error: wanted.error.into(),
+        integral: wanted.integral.into(),
+        effort: wanted.effort.into(),
+    };
+    let design =
+        Design::new(&identified.model, &weights).map_err(|error| refused(error.to_string()))?;
+    let gains = Gains {
+        identified,
+        design,
+        set_points,
+    };
+    let text = gains.text();
+    // What is written can be loaded.
+    Gains::parse(&text).map_err(|(wrong, _)| refused(wrong))?;
+    write(out, &text)?;
+    let mut output = Output::new();
+    if json {
+        output.json(&json!({
+            "file": out.display().to_string(),
+            "tardiness_target": set_points.tardiness,
+            "data_ratio_target": set_points.data_ratio,
+            "proportional": design.proportional,
+            "integral": design.integral,
+            "poles": design.poles,
+            "pole_max": design.pole_max(),
+            "riccati_residual": design.riccati_residual,
+            "single_pole_max": design.single.map(|single| single.map(|single| single.pole_max)),
+            "model": model_json(&gains.identified.model),
+        }))?;
+    } else {
+        said(&mut output, &gains, out)?;
+    }
+    output.flush()?;
+    Ok(0)
+}
+
+fn said(output: &mut Output, gains: &Gains, out: &Path) -> Result<(), CliError> {
+    let design = &gains.design;
+    output.line("                            tardiness data ratio")?;
+    matrix_lines(output, "gains of errors (speed)", &design.proportional)?;
+    matrix_lines(output, "gains of sums (speed)", &design.integral)?;
+    let poles: Vec<String> = design.poles.iter().map(|pole| pole_text(*pole)).collect();
+    output.line(format_args!(
+        "poles of the closed loop   {}",
+        poles.join("  ")
+    ))?;
+    for (name, single) in ["speed alone", "updates alone"].iter().zip(&design.single) {
+        match single {
+            Some(single) => output.line(format_args!(
+                "{name:<26} {:.4} {:.4}, largest pole {:.3}",
+                single.proportional, single.integral, single.pole_max
+            ))?,
+            None => output.line(format_args!(
+                "{name:<26} cannot hold tardiness: the model gives it too little to move"
+            ))?,
+        }
+    }
+    let held = &gains.set_points;
+    output.line(format_args!(
+        "holds                      tardiness {:.3}, data response ratio {:.3}",
+        held.tardiness, held.data_ratio
+    ))?;
+    output.line(format_args!(
+        "written: {}; name it in qos.gains of the node's configuration and send the node SIGHUP",
+        out.display()
+    ))
+}
+
+fn pole_text([re, im]: [f64; 2]) -> String {
+    if im == 0.0 {
+        format!("{re:.3}")
+    } else {
+        format!("{re:.3}{im:+.3}i")
+    }
+}

@@ -1,0 +1,230 @@
+//! `keel qos identify`: lets the running node drive its inputs, and fits a model to what its tasks did.
+
+use super::{matrix_lines, model_json};
+use crate::cli::NodeArgs;
+use crate::client::Connection;
+use crate::error::CliError;
+use crate::output::Output;
+use crate::progress;
+use crate::qos::{Identified, Limits, QosState, write};
+use crate::signals;
+use db::qos::identify::{Model, R2_MIN, Sample};
+use db::qos::regulator::Run;
+use libkeel::protocol::{Kind, Qos};
+use serde_json::{Map, Value, json};
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at how far it is; the node ends an identification that nobody looks at for ten seconds.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What the command line asks for; percentages.
+pub(super) struct Asked {
+    pub(super) periods: u32,
+    pub(super) profile: u32,
+    pub(super) speed: (u32, u32),
+    pub(super) updates: (u32, u32),
+}
+
+impl Asked {
+    fn message(&self) -> Map<String, Value> {
+        let middle = |(low, high): (u32, u32)| f64::from(low + high) / 200.0;
+        let half = |(low, high): (u32, u32)| f64::from(high - low) / 200.0;
+        let value = json!({
+            "periods": self.periods,
+            "profile": self.profile,
+            "speed": middle(self.speed),
+            "speed_amplitude": half(self.speed),
+            "admitted": middle(self.updates),
+            "admitted_amplitude": half(self.updates),
+        });
+        match value {
+            Value::Object(object) => object,
+            _ => Map::new(),
+        }
+    }
+}
+
+pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Result<u8, CliError> {
+    // Seven minutes of driving must not end with a file that cannot be written.
+    if let Some(folder) = out.parent().filter(|folder| *folder != Path::new("")) {
+        std::fs::metadata(folder).map_err(|error| CliError::io(folder.display(), &error))?;
+    }
+    let mut connection = Connection::open(node)?;
+    let begin = Qos {
+        identify: Some(asked.message()),
+        ..Qos::default()
+    };
+    let mut state: QosState = connection.ask(Kind::Qos, &begin, Kind::QosState)?;
+    signals::catch_stop();
+    eprintln!(
+        "keel: until this ends, the node's speed goes between {} and {} % and its updates between {} and {} %, and \
+         tasks may be late; Ctrl-C ends it",
+        asked.speed.0, asked.speed.1, asked.updates.0, asked.updates.1
+    );
+    let begun = Instant::now();
+    let mut line = Line::default();
+    while state.identification.state == "running" {
+        if signals::stop_requested() {
+            let stop = Qos {
+                stop_identify: true,
+                ..Qos::default()
+            };
+            line.clear();
+            let _: QosState = connection.ask(Kind::Qos, &stop, Kind::QosState)?;
+            return Err(CliError::failure(
+                "identification",
+                "was ended before its time; the node does what it did before",
+                "start it again for a model",
+            ));
+        }
+        line.show(&state, begun);
+        std::thread::sleep(LOOK);
+        state = connection.ask(Kind::Qos, &Qos::default(), Kind::QosState)?;
+    }
+    line.clear();
+    if state.identification.state != "done" {
+        let why = state
+            .identification
+            .why
+            .as_deref()
+            .unwrap_or("it was ended");
+        return Err(CliError::failure(
+            "identification",
+            format!("was given up: {why}"),
+            "see that the tasks run, with `keel qos status`, then start it again",
+        ));
+    }
+    finish(out, &state, json)
+}
+
+/// Fits the model, writes it, says what it is worth.
+fn finish(out: &Path, state: &QosState, json: bool) -> Result<u8, CliError> {
+    let measured = Run {
+        profiled: state.identification.profiled.clone(),
+        driven: state
+            .identification
+            .driven
+            .iter()
+            .map(|[tardiness, ratio, speed, admitted]| Sample {
+                outputs: [*tardiness, *ratio],
+                inputs: [*speed, *admitted],
+            })
+            .collect(),
+    };
+    let refused = |error: String| CliError::failure("identification", error, "nothing was written");
+    let model = Model::fit(&measured.driven).map_err(|error| refused(error.to_string()))?;
+    let mut output = Output::new();
+    if !json {
+        said(&mut output, &model)?;
+        output.flush()?;
+    }
+    model.check().map_err(|error| refused(error.to_string()))?;
+    let identified = Identified {
+        model,
+        data_ratio_min: measured
+            .data_ratio_min()
+            .ok_or_else(|| refused("no period was profiled".to_owned()))?,
+        limits: Limits {
+            speed_min: state.speed_min,
+            speed_step: state.speed_step,
+            admission_min: state.admission_min,
+        },
+        actuator: state.actuator.clone(),
+        sampling_period_ms: state.sampling_period_ms,
+        machine: machine(),
+        made: crate::time_text::format_ms(crate::client::now_ms()),
+    };
+    let text = identified.text(&measured.driven);
+    // What is written can be read.
+    Identified::parse(&text).map_err(|(wrong, _)| refused(wrong))?;
+    write(out, &text)?;
+    if json {
+        let mut object = model_json(&model);
+        object.insert("file".to_owned(), out.display().to_string().into());
+        object.insert(
+            "data_ratio_min".to_owned(),
+            identified.data_ratio_min.into(),
+        );
+        output.json(&Value::Object(object))?;
+    } else {
+        output.line(format_args!(
+            "least data response ratio  {:.4}, at full speed with all updates",
+            identified.data_ratio_min
+        ))?;
+        output.line(format_args!(
+            "written: {}; make gains of it with `keel qos design {0}`",
+            out.display()
+        ))?;
+    }
+    output.flush()?;
+    Ok(0)
+}
+
+fn said(output: &mut Output, model: &Model) -> Result<(), CliError> {
+    output.line("y(k+1) = A y(k) + B u(k)    y: tardiness, data response ratio; u: speed, admitted fraction")?;
+    matrix_lines(output, "A", &model.a)?;
+    matrix_lines(output, "B", &model.b)?;
+    output.line(format_args!(
+        "R2                         {:.3} of tardiness, {:.3} of the data response ratio ({R2_MIN} is needed)",
+        model.r2[0], model.r2[1]
+    ))?;
+    output.line(format_args!(
+        "condition number           {:.2}",
+        model.condition
+    ))?;
+    output.line(format_args!(
+        "around                     speed {:.2}, admitted {:.2}: tardiness {:.3}, data response ratio {:.3}",
+        model.inputs[0], model.inputs[1], model.outputs[0], model.outputs[1]
+    ))
+}
+
+/// Processor and kernel.
+fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let text = read("/proc/cpuinfo");
+    let named = text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        matches!(name.trim(), "model name" | "Model").then(|| value.trim().to_owned())
+    });
+    let processor = named.unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let kernel = read("/proc/sys/kernel/osrelease");
+    format!("{processor}, {cores} cores, Linux {}", kernel.trim())
+}
+
+/// How far it is, where a person looks on.
+#[derive(Default)]
+struct Line {
+    is_shown: bool,
+}
+
+impl Line {
+    fn show(&mut self, state: &QosState, begun: Instant) {
+        if !std::io::stderr().is_terminal() {
+            return;
+        }
+        let now = &state.identification;
+        let (done, wanted) = (now.periods_done, now.periods_wanted.max(1));
+        let left = if done == 0 {
+            String::new()
+        } else {
+            let each = begun.elapsed().as_secs_f64() / f64::from(done);
+            let seconds = each * f64::from(wanted.saturating_sub(done));
+            format!(", about {} left", progress::span_text(seconds as u64))
+        };
+        self.is_shown = true;
+        write!(
+            std::io::stderr(),
+            "\r\x1b[2Kidentifying  {done} of {wanted} periods{left}"
+        )
+        .ok();
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_shown) {
+            write!(std::io::stderr(), "\r\x1b[2K").ok();
+        }
+    }
+}

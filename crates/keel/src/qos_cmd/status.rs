@@ -1,0 +1,226 @@
+//! `keel qos status` and `keel qos mode`.
+
+use crate::cli::NodeArgs;
+use crate::client::Connection;
+use crate::error::CliError;
+use crate::output::Output;
+use crate::qos::QosState;
+use crate::status::STATUS_DEGRADED;
+use libkeel::protocol::{Kind, Mode, Qos};
+
+pub(super) fn run(json: bool, node: &NodeArgs) -> Result<u8, CliError> {
+    let mut connection = Connection::open(node)?;
+    let state: serde_json::Value = connection.ask(Kind::Qos, &Qos::default(), Kind::QosState)?;
+    print(state, json)
+}
+
+pub(super) fn mode(mode: &str, json: bool, node: &NodeArgs) -> Result<u8, CliError> {
+    let mode: Mode = serde_json::from_value(mode.into())
+        .map_err(|_| CliError::usage(mode, "is no mode", "see `keel qos mode --help`"))?;
+    let wish = Qos {
+        mode: Some(mode),
+        ..Qos::default()
+    };
+    let mut connection = Connection::open(node)?;
+    let state: serde_json::Value = connection.ask(Kind::Qos, &wish, Kind::QosState)?;
+    if json {
+        let mut output = Output::new();
+        output.json(&state)?;
+        output.flush()?;
+    }
+    Ok(0)
+}
+
+fn print(state: serde_json::Value, json: bool) -> Result<u8, CliError> {
+    let mut output = Output::new();
+    let read: QosState = serde_json::from_value(state.clone())
+        .map_err(|error| CliError::failure("node", error, "use keel of the node's version"))?;
+    if json {
+        // As it came: a later node may say more than this version knows.
+        output.json(&state)?;
+    } else {
+        output.bytes(text(&read).as_bytes())?;
+    }
+    output.flush()?;
+    let is_well = !read.saturated && read.model_true && read.obeyed && read.gains_error.is_none();
+    Ok(if is_well { 0 } else { STATUS_DEGRADED })
+}
+
+/// For people; also in tests.
+fn text(state: &QosState) -> String {
+    let mut lines = vec![mode_line(state)];
+    for warning in &state.warnings {
+        lines.push(format!("warning   {warning}"));
+    }
+    if let Some(error) = &state.gains_error {
+        lines.push(format!("gains     NOT USED: {error}"));
+    }
+    let percent = |part: f64| format!("{:.0} %", part * 100.0);
+    let held = |held: &str| match held {
+        "low" => ", at its least",
+        "high" => ", at its most",
+        _ => "",
+    };
+    lines.push(format!(
+        "speed     {}{} ({})",
+        percent(state.speed),
+        held(&state.speed_held),
+        state.actuator
+    ));
+    if let Some(error) = &state.actuator_error {
+        let failures = state.actuator_failures;
+        lines.push(format!(
+            "          could not be set {failures} times, the last time: {error}"
+        ));
+    }
+    lines.push(format!(
+        "updates   {} admitted{}; {} of {} keys fresh; {} readings left out, {} of them thrown away",
+        percent(state.admitted),
+        held(&state.admitted_held),
+        state.keys_fresh,
+        state.keys_temporal,
+        state.readings_shed,
+        state.readings_shed_dropped
+    ));
+    for key in state.shed_keys.iter().take(5) {
+        lines.push(format!("          {} of {}", key.readings_shed, key.key));
+    }
+    match &state.last {
+        None => lines.push("period    no instance yet".to_owned()),
+        Some(last) => lines.push(format!(
+            "period    {} instances: tardiness {:.3}{}, 95 % below {:.3}, {:.1} % late; data response ratio {:.3}{}",
+            last.instances,
+            last.tardiness_mean,
+            target(state.tardiness_target),
+            last.tardiness_p95,
+            last.miss_ratio * 100.0,
+            last.data_ratio,
+            target(state.data_ratio_target)
+        )),
+    }
+    if state.identification.state == "running" {
+        let (done, wanted) = (
+            state.identification.periods_done,
+            state.identification.periods_wanted,
+        );
+        lines.push(format!("identifying, {done} of {wanted} periods"));
+    }
+    if state.tasks.is_empty() {
+        lines.push("tasks     none; docs/clients.md shows how a program declares one".to_owned());
+    }
+    for task in &state.tasks {
+        let late = if task.kind == "firm" {
+            format!("{} aborted", task.aborted)
+        } else {
+            format!("{} late", task.deadline_misses)
+        };
+        lines.push(format!(
+            "task      {} ({}, process {}): every {}, deadline {}; {} instances, {late}, {} releases missed; \
+             tardiness {:.3}, at most {:.3}",
+            printable(&task.name),
+            task.kind,
+            task.process,
+            us(task.period_us),
+            us(task.deadline_us),
+            task.instances,
+            task.releases_missed,
+            task.tardiness_mean,
+            task.tardiness_max
+        ));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn mode_line(state: &QosState) -> String {
+    let mut line = format!("mode      {}", state.mode);
+    if state.mode == "open" {
+        line.push_str(": deadlines are watched, nothing is driven");
+    } else if state.blind {
+        line.push_str(": no figures, so full speed and all updates");
+    } else if state.saturated {
+        line.push_str(": BOTH INPUTS AT THEIR LIMITS, nothing is left to hold deadlines with");
+    } else if state.single {
+        line.push_str(": one input at its limit, the other one holds tardiness alone");
+    }
+    if !state.model_true {
+        line.push_str("; the model no longer predicts: identify again");
+    }
+    if !state.obeyed {
+        line.push_str("; the machine does not do what it is told");
+    }
+    line
+}
+
+fn target(target: Option<f64>) -> String {
+    target.map_or_else(String::new, |target| format!(" (to be {target:.3})"))
+}
+
+fn us(us: f64) -> String {
+    if us < 1_000.0 {
+        format!("{us:.0} µs")
+    } else {
+        format!("{:.1} ms", us / 1e3)
+    }
+}
+
+/// Names come from programs, and could steer the terminal.
+fn printable(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qos::{PeriodState, TaskState};
+
+    #[test]
+    fn what_is_wrong_stands_in_the_text() {
+        let mut state = QosState {
+            mode: "mimo".to_owned(),
+            actuator: "rtgroup".to_owned(),
+            speed: 1.0,
+            speed_held: "high".to_owned(),
+            admitted: 0.5,
+            admitted_held: "low".to_owned(),
+            saturated: true,
+            model_true: true,
+            obeyed: true,
+            tardiness_target: Some(0.8),
+            last: Some(PeriodState {
+                instances: 10,
+                tardiness_mean: 1.25,
+                miss_ratio: 0.8,
+                ..PeriodState::default()
+            }),
+            tasks: vec![TaskState {
+                name: "fire\u{1b}[2J".to_owned(),
+                kind: "firm".to_owned(),
+                aborted: 8,
+                period_us: 100_000.0,
+                deadline_us: 500.0,
+                ..TaskState::default()
+            }],
+            ..QosState::default()
+        };
+        let said = text(&state);
+        for part in [
+            "BOTH INPUTS AT THEIR LIMITS",
+            "speed     100 %, at its most (rtgroup)",
+            "50 % admitted, at its least",
+            "tardiness 1.250 (to be 0.800)",
+            "80.0 % late",
+            "every 100.0 ms, deadline 500 µs",
+            "8 aborted",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert!(!said.contains('\u{1b}'));
+        state.model_true = false;
+        state.obeyed = false;
+        let said = text(&state);
+        assert!(
+            said.contains("identify again") && said.contains("does not do"),
+            "{said}"
+        );
+    }
+}

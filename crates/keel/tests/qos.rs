@@ -1,0 +1,359 @@
+//! `keel qos` against a node: a task that is a model of one, and a tree of files that is a processor with 19 speeds.
+
+mod common;
+
+use base::histogram::Histogram;
+use common::node::{Node, SMALL};
+use common::wait_until;
+use db::Monitor;
+use libkeel::connection::Connection;
+use libkeel::protocol::{Kind, Task, TaskDeclared, TaskKind, TaskNoted, TaskPeriod};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const POLICY: &str = "machine/sys/devices/system/cpu/cpufreq/policy0";
+const KHZ_MAX: u64 = 2_000_000;
+
+/// A processor whose frequency can be told, in a folder.
+fn machine(node: &Node) -> PathBuf {
+    let folder = node.dir.file(POLICY);
+    std::fs::create_dir_all(&folder).unwrap();
+    let cores: Vec<String> = (0..64).map(|core| core.to_string()).collect();
+    let steps: Vec<String> = (2..=20).map(|step| (step * 100_000).to_string()).collect();
+    for (name, text) in [
+        ("affected_cpus", cores.join(" ")),
+        (
+            "scaling_available_governors",
+            "userspace schedutil".to_owned(),
+        ),
+        ("scaling_governor", "schedutil".to_owned()),
+        ("scaling_available_frequencies", steps.join(" ")),
+        ("scaling_min_freq", "200000".to_owned()),
+        ("scaling_max_freq", KHZ_MAX.to_string()),
+        ("cpuinfo_min_freq", "200000".to_owned()),
+        ("cpuinfo_max_freq", KHZ_MAX.to_string()),
+        ("scaling_setspeed", KHZ_MAX.to_string()),
+        ("scaling_driver", "acpi-cpufreq".to_owned()),
+    ] {
+        std::fs::write(folder.join(name), text + "\n").unwrap();
+    }
+    // What was told is what it does.
+    std::os::unix::fs::symlink("scaling_setspeed", folder.join("scaling_cur_freq")).unwrap();
+    folder
+}
+
+fn setting(folder: &Path, name: &str) -> String {
+    let text = std::fs::read_to_string(folder.join(name)).unwrap();
+    text.trim().to_owned()
+}
+
+fn speed(folder: &Path) -> f64 {
+    if setting(folder, "scaling_governor") != "userspace" {
+        return 1.0;
+    }
+    // Half written it says nothing.
+    let khz: u64 = setting(folder, "scaling_setspeed")
+        .parse()
+        .unwrap_or(KHZ_MAX);
+    khz as f64 / KHZ_MAX as f64
+}
+
+/// A connection that speaks for a task whose instances are as late as a model has it.
+struct Plant {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Plant {
+    fn start(node: &Node, folder: &Path, load: f64) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (theirs, socket, folder) = (Arc::clone(&stop), node.socket(), folder.to_path_buf());
+        let run = move || {
+            let mut connection = Connection::open(&socket, Duration::from_secs(10)).unwrap();
+            let task = Task {
+                name: "plant".to_owned(),
+                period_ns: 1_000_000,
+                deadline_ns: 1_000_000,
+                kind: TaskKind::Soft,
+                weight: 1.0,
+                process: std::process::id(),
+                thread: std::process::id(),
+            };
+            let declared: TaskDeclared = connection
+                .ask(Kind::Task, &task, Kind::TaskDeclared)
+                .unwrap();
+            let mut asking = Connection::open(&socket, Duration::from_secs(10)).unwrap();
+            let (mut tardiness, mut ratio) = (1.0, 0.3);
+            let mut number = 0_u64;
+            while !theirs.load(Ordering::Relaxed) {
+                let empty = libkeel::protocol::Status {};
+                let answer: Result<Value, _> = asking.ask(Kind::Status, &empty, Kind::State);
+                let Ok(state) = answer else {
+                    return; // The node has ended, as the test wants.
+                };
+                let admitted = state["qos"]["admitted"].as_f64().unwrap();
+                let slow = 0.55 - speed(&folder);
+                number += 1;
+                // A little that no model explains.
+                let noise = (number * 7919 % 100) as f64 / 100.0 - 0.5;
+                tardiness = 0.2 * tardiness
+                    + 0.8 * slow
+                    + 0.5 * (admitted - 0.75)
+                    + 0.62
+                    + load
+                    + 0.01 * noise;
+                ratio = 0.2 * ratio - 0.1 * slow + 0.3 * (admitted - 0.75) + 0.24 + 0.005 * noise;
+                let period = report(declared.id, tardiness.max(0.05), ratio.clamp(0.02, 0.95));
+                let noted: Result<TaskNoted, _> =
+                    connection.ask(Kind::TaskPeriod, &period, Kind::TaskNoted);
+                if noted.is_err() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        };
+        Self {
+            stop,
+            thread: Some(std::thread::spawn(run)),
+        }
+    }
+}
+
+impl Drop for Plant {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking());
+        }
+    }
+}
+
+/// Ten instances with this tardiness and data response ratio.
+fn report(id: u64, tardiness: f64, ratio: f64) -> TaskPeriod {
+    let mut histograms = [(); 4].map(|()| Histogram::new());
+    for _ in 0..10 {
+        let response_ns = (tardiness * 1e6) as u64;
+        let data_ns = (ratio * response_ns as f64) as u64;
+        for (histogram, ns) in
+            histograms
+                .iter_mut()
+                .zip([response_ns, data_ns, response_ns - data_ns, 0])
+        {
+            histogram.record(ns);
+        }
+    }
+    let [response_ns, data_ns, compute_ns, jitter_ns] = histograms;
+    let figures = Monitor {
+        instances: 10,
+        deadline_misses: if tardiness > 1.0 { 10 } else { 0 },
+        tardiness_sum: 10.0 * tardiness,
+        tardiness_max: tardiness,
+        response_ns,
+        data_ns,
+        compute_ns,
+        jitter_ns,
+        ..Monitor::default()
+    };
+    TaskPeriod::of(id, &figures.to_sum()).unwrap()
+}
+
+fn config(more: &str) -> String {
+    format!(
+        "{SMALL}
+[qos]
+sampling_period_ms = 100
+actuator = \"cpufreq\"
+machine_root = \"machine\"
+speed_percent_min = 10
+{more}"
+    )
+}
+
+fn qos(node: &Node) -> Value {
+    // Whether it is well is its exit status, and here what it says counts.
+    let output = node.run(&["qos", "status", "--json"]);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn from_a_model_of_the_running_node_to_a_tardiness_that_is_held() {
+    let mut node = Node::prepare(&config(""));
+    let folder = machine(&node);
+    node.restart();
+    let said = node.fails(&["qos", "identify"], 1);
+    assert!(said.contains("no task is declared"), "{said}");
+    let plant = Plant::start(&node, &folder, 0.0);
+    wait_until("the task", || {
+        qos(&node)["tasks"]
+            .as_array()
+            .is_some_and(|tasks| tasks.len() == 1)
+    });
+    // Modes need gains.
+    let said = node.fails(&["qos", "mode", "mimo"], 1);
+    assert!(said.contains("there are no gains"), "{said}");
+
+    let args = [
+        "qos",
+        "identify",
+        "--periods",
+        "80",
+        "--profile",
+        "3",
+        "--json",
+    ];
+    let model = node.json(&args);
+    for output in 0..2 {
+        assert!(model["r2"][output].as_f64().unwrap() > 0.8, "{model}");
+    }
+    assert!(model["b"][0][0].as_f64().unwrap() < -0.4, "{model}");
+    assert_eq!(
+        setting(&folder, "scaling_governor"),
+        "schedutil",
+        "as it was before"
+    );
+
+    let design = node.json(&["qos", "design", "qos-model.toml", "--json"]);
+    assert!(design["pole_max"].as_f64().unwrap() < 0.95, "{design}");
+    std::fs::write(
+        node.dir.file("keel.toml"),
+        config("gains = \"qos-gains.toml\"\n"),
+    )
+    .unwrap();
+    node.signal(libc::SIGHUP);
+    wait_until("the gains", || qos(&node)["gains"].is_string());
+    for mode in ["mimo", "dvfs-only", "qod-only", "mimo"] {
+        let state = node.json(&["qos", "mode", mode, "--json"]);
+        assert_eq!(state["mode"], mode);
+        let mut near = 0;
+        wait_until("tardiness at its target", || {
+            let state = qos(&node);
+            let tardiness = state["last"]["tardiness_mean"].as_f64().unwrap();
+            let is_near = (tardiness - 0.8).abs() < 0.05 || state["saturated"] == true;
+            // Where one input alone cannot, it says so.
+            let is_held = state["admitted_held"] != "free" || state["speed_held"] != "free";
+            near = if is_near || (mode == "qod-only" && is_held) {
+                near + 1
+            } else {
+                0
+            };
+            near >= 5
+        });
+    }
+    assert_eq!(setting(&folder, "scaling_governor"), "userspace");
+    assert_eq!(qos(&node)["obeyed"], true, "{}", qos(&node));
+
+    // Killed, it leaves the processor as it drove it; the next start puts that right.
+    node.kill();
+    drop(plant);
+    assert_eq!(setting(&folder, "scaling_governor"), "userspace");
+    node.restart();
+    wait_until("the governor of before", || {
+        setting(&folder, "scaling_governor") == "schedutil"
+    });
+    assert_eq!(
+        qos(&node)["mode"],
+        "open",
+        "what was chosen at run time is for that run"
+    );
+    assert!(node.stop().success());
+}
+
+#[test]
+fn an_identification_that_is_interrupted_leaves_nothing_behind() {
+    let mut node = Node::prepare(&config(""));
+    let folder = machine(&node);
+    node.restart();
+    let _plant = Plant::start(&node, &folder, 0.0);
+    wait_until("the task", || {
+        qos(&node)["tasks"]
+            .as_array()
+            .is_some_and(|tasks| tasks.len() == 1)
+    });
+    let mut child = common::keel()
+        .args(["qos", "identify", "--profile", "1"])
+        .current_dir(node.dir.path())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the driven speed", || {
+        setting(&folder, "scaling_governor") == "userspace"
+    });
+    common::signal(&child, libc::SIGINT);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    wait_until("the governor of before", || {
+        setting(&folder, "scaling_governor") == "schedutil"
+    });
+    let state = qos(&node);
+    assert_eq!(state["identification"]["state"], "none", "{state}");
+    assert!(!node.dir.file("qos-model.toml").exists());
+    // One whose client has died ends as well.
+    let begin = serde_json::json!({"identify": {
+        "periods": 400, "profile": 1, "speed": 0.55, "speed_amplitude": 0.15,
+        "admitted": 0.8, "admitted_amplitude": 0.2,
+    }});
+    let mut connection = Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
+    let state: Value = connection.ask(Kind::Qos, &begin, Kind::QosState).unwrap();
+    assert_eq!(state["identification"]["state"], "running");
+    let again: Result<Value, _> = connection.ask(Kind::Qos, &begin, Kind::QosState);
+    assert!(again.is_err(), "one at a time");
+    drop(connection);
+    wait_until("the driven speed", || {
+        setting(&folder, "scaling_governor") == "userspace"
+    });
+    // Looked at by somebody who does not know of it, through the status, which does not keep it alive.
+    wait_until("its end", || {
+        setting(&folder, "scaling_governor") == "schedutil"
+    });
+    assert!(node.stop().success());
+}
+
+#[test]
+fn tasks_have_limits_and_go_with_their_connections() {
+    let node = Node::start(&format!("{SMALL}\n[qos]\ntasks_max = 2\n"));
+    let task = |name: &str| Task {
+        name: name.to_owned(),
+        period_ns: 1_000_000,
+        deadline_ns: 1_000_000,
+        kind: TaskKind::Firm,
+        weight: 1.0,
+        process: 1,
+        thread: 1,
+    };
+    let mut connection = Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
+    let mut declare = |name: &str| {
+        let declared: Result<TaskDeclared, _> =
+            connection.ask(Kind::Task, &task(name), Kind::TaskDeclared);
+        declared
+            .map(|declared| declared.id)
+            .map_err(|error| error.to_string())
+    };
+    let one = declare("one").unwrap();
+    declare("other").unwrap();
+    let refused = declare("third").unwrap_err();
+    assert!(refused.contains("2 tasks already"), "{refused}");
+    assert!(declare("").is_err());
+    let state = qos(&node);
+    assert_eq!(state["tasks_refused"], 1);
+    // Another's process: its threads are not this one's to slow down.
+    assert_eq!(state["tasks"][0]["thread"], Value::Null);
+    let mut wrong = report(one, 0.8, 0.3);
+    wrong.instances = 11;
+    let refused: Result<TaskNoted, _> = connection.ask(Kind::TaskPeriod, &wrong, Kind::TaskNoted);
+    assert!(refused.is_err());
+    let foreign = report(one + 1000, 0.8, 0.3);
+    let refused: Result<TaskNoted, _> = connection.ask(Kind::TaskPeriod, &foreign, Kind::TaskNoted);
+    assert!(refused.is_err());
+    let good = report(one, 1.5, 0.3);
+    let _: TaskNoted = connection
+        .ask(Kind::TaskPeriod, &good, Kind::TaskNoted)
+        .unwrap();
+    assert_eq!(qos(&node)["tasks"][0]["deadline_misses"], 10);
+    drop(connection);
+    wait_until("the tasks to go", || {
+        qos(&node)["tasks"] == serde_json::json!([])
+    });
+}
