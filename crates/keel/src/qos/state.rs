@@ -99,6 +99,8 @@ pub(crate) struct TaskState {
     /// Over all instances.
     pub(crate) tardiness_mean: f64,
     pub(crate) tardiness_max: f64,
+    /// It has reported nothing for some periods, and nobody waits for it.
+    pub(crate) silent: bool,
 }
 
 /// What one key lost.

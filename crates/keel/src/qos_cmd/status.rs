@@ -116,7 +116,7 @@ fn text(state: &QosState) -> String {
         };
         lines.push(format!(
             "task      {} ({}, process {}): every {}, deadline {}; {} instances, {late}, {} releases missed; \
-             tardiness {:.3}, at most {:.3}",
+             tardiness {:.3}, at most {:.3}{}",
             printable(&task.name),
             task.kind,
             task.process,
@@ -125,7 +125,8 @@ fn text(state: &QosState) -> String {
             task.instances,
             task.releases_missed,
             task.tardiness_mean,
-            task.tardiness_max
+            task.tardiness_max,
+            if task.silent { "; SILENT" } else { "" }
         ));
     }
     lines.join("\n") + "\n"

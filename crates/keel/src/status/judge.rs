@@ -32,6 +32,10 @@ pub(crate) const CODES: &[(&str, &str)] = &[
         "tasks that are declared report nothing: full speed, all updates",
     ),
     (
+        "task_silent",
+        "a task that is declared reports nothing, so its deadlines are not watched",
+    ),
+    (
         "qos_model_wrong",
         "the model no longer predicts what is measured: identify and design again",
     ),
@@ -264,6 +268,19 @@ fn qos(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
     if qos.blind && !qos.tasks.is_empty() && qos.periods > 0 {
         let text = "tasks that are declared have reported nothing for some periods: full speed, all updates";
         add("qos_blind", text.to_owned());
+    }
+    let silent: Vec<&str> = qos
+        .tasks
+        .iter()
+        .filter(|task| task.silent)
+        .map(|task| task.name.as_str())
+        .collect();
+    if !silent.is_empty() && !qos.blind {
+        let names = silent.join(", ");
+        add(
+            "task_silent",
+            format!("declared tasks report nothing: {names}; their deadlines are not watched"),
+        );
     }
     if !qos.model_true && qos.periods > 0 {
         let text = "the model no longer predicts what is measured: `keel qos identify`, then `keel qos design`";

@@ -207,6 +207,12 @@ fn each_reason_shows() {
     degraded("qos_blind", |f| {
         (f.qos.tasks, f.qos.blind, f.qos.periods) = (vec![task()], true, 9);
     });
+    degraded("task_silent", |f| {
+        f.qos.tasks = vec![crate::qos::TaskState {
+            silent: true,
+            ..task()
+        }];
+    });
     degraded("qos_model_wrong", |f| {
         (f.qos.model_true, f.qos.periods) = (false, 9);
     });

@@ -24,8 +24,8 @@ use libkeel::protocol::Failure;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
-use tasks::Tasks;
+use std::time::{Duration, Instant};
+use tasks::{Sampling, Tasks};
 
 pub(crate) use tasks::{Declared, TaskId};
 
@@ -352,6 +352,13 @@ impl Inner {
         ]
     }
 
+    fn sampling(&self) -> Sampling {
+        Sampling {
+            period: Duration::from_millis(u64::from(self.config.sampling_period_ms)),
+            instances_min: self.config.instances_min,
+        }
+    }
+
     fn show(&self) -> QosState {
         let mut state = self.state.clone();
         mode_name(self.mode).clone_into(&mut state.mode);
@@ -364,7 +371,7 @@ impl Inner {
         state.data_ratio_target = self.set_points.map(|points| points.data_ratio);
         state.sampling_period_ms = self.config.sampling_period_ms;
         [state.speed_min, state.admission_min] = self.least();
-        state.tasks = self.tasks.show();
+        state.tasks = self.tasks.show(self.sampling());
         state.tasks_max = self.config.tasks_max;
         state.tasks_refused = self.tasks.refused();
         state.warnings.clone_from(&self.warnings);

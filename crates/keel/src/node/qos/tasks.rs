@@ -6,7 +6,10 @@ use base::error::Code;
 use db::Monitor;
 use db::qos::figures::Figures;
 use libkeel::protocol::Failure;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// A period may last so many times longer than its instances should take; then it has what it has.
+pub(super) const PATIENCE: u32 = 3;
 
 /// Number of a task among those of this run.
 pub(crate) type TaskId = u64;
@@ -30,7 +33,7 @@ struct Task {
     declared: Declared,
     /// Since the loop looked last.
     pending: Monitor,
-    pending_since: Instant,
+    reported_at: Instant,
     /// Since the declaration.
     instances: u64,
     deadline_misses: u64,
@@ -38,6 +41,27 @@ struct Task {
     releases_missed: u64,
     tardiness_sum: f64,
     tardiness_max: f64,
+}
+
+/// How figures are sampled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sampling {
+    pub(crate) period: Duration,
+    pub(crate) instances_min: u32,
+}
+
+impl Task {
+    /// How long the instances of a sampling period take.
+    fn span(&self, sampling: Sampling) -> Duration {
+        let instances = u64::from(sampling.instances_min);
+        let span_ns = self.declared.period_ns.saturating_mul(instances);
+        Duration::from_nanos(span_ns).max(sampling.period)
+    }
+
+    /// Whether it has not reported for so long that the others do not wait for it.
+    fn is_silent(&self, sampling: Sampling) -> bool {
+        self.reported_at.elapsed() > self.span(sampling) * PATIENCE
+    }
 }
 
 /// All of them.
@@ -76,7 +100,7 @@ impl Tasks {
             id: self.next,
             declared,
             pending: Monitor::default(),
-            pending_since: Instant::now(),
+            reported_at: Instant::now(),
             instances: 0,
             deadline_misses: 0,
             aborted: 0,
@@ -97,11 +121,14 @@ impl Tasks {
             ));
         };
         task.pending.merge(period);
-        task.instances += period.instances;
-        task.deadline_misses += period.deadline_misses;
-        task.aborted += period.aborted;
-        task.releases_missed += period.releases_missed;
-        task.tardiness_sum += period.tardiness_sum;
+        task.reported_at = Instant::now();
+        // What a program says of itself may be anything.
+        let add = |mine: &mut u64, theirs: u64| *mine = mine.saturating_add(theirs);
+        add(&mut task.instances, period.instances);
+        add(&mut task.deadline_misses, period.deadline_misses);
+        add(&mut task.aborted, period.aborted);
+        add(&mut task.releases_missed, period.releases_missed);
+        task.tardiness_sum = (task.tardiness_sum + period.tardiness_sum).min(f64::MAX);
         task.tardiness_max = task.tardiness_max.max(period.tardiness_max);
         Ok(())
     }
@@ -122,22 +149,24 @@ impl Tasks {
         threads
     }
 
-    /// Whether each task has finished so many instances since the loop looked last.
-    pub(crate) fn have_enough(&self, instances_min: u32) -> bool {
-        !self.tasks.is_empty()
-            && self
-                .tasks
-                .iter()
-                .all(|task| task.pending.instances >= u64::from(instances_min))
+    /// Whether each task that reports has finished so many instances since the loop looked last.
+    pub(crate) fn have_enough(&self, sampling: Sampling) -> bool {
+        let mut heard = self
+            .tasks
+            .iter()
+            .filter(|task| !task.is_silent(sampling))
+            .peekable();
+        heard.peek().is_some()
+            && heard.all(|task| task.pending.instances >= u64::from(sampling.instances_min))
     }
 
-    /// The longest time that so many instances of any task take, ns.
-    pub(crate) fn span_ns(&self, instances_min: u32) -> u64 {
-        let periods = self.tasks.iter().map(|task| task.declared.period_ns);
-        periods
+    /// How long a period should take: the sampling period, or so many instances of the slowest task that reports.
+    pub(crate) fn span(&self, sampling: Sampling) -> Duration {
+        let heard = self.tasks.iter().filter(|task| !task.is_silent(sampling));
+        heard
+            .map(|task| task.span(sampling))
             .max()
-            .unwrap_or(0)
-            .saturating_mul(u64::from(instances_min))
+            .unwrap_or(sampling.period)
     }
 
     /// The figures of a period that ends now; the next one begins.
@@ -146,7 +175,6 @@ impl Tasks {
             .tasks
             .iter_mut()
             .map(|task| {
-                task.pending_since = Instant::now();
                 let pending = std::mem::take(&mut task.pending);
                 let figures = Figures::of(&pending, task.declared.deadline_ns);
                 (figures, task.declared.weight)
@@ -155,7 +183,7 @@ impl Tasks {
         Figures::together(&figures)
     }
 
-    pub(crate) fn show(&self) -> Vec<TaskState> {
+    pub(crate) fn show(&self, sampling: Sampling) -> Vec<TaskState> {
         let one = |task: &Task| {
             let declared = &task.declared;
             TaskState {
@@ -176,6 +204,7 @@ impl Tasks {
                     task.tardiness_sum / task.instances as f64
                 },
                 tardiness_max: task.tardiness_max,
+                silent: task.is_silent(sampling),
             }
         };
         self.tasks.iter().map(one).collect()
@@ -221,18 +250,35 @@ mod tests {
         let refused = tasks.declare(declared("third", 1.0), 2).unwrap_err();
         assert!(refused.wrong.contains("2 tasks"), "{refused:?}");
         assert_eq!((tasks.refused(), tasks.threads()), (1, vec![7]));
-        assert!(!tasks.have_enough(1));
+        let sampling = |instances_min| Sampling {
+            period: Duration::from_secs(3600),
+            instances_min,
+        };
+        assert!(!tasks.have_enough(sampling(1)));
         tasks.report(one, &period(6, 0.8)).unwrap();
         tasks.report(one, &period(4, 0.8)).unwrap();
-        assert!(!tasks.have_enough(10), "the other one has none");
+        assert!(!tasks.have_enough(sampling(10)), "the other one has none");
         tasks.report(other, &period(10, 0.4)).unwrap();
-        assert!(tasks.have_enough(10));
+        assert!(tasks.have_enough(sampling(10)));
         let figures = tasks.take().unwrap();
         assert_eq!(figures.instances, 20);
         assert!((figures.tardiness_mean - 0.5).abs() < 1e-9, "{figures:?}");
         assert!((figures.data_ratio - 0.2).abs() < 0.01, "{figures:?}");
         assert_eq!(tasks.take(), None);
-        assert_eq!(tasks.show()[0].instances, 10);
+        assert_eq!(tasks.show(sampling(10))[0].instances, 10);
+        // Whoever is silent is not waited for.
+        let at_once = Sampling {
+            period: Duration::ZERO,
+            instances_min: 0,
+        };
+        std::thread::sleep(Duration::from_millis(1));
+        tasks.report(one, &period(1, 0.8)).unwrap();
+        tasks.tasks[0].reported_at = Instant::now() + Duration::from_secs(60);
+        assert!(tasks.show(at_once)[1].silent && !tasks.show(at_once)[0].silent);
+        assert!(tasks.have_enough(Sampling {
+            period: Duration::ZERO,
+            instances_min: 0
+        }));
         tasks.leave(&[one, other]);
         assert!(tasks.is_empty());
         assert!(tasks.report(one, &period(1, 1.0)).is_err());

@@ -1,5 +1,6 @@
 //! The sampling thread: waits for the end of a period, takes its figures, lets the loop decide, shows what came of it.
 
+use super::tasks::PATIENCE;
 use super::{Inner, Shared, Wishes, speed};
 use crate::node::{Db, log};
 use crate::qos::{IdentificationState, PeriodState, QosState, SHED_KEYS_MAX, ShedKey, held_name};
@@ -10,9 +11,6 @@ use db::qos::regulator::{Identification, Regulator};
 use db::{ObjectId, SegmentStore};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
-
-/// A period may last so many times longer than its instances should take; then it has what it has.
-const PATIENCE: u32 = 3;
 
 /// Of a sampling period, what must have passed before it can end.
 const SHORTEST: f64 = 0.9;
@@ -109,16 +107,15 @@ impl Loop {
             if inner.stop {
                 return None;
             }
-            let period = Duration::from_millis(u64::from(inner.config.sampling_period_ms));
-            let span = Duration::from_nanos(inner.tasks.span_ns(inner.config.instances_min));
+            let sampling = inner.sampling();
+            let (period, patience) = (sampling.period, inner.tasks.span(sampling) * PATIENCE);
             let elapsed = self.begun.elapsed();
             let is_over = if inner.tasks.is_empty() {
                 // Once, so that the loop lets go; then there is nothing to sample.
                 elapsed >= period && !self.is_at_rest()
             } else {
                 let is_long_enough = elapsed >= period.mul_f64(SHORTEST);
-                (is_long_enough && inner.tasks.have_enough(inner.config.instances_min))
-                    || elapsed >= period.max(span) * PATIENCE
+                (is_long_enough && inner.tasks.have_enough(sampling)) || elapsed >= patience
             };
             if is_over {
                 self.begun = Instant::now();
@@ -139,7 +136,7 @@ impl Loop {
             } else {
                 let until = period.mul_f64(SHORTEST).saturating_sub(elapsed);
                 if until.is_zero() {
-                    (period.max(span) * PATIENCE).saturating_sub(elapsed)
+                    patience.saturating_sub(elapsed)
                 } else {
                     until
                 }
