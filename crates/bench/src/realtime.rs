@@ -23,17 +23,30 @@ pub(crate) fn cores() -> Vec<usize> {
 /// # Errors
 /// One line.
 pub(crate) fn pin(core: usize) -> Result<(), String> {
-    if core >= libc::CPU_SETSIZE as usize {
+    pin_to(&[core])
+}
+
+/// Keeps the calling thread to some processors.
+///
+/// # Errors
+/// One line.
+pub(crate) fn pin_to(cores: &[usize]) -> Result<(), String> {
+    if let Some(core) = cores
+        .iter()
+        .find(|core| **core >= libc::CPU_SETSIZE as usize)
+    {
         return Err(format!("processor {core}: no such processor"));
     }
     // SAFETY: all-zero is a valid value of this set of bits.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the number is below the bits of the set.
-    unsafe { libc::CPU_SET(core, &mut set) };
+    for core in cores {
+        // SAFETY: the number is below the bits of the set.
+        unsafe { libc::CPU_SET(*core, &mut set) };
+    }
     // SAFETY: the set is readable for its size; 0 is the calling thread.
     if unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } != 0 {
         return Err(format!(
-            "processor {core}: {}",
+            "processors {cores:?}: {}",
             std::io::Error::last_os_error()
         ));
     }
@@ -56,6 +69,13 @@ pub(crate) fn fifo(priority: i32) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Lets the calling thread run only where a processor has nothing else to do.
+pub(crate) fn idle() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters are readable; 0 is the calling thread. Giving up a priority is always allowed.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
 }
 
 /// Lets the calling thread run like any other again.

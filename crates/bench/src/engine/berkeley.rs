@@ -57,6 +57,9 @@ functions!(Functions {
     log_set_buffer = c"__log_set_lg_bsize": fn(*mut c_void, u32) -> c_int;
     lock_set_detect = c"__lock_set_lk_detect": fn(*mut c_void, u32) -> c_int;
     checkpoint = c"__txn_checkpoint_pp": fn(*mut c_void, u32, u32, u32) -> c_int;
+    txn_begin = c"__txn_begin_pp": fn(*mut c_void, *mut c_void, *mut *mut c_void, u32) -> c_int;
+    txn_commit = c"__txn_commit": fn(*mut c_void, u32) -> c_int;
+    txn_abort = c"__txn_abort": fn(*mut c_void) -> c_int;
     db_create = c"db_create": fn(*mut *mut c_void, *mut c_void, u32) -> c_int;
     db_open = c"__db_open_pp": fn(*mut c_void, *mut c_void, *const c_char, *const c_char, c_int, u32, c_int) -> c_int;
     db_close = c"__db_close_pp": fn(*mut c_void, u32) -> c_int;
@@ -173,6 +176,32 @@ impl Berkeley {
         self.check("set_flags", set)
     }
 
+    /// One try of a transaction of several puts; what it ended with.
+    fn try_together(&self, keys: &[Key], value: &[u8]) -> c_int {
+        let functions = &self.functions;
+        let mut transaction = null_mut();
+        // SAFETY: the environment is open; the transaction is this call's own and ends in it.
+        let begun =
+            unsafe { (functions.txn_begin)(self.environment, null_mut(), &raw mut transaction, 0) };
+        if begun != 0 {
+            return begun;
+        }
+        for key in keys {
+            let (mut name, mut data) = (input(&key.name), input(value));
+            // SAFETY: as for a put; what goes in lives through the call and is only read.
+            let put = unsafe {
+                (functions.db_put)(self.database, transaction, &raw mut name, &raw mut data, 0)
+            };
+            if put != 0 {
+                // SAFETY: the transaction has not ended yet, and does now.
+                unsafe { (functions.txn_abort)(transaction) };
+                return put;
+            }
+        }
+        // SAFETY: the transaction has not ended yet, and does now.
+        unsafe { (functions.txn_commit)(transaction, 0) }
+    }
+
     /// Repeats what the lock detector has struck.
     fn repeat(&self, call: &str, mut operation: impl FnMut() -> c_int) -> Result<(), String> {
         for _ in 0..TRIES_MAX {
@@ -263,6 +292,11 @@ impl Session for &Berkeley {
             }
         })?;
         Ok(true)
+    }
+
+    fn put_together(&mut self, keys: &[Key], value: &[u8]) -> Result<usize, String> {
+        self.repeat("DB_TXN", || self.try_together(keys, value))?;
+        Ok(keys.len())
     }
 }
 

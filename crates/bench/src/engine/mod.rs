@@ -97,6 +97,18 @@ pub(crate) trait Session {
     /// # Errors
     /// One line.
     fn put(&mut self, key: &Key, value: &[u8]) -> Result<bool, String>;
+
+    /// Stores a value for each of some keys, as one transaction where the store has such; how many it has taken.
+    ///
+    /// # Errors
+    /// One line.
+    fn put_together(&mut self, keys: &[Key], value: &[u8]) -> Result<usize, String> {
+        let mut taken = 0;
+        for key in keys {
+            taken += usize::from(self.put(key, value)?);
+        }
+        Ok(taken)
+    }
 }
 
 /// Gives every object a value.
@@ -243,7 +255,11 @@ mod tests {
                     }
                 });
                 let mut session = engine.session().unwrap();
+                let together: Vec<Key> = (200..220).map(Key::new).collect();
+                assert_eq!(session.put_together(&together, &[9; 64]).unwrap(), 20);
                 let mut value = [0; 64];
+                session.get(&Key::new(219), &mut value).unwrap();
+                assert_eq!(value, [9; 64], "{}", kind.name());
                 for number in 0..100_u32 {
                     assert_eq!(
                         session.get(&Key::new(number), &mut value).unwrap(),

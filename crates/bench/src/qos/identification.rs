@@ -14,12 +14,6 @@ use crate::scratch::check_interrupted;
 const CENTERS: [f64; 2] = [0.6, 0.75];
 const AMPLITUDES: [f64; 2] = [0.15, 0.25];
 
-/// What runs meanwhile: the loop will work under load.
-const BASE: Load = Load {
-    mix: Mix::C50D50,
-    cores: 1,
-};
-
 /// Passes over the loads, each in an order of its own.
 const PASSES: u32 = 3;
 
@@ -90,6 +84,11 @@ pub(crate) fn identification(
     findings.write("identified.json", &identified.text()?)
 }
 
+/// What runs meanwhile.
+fn base(setting: &Setting<'_>) -> Load {
+    Load::of(setting.driven_under, 1)
+}
+
 /// Drives both inputs.
 fn drive(setting: &mut Setting<'_>) -> Result<Vec<Sample>, String> {
     let samples = u64::from(setting.extent.driven);
@@ -101,7 +100,7 @@ fn drive(setting: &mut Setting<'_>) -> Result<Vec<Sample>, String> {
             .show(&format!("driving the inputs: {k} of {samples}"));
         let inputs = [0, 1]
             .map(|input| square_wave(k, HALF_PERIODS[input], CENTERS[input], AMPLITUDES[input]));
-        observed.push(setting.plant.sample(inputs, BASE)?);
+        observed.push(setting.plant.sample(inputs, base(setting))?);
     }
     setting.progress.clear();
     // What is set at the end of a period is what the next one has.
@@ -181,7 +180,8 @@ fn measured(
             findings.row(mix.name(), "plant", (metric, "1"), value, None);
         }
     }
-    let base = loads.iter().find(|added| added.mix == BASE.mix.name());
+    let under = setting.driven_under.name();
+    let base = loads.iter().find(|added| added.mix == under);
     let base = base.map_or([0.0; 2], |added| added.outputs);
     let residuals: Vec<[f64; 2]> = run[1..]
         .iter()

@@ -42,7 +42,7 @@ use findings::Findings;
 use identified::{Identified, Origin};
 pub(crate) use plot::COLORS;
 use real::{ActuatorKind, EngineKind, RealOptions, RealPlant};
-use scenario::Plant;
+use scenario::{Mix, Plant};
 use sim::SimPlant;
 
 /// Tardiness that is to be held, as in the paper.
@@ -69,6 +69,12 @@ pub(crate) struct Options {
     /// Part of a processor that the updates of a real plant take alone, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = value_parser!(u32).range(1..=95))]
     update_share: u32,
+    /// Let the updates of a real plant run on any processor, also the task's while it waits, as in the paper.
+    #[arg(long)]
+    free_updates: bool,
+    /// What runs while `identification` drives the inputs: the loop works under load.
+    #[arg(long, value_enum, default_value_t = Mix::C50D50)]
+    mix: Mix,
     /// Folder for the stores of a real plant.
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
@@ -156,7 +162,7 @@ const PAPER: Extent = Extent {
 const REAL: Extent = Extent {
     settling: 8,
     samples: 20,
-    driven: 400,
+    driven: 300,
     swept: 8,
     swept_settling: 2,
     swept_every: 1,
@@ -193,6 +199,7 @@ pub(crate) struct Setting<'a> {
     pub(crate) runs: u32,
     pub(crate) seed: u64,
     pub(crate) extent: Extent,
+    pub(crate) driven_under: Mix,
     pub(crate) progress: Progress,
 }
 
@@ -265,6 +272,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             "samples": extent.samples,
             "settling": extent.settling,
             "driven": extent.driven,
+            "driven_under": options.mix.name(),
             "swept": extent.swept,
             "phases": [extent.phases.0, extent.phases.1, extent.phases.2],
             "origin": origin,
@@ -279,6 +287,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             runs,
             seed: options.seed,
             extent,
+            driven_under: options.mix,
             progress: Progress::new(),
         };
         measure(options.experiment, &mut setting, &mut findings)?;
@@ -299,13 +308,15 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             engine: options.engine,
             actuator: options.actuator,
             update_share: f64::from(options.update_share) / 100.0,
+            are_updates_free: options.free_updates,
         };
         let mut plant = RealPlant::start(scratch.path(), &real)?;
         let origin = Origin {
             engine: options.engine.words().to_owned(),
             command: format!(
-                "keel qos experiment identification --plant real --update-share {}",
-                options.update_share
+                "keel qos experiment identification --plant real --update-share {} --mix {}",
+                options.update_share,
+                options.mix.name()
             ),
             cpu: machine.cpu.clone(),
             kernel: machine.kernel.clone(),

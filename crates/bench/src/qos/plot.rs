@@ -110,6 +110,15 @@ pub(crate) fn panels(
         let left = EDGES.0 + place as f64 * (width + GAP);
         one(&mut shapes, horizontal, panel, (left, left + width));
     }
+    // Once for all, since they share it.
+    let middle = f64::midpoint(EDGES.0, EDGES.1);
+    shapes.push(text(
+        middle,
+        BOTTOM + 56.0,
+        Anchor::Middle,
+        horizontal.label.clone(),
+        FAINT,
+    ));
     legend(&mut shapes, panels);
     shapes
 }
@@ -193,14 +202,6 @@ fn one(shapes: &mut Vec<Shape>, horizontal: &Horizontal, panel: &Panel, (left, r
             INK,
         ));
     }
-    let middle = f64::midpoint(left, right);
-    shapes.push(text(
-        middle,
-        BOTTOM + 56.0,
-        Anchor::Middle,
-        horizontal.label.clone(),
-        FAINT,
-    ));
     if let Some(goal) = panel.goal {
         shapes.push(Shape::Line {
             points: vec![(left, y(goal)), (right, y(goal))],

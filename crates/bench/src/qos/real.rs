@@ -18,17 +18,17 @@ use db::qos::figures::Figures;
 
 use super::scenario::{DEADLINE_MS, Facts, Load, Mix, Observed, PERIOD_MS, Plant, SWEPT_MIN};
 use super::updates::Updates;
-use super::work::{Costs, OBJECTS, Transaction, VALUE_BYTES, compute};
+use super::work::{Costs, OBJECTS, TOGETHER, Transaction, VALUE_BYTES, compute};
 use crate::engine::{Engine, Key, Kind, OpenError, Size, fill};
-use crate::realtime::{cores, fifo, measured, pin, thread_id};
+use crate::realtime::{cores, fifo, idle, measured, pin, pin_to, thread_id};
 use crate::scratch::check_interrupted;
 
 /// One sampling period: ten instances.
 const SAMPLING: Duration = Duration::from_secs(1);
 
 /// What an instance takes alone at full speed, and a best-effort transaction.
-const TASK_NOMINAL: Duration = Duration::from_millis(16);
-const BEST_EFFORT_NOMINAL: Duration = Duration::from_millis(50);
+const TASK_NOMINAL: Duration = Duration::from_millis(12);
+const BEST_EFFORT_NOMINAL: Duration = Duration::from_millis(30);
 
 /// Between two best-effort transactions, ms.
 const GAP_MS: (u64, u64) = (50, 150);
@@ -98,6 +98,8 @@ pub(crate) struct RealOptions {
     pub(crate) actuator: ActuatorKind,
     /// Part of a processor that the updates take alone, when all are admitted.
     pub(crate) update_share: f64,
+    /// Whether updates may also run on the task's processor while it does not.
+    pub(crate) are_updates_free: bool,
 }
 
 /// What the threads share.
@@ -224,7 +226,13 @@ impl RealPlant {
                 .notes
                 .push("this machine lets nothing set the speed: it is full throughout".to_owned());
         }
-        plant.spawn("qos-updates", updates_loop)?;
+        let rest = (!options.are_updates_free).then(|| mine[1..].to_vec());
+        plant.spawn("qos-updates", move |shared| {
+            updates_loop(shared, rest.as_deref())
+        })?;
+        for core in mine.iter().copied() {
+            plant.spawn("qos-awake", move |shared| stay_awake(shared, core))?;
+        }
         for (place, core) in mine[1..].iter().copied().enumerate() {
             plant.spawn("qos-best-effort", move |shared| {
                 best_effort(shared, place as u32, core)
@@ -445,13 +453,17 @@ fn task(
 }
 
 /// Stores the trace's readings at their rate, as far as they are admitted.
-fn updates_loop(shared: &Shared) -> Result<(), String> {
+fn updates_loop(shared: &Shared, cores: Option<&[usize]>) -> Result<(), String> {
+    if let Some(cores) = cores {
+        pin_to(cores)?;
+    }
     fifo(UPDATES_PRIORITY)?;
     let mut session = shared.engine.session()?;
     let updates = &shared.updates;
     let start = Instant::now();
     let mut number = 0_u64;
     let value = [7; VALUE_BYTES];
+    let mut keys = Vec::with_capacity(TOGETHER);
     while !shared.is_stopped() {
         let due = (start.elapsed().as_secs_f64() * updates.per_second()) as u64;
         let late = due.saturating_sub(number + (BACKLOG_SECONDS * updates.per_second()) as u64);
@@ -459,18 +471,35 @@ fn updates_loop(shared: &Shared) -> Result<(), String> {
         number += late;
         let now_us = shared.now_us();
         while number < due {
-            let (sensor, is_admitted) = updates.next(number);
-            number += 1;
-            if !is_admitted {
-                continue;
+            keys.clear();
+            while number < due && keys.len() < TOGETHER {
+                let (sensor, is_admitted) = updates.next(number);
+                number += 1;
+                if is_admitted {
+                    keys.push(Key::new(sensor));
+                }
             }
-            if session.put(&Key::new(sensor), &value)? {
-                updates.stored(sensor, now_us);
-            } else {
-                shared.lost.fetch_add(1, Ordering::Relaxed);
+            let taken = session.put_together(&keys, &value)?;
+            for key in &keys {
+                updates.stored(key.number, now_us);
             }
+            shared
+                .lost
+                .fetch_add((keys.len() - taken) as u64, Ordering::Relaxed);
         }
         std::thread::sleep(TICK);
+    }
+    Ok(())
+}
+
+/// Does nothing wherever a processor has nothing to do. A virtual processor that halts is moved by its host, nearer to
+/// the others or further away from them, and what a line of memory takes between two processors changes by a factor of
+/// five from one second to the next.
+fn stay_awake(shared: &Shared, core: usize) -> Result<(), String> {
+    pin(core)?;
+    idle();
+    while !shared.is_stopped() {
+        std::hint::spin_loop();
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! What all experiments share: the mixes of best-effort transactions, and the seam between a loop and a plant.
 
+use clap::ValueEnum;
+
 /// Time between two releases of the real-time task, ms.
 pub(crate) const PERIOD_MS: f64 = 100.0;
 
@@ -13,13 +15,19 @@ pub(crate) const ADMITTED_MIN: f64 = 0.5;
 pub(crate) const SWEPT_MIN: f64 = 0.05;
 
 /// Best-effort transactions by how they divide their time between computing and data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Mix {
+    #[value(name = "none")]
     None,
+    #[value(name = "C90-D10")]
     C90D10,
+    #[value(name = "C70-D30")]
     C70D30,
+    #[value(name = "C50-D50")]
     C50D50,
+    #[value(name = "C30-D70")]
     C30D70,
+    #[value(name = "C10-D90")]
     C10D90,
 }
 

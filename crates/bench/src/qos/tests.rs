@@ -2,7 +2,7 @@
 
 use super::findings::Findings;
 use super::identified::{Identified, worked_out};
-use super::scenario::Plant;
+use super::scenario::{Mix, Plant};
 use super::sim::SimPlant;
 use super::{Experiment, PAPER, QUICK, Setting, measure};
 use crate::progress::Progress;
@@ -32,6 +32,7 @@ fn found(experiment: Experiment, identified: &Identified, runs: u32, folder: &Fo
         runs,
         seed: 1,
         extent: PAPER,
+        driven_under: Mix::C50D50,
         progress: Progress::new(),
     };
     measure(experiment, &mut setting, &mut findings).unwrap();
@@ -103,6 +104,7 @@ fn a_quick_run_says_what_it_wrote() {
         runs: 1,
         seed: 1,
         extent: QUICK,
+        driven_under: Mix::C50D50,
         progress: Progress::new(),
     };
     measure(Experiment::Workloads, &mut setting, &mut findings).unwrap();
