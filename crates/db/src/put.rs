@@ -69,7 +69,9 @@ impl<S: SegmentStore> Database<S> {
         shared
             .table
             .check(id, sensor_ms.unwrap_or(0), value.len())?;
-        let wall_trusted = self.wall_trusted();
+        // Looking at the clock and taking the lock take as long as the slot's lines to arrive.
+        shared.table.fetch(id, value.len());
+        let (wall_trusted, has_looked) = self.wall_trusted();
         let arrival_ns = shared.clock.monotonic_ns();
         // The node's time by the offset of the last look, which is as old as what is known of its trust: one reading
         // of a clock less for each put, and a time never has the trust of another.
@@ -112,6 +114,10 @@ impl<S: SegmentStore> Database<S> {
                 queue.dropped += 1;
                 let before = queue.next_lsn.saturating_sub(1);
                 drop(queue);
+                if has_looked {
+                    // It wakes nobody: who does shall look again.
+                    shared.asleep.store(true, Ordering::Relaxed);
+                }
                 return Ok(Ticket::dropped(before, Arc::clone(&shared.progress)));
             }
             let lsn = queue.take(&entry);
@@ -124,13 +130,15 @@ impl<S: SegmentStore> Database<S> {
         Ok(Ticket::new(lsn, Arc::clone(&shared.progress)))
     }
 
-    /// Whether the wall clock is trusted, by the last look at it.
-    fn wall_trusted(&self) -> bool {
-        if self.shared.asleep.load(Ordering::Relaxed) {
-            // This put is about to wake the thread that samples the flag, perhaps hours after its last look.
-            self.shared.sample_wall_trusted()
+    /// Whether the wall clock is trusted, by the last look at it, and whether that was now.
+    fn wall_trusted(&self) -> (bool, bool) {
+        let asleep = &self.shared.asleep;
+        // The put that is about to wake the thread which samples the flag looks itself, perhaps hours after the last
+        // time; those after it do not, although that thread may need a while to wake up.
+        if asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Relaxed) {
+            (self.shared.sample_wall_trusted(), true)
         } else {
-            self.shared.wall_trusted.load(Ordering::Relaxed)
+            (self.shared.wall_trusted.load(Ordering::Relaxed), false)
         }
     }
 
@@ -164,7 +172,7 @@ impl<S: SegmentStore> Database<S> {
     pub(crate) fn commit_staged(&self, staged: &Staged, deadline_ns: u64) -> Commit {
         let shared = &*self.shared;
         let readings = u64::from(staged.puts);
-        let wall_trusted = self.wall_trusted();
+        let (wall_trusted, _) = self.wall_trusted();
         let (lsn, decided_ns, wake) = {
             let mut queue = shared.queue.lock();
             let decided_ns = shared.clock.monotonic_ns();

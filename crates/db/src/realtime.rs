@@ -9,11 +9,15 @@
 //! asked for it.
 
 use std::io;
+use std::mem::MaybeUninit;
 
 /// Cores that can be named: `0..CORES_MAX`.
 pub const CORES_MAX: u16 = 1024;
 
 const PAGE_BYTES: usize = 4096;
+
+/// Below this large pages, which may be taken only in part, cost more memory than they save time.
+const LARGE_PAGES_FROM_BYTES: usize = 8 << 20;
 
 /// Bytes of a stack that are in use already when a thread touches its stack, or belong to the system: guard page and
 /// thread-local storage.
@@ -83,14 +87,19 @@ pub fn set_cores(cores: &Cores) -> Option<String> {
     })
 }
 
-/// Gives the calling thread a real-time priority of the class `SCHED_FIFO`, 1 to 99. What was not permitted.
+/// The class, and that threads which a real-time thread starts are ordinary ones: a database that is opened by one
+/// would otherwise commit at that priority, too.
+const FIFO: i32 = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+
+/// Gives the calling thread a real-time priority of the class `SCHED_FIFO`, 1 to 99; threads that it starts do not
+/// inherit it. What was not permitted.
 #[must_use]
 pub fn set_fifo(priority: u8) -> Option<String> {
     let wanted = libc::sched_param {
         sched_priority: i32::from(priority),
     };
     // SAFETY: the structure is read during the call; 0 is the calling thread. It changes no memory.
-    let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const wanted) };
+    let set = unsafe { libc::sched_setscheduler(0, FIFO, &raw const wanted) };
     (set != 0).then(|| {
         let error = io::Error::last_os_error();
         format!(
@@ -99,6 +108,24 @@ pub fn set_fifo(priority: u8) -> Option<String> {
              time in its control group"
         )
     })
+}
+
+/// Asks for large pages under memory that is not touched yet, where they are worth it. Nothing is said where there are
+/// none: it is slower then, and nothing else.
+pub(crate) fn prefer_large_pages<T>(untouched: &mut [MaybeUninit<T>]) {
+    let begin = untouched.as_ptr().addr().next_multiple_of(PAGE_BYTES);
+    let end = (untouched.as_ptr().addr() + size_of_val(untouched)) / PAGE_BYTES * PAGE_BYTES;
+    let bytes = end.saturating_sub(begin);
+    if bytes >= LARGE_PAGES_FROM_BYTES {
+        // SAFETY: whole pages within the slice, which is borrowed exclusively; the call changes no byte of them.
+        unsafe {
+            libc::madvise(
+                std::ptr::without_provenance_mut(begin),
+                bytes,
+                libc::MADV_HUGEPAGE,
+            )
+        };
+    }
 }
 
 /// Keeps the memory of `values` from being swapped out or taken back, and brings it in now. `what` names it. What was
@@ -219,7 +246,10 @@ mod tests {
                 return;
             }
             // SAFETY: no memory is passed; 0 is the calling thread.
-            assert_eq!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_FIFO);
+            assert_eq!(unsafe { libc::sched_getscheduler(0) }, FIFO);
+            // SAFETY: no memory is passed.
+            let child = apart(|| unsafe { libc::sched_getscheduler(0) });
+            assert_eq!(child, libc::SCHED_OTHER, "not inherited");
         });
     }
 

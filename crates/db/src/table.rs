@@ -21,6 +21,7 @@ use base::clock::Clock;
 
 use crate::error::Error;
 use crate::options::{KEY_BYTES_MAX, OBJECTS_LIMIT, ObjectId, VALUE_BYTES_LIMIT};
+use crate::realtime;
 use crate::recovery::boot_tag;
 
 mod read;
@@ -210,7 +211,12 @@ impl TableMemory {
     #[must_use]
     pub fn own(lines: usize) -> Self {
         let line = |_| Line([const { AtomicU64::new(0) }; WORDS_PER_LINE]);
-        Self::Own((0..lines).map(line).collect())
+        let mut memory = Vec::with_capacity(lines);
+        // Before it is touched. Objects are met in random order: with small pages nearly every access misses the
+        // processor's list of pages, too.
+        realtime::prefer_large_pages(memory.spare_capacity_mut());
+        memory.extend((0..lines).map(line));
+        Self::Own(memory.into())
     }
 }
 
@@ -585,6 +591,7 @@ impl<M: AsRef<[Line]>> Table<M> {
     /// [`Error::UnknownObject`], [`Error::ValueTooLong`], [`Error::TimestampInvalid`].
     pub fn write(&self, id: ObjectId, new: &SlotValue<'_>) -> Result<bool, Error> {
         self.check(id, new.timestamp_ms, new.value.len())?;
+        let slot = self.slot(id)?;
         let sequence = self.slot_word(id, SEQUENCE);
         let mut waits = 0;
         let even = loop {
@@ -608,11 +615,11 @@ impl<M: AsRef<[Line]>> Table<M> {
                 } else {
                     meta & META_LENGTH
                 };
-            // Wraps around to the difference.
-            self.value_bytes.fetch_add(
-                (new.value.len() as u64).wrapping_sub(before),
-                Ordering::Relaxed,
-            );
+            // Wraps around to the difference, which is seldom one.
+            let more = (new.value.len() as u64).wrapping_sub(before);
+            if more != 0 {
+                self.value_bytes.fetch_add(more, Ordering::Relaxed);
+            }
             let flag = |set, bit| if set { bit } else { 0 };
             let meta = new.value.len() as u64
                 | flag(new.wall_trusted, META_TRUSTED)
@@ -624,12 +631,7 @@ impl<M: AsRef<[Line]>> Table<M> {
                 .store(new.arrival_ns, Ordering::Relaxed);
             self.slot_word(id, BOOT_TAG)
                 .store(new.boot_tag, Ordering::Relaxed);
-            for (at, chunk) in new.value.chunks(8).enumerate() {
-                let mut bytes = [0; 8];
-                bytes[..chunk.len()].copy_from_slice(chunk);
-                self.slot_word(id, VALUE + at)
-                    .store(u64::from_le_bytes(bytes), Ordering::Relaxed);
-            }
+            read::store_value(slot, new.value);
         }
         sequence.store(even + 2, Ordering::Release);
         Ok(newer)

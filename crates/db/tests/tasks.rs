@@ -310,7 +310,7 @@ fn a_task_gets_its_priority_and_cores_or_a_warning() {
         println!("skipped: {line}");
     }
     assert_eq!(
-        seen[0].load(Ordering::Relaxed) == libc::SCHED_FIFO + 1,
+        seen[0].load(Ordering::Relaxed) == (libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK) + 1,
         !warned("real-time priority 5")
     );
     assert!(seen[1].load(Ordering::Relaxed) == 1 || warned("bound to the cores"));

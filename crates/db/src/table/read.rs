@@ -1,6 +1,6 @@
 //! Reading a slot: a copy of its value, or the value where it lies with a check afterwards.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::{
     ARRIVAL, BOOT_TAG, Line, META, META_LENGTH, META_NODE_TIME, META_TRUSTED, NO_TIMESTAMP,
@@ -92,19 +92,103 @@ impl<'t> InPlace<'t> {
     }
 
     fn copy(&self, into: &mut [u8]) {
-        for (chunk, word) in into.chunks_mut(8).zip(self.words()) {
-            chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+        // All at once, where they are many: a copy by words looks ahead by a few lines only.
+        let lines = into.len() / LINE_BYTES;
+        if lines > 2 {
+            self.slot[2..lines.min(FETCH_LINES_MAX)]
+                .iter()
+                .for_each(fetch_line);
+        }
+        let (first, rest) = into.split_at_mut(into.len().min(8 * (WORDS_PER_LINE - VALUE)));
+        copy_words(&self.slot[0].0[VALUE..], first);
+        for (line, bytes) in self.slot[1..].iter().zip(rest.chunks_mut(LINE_BYTES)) {
+            match <&mut [u8; LINE_BYTES]>::try_from(&mut *bytes) {
+                // Of a fixed length, so that it becomes loads and stores without a branch between them: a long value is
+                // many lines, and their misses shall overlap.
+                Ok(bytes) => copy_words(&line.0, bytes),
+                Err(_) => copy_words(&line.0, bytes),
+            }
+        }
+    }
+}
+
+/// Lines that a processor fetches at once; more would only wait.
+const FETCH_LINES_MAX: usize = 12;
+
+#[inline(always)]
+fn fetch_line(line: &Line) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which reads and writes nothing.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>((&raw const *line).cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a hint, which reads and writes nothing.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{0}]", in(reg) &raw const *line, options(nostack, preserves_flags));
+    }
+    let _ = line;
+}
+
+const LINE_BYTES: usize = 8 * WORDS_PER_LINE;
+
+#[inline(always)]
+fn copy_words(words: &[AtomicU64], into: &mut [u8]) {
+    for (chunk, word) in into.chunks_mut(8).zip(words) {
+        let bytes = word.load(Ordering::Relaxed).to_le_bytes();
+        match <&mut [u8; 8]>::try_from(&mut *chunk) {
+            Ok(chunk) => *chunk = bytes,
+            Err(_) => chunk.copy_from_slice(&bytes[..chunk.len()]),
+        }
+    }
+}
+
+#[inline(always)]
+fn store_words(words: &[AtomicU64], value: &[u8]) {
+    for (chunk, word) in value.chunks(8).zip(words) {
+        let bytes = match <[u8; 8]>::try_from(chunk) {
+            Ok(bytes) => bytes,
+            Err(_) => {
+                let mut bytes = [0; 8];
+                bytes[..chunk.len()].copy_from_slice(chunk);
+                bytes
+            }
+        };
+        word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+    }
+}
+
+/// Stores a value's bytes into the words of its slot, zeros behind its end in the last one.
+pub(super) fn store_value(slot: &[Line], value: &[u8]) {
+    let (first, rest) = value.split_at(value.len().min(8 * (WORDS_PER_LINE - VALUE)));
+    store_words(&slot[0].0[VALUE..], first);
+    for (line, bytes) in slot[1..].iter().zip(rest.chunks(LINE_BYTES)) {
+        match <&[u8; LINE_BYTES]>::try_from(bytes) {
+            Ok(bytes) => store_words(&line.0, bytes),
+            Err(_) => store_words(&line.0, bytes),
         }
     }
 }
 
 impl<M: AsRef<[Line]>> Table<M> {
-    fn slot(&self, id: ObjectId) -> Result<&[Line], Error> {
+    pub(super) fn slot(&self, id: ObjectId) -> Result<&[Line], Error> {
         if id.0 >= self.objects() {
             return Err(Error::UnknownObject);
         }
         let first = self.shape.slots_at + id.0 as usize * self.shape.slot_lines;
         Ok(&self.memory.as_ref()[first..first + self.shape.slot_lines])
+    }
+
+    /// Fetches the lines that a value of so many bytes will be written to, while the caller does something else.
+    #[inline]
+    pub(crate) fn fetch(&self, id: ObjectId, value_bytes: usize) {
+        let lines = (VALUE + value_bytes.div_ceil(8)).div_ceil(WORDS_PER_LINE);
+        if let Ok(slot) = self.slot(id) {
+            for line in slot.iter().take(lines.min(FETCH_LINES_MAX)) {
+                fetch_line(line);
+            }
+        }
     }
 
     /// Whether an id has a value.

@@ -50,6 +50,45 @@ fn a_value_comes_back_with_its_times() {
 }
 
 #[test]
+fn a_value_of_any_length_comes_back_and_leaves_its_neighbours_alone() {
+    let (table, mut time_ms) = (Table::new(3, 300, 1).unwrap(), 0);
+    let ids = ["before", "it", "behind"].map(|key| table.insert(key, 1, true).unwrap().0);
+    for id in ids {
+        table.write(id, &value(0, &[0xee; 300])).unwrap();
+    }
+    // Up and down, so that each one follows a longer and a shorter one.
+    for length in (0..=300).chain((0..300).rev()) {
+        let bytes: Vec<u8> = (0..length).map(|at| (at * 7 + length) as u8).collect();
+        time_ms += 1;
+        table.write(ids[1], &value(time_ms, &bytes)).unwrap();
+        let mut buffer = [0xaa; 320];
+        let read = table.read(ids[1], &mut buffer).unwrap();
+        assert_eq!((read.value_bytes, read.timestamp_ms), (length, time_ms));
+        assert_eq!(buffer[..length], bytes);
+        assert!(
+            buffer[length..].iter().all(|byte| *byte == 0xaa),
+            "{length}"
+        );
+        let words = table.with_value(ids[1], 1, |value| value.words().collect::<Vec<_>>());
+        let mut seen: Vec<u8> = words
+            .unwrap()
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        assert!(
+            seen.split_off(length).iter().all(|byte| *byte == 0),
+            "{length}"
+        );
+        assert_eq!(seen, bytes);
+    }
+    for id in [ids[0], ids[2]] {
+        let mut buffer = [0; 300];
+        table.read(id, &mut buffer).unwrap();
+        assert_eq!(buffer, [0xee; 300]);
+    }
+}
+
+#[test]
 fn an_older_value_never_replaces_a_newer_one() {
     let table = Table::new(1, 8, 1).unwrap();
     let (id, _) = table.insert("a", 0, false).unwrap();
