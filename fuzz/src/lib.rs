@@ -10,6 +10,8 @@
 //!
 //! **Files:** this one; `fuzz_targets/` calls it.
 
+pub mod messages;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 

@@ -41,11 +41,17 @@ const EDGES: &[(&str, &[&str])] = &[
     ("mem-preload", &["mem"]),
     ("keel-mpi", &["cluster"]),
     ("libkeel", &["db", "mem"]),
+    ("libkeel-c", &["libkeel"]),
     ("python", &["libkeel"]),
 ];
 
 /// Further edges for tests alone: a room's tests may build the store that its production code is handed.
-const TEST_EDGES: &[(&str, &[&str])] = &[("ingest", &["flash"]), ("cluster", &["flash"])];
+const TEST_EDGES: &[(&str, &[&str])] = &[
+    ("ingest", &["flash"]),
+    ("cluster", &["flash"]),
+    // Programs in C are tested beside a node.
+    ("keel", &["libkeel-c"]),
+];
 
 /// Tools, which may use anything and which nothing may use.
 const TOOLS: &[&str] = &["bench", "sim", "xtask"];

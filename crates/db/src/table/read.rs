@@ -76,6 +76,17 @@ impl<'t> InPlace<'t> {
             .map(move |at| slot[at / WORDS_PER_LINE].0[at % WORDS_PER_LINE].load(Ordering::Relaxed))
     }
 
+    /// The word at `index` of [`words`](Self::words); `None` behind the last one.
+    #[must_use]
+    pub fn word(&self, index: usize) -> Option<u64> {
+        if index >= self.read.value_bytes.div_ceil(8) {
+            return None;
+        }
+        let at = VALUE + index;
+        let word = &self.slot[at / WORDS_PER_LINE].0[at % WORDS_PER_LINE];
+        Some(word.load(Ordering::Relaxed))
+    }
+
     /// The number, where the value is one: the form `float` of SPEC.md.
     #[must_use]
     pub fn float(&self) -> Option<f64> {

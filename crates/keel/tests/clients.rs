@@ -1,0 +1,308 @@
+//! Programs outside the node: the examples in Rust and in C run as a user compiles them, misuse is answered, and one
+//! that is killed, wherever it is, is nobody's trouble.
+
+mod common;
+
+use common::node::Node;
+use common::{TempDir, wait_until};
+use libkeel::{TaskKind, TaskSpec, Value};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A node that keeps its values in a region, or not.
+struct Place {
+    node: Node,
+    region: Option<TempDir>,
+}
+
+impl Place {
+    fn start(is_shared: bool) -> Self {
+        let mut config = "[store]\ncreate_mebibytes = 16\n[line]\ntcp_listen = \"\"\n\
+                          unix_socket = \"line.sock\"\n[[key]]\npattern = \"#\"\nvalidity_ms = 600000\n"
+            .to_owned();
+        let region = is_shared.then(TempDir::new);
+        if let Some(region) = &region {
+            let file = region.file("region");
+            config += &format!(
+                "[region]\nfile = \"{}\"\ncreate_mebibytes = 32\n",
+                file.display()
+            );
+        }
+        let node = Node::start(&config);
+        Self { node, region }
+    }
+
+    fn attach(&self) -> libkeel::Node {
+        let attached = libkeel::Node::attach(self.node.socket()).unwrap();
+        assert_eq!(attached.is_shared(), self.region.is_some());
+        attached
+    }
+
+    fn run(&self, program: &Path, more: &[&str]) -> Output {
+        let mut command = Command::new(program);
+        command.arg(self.node.socket()).args(more);
+        command.output().unwrap()
+    }
+}
+
+/// What the example says when all is well.
+fn is_well(place: &Place, program: &Path) {
+    place.node.ok(&["put", "boiler/celsius", "60"]);
+    let output = place.run(program, &["20"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && errors.is_empty(),
+        "{:?}: {errors}",
+        output.status
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (first, second) = text.split_once('\n').unwrap();
+    assert!(
+        first.starts_with("boiler/valve is on flash as reading "),
+        "{text}"
+    );
+    assert!(second.starts_with("20 instances, "), "{text}");
+    let values = if place.region.is_some() {
+        "shared"
+    } else {
+        "asked for"
+    };
+    assert!(
+        second.ends_with(&format!(" 0 without a fresh value, values {values}\n")),
+        "{text}"
+    );
+    assert_eq!(place.node.ok(&["get", "boiler/valve"]), "40\n");
+}
+
+/// What it says when it is used wrongly, or nobody is there.
+fn fails_well(program: &Path) {
+    let said = |arguments: &[&str], status| {
+        let output = Command::new(program).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        text
+    };
+    said(&[], 2);
+    said(&["keel.sock", "many"], 2);
+    let text = said(&["/nonexistent/keel.sock"], 1);
+    assert!(
+        text.contains("/nonexistent/keel.sock: no connection to the node"),
+        "{text}"
+    );
+}
+
+/// Where cargo puts an example when it builds all tests of this crate.
+fn example() -> PathBuf {
+    let programs = Path::new(env!("CARGO_BIN_EXE_keel")).parent().unwrap();
+    let example = programs.join("examples/valve");
+    assert!(
+        example.exists(),
+        "cargo build -p keel --example valve makes it"
+    );
+    example
+}
+
+#[test]
+fn the_example_in_rust_runs() {
+    for is_shared in [true, false] {
+        is_well(&Place::start(is_shared), &example());
+    }
+    fails_well(&example());
+}
+
+/// Where cargo has put libkeel.so of this build: beside the test.
+fn library_folder() -> PathBuf {
+    let folder = std::env::current_exe()
+        .unwrap()
+        .parent()
+        .unwrap()
+        .to_path_buf();
+    assert!(folder.join("libkeel.so").exists(), "{}", folder.display());
+    folder
+}
+
+const SANITIZERS: &[&str] = &[
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-g",
+];
+
+/// Compiles a program of the C library; `None` when this compiler cannot do what `more` asks for.
+fn compiled(dir: &TempDir, source: &str, more: &[&str]) -> Option<PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../libkeel-c");
+    let program = dir.file("program");
+    let folder = library_folder();
+    let compile = |source: &Path| {
+        let mut command = Command::new("cc");
+        command.args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-std=c11"]);
+        command.arg("-D_POSIX_C_SOURCE=200809L").args(more);
+        command.arg("-I").arg(here.join("include"));
+        command.arg(source).arg("-o").arg(&program);
+        command.arg("-L").arg(&folder).arg("-lkeel");
+        command.arg(format!("-Wl,-rpath,{}", folder.display()));
+        command.output().unwrap()
+    };
+    if !more.is_empty() {
+        let empty = dir.file("empty.c");
+        std::fs::write(&empty, "int main(void) { return 0; }\n").unwrap();
+        let works = compile(&empty).status.success()
+            && Command::new(&program)
+                .status()
+                .is_ok_and(|status| status.success());
+        if !works {
+            println!("skipped: this compiler has no sanitizers");
+            return None;
+        }
+    }
+    let output = compile(&here.join(source));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    Some(program)
+}
+
+#[test]
+fn the_example_in_c_runs() {
+    let dir = TempDir::new();
+    let program = compiled(&dir, "examples/valve.c", &[]).unwrap();
+    for is_shared in [true, false] {
+        is_well(&Place::start(is_shared), &program);
+    }
+    fails_well(&program);
+}
+
+#[test]
+fn misuse_in_c_is_answered_and_does_no_harm() {
+    let cases: [(&[&str], &[bool]); 2] = [(&[], &[true, false]), (SANITIZERS, &[true])];
+    for (more, places) in cases {
+        let dir = TempDir::new();
+        let Some(program) = compiled(&dir, "tests/misuse.c", more) else {
+            return;
+        };
+        for is_shared in places {
+            let place = Place::start(*is_shared);
+            let output = place.run(&program, &[]);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && errors.is_empty(), "{errors}");
+            assert_eq!(output.stdout, b"all answers are right\n");
+        }
+    }
+}
+
+/// Names the socket to a child that does everything at once until it is killed.
+const SOCKET: &str = "KEEL_TEST_CLIENT_SOCKET";
+
+/// Reads in two threads, puts in another, and runs a task.
+fn restless(socket: &str) -> ! {
+    let node = libkeel::Node::attach(socket).unwrap();
+    for _ in 0..2 {
+        let key = node.key("number").unwrap();
+        std::thread::spawn(move || {
+            loop {
+                // Much of the time is spent in the middle of a read.
+                let sum = key.with_bytes(|bytes| {
+                    (0..1000).fold(0, |sum: u64, _| sum.wrapping_add(bytes.words().sum()))
+                });
+                std::hint::black_box(sum).ok();
+            }
+        });
+    }
+    let key = node.key("put").unwrap();
+    std::thread::spawn(move || {
+        loop {
+            // Busy now and then.
+            key.put(Value::Float(1.0), None).ok();
+        }
+    });
+    let key = node.key("task").unwrap();
+    let mut spec = TaskSpec::new("restless", Duration::from_micros(500), LONG);
+    spec.kind = TaskKind::Firm;
+    let mut task = node.periodic_task(spec).unwrap();
+    task.run(|task| {
+        for _ in 0..3 {
+            task.put(&key, Value::Text("in one piece"), None).ok();
+        }
+        ControlFlow::Continue(())
+    });
+    std::process::exit(1)
+}
+
+fn spawn_restless(place: &Place) -> Child {
+    let test = "a_client_that_is_killed_is_nobodys_trouble";
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(SOCKET, place.node.socket())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn a_client_that_is_killed_is_nobodys_trouble() {
+    if let Ok(socket) = std::env::var(SOCKET) {
+        restless(&socket);
+    }
+    let place = Place::start(true);
+    place.node.ok(&["put", "number", "1"]);
+    let attached = place.attach();
+    let number = attached.key("number").unwrap();
+    let mut moment: u64 = 1;
+    for round in 0..15 {
+        let children = [spawn_restless(&place), spawn_restless(&place)];
+        // They have begun once the number of readings grows; from then on any moment is as good as another.
+        let put = attached.key("put").unwrap();
+        let before = put.read().map_or(0, |(_, times)| times.time_ms);
+        wait_until("a put of a child", || {
+            put.read().is_ok_and(|(_, times)| times.time_ms > before)
+        });
+        for mut child in children {
+            moment = moment
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            std::thread::sleep(Duration::from_micros(moment >> 49));
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        // The next reading goes its way, and whoever reads it gets it whole.
+        let value = f64::from(round);
+        number
+            .put(Value::Float(value), None)
+            .unwrap()
+            .wait(LONG)
+            .unwrap();
+        assert_eq!(number.float().unwrap().0.to_bits(), value.to_bits());
+    }
+    // Nobody is left: no connection but that of this process and of the one that asks, and no lock on the region.
+    wait_until("the end of their connections", || {
+        let status = place.node.json_degraded(&["status", "--json"]);
+        status["commands"]["connections"]
+            .as_u64()
+            .is_some_and(|count| count <= 3)
+    });
+    assert!(attached.is_live());
+    let mut place = place;
+    assert!(place.node.stop().success());
+}
+
+#[test]
+fn a_node_that_was_killed_is_found_again() {
+    let mut place = Place::start(true);
+    place.node.ok(&["put", "a", "1"]);
+    let attached = place.attach();
+    let key = attached.key("a").unwrap();
+    assert_eq!(key.float().unwrap().0.to_bits(), 1.0_f64.to_bits());
+    place.node.kill();
+    wait_until("the end", || key.float().is_err());
+    assert!(!attached.is_live());
+    place.node.restart();
+    wait_until("the next run", || key.float().is_ok());
+    let ticket = key.put(Value::Float(2.0), None).unwrap();
+    ticket.wait(LONG).unwrap();
+    assert_eq!(key.float().unwrap().0.to_bits(), 2.0_f64.to_bits());
+    assert_eq!(place.node.ok(&["get", "a"]), "2\n");
+}

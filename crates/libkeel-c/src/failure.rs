@@ -1,0 +1,176 @@
+//! The codes of the C interface, and the text that goes with the last one.
+
+use base::error::Code;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// It is done.
+pub const KEEL_OK: i32 = 0;
+/// The operating system, or the node's device, failed; trying again may help.
+pub const KEEL_IO: i32 = -1;
+/// Bytes are damaged.
+pub const KEEL_CORRUPT: i32 = -2;
+/// No room: in the node's store, or for another key.
+pub const KEEL_FULL: i32 = -3;
+/// Not in time: the node has not answered, a ticket is not kept yet, or an instance of a firm task was late.
+pub const KEEL_LATE: i32 = -4;
+/// The handle is of the parent of this process.
+pub const KEEL_STALE: i32 = -5;
+/// As many things are open or on their way as may be, or another thread has the task.
+pub const KEEL_BUSY: i32 = -6;
+/// The call makes no sense: NULL, a name or a number that cannot be, something that is no handle.
+pub const KEEL_INVALID: i32 = -7;
+/// Not permitted.
+pub const KEEL_DENIED: i32 = -8;
+/// The handle has been closed, or the node has ended or closed the connection.
+pub const KEEL_GONE: i32 = -9;
+/// The value has another type, or the node does not know the request.
+pub const KEEL_UNSUPPORTED: i32 = -10;
+/// There is no such key or no value of it yet, or no node.
+pub const KEEL_NOT_FOUND: i32 = -11;
+/// A signal has interrupted the waiting; to be called again.
+pub const KEEL_INTERRUPTED: i32 = -99;
+/// The library itself is at fault.
+pub const KEEL_INTERNAL: i32 = -100;
+
+/// Why a call failed: a code and a line of text.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: i32,
+    text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: i32, text: impl Into<String>) -> Self {
+        Self {
+            code,
+            text: text.into(),
+        }
+    }
+
+    pub(crate) fn invalid(text: impl Into<String>) -> Self {
+        Self::new(KEEL_INVALID, text)
+    }
+}
+
+impl From<libkeel::Error> for Failure {
+    fn from(error: libkeel::Error) -> Self {
+        Self::new(error.code().c_value(), error.to_string())
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::new(CString::default());
+}
+
+/// Remembers the text for [`last_text`]. Names come from anywhere: a zero in one would end the text, a line break would
+/// make two lines of it, and others steer a terminal.
+fn remember(text: &str) {
+    let escape = |letter: char| match letter {
+        '\0' => "\\0".to_owned(),
+        letter if letter.is_control() => letter.escape_default().to_string(),
+        letter => letter.to_string(),
+    };
+    let text: String = text.chars().map(escape).collect();
+    let text = CString::new(text).unwrap_or_default();
+    // A thread that is ending has no text any more.
+    LAST.try_with(|last| last.replace(text)).ok();
+}
+
+/// The text of the last failure in this thread; it stays where it is until the next one.
+pub(crate) fn last_text() -> *const c_char {
+    let text = LAST.try_with(|last| last.borrow().as_ptr());
+    text.unwrap_or(c"".as_ptr())
+}
+
+/// Runs the body of a function of the interface: whatever it does, a code comes out.
+pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> i32 {
+    // What a panic leaves behind is given up with its handle; locks are taken in spite of it.
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return KEEL_OK,
+        Ok(Err(failure)) => failure,
+        Err(_) => Failure::new(
+            KEEL_INTERNAL,
+            "a defect of libkeel; please report what was on standard error",
+        ),
+    };
+    remember(&failure.text);
+    failure.code
+}
+
+/// The name of a code.
+pub(crate) fn name_of(code: i32) -> &'static CStr {
+    match Code::from_c_value(code) {
+        _ if code == KEEL_OK => c"ok",
+        _ if code == KEEL_INTERRUPTED => c"interrupted",
+        _ if code == KEEL_INTERNAL => c"internal",
+        Some(Code::Io) => c"io",
+        Some(Code::Corrupt) => c"corrupt",
+        Some(Code::Full) => c"full",
+        Some(Code::Late) => c"late",
+        Some(Code::Stale) => c"stale",
+        Some(Code::Busy) => c"busy",
+        Some(Code::Invalid) => c"invalid",
+        Some(Code::Denied) => c"denied",
+        Some(Code::Gone) => c"gone",
+        Some(Code::Unsupported) => c"unsupported",
+        Some(Code::NotFound) => c"not-found",
+        _ => c"unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_the_table() {
+        for (value, code) in [
+            (KEEL_IO, Code::Io),
+            (KEEL_CORRUPT, Code::Corrupt),
+            (KEEL_FULL, Code::Full),
+            (KEEL_LATE, Code::Late),
+            (KEEL_STALE, Code::Stale),
+            (KEEL_BUSY, Code::Busy),
+            (KEEL_INVALID, Code::Invalid),
+            (KEEL_DENIED, Code::Denied),
+            (KEEL_GONE, Code::Gone),
+            (KEEL_UNSUPPORTED, Code::Unsupported),
+            (KEEL_NOT_FOUND, Code::NotFound),
+        ] {
+            assert_eq!(value, code.c_value());
+            assert_eq!(name_of(value).to_str().unwrap(), code.name());
+        }
+        for own in [KEEL_INTERRUPTED, KEEL_INTERNAL] {
+            assert_eq!(Code::from_c_value(own), None);
+        }
+        assert_eq!(name_of(12345), c"unknown");
+    }
+
+    #[test]
+    fn a_panic_becomes_a_code_and_a_text() {
+        let code = guard(|| panic!("this panic belongs to the test"));
+        assert_eq!(code, KEEL_INTERNAL);
+        // SAFETY: the text of this thread ends with a zero and stays until the next failure.
+        let text = unsafe { CStr::from_ptr(last_text()) };
+        assert!(text.to_str().unwrap().contains("defect"));
+    }
+
+    #[test]
+    fn the_text_is_one_line_and_belongs_to_the_thread() {
+        // SAFETY: as above.
+        let text = || unsafe { CStr::from_ptr(last_text()) }.to_owned();
+        assert_eq!(
+            guard(|| Err(Failure::invalid("a\0b\r\n\x1b[1m"))),
+            KEEL_INVALID
+        );
+        let expected = c"a\\0b\\r\\n\\u{1b}[1m";
+        assert_eq!(text().as_c_str(), expected);
+        assert_eq!(guard(|| Ok(())), KEEL_OK);
+        assert_eq!(text().as_c_str(), expected, "a success leaves it");
+        std::thread::spawn(move || assert_eq!(text().as_c_str(), c""))
+            .join()
+            .unwrap();
+    }
+}

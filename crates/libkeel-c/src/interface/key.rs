@@ -1,0 +1,251 @@
+//! Keys and their values.
+
+use crate::failure::{Failure, KEEL_INVALID, guard};
+use crate::handles::{KEYS, NODES};
+use crate::interface::keel_node;
+use crate::pointer::{self, check_optional, check_output, put};
+use libkeel::{Bytes, Owned, Times};
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
+
+/// A double: keel_value.number.
+pub const KEEL_FLOAT: i32 = 1;
+/// A signed integer: keel_value.integer.
+pub const KEEL_INTEGER: i32 = 2;
+/// An unsigned integer: keel_value.natural.
+pub const KEEL_UNSIGNED: i32 = 3;
+/// A truth value: keel_value.truth, 0 or 1.
+pub const KEEL_BOOLEAN: i32 = 4;
+/// Text of UTF-8, in the buffer, with a zero behind it: keel_value.bytes without the zero.
+pub const KEEL_TEXT: i32 = 5;
+/// Bytes of no type, in the buffer: keel_value.bytes.
+pub const KEEL_BYTES: i32 = 6;
+
+/// Readings are expected all the time, so that KEEL_FRESH means something.
+pub const KEEL_TEMPORAL: u32 = 1;
+/// The age is within validity_ms.
+pub const KEEL_FRESH: u32 = 2;
+/// The node's clock gave the time, not the sensor.
+pub const KEEL_NODE_TIME: u32 = 4;
+/// That clock was trusted when the reading arrived.
+pub const KEEL_CLOCK_TRUSTED: u32 = 8;
+/// The reading arrived since this machine started.
+pub const KEEL_THIS_BOOT: u32 = 16;
+
+/// A key of a node.
+#[allow(non_camel_case_types, missing_debug_implementations)]
+pub struct keel_key {
+    _opaque: [u8; 0],
+}
+
+/// The bytes of a value while a function looks at them.
+#[allow(non_camel_case_types, missing_debug_implementations)]
+pub struct keel_view {
+    _opaque: [u8; 0],
+}
+
+/// What is known of a value beside itself.
+#[allow(non_camel_case_types)]
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct keel_times {
+    /// The reading's time, milliseconds since 1970-01-01 UTC.
+    pub time_ms: i64,
+    /// Time since then; negative for a time in the future.
+    pub age_ms: i64,
+    /// How old a value may be that still counts.
+    pub validity_ms: u32,
+    /// KEEL_TEMPORAL and the following.
+    pub flags: u32,
+}
+
+/// A value with its type.
+#[allow(non_camel_case_types)]
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct keel_value {
+    /// The double; of the other numbers the nearest one.
+    pub number: f64,
+    /// The signed integer, or 0.
+    pub integer: i64,
+    /// The unsigned integer, or 0.
+    pub natural: u64,
+    /// Bytes in the buffer.
+    pub bytes: usize,
+    /// KEEL_FLOAT and the following.
+    pub kind: i32,
+    /// The truth value, or 0.
+    pub truth: i32,
+}
+
+impl keel_times {
+    fn of(times: &Times) -> Self {
+        let mut flags = 0;
+        for (flag, is_set) in [
+            (KEEL_TEMPORAL, times.temporal),
+            (KEEL_FRESH, times.fresh),
+            (KEEL_NODE_TIME, times.node_time),
+            (KEEL_CLOCK_TRUSTED, times.clock_trusted),
+            (KEEL_THIS_BOOT, times.this_boot),
+        ] {
+            flags |= if is_set { flag } else { 0 };
+        }
+        Self {
+            time_ms: times.time_ms,
+            age_ms: times.age_ms,
+            validity_ms: times.validity_ms,
+            flags,
+        }
+    }
+}
+
+/// A handle of the key `name`, of 1 to 64 bytes. It need not exist yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_open_key(
+    node: *mut keel_node,
+    name: *const c_char,
+    key: *mut *mut keel_key,
+) -> i32 {
+    guard(|| {
+        check_output(key)?;
+        // SAFETY: the header's rules for pointers.
+        let name = unsafe { pointer::text(name, "name of the key")? };
+        let found = NODES.get(node.addr())?.key(name)?;
+        let handle = KEYS.insert(Arc::new(found))?;
+        // SAFETY: checked above.
+        unsafe { put(key, std::ptr::without_provenance_mut(handle)) };
+        Ok(())
+    })
+}
+
+/// Closes the handle of a key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_close_key(key: *mut keel_key) -> i32 {
+    guard(|| KEYS.remove(key.addr()).map(drop))
+}
+
+/// The latest value where it is a double (else KEEL_UNSUPPORTED), read where the node writes it. `times` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_read_float(
+    key: *mut keel_key,
+    value: *mut f64,
+    times: *mut keel_times,
+) -> i32 {
+    guard(|| {
+        check_output(value)?;
+        check_optional(times)?;
+        let (number, found) = KEYS.get(key.addr())?.float()?;
+        // SAFETY: checked above.
+        unsafe {
+            put(value, number);
+            put(times, keel_times::of(&found));
+        }
+        Ok(())
+    })
+}
+
+/// The latest value with its type. Text and bytes are copied into `buffer` of `buffer_bytes`, which may be NULL with 0
+/// for keys that have numbers; where they do not fit, with the zero of a text, the answer is KEEL_INVALID. `times` may
+/// be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_read(
+    key: *mut keel_key,
+    value: *mut keel_value,
+    buffer: *mut c_void,
+    buffer_bytes: usize,
+    times: *mut keel_times,
+) -> i32 {
+    guard(|| {
+        check_output(value)?;
+        check_optional(times)?;
+        // SAFETY: the header's rules for pointers.
+        let buffer = unsafe { pointer::buffer(buffer, buffer_bytes)? };
+        let (found, found_times) = KEYS.get(key.addr())?.read()?;
+        let mut read = keel_value::default();
+        match &found {
+            Owned::Float(number) => (read.kind, read.number) = (KEEL_FLOAT, *number),
+            Owned::Integer(number) => {
+                (read.kind, read.integer) = (KEEL_INTEGER, *number);
+                read.number = *number as f64;
+            }
+            Owned::Unsigned(number) => {
+                (read.kind, read.natural) = (KEEL_UNSIGNED, *number);
+                read.number = *number as f64;
+            }
+            Owned::Boolean(truth) => (read.kind, read.truth) = (KEEL_BOOLEAN, i32::from(*truth)),
+            Owned::Text(text) => {
+                read.kind = KEEL_TEXT;
+                read.bytes = fill(buffer, text.as_bytes(), &[0])?;
+            }
+            Owned::Bytes(bytes) => {
+                read.kind = KEEL_BYTES;
+                read.bytes = fill(buffer, bytes, &[])?;
+            }
+        }
+        // SAFETY: checked above.
+        unsafe {
+            put(value, read);
+            put(times, keel_times::of(&found_times));
+        }
+        Ok(())
+    })
+}
+
+/// Copies bytes and what ends them; answers how many there are without the end.
+fn fill(buffer: &mut [u8], bytes: &[u8], end: &[u8]) -> Result<usize, Failure> {
+    let needed = bytes.len() + end.len();
+    let Some(room) = buffer.get_mut(..needed) else {
+        let text = format!("the value needs {needed} bytes; pass a longer buffer");
+        return Err(Failure::new(KEEL_INVALID, text));
+    };
+    let (first, last) = room.split_at_mut(bytes.len());
+    first.copy_from_slice(bytes);
+    last.copy_from_slice(end);
+    Ok(bytes.len())
+}
+
+/// A function that looks at the bytes of a value. It is called again when a write has disturbed them, so it must
+/// begin anew each time; only what it saw in its last call is a value. It should not take long, and must not use the
+/// view after it returns.
+#[allow(non_camel_case_types)]
+pub type keel_look_at = Option<unsafe extern "C" fn(context: *mut c_void, view: *const keel_view)>;
+
+/// Lets `look` see the stored bytes of the latest value where the node writes them, without a copy. `times` may be
+/// NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_look(
+    key: *mut keel_key,
+    look: keel_look_at,
+    context: *mut c_void,
+    times: *mut keel_times,
+) -> i32 {
+    guard(|| {
+        check_optional(times)?;
+        let Some(look) = look else {
+            return Err(Failure::invalid("the function to look is NULL"));
+        };
+        let ((), found) = KEYS.get(key.addr())?.with_bytes(|bytes| {
+            let view: *const Bytes<'_> = bytes;
+            // SAFETY: the caller's function, with a view that is valid until it returns.
+            unsafe { look(context, view.cast()) };
+        })?;
+        // SAFETY: checked above.
+        unsafe { put(times, keel_times::of(&found)) };
+        Ok(())
+    })
+}
+
+/// How many bytes the value has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_view_bytes(view: *const keel_view) -> usize {
+    // SAFETY: the header's rules: the view that a function was called with, which has not returned.
+    unsafe { view.cast::<Bytes<'_>>().as_ref() }.map_or(0, Bytes::len)
+}
+
+/// Eight bytes of it, from byte 8 × `index` on, the first one lowest; behind its end are zeros.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_view_word(view: *const keel_view, index: usize) -> u64 {
+    // SAFETY: as above.
+    let view = unsafe { view.cast::<Bytes<'_>>().as_ref() };
+    view.and_then(|bytes| bytes.word(index)).unwrap_or(0)
+}

@@ -1,0 +1,356 @@
+//! Periodic tasks.
+
+use crate::failure::{Failure, KEEL_BUSY, KEEL_INTERRUPTED, KEEL_OK, guard};
+use crate::handles::{KEYS, NODES, SharedTask, TASKS};
+use crate::interface::ticket::{hand_out, time};
+use crate::interface::{keel_key, keel_node, keel_ticket};
+use crate::pointer::{self, check_optional, check_output, put};
+use libkeel::{Outcome, Task, TaskKind, TaskSpec, Value};
+use std::ffi::{CString, c_char, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
+
+/// An instance that is late is aborted: none of its puts is sent. Without this it finishes and is counted.
+pub const KEEL_FIRM: u32 = 1;
+
+/// The instance ended within the deadline.
+pub const KEEL_IN_TIME: i32 = 1;
+/// It ended after the deadline.
+pub const KEEL_TOO_LATE: i32 = 2;
+/// It is of a firm task, and none of its puts was sent.
+pub const KEEL_ABORTED: i32 = 3;
+
+/// A periodic task.
+#[allow(non_camel_case_types, missing_debug_implementations)]
+pub struct keel_task {
+    _opaque: [u8; 0],
+}
+
+/// What a periodic task is. To be filled with zeros first: later versions have more fields, for which 0 means what it
+/// was without them.
+#[allow(non_camel_case_types)]
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct keel_task_spec {
+    /// Its name, 1 to 64 bytes without control characters.
+    pub name: *const c_char,
+    /// Time between releases, 1,000 (1 µs) to 3,600,000,000,000 (an hour).
+    pub period_ns: u64,
+    /// Response time allowed, up to an hour.
+    pub deadline_ns: u64,
+    /// Its share in the figures that the node controls, up to 1000; 0 stands for 1.
+    pub weight: f64,
+    /// Cores that the thread may run on, `cores_count` of them; all for NULL with 0.
+    pub cores: *const u16,
+    /// How many cores are named.
+    pub cores_count: usize,
+    /// Bytes of the thread's stack that are touched and locked in memory before the first release; 0: none.
+    pub stack_bytes: usize,
+    /// KEEL_FIRM or 0.
+    pub flags: u32,
+    /// Real-time priority of the thread, 1 to 99 (SCHED_FIFO); 0: as it is.
+    pub fifo_priority: u32,
+}
+
+/// Instances and reports of a task since it was made.
+#[allow(non_camel_case_types)]
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct keel_task_counts {
+    /// Instances that ended, late and aborted ones among them.
+    pub instances: u64,
+    /// Of them, those that ended after the deadline.
+    pub deadline_misses: u64,
+    /// Instances of a firm task none of whose puts was sent.
+    pub aborted: u64,
+    /// Releases that passed while an earlier instance ran.
+    pub releases_missed: u64,
+    /// Reports that were sent to the node.
+    pub reports: u64,
+    /// Reports that were given up because there was no node to take them.
+    pub reports_lost: u64,
+}
+
+/// The task of a handle, unless another thread runs it.
+fn task(handle: *mut keel_task) -> Result<SharedTask, Failure> {
+    TASKS.get(handle.addr())
+}
+
+fn own(task: &SharedTask) -> Result<MutexGuard<'_, Task>, Failure> {
+    match task.try_lock() {
+        Ok(task) => Ok(task),
+        Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => Err(Failure::new(
+            KEEL_BUSY,
+            "another thread runs this task; a task belongs to one thread",
+        )),
+    }
+}
+
+/// Makes a periodic task. It begins with the first keel_next(). `spec_bytes` is sizeof(keel_task_spec).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_make_task(
+    node: *mut keel_node,
+    spec: *const keel_task_spec,
+    spec_bytes: usize,
+    task: *mut *mut keel_task,
+) -> i32 {
+    guard(|| {
+        check_output(task)?;
+        if spec_bytes != size_of::<keel_task_spec>() {
+            return Err(Failure::invalid(format!(
+                "spec_bytes is {spec_bytes}, not sizeof(keel_task_spec)"
+            )));
+        }
+        // SAFETY: the header's rules for pointers.
+        let spec = unsafe { pointer::items(spec, 1)? }[0];
+        // SAFETY: as above.
+        let wanted = unsafe { spec.read()? };
+        let made = NODES.get(node.addr())?.periodic_task(wanted)?;
+        let handle = TASKS.insert(Arc::new(Mutex::new(made)))?;
+        // SAFETY: checked above.
+        unsafe { put(task, std::ptr::without_provenance_mut(handle)) };
+        Ok(())
+    })
+}
+
+impl keel_task_spec {
+    /// # Safety
+    /// The pointers are as the header says.
+    unsafe fn read(&self) -> Result<TaskSpec, Failure> {
+        // SAFETY: the caller's promise.
+        let name = unsafe { pointer::text(self.name, "name of the task")? };
+        // SAFETY: as above.
+        let cores = unsafe { pointer::items(self.cores, self.cores_count)? };
+        if self.flags & !KEEL_FIRM != 0 {
+            return Err(Failure::invalid(format!(
+                "the flags {:#x} mean nothing here",
+                self.flags
+            )));
+        }
+        let ns = Duration::from_nanos;
+        let mut wanted = TaskSpec::new(name, ns(self.period_ns), ns(self.deadline_ns));
+        if self.flags & KEEL_FIRM != 0 {
+            wanted.kind = TaskKind::Firm;
+        }
+        // Exactly zero is what a structure that was filled with zeros has.
+        if self.weight.to_bits() != 0 {
+            wanted.weight = self.weight;
+        }
+        wanted.fifo_priority = match self.fifo_priority {
+            0 => None,
+            priority => Some(u8::try_from(priority).unwrap_or(u8::MAX)),
+        };
+        wanted.cores = cores.to_vec();
+        wanted.stack_bytes = self.stack_bytes;
+        Ok(wanted)
+    }
+}
+
+/// Ends the instance that runs, and waits for the next release; the first one is at once. KEEL_INTERRUPTED when a
+/// signal came first: the next call waits for the same release.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_next(task: *mut keel_task) -> i32 {
+    let mut is_there = false;
+    let code = guard(|| {
+        let task = self::task(task)?;
+        is_there = own(&task)?.next_unless(|by_signal| by_signal);
+        Ok(())
+    });
+    match code {
+        KEEL_OK if !is_there => KEEL_INTERRUPTED,
+        code => code,
+    }
+}
+
+/// Ends the instance that runs, without waiting for the next. `outcome` may be NULL: KEEL_IN_TIME, KEEL_TOO_LATE or
+/// KEEL_ABORTED; 0 when none ran.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_end(task: *mut keel_task, outcome: *mut i32) -> i32 {
+    guard(|| {
+        check_optional(outcome)?;
+        let task = self::task(task)?;
+        let found = match own(&task)?.end_instance() {
+            None => 0,
+            Some(Outcome::InTime) => KEEL_IN_TIME,
+            Some(Outcome::Late) => KEEL_TOO_LATE,
+            Some(Outcome::Aborted) => KEEL_ABORTED,
+        };
+        // SAFETY: checked above.
+        unsafe { put(outcome, found) };
+        Ok(())
+    })
+}
+
+/// From here to keel_data_end() the instance accesses data: reads of keys belong in between, many at a time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_data_begin(task: *mut keel_task) -> i32 {
+    guard(|| {
+        let task = self::task(task)?;
+        own(&task)?.data_begin();
+        Ok(())
+    })
+}
+
+/// The end of keel_data_begin().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_data_end(task: *mut keel_task) -> i32 {
+    guard(|| {
+        let task = self::task(task)?;
+        own(&task)?.data_end();
+        Ok(())
+    })
+}
+
+unsafe fn put_value(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: Value<'_>,
+    time_ms: i64,
+    ticket: *mut *mut keel_ticket,
+) -> Result<(), Failure> {
+    check_optional(ticket)?;
+    let task = self::task(task)?;
+    let key = KEYS.get(key.addr())?;
+    let sent = own(&task)?.put(&key, value, time(time_ms))?;
+    // SAFETY: checked above, and else the header's rules for pointers.
+    unsafe { hand_out(ticket, sent) }
+}
+
+/// keel_put_float() over the task's own connection, counted as data time. In a firm task the reading is kept aside
+/// until the instance ends, and sent only if that is in time; otherwise its ticket says KEEL_LATE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_put_float(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: f64,
+    time_ms: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(task, key, Value::Float(value), time_ms, ticket) })
+}
+
+/// The same with a truth value: 0 is false.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_put_boolean(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: i32,
+    time_ms: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    // SAFETY: the header's rules for pointers.
+    guard(|| unsafe { put_value(task, key, Value::Boolean(value != 0), time_ms, ticket) })
+}
+
+/// The same with a text of UTF-8.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_put_text(
+    task: *mut keel_task,
+    key: *mut keel_key,
+    value: *const c_char,
+    time_ms: i64,
+    ticket: *mut *mut keel_ticket,
+) -> i32 {
+    guard(|| {
+        // SAFETY: the header's rules for pointers.
+        let text = unsafe { pointer::text(value, "value")? };
+        // SAFETY: as above.
+        unsafe { put_value(task, key, Value::Text(text), time_ms, ticket) }
+    })
+}
+
+/// Whether the deadline of the instance that runs has passed: 1 or 0. A body may stop early.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_has_missed(task: *mut keel_task, has_missed: *mut i32) -> i32 {
+    guard(|| {
+        check_output(has_missed)?;
+        let task = self::task(task)?;
+        let missed = i32::from(own(&task)?.has_missed());
+        // SAFETY: checked above.
+        unsafe { put(has_missed, missed) };
+        Ok(())
+    })
+}
+
+/// Of a firm task: nothing that this instance has put or will put is sent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_give_up(task: *mut keel_task) -> i32 {
+    guard(|| {
+        let task = self::task(task)?;
+        own(&task)?.give_up();
+        Ok(())
+    })
+}
+
+/// Instances and reports so far. `counts_bytes` is sizeof(keel_task_counts).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_counts(
+    task: *mut keel_task,
+    counts: *mut keel_task_counts,
+    counts_bytes: usize,
+) -> i32 {
+    guard(|| {
+        check_output(counts)?;
+        if counts_bytes != size_of::<keel_task_counts>() {
+            return Err(Failure::invalid(format!(
+                "counts_bytes is {counts_bytes}, not sizeof(keel_task_counts)"
+            )));
+        }
+        let task = self::task(task)?;
+        let found = own(&task)?.counts();
+        let found = keel_task_counts {
+            instances: found.instances,
+            deadline_misses: found.deadline_misses,
+            aborted: found.aborted,
+            releases_missed: found.releases_missed,
+            reports: found.reports,
+            reports_lost: found.reports_lost,
+        };
+        // SAFETY: checked above.
+        unsafe { put(counts, found) };
+        Ok(())
+    })
+}
+
+/// A function that is shown a text, which is valid until it returns.
+#[allow(non_camel_case_types)]
+pub type keel_visit_text = Option<unsafe extern "C" fn(context: *mut c_void, text: *const c_char)>;
+
+/// Shows `visit` what is to be known of a task, a line each: what the machine did not permit the thread (known from the
+/// first release on), and the last thing that went wrong between task and node. None means that all is well.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_task_warnings(
+    task: *mut keel_task,
+    visit: keel_visit_text,
+    context: *mut c_void,
+) -> i32 {
+    guard(|| {
+        let Some(visit) = visit else {
+            return Err(Failure::invalid("the function to visit texts is NULL"));
+        };
+        let task = self::task(task)?;
+        let lines: Vec<String> = {
+            let task = own(&task)?;
+            let error = task.last_error().map(|error| error.to_string());
+            task.warnings().iter().cloned().chain(error).collect()
+        };
+        for line in lines {
+            let line = CString::new(line).unwrap_or_default();
+            // SAFETY: the caller's function, with a text that is valid until it returns.
+            unsafe { visit(context, line.as_ptr()) };
+        }
+        Ok(())
+    })
+}
+
+/// Ends the instance that runs, and the task.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn keel_close_task(task: *mut keel_task) -> i32 {
+    guard(|| {
+        // Refused while another thread runs it.
+        drop(own(&self::task(task)?)?);
+        TASKS.remove(task.addr()).map(drop)
+    })
+}

@@ -1,0 +1,309 @@
+//! A node as a program outside of it uses it.
+
+use crate::connection::{Connection, ConnectionError};
+use crate::error::Error;
+use crate::keeper;
+use crate::key::{Key, check_key};
+use crate::pipe::{Expected, Pipe, Request};
+use crate::process;
+use crate::protocol::{self, Kind};
+use crate::shared::Shared;
+use crate::task::{Task, TaskSpec};
+use crate::ticket::Ticket;
+use base::clock::{Clock, SystemClock};
+use base::error::Code;
+use db::table::Now;
+use db::value::Value;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use std::time::Duration;
+
+/// How long [`Node::attach`] waits for the node.
+const ATTACH_MAX: Duration = Duration::from_secs(2);
+
+/// Tries to put another table in the place of one that somebody may be looking at.
+const REPLACE_TRIES: u32 = 1000;
+
+/// A node, attached to. Copies are the same attachment; it ends when the last copy, key and task of it has gone.
+#[derive(Clone)]
+pub struct Node {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) socket: PathBuf,
+    clock: SystemClock,
+    /// Number of the process that has attached.
+    process: u32,
+    /// Held for reading while a value is read, for writing only while the table of another run takes this one's place.
+    shared: RwLock<Option<Shared>>,
+    /// Why values are not read where they lie, though the node says that they are there.
+    why_not: Mutex<Option<Error>>,
+    /// Whether the last look has found the run of the table alive.
+    is_live: AtomicBool,
+    tables: AtomicU32,
+    /// For puts outside of tasks.
+    pipe: Arc<Pipe>,
+    pub(crate) inbox: keeper::Inbox,
+    /// For questions that wait for their answer.
+    asking: Mutex<Option<Connection>>,
+}
+
+impl Node {
+    /// Attaches to the node that serves `socket`. Where the node keeps its values in a region, they are read there;
+    /// elsewhere it is asked for each. Starts one thread.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] and others when no node serves the socket, [`Code::Late`] when it does not answer within 2 s.
+    pub fn attach(socket: impl AsRef<Path>) -> Result<Self, Error> {
+        let socket = socket.as_ref();
+        let opened = Connection::open(socket, ATTACH_MAX);
+        let connection = opened.map_err(|error| Error::connection(socket.display(), &error))?;
+        let (inbox, outbox) = keeper::inbox()?;
+        let inner = Arc::new(Inner {
+            socket: socket.to_path_buf(),
+            clock: SystemClock::new(),
+            process: process::number(),
+            shared: RwLock::new(None),
+            why_not: Mutex::new(None),
+            is_live: AtomicBool::new(false),
+            tables: AtomicU32::new(0),
+            pipe: Pipe::new(socket, inbox.clone()),
+            inbox,
+            asking: Mutex::new(Some(connection)),
+        });
+        inner.look();
+        outbox.start(Arc::downgrade(&inner))?;
+        Ok(Self { inner })
+    }
+
+    /// Whether values are read where the node writes them. Otherwise each read asks the node through its socket.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.inner.read_shared().is_some()
+    }
+
+    /// Why values are not read where they lie, though the node says that they are there.
+    #[must_use]
+    pub fn why_not_shared(&self) -> Option<Error> {
+        let why_not = self.inner.why_not.lock();
+        why_not.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether the node that has written the values lived a tenth of a second ago. Where they are not shared: whether
+    /// it answers now.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        match self.is_shared() {
+            true => self.inner.is_live.load(Ordering::Acquire),
+            false => Connection::open(&self.inner.socket, ATTACH_MAX).is_ok(),
+        }
+    }
+
+    /// A key. It need not exist yet.
+    ///
+    /// # Errors
+    /// [`Code::Invalid`] unless it has 1 to 64 bytes without control characters.
+    pub fn key(&self, name: &str) -> Result<Key, Error> {
+        check_key(name)?;
+        Ok(Key::new(&self.inner, name))
+    }
+
+    /// Sends a reading to the node and does not wait for it; see [`Key::put`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put(&self, key: &Key, value: Value<'_>, time_ms: Option<i64>) -> Result<Ticket, Error> {
+        self.inner.usable()?;
+        let (request, ticket) = put_request(key, value, time_ms)?;
+        self.inner.pipe.send(request)?;
+        Ok(ticket)
+    }
+
+    /// Prepares a periodic task, which begins with its first [`Task::next`].
+    ///
+    /// # Errors
+    /// [`Code::Invalid`] for times, a name or a weight that no node takes.
+    pub fn periodic_task(&self, spec: TaskSpec) -> Result<Task, Error> {
+        self.inner.usable()?;
+        Task::new(&self.inner, spec)
+    }
+
+    pub(crate) fn of(inner: &Arc<Inner>) -> Self {
+        Self {
+            inner: Arc::clone(inner),
+        }
+    }
+}
+
+impl Inner {
+    /// Refuses a child after `fork`: the thread and the connections are its parent's.
+    pub(crate) fn usable(&self) -> Result<(), Error> {
+        if process::number() == self.process {
+            return Ok(());
+        }
+        let wrong = "was attached to by the parent of this process";
+        let remedy = "attach again after the fork";
+        Err(Error::new(
+            Code::Stale,
+            self.socket.display(),
+            wrong,
+            remedy,
+        ))
+    }
+
+    pub(crate) fn read_shared(&self) -> RwLockReadGuard<'_, Option<Shared>> {
+        self.shared.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The table, if there is one; an error if its node has ended.
+    pub(crate) fn live(&self) -> Result<RwLockReadGuard<'_, Option<Shared>>, Error> {
+        let shared = self.read_shared();
+        if shared.is_some() && !self.is_live.load(Ordering::Acquire) {
+            let wrong = "the node has ended";
+            let remedy = "start it again; it is attached to by itself";
+            return Err(Error::new(Code::Gone, self.socket.display(), wrong, remedy));
+        }
+        Ok(shared)
+    }
+
+    /// This moment.
+    pub(crate) fn now(&self) -> Now {
+        Now::of(&self.clock)
+    }
+
+    pub(crate) fn clock(&self) -> &SystemClock {
+        &self.clock
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.clock.monotonic_ns()
+    }
+
+    /// Whether the run lives whose table is read; if not, looks for that of another. For the keeper's thread.
+    pub(crate) fn look(&self) {
+        {
+            let shared = self.read_shared();
+            if let Some(shared) = &*shared {
+                let is_live = shared.is_live();
+                self.is_live.store(is_live, Ordering::Release);
+                if is_live {
+                    return;
+                }
+            }
+        }
+        let number = self.tables.load(Ordering::Relaxed) + 1;
+        let why_not = match Shared::beside(&self.socket, number) {
+            Ok(Some(found)) => {
+                self.replace(found);
+                None
+            }
+            Ok(None) => None,
+            Err(error) => Some(error),
+        };
+        *self.why_not.lock().unwrap_or_else(PoisonError::into_inner) = why_not;
+    }
+
+    /// Puts the table of another run in the place of the one that is over. Who reads is never made to wait for who
+    /// waits to write, so that a function that looks at one value may read another: where somebody looks for long, the
+    /// next look of the keeper tries again.
+    fn replace(&self, found: Shared) {
+        for _ in 0..REPLACE_TRIES {
+            let mut shared = match self.shared.try_write() {
+                Ok(shared) => shared,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    std::thread::yield_now();
+                    continue;
+                }
+            };
+            self.tables.store(found.number, Ordering::Relaxed);
+            let before = shared.replace(found);
+            self.is_live.store(true, Ordering::Release);
+            drop(shared);
+            // Nobody waits while the memory of the run before is given back.
+            drop(before);
+            return;
+        }
+    }
+
+    /// Asks the node and waits for its answer, 10 s at most.
+    pub(crate) fn ask<T: DeserializeOwned>(
+        &self,
+        kind: Kind,
+        message: &impl Serialize,
+        expected: Kind,
+    ) -> Result<T, Error> {
+        let failed = |error: &ConnectionError| Error::connection(self.socket.display(), error);
+        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        // A connection that has been silent for minutes may have been closed meanwhile.
+        for is_new in [false, true] {
+            let connection = match &mut *asking {
+                Some(connection) if !is_new => connection,
+                other => {
+                    let opened = Connection::open(&self.socket, ATTACH_MAX);
+                    other.insert(opened.map_err(|error| failed(&error))?)
+                }
+            };
+            match connection.ask(kind, message, expected) {
+                Err(ConnectionError::Closed | ConnectionError::Lost(_)) if !is_new => {}
+                Err(error @ ConnectionError::Refused(_)) => return Err(failed(&error)),
+                Err(error) => {
+                    // An answer that comes late would be taken for that of the next question.
+                    *asking = None;
+                    return Err(failed(&error));
+                }
+                Ok(answer) => return Ok(answer),
+            }
+        }
+        *asking = None;
+        Err(failed(&ConnectionError::Closed))
+    }
+}
+
+/// The request that puts a value, and its ticket.
+pub(crate) fn put_request(
+    key: &Key,
+    value: Value<'_>,
+    time_ms: Option<i64>,
+) -> Result<(Request, Ticket), Error> {
+    let name = key.name_shared();
+    let put = protocol::Put {
+        key: name.to_string(),
+        value: json(name, value)?,
+        time_ms,
+    };
+    let ticket = Ticket::new(name);
+    let expected = Expected::Stored(ticket.promise());
+    Ok((Request::new(name, Kind::Put, &put, expected)?, ticket))
+}
+
+/// A value as a put carries it: every number becomes a double.
+fn json(key: &str, value: Value<'_>) -> Result<serde_json::Value, Error> {
+    /// The largest integer below which every one is a double.
+    const EXACT_MAX: u64 = 1 << 53;
+    let refused = |wrong| {
+        Error::new(
+            Code::Invalid,
+            key,
+            wrong,
+            "put a number that a double holds",
+        )
+    };
+    let number = match value {
+        Value::Boolean(truth) => return Ok(truth.into()),
+        Value::Text(text) => return Ok(text.into()),
+        Value::Float(number) => number,
+        Value::Integer(number) if number.unsigned_abs() <= EXACT_MAX => number as f64,
+        Value::Unsigned(number) if number <= EXACT_MAX => number as f64,
+        Value::Integer(_) | Value::Unsigned(_) => {
+            return Err(refused("the number is larger than a double holds exactly"));
+        }
+    };
+    serde_json::Number::from_f64(number)
+        .map(serde_json::Value::Number)
+        .ok_or_else(|| refused("the number is not finite"))
+}

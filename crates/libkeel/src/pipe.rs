@@ -1,0 +1,438 @@
+//! A connection on which requests are sent without waiting for the answers before. Whoever sends never waits for the
+//! node: what the socket does not take at once is refused. The keeper's thread takes the answers, in the order of the
+//! requests, and completes what waits for them.
+
+use crate::connection::{ConnectionError, connect};
+use crate::error::Error;
+use crate::keeper::Inbox;
+use crate::process;
+use crate::protocol::{
+    self, ANSWER_BYTES_MAX, Failure, Kind, REQUEST_BYTES_MAX, Stored, TaskDeclared, TaskNoted,
+};
+use crate::ticket::Promise;
+use base::error::Code;
+use base::wire::{self, Decoded};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Requests of one connection that wait for their answers, at most.
+pub const PENDING_MAX: u32 = 1024;
+
+/// How long connecting may take, which holds up whoever sends. A node that runs takes a connection at once.
+const CONNECT_MAX: Duration = Duration::from_millis(20);
+
+/// Bytes that may wait for the socket before a request is refused.
+const REST_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes read at once.
+const READ_BYTES: usize = 16 << 10;
+
+/// What an answer completes.
+pub(crate) enum Expected {
+    Stored(Arc<Promise>),
+    Declared(Arc<Declared>),
+    Noted(Arc<Declared>),
+}
+
+/// What the node has said of a task.
+#[derive(Default)]
+pub(crate) struct Declared {
+    /// Its number; `None` until the answer has come.
+    pub(crate) id: OnceLock<u64>,
+    pub(crate) sampling_period_ms: AtomicU32,
+    /// Why it does not take the task, or its periods.
+    pub(crate) error: Mutex<Option<Error>>,
+}
+
+/// What sender and receiver of one connection share.
+struct Link {
+    stream: UnixStream,
+    pending: AtomicU32,
+    /// Part of a request has not gone yet.
+    has_rest: AtomicBool,
+    /// The other end has gone, or is given up.
+    is_over: AtomicBool,
+    /// The process that has connected.
+    process: u32,
+}
+
+/// The sending half.
+struct Sender {
+    link: Arc<Link>,
+    expected: mpsc::Sender<Expected>,
+    /// What the socket has not taken of requests that count as sent.
+    rest: Vec<u8>,
+}
+
+/// The receiving half, which the keeper has.
+pub(crate) struct Receiver {
+    link: Arc<Link>,
+    pipe: std::sync::Weak<Pipe>,
+    expected: mpsc::Receiver<Expected>,
+    input: Vec<u8>,
+}
+
+/// A connection that comes about when it is needed, and again after it was lost.
+pub(crate) struct Pipe {
+    socket: PathBuf,
+    sender: Mutex<Option<Sender>>,
+    inbox: Inbox,
+    /// Connections so far: what was said on one does not hold on the next.
+    connections: AtomicU64,
+}
+
+impl Pipe {
+    pub(crate) fn new(socket: &Path, inbox: Inbox) -> Arc<Self> {
+        Arc::new(Self {
+            socket: socket.to_path_buf(),
+            sender: Mutex::new(None),
+            inbox,
+            connections: AtomicU64::new(0),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Sender>> {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shown(&self) -> impl std::fmt::Display + '_ {
+        self.socket.display()
+    }
+
+    /// Number of the connection that there is; `None` while there is none.
+    pub(crate) fn connection(&self) -> Option<u64> {
+        let sender = self.lock();
+        let is_there = sender.as_ref().is_some_and(|sender| !sender.link.is_over());
+        is_there.then(|| self.connections.load(Ordering::Relaxed))
+    }
+
+    /// Connects where there is no connection; answers its number.
+    pub(crate) fn connect(self: &Arc<Self>) -> Result<u64, Error> {
+        self.connected(&mut self.lock())
+    }
+
+    fn connected(self: &Arc<Self>, sender: &mut Option<Sender>) -> Result<u64, Error> {
+        if sender.as_ref().is_none_or(|sender| sender.link.is_over()) {
+            *sender = None;
+            let failed = |error: &ConnectionError| Error::connection(self.shown(), error);
+            let stream = connect(&self.socket, CONNECT_MAX).map_err(|error| {
+                failed(&match error.kind() {
+                    io::ErrorKind::WouldBlock => ConnectionError::Silent(CONNECT_MAX),
+                    _ => ConnectionError::Unreachable(error),
+                })
+            })?;
+            let link = Arc::new(Link {
+                stream,
+                pending: AtomicU32::new(0),
+                has_rest: AtomicBool::new(false),
+                is_over: AtomicBool::new(false),
+                process: process::number(),
+            });
+            let (to, from) = mpsc::channel();
+            self.inbox.add(Receiver {
+                link: Arc::clone(&link),
+                pipe: Arc::downgrade(self),
+                expected: from,
+                input: Vec::new(),
+            })?;
+            *sender = Some(Sender {
+                link,
+                expected: to,
+                rest: Vec::new(),
+            });
+            self.connections.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(self.connections.load(Ordering::Relaxed))
+    }
+
+    /// Sends a request, connecting first where need be.
+    pub(crate) fn send(self: &Arc<Self>, request: Request) -> Result<(), Error> {
+        let mut sender = self.lock();
+        self.connected(&mut sender)?;
+        self.send_on(sender, &mut vec![request])
+    }
+
+    /// Sends requests in one piece on the connection of this number or not at all; then they stay where they are.
+    pub(crate) fn send_over(
+        &self,
+        number: Option<u64>,
+        requests: &mut Vec<Request>,
+    ) -> Result<(), Error> {
+        let sender = self.lock();
+        if number != Some(self.connections.load(Ordering::Relaxed)) {
+            return Err(Error::connection(self.shown(), &ConnectionError::Closed));
+        }
+        self.send_on(sender, requests)
+    }
+
+    fn send_on(
+        &self,
+        mut guard: MutexGuard<'_, Option<Sender>>,
+        requests: &mut Vec<Request>,
+    ) -> Result<(), Error> {
+        let closed = || Error::connection(self.shown(), &ConnectionError::Closed);
+        let sender = guard.as_mut().ok_or_else(closed)?;
+        if sender.link.is_over() {
+            return Err(closed());
+        }
+        let count = u32::try_from(requests.len()).unwrap_or(u32::MAX);
+        let link = Arc::clone(&sender.link);
+        // Only who has the lock adds to it.
+        let pending = link.pending.load(Ordering::Acquire).saturating_add(count);
+        if pending > PENDING_MAX {
+            let wrong = format!("{PENDING_MAX} requests wait for their answers");
+            return Err(self.busy(wrong));
+        }
+        sender.send_rest();
+        if sender.rest.len() > REST_BYTES_MAX {
+            return Err(self.busy("takes no more at the moment"));
+        }
+        link.pending.fetch_add(count, Ordering::AcqRel);
+        for request in requests.drain(..) {
+            sender.rest.extend_from_slice(&request.frame);
+            // Before it is sent, so that the answer finds it. If the receiver has gone, it comes back and is dropped.
+            drop(sender.expected.send(request.expected));
+        }
+        sender.send_rest();
+        if !sender.rest.is_empty() {
+            // The keeper waits for the socket to take it.
+            self.inbox.ring();
+        }
+        Ok(())
+    }
+
+    fn busy(&self, wrong: impl std::fmt::Display) -> Error {
+        let remedy = "wait for tickets before you put more";
+        Error::new(Code::Busy, self.shown(), wrong, remedy)
+    }
+}
+
+/// A request and what its answer completes.
+pub(crate) struct Request {
+    frame: Vec<u8>,
+    expected: Expected,
+}
+
+impl Request {
+    /// `thing`: what an error is about.
+    pub(crate) fn new(
+        thing: &str,
+        kind: Kind,
+        message: &impl Serialize,
+        expected: Expected,
+    ) -> Result<Self, Error> {
+        let frame = protocol::frame(kind, message, REQUEST_BYTES_MAX).ok_or_else(|| {
+            let wrong = ConnectionError::TooLong;
+            Error::new(Code::Invalid, thing, wrong, "shorten key and value")
+        })?;
+        Ok(Self { frame, expected })
+    }
+
+    /// Gives it up, which its promise is told.
+    pub(crate) fn give_up(self, error: &Error) {
+        self.expected.fail(error);
+    }
+}
+
+impl Link {
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+}
+
+impl Sender {
+    /// Sends what the socket takes, without waiting. What is lost with the connection is told by the receiver.
+    fn send_rest(&mut self) {
+        let mut sent = 0;
+        while let Some(bytes) = self.rest.get(sent..).filter(|bytes| !bytes.is_empty()) {
+            // SAFETY: the bytes are valid for the length given.
+            let done = unsafe {
+                libc::send(
+                    self.link.stream.as_raw_fd(),
+                    bytes.as_ptr().cast(),
+                    bytes.len(),
+                    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                )
+            };
+            if let Ok(done) = usize::try_from(done) {
+                sent += done;
+                continue;
+            }
+            match io::Error::last_os_error().kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock => break,
+                // A node that refuses the connection has said why, which the receiver reads before it finds the end.
+                _ => sent = self.rest.len(),
+            }
+        }
+        self.rest.drain(..sent);
+        let has_rest = !self.rest.is_empty();
+        self.link.has_rest.store(has_rest, Ordering::Release);
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // The receiver finds the end, and tells those who wait. In a child after fork the connection is the parent's.
+        if self.link.process == process::number() {
+            self.link.stream.shutdown(std::net::Shutdown::Write).ok();
+        }
+    }
+}
+
+impl Receiver {
+    /// What to wait for.
+    pub(crate) fn polled(&self) -> libc::pollfd {
+        let mut events = libc::POLLIN;
+        if self.link.has_rest.load(Ordering::Acquire) {
+            events |= libc::POLLOUT;
+        }
+        libc::pollfd {
+            fd: self.link.stream.as_raw_fd(),
+            events,
+            revents: 0,
+        }
+    }
+
+    /// Takes what has come; `false` at the end of the connection.
+    pub(crate) fn serve(&mut self, events: libc::c_short) -> bool {
+        if events & libc::POLLOUT != 0
+            && let Some(pipe) = self.pipe.upgrade()
+        {
+            // Who has the lock sends itself.
+            if let Ok(mut sender) = pipe.sender.try_lock()
+                && let Some(sender) = sender.as_mut()
+                && Arc::ptr_eq(&sender.link, &self.link)
+            {
+                sender.send_rest();
+            }
+        }
+        if events & !libc::POLLOUT == 0 {
+            return true;
+        }
+        let ended = match self.receive() {
+            Ok(()) => return true,
+            Err(error) => error,
+        };
+        self.link.is_over.store(true, Ordering::Release);
+        let shown = self.pipe.upgrade().map(|pipe| pipe.shown().to_string());
+        let error = Error::connection(shown.as_deref().unwrap_or("node"), &ended);
+        for expected in self.expected.try_iter() {
+            expected.fail(&error);
+        }
+        false
+    }
+
+    /// Reads once, and completes what is answered.
+    fn receive(&mut self) -> Result<(), ConnectionError> {
+        let before = self.input.len();
+        self.input.resize(before + READ_BYTES, 0);
+        let read = (&self.link.stream).read(&mut self.input[before..]);
+        self.input.truncate(before + *read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(0) => return Err(ConnectionError::Closed),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(ConnectionError::Lost(error)),
+            Ok(_) => {}
+        }
+        let strange = ConnectionError::Strange;
+        let mut at = 0;
+        loop {
+            match wire::decode(&self.input[at..], ANSWER_BYTES_MAX) {
+                Err(error) => return Err(strange(error.to_string())),
+                Ok(Decoded::NeedMore(_)) => break,
+                Ok(Decoded::Frame(frame)) => {
+                    at += frame.consumed;
+                    if frame.version != protocol::VERSION {
+                        return Err(strange(format!("version {}", frame.version)));
+                    }
+                    match self.expected.try_recv() {
+                        Ok(expected) => {
+                            self.link.pending.fetch_sub(1, Ordering::AcqRel);
+                            expected.complete(frame.kind, frame.payload)?;
+                        }
+                        // Nobody has asked: a node that has no place for a connection says so.
+                        Err(_) if frame.kind == Kind::Error as u16 => {
+                            return Err(ConnectionError::Refused(read_payload(frame.payload)?));
+                        }
+                        Err(_) => return Err(strange(format!("kind {} unasked", frame.kind))),
+                    }
+                }
+            }
+        }
+        self.input.drain(..at);
+        if self.input.is_empty() {
+            // A connection without traffic holds no memory.
+            self.input = Vec::new();
+        }
+        Ok(())
+    }
+}
+
+fn read_payload<T: DeserializeOwned>(payload: &[u8]) -> Result<T, ConnectionError> {
+    serde_json::from_slice(payload).map_err(|error| ConnectionError::Strange(error.to_string()))
+}
+
+impl Expected {
+    fn complete(self, kind: u16, payload: &[u8]) -> Result<(), ConnectionError> {
+        let done = match (&self, Kind::of(kind)) {
+            (_, Some(Kind::Error)) => {
+                let failure: Failure = read_payload(payload)?;
+                self.fail(&Error::refused(&failure));
+                Ok(())
+            }
+            (Self::Stored(promise), Some(Kind::Stored)) => {
+                read_payload(payload).map(|stored: Stored| promise.keep(Ok(stored.lsn)))
+            }
+            (Self::Declared(task), Some(Kind::TaskDeclared)) => {
+                read_payload(payload).map(|declared: TaskDeclared| {
+                    task.sampling(declared.sampling_period_ms);
+                    // Answered once on a connection.
+                    task.id.set(declared.id).ok();
+                })
+            }
+            (Self::Noted(task), Some(Kind::TaskNoted)) => read_payload(payload)
+                .map(|noted: TaskNoted| task.sampling(noted.sampling_period_ms)),
+            _ => Err(ConnectionError::Strange(format!("kind {kind}"))),
+        };
+        if let Err(error) = &done {
+            self.fail(&Error::connection("node", error));
+        }
+        done
+    }
+
+    fn fail(&self, error: &Error) {
+        match self {
+            Self::Stored(promise) => promise.keep(Err(error.clone())),
+            Self::Declared(task) | Self::Noted(task) => {
+                let mut last = task.error.lock().unwrap_or_else(PoisonError::into_inner);
+                *last = Some(error.clone());
+            }
+        }
+    }
+}
+
+impl Drop for Expected {
+    /// Whatever way a request was lost, nobody waits for it for ever.
+    fn drop(&mut self) {
+        if let Self::Stored(promise) = self
+            && !promise.is_done()
+        {
+            self.fail(&Error::connection("node", &ConnectionError::Closed));
+        }
+    }
+}
+
+impl Declared {
+    fn sampling(&self, period_ms: u32) {
+        self.sampling_period_ms.store(period_ms, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,608 @@
+//! Periodic tasks of a program outside the node: absolute releases, a deadline, and figures that the node's monitor
+//! sees, reported between two instances and never inside one.
+
+use crate::error::Error;
+use crate::key::Key;
+use crate::node::{Inner, put_request};
+use crate::pipe::{Declared, Expected, PENDING_MAX, Pipe, Request};
+use crate::protocol::{self, Kind, PAIRS_MAX, TaskKind, TaskPeriod};
+use crate::ticket::Ticket;
+use base::clock::Clock;
+use base::error::Code;
+use db::realtime::{self, Cores};
+use db::value::Value;
+use db::{Instance, Monitor, ReleaseTimer};
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// Pause before a connection that has failed is tried again.
+const RETRY_NS: u64 = 500_000_000;
+
+/// Time between reports until the node says another.
+const SAMPLING_NS: u64 = 1_000_000_000;
+
+/// Time between two questions whether a wait is over.
+const ASKED_NS: u64 = 100_000_000;
+
+/// Instances after which it is looked whether the figures still fit one report.
+const LOOK_INSTANCES: u64 = 32;
+
+/// Stack that stays free of what is touched in advance: the calls on the way there.
+const STACK_RESERVE_BYTES: usize = 64 << 10;
+
+/// What a periodic task is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskSpec {
+    /// Its name, 1 to 64 bytes without control characters.
+    pub name: String,
+    /// Time between releases, 1 µs to an hour.
+    pub period: Duration,
+    /// Response time allowed, up to an hour.
+    pub deadline: Duration,
+    /// What becomes of an instance that is late.
+    pub kind: TaskKind,
+    /// Its share in the figures that the node controls, above 0 and at most 1000.
+    pub weight: f64,
+    /// Real-time priority of the thread, 1 to 99 (`SCHED_FIFO`).
+    pub fifo_priority: Option<u8>,
+    /// Cores that the thread may run on; none named: all.
+    pub cores: Vec<u16>,
+    /// Bytes of the thread's stack that are touched and locked in memory before the first release; 0: none.
+    pub stack_bytes: usize,
+}
+
+impl TaskSpec {
+    /// A soft task of weight 1 that asks nothing of the machine.
+    #[must_use]
+    pub fn new(name: &str, period: Duration, deadline: Duration) -> Self {
+        Self {
+            name: name.to_owned(),
+            period,
+            deadline,
+            kind: TaskKind::Soft,
+            weight: 1.0,
+            fifo_priority: None,
+            cores: Vec::new(),
+            stack_bytes: 0,
+        }
+    }
+
+    fn declaration(&self) -> Result<protocol::Task, Error> {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let task = protocol::Task {
+            name: self.name.clone(),
+            period_ns: ns(self.period),
+            deadline_ns: ns(self.deadline),
+            kind: self.kind,
+            weight: self.weight,
+            process: std::process::id(),
+            thread: thread_number(),
+        };
+        let refused = |wrong| Error::new(Code::Invalid, "task", wrong, "choose another");
+        task.check().map_err(refused)?;
+        if !self
+            .fifo_priority
+            .is_none_or(|priority| (1..=99).contains(&priority))
+        {
+            return Err(refused("fifo_priority is not 1 to 99".to_owned()));
+        }
+        if Cores::of(&self.cores).is_none() {
+            let most = realtime::CORES_MAX - 1;
+            return Err(refused(format!("cores names one above {most}")));
+        }
+        Ok(task)
+    }
+}
+
+/// What has become of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It ended within the deadline.
+    InTime,
+    /// It ended after the deadline.
+    Late,
+    /// It is of a firm task, and none of its puts was sent.
+    Aborted,
+}
+
+/// Instances and reports of a task since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Instances that ended, late and aborted ones among them.
+    pub instances: u64,
+    /// Of them, those that ended after the deadline.
+    pub deadline_misses: u64,
+    /// Instances of a firm task none of whose puts was sent.
+    pub aborted: u64,
+    /// Releases that passed while an earlier instance ran.
+    pub releases_missed: u64,
+    /// Reports that were sent to the node.
+    pub reports: u64,
+    /// Reports that were given up because there was no node to take them.
+    pub reports_lost: u64,
+}
+
+/// The instance that runs.
+#[derive(Clone, Copy)]
+struct Running {
+    release_ns: u64,
+    begin_ns: u64,
+    releases_missed: u64,
+    data_ns: u64,
+    /// Since when data is accessed, for those who say where that begins and ends.
+    data_since_ns: Option<u64>,
+    has_given_up: bool,
+}
+
+/// A periodic task, run by the thread that calls [`next_instance`](Self::next_instance).
+pub struct Task {
+    node: Arc<Inner>,
+    spec: TaskSpec,
+    declaration: protocol::Task,
+    /// A connection of its own: it carries the declaration, the reports and the puts.
+    pipe: Arc<Pipe>,
+    /// Number of the connection that the task was declared on, and what the node has said of it.
+    declared: Option<(u64, Arc<Declared>)>,
+    timer: Option<ReleaseTimer>,
+    running: Option<Running>,
+    /// The release that is waited for, and the releases that had passed before.
+    awaited: Option<(u64, u64)>,
+    last: Option<Outcome>,
+    /// Puts of an instance of a firm task.
+    staged: Vec<Request>,
+    figures: Monitor,
+    next_report_ns: u64,
+    next_try_ns: u64,
+    counts: Counts,
+    warnings: Vec<String>,
+    error: Option<Error>,
+}
+
+impl Task {
+    pub(crate) fn new(node: &Arc<Inner>, spec: TaskSpec) -> Result<Self, Error> {
+        Ok(Self {
+            declaration: spec.declaration()?,
+            pipe: Pipe::new(&node.socket, node.inbox.clone()),
+            node: Arc::clone(node),
+            spec,
+            declared: None,
+            timer: None,
+            running: None,
+            awaited: None,
+            last: None,
+            staged: Vec::new(),
+            figures: Monitor::default(),
+            next_report_ns: 0,
+            next_try_ns: 0,
+            counts: Counts::default(),
+            warnings: Vec::new(),
+            error: None,
+        })
+    }
+
+    /// Ends the instance that runs, and waits for the next release. The first call asks the machine for what the
+    /// specification names, for the thread that calls; its release is at once. A release that has passed while an
+    /// instance ran is skipped and counted, and does not shift the later ones.
+    pub fn next_instance(&mut self) {
+        while !self.next_unless(|_| false) {}
+    }
+
+    /// The same; but where `is_over` says so, there is no instance, and the answer is `false`; the next call waits for
+    /// the same release. It is asked, with whether a signal was the reason, when one has interrupted the waiting, and
+    /// ten times a second besides: a signal that comes just before the waiting begins interrupts nothing.
+    pub fn next_unless(&mut self, mut is_over: impl FnMut(bool) -> bool) -> bool {
+        self.end_instance();
+        if self.timer.is_none() {
+            self.prepare_thread();
+            self.keep_in_touch();
+            let start_ns = self.node.now_ns();
+            let mut timer = ReleaseTimer::new(start_ns, self.declaration.period_ns);
+            // A later moment, be it by a nanosecond, would be too late for the first one.
+            self.awaited = Some(timer.next_release(start_ns));
+            self.timer = Some(timer);
+        } else if self.awaited.is_none() {
+            self.keep_in_touch();
+        }
+        let (release_ns, releases_missed) = match (self.awaited, &mut self.timer) {
+            (Some(awaited), _) => awaited,
+            (None, Some(timer)) => timer.next_release(self.node.clock().monotonic_ns()),
+            (None, None) => (0, 0),
+        };
+        self.awaited = Some((release_ns, releases_missed));
+        loop {
+            let now_ns = self.node.now_ns();
+            if now_ns >= release_ns {
+                break;
+            }
+            let has_slept = sleep_until(release_ns.min(now_ns.saturating_add(ASKED_NS)));
+            if self.node.now_ns() < release_ns && is_over(!has_slept) {
+                return false;
+            }
+        }
+        self.awaited = None;
+        self.running = Some(Running {
+            release_ns,
+            begin_ns: self.node.now_ns(),
+            releases_missed,
+            data_ns: 0,
+            data_since_ns: None,
+            has_given_up: false,
+        });
+        true
+    }
+
+    /// Runs an instance at each release until `body` breaks.
+    pub fn run(&mut self, mut body: impl FnMut(&mut Self) -> ControlFlow<()>) {
+        loop {
+            self.next_instance();
+            let flow = body(self);
+            self.end_instance();
+            if flow.is_break() {
+                return;
+            }
+        }
+    }
+
+    /// Ends the instance that runs: counts it, and of a firm task sends what it put, if it is in time. `None` when none
+    /// runs.
+    pub fn end_instance(&mut self) -> Option<Outcome> {
+        self.data_end();
+        let running = self.running.take()?;
+        let finish_ns = self.node.now_ns();
+        let deadline_ns = self.declaration.deadline_ns;
+        let is_late = finish_ns.saturating_sub(running.release_ns) > deadline_ns;
+        let is_aborted =
+            self.spec.kind == TaskKind::Firm && !self.commit(is_late || running.has_given_up);
+        self.figures.record(
+            &Instance {
+                release_ns: running.release_ns,
+                begin_ns: running.begin_ns,
+                finish_ns,
+                data_ns: running.data_ns,
+                releases_missed: running.releases_missed,
+                is_aborted,
+            },
+            deadline_ns,
+        );
+        self.counts.instances += 1;
+        self.counts.deadline_misses += u64::from(is_late);
+        self.counts.aborted += u64::from(is_aborted);
+        self.counts.releases_missed += running.releases_missed;
+        self.last = Some(match (is_aborted, is_late) {
+            (true, _) => Outcome::Aborted,
+            (false, true) => Outcome::Late,
+            (false, false) => Outcome::InTime,
+        });
+        self.last
+    }
+
+    /// Sends what a firm instance has put, unless it is given up; whether it was sent.
+    fn commit(&mut self, is_given_up: bool) -> bool {
+        let error = match is_given_up {
+            true => {
+                let wrong = "the instance was late or gave up, and none of its puts was sent";
+                Error::new(Code::Late, &self.spec.name, wrong, "")
+            }
+            false if self.staged.is_empty() => return true,
+            false => match self.send_staged() {
+                Ok(()) => return true,
+                Err(error) => {
+                    self.error = Some(error.clone());
+                    error
+                }
+            },
+        };
+        for request in self.staged.drain(..) {
+            request.give_up(&error);
+        }
+        false
+    }
+
+    fn send_staged(&mut self) -> Result<(), Error> {
+        let number = self.declared.as_ref().map(|(number, _)| *number);
+        self.pipe.send_over(number, &mut self.staged)
+    }
+
+    /// Counts an access as data time: reads of keys belong in here, many in one scope.
+    pub fn data<R>(&mut self, access: impl FnOnce() -> R) -> R {
+        let begin_ns = self.node.now_ns();
+        let result = access();
+        self.add_data_ns(self.node.now_ns().saturating_sub(begin_ns));
+        result
+    }
+
+    /// From here to [`data_end`](Self::data_end) the instance accesses data: for languages without closures.
+    pub fn data_begin(&mut self) {
+        let now_ns = self.node.now_ns();
+        if let Some(running) = &mut self.running {
+            running.data_since_ns.get_or_insert(now_ns);
+        }
+    }
+
+    /// The end of [`data_begin`](Self::data_begin); without one it does nothing. The end of an instance is one, too.
+    pub fn data_end(&mut self) {
+        let now_ns = self.node.now_ns();
+        if let Some(running) = &mut self.running
+            && let Some(since_ns) = running.data_since_ns.take()
+        {
+            running.data_ns = running
+                .data_ns
+                .saturating_add(now_ns.saturating_sub(since_ns));
+        }
+    }
+
+    fn add_data_ns(&mut self, ns: u64) {
+        if let Some(running) = &mut self.running
+            // It is counted already.
+            && running.data_since_ns.is_none()
+        {
+            running.data_ns = running.data_ns.saturating_add(ns);
+        }
+    }
+
+    /// Sends a reading, as [`Key::put`] does, over the task's own connection; counted as data time. In a firm task it
+    /// is kept aside: its ticket is kept or refused once the instance has ended.
+    ///
+    /// # Errors
+    /// As there. [`Code::Gone`] while there is no connection, which is tried again between instances.
+    pub fn put(
+        &mut self,
+        key: &Key,
+        value: Value<'_>,
+        time_ms: Option<i64>,
+    ) -> Result<Ticket, Error> {
+        let begin_ns = self.node.now_ns();
+        let done = self.put_untimed(key, value, time_ms);
+        self.add_data_ns(self.node.now_ns().saturating_sub(begin_ns));
+        done
+    }
+
+    fn put_untimed(
+        &mut self,
+        key: &Key,
+        value: Value<'_>,
+        time_ms: Option<i64>,
+    ) -> Result<Ticket, Error> {
+        self.node.usable()?;
+        let (request, ticket) = put_request(key, value, time_ms)?;
+        let is_kept_aside = self.spec.kind == TaskKind::Firm && self.running.is_some();
+        if is_kept_aside && self.staged.len() >= PENDING_MAX as usize {
+            let wrong = format!("{PENDING_MAX} puts are in this instance already");
+            return Err(Error::new(
+                Code::Busy,
+                &self.spec.name,
+                wrong,
+                "put less at a time",
+            ));
+        }
+        self.staged.push(request);
+        if !is_kept_aside {
+            let sent = self.send_staged();
+            self.staged.clear();
+            sent?;
+        }
+        Ok(ticket)
+    }
+
+    /// Whether the deadline of the instance that runs has passed: a body may stop early.
+    #[must_use]
+    pub fn has_missed(&self) -> bool {
+        self.running.is_some_and(|running| {
+            let response_ns = self.node.now_ns().saturating_sub(running.release_ns);
+            response_ns > self.declaration.deadline_ns
+        })
+    }
+
+    /// Of a firm task: nothing that this instance has put or will put is sent.
+    pub fn give_up(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.has_given_up = true;
+        }
+    }
+
+    /// What has become of the last instance that ended.
+    #[must_use]
+    pub fn last_outcome(&self) -> Option<Outcome> {
+        self.last
+    }
+
+    /// Instances and reports so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What the machine did not permit the thread, a line each; known from the first release on.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Whether the node knows of the task now.
+    #[must_use]
+    pub fn is_declared(&self) -> bool {
+        let declared = self.declared.as_ref();
+        declared.is_some_and(|(number, declared)| {
+            declared.id.get().is_some() && self.pipe.connection() == Some(*number)
+        })
+    }
+
+    /// The last thing that went wrong between task and node: why a declaration or a report was not taken. The task goes
+    /// on, and tries again.
+    #[must_use]
+    pub fn last_error(&self) -> Option<Error> {
+        let told = self.declared.as_ref().and_then(|(_, declared)| {
+            let error = declared.error.lock();
+            error.unwrap_or_else(PoisonError::into_inner).clone()
+        });
+        told.or_else(|| self.error.clone())
+    }
+
+    fn prepare_thread(&mut self) {
+        let wanted = self.spec.stack_bytes.min(stack_left_bytes());
+        if wanted > 0 {
+            self.warnings.extend(realtime::prepare_stack(wanted));
+        }
+        // Checked when the task was made.
+        let cores = Cores::of(&self.spec.cores).unwrap_or_default();
+        self.warnings.extend(realtime::set_cores(&cores));
+        // Last: what comes before takes time.
+        let priority = self.spec.fifo_priority;
+        self.warnings.extend(priority.and_then(realtime::set_fifo));
+    }
+
+    /// Declares the task where no node knows of it, and reports the figures of a sampling period that is over.
+    fn keep_in_touch(&mut self) {
+        let now_ns = self.node.now_ns();
+        let connection = self.pipe.connection();
+        let number = self.declared.as_ref().map(|(number, _)| *number);
+        if connection.is_none() || number != connection {
+            if now_ns >= self.next_try_ns {
+                self.next_try_ns = now_ns.saturating_add(RETRY_NS);
+                match self.declare() {
+                    Ok(()) => return self.begin_period(now_ns),
+                    Err(error) => self.error = Some(error),
+                }
+            }
+            if now_ns >= self.next_report_ns {
+                self.counts.reports_lost += 1;
+                self.begin_period(now_ns);
+            }
+            return;
+        }
+        if now_ns >= self.next_report_ns || self.is_nearly_full() {
+            match self.report() {
+                Ok(()) => self.counts.reports += 1,
+                Err(error) => {
+                    self.error = Some(error);
+                    self.counts.reports_lost += 1;
+                }
+            }
+            self.begin_period(now_ns);
+        }
+    }
+
+    fn declare(&mut self) -> Result<(), Error> {
+        self.node.usable()?;
+        self.declared = None;
+        let number = self.pipe.connect()?;
+        self.declaration.process = std::process::id();
+        self.declaration.thread = thread_number();
+        let declared = Arc::new(Declared::default());
+        let expected = Expected::Declared(Arc::clone(&declared));
+        let name = &self.spec.name;
+        let request = Request::new(name, Kind::Task, &self.declaration, expected)?;
+        self.pipe.send_over(Some(number), &mut vec![request])?;
+        self.declared = Some((number, declared));
+        Ok(())
+    }
+
+    fn report(&mut self) -> Result<(), Error> {
+        let Some((number, declared)) = &self.declared else {
+            return Ok(());
+        };
+        let name = &self.spec.name;
+        let lost = |wrong| Error::new(Code::Busy, name, wrong, "look at the node");
+        // A node that does not know tasks has said so, and is not asked again.
+        let Some(id) = declared.id.get() else {
+            return Err(lost("the node has not taken the task yet"));
+        };
+        let period = TaskPeriod::of(*id, &self.figures.to_sum());
+        let period = period.ok_or_else(|| lost("the figures of a period do not fit a message"))?;
+        let expected = Expected::Noted(Arc::clone(declared));
+        let request = Request::new(name, Kind::TaskPeriod, &period, expected)?;
+        self.pipe.send_over(Some(*number), &mut vec![request])
+    }
+
+    /// Whether the next instances could make the figures too long for one report.
+    fn is_nearly_full(&self) -> bool {
+        let figures = &self.figures;
+        let near = PAIRS_MAX as u64 - LOOK_INSTANCES;
+        figures.instances >= near
+            && figures.instances.is_multiple_of(LOOK_INSTANCES)
+            && [
+                &figures.response_ns,
+                &figures.data_ns,
+                &figures.compute_ns,
+                &figures.jitter_ns,
+            ]
+            .iter()
+            .any(|histogram| histogram.buckets().count() as u64 > near)
+    }
+
+    fn begin_period(&mut self, now_ns: u64) {
+        let told = self.declared.as_ref().map_or(0, |(_, declared)| {
+            declared.sampling_period_ms.load(Ordering::Relaxed)
+        });
+        let period_ns = match told {
+            0 => SAMPLING_NS,
+            ms => u64::from(ms) * 1_000_000,
+        };
+        self.next_report_ns = now_ns.saturating_add(period_ns);
+        // The memory is kept: nothing is allocated here.
+        let figures = &mut self.figures;
+        (figures.instances, figures.deadline_misses) = (0, 0);
+        (figures.aborted, figures.releases_missed) = (0, 0);
+        (figures.tardiness_sum, figures.tardiness_max) = (0.0, 0.0);
+        for histogram in [
+            &mut figures.response_ns,
+            &mut figures.data_ns,
+            &mut figures.compute_ns,
+            &mut figures.jitter_ns,
+        ] {
+            histogram.clear();
+        }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.end_instance();
+    }
+}
+
+/// The number of this thread, as the kernel knows it.
+fn thread_number() -> u32 {
+    // SAFETY: a plain system call that cannot fail.
+    unsafe { libc::gettid() }.unsigned_abs()
+}
+
+/// Sleeps until this moment of the system's clock; `false` when a signal came first, or the system did not sleep.
+fn sleep_until(moment_ns: u64) -> bool {
+    let moment = libc::timespec {
+        tv_sec: (moment_ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (moment_ns % 1_000_000_000) as _,
+    };
+    // SAFETY: the time is valid for the length of the call; with an absolute time nothing is written.
+    let slept = unsafe {
+        libc::clock_nanosleep(
+            libc::CLOCK_BOOTTIME,
+            libc::TIMER_ABSTIME,
+            &raw const moment,
+            std::ptr::null_mut(),
+        )
+    };
+    slept == 0
+}
+
+/// Bytes of this thread's stack below here, less a reserve; 0 where the system does not tell.
+fn stack_left_bytes() -> usize {
+    let mark = 0_u8;
+    let here = (&raw const mark).addr();
+    // SAFETY: plain data, for which all zeros are a value; filled before it is read, and given back.
+    let lowest = unsafe {
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        if libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes) != 0 {
+            return 0;
+        }
+        let (mut lowest, mut bytes, mut guard) = (std::ptr::null_mut(), 0, 0);
+        libc::pthread_attr_getstack(&raw const attributes, &raw mut lowest, &raw mut bytes);
+        libc::pthread_attr_getguardsize(&raw const attributes, &raw mut guard);
+        libc::pthread_attr_destroy(&raw mut attributes);
+        lowest.addr().saturating_add(guard)
+    };
+    here.saturating_sub(lowest)
+        .saturating_sub(STACK_RESERVE_BYTES)
+}

@@ -1,0 +1,96 @@
+//! Tickets: what has become of a put.
+
+use crate::error::Error;
+use base::error::Code;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// What a ticket waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Promise {
+    result: OnceLock<Result<u64, Error>>,
+    /// Whether somebody waits; the result itself is read without it.
+    lock: Mutex<()>,
+    is_kept: Condvar,
+}
+
+impl Promise {
+    pub(crate) fn is_done(&self) -> bool {
+        self.result.get().is_some()
+    }
+
+    pub(crate) fn keep(&self, result: Result<u64, Error>) {
+        if self.result.set(result).is_ok() {
+            // Whoever looked before and is about to wait has the lock.
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.is_kept.notify_all();
+        }
+    }
+}
+
+/// A put on its way. Dropping it changes nothing about the put.
+#[derive(Clone, Debug)]
+pub struct Ticket {
+    promise: Arc<Promise>,
+    key: Arc<str>,
+}
+
+impl Ticket {
+    pub(crate) fn new(key: &Arc<str>) -> Self {
+        Self {
+            promise: Arc::default(),
+            key: Arc::clone(key),
+        }
+    }
+
+    pub(crate) fn promise(&self) -> Arc<Promise> {
+        Arc::clone(&self.promise)
+    }
+
+    /// What has become of the put, if that is known already: its number in the log once it is on flash. Takes no lock.
+    #[must_use]
+    pub fn poll(&self) -> Option<Result<u64, Error>> {
+        self.promise.result.get().cloned()
+    }
+
+    /// Waits until the reading is on flash; answers its number in the log.
+    ///
+    /// # Errors
+    /// What the node has said, with its code; [`Code::Gone`] when the connection was lost meanwhile, and the reading
+    /// may be durable or not; [`Code::Late`] when `timeout` has passed: then it may be waited for again.
+    pub fn wait(&self, timeout: Duration) -> Result<u64, Error> {
+        let promise = &*self.promise;
+        if promise.result.get().is_none() {
+            let guard = promise.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let waited = promise.is_kept.wait_timeout_while(guard, timeout, |()| {
+                // The result is set before the lock is taken to tell of it.
+                promise.result.get().is_none()
+            });
+            drop(waited);
+        }
+        self.poll().unwrap_or_else(|| {
+            let wrong = format!("is not durable after {} s", timeout.as_secs_f64());
+            Err(Error::new(Code::Late, &self.key, wrong, "wait again"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_is_kept_once_and_for_all_who_wait() {
+        let ticket = Ticket::new(&"a".into());
+        assert_eq!(ticket.poll(), None);
+        let late = ticket.wait(Duration::from_millis(1)).unwrap_err();
+        assert_eq!(late.code(), Code::Late);
+        let waiting = ticket.clone();
+        let waiter = std::thread::spawn(move || waiting.wait(Duration::from_secs(60)));
+        ticket.promise().keep(Ok(5));
+        ticket.promise().keep(Ok(6));
+        assert_eq!(waiter.join().unwrap(), Ok(5));
+        assert_eq!(ticket.poll(), Some(Ok(5)));
+        assert_eq!(ticket.wait(Duration::ZERO), Ok(5));
+    }
+}

@@ -1,0 +1,419 @@
+//! Puts on their way and periodic tasks, as a node sees them.
+
+mod common;
+
+use base::error::Code;
+use common::{FakeNode, Folder, wait_until};
+use libkeel::{Error, Node, Outcome, PENDING_MAX, Task, TaskKind, TaskSpec, Value};
+use serde_json::{Value as Json, json};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+const GET: u16 = 1;
+const PUT: u16 = 2;
+const TASK: u16 = 6;
+const PERIOD: u16 = 7;
+
+fn code<T>(result: Result<T, Error>) -> Option<Code> {
+    result.err().map(|error| error.code())
+}
+
+/// Stores, declares and notes everything.
+fn willing(next: &AtomicU64, kind: u16) -> Option<(u16, Json)> {
+    match kind {
+        PUT => Some((258, json!({"lsn": next.fetch_add(1, Ordering::Relaxed)}))),
+        TASK => Some((263, json!({"id": 7, "sampling_period_ms": 20}))),
+        PERIOD => Some((264, json!({"sampling_period_ms": 20}))),
+        other => panic!("kind {other}"),
+    }
+}
+
+fn start(folder: &Folder) -> FakeNode {
+    let next = AtomicU64::new(0);
+    FakeNode::start(folder, move |kind, _| willing(&next, kind))
+}
+
+#[test]
+fn puts_go_in_order_and_each_has_its_ticket() {
+    let folder = Folder::new();
+    let fake = start(&folder);
+    let node = Node::attach(folder.socket()).unwrap();
+    let key = node.key("a").unwrap();
+    let tickets: Vec<_> = (0..500)
+        .map(|number| key.put(Value::Integer(number), Some(number)).unwrap())
+        .collect();
+    for (number, ticket) in tickets.iter().enumerate() {
+        assert_eq!(ticket.wait(LONG), Ok(number as u64));
+        assert_eq!(ticket.poll(), Some(Ok(number as u64)));
+        let found = fake.request(PUT);
+        assert_eq!(
+            found,
+            json!({"key": "a", "value": number as f64, "time_ms": number})
+        );
+    }
+    for (value, shown) in [
+        (Value::Float(0.1), json!(0.1)),
+        (Value::Boolean(true), json!(true)),
+        (Value::Text("\u{e4}\n"), json!("\u{e4}\n")),
+        (Value::Unsigned(1 << 53), json!(9_007_199_254_740_992.0)),
+    ] {
+        node.put(&key, value, None).unwrap().wait(LONG).unwrap();
+        assert_eq!(fake.request(PUT), json!({"key": "a", "value": shown}));
+    }
+    for value in [
+        Value::Float(f64::NAN),
+        Value::Float(f64::INFINITY),
+        Value::Integer(-(1 << 53) - 1),
+        Value::Unsigned(u64::MAX),
+        Value::Text(&"x".repeat(70_000)),
+    ] {
+        assert_eq!(code(key.put(value, None)), Some(Code::Invalid), "{value:?}");
+    }
+}
+
+#[test]
+fn what_the_node_says_is_the_tickets_end() {
+    let folder = Folder::new();
+    let fake = FakeNode::start(&folder, |_, message| {
+        Some(match message["key"].as_str().unwrap() {
+            "full" => (
+                511,
+                json!({"code": "full", "thing": "full", "wrong": "no room", "remedy": "wait"}),
+            ),
+            "strange" => (258, json!({"lsn": "many"})),
+            _ => (258, json!({"lsn": 1})),
+        })
+    });
+    let node = Node::attach(folder.socket()).unwrap();
+    let put = |name| {
+        node.key(name)
+            .unwrap()
+            .put(Value::Float(1.0), None)
+            .unwrap()
+    };
+    let refused = put("full").wait(LONG).unwrap_err();
+    assert_eq!(refused.code(), Code::Full);
+    assert_eq!(refused.to_string(), "full: no room; wait");
+    assert_eq!(put("good").wait(LONG), Ok(1));
+    // After an answer that makes no sense nothing on that connection does; the next put opens another.
+    assert_eq!(code(put("strange").wait(LONG)), Some(Code::Unsupported));
+    wait_until("a new connection", || put("good").wait(LONG) == Ok(1));
+    drop(fake);
+}
+
+#[test]
+fn a_node_that_is_slow_is_not_waited_for() {
+    let folder = Folder::new();
+    // It answers when it is told to.
+    let may_answer = Arc::new(AtomicBool::new(false));
+    let may = Arc::clone(&may_answer);
+    let next = AtomicU64::new(0);
+    let fake = FakeNode::start(&folder, move |kind, _| {
+        wait_until("permission", || may.load(Ordering::Acquire));
+        willing(&next, kind)
+    });
+    let node = Node::attach(folder.socket()).unwrap();
+    let key = node.key("a").unwrap();
+    let mut tickets = Vec::new();
+    let busy = loop {
+        match key.put(Value::Float(1.0), None) {
+            Ok(ticket) => tickets.push(ticket),
+            Err(error) => break error,
+        }
+        assert!(tickets.len() <= PENDING_MAX as usize);
+    };
+    assert_eq!(busy.code(), Code::Busy);
+    assert_eq!(
+        code(tickets[0].wait(Duration::from_millis(5))),
+        Some(Code::Late)
+    );
+    may_answer.store(true, Ordering::Release);
+    for ticket in &tickets {
+        ticket.wait(LONG).unwrap();
+    }
+    key.put(Value::Float(1.0), None)
+        .unwrap()
+        .wait(LONG)
+        .unwrap();
+    drop(fake);
+}
+
+/// More than the socket holds at once: what it does not take goes later, by itself.
+#[test]
+fn what_the_socket_does_not_take_goes_later() {
+    let folder = Folder::new();
+    let may_answer = Arc::new(AtomicBool::new(false));
+    let may = Arc::clone(&may_answer);
+    let next = AtomicU64::new(0);
+    let fake = FakeNode::start(&folder, move |kind, _| {
+        wait_until("permission", || may.load(Ordering::Acquire));
+        willing(&next, kind)
+    });
+    let node = Node::attach(folder.socket()).unwrap();
+    let key = node.key("a").unwrap();
+    let text = "x".repeat(60_000);
+    let mut tickets = Vec::new();
+    while let Ok(ticket) = key.put(Value::Text(&text), None) {
+        tickets.push(ticket);
+    }
+    assert!(
+        (2..PENDING_MAX as usize).contains(&tickets.len()),
+        "{}",
+        tickets.len()
+    );
+    may_answer.store(true, Ordering::Release);
+    for ticket in &tickets {
+        ticket.wait(LONG).unwrap();
+    }
+    drop(fake);
+}
+
+#[test]
+fn a_node_that_goes_away_is_told_and_found_again() {
+    let folder = Folder::new();
+    let fake = FakeNode::start(&folder, |_, _| None);
+    let node = Node::attach(folder.socket()).unwrap();
+    let key = node.key("a").unwrap();
+    let ticket = key.put(Value::Float(1.0), None).unwrap();
+    assert_eq!(fake.request(PUT)["key"], "a");
+    fake.stop();
+    assert_eq!(code(ticket.wait(LONG)), Some(Code::Gone));
+    let missing = key.put(Value::Float(1.0), None);
+    assert_eq!(code(missing), Some(Code::NotFound));
+    let _fake = start(&folder);
+    assert_eq!(key.put(Value::Float(1.0), None).unwrap().wait(LONG), Ok(0));
+}
+
+fn spec() -> TaskSpec {
+    TaskSpec::new("valve", Duration::from_millis(2), Duration::from_secs(30))
+}
+
+#[test]
+fn a_task_is_declared_and_reports_its_periods() {
+    let folder = Folder::new();
+    let fake = start(&folder);
+    let node = Node::attach(folder.socket()).unwrap();
+    let key = node.key("a").unwrap();
+    let mut task = node.periodic_task(spec()).unwrap();
+    assert!(!task.is_declared());
+    task.next_instance();
+    let declared = fake.request(TASK);
+    assert_eq!(declared["name"], "valve");
+    assert_eq!(
+        (&declared["period_ns"], &declared["kind"]),
+        (&json!(2_000_000), &json!("soft"))
+    );
+    assert_eq!(declared["process"], std::process::id());
+    wait_until("the declaration", || task.is_declared());
+    while task.counts().reports < 5 {
+        task.next_instance();
+        task.data(|| std::hint::black_box(5));
+        task.put(&key, Value::Float(1.0), None).unwrap();
+        assert!(!task.has_missed());
+    }
+    let mut instances = 0;
+    for _ in 0..5 {
+        let period = fake.request(PERIOD);
+        assert_eq!(period["id"], 7);
+        let count = period["instances"].as_u64().unwrap();
+        instances += count;
+        for spread in ["response", "data", "compute", "jitter"] {
+            let pairs = period[spread]["buckets"].as_array().unwrap();
+            let counted: u64 = pairs.iter().map(|pair| pair[1].as_u64().unwrap()).sum();
+            assert_eq!(
+                counted + period[spread]["saturated"].as_u64().unwrap(),
+                count
+            );
+        }
+    }
+    // All but those before the declaration came through, and the one that runs.
+    let counts = task.counts();
+    assert!(
+        instances > 0 && instances <= counts.instances,
+        "{instances} of {counts:?}"
+    );
+    assert_eq!(
+        (counts.deadline_misses, counts.aborted, task.last_outcome()),
+        (0, 0, Some(Outcome::InTime))
+    );
+    assert_eq!(task.last_error(), None);
+    assert_eq!(task.warnings(), [""; 0]);
+}
+
+#[test]
+fn a_late_instance_of_a_firm_task_sends_nothing() {
+    let folder = Folder::new();
+    let fake = start(&folder);
+    let node = Node::attach(folder.socket()).unwrap();
+    let key = node.key("a").unwrap();
+    let firm = TaskSpec {
+        kind: TaskKind::Firm,
+        deadline: Duration::from_millis(200),
+        period: Duration::from_secs(2),
+        ..spec()
+    };
+    let mut task = node.periodic_task(firm).unwrap();
+    let put = |task: &mut Task, value: f64| task.put(&key, Value::Float(value), None).unwrap();
+    task.next_instance();
+    let late = [put(&mut task, 1.0), put(&mut task, 2.0)];
+    wait_until("the deadline", || task.has_missed());
+    assert_eq!(task.end_instance(), Some(Outcome::Aborted));
+    assert_eq!(task.end_instance(), None);
+    for ticket in &late {
+        assert_eq!(code(ticket.poll().unwrap()), Some(Code::Late));
+    }
+    task.next_instance();
+    let given_up = put(&mut task, 3.0);
+    task.give_up();
+    assert_eq!(task.end_instance(), Some(Outcome::Aborted));
+    assert_eq!(code(given_up.poll().unwrap()), Some(Code::Late));
+    // One that is in time sends all; until then nobody sees any of it. Another try where the machine was too slow.
+    let mut tries = 0.0;
+    let sent = loop {
+        tries += 1.0;
+        task.next_instance();
+        let sent = [put(&mut task, 10.0 + tries), put(&mut task, 20.0 + tries)];
+        assert!(sent.iter().all(|ticket| ticket.poll().is_none()));
+        if task.end_instance() == Some(Outcome::InTime) {
+            break sent;
+        }
+        assert!(tries < 20.0);
+    };
+    assert_eq!(sent.map(|ticket| ticket.wait(LONG)), [Ok(0), Ok(1)]);
+    assert_eq!(fake.request(PUT)["value"], 10.0 + tries);
+    assert_eq!(fake.request(PUT)["value"], 20.0 + tries);
+    assert!(fake.requests.try_iter().all(|(kind, _)| kind != PUT));
+    assert_eq!(task.counts().aborted, task.counts().instances - 1);
+}
+
+#[test]
+fn a_task_survives_its_node() {
+    let folder = Folder::new();
+    let fake = start(&folder);
+    let node = Node::attach(folder.socket()).unwrap();
+    let key = node.key("a").unwrap();
+    let mut task = node.periodic_task(spec()).unwrap();
+    task.next_instance();
+    fake.request(TASK);
+    wait_until("the declaration", || task.is_declared());
+    fake.stop();
+    wait_until("the loss", || {
+        task.next_instance();
+        !task.is_declared() && code(task.put(&key, Value::Float(1.0), None)) == Some(Code::Gone)
+    });
+    wait_until("a word of it", || {
+        task.next_instance();
+        task.last_error().is_some() && task.counts().reports_lost > 0
+    });
+    let fake = start(&folder);
+    let mut is_back = false;
+    task.run(|task| {
+        is_back = task.is_declared();
+        match is_back {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    assert!(is_back);
+    assert_eq!(fake.request(TASK)["name"], "valve");
+}
+
+#[test]
+fn an_older_node_refuses_tasks_and_takes_their_puts() {
+    let folder = Folder::new();
+    let fake = FakeNode::start(&folder, |kind, _| {
+        let failure = json!({"code": "unsupported", "thing": "request", "wrong": "kind 6 is none", "remedy": ""});
+        Some(match kind {
+            PUT => (258, json!({"lsn": 3})),
+            _ => (511, failure),
+        })
+    });
+    let node = Node::attach(folder.socket()).unwrap();
+    let key = node.key("a").unwrap();
+    let mut task = node.periodic_task(spec()).unwrap();
+    task.next_instance();
+    wait_until("the refusal", || {
+        task.last_error()
+            .is_some_and(|error| error.code() == Code::Unsupported)
+    });
+    assert!(!task.is_declared());
+    assert_eq!(
+        task.put(&key, Value::Float(1.0), None).unwrap().wait(LONG),
+        Ok(3)
+    );
+    drop(fake);
+}
+
+#[test]
+fn what_no_node_takes_is_refused_before_it_is_sent() {
+    let folder = Folder::new();
+    let fake = FakeNode::start(&folder, |kind, _| {
+        assert_eq!(kind, GET);
+        None
+    });
+    let node = Node::attach(folder.socket()).unwrap();
+    let refused = |change: &dyn Fn(&mut TaskSpec)| {
+        let mut spec = spec();
+        change(&mut spec);
+        code(node.periodic_task(spec)) == Some(Code::Invalid)
+    };
+    assert!(refused(&|spec| spec.name = "a\n".to_owned()));
+    assert!(refused(&|spec| spec.period = Duration::from_nanos(999)));
+    assert!(refused(&|spec| spec.deadline = Duration::ZERO));
+    assert!(refused(&|spec| spec.deadline = Duration::MAX));
+    assert!(refused(&|spec| spec.weight = f64::NAN));
+    assert!(refused(&|spec| spec.fifo_priority = Some(0)));
+    assert!(refused(&|spec| spec.fifo_priority = Some(100)));
+    assert!(refused(&|spec| spec.cores = vec![u16::MAX]));
+    assert!(!refused(&|spec| spec.fifo_priority = Some(99)));
+    drop(fake);
+}
+
+/// However long the period is.
+#[test]
+fn the_first_release_is_at_once_and_a_wait_can_be_given_up() {
+    let folder = Folder::new();
+    let _fake = start(&folder);
+    let node = Node::attach(folder.socket()).unwrap();
+    let rare = TaskSpec {
+        period: Duration::from_secs(3600),
+        ..spec()
+    };
+    let mut task = node.periodic_task(rare).unwrap();
+    assert!(task.next_unless(|_| true));
+    assert_eq!(task.end_instance(), Some(Outcome::InTime));
+    let mut asked = 0;
+    let is_there = task.next_unless(|_| {
+        asked += 1;
+        asked == 3
+    });
+    assert_eq!(
+        (is_there, asked, task.counts().releases_missed),
+        (false, 3, 0)
+    );
+    assert_eq!(task.end_instance(), None);
+}
+
+/// What the machine does not permit is a line, and the task runs all the same.
+#[test]
+fn what_is_not_permitted_is_a_warning() {
+    let folder = Folder::new();
+    let _fake = start(&folder);
+    let node = Node::attach(folder.socket()).unwrap();
+    let wanted = TaskSpec {
+        cores: vec![1023],
+        stack_bytes: 256 << 10,
+        ..spec()
+    };
+    let mut task = node.periodic_task(wanted).unwrap();
+    task.next_instance();
+    assert!(
+        task.warnings().iter().any(|line| line.contains("1023")),
+        "{:?}",
+        task.warnings()
+    );
+    assert!(task.end_instance().is_some());
+}

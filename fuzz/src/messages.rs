@@ -1,0 +1,87 @@
+//! What the fuzz target `node_messages` does with its bytes. A test of `libkeel` includes this file too and runs the
+//! committed corpus through it.
+
+use base::wire::{Decoded, decode};
+use libkeel::protocol::{
+    ANSWER_BYTES_MAX, End, Failure, Get, History, Kind, Put, Qos, REQUEST_BYTES_MAX, Status,
+    Stored, Task, TaskDeclared, TaskNoted, TaskPeriod, Watch, frame,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The first byte chooses a kind of message, the others are its payload: refused, or a message that is the same after
+/// it was sent and received. What a task says of itself can be merged once its bounds are checked.
+pub fn node_messages(data: &[u8]) {
+    let Some((&first, payload)) = data.split_first() else {
+        return;
+    };
+    let kind = Kind::ALL[usize::from(first) % Kind::ALL.len()];
+    match kind {
+        Kind::Get => drop(again::<Get>(kind, payload)),
+        Kind::Put => drop(again::<Put>(kind, payload)),
+        Kind::Watch => drop(again::<Watch>(kind, payload)),
+        Kind::History => drop(again::<History>(kind, payload)),
+        Kind::Status => drop(again::<Status>(kind, payload)),
+        Kind::Qos => drop(again::<Qos>(kind, payload)),
+        Kind::Stored => drop(again::<Stored>(kind, payload)),
+        Kind::End => drop(again::<End>(kind, payload)),
+        Kind::TaskDeclared => drop(again::<TaskDeclared>(kind, payload)),
+        Kind::TaskNoted => drop(again::<TaskNoted>(kind, payload)),
+        Kind::Error => drop(again::<Failure>(kind, payload)),
+        Kind::Task => {
+            if let Some(task) = again::<Task>(kind, payload)
+                && task.check().is_ok()
+            {
+                assert!(task.weight > 0.0 && task.period_ns > 0 && task.deadline_ns > 0);
+                assert!(!task.name.is_empty() && !task.name.contains(char::is_control));
+            }
+        }
+        Kind::TaskPeriod => {
+            if let Some(period) = again::<TaskPeriod>(kind, payload) {
+                task_period(&period);
+            }
+        }
+        // Of these a client knows no field.
+        Kind::Value | Kind::Updates | Kind::Readings | Kind::State | Kind::QosState => {}
+    }
+}
+
+fn task_period(period: &TaskPeriod) {
+    let Ok(mut figures) = period.figures() else {
+        return;
+    };
+    assert_eq!(
+        TaskPeriod::of(period.id, &figures.to_sum()).as_ref(),
+        Some(period)
+    );
+    // Any number of them can be merged, and what comes out is no nonsense.
+    let other = figures.clone();
+    figures.merge(&other);
+    assert!(figures.tardiness_mean().is_finite() && (0.0..=1.0).contains(&figures.data_ratio()));
+    for histogram in [&figures.response_ns, &figures.jitter_ns] {
+        let middle = histogram.percentile(50.0);
+        assert!((histogram.min()..=histogram.max()).contains(&middle));
+    }
+}
+
+/// The message of a payload, if it is one.
+fn again<T>(kind: Kind, payload: &[u8]) -> Option<T>
+where
+    T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug,
+{
+    let message: T = serde_json::from_slice(payload).ok()?;
+    // JSON may be longer than what it says; a message that a node or a client would send has the limit of its kind.
+    let bytes_max = match kind as u16 {
+        ..256 => REQUEST_BYTES_MAX,
+        _ => ANSWER_BYTES_MAX,
+    };
+    if let Some(bytes) = frame(kind, &message, bytes_max) {
+        let Ok(Decoded::Frame(found)) = decode(&bytes, bytes_max) else {
+            panic!("a frame that was made is one");
+        };
+        assert_eq!((found.kind, found.consumed), (kind as u16, bytes.len()));
+        let same: T = serde_json::from_slice(found.payload).expect("what was written is read");
+        assert_eq!(same, message);
+    }
+    Some(message)
+}
