@@ -73,6 +73,7 @@ step fuzz-targets env CUSTOM_LIBFUZZER_PATH=left-out/libfuzzer.a cargo check --l
     --manifest-path fuzz/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}"
 step build cargo test --locked --quiet --workspace --no-run
 step tests cargo test --locked --workspace --no-fail-fast -- --show-output
+step python scripts/python-client.sh
 step readme scripts/readme-commands.sh
 step operate scripts/operate-commands.sh
 step mount scripts/mount-suites.sh

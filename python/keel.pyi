@@ -1,0 +1,122 @@
+"""A node's latest values, puts with tickets, and periodic tasks, for programs on the same machine.
+
+docs/client-python.md shows how to build and use it.
+"""
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Optional, Union
+
+Value = Union[float, int, bool, str]
+
+class Error(Exception):
+    """What is wrong and what to do about it, in one line. `code` tells errors apart: "not-found", "gone", ..."""
+
+    code: str
+
+def attach(socket: str) -> Node:
+    """Attaches to the node that serves `socket`. Where the node keeps its values in a region, they are read there.
+    A node that ends and starts again is attached to anew by itself. Starts one thread."""
+
+class Node:
+    @property
+    def is_shared(self) -> bool:
+        """Whether values are read where the node writes them; otherwise each read asks the node."""
+    @property
+    def is_live(self) -> bool:
+        """Whether the node lived a tenth of a second ago; where values are not shared, whether it answers now."""
+    def __getitem__(self, name: str) -> Key:
+        """A key of 1 to 64 bytes. It need not exist yet."""
+    def put(self, key: Union[str, Key], value: Value, time_ms: Optional[int] = None) -> Ticket:
+        """Sends a reading and does not wait for it. `time_ms`: its time, ms since 1970; None: the node's clock gives it.
+        Numbers are stored as doubles."""
+    def task(
+        self,
+        name: str,
+        *,
+        period: float,
+        deadline: float,
+        firm: bool = False,
+        weight: float = 1.0,
+        fifo_priority: Optional[int] = None,
+        cores: Sequence[int] = (),
+        stack_bytes: int = 0,
+    ) -> Task:
+        """A periodic task, with times in seconds. It is a loop: each turn is an instance, released on time."""
+
+class Key:
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> Union[Value, bytes]:
+        """The latest value."""
+    def read(self) -> Reading:
+        """The latest value and what is known of it."""
+    def put(self, value: Value, time_ms: Optional[int] = None) -> Ticket: ...
+
+class Reading:
+    @property
+    def value(self) -> Union[Value, bytes]: ...
+    @property
+    def time_ms(self) -> int:
+        """The reading's time, ms since 1970."""
+    @property
+    def age_ms(self) -> int:
+        """Time since then; negative for a time in the future."""
+    @property
+    def fresh(self) -> bool:
+        """Whether the age is within `validity_ms`."""
+    @property
+    def validity_ms(self) -> int: ...
+    @property
+    def temporal(self) -> bool:
+        """Whether readings are expected all the time."""
+    @property
+    def node_time(self) -> bool:
+        """Whether the node's clock gave the time, not the sensor."""
+    @property
+    def clock_trusted(self) -> bool:
+        """Whether that clock was trusted at arrival."""
+    @property
+    def this_boot(self) -> bool:
+        """Whether the reading arrived since this machine started."""
+
+class Ticket:
+    def poll(self) -> Optional[int]:
+        """The reading's number in the log once it is on flash; None before."""
+    def wait(self, timeout: float = 70.0) -> int:
+        """Waits until the reading is on flash, at most `timeout` seconds; then the code is "late"."""
+
+class Task:
+    """Each turn of the loop is an instance. A release that passes while one runs is skipped and counted."""
+
+    def __iter__(self) -> Iterator[Task]: ...
+    def __next__(self) -> Task:
+        """Ends the instance that runs, and waits for the next release. Of a firm task: sends what it put, if in time."""
+    def data(self) -> Data:
+        """A scope whose time counts as data time: reads of keys belong in there."""
+    def put(self, key: Union[str, Key], value: Value, time_ms: Optional[int] = None) -> Ticket:
+        """`Node.put` over the task's own connection, counted as data time. In a firm task the reading is sent at the end
+        of the instance, if that is in time; otherwise its ticket says "late"."""
+    @property
+    def has_missed(self) -> bool:
+        """Whether the deadline of the instance that runs has passed."""
+    def give_up(self) -> None:
+        """Of a firm task: nothing that this instance puts is sent."""
+    def end(self) -> Optional[str]:
+        """Ends the instance that runs without waiting for the next: "in-time", "late", "aborted", None if none ran."""
+    @property
+    def counts(self) -> dict[str, int]:
+        """instances, deadline_misses, aborted, releases_missed, reports, reports_lost."""
+    @property
+    def warnings(self) -> list[str]:
+        """What the machine did not permit, and the last thing that went wrong between task and node."""
+
+class Data:
+    def __enter__(self) -> Data: ...
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None: ...

@@ -1,0 +1,186 @@
+//! Values, keys and readings.
+
+use crate::{Ticket, raised};
+use base::error::Code;
+use libkeel::{Owned, Times, Value};
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString};
+
+/// A value that is to be put.
+pub(crate) enum Put {
+    Float(f64),
+    Integer(i64),
+    Boolean(bool),
+    Text(String),
+}
+
+impl Put {
+    pub(crate) fn value(&self) -> Value<'_> {
+        match self {
+            Self::Float(number) => Value::Float(*number),
+            Self::Integer(number) => Value::Integer(*number),
+            Self::Boolean(truth) => Value::Boolean(*truth),
+            Self::Text(text) => Value::Text(text),
+        }
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Put {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        // First: a truth value is an integer in Python, too.
+        if object.is_instance_of::<PyBool>() {
+            return object.extract().map(Self::Boolean);
+        }
+        if object.is_instance_of::<PyInt>() {
+            let number = object.extract().map_err(|_| {
+                PyOverflowError::new_err("the number is larger than a double holds exactly")
+            });
+            return number.map(Self::Integer);
+        }
+        if object.is_instance_of::<PyString>() {
+            return object.extract().map(Self::Text);
+        }
+        // Other kinds of numbers know how to become one.
+        object.extract().map(Self::Float).map_err(|_: PyErr| {
+            PyTypeError::new_err("a value is a number, a truth value or a text")
+        })
+    }
+}
+
+/// A key, or the name of one.
+#[derive(FromPyObject)]
+pub(crate) enum KeyOrName<'py> {
+    Key(Bound<'py, Key>),
+    Name(String),
+}
+
+impl KeyOrName<'_> {
+    pub(crate) fn find(&self, node: &libkeel::Node) -> Result<libkeel::Key, libkeel::Error> {
+        match self {
+            Self::Key(key) => Ok(key.get().inner.clone()),
+            Self::Name(name) => node.key(name),
+        }
+    }
+}
+
+/// A key of a node.
+#[pyclass(frozen, module = "keel")]
+pub(crate) struct Key {
+    inner: libkeel::Key,
+}
+
+impl Key {
+    pub(crate) fn of(inner: libkeel::Key) -> Self {
+        Self { inner }
+    }
+}
+
+#[pymethods]
+impl Key {
+    #[getter]
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    #[getter]
+    fn value<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        // The usual case has no copy in between.
+        match py.detach(|| self.inner.float()) {
+            Ok((number, _)) => number.into_bound_py_any(py),
+            Err(error) if error.code() == Code::Unsupported => object(py, &self.find(py)?.0),
+            Err(error) => Err(raised(py, &error)),
+        }
+    }
+
+    fn read(&self, py: Python<'_>) -> PyResult<Reading> {
+        let (value, times) = self.find(py)?;
+        Ok(Reading {
+            value: object(py, &value)?.unbind(),
+            times,
+        })
+    }
+
+    #[pyo3(signature = (value, time_ms = None))]
+    fn put(&self, py: Python<'_>, value: Put, time_ms: Option<i64>) -> PyResult<Ticket> {
+        let sent = self.inner.put(value.value(), time_ms);
+        sent.map(Ticket::of).map_err(|error| raised(py, &error))
+    }
+}
+
+impl Key {
+    fn find(&self, py: Python<'_>) -> PyResult<(Owned, Times)> {
+        // Where the node is asked, that takes time.
+        let found = py.detach(|| self.inner.read());
+        found.map_err(|error| raised(py, &error))
+    }
+}
+
+fn object<'py>(py: Python<'py>, value: &Owned) -> PyResult<Bound<'py, PyAny>> {
+    match value {
+        Owned::Float(number) => Ok(PyFloat::new(py, *number).into_any()),
+        Owned::Integer(number) => number.into_bound_py_any(py),
+        Owned::Unsigned(number) => number.into_bound_py_any(py),
+        Owned::Boolean(truth) => truth.into_bound_py_any(py),
+        Owned::Text(text) => Ok(PyString::new(py, text).into_any()),
+        Owned::Bytes(bytes) => Ok(PyBytes::new(py, bytes).into_any()),
+    }
+}
+
+/// A value and what is known of it.
+#[pyclass(frozen, module = "keel")]
+pub(crate) struct Reading {
+    value: Py<PyAny>,
+    times: Times,
+}
+
+#[pymethods]
+impl Reading {
+    #[getter]
+    fn value(&self, py: Python<'_>) -> Py<PyAny> {
+        self.value.clone_ref(py)
+    }
+
+    #[getter]
+    fn time_ms(&self) -> i64 {
+        self.times.time_ms
+    }
+
+    #[getter]
+    fn age_ms(&self) -> i64 {
+        self.times.age_ms
+    }
+
+    #[getter]
+    fn fresh(&self) -> bool {
+        self.times.fresh
+    }
+
+    #[getter]
+    fn validity_ms(&self) -> u32 {
+        self.times.validity_ms
+    }
+
+    #[getter]
+    fn temporal(&self) -> bool {
+        self.times.temporal
+    }
+
+    #[getter]
+    fn node_time(&self) -> bool {
+        self.times.node_time
+    }
+
+    #[getter]
+    fn clock_trusted(&self) -> bool {
+        self.times.clock_trusted
+    }
+
+    #[getter]
+    fn this_boot(&self) -> bool {
+        self.times.this_boot
+    }
+}
