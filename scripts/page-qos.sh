@@ -1,67 +1,78 @@
 #!/usr/bin/env bash
 # Makes docs/results/qos.md anew: its figures, tables and plots. The words between them stay.
-#   scripts/page-qos.sh              measures here, as root on a quiet machine of two processors or more (about three
-#                                    hours), and computes the simulated plant's part
-#   scripts/page-qos.sh --simulated  computes the simulated plant's part anew
-#   scripts/page-qos.sh --tables     writes the tables from the figures that are there
-#   scripts/page-qos.sh FOUND        takes the figures of an earlier run: a folder with a folder for each experiment
-#                                    (real-identification, real-workloads, sim-workloads and so on)
-# The model of the experiments is the one of FOUND/real-identification; the simulated plant is the committed one.
+#   scripts/page-qos.sh FOUND [PIECE...]  makes the pieces that FOUND lacks, or those that are named, and takes all that
+#                                         are there. FOUND is a folder, made if it is not there; a run that was
+#                                         interrupted goes on. As root, on a quiet machine of two processors or more
+#   scripts/page-qos.sh --tables          writes the tables from the figures that are in docs/results/qos
+# Pieces, with the minutes of those that measure on this machine:
+#   real-identification (8)  real-interference (6)  real-workloads (45)  real-transient (30)  real-cores
+#   sim-interference  sim-identification  sim-workloads  sim-cores  sim-transient
+# The model of the real ones is that of real-identification. The simulated plant is crates/bench/data/berkeley-db.json;
+# where that is not there yet, it becomes what real-identification has found, which is then to be committed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 results=docs/results/qos
 plant=crates/bench/data/berkeley-db.json
-experiments=(workloads cores transient)
+pieces=(real-identification real-interference real-workloads real-transient real-cores
+    sim-interference sim-identification sim-workloads sim-cores sim-transient)
 
 cargo build --release --locked --quiet -p bench
 program="${CARGO_TARGET_DIR:-target}/release/keel-bench"
 mkdir -p "$results"
 
-# take FOLDER NAME: what is drawn and what the tables are made of. The rows of single samples are too many to keep.
+# take NAME: what is drawn and what the tables are made of. The rows of single samples are too many to keep.
 take() {
-    rm -rf "${results:?}/$2"
-    mkdir -p "$results/$2"
-    cp "$1/$2"/*.svg "$1/$2"/*.png "$1/$2"/*.json "$results/$2/"
-    for table in "$1/$2"/*.csv; do
-        case "$(basename "$table")" in
-        transient-*) ;;
-        *) cp "$table" "$results/$2/" ;;
+    rm -rf "${results:?}/$1"
+    mkdir -p "$results/$1"
+    cp "$found/$1"/*.json "$results/$1/"
+    rm -f "$results/$1/identified.json"
+    local file
+    for file in "$found/$1"/*.svg "$found/$1"/*.png "$found/$1"/*.csv; do
+        case "$(basename "$file")" in
+        transient-*.csv | '*'*) ;;
+        *) cp "$file" "$results/$1/" ;;
         esac
     done
-    rm -f "$results/$2/identified.json"
 }
 
-simulate() {
-    for name in interference identification "${experiments[@]}"; do
-        "$program" qos "$name" --plant sim --identified "$plant" --out "$1/sim-$name" >/dev/null
-        take "$1" "sim-$name"
-    done
+# make PIECE: an experiment that was interrupted leaves nothing that would be taken for a whole one.
+make_piece() {
+    local name=${1#*-} kind=${1%%-*}
+    local options=(--out "$found/$1.part" --plant "$kind")
+    case "$1" in
+    real-identification | real-interference) options+=(--dir "$found" --keep-awake) ;;
+    real-*) options+=(--dir "$found" --keep-awake --identified "$found/real-identification/identified.json") ;;
+    *)
+        if [ ! -e "$plant" ]; then cp "$found/real-identification/identified.json" "$plant"; fi
+        options+=(--identified "$plant")
+        ;;
+    esac
+    printf '== %s\n' "$1"
+    rm -rf "${found:?}/$1.part"
+    "$program" qos "$name" "${options[@]}"
+    rm -rf "${found:?}/$1"
+    mv "$found/$1.part" "$found/$1"
 }
 
-made=$(mktemp -d)
-trap 'rm -rf "$made"' EXIT
 case "${1:-}" in
 --tables) ;;
---simulated) simulate "$made" ;;
-'')
-    "$program" qos identification --plant real --dir "$made" --out "$made/real-identification"
-    found="$made/real-identification/identified.json"
-    take "$made" real-identification
-    "$program" qos interference --plant real --dir "$made" --out "$made/real-interference"
-    take "$made" real-interference
-    for name in "${experiments[@]}"; do
-        "$program" qos "$name" --plant real --identified "$found" --dir "$made" --out "$made/real-$name"
-        take "$made" "real-$name"
-    done
-    simulate "$made"
+'' | -*)
+    printf 'page-qos: expected a folder for what is found, or --tables\n' >&2
+    exit 2
     ;;
 *)
-    [ $# -eq 1 ] || {
-        printf 'page-qos: expected the folder of an earlier run\n' >&2
-        exit 2
-    }
-    for folder in "$1"/*/; do
-        take "$1" "$(basename "$folder")"
+    mkdir -p "$1"
+    found=$(cd "$1" && pwd)
+    shift
+    if [ $# -gt 0 ]; then
+        for piece; do make_piece "$piece"; done
+    else
+        for piece in "${pieces[@]}"; do
+            [ -d "$found/$piece" ] || make_piece "$piece"
+        done
+    fi
+    for piece in "${pieces[@]}"; do
+        if [ -d "$found/$piece" ]; then take "$piece"; fi
     done
     ;;
 esac

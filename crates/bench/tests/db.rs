@@ -122,6 +122,7 @@ fn a_quick_sweep_of_the_real_plant_leaves_nothing_behind() {
         let arguments = [
             "qos",
             "interference",
+            "--keep-awake",
             "--plant",
             "real",
             "--quick",

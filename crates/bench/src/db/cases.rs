@@ -155,7 +155,7 @@ impl Course {
             burst: extent.puts,
             is_log_in_memory: false,
         };
-        let one_bytes = u64::from(size.objects) * (size.value_bytes + 256) as u64 * 2;
+        let one_bytes = u64::from(size.objects) * (size.value_bytes + 160) as u64 * 3 / 2;
         let mut kinds = Kind::ALL.to_vec();
         // The systems are open at the same time; those without a goal for this size are left out first.
         while kinds.len() as u64 * one_bytes > extent.memory_bytes_max {

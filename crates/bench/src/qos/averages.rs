@@ -187,6 +187,12 @@ pub(crate) fn workloads(setting: &mut Setting<'_>, findings: &mut Findings) -> R
 /// Figures 8 and 9: processors with best-effort transactions.
 pub(crate) fn cores(setting: &mut Setting<'_>, findings: &mut Findings) -> Result<(), String> {
     let cores_max = setting.plant.facts().cores_max.min(3);
+    if cores_max < 2 {
+        let missing = "more than one processor with best-effort transactions: this machine has none; `workloads` has \
+                       the same loads on none and on one";
+        findings.missing(missing.to_owned());
+        return Ok(());
+    }
     let cases: [(Mix, [&'static str; 4]); 2] = [
         (
             Mix::C90D10,

@@ -144,7 +144,7 @@ fn measured(
     model: Model,
     predicted: &[[f64; 2]],
 ) -> Result<Identified, String> {
-    let each = setting.extent.samples.div_ceil(PASSES);
+    let each = setting.extent.loaded.div_ceil(PASSES);
     let mut random = Random::new(setting.seed);
     let mut sums = [[0.0; 2]; Mix::ALL.len()];
     for pass in 0..PASSES {

@@ -72,6 +72,9 @@ pub(crate) struct Options {
     /// Let the updates of a real plant run on any processor, also the task's while it waits, as in the paper.
     #[arg(long)]
     free_updates: bool,
+    /// Keep the processors of a real plant from halting: a host moves a virtual one that does.
+    #[arg(long)]
+    keep_awake: bool,
     /// What runs while `identification` drives the inputs: the loop works under load.
     #[arg(long, value_enum, default_value_t = Mix::C50D50)]
     mix: Mix,
@@ -139,6 +142,8 @@ pub(crate) struct Extent {
     pub(crate) samples: u32,
     /// In which the inputs are driven for a model.
     pub(crate) driven: u32,
+    /// Under each load, for what it adds.
+    pub(crate) loaded: u32,
     /// For each point of a sweep, after those in which it settles.
     pub(crate) swept: u32,
     pub(crate) swept_settling: u32,
@@ -152,6 +157,7 @@ const PAPER: Extent = Extent {
     settling: 20,
     samples: 150,
     driven: 400,
+    loaded: 30,
     swept: 20,
     swept_settling: 10,
     swept_every: 1,
@@ -160,19 +166,21 @@ const PAPER: Extent = Extent {
 
 /// Of a machine, where each sample takes a second.
 const REAL: Extent = Extent {
-    settling: 8,
-    samples: 20,
+    settling: 5,
+    samples: 12,
     driven: 300,
+    loaded: 21,
     swept: 8,
     swept_settling: 2,
     swept_every: 1,
-    phases: (40, 60, 40),
+    phases: (20, 30, 20),
 };
 
 const QUICK: Extent = Extent {
     settling: 10,
     samples: 30,
     driven: 60,
+    loaded: 9,
     swept: 3,
     swept_settling: 3,
     swept_every: 1,
@@ -183,6 +191,7 @@ const QUICK_REAL: Extent = Extent {
     settling: 1,
     samples: 2,
     driven: 45,
+    loaded: 3,
     swept: 1,
     swept_settling: 0,
     swept_every: 5,
@@ -309,6 +318,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             actuator: options.actuator,
             update_share: f64::from(options.update_share) / 100.0,
             are_updates_free: options.free_updates,
+            is_awake: options.keep_awake,
         };
         let mut plant = RealPlant::start(scratch.path(), &real)?;
         let origin = Origin {

@@ -100,6 +100,8 @@ pub(crate) struct RealOptions {
     pub(crate) update_share: f64,
     /// Whether updates may also run on the task's processor while it does not.
     pub(crate) are_updates_free: bool,
+    /// Whether processors that have nothing to do are kept from halting.
+    pub(crate) is_awake: bool,
 }
 
 /// What the threads share.
@@ -176,7 +178,7 @@ impl RealPlant {
             EngineKind::Bdb => f64::INFINITY,
         };
         let updates = Updates::new((options.update_share * 1e6 / costs.put_us).min(most))?;
-        let notes = vec![format!(
+        let mut notes = vec![format!(
             "{} ({}); alone, a get takes {:.2} µs and a put {:.2} µs; {:.0} updates in a second, the trace {:.0} times \
              as fast, which alone take {:.1} % of a processor",
             options.engine.words(),
@@ -187,6 +189,17 @@ impl RealPlant {
             updates.multiplier(),
             updates.per_second() * costs.put_us / 1e4
         )];
+        notes.push(if options.are_updates_free {
+            "updates run on any processor, also on the task's while it waits".to_owned()
+        } else {
+            "updates run on any processor but the task's".to_owned()
+        });
+        notes.push(if options.is_awake {
+            "processors are kept from halting by threads of the policy IDLE (--keep-awake)"
+                .to_owned()
+        } else {
+            "processors halt when they have nothing to do".to_owned()
+        });
         let shared = Arc::new(Shared {
             engine,
             other,
@@ -230,7 +243,7 @@ impl RealPlant {
         plant.spawn("qos-updates", move |shared| {
             updates_loop(shared, rest.as_deref())
         })?;
-        for core in mine.iter().copied() {
+        for core in mine.iter().copied().filter(|_| options.is_awake) {
             plant.spawn("qos-awake", move |shared| stay_awake(shared, core))?;
         }
         for (place, core) in mine[1..].iter().copied().enumerate() {

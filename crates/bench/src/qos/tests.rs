@@ -39,6 +39,36 @@ fn found(experiment: Experiment, identified: &Identified, runs: u32, folder: &Fo
     findings
 }
 
+/// The plants that were measured, each with the name of its file.
+fn measured() -> Vec<(String, Identified)> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
+    let files = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    files
+        .filter(|path| path.extension().is_some_and(|ending| ending == "json"))
+        .map(|path| (path.display().to_string(), Identified::load(&path).unwrap()))
+        .collect()
+}
+
+#[test]
+fn goals_are_met_on_every_plant_that_was_measured() {
+    let plants = measured();
+    if plants.is_empty() {
+        println!(
+            "skipped: no plant in crates/bench/data (remedy: scripts/page-qos.sh on a quiet machine)"
+        );
+    }
+    for (number, (name, plant)) in plants.iter().enumerate() {
+        for experiment in [Experiment::Workloads, Experiment::Transient] {
+            let folder = Folder::new(&format!("measured-{number}-{}", experiment.name()));
+            let findings = found(experiment, plant, 25, &folder);
+            assert_eq!(findings.missed(), [""; 0], "{name}");
+            assert!(findings.judged() > 5, "{name}");
+        }
+    }
+}
+
 #[test]
 fn goals_of_averages_are_met_on_a_plant_that_was_worked_out() {
     let folder = Folder::new("workloads");
