@@ -416,15 +416,22 @@ impl<F: Copy> LogWriter<F> {
         let end_ns = around.clock.monotonic_ns();
         self.length += self.staged.len() as u64;
         self.bytes_appended += self.staged.len() as u64;
+        let count = || {
+            around
+                .counters
+                .lock()
+                .unwrap_or_else(|poison| poison.into_inner())
+        };
+        {
+            // Before the tickets: whoever asks after an acknowledgement finds the reading counted.
+            let mut counters = count();
+            counters.append_ns.record(end_ns.saturating_sub(begin_ns));
+            counters.appends += 1;
+            counters.log_bytes += self.staged.len() as u64;
+            counters.readings += self.staged_readings;
+        }
         around.progress.complete(self.next_lsn);
-        let mut counters = around
-            .counters
-            .lock()
-            .unwrap_or_else(|poison| poison.into_inner());
-        counters.append_ns.record(end_ns.saturating_sub(begin_ns));
-        counters.appends += 1;
-        counters.log_bytes += self.staged.len() as u64;
-        counters.readings += self.staged_readings;
+        let mut counters = count();
         for entry in Entries(waiting.get(done.durable..done.staged).unwrap_or(&[])) {
             if entry.kind == EntryKind::Reading {
                 counters
