@@ -306,3 +306,49 @@ fn a_node_that_was_killed_is_found_again() {
     assert_eq!(key.float().unwrap().0.to_bits(), 2.0_f64.to_bits());
     assert_eq!(place.node.ok(&["get", "a"]), "2\n");
 }
+
+#[test]
+fn the_nodes_monitor_sees_what_a_task_does() {
+    let place = Place::start(true);
+    place.node.ok(&["put", "a", "1"]);
+    let attached = place.attach();
+    let key = attached.key("a").unwrap();
+    let ms = Duration::from_millis;
+    let mut spec = TaskSpec::new("watched", ms(10), LONG);
+    spec.weight = 2.0;
+    let mut task = attached.periodic_task(spec).unwrap();
+    // Two whole sampling periods, whatever those are.
+    wait_until("reports", || {
+        task.next_instance();
+        assert!(task.data(|| key.float()).is_ok());
+        task.counts().reports >= 2
+    });
+    assert!(task.is_declared());
+    assert_eq!(task.last_error(), None);
+    let mut seen = serde_json::Value::Null;
+    wait_until("the node's figures", || {
+        let output = place.node.run(&["qos", "status", "--json"]).stdout;
+        let state: serde_json::Value = serde_json::from_slice(&output).unwrap();
+        seen = state["tasks"][0].clone();
+        seen["instances"].as_u64().is_some_and(|count| count > 0)
+    });
+    assert_eq!(
+        (&seen["name"], &seen["kind"]),
+        (&"watched".into(), &"soft".into())
+    );
+    assert_eq!(seen["process"], std::process::id());
+    assert!(seen["thread"].is_u64(), "{seen}");
+    assert_eq!(
+        (&seen["weight"], &seen["period_us"]),
+        (&2.0.into(), &10_000.0.into())
+    );
+    assert!(seen["instances"].as_u64().unwrap() <= task.counts().instances);
+    assert_eq!(seen["deadline_misses"], 0);
+    // It goes with its connection.
+    drop(task);
+    wait_until("its end", || {
+        let output = place.node.run(&["qos", "status", "--json"]).stdout;
+        let state: serde_json::Value = serde_json::from_slice(&output).unwrap();
+        state["tasks"].as_array().is_some_and(Vec::is_empty)
+    });
+}
