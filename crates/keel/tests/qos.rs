@@ -216,6 +216,31 @@ fn from_a_model_of_the_running_node_to_a_tardiness_that_is_held() {
         "as it was before"
     );
 
+    // One that explains too little of the data response ratio is no model for both inputs.
+    let text = std::fs::read_to_string(node.dir.file("qos-model.toml")).unwrap();
+    let at = text.find("r2 = [").unwrap();
+    let end = at + text[at..].find('\n').unwrap();
+    let worse = format!("{}r2 = [0.9, 0.3]{}", &text[..at], &text[end..]);
+    std::fs::write(node.dir.file("worse.toml"), worse).unwrap();
+    let said = node.ok(&["qos", "design", "worse.toml", "--out", "qos-gains.toml"]);
+    assert!(said.contains("too little for mimo"), "{said}");
+    let wanted = config("gains = \"qos-gains.toml\"\nmode = \"mimo\"\n");
+    std::fs::write(node.dir.file("keel.toml"), wanted).unwrap();
+    node.signal(libc::SIGHUP);
+    wait_until("the refusal", || {
+        let error = qos(&node)["gains_error"].as_str().map(str::to_owned);
+        error.is_some_and(|error| error.contains("mode mimo cannot be"))
+    });
+    assert_eq!(qos(&node)["mode"], "open");
+    assert!(
+        node.fails(&["qos", "mode", "mimo"], 1)
+            .contains("too little")
+    );
+    assert_eq!(
+        node.json(&["qos", "mode", "dvfs-only", "--json"])["mode"],
+        "dvfs-only"
+    );
+
     let design = node.json(&["qos", "design", "qos-model.toml", "--json"]);
     assert!(design["pole_max"].as_f64().unwrap() < 0.95, "{design}");
     std::fs::write(
@@ -224,7 +249,10 @@ fn from_a_model_of_the_running_node_to_a_tardiness_that_is_held() {
     )
     .unwrap();
     node.signal(libc::SIGHUP);
-    wait_until("the gains", || qos(&node)["gains"].is_string());
+    wait_until("the gains", || {
+        let state = qos(&node);
+        state["gains"].is_string() && state["gains_error"].is_null()
+    });
     for mode in ["mimo", "dvfs-only", "qod-only", "mimo"] {
         let state = node.json(&["qos", "mode", mode, "--json"]);
         assert_eq!(state["mode"], mode);

@@ -161,6 +161,18 @@ impl Model {
         Ok(())
     }
 
+    /// Refuses a model that does not even explain tardiness: what one input alone needs to hold it.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn check_tardiness(&self) -> Result<(), IdentifyError> {
+        let r2 = [self.r2[0], 1.0];
+        Self { r2, ..*self }.check().map_err(|error| match error {
+            IdentifyError::Fit(_) => IdentifyError::Fit(self.r2),
+            other => other,
+        })
+    }
+
     /// The outputs of the next period, as the model has them.
     #[must_use]
     pub fn predict(&self, sample: &Sample) -> [f64; 2] {

@@ -72,6 +72,9 @@ pub(crate) enum QosCommand {
         /// Percent of updates between which it goes
         #[arg(long, value_name = "LOW-HIGH", default_value = "60-100", value_parser = percents)]
         updates: (u32, u32),
+        /// Accept a model that explains tardiness alone: for the modes dvfs-only and qod-only
+        #[arg(long)]
+        tardiness_only: bool,
         /// One JSON object: the model, and the file
         #[arg(long)]
         json: bool,

@@ -281,6 +281,11 @@ impl Gains {
         Ok(gains)
     }
 
+    /// Whether the model explains both outputs, as a controller of both needs it.
+    pub(crate) fn explains_both(&self) -> bool {
+        self.identified.model.check().is_ok()
+    }
+
     /// The law with these gains. `change_max`: how far an input goes from one sample to the next.
     pub(crate) fn controller(
         &self,

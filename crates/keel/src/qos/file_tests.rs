@@ -138,6 +138,17 @@ fn what_is_wrong_is_refused_in_words() {
     assert!(Gains::parse("").is_err());
 }
 
+#[test]
+fn a_model_of_tardiness_alone_is_no_model_for_both() {
+    let worse = GAINS_EXAMPLE.replacen("r2 = [0.992, 0.9873]", "r2 = [0.992, 0.5]", 1);
+    let gains = Gains::parse(&worse).unwrap();
+    assert!(!gains.explains_both() && gains.identified.model.check_tardiness().is_ok());
+    assert!(Gains::parse(GAINS_EXAMPLE).unwrap().explains_both());
+    let none = GAINS_EXAMPLE.replacen("r2 = [0.992, 0.9873]", "r2 = [0.5, 0.9]", 1);
+    let model = Gains::parse(&none).unwrap().identified.model;
+    assert!(model.check_tardiness().is_err());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -24,7 +24,7 @@ pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Resu
         |error: String| CliError::failure(model.display(), error, "see `keel qos design --help`");
     identified
         .model
-        .check()
+        .check_tardiness()
         .map_err(|error| refused(error.to_string()))?;
     let set_points = SetPoints {
         tardiness: wanted.tardiness,
@@ -99,6 +99,11 @@ fn said(output: &mut Output, gains: &Gains, out: &Path) -> Result<(), CliError> 
                 "{name:<26} cannot hold tardiness: the model gives it too little to move"
             ))?,
         }
+    }
+    if !gains.explains_both() {
+        output.line(
+            "modes                      dvfs-only and qod-only; the model explains the data response ratio too little for mimo",
+        )?;
     }
     let held = &gains.set_points;
     output.line(format_args!(

@@ -25,6 +25,7 @@ pub(super) struct Asked {
     pub(super) profile: u32,
     pub(super) speed: (u32, u32),
     pub(super) updates: (u32, u32),
+    pub(super) tardiness_only: bool,
 }
 
 impl Asked {
@@ -96,11 +97,11 @@ pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Res
             "see that the tasks run, with `keel qos status`, then start it again",
         ));
     }
-    finish(out, &state, json)
+    finish(out, &state, asked.tardiness_only, json)
 }
 
 /// Fits the model, writes it, says what it is worth.
-fn finish(out: &Path, state: &QosState, json: bool) -> Result<u8, CliError> {
+fn finish(out: &Path, state: &QosState, tardiness_only: bool, json: bool) -> Result<u8, CliError> {
     let measured = Run {
         profiled: state.identification.profiled.clone(),
         driven: state
@@ -120,7 +121,18 @@ fn finish(out: &Path, state: &QosState, json: bool) -> Result<u8, CliError> {
         said(&mut output, &model)?;
         output.flush()?;
     }
-    model.check().map_err(|error| refused(error.to_string()))?;
+    let is_enough = model.check();
+    if is_enough.is_err() && model.check_tardiness().is_ok() && !tardiness_only {
+        let error = is_enough.map_or_else(|error| error.to_string(), |()| String::new());
+        let remedy = "nothing was written; --tardiness-only accepts it, for the modes dvfs-only and qod-only";
+        return Err(CliError::failure("identification", error, remedy));
+    }
+    if tardiness_only {
+        model.check_tardiness()
+    } else {
+        is_enough
+    }
+    .map_err(|error| refused(error.to_string()))?;
     let identified = Identified {
         model,
         data_ratio_min: measured

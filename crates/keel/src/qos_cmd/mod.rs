@@ -20,6 +20,7 @@ pub(crate) fn run(command: &QosCommand) -> Result<u8, CliError> {
             profile,
             speed,
             updates,
+            tardiness_only,
             json,
             node,
         } => {
@@ -28,6 +29,7 @@ pub(crate) fn run(command: &QosCommand) -> Result<u8, CliError> {
                 profile: *profile,
                 speed: *speed,
                 updates: *updates,
+                tardiness_only: *tardiness_only,
             };
             identify::run(out, &asked, *json, node)
         }

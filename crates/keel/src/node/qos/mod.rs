@@ -265,11 +265,19 @@ impl Inner {
                 .unwrap_or(gains.set_points.data_ratio),
         });
         let wanted = self.config.mode;
-        self.mode = if self.check_mode(wanted).is_ok() {
-            wanted
-        } else {
-            Mode::Open
-        };
+        self.mode = wanted;
+        if let Err(refused) = self.check_mode(wanted) {
+            // Shown as long as it is so: the operator has asked for something else.
+            let Failure {
+                thing,
+                wrong,
+                remedy,
+                ..
+            } = refused;
+            let why = format!("the mode {thing} cannot be: {wrong}; {remedy}");
+            self.gains_error.get_or_insert(why);
+            self.mode = Mode::Open;
+        }
     }
 
     fn check_mode(&self, mode: Mode) -> Result<(), Failure> {
@@ -287,6 +295,15 @@ impl Inner {
                 ),
             };
             return Err(failure(Code::Unsupported, name, wrong, remedy));
+        }
+        let explains_both = self.gains.as_ref().is_some_and(Gains::explains_both);
+        if mode == Mode::Both && !explains_both {
+            return Err(failure(
+                Code::Unsupported,
+                name,
+                "the model explains the data response ratio too little",
+                "take the mode dvfs-only or qod-only, or identify under a load that uses the same values",
+            ));
         }
         let drives_speed = matches!(mode, Mode::SpeedOnly | Mode::Both);
         if drives_speed && self.config.actuator == crate::config::ActuatorKind::None {
