@@ -3,7 +3,7 @@
 #   scripts/setup.sh          what the build needs
 #   scripts/setup.sh --test   also what the checks need (rustfmt, clippy, the MQTT broker mosquitto, the suite
 #                             fio for the mount, fusermount3, with which users other than root mount, and the stores
-#                             that the data path is measured against)
+#                             that the data path is measured against, and python3 with venv for the package of clients)
 #   scripts/setup.sh --bench  also what the bench's peer littlefs needs (libclang); status 3 without it
 set -euo pipefail
 
@@ -96,6 +96,8 @@ if [ "${1:-}" = --test ]; then
     command -v fio >/dev/null 2>&1 || (install_packages fio) || say "the suites that need fio will be skipped"
     command -v fusermount3 >/dev/null 2>&1 || (install_packages fuse3) ||
         say "without fuse3 only root can mount a store; tests that do so as another user will be skipped"
+    python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || (install_packages python3 python3-venv) ||
+        say "the Python package is not tested: python3 with venv is missing"
     for store in $(missing_stores); do
         (install_packages "$store") || say "without $store its store is missing from the bench of the data path"
     done
