@@ -52,11 +52,11 @@ pub(crate) enum Command {
     Mem(MemArgs),
     /// Hold deadlines under load: model, gains, modes
     Qos(QosArgs),
-    /// Measure: `keel bench flash`, `keel bench mem`; runs the program keel-bench
+    /// Measure: `keel bench flash`, `mem`, `db`, `node`; runs the program keel-bench
     #[command(
         disable_help_flag = true,
         disable_version_flag = true,
-        after_help = "Examples:\n  keel bench flash --json bench.json\n  keel bench mem --quick --only tight"
+        after_help = "Examples:\n  keel bench flash --json bench.json\n  keel bench db --quick --only get"
     )]
     Bench {
         /// What to measure, and the options of keel-bench
