@@ -176,8 +176,8 @@ impl Changed {
 
     fn call(&self, operation: i32, value: u32, until: *const libc::timespec, bits: u32) {
         let none: *const u32 = std::ptr::null();
-        // SAFETY: the word is aligned and lives as long as the call; the time is null or the caller's, and only read. An
-        // error means to look again, as a wake-up does.
+        // SAFETY: the word is aligned and lives as long as the call; the time is null or the caller's, and only read.
+        // An error means to look again, as a wake-up does.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
