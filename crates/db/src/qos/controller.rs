@@ -138,6 +138,7 @@ pub struct Controller {
     /// Mean square of the model's errors, in squares of the identification's.
     surprise: [f64; 2],
     last_error: Option<Vector2<f64>>,
+    is_for_both: bool,
 }
 
 impl Controller {
@@ -164,7 +165,11 @@ impl Controller {
             return Err(ControlError::Range);
         }
         let integral = matrix(&design.integral);
-        let integral_inverse = integral.try_inverse().ok_or(ControlError::Gains)?;
+        let integral_inverse = if design.is_for_both {
+            integral.try_inverse().ok_or(ControlError::Gains)?
+        } else {
+            Matrix2::zeros()
+        };
         let single = design
             .single
             .map(|gains| gains.map(|gains| (gains.proportional, gains.integral)))
@@ -189,6 +194,7 @@ impl Controller {
             last: None,
             surprise: [0.0; 2],
             last_error: None,
+            is_for_both: design.is_for_both,
         };
         made.set_points(set_points)?;
         Ok(made)
@@ -212,8 +218,13 @@ impl Controller {
         Ok(())
     }
 
-    /// Changes which inputs are driven; those that are go on from where they stand.
+    /// Changes which inputs are driven; those that are go on from where they stand. [`Mode::Both`] with gains that are
+    /// not for both is [`Mode::Open`].
     pub fn set_mode(&mut self, mode: Mode) {
+        let mode = match mode {
+            Mode::Both if !self.is_for_both => Mode::Open,
+            mode => mode,
+        };
         if self.mode != mode {
             self.mode = mode;
             self.begins = true;

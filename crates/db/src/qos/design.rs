@@ -68,6 +68,8 @@ pub struct Design {
     pub riccati_residual: f64,
     /// Tardiness by each input alone; `None` where that input has no use for it.
     pub single: [Option<SingleGains>; 2],
+    /// Whether there are gains for both inputs; all zeros if not.
+    pub is_for_both: bool,
 }
 
 /// Why there is no design.
@@ -93,14 +95,7 @@ impl Design {
     /// # Errors
     /// [`DesignError`].
     pub fn new(model: &Model, weights: &Weights) -> Result<Self, DesignError> {
-        let all = [weights.error, weights.integral, weights.effort];
-        if !all
-            .iter()
-            .flatten()
-            .all(|weight| weight.is_finite() && *weight > 0.0)
-        {
-            return Err(DesignError::Weights);
-        }
+        weights.check()?;
         let (a, b) = (matrix(&model.a), matrix(&model.b));
         let (aa, ba) = errors_and_sums(&a, &b);
         let q = Matrix4::from_diagonal(&nalgebra::Vector4::new(
@@ -125,7 +120,41 @@ impl Design {
             poles: poles.map(|pole| [pole.re, pole.im]),
             riccati_residual: residual(&aa, &ba, &q, &r, &x).unwrap_or(f64::INFINITY),
             single: [0, 1].map(|input| single(&a, &b, input, weights)),
+            is_for_both: true,
         })
+    }
+
+    /// Gains for one input at a time, of a model that explains tardiness alone.
+    ///
+    /// # Errors
+    /// [`DesignError::Weights`]; [`DesignError::NoSolution`] where no input can hold tardiness.
+    pub fn alone(model: &Model, weights: &Weights) -> Result<Self, DesignError> {
+        weights.check()?;
+        let (a, b) = (matrix(&model.a), matrix(&model.b));
+        let single = [0, 1].map(|input| single(&a, &b, input, weights));
+        if single.iter().all(Option::is_none) {
+            return Err(DesignError::NoSolution);
+        }
+        Ok(Self {
+            proportional: [[0.0; 2]; 2],
+            integral: [[0.0; 2]; 2],
+            poles: [[0.0; 2]; 4],
+            riccati_residual: 0.0,
+            single,
+            is_for_both: false,
+        })
+    }
+}
+
+impl Weights {
+    fn check(&self) -> Result<(), DesignError> {
+        let all = [self.error, self.integral, self.effort];
+        let mut numbers = all.iter().flatten();
+        if numbers.all(|weight| weight.is_finite() && *weight > 0.0) {
+            Ok(())
+        } else {
+            Err(DesignError::Weights)
+        }
     }
 }
 

@@ -100,11 +100,17 @@ struct SetPointsTable {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GainsTable {
+    both: Option<BothTable>,
+    speed_alone: Option<SingleTable>,
+    admission_alone: Option<SingleTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BothTable {
     proportional: [[f64; 2]; 2],
     integral: [[f64; 2]; 2],
     riccati_residual: f64,
-    speed_alone: Option<SingleTable>,
-    admission_alone: Option<SingleTable>,
 }
 
 #[derive(Deserialize)]
@@ -244,15 +250,30 @@ impl Gains {
                 pole_max: table.pole_max,
             })
         };
-        let poles = Design::poles(&identified.model, &gains.proportional, &gains.integral);
-        let design = Design {
-            proportional: gains.proportional,
-            integral: gains.integral,
-            poles: poles
-                .ok_or_else(|| ("the gains have a number that is none".to_owned(), AGAIN))?,
-            riccati_residual: gains.riccati_residual,
-            single: [single(gains.speed_alone), single(gains.admission_alone)],
+        let single = [single(gains.speed_alone), single(gains.admission_alone)];
+        let none = || ("the gains have a number that is none".to_owned(), AGAIN);
+        let design = match gains.both {
+            Some(both) => Design {
+                proportional: both.proportional,
+                integral: both.integral,
+                poles: Design::poles(&identified.model, &both.proportional, &both.integral)
+                    .ok_or_else(none)?,
+                riccati_residual: both.riccati_residual,
+                single,
+                is_for_both: true,
+            },
+            None => Design {
+                proportional: [[0.0; 2]; 2],
+                integral: [[0.0; 2]; 2],
+                poles: [[0.0; 2]; 4],
+                riccati_residual: 0.0,
+                single,
+                is_for_both: false,
+            },
         };
+        if !design.is_for_both && design.single.iter().all(Option::is_none) {
+            return Err(("there are no gains in it".to_owned(), AGAIN));
+        }
         let gains = Self {
             identified,
             design,
@@ -283,7 +304,7 @@ impl Gains {
 
     /// Whether the model explains both outputs, as a controller of both needs it.
     pub(crate) fn explains_both(&self) -> bool {
-        self.identified.model.check().is_ok()
+        self.design.is_for_both && self.identified.model.check().is_ok()
     }
 
     /// The law with these gains. `change_max`: how far an input goes from one sample to the next.
@@ -327,15 +348,17 @@ impl Gains {
         let design = &self.design;
         let _ = write!(
             text,
-            "\n[set_points]\ntardiness = {:?}\ndata_ratio = {:?}\n\n\
-             # u = -(P e + I x): e the errors, x their sums. Rows: speed, admitted fraction.\n[gains]\n\
-             proportional = {:?}\nintegral = {:?}\nriccati_residual = {:?}\n",
-            self.set_points.tardiness,
-            self.set_points.data_ratio,
-            design.proportional,
-            design.integral,
-            design.riccati_residual,
+            "\n[set_points]\ntardiness = {:?}\ndata_ratio = {:?}\n",
+            self.set_points.tardiness, self.set_points.data_ratio,
         );
+        if design.is_for_both {
+            let _ = write!(
+                text,
+                "\n# u = -(P e + I x): e the errors, x their sums. Rows: speed, admitted fraction.\n[gains.both]\n\
+                 proportional = {:?}\nintegral = {:?}\nriccati_residual = {:?}\n",
+                design.proportional, design.integral, design.riccati_residual,
+            );
+        }
         for (name, single) in ["speed_alone", "admission_alone"]
             .iter()
             .zip(&design.single)

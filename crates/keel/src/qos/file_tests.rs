@@ -147,6 +147,22 @@ fn a_model_of_tardiness_alone_is_no_model_for_both() {
     let none = GAINS_EXAMPLE.replacen("r2 = [0.992, 0.9873]", "r2 = [0.5, 0.9]", 1);
     let model = Gains::parse(&none).unwrap().identified.model;
     assert!(model.check_tardiness().is_err());
+    // Gains of it are for one input at a time, and a file that has none is refused.
+    let alone = Gains {
+        design: Design::alone(&identified().model, &Weights::default()).unwrap(),
+        ..self::gains()
+    };
+    let text = alone.text();
+    assert!(!text.contains("[gains.both]"), "{text}");
+    assert_eq!(Gains::parse(&text).unwrap(), alone);
+    let mut controller = alone.controller([1.0; 2], 3).unwrap();
+    controller.set_mode(db::qos::controller::Mode::Both);
+    assert_eq!(controller.mode(), db::qos::controller::Mode::Open);
+    let empty = text.split("\n# Tardiness by").next().unwrap().to_owned() + "[gains]\n";
+    assert!(
+        Gains::parse(&empty).unwrap_err().0.contains("no gains"),
+        "{empty}"
+    );
 }
 
 proptest! {

@@ -47,8 +47,13 @@ pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Resu
         integral: wanted.integral.into(),
         effort: wanted.effort.into(),
     };
-    let design =
-        Design::new(&identified.model, &weights).map_err(|error| refused(error.to_string()))?;
+    // Of a model that explains tardiness alone only gains for one input are worth anything.
+    let design = if identified.model.check().is_ok() {
+        Design::new(&identified.model, &weights)
+    } else {
+        Design::alone(&identified.model, &weights)
+    };
+    let design = design.map_err(|error| refused(error.to_string()))?;
     let gains = Gains {
         identified,
         design,
@@ -81,14 +86,16 @@ pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Resu
 
 fn said(output: &mut Output, gains: &Gains, out: &Path) -> Result<(), CliError> {
     let design = &gains.design;
-    output.line("                            tardiness data ratio")?;
-    matrix_lines(output, "gains of errors (speed)", &design.proportional)?;
-    matrix_lines(output, "gains of sums (speed)", &design.integral)?;
-    let poles: Vec<String> = design.poles.iter().map(|pole| pole_text(*pole)).collect();
-    output.line(format_args!(
-        "poles of the closed loop   {}",
-        poles.join("  ")
-    ))?;
+    if design.is_for_both {
+        output.line("                            tardiness data ratio")?;
+        matrix_lines(output, "gains of errors (speed)", &design.proportional)?;
+        matrix_lines(output, "gains of sums (speed)", &design.integral)?;
+        let poles: Vec<String> = design.poles.iter().map(|pole| pole_text(*pole)).collect();
+        output.line(format_args!(
+            "poles of the closed loop   {}",
+            poles.join("  ")
+        ))?;
+    }
     for (name, single) in ["speed alone", "updates alone"].iter().zip(&design.single) {
         match single {
             Some(single) => output.line(format_args!(
@@ -102,7 +109,7 @@ fn said(output: &mut Output, gains: &Gains, out: &Path) -> Result<(), CliError> 
     }
     if !gains.explains_both() {
         output.line(
-            "modes                      dvfs-only and qod-only; the model explains the data response ratio too little for mimo",
+            "modes                      dvfs-only and qod-only; the model explains too little for mimo",
         )?;
     }
     let held = &gains.set_points;
