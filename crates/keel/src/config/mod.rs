@@ -258,6 +258,14 @@ pub(crate) struct QosConfig {
     pub(crate) lock_memory: bool,
 }
 
+/// Modes of the quality of service by their names.
+pub(crate) const MODES: [(&str, Mode); 4] = [
+    ("open", Mode::Open),
+    ("dvfs-only", Mode::SpeedOnly),
+    ("qod-only", Mode::AdmissionOnly),
+    ("mimo", Mode::Both),
+];
+
 /// What sets the speed of tasks' processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ActuatorKind {

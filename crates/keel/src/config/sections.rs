@@ -3,10 +3,9 @@
 
 use super::reader::{At, Document, Section};
 use super::{
-    ActuatorKind, Config, KeyConfig, KeysConfig, LineConfig, MqttConfig, MqttVersion, NodeConfig,
-    Payload, QosConfig, RegionConfig, StoreConfig, SubscribeConfig, TimeConfig,
+    ActuatorKind, Config, KeyConfig, KeysConfig, LineConfig, MODES, MqttConfig, MqttVersion,
+    NodeConfig, Payload, QosConfig, RegionConfig, StoreConfig, SubscribeConfig, TimeConfig,
 };
-use crate::qos::MODES;
 use db::qos::controller::Mode;
 use ingest::intake::{TEMPLATE_BYTES_MAX, Template, TemplateKind};
 use ingest::line::Precision;

@@ -9,15 +9,8 @@ pub(crate) use state::{
     IdentificationState, PeriodState, QosState, SHED_KEYS_MAX, ShedKey, TaskState, held_name,
 };
 
+use crate::config::MODES;
 use db::qos::controller::Mode;
-
-/// Modes by their names.
-pub(crate) const MODES: [(&str, Mode); 4] = [
-    ("open", Mode::Open),
-    ("dvfs-only", Mode::SpeedOnly),
-    ("qod-only", Mode::AdmissionOnly),
-    ("mimo", Mode::Both),
-];
 
 /// The name of a mode.
 pub(crate) fn mode_name(mode: Mode) -> &'static str {
