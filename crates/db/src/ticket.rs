@@ -121,9 +121,9 @@ fn bits_of(from: u64, to: u64) -> u32 {
     (first..=last).fold(BIT_OF_ANY, |bits, group| bits | 1 << (group % BITS))
 }
 
-/// Where threads wait for the log to go on: a futex, because each of them shall be woken for its own reading alone. With
-/// a condition variable all wake up at each commit, those of the next one, too, and queue for its mutex; with 64 writers
-/// a commit then served 27 of them on average, now 62.
+/// Where threads wait for the log to go on: a futex, because each of them shall be woken for its own reading alone.
+/// With a condition variable all wake up at each commit, those of the next one, too, and queue for its mutex; with 64
+/// writers a commit then served 27 of them on average, now 62.
 #[derive(Debug, Default)]
 struct Changed {
     /// Counted on with each change: what the kernel compares before it lets a thread sleep.
