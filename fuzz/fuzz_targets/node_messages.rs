@@ -1,3 +1,6 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz::messages::node_messages(data));
+#[path = "../src/messages.rs"]
+mod messages;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| messages::node_messages(data));

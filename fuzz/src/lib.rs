@@ -8,9 +8,8 @@
 //! **Invariants:** a function depends on its input alone, so that a file of a corpus shows today what it showed when it
 //! was found.
 //!
-//! **Files:** this one; `fuzz_targets/` calls it.
-
-pub mod messages;
+//! **Files:** this one, and `messages.rs` for those of the node's socket, which a test of `libkeel` includes;
+//! `fuzz_targets/` calls them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
