@@ -358,6 +358,8 @@ impl Region {
     /// Copies the logged bytes of a dead writer to their place, and sets size and time of the file.
     fn apply_bytes(&self, lane: Lane) -> Result<()> {
         let (inode_at, target, length) = self.logged_bytes(lane)?;
+        // The dead one may not have come to it: then readers would not know.
+        self.begin_change(inode_at);
         self.memory.copy(self.log_at(lane), target, length);
         let time_ns = self.lane_word(lane, word::TIME_NS);
         self.set_written(inode_at, self.lane_word(lane, word::SIZE), time_ns, time_ns);
@@ -369,6 +371,8 @@ impl Region {
     /// Copies the bytes back that a dead writer was writing over, and sets size and times of the file as they were.
     fn undo_bytes(&self, lane: Lane) -> Result<()> {
         let (inode_at, target, length) = self.logged_bytes(lane)?;
+        // The dead one may have been through with it: then readers would not know.
+        self.begin_change(inode_at);
         self.memory.copy(self.log_at(lane), target, length);
         let (size, modified_ns, changed_ns) = (
             self.lane_word(lane, word::SIZE),
