@@ -353,9 +353,11 @@ where
             db: &db,
         };
         let _ = ready.send(spec.prepare_thread());
-        let mut timer = ReleaseTimer::new(clock.monotonic_ns(), spec.period_ns);
+        // The same moment for both: a later one would be past the first release.
+        let mut now_ns = clock.monotonic_ns();
+        let mut timer = ReleaseTimer::new(now_ns, spec.period_ns);
         loop {
-            let (release_ns, missed) = timer.next_release(clock.monotonic_ns());
+            let (release_ns, missed) = timer.next_release(now_ns);
             loop {
                 if runner.stop.load(Ordering::Acquire) {
                     return;
@@ -369,6 +371,7 @@ where
             let mut instance = instances.run(release_ns, spec.deadline_ns, &mut body);
             instance.releases_missed = missed;
             runner.monitor.lock().record(&instance, spec.deadline_ns);
+            now_ns = clock.monotonic_ns();
         }
     };
     let spawned = std::thread::Builder::new()

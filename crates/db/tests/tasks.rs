@@ -315,3 +315,27 @@ fn a_task_gets_its_priority_and_cores_or_a_warning() {
     );
     assert!(seen[1].load(Ordering::Relaxed) == 1 || warned("bound to the cores"));
 }
+
+#[test]
+fn the_first_release_is_the_start() {
+    let db = Database::open(
+        MemoryStore::new(),
+        Arc::new(SystemClock::new()),
+        DbOptions::default(),
+    )
+    .expect("opened");
+    let hour_ns = 3_600_000_000_000;
+    let runs = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&runs);
+    let spec = TaskSpec::new("hourly", hour_ns, hour_ns);
+    let task = spawn_task(Arc::new(db), spec, move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+    })
+    .expect("started");
+    // The second one is an hour away.
+    while runs.load(Ordering::Relaxed) < 1 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let monitor = task.stop();
+    assert_eq!((monitor.instances, monitor.releases_missed), (1, 0));
+}

@@ -212,9 +212,10 @@ fn take_over(
     let holder = Holder::start(program, region, doing)?;
     let gone = |_| "mem-takeover: nobody waits".to_owned();
     let failed = |error: Error| format!("mem-takeover: {error}");
-    for _ in 0..STOPS_MAX {
+    for attempt in 0..u64::from(STOPS_MAX) {
         crate::scratch::check_interrupted()?;
-        std::thread::sleep(Duration::from_micros(random.below(500)));
+        // Longer and longer: on a machine with other work it may not have run at all in between.
+        std::thread::sleep(Duration::from_micros(random.below(500 + 50 * attempt)));
         holder.stop()?;
         waiter.begin.send(()).map_err(|_| gone(()))?;
         let patience = WAITS_AFTER + Duration::from_micros(random.below(WAITS_AFTER_US_MAX));
