@@ -260,7 +260,7 @@ fn from_a_model_of_the_running_node_to_a_tardiness_that_is_held() {
         wait_until("tardiness at its target", || {
             let state = qos(&node);
             let tardiness = state["last"]["tardiness_mean"].as_f64().unwrap();
-            let is_near = (tardiness - 0.8).abs() < 0.05 || state["saturated"] == true;
+            let is_near = (tardiness - 0.8).abs() < 0.05;
             // Where one input alone cannot, it says so.
             let is_held = state["admitted_held"] != "free" || state["speed_held"] != "free";
             near = if is_near || (mode == "qod-only" && is_held) {

@@ -17,9 +17,3 @@ pub(crate) fn mode_name(mode: Mode) -> &'static str {
     let found = MODES.iter().find(|(_, other)| *other == mode);
     found.map_or("open", |(name, _)| name)
 }
-
-/// The mode of a name.
-pub(crate) fn mode_of(name: &str) -> Option<Mode> {
-    let found = MODES.iter().find(|(other, _)| *other == name);
-    found.map(|(_, mode)| *mode)
-}

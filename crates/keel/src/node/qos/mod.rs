@@ -15,7 +15,7 @@ mod thread;
 use super::Db;
 use super::session::failure;
 use crate::config::{Config, QosConfig};
-use crate::qos::{Gains, QosState, mode_name, mode_of};
+use crate::qos::{Gains, QosState, mode_name};
 use base::clock::{Clock, SystemClock};
 use base::error::Code;
 use db::qos::controller::{Mode, SetPoints};
@@ -394,16 +394,4 @@ impl Inner {
         state.warnings.clone_from(&self.warnings);
         state
     }
-}
-
-/// The mode that a request names.
-pub(crate) fn named_mode(name: &str) -> Result<Mode, Failure> {
-    mode_of(name).ok_or_else(|| {
-        failure(
-            Code::Invalid,
-            name,
-            "is no mode",
-            "say open, dvfs-only, qod-only or mimo",
-        )
-    })
 }

@@ -1,10 +1,10 @@
 //! What clients ask: to declare a task, to note what one did, to show or change the quality of service.
 
-use super::{Declared, TaskId, Wishes, named_mode};
+use super::{Declared, TaskId, Wishes};
 use crate::node::Node;
 use crate::node::session::{Answer, failure, framed};
 use base::error::Code;
-use db::qos::controller::SetPoints;
+use db::qos::controller::{self, SetPoints};
 use db::qos::regulator::Excitation;
 use libkeel::protocol::{
     Failure, Kind, Mode, Qos, Task, TaskDeclared, TaskKind, TaskNoted, TaskPeriod,
@@ -109,7 +109,7 @@ pub(crate) fn regulate(node: &Node, asked: Qos) -> Answer {
         ..Wishes::default()
     };
     if let Some(mode) = mode {
-        wishes.mode = Some(named_mode(mode_name(mode))?);
+        wishes.mode = Some(driven(mode));
     }
     if tardiness.is_some() || data_ratio.is_some() {
         let now = node.qos.set_points().ok_or_else(no_gains)?;
@@ -140,12 +140,13 @@ pub(crate) fn regulate(node: &Node, asked: Qos) -> Answer {
     framed(Kind::QosState, &node.qos.state())
 }
 
-fn mode_name(mode: Mode) -> &'static str {
+/// The mode as the loop has it.
+fn driven(mode: Mode) -> controller::Mode {
     match mode {
-        Mode::Open => "open",
-        Mode::DvfsOnly => "dvfs-only",
-        Mode::QodOnly => "qod-only",
-        Mode::Mimo => "mimo",
+        Mode::Open => controller::Mode::Open,
+        Mode::DvfsOnly => controller::Mode::SpeedOnly,
+        Mode::QodOnly => controller::Mode::AdmissionOnly,
+        Mode::Mimo => controller::Mode::Both,
     }
 }
 
