@@ -4,7 +4,9 @@ mod mqtt_support;
 
 use ingest::intake::Reason;
 use ingest::mqtt::{Ended, Pause, Qos, Version};
-use mqtt_support::{Broker, Publisher, Running, Store, installed, numbers, subscription, until};
+use mqtt_support::{
+    Broker, Port, Publisher, Running, Store, installed, numbers, subscription, until,
+};
 
 const BOTH: [Version; 2] = [Version::V311, Version::V5];
 
@@ -83,6 +85,8 @@ fn a_broker_that_ends_and_comes_back_loses_nothing_it_kept() {
         until("some are acknowledged", || {
             session.figures().acknowledged == 20
         });
+        // Sent is not yet received: what the broker had not read when it was told to end would come again.
+        fence(&mut publisher, &store);
         broker.down();
         until("the loss is seen", || !session.figures().connected);
         broker.up();
@@ -111,23 +115,16 @@ fn a_broker_that_is_absent_at_first_is_found_when_it_comes() {
     if !installed() {
         return;
     }
-    // Not of the range that ports are given from: nobody may take it until the broker comes.
-    let first = 12_000 + (std::process::id() % 8_000) as u16;
-    let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    let port = (first..first + 8_000).find(free).unwrap();
+    let held = Port::hold();
+    let port = held.number;
     let store = Store::new();
     let session = Running::start(mqtt_support::options(port, Version::V5, "t/#"), &store);
     until("the failure is shown", || {
         session.state.last_error().is_some()
     });
-    assert!(
-        session
-            .state
-            .last_error()
-            .unwrap()
-            .contains("cannot connect")
-    );
-    let _broker = Broker::start_at(port, "");
+    let shown = session.state.last_error().unwrap();
+    assert!(shown.contains("cannot connect"), "{shown}");
+    let _broker = Broker::start_at(held, "");
     let session = session.subscribed(1);
     let mut publisher = Publisher::connect(port, "publisher");
     publisher.publish("t/a", &numbers(0..3));

@@ -14,6 +14,7 @@ use crate::{
     Error, Logging, NewInode, PAGE_BYTES, ROOT_INODE, Region, RegionOptions, Result, Writer,
 };
 
+mod rescue;
 mod room;
 
 const FILE: NewInode = NewInode {

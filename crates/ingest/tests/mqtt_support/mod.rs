@@ -14,13 +14,14 @@ use ingest::mqtt::{
 use rumqttc::mqttbytes::{QoS, v4};
 use std::cell::RefCell;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tokio::net::TcpSocket;
 
 /// Generous: reached only when something is broken.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -45,30 +46,48 @@ pub fn installed() -> bool {
     found
 }
 
-/// A free port of the loopback interface.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+/// A port of the loopback interface that is kept from others without anybody listening on it: not given to another
+/// test's listener or connection, nor to the very connection that tries to reach it.
+pub struct Port {
+    pub number: u16,
+    _held: TcpSocket,
+}
+
+impl Port {
+    pub fn hold() -> Self {
+        let held = TcpSocket::new_v4().unwrap();
+        // The broker sets it as well: then both may have the port, as long as only one listens.
+        held.set_reuseaddr(true).unwrap();
+        held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let number = held.local_addr().unwrap().port();
+        Self {
+            number,
+            _held: held,
+        }
+    }
 }
 
 /// A broker of its own, with its own directory; both are gone when it is dropped.
 pub struct Broker {
     pub port: u16,
+    _held: Port,
     directory: PathBuf,
     child: Option<Child>,
 }
 
 impl Broker {
     pub fn start(extra: &str) -> Self {
-        Self::start_at(free_port(), extra)
+        Self::start_at(Port::hold(), extra)
     }
 
-    pub fn start_at(port: u16, extra: &str) -> Self {
+    pub fn start_at(held: Port, extra: &str) -> Self {
+        let port = held.number;
         let name = format!("ingest-mqtt-{}-{port}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).unwrap();
         let mut broker = Self {
             port,
+            _held: held,
             directory,
             child: None,
         };
