@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Sourced by the scripts that run the commands of a page: `keel` in PATH, with the page's ports exchanged for free ones,
-# because a node may run on this machine already.
+# because a node may run on this machine already; and what stands for the checkout that some pages begin in.
 
 # A port of the loopback address that nobody listens on.
 free_port() {
@@ -22,4 +22,58 @@ if [ "\$1 \$2" = "config example" ]; then "$1" "\$@" | sed '$3'; exit; fi
 exec "$1" "\$@"
 END
     chmod +x "$2/keel"
+}
+
+# page_checkout REPOSITORY TARGET PLACE FOLDER: makes PLACE look like a checkout whose libraries are built, and in FOLDER
+# the programs that would build them. REPOSITORY itself is only read.
+page_checkout() {
+    local deps=$2/debug/deps environment=$2/python/environment cargo
+    cargo=$(command -v cargo)
+    mkdir -p "$3/target/release" "$3/python"
+    ln -s "$1/crates" "$3/crates"
+    ln -s "$1/python/examples" "$3/python/examples"
+    ln -s "$deps/libkeel.so" "$deps/libkeel.a" "$3/target/release/"
+
+    # What the test command has built is taken as it is; a page that is run alone may find nothing yet.
+    cat >"$4/cargo" <<END
+#!/bin/sh
+set -eu
+case "\$*" in
+'build --release --package libkeel-c') [ ! -e '$deps/libkeel.so' ] || [ ! -e '$deps/libkeel.a' ] || exit 0 ;;
+'build --release --package keel --example valve') [ ! -e '$2/debug/examples/valve' ] || exit 0 ;;
+# What maturin asks for.
+*--manifest-path*) exec '$cargo' "\$@" ;;
+*) printf 'scripts/page-keel.sh does not know: cargo %s\n' "\$*" >&2; exit 1 ;;
+esac
+shift 2
+cd '$1'
+exec '$cargo' build --locked --quiet "\$@"
+END
+    mkdir "$3/target/release/examples"
+    ln -s "$2/debug/examples/valve" "$3/target/release/examples/valve"
+
+    # The environment of scripts/python-client.sh, by the name that the page gives it.
+    cat >"$4/python3" <<END
+#!/bin/sh
+set -eu
+[ "\$*" = '-m venv environment' ] || exec '$(command -v python3)' "\$@"
+mkdir -p environment/bin
+for program in python pip maturin; do
+    ln -s "$4/environment-\$program" "environment/bin/\$program"
+done
+END
+    cat >"$4/environment-python" <<END
+#!/bin/sh
+exec '$environment/bin/python' "\$@"
+END
+    cat >"$4/environment-pip" <<END
+#!/bin/sh
+exec '$environment/bin/pip' --quiet --disable-pip-version-check "\$@"
+END
+    cat >"$4/environment-maturin" <<END
+#!/bin/bash
+exec '$environment/bin/maturin' "\${@/--release/--profile=dev}" --quiet --manifest-path '$1/python/Cargo.toml' \\
+    --target-dir '$2/python/build' --interpreter '$environment/bin/python'
+END
+    chmod +x "$4"/*
 }

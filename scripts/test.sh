@@ -75,7 +75,9 @@ step build cargo test --locked --quiet --workspace --no-run
 step tests cargo test --locked --workspace --no-fail-fast -- --show-output
 step python scripts/python-client.sh
 step readme scripts/readme-commands.sh
-step operate scripts/operate-commands.sh
+step operate scripts/page-commands.sh docs/operate.md
+# After the Python package, whose environment it takes.
+step clients scripts/page-commands.sh docs/clients.md docs/client-c.md docs/client-python.md docs/qos.md
 step mount scripts/mount-suites.sh
 step mem-view scripts/mem-suites.sh
 step mem-calls scripts/mem-preload-suite.sh

@@ -39,6 +39,7 @@ if __name__ == "__main__":
     try:
         run(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 50)
     except (IndexError, ValueError):
-        sys.exit("valve: name the node's socket, and perhaps how often to run")
+        print("valve: name the node's socket, and perhaps how often to run", file=sys.stderr)
+        sys.exit(2)
     except keel.Error as error:
         sys.exit(f"valve: {error}")

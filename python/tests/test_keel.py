@@ -181,6 +181,17 @@ class Shared(unittest.TestCase):
         self.assertIn("values shared" if self.is_shared else "values asked for", done.stdout)
         self.assertEqual(self.node["boiler/valve"].value, 40.0)
 
+    def test_the_example_says_what_is_wrong(self):
+        cases = [
+            ([], 2, "name the node's socket"),
+            (["nowhere/keel.sock", "many"], 2, "name the node's socket"),
+            (["nowhere/keel.sock"], 1, "no connection to the node"),
+        ]
+        for more, status, said in cases:
+            done = subprocess.run([sys.executable, str(EXAMPLE), *more], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (status, "", 1))
+            self.assertIn(said, done.stderr)
+
 
 class Asked(Shared):
     is_shared = False
