@@ -24,7 +24,7 @@ END
     chmod +x "$2/keel"
 }
 
-# page_checkout REPOSITORY TARGET PLACE FOLDER: makes PLACE look like a checkout whose libraries are built, and in FOLDER
+# page_checkout REPOSITORY TARGET PLACE FOLDER: makes PLACE look like a checkout whose libraries are built; in FOLDER are
 # the programs that would build them. REPOSITORY itself is only read.
 page_checkout() {
     local deps=$2/debug/deps environment=$2/python/environment cargo
