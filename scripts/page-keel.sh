@@ -24,8 +24,8 @@ END
     chmod +x "$2/keel"
 }
 
-# page_checkout REPOSITORY TARGET PLACE FOLDER: makes PLACE look like a checkout whose libraries are built; in FOLDER are
-# the programs that would build them. REPOSITORY itself is only read.
+# page_checkout REPOSITORY TARGET PLACE FOLDER: makes PLACE look like a checkout whose libraries are built; in FOLDER
+# are the programs that would build them. REPOSITORY itself is only read.
 page_checkout() {
     local deps=$2/debug/deps environment=$2/python/environment cargo
     cargo=$(command -v cargo)
