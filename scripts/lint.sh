@@ -4,7 +4,15 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh --test
 cargo fmt --all --check
+cargo fmt --check --manifest-path python/Cargo.toml
 cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
+# The package of Python clients, a workspace of its own; pyo3 asks the interpreter what it is.
+if command -v python3 >/dev/null 2>&1 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))'; then
+    cargo clippy --locked --quiet --all-targets --manifest-path python/Cargo.toml \
+        --target-dir "${CARGO_TARGET_DIR:-target}/python/build" -- -D warnings
+else
+    printf 'skipped: clippy of the Python package (remedy: install python3, 3.9 or later)\n'
+fi
 cargo xtask tidy
 # Instructions for it stand in `mem-preload` and `mem`, which that builds. Only building shows that they are any.
 arm=aarch64-unknown-linux-gnu
@@ -17,9 +25,15 @@ if ! command -v cargo-deny >/dev/null 2>&1; then
     printf 'skipped: licences and advisories of dependencies (remedy: cargo install --locked cargo-deny)\n'
     exit 0
 fi
-cargo deny --log-level error check licenses bans sources
+# The workspaces share one file of rules.
+workspaces=(./Cargo.toml ./python/Cargo.toml)
+for manifest in "${workspaces[@]}"; do
+    cargo deny --log-level error --manifest-path "$manifest" check --config "$PWD/deny.toml" licenses bans sources
+done
 if cargo deny --log-level off fetch db; then
-    cargo deny --log-level error check --disable-fetch advisories
+    for manifest in "${workspaces[@]}"; do
+        cargo deny --log-level error --manifest-path "$manifest" check --config "$PWD/deny.toml" --disable-fetch advisories
+    done
 else
     printf 'skipped: advisories (the advisory database cannot be fetched; remedy: run again with a network)\n'
 fi

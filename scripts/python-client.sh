@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the Python package as its users do, with maturin, and runs its tests against a node. The last line is the
-# total:
+# Checks the Python package, which is a workspace of its own, builds it as its users do, with maturin, and runs its tests
+# against a node. The last line is the total:
 #   N passed, N failed, N skipped
 #   scripts/python-client.sh KEEL_PROGRAM
 # What maturin and the package are installed in is made once, beside the rest of the build.
@@ -16,6 +16,7 @@ unable() {
     exit 0
 }
 
+cargo fmt --check --manifest-path python/Cargo.toml
 [ -x "$keel" ] || { printf '%s is not built\n' "$keel" >&2; exit 1; }
 command -v python3 >/dev/null 2>&1 || unable "no python3"
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' || unable "python3 is older than 3.9"
@@ -26,7 +27,8 @@ if [ ! -x "$environment/bin/maturin" ]; then
         { tail -n 3 "$target/log"; unable "pip could not install maturin"; }
 fi
 
-cargo fmt --check --manifest-path python/Cargo.toml
+PYO3_PYTHON="$environment/bin/python" cargo clippy --locked --quiet --all-targets \
+    --manifest-path python/Cargo.toml --target-dir "$target/build" -- -D warnings
 rm -rf "$target/wheels"
 # Without optimisation: it is the quickest to build, and what is tested is the same.
 (cd python && "$environment/bin/maturin" build --quiet --locked --profile dev --out "$target/wheels" \
