@@ -27,12 +27,13 @@ if ! command -v cargo-deny >/dev/null 2>&1; then
 fi
 # The workspaces share one file of rules.
 workspaces=(./Cargo.toml ./python/Cargo.toml)
+rules=$PWD/deny.toml
 for manifest in "${workspaces[@]}"; do
-    cargo deny --log-level error --manifest-path "$manifest" check --config "$PWD/deny.toml" licenses bans sources
+    cargo deny --log-level error --manifest-path "$manifest" check --config "$rules" licenses bans sources
 done
 if cargo deny --log-level off fetch db; then
     for manifest in "${workspaces[@]}"; do
-        cargo deny --log-level error --manifest-path "$manifest" check --config "$PWD/deny.toml" --disable-fetch advisories
+        cargo deny --log-level error --manifest-path "$manifest" check --config "$rules" --disable-fetch advisories
     done
 else
     printf 'skipped: advisories (the advisory database cannot be fetched; remedy: run again with a network)\n'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the Python package, which is a workspace of its own, builds it as its users do, with maturin, and runs its tests
-# against a node. The last line is the total:
+# Checks the Python package, which is a workspace of its own, builds it as its users do, with maturin, and runs its
+# tests against a node. The last line is the total:
 #   N passed, N failed, N skipped
 #   scripts/python-client.sh KEEL_PROGRAM
 # What maturin and the package are installed in is made once, beside the rest of the build.
