@@ -4,7 +4,7 @@ mod common;
 
 use base::error::Code;
 use common::{FakeNode, Folder, wait_until};
-use libkeel::{Error, Node, Outcome, PENDING_MAX, Task, TaskKind, TaskSpec, Value};
+use libkeel::{Error, Key, Node, Outcome, PENDING_MAX, Task, TaskKind, TaskSpec, Value};
 use serde_json::{Value as Json, json};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -36,12 +36,26 @@ fn start(folder: &Folder) -> FakeNode {
     FakeNode::start(folder, move |kind, _| willing(&next, kind))
 }
 
-#[test]
-fn puts_go_in_order_and_each_has_its_ticket() {
+/// A client of a node that answers so, and a key.
+fn attached_to(
+    answer: impl Fn(u16, &Json) -> Option<(u16, Json)> + Send + Sync + 'static,
+) -> (Folder, FakeNode, Node, Key) {
     let folder = Folder::new();
-    let fake = start(&folder);
+    let fake = FakeNode::start(&folder, answer);
     let node = Node::attach(folder.socket()).unwrap();
     let key = node.key("a").unwrap();
+    (folder, fake, node, key)
+}
+
+/// A client of a node that stores, declares and notes everything.
+fn attached() -> (Folder, FakeNode, Node, Key) {
+    let next = AtomicU64::new(0);
+    attached_to(move |kind, _| willing(&next, kind))
+}
+
+#[test]
+fn puts_go_in_order_and_each_has_its_ticket() {
+    let (_folder, fake, node, key) = attached();
     let tickets: Vec<_> = (0..500)
         .map(|number| key.put(Value::Integer(number), Some(number)).unwrap())
         .collect();
@@ -76,8 +90,7 @@ fn puts_go_in_order_and_each_has_its_ticket() {
 
 #[test]
 fn what_the_node_says_is_the_tickets_end() {
-    let folder = Folder::new();
-    let fake = FakeNode::start(&folder, |_, message| {
+    let (_folder, _fake, node, _key) = attached_to(|_, message| {
         Some(match message["key"].as_str().unwrap() {
             "full" => (
                 511,
@@ -87,7 +100,6 @@ fn what_the_node_says_is_the_tickets_end() {
             _ => (258, json!({"lsn": 1})),
         })
     });
-    let node = Node::attach(folder.socket()).unwrap();
     let put = |name| {
         node.key(name)
             .unwrap()
@@ -101,22 +113,18 @@ fn what_the_node_says_is_the_tickets_end() {
     // After an answer that makes no sense nothing on that connection does; the next put opens another.
     assert_eq!(code(put("strange").wait(LONG)), Some(Code::Unsupported));
     wait_until("a new connection", || put("good").wait(LONG) == Ok(1));
-    drop(fake);
 }
 
 #[test]
 fn a_node_that_is_slow_is_not_waited_for() {
-    let folder = Folder::new();
     // It answers when it is told to.
     let may_answer = Arc::new(AtomicBool::new(false));
     let may = Arc::clone(&may_answer);
     let next = AtomicU64::new(0);
-    let fake = FakeNode::start(&folder, move |kind, _| {
+    let (_folder, _fake, _node, key) = attached_to(move |kind, _| {
         wait_until("permission", || may.load(Ordering::Acquire));
         willing(&next, kind)
     });
-    let node = Node::attach(folder.socket()).unwrap();
-    let key = node.key("a").unwrap();
     let mut tickets = Vec::new();
     let busy = loop {
         match key.put(Value::Float(1.0), None) {
@@ -138,22 +146,18 @@ fn a_node_that_is_slow_is_not_waited_for() {
         .unwrap()
         .wait(LONG)
         .unwrap();
-    drop(fake);
 }
 
 /// More than the socket holds at once: what it does not take goes later, by itself.
 #[test]
 fn what_the_socket_does_not_take_goes_later() {
-    let folder = Folder::new();
     let may_answer = Arc::new(AtomicBool::new(false));
     let may = Arc::clone(&may_answer);
     let next = AtomicU64::new(0);
-    let fake = FakeNode::start(&folder, move |kind, _| {
+    let (_folder, _fake, _node, key) = attached_to(move |kind, _| {
         wait_until("permission", || may.load(Ordering::Acquire));
         willing(&next, kind)
     });
-    let node = Node::attach(folder.socket()).unwrap();
-    let key = node.key("a").unwrap();
     let text = "x".repeat(60_000);
     let mut tickets = Vec::new();
     while let Ok(ticket) = key.put(Value::Text(&text), None) {
@@ -168,15 +172,11 @@ fn what_the_socket_does_not_take_goes_later() {
     for ticket in &tickets {
         ticket.wait(LONG).unwrap();
     }
-    drop(fake);
 }
 
 #[test]
 fn a_node_that_goes_away_is_told_and_found_again() {
-    let folder = Folder::new();
-    let fake = FakeNode::start(&folder, |_, _| None);
-    let node = Node::attach(folder.socket()).unwrap();
-    let key = node.key("a").unwrap();
+    let (folder, fake, _node, key) = attached_to(|_, _| None);
     let ticket = key.put(Value::Float(1.0), None).unwrap();
     assert_eq!(fake.request(PUT)["key"], "a");
     fake.stop();
@@ -193,10 +193,7 @@ fn spec() -> TaskSpec {
 
 #[test]
 fn a_task_is_declared_and_reports_its_periods() {
-    let folder = Folder::new();
-    let fake = start(&folder);
-    let node = Node::attach(folder.socket()).unwrap();
-    let key = node.key("a").unwrap();
+    let (_folder, fake, node, key) = attached();
     let mut task = node.periodic_task(spec()).unwrap();
     assert!(!task.is_declared());
     task.next_instance();
@@ -245,10 +242,7 @@ fn a_task_is_declared_and_reports_its_periods() {
 
 #[test]
 fn a_late_instance_of_a_firm_task_sends_nothing() {
-    let folder = Folder::new();
-    let fake = start(&folder);
-    let node = Node::attach(folder.socket()).unwrap();
-    let key = node.key("a").unwrap();
+    let (_folder, fake, node, key) = attached();
     let firm = TaskSpec {
         kind: TaskKind::Firm,
         deadline: Duration::from_millis(200),
@@ -291,10 +285,7 @@ fn a_late_instance_of_a_firm_task_sends_nothing() {
 
 #[test]
 fn a_task_survives_its_node() {
-    let folder = Folder::new();
-    let fake = start(&folder);
-    let node = Node::attach(folder.socket()).unwrap();
-    let key = node.key("a").unwrap();
+    let (folder, fake, node, key) = attached();
     let mut task = node.periodic_task(spec()).unwrap();
     task.next_instance();
     fake.request(TASK);
@@ -323,16 +314,13 @@ fn a_task_survives_its_node() {
 
 #[test]
 fn an_older_node_refuses_tasks_and_takes_their_puts() {
-    let folder = Folder::new();
-    let fake = FakeNode::start(&folder, |kind, _| {
+    let (_folder, _fake, node, key) = attached_to(|kind, _| {
         let failure = json!({"code": "unsupported", "thing": "request", "wrong": "kind 6 is none", "remedy": ""});
         Some(match kind {
             PUT => (258, json!({"lsn": 3})),
             _ => (511, failure),
         })
     });
-    let node = Node::attach(folder.socket()).unwrap();
-    let key = node.key("a").unwrap();
     let mut task = node.periodic_task(spec()).unwrap();
     task.next_instance();
     wait_until("the refusal", || {
@@ -344,17 +332,14 @@ fn an_older_node_refuses_tasks_and_takes_their_puts() {
         task.put(&key, Value::Float(1.0), None).unwrap().wait(LONG),
         Ok(3)
     );
-    drop(fake);
 }
 
 #[test]
 fn what_no_node_takes_is_refused_before_it_is_sent() {
-    let folder = Folder::new();
-    let fake = FakeNode::start(&folder, |kind, _| {
+    let (_folder, _fake, node, _key) = attached_to(|kind, _| {
         assert_eq!(kind, GET);
         None
     });
-    let node = Node::attach(folder.socket()).unwrap();
     let refused = |change: &dyn Fn(&mut TaskSpec)| {
         let mut spec = spec();
         change(&mut spec);
@@ -369,15 +354,12 @@ fn what_no_node_takes_is_refused_before_it_is_sent() {
     assert!(refused(&|spec| spec.fifo_priority = Some(100)));
     assert!(refused(&|spec| spec.cores = vec![u16::MAX]));
     assert!(!refused(&|spec| spec.fifo_priority = Some(99)));
-    drop(fake);
 }
 
 /// However long the period is.
 #[test]
 fn the_first_release_is_at_once_and_a_wait_can_be_given_up() {
-    let folder = Folder::new();
-    let _fake = start(&folder);
-    let node = Node::attach(folder.socket()).unwrap();
+    let (_folder, _fake, node, _key) = attached();
     let rare = TaskSpec {
         period: Duration::from_secs(3600),
         ..spec()
@@ -400,9 +382,7 @@ fn the_first_release_is_at_once_and_a_wait_can_be_given_up() {
 /// What the machine does not permit is a line, and the task runs all the same.
 #[test]
 fn what_is_not_permitted_is_a_warning() {
-    let folder = Folder::new();
-    let _fake = start(&folder);
-    let node = Node::attach(folder.socket()).unwrap();
+    let (_folder, _fake, node, _key) = attached();
     let wanted = TaskSpec {
         cores: vec![1023],
         stack_bytes: 256 << 10,
