@@ -55,6 +55,27 @@ pub struct SingleGains {
     pub pole_max: f64,
 }
 
+impl SingleGains {
+    /// The greatest absolute value of the poles that these gains have with a model; `None` when there is a number that
+    /// is none. `input`: 0 for the speed, 1 for the admitted fraction.
+    #[must_use]
+    pub fn pole_max_with(&self, model: &Model, input: usize) -> Option<f64> {
+        let own = [self.proportional, self.integral];
+        let rows = [&model.a, &model.b].into_iter().flatten().flatten();
+        if input > 1 || !rows.chain(&own).all(|number| number.abs() <= NUMBER_MAX) {
+            return None;
+        }
+        let (a, b) = (matrix(&model.a), matrix(&model.b));
+        Some(single_pole_max(
+            &a,
+            &b,
+            input,
+            self.proportional,
+            self.integral,
+        ))
+    }
+}
+
 /// Gains, by rows: of speed, then of the admitted fraction; columns of tardiness, then of the data response ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Design {
@@ -232,6 +253,22 @@ fn single(
     let x = solve_riccati(&aa, &ba, &q, &r)?;
     let gains = gains_of(&aa, &ba, &r, &x)?;
     let (proportional, integral) = (gains[0], gains[1]);
+    let pole_max = single_pole_max(a, b, input, proportional, integral);
+    (pole_max < POLE_MAX).then_some(SingleGains {
+        proportional,
+        integral,
+        pole_max,
+    })
+}
+
+/// Greatest absolute value of the poles of the loop from tardiness to one input, the other input held.
+fn single_pole_max(
+    a: &Matrix2<f64>,
+    b: &Matrix2<f64>,
+    input: usize,
+    proportional: f64,
+    integral: f64,
+) -> f64 {
     // The errors of both outputs, and the sum of the first.
     let column = -b.column(input);
     let mut closed = Matrix3::zeros();
@@ -242,16 +279,11 @@ fn single(
     }
     closed[(2, 0)] = 1.0;
     closed[(2, 2)] = 1.0;
-    let pole_max = closed
+    closed
         .complex_eigenvalues()
         .iter()
         .map(size)
-        .fold(0.0, f64::max);
-    (pole_max < POLE_MAX).then_some(SingleGains {
-        proportional,
-        integral,
-        pole_max,
-    })
+        .fold(0.0, f64::max)
 }
 
 /// The stabilising solution X of X = Aᵀ X A - Aᵀ X B (R + Bᵀ X B)⁻¹ Bᵀ X A + Q; `None` when there is none.

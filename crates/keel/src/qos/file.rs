@@ -290,9 +290,9 @@ impl Gains {
             );
             return Err((wrong, AGAIN));
         }
-        for single in gains.design.single.iter().flatten() {
-            if !(single.proportional.is_finite() && single.integral.is_finite()) {
-                return Err(("the gains have a number that is none".to_owned(), AGAIN));
+        for (input, single) in gains.design.single.iter().enumerate() {
+            if let Some(single) = single {
+                check_single(&gains.identified.model, input, single)?;
             }
         }
         // Whatever else a controller refuses.
@@ -359,10 +359,7 @@ impl Gains {
                 design.proportional, design.integral, design.riccati_residual,
             );
         }
-        for (name, single) in ["speed_alone", "admission_alone"]
-            .iter()
-            .zip(&design.single)
-        {
+        for (name, single) in SINGLE_NAMES.iter().zip(&design.single) {
             if let Some(single) = single {
                 let _ = write!(
                     text,
@@ -374,6 +371,36 @@ impl Gains {
         }
         text
     }
+}
+
+/// Tables of the gains for one input alone, by input.
+const SINGLE_NAMES: [&str; 2] = ["speed_alone", "admission_alone"];
+
+/// How far a pole in a file may be from the computed one: processors add in different orders, and a multiple pole moves
+/// by the root of what rounding leaves.
+const POLE_DIFFERENCE_MAX: f64 = 1e-6;
+
+/// Whether the loop of one input alone is quick enough, and has the pole that the file says.
+fn check_single(model: &Model, input: usize, single: &SingleGains) -> Result<(), Wrong> {
+    let name = SINGLE_NAMES.get(input).copied().unwrap_or_default();
+    let pole = single
+        .pole_max_with(model, input)
+        .ok_or_else(|| ("the gains have a number that is none".to_owned(), AGAIN))?;
+    let is_quick = pole < POLE_MAX;
+    if !is_quick {
+        let wrong = format!(
+            "with the gains of {name} the closed loop has a pole at {pole:.3}, {POLE_MAX} is too slow"
+        );
+        return Err((wrong, AGAIN));
+    }
+    let said = single.pole_max;
+    // Gains or model have been changed since, or are of another file.
+    let is_same = (said - pole).abs() <= POLE_DIFFERENCE_MAX;
+    if !is_same {
+        let wrong = format!("pole_max of {name} is {said:.6}, but its gains have {pole:.6}");
+        return Err((wrong, AGAIN));
+    }
+    Ok(())
 }
 
 /// What stands behind the model in a file.

@@ -129,6 +129,33 @@ fn what_is_wrong_is_refused_in_words() {
         // Backwards: the loop would run away.
         ("proportional = [[0.", "proportional = [[-90.", "a pole at"),
         ("proportional = [[0.", "proportional = [[nan, 0.", "none"),
+        // Of one input alone: another pole than that of the gains, and gains whose loop is too slow or runs away.
+        (
+            "pole_max = 0.506",
+            "pole_max = 0.516",
+            "pole_max of speed_alone is 0.516030, but its gains have 0.506030",
+        ),
+        (
+            "pole_max = 0.392",
+            "pole_max = nan # ",
+            "pole_max of admission_alone is NaN",
+        ),
+        (
+            "proportional = 0.895",
+            "proportional = 0.795",
+            "pole_max of speed_alone is 0.506030, but",
+        ),
+        (
+            "integral = 0.528",
+            "integral = 0.001",
+            "with the gains of speed_alone the closed loop has a pole at 0.99",
+        ),
+        (
+            "proportional = -1.579",
+            "proportional = 9.579",
+            "with the gains of admission_alone the closed loop has a pole at",
+        ),
+        ("integral = 0.528", "integral = nan # ", "none"),
     ] {
         let wrong = refused(from, to);
         assert!(wrong.contains(said), "{from} -> {to}: {wrong}");
