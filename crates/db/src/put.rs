@@ -130,6 +130,19 @@ impl<S: SegmentStore> Database<S> {
         Ok(Ticket::new(lsn, Arc::clone(&shared.progress)))
     }
 
+    /// What waits is in a hurry from now on, as if the last of it had been put with [`Durability::Now`]. Who puts many
+    /// readings one behind the other does so with [`Durability::Batched`] and then says this once: they share a flush.
+    /// Never blocks; does nothing while nothing waits.
+    pub fn hurry(&self) {
+        let wake = {
+            let mut queue = self.shared.queue.lock();
+            !queue.is_empty() && queue.hurry(true)
+        };
+        if wake {
+            self.shared.wake();
+        }
+    }
+
     /// Whether the wall clock is trusted, by the last look at it, and whether that was now.
     fn wall_trusted(&self) -> (bool, bool) {
         let asleep = &self.shared.asleep;

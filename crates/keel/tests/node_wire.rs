@@ -140,6 +140,72 @@ fn half_frames_hold_nobody_up() {
 }
 
 #[test]
+fn puts_in_a_row_share_a_flush_and_are_answered_in_order() {
+    // A flush that nobody hurries comes after the time that a test waits for an answer.
+    let config = SMALL.replace("[store]", "[store]\ncommit_interval_ms = 60000");
+    let node = Node::start(&config);
+    let put = |value| {
+        frame(
+            PUT,
+            1,
+            &json!({"key": "row", "value": value})
+                .to_string()
+                .into_bytes(),
+        )
+    };
+    let mut raw = node.connect();
+    raw.stream.write_all(&put(json!(0))).unwrap();
+    assert_eq!(raw.answer().unwrap().0, STORED);
+    let commits = || {
+        node.json_degraded(&["status", "--json"])["log"]["commits"]
+            .as_u64()
+            .unwrap()
+    };
+    let before = commits();
+    // In one piece, which the kernel hands over in one. One is refused, something else is asked in the middle, and the
+    // last one is refused as well.
+    let mut bytes = put(json!(1)).repeat(50);
+    bytes.extend(put(json!(null)));
+    bytes.extend(put(json!(2)).repeat(49));
+    bytes.extend(frame(GET, 1, b"{\"key\":\"row\"}"));
+    bytes.extend(put(json!(3)).repeat(49));
+    bytes.extend(put(json!([])));
+    assert!(bytes.len() < 16 << 10);
+    raw.stream.write_all(&bytes).unwrap();
+    let mut lsn = 0;
+    for place in 0..151 {
+        let (kind, answer) = raw.answer().unwrap();
+        match place {
+            50 | 150 => assert_eq!((kind, answer["code"].as_str()), (ERROR, Some("invalid"))),
+            100 => assert_eq!((kind, answer["value"].as_f64()), (VALUE, Some(2.0))),
+            _ => {
+                lsn += 1;
+                assert_eq!(
+                    (kind, answer["lsn"].as_u64()),
+                    (STORED, Some(lsn)),
+                    "{place}"
+                );
+            }
+        }
+    }
+    // One of those before the question, one of those behind it; and a few for a machine that hands them over in parts.
+    let flushes = commits() - before;
+    assert!((2..=8).contains(&flushes), "{flushes} commits of 148 puts");
+    // More than are handed on together, in time with a reader.
+    let many = put(json!(4)).repeat(3000);
+    std::thread::scope(|scope| {
+        let mut writer = raw.stream.try_clone().unwrap();
+        scope.spawn(move || writer.write_all(&many).unwrap());
+        for _ in 0..3000 {
+            lsn += 1;
+            let (kind, answer) = raw.answer().unwrap();
+            assert_eq!((kind, answer["lsn"].as_u64()), (STORED, Some(lsn)));
+        }
+    });
+    assert_eq!(node.ok(&["get", "row"]), "4\n");
+}
+
+#[test]
 fn a_hundred_idle_connections_cost_themselves() {
     let node = Node::start(SMALL);
     // More than connections_max: the oldest silent ones make room.

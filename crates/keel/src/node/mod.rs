@@ -7,7 +7,7 @@
 //!
 //! **Files:** `start.rs` the start, `signals.rs` the signals, `image.rs` the store's image and who holds it,
 //! `settings.rs` from the configuration to the options of the rooms, `sources.rs` line protocol and MQTT, `server.rs`
-//! the socket, `wire.rs` one connection, `session.rs` get, put and status,
+//! the socket, `wire.rs` one connection, `session.rs` get and status, `puts.rs` puts,
 //! `watch.rs` and `changes.rs` changes, `history.rs` range reads, `keeper.rs` the keeper,
 //! `region.rs` the region in which others read values, `qos/` quality of service, `figures.rs` what the
 //! status shows, `clock.rs` the clock with the operator's word, `log.rs` events.
@@ -22,6 +22,7 @@ mod history;
 mod image;
 mod keeper;
 mod log;
+mod puts;
 mod qos;
 pub(crate) mod region;
 mod server;

@@ -169,7 +169,7 @@ pub(crate) async fn run(node: Rc<Node>, socket: Socket) {
     while tasks.join_next().await.is_some() {}
 }
 
-fn add(count: &Cell<u64>) {
+pub(super) fn add(count: &Cell<u64>) {
     count.set(count.get() + 1);
 }
 
@@ -229,7 +229,7 @@ async fn converse(node: &Node, stream: UnixStream, client: &Client, guest: &mut 
             }
         };
         add(&node.counters.requests);
-        if session::answer(node, &mut wire, guest, &request)
+        if session::answer(node, &mut wire, guest, request)
             .await
             .is_err()
         {

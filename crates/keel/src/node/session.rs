@@ -1,28 +1,15 @@
 //! What a client asks for, answered from the database.
 
 use super::qos::requests::{self, Guest};
-use super::settings::told;
 use super::wire::{Fault, Request, Wire};
-use super::{Node, history, watch};
+use super::{Node, history, puts, watch};
 use base::error::Code;
-use db::value::Value;
-use db::{Durability, ObjectId, VALUE_BYTES_LIMIT};
-use ingest::intake::{Destination, Reason, TIME_MS_MAX, TIME_MS_MIN};
-use libkeel::protocol::{self, ANSWER_BYTES_MAX, Failure, Get, History, Kind, Latest, Put, Shown};
-use libkeel::protocol::{Stored, Watch};
+use db::{ObjectId, VALUE_BYTES_LIMIT};
+use libkeel::protocol::{
+    self, ANSWER_BYTES_MAX, Failure, Get, History, Kind, Latest, Shown, Watch,
+};
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
-use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout_at};
-
-/// How long a put may take to become durable; only a device that stalls needs as much.
-const DURABLE_MAX: Duration = Duration::from_secs(60);
-
-/// Pause before a put that found no room is tried again.
-const RETRY: Duration = Duration::from_millis(5);
-
-/// How long a put waits for room.
-const ROOM_MAX: Duration = Duration::from_secs(10);
 
 /// One answer that is no stream, or why there is none.
 pub(crate) type Answer = Result<Vec<u8>, Failure>;
@@ -32,7 +19,7 @@ pub(crate) async fn answer(
     node: &Node,
     wire: &mut Wire,
     guest: &mut Guest,
-    request: &Request,
+    request: Request,
 ) -> Result<(), Fault> {
     let kind = Kind::of(request.kind);
     let answer = if request.version != protocol::VERSION && kind.is_some() {
@@ -49,24 +36,21 @@ pub(crate) async fn answer(
         ))
     } else {
         match kind {
-            Some(Kind::Get) => read(request).and_then(|get: Get| latest(node, &get.key)),
-            Some(Kind::Put) => match read(request) {
-                Ok(put) => store(node, &put).await,
-                Err(failure) => Err(failure),
-            },
-            Some(Kind::Status) => read(request).and_then(|_: protocol::Status| node.state()),
+            Some(Kind::Get) => read(&request).and_then(|get: Get| latest(node, &get.key)),
+            Some(Kind::Put) => return puts::answer(node, wire, request).await,
+            Some(Kind::Status) => read(&request).and_then(|_: protocol::Status| node.state()),
             Some(Kind::Task) => {
-                read(request).and_then(|task| requests::declare(node, guest, &task))
+                read(&request).and_then(|task| requests::declare(node, guest, &task))
             }
             Some(Kind::TaskPeriod) => {
-                read(request).and_then(|period| requests::note(node, guest, &period))
+                read(&request).and_then(|period| requests::note(node, guest, &period))
             }
-            Some(Kind::Qos) => read(request).and_then(|asked| requests::regulate(node, asked)),
-            Some(Kind::Watch) => match read(request) {
+            Some(Kind::Qos) => read(&request).and_then(|asked| requests::regulate(node, asked)),
+            Some(Kind::Watch) => match read(&request) {
                 Ok(asked) => return watch::run(node, wire, &asked as &Watch).await,
                 Err(failure) => Err(failure),
             },
-            Some(Kind::History) => match read(request) {
+            Some(Kind::History) => match read(&request) {
                 Ok(asked) => return history::run(node, wire, &asked as &History).await,
                 Err(failure) => Err(failure),
             },
@@ -101,7 +85,7 @@ pub(crate) fn failure(
     }
 }
 
-fn read<T: DeserializeOwned>(request: &Request) -> Result<T, Failure> {
+pub(crate) fn read<T: DeserializeOwned>(request: &Request) -> Result<T, Failure> {
     serde_json::from_slice(&request.payload).map_err(|error| {
         failure(
             Code::Invalid,
@@ -173,132 +157,4 @@ pub(crate) fn with_latest<R>(
         clock_trusted: got.wall_trusted,
         this_boot: got.this_boot,
     }))
-}
-
-/// Stores a reading at once, without waiting for others to share its flush.
-async fn store(node: &Node, put: &Put) -> Answer {
-    let refused = |reason: Reason| {
-        let mut intake = node.intake.borrow_mut();
-        intake.refuse_with(reason, put.key.as_bytes());
-        refusal(&put.key, reason)
-    };
-    let value = match &put.value {
-        serde_json::Value::Number(number) => number
-            .as_f64()
-            .filter(|number| number.is_finite())
-            .map(Value::Float)
-            .ok_or_else(|| refused(Reason::NotFinite))?,
-        serde_json::Value::Bool(truth) => Value::Boolean(*truth),
-        serde_json::Value::String(text) => Value::Text(text),
-        _ => return Err(refused(Reason::PayloadInvalid)),
-    };
-    let mut bytes = [0; VALUE_BYTES_LIMIT];
-    let length = value
-        .encode(&mut bytes)
-        .map_err(|_| refused(Reason::ValueTooLong))?;
-    if let Some(time_ms) = put.time_ms {
-        check_time(node, time_ms).map_err(refused)?;
-    }
-    // Before the key, which would be made for a reading that is not taken.
-    if length > node.config.borrow().keys.value_bytes_max as usize {
-        return Err(refused(Reason::ValueTooLong));
-    }
-    let object = node.target.resolve(&put.key).map_err(refused)?;
-    let bytes = &bytes[..length];
-    let room_end = Instant::now() + ROOM_MAX;
-    let ticket = loop {
-        let id = ObjectId(object);
-        let done = match put.time_ms {
-            Some(time_ms) => node.db.put(id, bytes, time_ms, Durability::Now),
-            None => node.db.put_now(id, bytes, Durability::Now),
-        };
-        match done {
-            Ok(ticket) => break ticket,
-            Err(db::Error::Busy) if Instant::now() < room_end => sleep(RETRY).await,
-            Err(db::Error::ValueTooLong { .. }) => return Err(refused(Reason::ValueTooLong)),
-            Err(error) => return Err(database_failure(&put.key, &error)),
-        }
-    };
-    node.target.changes().add(object);
-    let lsn = ticket.lsn();
-    let mut durable = node.durable.clone();
-    let end = Instant::now() + DURABLE_MAX;
-    while durable.get().end <= lsn {
-        if durable.get().failed {
-            let error = ticket.poll().err().unwrap_or(db::Error::Closed);
-            return Err(database_failure(&put.key, &error));
-        }
-        if timeout_at(end, durable.changed()).await.is_err() {
-            return Err(database_failure(&put.key, &db::Error::Timeout));
-        }
-    }
-    node.counters.puts.set(node.counters.puts.get() + 1);
-    framed(Kind::Stored, &Stored { lsn })
-}
-
-/// The rules that sources apply to times of sensors, for times that a person gives.
-fn check_time(node: &Node, time_ms: i64) -> Result<(), Reason> {
-    let limits = node.config.borrow().time;
-    let is_plausible = (TIME_MS_MIN..TIME_MS_MAX).contains(&time_ms);
-    let ahead_ms = time_ms.saturating_sub(node.target.wall_ms());
-    let future_ms_max = limits.future_seconds_max.saturating_mul(1000) as i64;
-    let past_ms_max = limits.past_days_max.saturating_mul(86_400_000) as i64;
-    let is_near =
-        !node.target.wall_trusted() || (ahead_ms <= future_ms_max && ahead_ms >= -past_ms_max);
-    if is_plausible && is_near {
-        Ok(())
-    } else {
-        Err(Reason::TimeAbsurd)
-    }
-}
-
-fn database_failure(key: &str, error: &db::Error) -> Failure {
-    let (wrong, remedy) = told(error);
-    let remedy = match error {
-        db::Error::Busy | db::Error::Timeout => "the device is too slow at the moment: try again",
-        _ if remedy.is_empty() => "see `keel status`, and start the node again",
-        _ => &remedy,
-    };
-    failure(error.code(), key, wrong, remedy)
-}
-
-fn refusal(key: &str, reason: Reason) -> Failure {
-    let (code, wrong, remedy) = match reason {
-        Reason::KeyUnknown => (
-            Code::NotFound,
-            "no [[key]] of the configuration fits it, and auto_create is off",
-            "declare it, then send the node SIGHUP",
-        ),
-        Reason::KeysMax => (
-            Code::Full,
-            "the node has keys_max keys already",
-            "raise keys_max in the configuration, then start the node again",
-        ),
-        Reason::KeyInvalid => (
-            Code::Invalid,
-            "is no key",
-            "use 1 to 64 bytes without control characters",
-        ),
-        Reason::ValueTooLong => (
-            Code::Invalid,
-            "the value is longer than value_bytes_max",
-            "shorten it, or raise the limit in the configuration",
-        ),
-        Reason::TimeAbsurd => (
-            Code::Invalid,
-            "the time lies too far in the past or the future",
-            "check it, or change [time] in the configuration",
-        ),
-        Reason::NotFinite => (
-            Code::Invalid,
-            "the value is no finite number",
-            "give a number, true, false or a text",
-        ),
-        _ => (
-            Code::Invalid,
-            "the value is no value",
-            "give a number, true, false or a text",
-        ),
-    };
-    failure(code, key, wrong, remedy)
 }

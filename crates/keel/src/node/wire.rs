@@ -91,6 +91,26 @@ impl Wire {
         }
     }
 
+    /// The next request, if it has been received whole and is one of this kind. Waits for nothing; whatever else is
+    /// there stays for [`request`](Self::request).
+    pub(crate) fn received(&mut self, kind: Kind) -> Option<Request> {
+        loop {
+            match wire::decode(&self.input, REQUEST_BYTES_MAX) {
+                Ok(Decoded::Frame(frame)) => {
+                    let is_wanted = frame.kind == kind as u16 && frame.version == protocol::VERSION;
+                    return is_wanted.then(|| self.decode().ok()?.0).flatten();
+                }
+                Ok(Decoded::NeedMore(_)) => {}
+                Err(_) => return None,
+            }
+            let mut bytes = [0; READ_BYTES];
+            match self.stream.try_read(&mut bytes) {
+                Ok(read @ 1..) => self.input.extend_from_slice(&bytes[..read]),
+                _ => return None,
+            }
+        }
+    }
+
     /// A whole request at the front of the input, or the number of bytes that are missing at least.
     fn decode(&mut self) -> Result<(Option<Request>, usize), Fault> {
         match wire::decode(&self.input, REQUEST_BYTES_MAX) {
@@ -127,8 +147,7 @@ impl Wire {
 
     /// Sends an error.
     pub(crate) async fn fail(&mut self, failure: &Failure) -> Result<(), Fault> {
-        let frame = protocol::frame(Kind::Error, failure, protocol::ANSWER_BYTES_MAX);
-        self.send(&frame.unwrap_or_default()).await
+        self.send(&failed(failure)).await
     }
 
     /// Returns when the client has gone. One that only sends no more still waits for its answer, and one that has sent
@@ -164,6 +183,11 @@ impl Wire {
             }
         }
     }
+}
+
+/// The frame of an error.
+pub(crate) fn failed(failure: &Failure) -> Vec<u8> {
+    protocol::frame(Kind::Error, failure, protocol::ANSWER_BYTES_MAX).unwrap_or_default()
 }
 
 fn told(code: Code, wrong: &str) -> Fault {
