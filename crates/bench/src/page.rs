@@ -122,8 +122,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let flash = Run::read(&options.json)?;
     let paper = Run::read(&options.paper)?;
     let appends = Run::read(&options.appends)?;
-    let mut page = std::fs::read_to_string(&options.page)
-        .map_err(|error| format!("{}: {error}", options.page.display()))?;
+    let missing = [&flash, &paper].map(|run| run.list("missing"));
+    let missing = missing.into_iter().flatten().map(text);
     let parts = [
         ("run", run_text(&flash, &paper)),
         ("goals", goals(&flash)),
@@ -136,18 +136,39 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         ("slower", slower(&flash)),
         ("paper", paper_tables(&paper)),
         ("paper-slower", slower(&paper)),
-        ("missing", missing(&flash, &paper)),
+        ("missing", list(missing)),
     ];
+    fill(&options.page, &parts)
+}
+
+/// Writes `page` anew, with these texts between the marks of their names.
+///
+/// # Errors
+/// One line that names the file.
+pub(crate) fn fill(page: &Path, parts: &[(&str, String)]) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", page.display());
+    let mut filled = std::fs::read_to_string(page).map_err(|error| failed(&error))?;
     for (name, text) in parts {
-        page = replace(&page, name, &text)
-            .ok_or_else(|| format!("{}: no place for {name}", options.page.display()))?;
+        filled = replace(&filled, name, text)
+            .ok_or_else(|| failed(&format_args!("no place for {name}")))?;
     }
-    std::fs::write(&options.page, page)
-        .map_err(|error| format!("{}: {error}", options.page.display()))
+    std::fs::write(page, filled).map_err(|error| failed(&error))
+}
+
+/// One line for each, or that there is none.
+pub(crate) fn list(items: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
+    let mut out = String::new();
+    for item in items {
+        let _ = writeln!(out, "- {item}");
+    }
+    if out.is_empty() {
+        out.push_str("Nothing.\n");
+    }
+    out
 }
 
 /// `page` with other text between the marks of `name`; `None` without such marks.
-pub(crate) fn replace(page: &str, name: &str, text: &str) -> Option<String> {
+fn replace(page: &str, name: &str, text: &str) -> Option<String> {
     let (begin, end) = (
         format!("<!-- begin {name} -->\n"),
         format!("<!-- end {name} -->"),
@@ -515,19 +536,6 @@ fn paper_tables(run: &Run) -> String {
     out
 }
 
-fn missing(flash: &Run, paper: &Run) -> String {
-    let mut out = String::new();
-    for run in [flash, paper] {
-        for what in run.list("missing") {
-            let _ = writeln!(out, "- {}", text(what));
-        }
-    }
-    if out.is_empty() {
-        out.push_str("Nothing.\n");
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -591,7 +599,8 @@ mod tests {
             table.contains("| append 4,096 B, durable | keel | 1,234 | – |"),
             "{table}"
         );
-        assert_eq!(missing(&run, &run), "- xfs\n- xfs\n");
+        assert_eq!(list(run.list("missing").iter().map(text)), "- xfs\n");
+        assert_eq!(list([""; 0]), "Nothing.\n");
         let slowest = slowest(&run);
         let expected = "| ext4-sync | 2 | 0.50 | 0.40 to 0.70 | 0.55, met |  |";
         assert!(slowest.contains(expected), "{slowest}");

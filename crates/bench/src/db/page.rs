@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::cases::{DATA, DURABLE, FLOOR, SIZES, WRITERS_CASE};
 use crate::engine::Kind;
-use crate::page::{Run, cell, number, replace, text};
+use crate::page::{Run, cell, fill, list, number, text};
 
 /// `keel-bench db-page`.
 #[derive(clap::Args, Clone, Debug)]
@@ -35,8 +35,6 @@ const METRICS: [(&str, &str); 4] = [
 /// One line that names the file.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let run = Run::read(&options.json)?;
-    let mut page = std::fs::read_to_string(&options.page)
-        .map_err(|error| format!("{}: {error}", options.page.display()))?;
     let gets: Vec<&str> = SIZES.iter().map(|size| size.get).collect();
     let puts: Vec<&str> = SIZES.iter().map(|size| size.put).collect();
     let parts = [
@@ -57,17 +55,14 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
             list(
                 run.report["method"]["notes"]
                     .as_array()
-                    .map_or(&[], Vec::as_slice),
+                    .into_iter()
+                    .flatten()
+                    .map(text),
             ),
         ),
-        ("missing", list(run.list("missing"))),
+        ("missing", list(run.list("missing").iter().map(text))),
     ];
-    for (name, text) in parts {
-        page = replace(&page, name, &text)
-            .ok_or_else(|| format!("{}: no place for {name}", options.page.display()))?;
-    }
-    std::fs::write(&options.page, page)
-        .map_err(|error| format!("{}: {error}", options.page.display()))
+    fill(&options.page, &parts)
 }
 
 /// What a case is, for a reader.
@@ -262,16 +257,6 @@ fn drawings(cases: &[&str], run: &Run) -> String {
     out
 }
 
-fn list(items: &[Value]) -> String {
-    if items.is_empty() {
-        return "Nothing.\n".to_owned();
-    }
-    items.iter().fold(String::new(), |mut out, item| {
-        let _ = writeln!(out, "- {}", text(item));
-        out
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -314,7 +299,7 @@ mod tests {
                 .count(),
             1
         );
-        assert_eq!(list(run.list("missing")), "- rocksdb\n");
+        assert_eq!(list(run.list("missing").iter().map(text)), "- rocksdb\n");
         assert!(systems(&run).contains("**keel**: a."));
     }
 }

@@ -15,7 +15,7 @@ use super::paper::share;
 use super::systems::{EXT4_LARGE, EXT4_SMALL, KEEL, KEEL_TMPFS, PEERS, TMPFS, TMPFS_HUGE};
 use super::takeover::{CASES as TAKEOVERS, Doing, WAIT_MAX, WAIT_P50, WAIT_P99};
 use super::{LOGS, MEMCPY, MEMCPY_TMPFS};
-use crate::page::{Run, cell, number, replace, text};
+use crate::page::{Run, cell, fill, list, number, text};
 
 /// `keel-bench mem-page`.
 #[derive(clap::Args, Clone, Debug)]
@@ -77,8 +77,6 @@ const SAME_RATIO: f64 = 0.98;
 /// One line that names the file.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let run = Run::read(&options.json)?;
-    let mut page = std::fs::read_to_string(&options.page)
-        .map_err(|error| format!("{}: {error}", options.page.display()))?;
     let parts = [
         ("run", run_text(&run)),
         ("goals", goals(&run)),
@@ -99,15 +97,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         ),
         ("figure-6", several(&run)),
         ("slower", slower(&run)),
-        ("missing", missing(&run)),
+        ("missing", list(run.list("missing").iter().map(text))),
         ("raw", RAW.to_owned()),
     ];
-    for (name, text) in parts {
-        page = replace(&page, name, &text)
-            .ok_or_else(|| format!("{}: no place for {name}", options.page.display()))?;
-    }
-    std::fs::write(&options.page, page)
-        .map_err(|error| format!("{}: {error}", options.page.display()))
+    fill(&options.page, &parts)
 }
 
 /// What a case is, for a reader.
@@ -536,17 +529,6 @@ fn slower(run: &Run) -> String {
     out
 }
 
-fn missing(run: &Run) -> String {
-    let mut out = String::new();
-    for what in run.list("missing") {
-        let _ = writeln!(out, "- {}", text(what));
-    }
-    if out.is_empty() {
-        out.push_str("Nothing.\n");
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -642,7 +624,6 @@ mod tests {
             "{takeover}"
         );
         assert!(takeover.ends_with("\n200 kills of each.\n"));
-        assert_eq!(missing(&run), "- perf\n");
         assert!(drawing(&run, "stack-1024", "figure-1").contains("(mem/figure-1.svg)"));
         assert_eq!(several(&run), "", "no drawing of what was not measured");
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::scenario::Mix;
-use crate::page::{Run, cell, number, replace, text};
+use crate::page::{Run, cell, fill, list, number, text};
 
 /// `keel-bench qos-page`.
 #[derive(clap::Args, Clone, Debug)]
@@ -62,8 +62,6 @@ const TRANSIENT: [(&str, &str); 9] = [
 /// # Errors
 /// One line that names the file.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let mut page = std::fs::read_to_string(&options.page)
-        .map_err(|error| format!("{}: {error}", options.page.display()))?;
     let mut found = Vec::new();
     for (plant, words) in PLANTS {
         for experiment in EXPERIMENTS {
@@ -76,31 +74,23 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
             found.push((folder, words, experiment, run));
         }
     }
+    let measured: Vec<_> = found
+        .iter()
+        .filter_map(|(folder, words, _, run)| Some((folder.as_str(), *words, run.as_ref()?)))
+        .collect();
+    let mut parts = vec![
+        ("runs", runs(&measured)),
+        ("goals", goals(&measured)),
+        ("missing", missing(&measured)),
+    ];
     for (folder, _, experiment, run) in &found {
         let text = run.as_ref().map_or_else(
             || NOT_MEASURED.to_owned(),
             |run| part(run, experiment, folder, &options.results.join(folder)),
         );
-        page = place(page, folder, &text, options)?;
+        parts.push((folder, text));
     }
-    let measured: Vec<_> = found
-        .iter()
-        .filter_map(|(folder, words, _, run)| Some((folder.as_str(), *words, run.as_ref()?)))
-        .collect();
-    for (name, text) in [
-        ("runs", runs(&measured)),
-        ("goals", goals(&measured)),
-        ("missing", missing(&measured)),
-    ] {
-        page = place(page, name, &text, options)?;
-    }
-    std::fs::write(&options.page, page)
-        .map_err(|error| format!("{}: {error}", options.page.display()))
-}
-
-fn place(page: String, name: &str, text: &str, options: &Options) -> Result<String, String> {
-    replace(&page, name, text)
-        .ok_or_else(|| format!("{}: no place for {name}", options.page.display()))
+    fill(&options.page, &parts)
 }
 
 fn runs(measured: &[(&str, &str, &Run)]) -> String {
@@ -269,16 +259,10 @@ fn rows(run: &Run) -> String {
 }
 
 fn missing(measured: &[(&str, &str, &Run)]) -> String {
-    let mut out = String::new();
-    for (folder, _, run) in measured {
-        for what in run.list("missing") {
-            let _ = writeln!(out, "- {folder}: {}", text(what));
-        }
-    }
-    if out.is_empty() {
-        out.push_str("Nothing.\n");
-    }
-    out
+    list(measured.iter().flat_map(|(folder, _, run)| {
+        let named = move |what| format!("{folder}: {}", text(what));
+        run.list("missing").iter().map(named)
+    }))
 }
 
 #[cfg(test)]
