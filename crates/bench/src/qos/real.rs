@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use base::sim::Random;
 use clap::ValueEnum;
 use db::Monitor;
-use db::qos::actuator::{Actuator, Cpufreq, Deadline, NoActuator, RtGroup, SystemFiles};
+use db::qos::actuator::{Actuator, Cpufreq, Deadline, Lock, NoActuator, RtGroup, SystemFiles};
 use db::qos::figures::Figures;
 
 use super::scenario::{DEADLINE_MS, Facts, Load, Mix, Observed, PERIOD_MS, Plant, SWEPT_MIN};
@@ -395,8 +395,12 @@ fn actuator(
 ) -> Result<Box<dyn Actuator>, String> {
     let root = Path::new("/");
     let cpufreq = || -> Result<Box<dyn Actuator>, String> {
-        let saved = folder.join("cpufreq-before");
-        let opened = Cpufreq::open(Box::new(SystemFiles), root, &[core as u32], &saved);
+        let saved = std::path::absolute(folder.join("cpufreq-before"))
+            .map_err(|error| format!("{}: {error}", folder.display()))?;
+        // Before there is a lock: most machines need none.
+        Cpufreq::check(&SystemFiles, root, &[core as u32]).map_err(|error| error.to_string())?;
+        let lock = Lock::take(root, &saved).map_err(|error| error.to_string())?;
+        let opened = Cpufreq::open(Box::new(SystemFiles), root, &[core as u32], &saved, lock);
         Ok(Box::new(opened.map_err(|error| error.to_string())?))
     };
     let rtgroup = || -> Result<Box<dyn Actuator>, String> {

@@ -249,6 +249,12 @@ impl Regulator {
         Ok(())
     }
 
+    /// There is no identification, for this reason; what was asked for is over.
+    pub fn give_up(&mut self, why: &'static str) {
+        self.stop_identification();
+        self.identification = Identification::GivenUp(why);
+    }
+
     /// Ends an identification that runs, and forgets what one has measured.
     pub fn stop_identification(&mut self) {
         if let Identification::Running(..) = self.identification {

@@ -23,7 +23,8 @@ pub(crate) enum QosCommand {
     #[command(after_help = "Examples:\n  \
         keel qos status\n  \
         keel qos status --json | jq .tasks\n\n\
-        Exit status 3 when both inputs are at their limits, the model no longer predicts, or the speed cannot be set.")]
+        Exit status 3 when both inputs are at their limits, the model no longer predicts, the speed cannot be set,\n\
+        settings of the processors were not put back, or the gains cannot be used.")]
     Status {
         /// One JSON object
         #[arg(long)]

@@ -44,6 +44,8 @@ pub(crate) struct QosState {
     /// Speeds that could not be set, and why the latest could not.
     pub(crate) actuator_failures: u64,
     pub(crate) actuator_error: Option<String>,
+    /// Settings of the processors that a node has changed and nobody could put back, and what to do: a line a file.
+    pub(crate) settings_left: Vec<String>,
     /// Sampling periods, and those of them without an instance.
     pub(crate) periods: u64,
     pub(crate) periods_missing: u64,

@@ -42,7 +42,11 @@ fn print(state: serde_json::Value, json: bool) -> Result<u8, CliError> {
         output.bytes(text(&read).as_bytes())?;
     }
     output.flush()?;
-    let is_well = !read.saturated && read.model_true && read.obeyed && read.gains_error.is_none();
+    let is_well = !read.saturated
+        && read.model_true
+        && read.obeyed
+        && read.gains_error.is_none()
+        && read.settings_left.is_empty();
     Ok(if is_well { 0 } else { STATUS_DEGRADED })
 }
 
@@ -68,10 +72,15 @@ fn text(state: &QosState) -> String {
         state.actuator
     ));
     if let Some(error) = &state.actuator_error {
-        let failures = state.actuator_failures;
-        lines.push(format!(
-            "          could not be set {failures} times, the last time: {error}"
-        ));
+        lines.push(match state.actuator_failures {
+            0 => format!("          CANNOT BE SET: {error}"),
+            failures => {
+                format!("          could not be set {failures} times, the last time: {error}")
+            }
+        });
+    }
+    for left in &state.settings_left {
+        lines.push(format!("          NOT PUT BACK: {}", printable(left)));
     }
     lines.push(format!(
         "updates   {} admitted{}; {} of {} keys fresh; {} readings left out, {} of them thrown away",
@@ -146,7 +155,9 @@ fn mode_line(state: &QosState) -> String {
     if !state.model_true {
         line.push_str("; the model no longer predicts: identify again");
     }
-    if !state.obeyed {
+    if !state.obeyed && state.actuator == "none" {
+        line.push_str("; nothing sets the speed");
+    } else if !state.obeyed {
         line.push_str("; the machine does not do what it is told");
     }
     line
@@ -216,6 +227,17 @@ mod tests {
             assert!(said.contains(part), "{part}: {said}");
         }
         assert!(!said.contains('\u{1b}'));
+        // Where nothing could be opened, nothing was tried.
+        state.actuator_error = Some("no policy".to_owned());
+        state.settings_left = vec!["write schedutil to it".to_owned()];
+        let said = text(&state);
+        assert!(said.contains("CANNOT BE SET: no policy"), "{said}");
+        assert!(
+            said.contains("NOT PUT BACK: write schedutil to it"),
+            "{said}"
+        );
+        state.actuator_failures = 3;
+        assert!(text(&state).contains("could not be set 3 times"));
         state.model_true = false;
         state.obeyed = false;
         let said = text(&state);

@@ -44,6 +44,10 @@ pub(crate) const CODES: &[(&str, &str)] = &[
         "the speed cannot be set, or the machine does not do what it is told",
     ),
     (
+        "qos_speed_left",
+        "settings of the processors that a node had changed could not be put back",
+    ),
+    (
         "qos_gains_unusable",
         "the configured gains cannot be used, so nothing is driven",
     ),
@@ -295,6 +299,9 @@ fn qos(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
             "qos_speed_failing",
             format!("the speed is not what it should be: {why}"),
         );
+    }
+    if !qos.settings_left.is_empty() {
+        add("qos_speed_left", qos.settings_left.join("; "));
     }
     if let Some(error) = &qos.gains_error {
         add("qos_gains_unusable", error.clone());

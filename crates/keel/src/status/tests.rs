@@ -219,6 +219,9 @@ fn each_reason_shows() {
     degraded("qos_speed_failing", |f| {
         (f.qos.obeyed, f.qos.periods) = (false, 9);
     });
+    degraded("qos_speed_left", |f| {
+        f.qos.settings_left = vec!["x".to_owned()];
+    });
     degraded("qos_gains_unusable", |f| {
         f.qos.gains_error = Some("it is none".to_owned());
     });

@@ -5,6 +5,7 @@
 pub mod broker;
 pub mod mem;
 pub mod node;
+pub mod plant;
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;

@@ -6,10 +6,18 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Actuator, ActuatorError, Applied, Files, Saved, SavedError};
+use super::{Actuator, ActuatorError, Applied, Files, Lock, Saved, SavedError};
 
 /// Below the root of the system's files.
-const POLICIES: &str = "sys/devices/system/cpu/cpufreq";
+pub(super) const POLICIES: &str = "sys/devices/system/cpu/cpufreq";
+
+/// What of a policy is changed. Others are not written, whatever a file of saved settings names.
+pub(super) const SETTINGS: [&str; 4] = [
+    "scaling_setspeed",
+    "scaling_governor",
+    "scaling_max_freq",
+    "scaling_min_freq",
+];
 
 /// Of the greatest frequency: a machine that is further off than this, and than its next step, does not obey.
 const TOLERANCE: f64 = 0.05;
@@ -41,8 +49,16 @@ pub struct Cpufreq {
     files: Box<dyn Files>,
     policies: Vec<Policy>,
     saved: Saved,
+    /// Of an earlier one, whose settings are not there at present.
+    left: Saved,
     saved_path: PathBuf,
+    /// The file has all that is changed.
+    is_kept: bool,
+    /// The policies listen.
+    is_begun: bool,
     is_changed: bool,
+    /// Given back after everything else.
+    _lock: Lock,
 }
 
 impl std::fmt::Debug for Cpufreq {
@@ -56,41 +72,37 @@ impl std::fmt::Debug for Cpufreq {
 
 impl Cpufreq {
     /// The policies below `root` of the processors `cores`. What a killed program has left in `saved_path` is put back
-    /// first; nothing else is changed before the first speed is set.
+    /// first; nothing else is changed before the first speed is set. Settings that are saved there and are gone stay in
+    /// that file.
     ///
     /// # Errors
-    /// [`SavedError`]; [`ActuatorError::Missing`] where no policy has such a processor.
+    /// [`SavedError`]; [`ActuatorError::Missing`] where no policy has such a processor,
+    /// [`ActuatorError::NotPutBack`] where settings are not what they were before: what they are now must not be taken
+    /// for that.
     pub fn open(
         files: Box<dyn Files>,
         root: &Path,
         cores: &[u32],
         saved_path: &Path,
+        lock: Lock,
     ) -> Result<Self, SavedError> {
-        Saved::put_back_left(saved_path, root, files.as_ref())?;
-        let folder = root.join(POLICIES);
-        let missing = |what| ActuatorError::Missing {
-            path: folder.clone(),
-            what,
-        };
-        let names = files
-            .list(&folder)
-            .map_err(|_| missing("this machine has no cpufreq"))?;
-        let mut policies = Vec::new();
-        for name in names.iter().filter(|name| name.starts_with("policy")) {
-            let policy = folder.join(name);
-            let affected = read(files.as_ref(), &policy, "affected_cpus")?;
-            let is_ours = affected
-                .split_whitespace()
-                .filter_map(|core| core.parse().ok())
-                .any(|core: u32| cores.contains(&core));
-            if is_ours {
-                policies.push(Policy::look(files.as_ref(), policy)?);
+        let left = match Saved::load(saved_path, &[])? {
+            None => Saved::new(root),
+            Some(left) => {
+                let unset = left.put_back(files.as_ref());
+                let is_refused = unset.iter().any(|unset| !unset.is_gone);
+                // Another machine's are not to be mixed with this one's.
+                if is_refused || !unset.is_empty() && left.root() != root {
+                    let saved = saved_path.to_owned();
+                    return Err(ActuatorError::NotPutBack { saved, unset }.into());
+                }
+                let left = left.only(&unset);
+                left.keep_or_remove(saved_path)?;
+                left
             }
-        }
-        if policies.is_empty() {
-            return Err(missing("no policy of cpufreq has these processors").into());
-        }
-        let mut saved = Saved::default();
+        };
+        let policies = policies(files.as_ref(), root, cores)?;
+        let mut saved = Saved::new(root);
         for policy in &policies {
             policy.save(files.as_ref(), &mut saved)?;
         }
@@ -98,23 +110,35 @@ impl Cpufreq {
             files,
             policies,
             saved,
+            left,
             saved_path: saved_path.to_owned(),
+            is_kept: false,
+            is_begun: false,
             is_changed: false,
+            _lock: lock,
         })
     }
 
+    /// Whether there are policies of these processors; nothing is changed.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn check(files: &dyn Files, root: &Path, cores: &[u32]) -> Result<(), ActuatorError> {
+        policies(files, root, cores).map(drop)
+    }
+
     fn begin(&mut self) -> Result<(), ActuatorError> {
-        if self.is_changed {
+        if !self.is_kept {
+            // What is left keeps the value that it had before everything.
+            let all = self.left.and(&self.saved);
+            all.keep(&self.saved_path)
+                .map_err(|error| ActuatorError::saved(&self.saved_path, &error))?;
+            self.is_kept = true;
+        }
+        self.is_changed = true;
+        if self.is_begun {
             return Ok(());
         }
-        self.saved
-            .keep(&self.saved_path)
-            .map_err(|error| ActuatorError::File {
-                path: self.saved_path.clone(),
-                text: error.to_string(),
-                errno: 0,
-            })?;
-        self.is_changed = true;
         for policy in &self.policies {
             if policy.way == Way::Told {
                 write(
@@ -125,20 +149,11 @@ impl Cpufreq {
                 )?;
             }
         }
+        self.is_begun = true;
         Ok(())
     }
-}
 
-impl Actuator for Cpufreq {
-    fn name(&self) -> &'static str {
-        "cpufreq"
-    }
-
-    fn set(&mut self, speed: f64) -> Result<Applied, ActuatorError> {
-        if !(speed > 0.0 && speed <= 1.0) {
-            return Err(ActuatorError::Speed);
-        }
-        self.begin()?;
+    fn set_all(&self, speed: f64) -> Result<Applied, ActuatorError> {
         let mut applied = Applied {
             speed: 1.0,
             is_obeyed: true,
@@ -159,6 +174,52 @@ impl Actuator for Cpufreq {
         }
         Ok(applied)
     }
+}
+
+/// Those of these processors.
+fn policies(files: &dyn Files, root: &Path, cores: &[u32]) -> Result<Vec<Policy>, ActuatorError> {
+    let folder = root.join(POLICIES);
+    let missing = |what| ActuatorError::Missing {
+        path: folder.clone(),
+        what,
+    };
+    let names = files
+        .list(&folder)
+        .map_err(|_| missing("this machine has no cpufreq"))?;
+    let mut policies = Vec::new();
+    for name in names.iter().filter(|name| name.starts_with("policy")) {
+        let policy = folder.join(name);
+        let affected = read(files, &policy, "affected_cpus")?;
+        let is_ours = affected
+            .split_whitespace()
+            .filter_map(|core| core.parse().ok())
+            .any(|core: u32| cores.contains(&core));
+        if is_ours {
+            policies.push(Policy::look(files, policy)?);
+        }
+    }
+    if policies.is_empty() {
+        return Err(missing("no policy of cpufreq has these processors"));
+    }
+    Ok(policies)
+}
+
+impl Actuator for Cpufreq {
+    fn name(&self) -> &'static str {
+        "cpufreq"
+    }
+
+    fn set(&mut self, speed: f64) -> Result<Applied, ActuatorError> {
+        if !(speed > 0.0 && speed <= 1.0) {
+            return Err(ActuatorError::Speed);
+        }
+        let applied = self.begin().and_then(|()| self.set_all(speed));
+        if applied.is_err() {
+            // A policy that comes again has the governor that its driver begins with.
+            self.is_begun = false;
+        }
+        applied
+    }
 
     fn step(&self) -> f64 {
         let steps = self.policies.iter().map(Policy::step);
@@ -169,14 +230,22 @@ impl Actuator for Cpufreq {
         if !self.is_changed {
             return Ok(());
         }
-        self.saved.put_back(self.files.as_ref())?;
-        self.is_changed = false;
-        match std::fs::remove_file(&self.saved_path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(ActuatorError::file(&self.saved_path, &error))
-            }
-            _ => Ok(()),
+        self.is_begun = false;
+        if !self.saved_path.exists() {
+            // Whoever has removed the file has seen to what it had of an earlier one.
+            self.left = Saved::new(self.left.root());
         }
+        let unset = self.saved.put_back(self.files.as_ref());
+        if !unset.is_empty() {
+            // The file goes on having all of them.
+            let saved = self.saved_path.clone();
+            return Err(ActuatorError::NotPutBack { saved, unset });
+        }
+        self.is_changed = false;
+        self.is_kept = false;
+        self.left
+            .keep_or_remove(&self.saved_path)
+            .map_err(|error| ActuatorError::saved(&self.saved_path, &error))
     }
 }
 

@@ -1,17 +1,19 @@
 //! What sets the speed of a task's processor: one trait, and a way for each kind of machine.
 //!
 //! Whatever is changed is put back: at the end, when the program panics, and after a kill by the next start, from a
-//! file that was written before the first change.
+//! file that was written before the first change. What cannot be put back stays in that file, and is said.
 
 mod cpufreq;
 mod deadline;
+mod lock;
 mod rtgroup;
 mod saved;
 
 pub use cpufreq::Cpufreq;
 pub use deadline::Deadline;
+pub use lock::{Lock, LockError};
 pub use rtgroup::RtGroup;
-pub use saved::{Saved, SavedError};
+pub use saved::{Saved, SavedError, Unset, advice};
 
 use std::path::{Path, PathBuf};
 
@@ -88,6 +90,17 @@ pub enum ActuatorError {
         /// Its errno.
         errno: i32,
     },
+    /// Settings are not as they were before.
+    #[error("{}", advice(.saved, .unset))]
+    NotPutBack {
+        /// The file that has them.
+        saved: PathBuf,
+        /// Which ones.
+        unset: Vec<Unset>,
+    },
+    /// Somebody else sets it.
+    #[error(transparent)]
+    Locked(#[from] LockError),
     /// A speed that is none.
     #[error("a speed is above 0 and at most 1")]
     Speed,
@@ -99,6 +112,19 @@ impl ActuatorError {
             path: path.to_owned(),
             text: error.to_string(),
             errno: error.raw_os_error().unwrap_or(0),
+        }
+    }
+
+    /// Of the file of saved settings.
+    fn saved(path: &Path, error: &SavedError) -> Self {
+        let text = match error {
+            SavedError::File { text, .. } => text.clone(),
+            error => error.to_string(),
+        };
+        Self::File {
+            path: path.to_owned(),
+            text,
+            errno: 0,
         }
     }
 }
@@ -140,23 +166,47 @@ pub trait Files: Send {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemFiles;
 
+/// Bytes of a setting at most: a page of the kernel's is less.
+const SETTING_BYTES_MAX: u64 = 64 << 10;
+
+/// Names in a folder of settings at most.
+const NAMES_MAX: usize = 65_536;
+
+/// Opens a setting. A pipe, or whatever else lies there that waits for somebody, must keep nobody waiting: who sets
+/// the speed has to be able to end.
+fn open(path: &Path, options: &mut std::fs::OpenOptions) -> std::io::Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let waits_for_nobody = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = options.custom_flags(waits_for_nobody).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(std::io::Error::other(
+            "it is no regular file, so no setting",
+        ))
+    }
+}
+
 impl Files for SystemFiles {
     fn read(&self, path: &Path) -> std::io::Result<String> {
-        std::fs::read_to_string(path).map(|text| text.trim_end().to_owned())
+        use std::io::Read;
+        let mut text = String::new();
+        open(path, std::fs::OpenOptions::new().read(true))?
+            .take(SETTING_BYTES_MAX)
+            .read_to_string(&mut text)?;
+        text.truncate(text.trim_end().len());
+        Ok(text)
     }
 
     fn write(&self, path: &Path, text: &str) -> std::io::Result<()> {
         use std::io::Write;
         // Not made where it is not there.
-        std::fs::OpenOptions::new()
-            .write(true)
-            .open(path)?
-            .write_all(text.as_bytes())
+        open(path, std::fs::OpenOptions::new().write(true))?.write_all(text.as_bytes())
     }
 
     fn list(&self, path: &Path) -> std::io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in std::fs::read_dir(path)? {
+        for entry in std::fs::read_dir(path)?.take(NAMES_MAX) {
             names.push(entry?.file_name().to_string_lossy().into_owned());
         }
         names.sort();
@@ -197,5 +247,28 @@ impl Actuator for NoActuator {
 
     fn restore(&mut self) -> Result<(), ActuatorError> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_setting_keeps_nobody_waiting() {
+        let folder = std::env::temp_dir().join(format!("keel-settings-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let pipe = folder.join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: the name ends with a zero and lives until the call returns.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let plain = folder.join("plain");
+        std::fs::write(&plain, "powersave\n").unwrap();
+        for wrong in [&pipe, &folder] {
+            assert!(SystemFiles.read(wrong).is_err(), "{wrong:?}");
+            assert!(SystemFiles.write(wrong, "1").is_err(), "{wrong:?}");
+        }
+        assert_eq!(SystemFiles.read(&plain).unwrap(), "powersave");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

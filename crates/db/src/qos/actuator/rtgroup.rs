@@ -40,6 +40,12 @@ impl std::fmt::Debug for RtGroup {
 }
 
 impl RtGroup {
+    /// Where groups may be, below the root of the system's files.
+    #[must_use]
+    pub fn places(root: &Path) -> [PathBuf; 2] {
+        PLACES.map(|place| root.join(place))
+    }
+
     /// For these threads, in a group of this name, which is nobody else's: one that a killed program has left is
     /// removed.
     ///
@@ -53,10 +59,7 @@ impl RtGroup {
     ) -> Result<Self, ActuatorError> {
         let has_bandwidth =
             |parent: &PathBuf| files.read(&parent.join("cpu.rt_runtime_us")).is_ok();
-        let parent = PLACES
-            .iter()
-            .map(|place| root.join(place))
-            .find(has_bandwidth);
+        let parent = Self::places(root).into_iter().find(has_bandwidth);
         let Some(parent) = parent else {
             return Err(ActuatorError::Missing {
                 path: root.join(PLACES[0]),
@@ -103,8 +106,18 @@ impl RtGroup {
 
     /// Moves whoever is in the group back to where the others are, and removes it.
     fn remove(&self) -> Result<(), ActuatorError> {
-        let Ok(threads) = self.files.read(&self.group.join("tasks")) else {
-            return Ok(());
+        let path = self.group.join("tasks");
+        let threads = match self.files.read(&path) {
+            Ok(threads) => threads,
+            Err(error) => {
+                // Gone is only what is missing among others that are there.
+                let has_others = self.files.read(&self.parent.join("tasks")).is_ok();
+                return if has_others && error.kind() == std::io::ErrorKind::NotFound {
+                    Ok(())
+                } else {
+                    Err(ActuatorError::file(&path, &error))
+                };
+            }
         };
         for thread in threads.lines() {
             // One that has ended is nowhere.
@@ -282,6 +295,21 @@ mod tests {
         assert_eq!(machine.has("task", "tasks"), None);
         assert_eq!(machine.has("", "tasks").unwrap(), "1\n77\n78");
         drop(next);
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_seen_is_not_taken_for_removed() {
+        let machine = Machine::new();
+        let mut group = machine.open().unwrap();
+        group.set(0.3).unwrap();
+        let all = std::mem::take(&mut *machine.0.lock().unwrap());
+        assert!(matches!(
+            group.restore(),
+            Err(ActuatorError::File { errno: 2, .. })
+        ));
+        *machine.0.lock().unwrap() = all;
+        group.restore().unwrap();
+        assert_eq!(machine.has("", "tasks").unwrap(), "1\n77\n78");
     }
 
     #[test]

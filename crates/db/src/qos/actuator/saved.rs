@@ -1,23 +1,52 @@
 //! Settings as they were before, in a file that outlives a kill.
 //!
-//! Text: `evenkeel settings 1`, a line for each setting with its path, a tab and its value, and `end` with the CRC-32C
-//! of all before it. It is there before the first setting changes, and gone when all are put back.
+//! Text, specified in `crates/keel/QOS.md`: `evenkeel settings 2`, the root that all lie below, a line for each setting
+//! with its path, a tab and its value, and `end` with the CRC-32C of all before it. It is there before the first
+//! setting changes, and gone when all are put back.
 
 use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
+use super::cpufreq::{POLICIES, SETTINGS};
 use super::{ActuatorError, Files};
 
-const HEAD: &str = "evenkeel settings 1\n";
+/// All of them begin so; the version follows.
+const NAME: &str = "evenkeel settings ";
+const HEAD: &str = "evenkeel settings 2\n";
+/// Without a root, and with paths as the configuration spelled them.
+const HEAD_1: &str = "evenkeel settings 1\n";
+const ROOT: &str = "root\t";
 
 /// Bytes of the file at most.
 const BYTES_MAX: u64 = 64 << 10;
 
+/// Bytes of a value at most: names of governors and frequencies are short.
+const VALUE_BYTES_MAX: usize = 64;
+
+/// Settings that a line for people names; the file has them all.
+const NAMED_MAX: usize = 8;
+
 /// Settings to be put back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
+    root: PathBuf,
     /// In the order in which they are put back.
     settings: Vec<(PathBuf, String)>,
+}
+
+/// A setting that could not be put back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unset {
+    /// The setting.
+    pub path: PathBuf,
+    /// What it was before.
+    pub value: String,
+    /// What the system says.
+    pub text: String,
+    /// Whether there is no such setting at present.
+    pub is_gone: bool,
 }
 
 /// Why settings are not saved, or not put back.
@@ -33,15 +62,28 @@ pub enum SavedError {
     },
     /// It is not what was written.
     #[error(
-        "{path}: not the settings that were saved ({what}); put them back by hand and remove it"
+        "{path}: not the settings that were saved ({what}){readable}; put back by hand what the processors had \
+         before, then remove the file"
     )]
     Damaged {
         /// The file.
         path: PathBuf,
         /// What is wrong.
         what: &'static str,
+        /// What can be read of it all the same, as a part of a line; empty: nothing.
+        readable: String,
     },
-    /// A setting cannot be put back.
+    /// Somebody else may have written it.
+    #[error(
+        "{path}: {what}, so what it says is not put back; look at it, then remove it, or give it to the node's user"
+    )]
+    Untrusted {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        what: &'static str,
+    },
+    /// A setting cannot be put back, or not be read.
     #[error(transparent)]
     Setting(#[from] ActuatorError),
 }
@@ -55,7 +97,62 @@ impl SavedError {
     }
 }
 
+/// What to do about settings that are not as they were, in one line.
+#[must_use]
+pub fn advice(saved: &Path, unset: &[Unset]) -> String {
+    let named = unset.iter().take(NAMED_MAX).map(|unset| {
+        let Unset {
+            path, value, text, ..
+        } = unset;
+        format!("write {value} to {} ({text})", path.display())
+    });
+    let named = named.collect::<Vec<_>>().join(", ");
+    let more = match unset.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "the processors are not set as they were before: {named}{more}; {} has what to put back, a node tries again \
+         as long as it lies there; where a setting is gone for good, remove the file",
+        saved.display()
+    )
+}
+
+/// The root that a setting lies below, if it is one that this program changes.
+fn root_of(setting: &Path) -> Option<PathBuf> {
+    let is_plain = setting.components().all(|part| {
+        matches!(
+            part,
+            Component::Normal(_) | Component::RootDir | Component::CurDir
+        )
+    });
+    let name = setting.file_name()?.to_str()?;
+    let policy = setting.parent()?;
+    let number = policy.file_name()?.to_str()?.strip_prefix("policy")?;
+    let is_number = (1..=6).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
+    let folder = policy.parent()?;
+    let is_ours = is_plain && is_number && SETTINGS.contains(&name) && folder.ends_with(POLICIES);
+    let above = Path::new(POLICIES).components().count();
+    is_ours
+        .then(|| folder.ancestors().nth(above))
+        .flatten()
+        .map(Path::to_path_buf)
+}
+
+fn is_value(value: &str) -> bool {
+    (1..=VALUE_BYTES_MAX).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_graphic())
+}
+
 impl Saved {
+    /// For settings below `root`.
+    #[must_use]
+    pub fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            settings: Vec::new(),
+        }
+    }
+
     /// Adds a setting, which will be put back after those before.
     pub fn add(&mut self, path: &Path, value: &str) {
         self.settings.push((path.to_owned(), value.to_owned()));
@@ -73,114 +170,411 @@ impl Saved {
         self.settings.is_empty()
     }
 
+    /// Below it lie all of them.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// All of them, as not put back for this reason.
+    #[must_use]
+    pub fn unset(&self, text: &str) -> Vec<Unset> {
+        let unset = |(path, value): &(PathBuf, String)| Unset {
+            path: path.clone(),
+            value: value.clone(),
+            text: text.to_owned(),
+            is_gone: false,
+        };
+        self.settings.iter().map(unset).collect()
+    }
+
+    /// Only those that could not be put back.
+    #[must_use]
+    pub fn only(&self, unset: &[Unset]) -> Self {
+        Self {
+            root: self.root.clone(),
+            settings: unset
+                .iter()
+                .map(|unset| (unset.path.clone(), unset.value.clone()))
+                .collect(),
+        }
+    }
+
+    /// These, then those of `more` that are not among them.
+    pub(super) fn and(&self, more: &Self) -> Self {
+        let mut all = self.clone();
+        for (path, value) in &more.settings {
+            if !all.settings.iter().any(|(has, _)| has == path) {
+                all.add(path, value);
+            }
+        }
+        all
+    }
+
+    /// The text of a file of them.
+    ///
+    /// # Errors
+    /// [`SavedError::Damaged`] for what this program does not set, or what no line can hold.
+    pub fn text(&self) -> Result<String, SavedError> {
+        let wrong = |path: &Path, what| SavedError::Damaged {
+            path: path.to_owned(),
+            what,
+            readable: String::new(),
+        };
+        let line = |path: &Path| {
+            let text = path
+                .to_str()
+                .filter(|text| !text.contains(char::is_control));
+            text.map(str::to_owned)
+                .ok_or_else(|| wrong(path, "no line can hold it"))
+        };
+        let mut text = format!("{HEAD}{ROOT}{}\n", line(&self.root)?);
+        for (setting, value) in &self.settings {
+            if root_of(setting).as_deref() != Some(&self.root) {
+                return Err(wrong(setting, "no setting of a processor"));
+            }
+            if !is_value(value) {
+                return Err(wrong(setting, "its value is none"));
+            }
+            let _ = writeln!(text, "{}\t{value}", line(setting)?);
+        }
+        let _ = writeln!(text, "end {:08x}", crc32c::crc32c(text.as_bytes()));
+        Ok(text)
+    }
+
     /// Writes them to `path`, so that they are there or not.
     ///
     /// # Errors
-    /// [`SavedError::File`], [`SavedError::Damaged`] for a setting that cannot be written as a line.
+    /// [`SavedError::File`], and as [`text`](Self::text).
     pub fn keep(&self, path: &Path) -> Result<(), SavedError> {
-        let mut text = HEAD.to_owned();
-        for (setting, value) in &self.settings {
-            let shown = setting.to_str().unwrap_or("\n");
-            if [shown, value]
-                .iter()
-                .any(|part| part.contains(['\n', '\t']))
-            {
-                return Err(SavedError::Damaged {
-                    path: setting.clone(),
-                    what: "no line can hold it",
-                });
+        let text = self.text()?;
+        let mut draft = path.as_os_str().to_owned();
+        draft.push(".new");
+        let draft = PathBuf::from(draft);
+        let write = || -> std::io::Result<()> {
+            // What a kill has left there, and nothing that somebody else has put there to be followed.
+            match std::fs::remove_file(&draft) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
             }
-            let _ = writeln!(text, "{shown}\t{value}");
-        }
-        let _ = writeln!(text, "end {:08x}", crc32c::crc32c(text.as_bytes()));
-        let draft = path.with_extension("new");
-        let failed = |error: std::io::Error| SavedError::file(path, &error);
-        // A kill leaves what was written; a power cut takes the settings themselves.
-        std::fs::write(&draft, text).map_err(failed)?;
-        std::fs::rename(&draft, path).map_err(failed)
+            let mut file = std::fs::OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&draft)?;
+            // A kill leaves what was written; a power cut takes the settings themselves.
+            file.write_all(text.as_bytes())?;
+            std::fs::rename(&draft, path)
+        };
+        write().map_err(|error| {
+            let _ = std::fs::remove_file(&draft);
+            SavedError::file(path, &error)
+        })
     }
 
-    /// What a file of them says; all must lie below `root`.
+    /// Writes them to `path`, or removes that when there are none.
+    ///
+    /// # Errors
+    /// As [`keep`](Self::keep).
+    pub fn keep_or_remove(&self, path: &Path) -> Result<(), SavedError> {
+        if !self.is_empty() {
+            return self.keep(path);
+        }
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(SavedError::file(path, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a file begins as these do, of whatever version and however damaged, and is this user's or root's: what
+    /// others put beside it is nobody's concern.
+    #[must_use]
+    pub fn looks_like_one(path: &Path) -> bool {
+        let mut start = [0; NAME.len()];
+        let Ok(mut file) = open(path) else {
+            return false;
+        };
+        is_ours(&file) && file.read_exact(&mut start).is_ok() && start == *NAME.as_bytes()
+    }
+
+    /// What a file of them says; `None`: there is none. Version 1 has paths as they were spelled then: what is relative
+    /// in it is looked for below each of `bases`.
     ///
     /// # Errors
     /// [`SavedError`].
-    pub fn load(path: &Path, root: &Path) -> Result<Option<Self>, SavedError> {
-        let damaged = |what| SavedError::Damaged {
-            path: path.to_owned(),
-            what,
+    pub fn load(path: &Path, bases: &[PathBuf]) -> Result<Option<Self>, SavedError> {
+        let Some(bytes) = read(path)? else {
+            return Ok(None);
         };
-        let bytes = match std::fs::metadata(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(SavedError::file(path, &error)),
-            Ok(found) if found.len() > BYTES_MAX => return Err(damaged("too long")),
-            Ok(_) => std::fs::read(path).map_err(|error| SavedError::file(path, &error))?,
-        };
-        let text = String::from_utf8(bytes).map_err(|_| damaged("no text"))?;
-        let body = text
-            .strip_prefix(HEAD)
-            .ok_or_else(|| damaged("no such version"))?;
-        let end = text.rfind("end ").ok_or_else(|| damaged("no end"))?;
-        let sum = text[end..]
-            .strip_prefix("end ")
-            .and_then(|sum| sum.strip_suffix('\n'));
-        if sum.and_then(|sum| u32::from_str_radix(sum, 16).ok())
-            != Some(crc32c::crc32c(&text.as_bytes()[..end]))
-        {
-            return Err(damaged("its checksum is another"));
-        }
-        let mut settings = Vec::new();
-        for line in body[..end - HEAD.len()].lines() {
-            let (setting, value) = line
-                .split_once('\t')
-                .ok_or_else(|| damaged("a line without a value"))?;
-            let setting = PathBuf::from(setting);
-            let is_plain = !setting
-                .components()
-                .any(|part| part == Component::ParentDir);
-            if !is_plain || !setting.starts_with(root) {
-                return Err(damaged("a setting that is not the machine's"));
-            }
-            settings.push((setting, value.to_owned()));
-        }
-        Ok(Some(Self { settings }))
+        Self::parse(&bytes, bases)
+            .map(Some)
+            .map_err(|what| SavedError::Damaged {
+                path: path.to_owned(),
+                what,
+                readable: readable(&bytes),
+            })
     }
 
-    /// Puts all back, as far as that goes; the first that could not be.
+    /// What the bytes of a file say, or what is wrong with them.
     ///
     /// # Errors
-    /// [`ActuatorError::File`].
-    pub fn put_back(&self, files: &dyn Files) -> Result<(), ActuatorError> {
+    /// What is wrong.
+    pub fn parse(bytes: &[u8], bases: &[PathBuf]) -> Result<Self, &'static str> {
+        if bytes.len() as u64 > BYTES_MAX {
+            return Err("it is too long");
+        }
+        let text = std::str::from_utf8(bytes).map_err(|_| "it is no text")?;
+        let is_first = text.starts_with(HEAD_1);
+        let head = if is_first { HEAD_1 } else { HEAD };
+        let body = text
+            .strip_prefix(head)
+            .ok_or("it begins otherwise, or is of another version")?;
+        let end = body.rfind("end ").ok_or("it was cut")?;
+        let sum = body[end..]
+            .strip_prefix("end ")
+            .and_then(|sum| sum.strip_suffix('\n'))
+            .filter(|sum| sum.len() == 8)
+            .and_then(|sum| u32::from_str_radix(sum, 16).ok());
+        let all_before = &text.as_bytes()[..head.len() + end];
+        if sum != Some(crc32c::crc32c(all_before)) {
+            return Err("it was cut or changed: its checksum is another");
+        }
+        let (root, lines) = if is_first {
+            (None, &body[..end])
+        } else {
+            let rest = body[..end].strip_prefix(ROOT);
+            let (root, lines) = rest
+                .and_then(|rest| rest.split_once('\n'))
+                .ok_or("it names no root")?;
+            (Some(PathBuf::from(root)), lines)
+        };
+        let mut found = Self {
+            root: root.clone().unwrap_or_default(),
+            settings: Vec::new(),
+        };
+        for line in lines.lines() {
+            let (setting, value) = line.split_once('\t').ok_or("a line has no value")?;
+            let setting = PathBuf::from(setting);
+            let lies_below =
+                root_of(&setting).ok_or("it names what is no setting of a processor")?;
+            if !is_value(value) {
+                return Err("it has a value that is none");
+            }
+            let (setting, lies_below) = if is_first {
+                placed(setting, lies_below, bases)?
+            } else {
+                (setting, lies_below)
+            };
+            let is_same = root.is_none() && found.is_empty() || lies_below == found.root;
+            if !is_same || !lies_below.is_absolute() {
+                return Err("it names a setting below another root");
+            }
+            found.root = lies_below;
+            found.settings.push((setting, value.to_owned()));
+        }
+        Ok(found)
+    }
+
+    /// Puts all back, as far as that goes; those that could not be. One that is not found counts among these: a driver
+    /// that is loaded anew, or a processor that is switched on again, has it again.
+    #[must_use]
+    pub fn put_back(&self, files: &dyn Files) -> Vec<Unset> {
         // Some are refused until another one is back: a least value above the greatest one.
         let mut left: Vec<_> = self.settings.iter().collect();
-        let mut first = None;
+        let mut unset = Vec::new();
         for _ in 0..2 {
-            first = None;
+            unset.clear();
             left.retain(|(path, value)| {
                 let Err(error) = files.write(path, value) else {
                     return false;
                 };
-                if error.kind() == std::io::ErrorKind::NotFound {
-                    // A processor that is gone has no settings.
+                // Somebody has done it by hand, where this may not.
+                if files.read(path).is_ok_and(|found| found == *value) {
                     return false;
                 }
-                first.get_or_insert(ActuatorError::file(path, &error));
+                unset.push(Unset {
+                    path: path.clone(),
+                    value: value.clone(),
+                    text: error.to_string(),
+                    is_gone: error.kind() == std::io::ErrorKind::NotFound,
+                });
                 true
             });
         }
-        first.map_or(Ok(()), Err)
+        unset
+    }
+}
+
+/// Opens a file that may be anything, without following a link or waiting for anybody.
+fn open(path: &Path) -> std::io::Result<std::fs::File> {
+    std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+}
+
+/// Whether it is a regular file of this user's or of root's.
+pub(super) fn is_ours(file: &std::fs::File) -> bool {
+    // SAFETY: it takes nothing and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    let found = file.metadata();
+    found.is_ok_and(|found| found.is_file() && (found.uid() == user || found.uid() == 0))
+}
+
+/// The bytes of a file that nobody else may have written; `None`: there is none.
+fn read(path: &Path) -> Result<Option<Vec<u8>>, SavedError> {
+    let failed = |error: std::io::Error| SavedError::file(path, &error);
+    let untrusted = |what| SavedError::Untrusted {
+        path: path.to_owned(),
+        what,
+    };
+    let file = match open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            return Err(untrusted("it is a link"));
+        }
+        Err(error) => return Err(failed(error)),
+        Ok(file) => file,
+    };
+    let found = file.metadata().map_err(failed)?;
+    if !found.is_file() {
+        return Err(untrusted("it is no regular file"));
+    }
+    if !is_ours(&file) {
+        return Err(untrusted("it belongs to another user"));
+    }
+    if found.mode() & 0o022 != 0 {
+        return Err(untrusted("others may write it"));
+    }
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    Ok(Some(bytes))
+}
+
+/// Where a setting of version 1 is.
+fn placed(
+    setting: PathBuf,
+    root: PathBuf,
+    bases: &[PathBuf],
+) -> Result<(PathBuf, PathBuf), &'static str> {
+    let below = setting.strip_prefix(&root).unwrap_or(&setting).to_owned();
+    let found = if root.is_absolute() {
+        // One that is gone may come again.
+        Some(root.canonicalize().unwrap_or(root))
+    } else {
+        let roots = bases.iter().map(|base| base.join(&root));
+        roots
+            .filter(|root| root.join(POLICIES).is_dir())
+            .find_map(|root| root.canonicalize().ok())
+    };
+    let root = found.ok_or("it names a folder relative to where an older node was started")?;
+    Ok((root.join(below), root))
+}
+
+/// What whole lines of a damaged file say, for people.
+fn readable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(BYTES_MAX as usize)]);
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let settings = whole.lines().filter_map(|line| {
+        let (setting, value) = line.split_once('\t')?;
+        let is_one = root_of(Path::new(setting)).is_some()
+            && is_value(value)
+            && !setting.contains(char::is_control);
+        is_one.then(|| format!("{value} in {setting}"))
+    });
+    let settings: Vec<_> = settings.take(NAMED_MAX).collect();
+    if settings.is_empty() {
+        String::new()
+    } else {
+        format!("; what can be read of it: {}", settings.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTING: &str = "/m/sys/devices/system/cpu/cpufreq/policy3/scaling_governor";
+
+    fn one() -> Saved {
+        let mut saved = Saved::new(Path::new("/m"));
+        saved.add(Path::new(SETTING), "schedutil");
+        saved
     }
 
-    /// What a program that was killed has left in `path` is put back, and the file removed; how many settings there
-    /// were.
-    ///
-    /// # Errors
-    /// [`SavedError`]; the file is left then.
-    pub fn put_back_left(path: &Path, root: &Path, files: &dyn Files) -> Result<usize, SavedError> {
-        let Some(saved) = Self::load(path, root)? else {
-            return Ok(0);
+    #[test]
+    fn a_file_is_read_as_it_was_written_and_no_other() {
+        let text = one().text().unwrap();
+        assert_eq!(Saved::parse(text.as_bytes(), &[]), Ok(one()));
+        for cut in 0..text.len() {
+            assert!(Saved::parse(&text.as_bytes()[..cut], &[]).is_err(), "{cut}");
+        }
+        for at in 0..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            assert!(Saved::parse(&bytes, &[]).is_err(), "{at}");
+        }
+        let half = &text.as_bytes()[..text.len() - 4];
+        assert_eq!(
+            readable(half),
+            format!("; what can be read of it: schedutil in {SETTING}")
+        );
+    }
+
+    #[test]
+    fn only_settings_of_processors_are_written_or_read() {
+        let with_sum = |body: &str| {
+            let sum = crc32c::crc32c(body.as_bytes());
+            format!("{body}end {sum:08x}\n")
         };
-        saved.put_back(files)?;
-        std::fs::remove_file(path).map_err(|error| SavedError::file(path, &error))?;
-        Ok(saved.len())
+        for (root, setting, value) in [
+            ("/", "/etc/passwd", "x"),
+            (
+                "/m",
+                "/n/sys/devices/system/cpu/cpufreq/policy0/scaling_governor",
+                "x",
+            ),
+            (
+                "/m",
+                "/m/sys/devices/system/cpu/cpufreq/policy0/../../online",
+                "0",
+            ),
+            (
+                "/m",
+                "/m/sys/devices/system/cpu/cpufreq/policyx/scaling_governor",
+                "x",
+            ),
+            (
+                "/m",
+                "/m/sys/devices/system/cpu/cpufreq/policy0/scaling_driver",
+                "x",
+            ),
+            ("/m", SETTING, "two words"),
+            ("/m", SETTING, ""),
+            (
+                "m",
+                "m/sys/devices/system/cpu/cpufreq/policy0/scaling_governor",
+                "x",
+            ),
+        ] {
+            let mut saved = Saved::new(Path::new(root));
+            saved.add(Path::new(setting), value);
+            let is_relative = root == "m";
+            assert!(is_relative || saved.text().is_err(), "{setting} {value}");
+            let text = with_sum(&format!("{HEAD}{ROOT}{root}\n{setting}\t{value}\n"));
+            assert!(
+                Saved::parse(text.as_bytes(), &[]).is_err(),
+                "{setting} {value}"
+            );
+        }
+        let text = with_sum(&format!("{HEAD}{ROOT}/m\n{SETTING}\tschedutil\n"));
+        assert_eq!(Saved::parse(text.as_bytes(), &[]), Ok(one()));
+        // Version 1 had no root.
+        let text = with_sum(&format!("{HEAD_1}{SETTING}\tschedutil\n"));
+        assert_eq!(Saved::parse(text.as_bytes(), &[]), Ok(one()));
     }
 }

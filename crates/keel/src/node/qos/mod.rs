@@ -5,8 +5,9 @@
 //! wishes, for a lookup at a time; real-time tasks live in other processes and wait for neither.
 //!
 //! **Files:** `requests.rs` what clients ask, `tasks.rs` what tasks have reported, `thread.rs` the
-//! sampling thread, `speed.rs` what sets the speed.
+//! sampling thread, `speed.rs` what sets the speed, `left.rs` what was not put back.
 
+mod left;
 pub(crate) mod requests;
 mod speed;
 mod tasks;
@@ -21,7 +22,6 @@ use base::error::Code;
 use db::qos::controller::{Mode, SetPoints};
 use db::qos::regulator::Excitation;
 use libkeel::protocol::Failure;
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -53,6 +53,8 @@ struct Inner {
     /// When somebody last asked how far an identification is: without a reader it ends.
     asked_at: Option<Instant>,
     state: QosState,
+    /// Why nothing sets the speed, though it is configured.
+    actuator_error: Option<String>,
     warnings: Vec<String>,
     stop: bool,
 }
@@ -61,8 +63,6 @@ struct Inner {
 pub(crate) struct Shared {
     inner: Mutex<Inner>,
     changed: Condvar,
-    /// Where what has to be put back after a kill is kept.
-    saved_path: PathBuf,
 }
 
 impl Shared {
@@ -87,8 +87,6 @@ impl Qos {
         warnings: Vec<String>,
     ) -> std::io::Result<Self> {
         let (gains, gains_error) = load(&config.qos);
-        let mut saved = config.node.socket.clone().into_os_string();
-        saved.push(".speed");
         let mut inner = Inner {
             tasks: Tasks::default(),
             config: config.qos.clone(),
@@ -100,6 +98,7 @@ impl Qos {
             is_changed: true,
             asked_at: None,
             state: thread::at_rest(),
+            actuator_error: None,
             warnings,
             stop: false,
         };
@@ -107,14 +106,14 @@ impl Qos {
         let shared = Arc::new(Shared {
             inner: Mutex::new(inner),
             changed: Condvar::new(),
-            saved_path: saved.into(),
         });
+        let places = left::Places::of(config);
         let here = Arc::clone(db);
         let (theirs, db) = (Arc::clone(&shared), Arc::clone(db));
         let thread = std::thread::Builder::new()
             .name("qos".into())
             .stack_size(256 << 10)
-            .spawn(move || thread::run(&theirs, &db))?;
+            .spawn(move || thread::run(&theirs, &db, places))?;
         Ok(Self {
             shared,
             thread: Mutex::new(Some(thread)),
@@ -173,6 +172,7 @@ impl Qos {
 
     /// Changes what is wished.
     pub(crate) fn wish(&self, wishes: Wishes) -> Result<(), Failure> {
+        let missing = wishes.identify.and_then(|_| self.missing_actuator());
         let mut inner = self.shared.lock();
         if let Some(mode) = wishes.mode {
             inner.check_mode(mode)?;
@@ -181,7 +181,7 @@ impl Qos {
             inner.check_set_points(set_points)?;
         }
         if let Some(excitation) = &wishes.identify {
-            inner.check_identify(excitation)?;
+            inner.check_identify(excitation, missing)?;
         }
         if let Some(mode) = wishes.mode {
             inner.mode = mode;
@@ -200,6 +200,18 @@ impl Qos {
         drop(inner);
         self.shared.changed.notify_all();
         Ok(())
+    }
+
+    /// Why nothing can set the speed of the tasks that are declared now. Files are read without the lock.
+    fn missing_actuator(&self) -> Option<String> {
+        let inner = self.shared.lock();
+        let (threads, kind) = (inner.tasks.threads(), inner.config.actuator);
+        let (root, known) = (
+            inner.config.machine_root.clone(),
+            inner.actuator_error.clone(),
+        );
+        drop(inner);
+        speed::missing(kind, &threads, &speed::root(&root)).or(known)
     }
 
     /// What is so at present. Whoever runs an identification asks for it, so that it goes on.
@@ -331,7 +343,12 @@ impl Inner {
         ))
     }
 
-    fn check_identify(&self, excitation: &Excitation) -> Result<(), Failure> {
+    /// `missing`: why nothing sets the speed, though something is to.
+    fn check_identify(
+        &self,
+        excitation: &Excitation,
+        missing: Option<String>,
+    ) -> Result<(), Failure> {
         let refused = |wrong: &str, remedy: &str| {
             Err(failure(Code::Unsupported, "identification", wrong, remedy))
         };
@@ -349,6 +366,9 @@ impl Inner {
                 "nothing sets the speed",
                 "name an actuator in qos.actuator and send the node SIGHUP",
             );
+        }
+        if let Some(why) = missing {
+            return refused(&format!("the speed cannot be set: {why}"), speed::REMEDY);
         }
         excitation.check(self.least()).map_err(|error| {
             failure(

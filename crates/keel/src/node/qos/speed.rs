@@ -2,34 +2,54 @@
 
 use crate::config::ActuatorKind;
 use db::qos::actuator::{
-    Actuator, ActuatorError, Cpufreq, Deadline, NoActuator, RtGroup, SavedError, SystemFiles,
+    Actuator, ActuatorError, Cpufreq, Deadline, Files, Lock, NoActuator, RtGroup, SavedError,
+    SystemFiles,
 };
-use db::qos::actuator::{Files, Saved};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// What to do where there is nothing that sets the speed.
+pub(super) const REMEDY: &str =
+    "take another qos.actuator (docs/qos.md says which this machine has) and send the node SIGHUP";
 
 /// Names a group of this node beside those of others on this machine.
 fn group_name() -> String {
     format!("keel-{}", std::process::id())
 }
 
-/// Puts back what a node has left that was killed, whatever is configured now.
-pub(crate) fn clean_up(root: &Path, saved_path: &Path) -> Result<usize, SavedError> {
-    remove_groups(&SystemFiles, root);
-    Saved::put_back_left(saved_path, root, &SystemFiles)
+/// The folder below which the machine's settings lie, however it is spelled.
+pub(super) fn root(configured: &Path) -> PathBuf {
+    configured
+        .canonicalize()
+        .or_else(|_| std::path::absolute(configured))
+        .unwrap_or_else(|_| configured.to_path_buf())
 }
 
-/// The threads in a group go back to where the others are when nobody needs it any more.
-fn remove_groups(files: &dyn Files, root: &Path) {
-    let parent = root.join("sys/fs/cgroup/cpu");
-    let names = files.list(&parent).unwrap_or_default();
-    for name in names {
-        let owner = name.strip_prefix("keel-").and_then(|id| id.parse().ok());
-        let is_left = owner.is_some_and(|id: u32| !Path::new(&format!("/proc/{id}")).exists());
-        if is_left {
+/// Lets go the threads of nodes that were killed; the groups that could not be removed, and why.
+pub(super) fn remove_groups(files: &dyn Files, root: &Path) -> Vec<(PathBuf, String)> {
+    let mut left = Vec::new();
+    for parent in RtGroup::places(root) {
+        for name in files.list(&parent).unwrap_or_default() {
+            let owner = name.strip_prefix("keel-").and_then(|id| id.parse().ok());
+            let is_left = owner.is_some_and(|id: u32| !Path::new(&format!("/proc/{id}")).exists());
+            if !is_left {
+                continue;
+            }
             // Opening one removes what has its name.
-            drop(RtGroup::open(Box::new(SystemFiles), root, &name, &[]));
+            if let Err(error) = RtGroup::open(Box::new(SystemFiles), root, &name, &[]) {
+                left.push((parent.join(&name), error.to_string()));
+            }
         }
     }
+    left
+}
+
+/// Why this kind cannot set the speed of these threads, as far as looking tells.
+pub(super) fn missing(kind: ActuatorKind, threads: &[u32], root: &Path) -> Option<String> {
+    if kind != ActuatorKind::Cpufreq || threads.is_empty() {
+        return None;
+    }
+    let checked = Cpufreq::check(&SystemFiles, root, &cores_of(threads));
+    checked.err().map(|error| error.to_string())
 }
 
 /// The actuator of this kind for these threads; the words say why there is none. `root`: below it lie the system's
@@ -43,10 +63,13 @@ pub(crate) fn open(
     if threads.is_empty() {
         return Ok(Box::new(NoActuator));
     }
-    let cpufreq = || -> Result<Box<dyn Actuator>, String> {
+    let cpufreq = || -> Result<Box<dyn Actuator>, SavedError> {
         let cores = cores_of(threads);
-        let opened = Cpufreq::open(Box::new(SystemFiles), root, &cores, saved_path);
-        Ok(Box::new(opened.map_err(|error| error.to_string())?))
+        // Before there is a lock: most machines need none.
+        Cpufreq::check(&SystemFiles, root, &cores)?;
+        let lock = Lock::take(root, saved_path).map_err(ActuatorError::from)?;
+        let opened = Cpufreq::open(Box::new(SystemFiles), root, &cores, saved_path, lock)?;
+        Ok(Box::new(opened))
     };
     let rtgroup = || -> Result<Box<dyn Actuator>, String> {
         let opened = RtGroup::open(Box::new(SystemFiles), root, &group_name(), threads);
@@ -57,12 +80,17 @@ pub(crate) fn open(
     let deadline = || -> Box<dyn Actuator> { Box::new(Deadline::new(threads)) };
     match kind {
         ActuatorKind::None => Ok(Box::new(NoActuator)),
-        ActuatorKind::Cpufreq => cpufreq(),
+        ActuatorKind::Cpufreq => cpufreq().map_err(|error| error.to_string()),
         ActuatorKind::RtGroup => rtgroup(),
         ActuatorKind::Deadline => Ok(deadline()),
-        ActuatorKind::Auto => Ok(cpufreq()
-            .or_else(|_| rtgroup())
-            .unwrap_or_else(|_| deadline())),
+        ActuatorKind::Auto => match cpufreq() {
+            Ok(actuator) => Ok(actuator),
+            Err(SavedError::Setting(ActuatorError::Missing { .. })) => {
+                Ok(rtgroup().unwrap_or_else(|_| deadline()))
+            }
+            // It is there, and somebody else's or in disorder: that is to be said, not to be gone round.
+            Err(error) => Err(error.to_string()),
+        },
     }
 }
 

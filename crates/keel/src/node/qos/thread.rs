@@ -1,14 +1,16 @@
 //! The sampling thread: waits for the end of a period, takes its figures, lets the loop decide, shows what came of it.
 
+use super::left::{Leftovers, Places, RETRY};
 use super::tasks::PATIENCE;
 use super::{Inner, Shared, Wishes, speed};
 use crate::node::{Db, log};
 use crate::qos::{IdentificationState, PeriodState, QosState, SHED_KEYS_MAX, ShedKey, held_name};
-use db::qos::actuator::{Actuator, NoActuator};
-use db::qos::controller::{ADMISSION, Held, SPEED};
+use db::qos::actuator::{Actuator, ActuatorError, NoActuator};
+use db::qos::controller::{ADMISSION, Held, Mode, SPEED};
 use db::qos::figures::Figures;
 use db::qos::regulator::{Identification, Regulator};
 use db::{ObjectId, SegmentStore};
+use std::path::Path;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,15 @@ const SHORTEST: f64 = 0.9;
 /// An identification that nobody asks about for so long has nobody any more who wants it.
 const LEASE: Duration = Duration::from_secs(10);
 
+/// What to do next.
+enum Event {
+    Stop,
+    /// To put back what was left.
+    Look,
+    /// A period has ended: its figures, what is wished, and whether gains or limits have changed.
+    Period(Option<Figures>, Wishes, bool),
+}
+
 struct Loop {
     regulator: Regulator,
     /// Threads and kind that the actuator is for.
@@ -25,6 +36,10 @@ struct Loop {
     kind: crate::config::ActuatorKind,
     /// Why there is no actuator.
     actuator_error: Option<String>,
+    /// When one was opened last, or not.
+    opened_at: Instant,
+    /// What could not be put back.
+    left: Leftovers,
     begun: Instant,
     periods: u64,
     missing: u64,
@@ -33,46 +48,50 @@ struct Loop {
 }
 
 /// Runs until the node ends.
-pub(super) fn run(shared: &Shared, db: &Db) {
-    let root = shared.lock().config.machine_root.clone();
-    match speed::clean_up(&root, &shared.saved_path) {
-        Ok(0) => {}
-        Ok(count) => log::event(
-            "speed",
-            format!(
-                "{count} settings of the processors were put back that a killed node had changed"
-            ),
-        ),
-        Err(error) => log::event("warning", error),
-    }
+pub(super) fn run(shared: &Shared, db: &Db, places: Places) {
+    let root = speed::root(&shared.lock().config.machine_root);
+    let mut left = Leftovers::new(places);
+    left.look(&root);
     let mut here = Loop {
         regulator: Regulator::new(Box::new(NoActuator)),
         threads: Vec::new(),
         kind: crate::config::ActuatorKind::None,
         actuator_error: None,
+        opened_at: Instant::now(),
+        left,
         begun: Instant::now(),
         periods: 0,
         missing: 0,
         last: None,
         was_blind: false,
     };
+    here.show(shared, db);
     while here.next(shared, db) {}
     if let Err(error) = here
         .regulator
         .end(&mut |fraction| db.set_admission(fraction))
     {
-        log::event(
-            "warning",
-            format!("the speed is not as it was before: {error}"),
-        );
+        let said = match error {
+            // It says so itself, and what to do.
+            ActuatorError::NotPutBack { .. } => error.to_string(),
+            error => format!("the speed is not as it was before: {error}"),
+        };
+        log::event("warning", said);
     }
 }
 
 impl Loop {
     /// One period; `false` when the node ends.
     fn next(&mut self, shared: &Shared, db: &Db) -> bool {
-        let Some((figures, wishes, changed)) = self.wait(shared) else {
-            return false;
+        let (figures, wishes, changed) = match self.wait(shared) {
+            Event::Stop => return false,
+            Event::Look => {
+                let root = speed::root(&shared.lock().config.machine_root);
+                self.left.look(&root);
+                self.show(shared, db);
+                return true;
+            }
+            Event::Period(figures, wishes, changed) => (figures, wishes, changed),
         };
         self.heed(shared, wishes, changed);
         let decision = self
@@ -84,7 +103,7 @@ impl Loop {
             Some(figures) => self.last = Some(shown(figures)),
             None => self.missing += 1,
         }
-        let is_driven = !matches!(self.regulator.mode(), db::qos::controller::Mode::Open);
+        let is_driven = !matches!(self.regulator.mode(), Mode::Open);
         if is_driven && decision.is_blind != self.was_blind {
             self.was_blind = decision.is_blind;
             log::event(
@@ -101,11 +120,15 @@ impl Loop {
     }
 
     /// Waits until a period has ended, or something is to be done at once.
-    fn wait(&mut self, shared: &Shared) -> Option<(Option<Figures>, Wishes, bool)> {
+    fn wait(&mut self, shared: &Shared) -> Event {
         let mut inner = shared.lock();
         loop {
             if inner.stop {
-                return None;
+                return Event::Stop;
+            }
+            let is_at_rest = inner.tasks.is_empty() && self.is_at_rest();
+            if is_at_rest && !self.left.is_empty() && self.left.due_in().is_zero() {
+                return Event::Look;
             }
             let sampling = inner.sampling();
             let (period, patience) = (sampling.period, inner.tasks.span(sampling) * PATIENCE);
@@ -125,10 +148,12 @@ impl Loop {
                 let is_forgotten = inner.asked_at.is_none_or(|asked| asked.elapsed() > LEASE);
                 let mut wishes = wishes;
                 wishes.stop_identification |= is_forgotten;
-                return Some((figures, wishes, changed));
+                return Event::Period(figures, wishes, changed);
             }
             let wait = if inner.tasks.is_empty() {
-                if self.is_at_rest() {
+                if is_at_rest && !self.left.is_empty() {
+                    self.left.due_in()
+                } else if is_at_rest {
                     Duration::from_secs(3600)
                 } else {
                     period.saturating_sub(elapsed)
@@ -158,7 +183,7 @@ impl Loop {
     fn heed(&mut self, shared: &Shared, wishes: Wishes, changed: bool) {
         let inner = shared.lock();
         let (threads, kind) = (inner.tasks.threads(), inner.config.actuator);
-        let root = inner.config.machine_root.clone();
+        let root = speed::root(&inner.config.machine_root);
         if changed {
             let gains = inner.gains.clone();
             let config = inner.config.clone();
@@ -185,19 +210,12 @@ impl Loop {
         } else {
             drop(inner);
         }
-        if threads != self.threads || kind != self.kind {
-            // What the old one has changed is put back before the new one looks how things are.
-            self.regulator.set_actuator(Box::new(NoActuator));
-            match speed::open(kind, &threads, &root, &shared.saved_path) {
-                Ok(actuator) => {
-                    self.regulator.set_actuator(actuator);
-                    self.actuator_error = None;
-                }
-                Err(error) => {
-                    log::event("warning", format!("the speed cannot be set: {error}"));
-                    self.actuator_error = Some(error);
-                }
-            }
+        // Somebody else may have ended, or what was gone may have come again.
+        let is_idle = self.regulator.actuator_name() == NoActuator.name();
+        let is_wanting = self.actuator_error.is_some() || is_idle && !self.left.is_empty();
+        let is_due = is_wanting && self.opened_at.elapsed() >= RETRY;
+        if threads != self.threads || kind != self.kind || is_due {
+            self.open(kind, &threads, &root);
             (self.threads, self.kind) = (threads, kind);
         }
         if wishes.stop_identification
@@ -206,7 +224,10 @@ impl Loop {
             self.regulator.stop_identification();
             log::event("qos", "the identification was ended before its time");
         }
-        if let Some(excitation) = wishes.identify {
+        if wishes.identify.is_some() && self.actuator_error.is_some() {
+            self.regulator
+                .give_up("the speed cannot be set; `keel qos status` says why");
+        } else if let Some(excitation) = wishes.identify {
             let least = shared.lock().least();
             // Checked when it was asked for.
             match self.regulator.identify(excitation, least) {
@@ -222,7 +243,39 @@ impl Loop {
         }
     }
 
-    fn show(&self, shared: &Shared, db: &Db) {
+    /// Another actuator, for these threads.
+    fn open(&mut self, kind: crate::config::ActuatorKind, threads: &[u32], root: &Path) {
+        // What the old one has changed is put back before the new one looks how things are.
+        self.regulator.set_actuator(Box::new(NoActuator));
+        self.left.look(root);
+        self.opened_at = Instant::now();
+        let is_told_by_files = matches!(
+            kind,
+            crate::config::ActuatorKind::Cpufreq | crate::config::ActuatorKind::Auto
+        );
+        let opened = match self.left.unsure().filter(|_| is_told_by_files) {
+            Some(why) if !threads.is_empty() => Err(why.to_owned()),
+            _ => speed::open(kind, threads, root, self.left.saved_path()),
+        };
+        match opened {
+            Ok(actuator) => {
+                self.regulator.set_actuator(actuator);
+                self.actuator_error = None;
+            }
+            Err(error) => {
+                if self.actuator_error.as_ref() != Some(&error) {
+                    log::event("warning", format!("the speed cannot be set: {error}"));
+                }
+                self.actuator_error = Some(error);
+            }
+        }
+    }
+
+    fn show(&mut self, shared: &Shared, db: &Db) {
+        let settings_left = self.left.lines();
+        let is_identifying = matches!(self.regulator.identification(), Identification::Running(..));
+        let mode = self.regulator.mode();
+        let drives_speed = is_identifying || matches!(mode, Mode::SpeedOnly | Mode::Both);
         let decision = self.regulator.decision();
         let (failures, failure) = self.regulator.failures();
         let stats = db.admission();
@@ -237,12 +290,14 @@ impl Loop {
             single: decision.is_single,
             blind: decision.is_blind,
             model_true: decision.is_model_true,
-            obeyed: decision.is_obeyed,
+            // Where nothing sets the speed, it is not what is wanted, even while that is full speed.
+            obeyed: decision.is_obeyed && !(drives_speed && self.actuator_error.is_some()),
             actuator_failures: failures,
             actuator_error: self
                 .actuator_error
                 .clone()
                 .or_else(|| failure.map(ToString::to_string)),
+            settings_left,
             periods: self.periods,
             periods_missing: self.missing,
             last: self.last,
@@ -255,6 +310,7 @@ impl Loop {
         let mut inner: std::sync::MutexGuard<'_, Inner> = shared.lock();
         let asked = inner.wishes.identify.is_some();
         inner.state = state;
+        inner.actuator_error.clone_from(&self.actuator_error);
         if asked {
             // Asked for meanwhile, and to begin with the next period.
             "running".clone_into(&mut inner.state.identification.state);

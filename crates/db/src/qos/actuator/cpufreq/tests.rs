@@ -98,7 +98,13 @@ impl Machine {
     }
 
     fn open(&self, cores: &[u32], saved: &Path) -> Result<Cpufreq, SavedError> {
-        Cpufreq::open(Box::new(self.clone()), Path::new(ROOT), cores, saved)
+        Cpufreq::open(
+            Box::new(self.clone()),
+            Path::new(ROOT),
+            cores,
+            saved,
+            lock(),
+        )
     }
 }
 
@@ -181,6 +187,18 @@ impl Files for Machine {
     fn remove(&self, _: &Path) -> std::io::Result<()> {
         Err(std::io::Error::from_raw_os_error(1))
     }
+}
+
+/// One that nobody else wants: machines that are made up have no folder of their own for it.
+fn lock() -> Lock {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let name = format!("keel-cpufreq-lock-{}-{number}", std::process::id());
+    let root = std::env::temp_dir().join(name);
+    std::fs::create_dir(&root).unwrap();
+    let lock = Lock::take(&root, Path::new("/none")).unwrap();
+    std::fs::remove_dir_all(&root).unwrap();
+    lock
 }
 
 /// A place for the saved settings, which goes when the test does.
@@ -272,18 +290,122 @@ fn what_a_kill_has_left_is_put_back_by_the_next_start() {
     assert!(!place.0.exists());
     drop(next);
     // And where the settings of a killed one cannot be read, nobody guesses.
-    std::fs::write(&place.0, "evenkeel settings 1\n/etc/passwd\tx\nend 0\n").unwrap();
+    std::fs::write(&place.0, "evenkeel settings 2\nroot\t/machine\nend 0\n").unwrap();
     assert!(matches!(
         machine.open(&[0], &place.0),
         Err(SavedError::Damaged { .. })
     ));
-    let mut elsewhere = Saved::default();
-    elsewhere.add(Path::new("/etc/passwd"), "x");
-    elsewhere.keep(&place.0).unwrap();
+}
+
+#[test]
+fn what_is_not_found_is_not_put_back() {
+    let (machine, place) = (Machine::with_steps(0, "0"), Place::new("vanished"));
+    let before = machine.has(0, "scaling_governor");
+    let mut actuator = machine.open(&[0], &place.0).unwrap();
+    actuator.set(0.5).unwrap();
+    let all = std::mem::take(&mut machine.state().files);
+    let said = actuator.restore().unwrap_err().to_string();
+    assert!(said.contains("write ondemand to "), "{said}");
+    assert!(
+        said.contains("scaling_governor") && !said.contains('\n'),
+        "{said}"
+    );
+    drop(actuator);
+    assert!(place.0.exists(), "the next start has to know");
+    machine.state().files = all;
+    assert_eq!(machine.has(0, "scaling_governor"), "userspace");
+    drop(machine.open(&[0], &place.0).unwrap());
+    assert_eq!(machine.has(0, "scaling_governor"), before);
+    assert!(!place.0.exists());
+}
+
+#[test]
+fn a_policy_that_comes_again_is_driven_and_put_back() {
+    let (machine, place) = (Machine::with_steps(0, "0"), Place::new("again"));
+    let all = machine.state().files.clone();
+    let mut actuator = machine.open(&[0], &place.0).unwrap();
+    actuator.set(0.5).unwrap();
+    machine.state().files.clear();
+    assert!(actuator.set(0.4).is_err());
+    // As its driver begins: with the governor of before.
+    machine.state().files = all;
+    assert!(actuator.set(0.4).unwrap().is_obeyed);
+    assert_eq!(machine.has(0, "scaling_governor"), "userspace");
+    actuator.restore().unwrap();
+    assert_eq!(machine.has(0, "scaling_governor"), "ondemand");
+    assert!(!place.0.exists());
+}
+
+#[test]
+fn settings_of_a_policy_that_is_gone_stay_saved_while_another_is_driven() {
+    let (machine, place) = (Machine::with_steps(0, "0"), Place::new("gone"));
+    machine.add_steps(4, "4");
+    let mut killed = machine.open(&[0, 4], &place.0).unwrap();
+    killed.set(0.5).unwrap();
+    std::mem::forget(killed);
+    let gone = |path: &PathBuf| path.to_str().unwrap().contains("policy4");
+    let all = machine.state().files.clone();
+    machine.state().files.retain(|path, _| !gone(path));
+    let mut next = machine.open(&[0], &place.0).unwrap();
+    assert_eq!(machine.has(0, "scaling_governor"), "ondemand");
+    let kept = || std::fs::read_to_string(&place.0).unwrap();
+    assert!(kept().contains("policy4") && !kept().contains("policy0"));
+    next.set(0.3).unwrap();
+    assert!(kept().contains("policy4") && kept().contains("policy0"));
+    next.restore().unwrap();
+    assert!(kept().contains("policy4") && !kept().contains("policy0"));
+    drop(next);
+    // Switched on again.
+    let back = all.into_iter().filter(|(path, _)| gone(path));
+    machine.state().files.extend(back);
+    assert_eq!(machine.has(4, "scaling_governor"), "userspace");
+    drop(machine.open(&[0], &place.0).unwrap());
+    assert_eq!(machine.has(4, "scaling_governor"), "ondemand");
+    assert!(!place.0.exists());
+}
+
+#[test]
+fn what_cannot_be_put_back_is_not_taken_for_what_was_before() {
+    let (machine, place) = (Machine::with_steps(0, "0"), Place::new("kept"));
+    let mut killed = machine.open(&[0], &place.0).unwrap();
+    killed.set(0.5).unwrap();
+    std::mem::forget(killed);
+    machine.state().refused.insert("scaling_governor", 30);
     assert!(matches!(
         machine.open(&[0], &place.0),
-        Err(SavedError::Damaged { .. })
+        Err(SavedError::Setting(ActuatorError::NotPutBack { .. }))
     ));
+    assert!(place.0.exists());
+    machine.state().refused.clear();
+    drop(machine.open(&[0], &place.0).unwrap());
+    assert_eq!(machine.has(0, "scaling_governor"), "ondemand");
+}
+
+#[test]
+fn a_file_that_others_may_write_is_not_believed() {
+    use std::os::unix::fs::PermissionsExt;
+    let (machine, place) = (Machine::with_steps(0, "0"), Place::new("others"));
+    let mut killed = machine.open(&[0], &place.0).unwrap();
+    killed.set(0.5).unwrap();
+    std::mem::forget(killed);
+    let mode = |bits| std::fs::set_permissions(&place.0, PermissionsExt::from_mode(bits)).unwrap();
+    mode(0o666);
+    assert!(Saved::looks_like_one(&place.0), "so that somebody says it");
+    assert!(matches!(
+        machine.open(&[0], &place.0),
+        Err(SavedError::Untrusted { .. })
+    ));
+    mode(0o600);
+    let real = place.0.with_extension("real");
+    std::fs::rename(&place.0, &real).unwrap();
+    std::os::unix::fs::symlink(&real, &place.0).unwrap();
+    assert!(matches!(
+        machine.open(&[0], &place.0),
+        Err(SavedError::Untrusted { .. })
+    ));
+    std::fs::rename(&real, &place.0).unwrap();
+    drop(machine.open(&[0], &place.0).unwrap());
+    assert_eq!(machine.has(0, "scaling_governor"), "ondemand");
 }
 
 #[test]
@@ -339,11 +461,16 @@ fn a_processor_that_does_not_obey_or_is_gone_is_told() {
         actuator.set(0.4),
         Err(ActuatorError::File { errno: 2, .. })
     ));
-    actuator.restore().unwrap();
+    assert!(matches!(
+        actuator.restore(),
+        Err(ActuatorError::NotPutBack { .. })
+    ));
     assert!(matches!(
         machine.open(&[0], &place.0),
         Err(SavedError::Setting(ActuatorError::Missing { .. }))
     ));
+    std::mem::forget(actuator);
+    std::fs::remove_file(&place.0).unwrap();
     let other = Machine::with_steps(0, "0");
     assert!(matches!(
         other.open(&[7], &place.0),

@@ -1,0 +1,265 @@
+//! Settings of the processors that a node has changed and could not put back, because it was killed or they were not
+//! there. They are found by the file that they are saved in, whatever the configuration says now: beside the store and
+//! the socket, under any name that ends with `.speed`, and where whoever drove these processors last has noted it.
+
+use super::speed;
+use crate::config::Config;
+use crate::node::log;
+use db::qos::actuator::{Lock, LockError, Saved, SavedError, SystemFiles, advice};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How its file's name ends.
+const SUFFIX: &str = "speed";
+
+/// Between two tries.
+pub(super) const RETRY: Duration = Duration::from_secs(5);
+
+/// Names of a folder that are looked at, and files that are read.
+const NAMES_MAX: usize = 16_384;
+const FILES_MAX: usize = 64;
+
+/// Folders above the file in which an older node may have been started.
+const ABOVE_MAX: usize = 4;
+
+/// Where settings are saved.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// This node's own, as a full path.
+    pub(super) saved: PathBuf,
+    folders: Vec<PathBuf>,
+}
+
+impl Places {
+    /// Its name is that of the store, which no other node has: a socket may be renamed.
+    pub(super) fn of(config: &Config) -> Self {
+        let socket = folder(&config.node.socket);
+        let image = &config.store.image;
+        let beside_store = folder(image);
+        // A store on a device of its own has no folder. What lies in shared memory lasts as long as the settings do.
+        let is_device = beside_store.starts_with("/dev") && !beside_store.starts_with("/dev/shm");
+        let own = if is_device { &socket } else { &beside_store };
+        let mut name = image.file_name().unwrap_or_default().to_owned();
+        name.push(".");
+        name.push(SUFFIX);
+        let saved = own.join(name);
+        let folders = if *own == socket {
+            vec![socket]
+        } else {
+            vec![own.clone(), socket]
+        };
+        Self { saved, folders }
+    }
+
+    /// Every file that may have settings: of this node, of one with another socket or store, of whoever drove the
+    /// processors of `root` last.
+    fn files(&self, root: &Path) -> Vec<PathBuf> {
+        let mut found = vec![self.saved.clone()];
+        for folder in &self.folders {
+            let names = std::fs::read_dir(folder).into_iter().flatten();
+            let names = names.take(NAMES_MAX).filter_map(Result::ok);
+            found.extend(
+                names
+                    .map(|name| name.path())
+                    .filter(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX))
+                    .filter(|path| Saved::looks_like_one(path)),
+            );
+        }
+        found.extend(Lock::noted(root));
+        let mut seen = HashSet::new();
+        found.retain(|path| {
+            let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+            let name = path.file_name();
+            folder
+                .zip(name)
+                .is_some_and(|(folder, name)| seen.insert(folder.join(name)))
+        });
+        found.truncate(FILES_MAX);
+        found
+    }
+}
+
+/// The folder of a file without links, as far as it is there.
+fn folder(path: &Path) -> PathBuf {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let folder = whole.parent().unwrap_or(Path::new("/"));
+    folder
+        .canonicalize()
+        .unwrap_or_else(|_| folder.to_path_buf())
+}
+
+/// A file whose settings are not back.
+#[derive(Clone, Debug, PartialEq)]
+struct Left {
+    path: PathBuf,
+    why: String,
+    /// Whether the settings that are there now may not be those of before.
+    is_unsure: bool,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Leftovers {
+    places: Places,
+    list: Vec<Left>,
+    looked_at: Instant,
+}
+
+impl Leftovers {
+    pub(super) fn new(places: Places) -> Self {
+        Self {
+            places,
+            list: Vec::new(),
+            looked_at: Instant::now(),
+        }
+    }
+
+    pub(super) fn saved_path(&self) -> &Path {
+        &self.places.saved
+    }
+
+    /// Why the present settings must not be taken for those of before.
+    pub(super) fn unsure(&self) -> Option<&str> {
+        let unsure = self.list.iter().find(|left| left.is_unsure);
+        unsure.map(|left| left.why.as_str())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// When to try again.
+    pub(super) fn due_in(&self) -> Duration {
+        RETRY.saturating_sub(self.looked_at.elapsed())
+    }
+
+    /// One line each, without those whose file somebody has removed.
+    pub(super) fn lines(&mut self) -> Vec<String> {
+        self.list
+            .retain(|left| left.path.symlink_metadata().is_ok());
+        self.list.iter().map(|left| left.why.clone()).collect()
+    }
+
+    /// Puts back what can be; the log has what came of it, once. Nobody of this process drives the processors of `root`
+    /// or of any other machine meanwhile.
+    pub(super) fn look(&mut self, root: &Path) {
+        let before = std::mem::take(&mut self.list);
+        let mut count = 0;
+        for (group, why) in speed::remove_groups(&SystemFiles, root) {
+            let why = format!(
+                "{why}; move its threads to the group above (their numbers into tasks there), then remove it"
+            );
+            self.list.push(Left {
+                path: group,
+                why,
+                is_unsure: false,
+            });
+        }
+        for path in self.places.files(root) {
+            match put_back(&path) {
+                Ok(settings) => count += settings,
+                Err(left) => self.list.extend(left),
+            }
+        }
+        for left in self.list.iter().filter(|left| !before.contains(left)) {
+            log::event("warning", &left.why);
+        }
+        if count > 0 {
+            log::event(
+                "speed",
+                format!("{count} settings of the processors that a node had changed were put back"),
+            );
+        }
+        self.looked_at = Instant::now();
+    }
+}
+
+/// How many settings were put back; else why not, unless whoever has saved them is at work.
+fn put_back(path: &Path) -> Result<usize, Option<Left>> {
+    let left = |why: String, is_unsure| {
+        Some(Left {
+            path: path.to_owned(),
+            why,
+            is_unsure,
+        })
+    };
+    let failed = |error: SavedError| left(error.to_string(), true);
+    let above = path.ancestors().skip(1).take(ABOVE_MAX);
+    let bases: Vec<_> = std::env::current_dir()
+        .into_iter()
+        .chain(above.map(Path::to_path_buf))
+        .collect();
+    let Some(saved) = Saved::load(path, &bases).map_err(failed)? else {
+        return Ok(0);
+    };
+    let root = saved.root().to_owned();
+    if root.canonicalize().is_ok_and(|now| now != root) {
+        let why = format!("{} is a link now, which is not followed", root.display());
+        return Err(left(advice(path, &saved.unset(&why)), true));
+    }
+    // Who cannot have the lock for another reason than that somebody has it mends all the same.
+    let _lock = match Lock::take(&root, path) {
+        Err(LockError::Held {
+            process,
+            saved: theirs,
+            ..
+        }) => {
+            let is_theirs = theirs.iter().any(|their| their == path);
+            if is_theirs || process == Some(std::process::id()) {
+                return Err(None);
+            }
+            let who = process.map_or("another".to_owned(), |process| process.to_string());
+            let why = format!("process {who} sets the speed of these processors now");
+            return Err(left(advice(path, &saved.unset(&why)), true));
+        }
+        Ok(lock) => Some(lock),
+        Err(LockError::File { .. }) => None,
+    };
+    let unset = saved.put_back(&SystemFiles);
+    let count = saved.len() - unset.len();
+    let rest = saved.only(&unset);
+    if (unset.is_empty() || count > 0)
+        && let Err(error) = rest.keep_or_remove(path)
+    {
+        return Err(failed(error));
+    }
+    if unset.is_empty() {
+        return Ok(count);
+    }
+    let is_unsure = unset.iter().any(|unset| !unset.is_gone);
+    Err(left(advice(path, &unset), is_unsure))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_golden_files_are_read_and_the_newer_one_is_written_so() {
+        let second = include_bytes!("../../../tests/golden/qos-settings-2");
+        let first = include_bytes!("../../../tests/golden/qos-settings-1");
+        let saved = Saved::parse(second, &[]).unwrap();
+        assert_eq!(saved.text().unwrap().as_bytes(), second);
+        assert_eq!(saved.root(), Path::new("/host"));
+        assert_eq!(saved.len(), 4);
+        assert_eq!(Saved::parse(first, &[]), Ok(saved));
+    }
+
+    #[test]
+    fn settings_are_saved_beside_the_store_whatever_the_socket_is_called() {
+        let places = |text: &str| {
+            let config = Config::parse(text, "test", Path::new("/nowhere")).unwrap();
+            Places::of(&config)
+        };
+        for socket in ["a.sock", "elsewhere/b.sock"] {
+            let text = format!("[node]\nsocket = \"{socket}\"\n[store]\nimage = \"data/s.img\"\n");
+            let found = places(&text);
+            assert_eq!(found.saved, Path::new("/nowhere/data/s.img.speed"));
+            assert_eq!(found.folders.len(), 2);
+        }
+        let text = "[node]\nsocket = \"run/a.sock\"\n[store]\nimage = \"/dev/mmcblk0p3\"\n";
+        let saved = places(text).saved;
+        assert_eq!(saved, Path::new("/nowhere/run/mmcblk0p3.speed"));
+    }
+}

@@ -1,0 +1,385 @@
+//! What becomes of a processor's settings when a node ends, is killed, finds them gone or finds another node there.
+
+mod common;
+
+use common::node::{Node, SMALL};
+use common::plant::{machine, report, setting};
+use common::{keel, wait_until};
+use libkeel::connection::Connection;
+use libkeel::protocol::{Kind, Task, TaskDeclared, TaskKind, TaskNoted};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const SAVED: &str = "keel-data/store.img.speed";
+
+const MODEL: &str = r#"version = 1
+kind = "model"
+made = "2026-11-22T12:00:00Z"
+machine = "made up"
+actuator = "cpufreq"
+sampling_period_ms = 100
+data_ratio_min = 0.28
+run = [[0.81, 0.3, 0.7, 0.95], [0.7, 0.3, 0.4, 0.55]]
+
+[limits]
+speed_min = 0.6
+speed_step = 0.05
+admission_min = 0.5
+
+[model]
+a = [[0.2, 0.0], [0.0, 0.2]]
+b = [[-0.8, 0.5], [0.1, 0.3]]
+inputs = [0.55, 0.75]
+outputs = [0.775, 0.3]
+r2 = [0.992, 0.9873]
+residual = [0.02, 0.01]
+condition = 3.7
+samples = 400
+"#;
+
+fn qos_config(root: &str) -> String {
+    format!(
+        "[qos]\nsampling_period_ms = 100\nactuator = \"cpufreq\"\nmachine_root = \"{root}\"\nspeed_percent_min = 60\n\
+         gains = \"qos-gains.toml\"\nmode = \"dvfs-only\"\n"
+    )
+}
+
+/// A node that will drive the speed below `root`, not yet started.
+fn prepared(root: &str) -> Node {
+    let node = Node::prepare(&format!("{SMALL}{}", qos_config(root)));
+    std::fs::write(node.dir.file("model.toml"), MODEL).unwrap();
+    node.ok(&["qos", "design", "model.toml", "--out", "qos-gains.toml"]);
+    node
+}
+
+/// A task that is early, so that its processor is slowed down.
+struct Early {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Early {
+    fn start(node: &Node) -> Self {
+        let mut connection = Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
+        let task = Task {
+            name: "early".to_owned(),
+            period_ns: 1_000_000,
+            deadline_ns: 1_000_000,
+            kind: TaskKind::Soft,
+            weight: 1.0,
+            process: std::process::id(),
+            thread: std::process::id(),
+        };
+        let declared: TaskDeclared = connection
+            .ask(Kind::Task, &task, Kind::TaskDeclared)
+            .unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let theirs = Arc::clone(&stop);
+        let run = move || {
+            while !theirs.load(Ordering::Relaxed) {
+                let period = report(declared.id, 0.3, 0.3);
+                let noted: Result<TaskNoted, _> =
+                    connection.ask(Kind::TaskPeriod, &period, Kind::TaskNoted);
+                if noted.is_err() {
+                    return; // The node has ended, as the test wants.
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        };
+        Self {
+            stop,
+            thread: Some(std::thread::spawn(run)),
+        }
+    }
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking());
+        }
+    }
+}
+
+fn governor(folder: &Path) -> String {
+    setting(folder, "scaling_governor")
+}
+
+fn wait_for_governor(folder: &Path, wanted: &str) {
+    wait_until(&format!("the governor {wanted}"), || {
+        governor(folder) == wanted
+    });
+}
+
+fn qos(node: &Node) -> Value {
+    node.json_degraded(&["qos", "status", "--json"])
+}
+
+fn has_reason(node: &Node, wanted: &str) -> bool {
+    let status = node.json_degraded(&["status", "--json"]);
+    let reasons = status["reasons"].as_array().cloned().unwrap_or_default();
+    reasons.iter().any(|reason| reason["code"] == wanted)
+}
+
+/// The line about settings that are not back.
+fn left(node: &Node) -> String {
+    let mut line = None;
+    wait_until("what is left", || {
+        line = qos(node)["settings_left"][0].as_str().map(str::to_owned);
+        line.is_some()
+    });
+    assert!(has_reason(node, "qos_speed_left"));
+    let output = node.run(&["qos", "status"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("NOT PUT BACK: "), "{said}");
+    line.unwrap()
+}
+
+/// A node that was killed while it had slowed the processor down.
+fn killed() -> (Node, PathBuf) {
+    let mut node = prepared("machine");
+    let folder = machine(&node);
+    node.restart();
+    let early = Early::start(&node);
+    wait_for_governor(&folder, "userspace");
+    node.kill();
+    drop(early);
+    assert_eq!(governor(&folder), "userspace");
+    assert!(node.dir.file(SAVED).exists());
+    (node, folder)
+}
+
+#[test]
+fn settings_that_have_vanished_are_put_back_when_they_come_again() {
+    let mut node = prepared("machine");
+    let folder = machine(&node);
+    let (there, gone) = (node.dir.file("machine"), node.dir.file("gone"));
+    node.restart();
+    let early = Early::start(&node);
+    wait_for_governor(&folder, "userspace");
+    // While the mode changes.
+    std::fs::rename(&there, &gone).unwrap();
+    node.ok(&["qos", "mode", "open"]);
+    wait_until("the failure", || {
+        let error = qos(&node)["actuator_error"].as_str().map(str::to_owned);
+        error.is_some_and(|error| error.contains("write schedutil to"))
+    });
+    assert!(has_reason(&node, "qos_speed_failing"));
+    std::fs::rename(&gone, &there).unwrap();
+    wait_for_governor(&folder, "schedutil");
+    node.ok(&["qos", "mode", "dvfs-only"]);
+    wait_for_governor(&folder, "userspace");
+    // While it ends.
+    std::fs::rename(&there, &gone).unwrap();
+    assert!(node.stop().success());
+    drop(early);
+    assert!(node.log().contains("write schedutil to"), "{}", node.log());
+    assert!(node.dir.file(SAVED).exists());
+    // At a start.
+    node.restart();
+    let line = left(&node);
+    let governor_path = folder.join("scaling_governor");
+    let wanted = format!("write schedutil to {}", governor_path.display());
+    assert!(line.contains(&wanted), "{line}");
+    assert!(line.contains("remove the file"), "{line}");
+    assert!(node.log().contains(&wanted), "{}", node.log());
+    std::fs::rename(&gone, &there).unwrap();
+    wait_for_governor(&folder, "schedutil");
+    wait_until("the end of it", || {
+        qos(&node)["settings_left"] == serde_json::json!([])
+    });
+    assert!(!node.dir.file(SAVED).exists());
+    assert!(!has_reason(&node, "qos_speed_left"));
+    assert!(node.stop().success());
+}
+
+#[test]
+fn a_kill_is_mended_whatever_is_configured_afterwards() {
+    let node_section = "[node]\nsocket = \"keel-data/other.sock\"\n";
+    for (what, after) in [
+        ("without [qos]", SMALL.to_owned()),
+        (
+            "another socket",
+            format!("{node_section}{SMALL}{}", qos_config("machine")),
+        ),
+        (
+            "another machine",
+            format!("{SMALL}{}", qos_config("elsewhere")),
+        ),
+    ] {
+        let (mut node, folder) = killed();
+        std::fs::write(node.dir.file("keel.toml"), after).unwrap();
+        node.restart();
+        wait_until(what, || governor(&folder) == "schedutil");
+        wait_until("the end of the file", || !node.dir.file(SAVED).exists());
+        assert_eq!(qos(&node)["settings_left"], serde_json::json!([]), "{what}");
+    }
+}
+
+/// Starts the node from another folder than its configuration's, and ends it when the governor is back.
+fn start_elsewhere_until_put_back(node: &Node, folder: &Path) {
+    let mut child = keel()
+        .args(["run", "-c"])
+        .arg(node.dir.file("keel.toml"))
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for_governor(folder, "schedutil");
+    common::signal(&child, libc::SIGTERM);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_kill_is_mended_by_a_start_from_another_folder() {
+    let (node, folder) = killed();
+    start_elsewhere_until_put_back(&node, &folder);
+    assert!(!node.dir.file(SAVED).exists());
+}
+
+#[test]
+fn a_file_of_the_version_before_is_put_back_from_beside_the_socket() {
+    let (node, folder) = killed();
+    std::fs::remove_file(node.dir.file(SAVED)).unwrap();
+    // With the path as it was spelled, and under the name of a socket that is no longer.
+    let policy = "machine/sys/devices/system/cpu/cpufreq/policy0";
+    let text = format!("evenkeel settings 1\n{policy}/scaling_governor\tschedutil\n");
+    let text = format!("{text}end {:08x}\n", crc32c(text.as_bytes()));
+    let before = node.dir.file("keel-data/before.sock.speed");
+    std::fs::write(&before, text).unwrap();
+    start_elsewhere_until_put_back(&node, &folder);
+    assert!(!before.exists());
+}
+
+/// By the definition, apart from the program's own.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let sum = bytes.iter().fold(u32::MAX, |sum, byte| {
+        (0..8).fold(sum ^ u32::from(*byte), |sum, _| {
+            (sum >> 1) ^ (0x82f6_3b78 & 0_u32.wrapping_sub(sum & 1))
+        })
+    });
+    !sum
+}
+
+#[test]
+fn a_file_that_was_cut_is_said_until_it_is_removed() {
+    let (mut node, folder) = killed();
+    let path = node.dir.file(SAVED);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let cut = text.find("end ").unwrap();
+    std::fs::write(&path, &text[..cut]).unwrap();
+    node.restart();
+    let line = left(&node);
+    assert!(
+        line.contains("cut") && line.contains("schedutil in "),
+        "{line}"
+    );
+    assert_eq!(governor(&folder), "userspace", "nothing of it is believed");
+    // Nor is what is there taken for what was before.
+    let early = Early::start(&node);
+    wait_until("the refusal", || qos(&node)["obeyed"] == false);
+    drop(early);
+    std::fs::remove_file(&path).unwrap();
+    wait_until("the end of it", || {
+        qos(&node)["settings_left"] == serde_json::json!([])
+    });
+    assert!(node.stop().success());
+}
+
+#[test]
+fn one_node_at_a_time_drives_a_processor() {
+    let mut first = prepared("machine");
+    let folder = machine(&first);
+    first.restart();
+    let early = Early::start(&first);
+    wait_for_governor(&folder, "userspace");
+    let root = first.dir.file("machine");
+    let mut second = prepared(root.to_str().unwrap());
+    second.restart();
+    let others = Early::start(&second);
+    let wanted = format!("process {}", first.pid());
+    wait_until("the refusal", || {
+        let error = qos(&second)["actuator_error"].as_str().map(str::to_owned);
+        error.is_some_and(|error| error.contains(&wanted))
+    });
+    wait_until("the reason", || has_reason(&second, "qos_speed_failing"));
+    assert_eq!(second.run(&["qos", "status"]).status.code(), Some(3));
+    let refused = second.fails(&["qos", "identify"], 1);
+    assert!(refused.contains(&wanted), "{refused}");
+    let log = second.log();
+    let lines = log.lines().filter(|line| line.contains(&wanted));
+    assert_eq!(lines.count(), 1, "{log}");
+    assert!(!has_reason(&first, "qos_speed_failing"));
+
+    // When the first one is killed, the second one finds what it has left, puts it back, and takes over.
+    first.kill();
+    drop(early);
+    wait_until("the file of the first one to go", || {
+        !first.dir.file(SAVED).exists()
+    });
+    wait_until("the file of the second one", || {
+        second.dir.file(SAVED).exists()
+    });
+    wait_for_governor(&folder, "userspace");
+    assert!(second.stop().success());
+    drop(others);
+    assert_eq!(governor(&folder), "schedutil");
+    assert!(!second.dir.file(SAVED).exists());
+}
+
+#[test]
+fn a_machine_without_frequencies_is_said_at_once() {
+    let mut node = prepared("empty");
+    std::fs::create_dir(node.dir.file("empty")).unwrap();
+    node.restart();
+    let _early = Early::start(&node);
+    let said = node.fails(&["qos", "identify"], 1);
+    assert!(said.contains("no cpufreq"), "{said}");
+    assert!(said.contains("take another qos.actuator"), "{said}");
+    assert!(!node.dir.file("qos-model.toml").exists());
+    wait_until("the reason", || has_reason(&node, "qos_speed_failing"));
+    let output = node.run(&["qos", "status"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        said.contains("CANNOT BE SET: ") && said.contains("no cpufreq"),
+        "{said}"
+    );
+    assert!(!said.contains("0 times"), "{said}");
+    // No folder for a lock is made where nothing is to be locked.
+    let made = std::fs::read_dir(node.dir.file("empty")).unwrap().count();
+    assert_eq!(made, 0);
+}
+
+#[test]
+fn a_pipe_among_the_settings_stops_nobody() {
+    let mut node = prepared("machine");
+    let folder = machine(&node);
+    node.restart();
+    let early = Early::start(&node);
+    wait_for_governor(&folder, "userspace");
+    let pipe = folder.join("scaling_cur_freq");
+    std::fs::remove_file(&pipe).unwrap();
+    let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+    // SAFETY: the name ends with a zero and lives until the call returns.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    // Its speed is asked for again.
+    node.ok(&["qos", "mode", "open"]);
+    node.ok(&["qos", "mode", "dvfs-only"]);
+    wait_until("the failure", || {
+        let error = qos(&node)["actuator_error"].as_str().map(str::to_owned);
+        error.is_some_and(|error| error.contains("no regular file"))
+    });
+    assert!(node.stop().success());
+    drop(early);
+    assert_eq!(governor(&folder), "schedutil");
+}
