@@ -77,7 +77,7 @@ struct Extent {
 }
 
 /// Bytes of the folder that a whole run needs.
-const SPACE_BYTES: u64 = 16 << 30;
+const SPACE_BYTES: u64 = 20 << 30;
 
 impl Extent {
     fn of(options: &Options) -> Self {

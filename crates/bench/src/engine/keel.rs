@@ -44,10 +44,11 @@ impl Keel {
         let image = folder.join("store.img");
         let waiting = size.burst as usize * (size.value_bytes + HEAD_BYTES);
         let queue_bytes = waiting.clamp(1 << 20, 512 << 20);
-        // The latest values twice, for a checkpoint that is being replaced, the history, and as much to work with.
+        // The latest values twice, for a checkpoint that is being replaced, the history, and as much to work with. A
+        // store keeps a quarter of itself for a checkpoint at most: a table that takes more may find no room for one.
         let values = u64::from(size.objects) * (size.value_bytes + 128) as u64;
         let history_bytes = (waiting as u64 * BURSTS_KEPT).clamp(24 << 20, 256 << 20);
-        let bytes = (2 * values + 2 * history_bytes + (64 << 20)).next_multiple_of(1 << 20);
+        let bytes = (5 * values + 2 * history_bytes + (64 << 20)).next_multiple_of(1 << 20);
         crate::store::write_through(&image, bytes, |_, chunk| chunk.fill(0))?;
         let device = crate::store::open_direct(&image)?;
         let format = FormatOptions {

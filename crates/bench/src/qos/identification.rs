@@ -7,7 +7,8 @@ use super::findings::{Findings, Goal, cell};
 use super::identified::{Added, FORMAT, Identified, Origin};
 use super::plot::{COLORS, Curve, Horizontal, Panel, panels};
 use super::scenario::{Load, Mix, Observed};
-use super::{GOAL, Setting};
+use super::{GOAL, Setting, line};
+use crate::report::median;
 use crate::scratch::check_interrupted;
 
 /// Where both inputs are driven around, and how far.
@@ -29,8 +30,17 @@ pub(crate) fn identification(
     findings: &mut Findings,
 ) -> Result<(), String> {
     setting.plant.begin(setting.seed)?;
-    let run = drive(setting)?;
-    let model = Model::fit(&run).map_err(|error| error.to_string())?;
+    let driven = drive(setting)?;
+    let run = &driven.samples;
+    if let Some(line_ns) = driven.line_ns {
+        findings.note(format!(
+            "the model is that of {} samples in one stretch, of {} driven, in which a line of memory took {line_ns:.0} ns \
+             from one processor to the other",
+            run.len(),
+            driven.of
+        ));
+    }
+    let model = Model::fit(run).map_err(|error| error.to_string())?;
     for (metric, value) in [
         ("r2_tardiness", model.r2[0]),
         ("r2_data_ratio", model.r2[1]),
@@ -57,7 +67,7 @@ pub(crate) fn identification(
         }
     }
     let predicted: Vec<[f64; 2]> = run.windows(2).map(|pair| model.predict(&pair[0])).collect();
-    table_and_drawing(setting, findings, &run, &predicted)?;
+    table_and_drawing(setting, findings, run, &predicted)?;
     if let Some(known) = setting.identified.clone() {
         let found = [model.a, model.b];
         let truth = [known.model().a, known.model().b];
@@ -80,7 +90,7 @@ pub(crate) fn identification(
     if setting.is_simulated {
         return Ok(());
     }
-    let identified = measured(setting, findings, &run, model, &predicted)?;
+    let identified = measured(setting, findings, &driven, model, &predicted)?;
     findings.write("identified.json", &identified.text()?)
 }
 
@@ -89,49 +99,92 @@ fn base(setting: &Setting<'_>) -> Load {
     Load::of(setting.driven_under, 1)
 }
 
-/// Drives both inputs.
-fn drive(setting: &mut Setting<'_>) -> Result<Vec<Sample>, String> {
-    let samples = u64::from(setting.extent.driven);
+/// A run in which both inputs were driven, and where the processors were meanwhile.
+struct Driven {
+    samples: Vec<Sample>,
+    /// Middle time of a line from one processor to the next, ns.
+    line_ns: Option<f64>,
+    /// Samples that were driven for it.
+    of: usize,
+}
+
+/// Drives both inputs until there are enough samples in which the processors stayed where they were: a model of a
+/// machine that a host changes meanwhile explains neither the one nor the other.
+fn drive(setting: &mut Setting<'_>) -> Result<Driven, String> {
+    let extent = setting.extent;
+    let (wanted, most) = (extent.driven as usize, extent.driven_max as usize);
     let mut observed: Vec<Observed> = Vec::new();
-    for k in 0..=samples {
+    let mut times: Vec<Option<f64>> = Vec::new();
+    let calm = loop {
+        let k = observed.len();
         check_interrupted()?;
-        setting
-            .progress
-            .show(&format!("driving the inputs: {k} of {samples}"));
-        let inputs = [0, 1]
-            .map(|input| square_wave(k, HALF_PERIODS[input], CENTERS[input], AMPLITUDES[input]));
-        observed.push(setting.plant.sample(inputs, base(setting))?);
-    }
+        let calm = line::longest_calm(&times);
+        if calm.len() > wanted || k > most {
+            break calm;
+        }
+        setting.progress.show(&format!(
+            "driving the inputs: {} of {wanted} in one place, {k} of {most} in all",
+            calm.len()
+        ));
+        let inputs = [0, 1].map(|input| {
+            square_wave(
+                k as u64,
+                HALF_PERIODS[input],
+                CENTERS[input],
+                AMPLITUDES[input],
+            )
+        });
+        let sample = setting.plant.sample(inputs, base(setting))?;
+        times.push(sample.line_ns);
+        observed.push(sample);
+    };
     setting.progress.clear();
+    let mut lines: Vec<f64> = times[calm.clone()].iter().copied().flatten().collect();
     // What is set at the end of a period is what the next one has.
-    let samples = observed.windows(2).map(|pair| {
+    let samples = observed[calm].windows(2).map(|pair| {
         let outputs = pair[0]
             .outputs
             .ok_or("no instance of the task has finished in a sampling period")?;
-        Ok(Sample {
+        Ok::<_, String>(Sample {
             outputs,
             inputs: pair[1].applied,
         })
     });
-    samples.collect()
+    Ok(Driven {
+        samples: samples.collect::<Result<_, _>>()?,
+        line_ns: (!lines.is_empty()).then(|| median(&mut lines)),
+        of: observed.len(),
+    })
 }
 
-/// Mean outputs under a load at fixed inputs.
+/// Mean outputs under a load at fixed inputs. Where the processors are told, samples of another place than `line_ns` are
+/// waited out, up to twice as many as are wanted; then all count.
 fn mean(
     setting: &mut Setting<'_>,
     inputs: [f64; 2],
     load: Load,
     samples: u32,
+    line_ns: Option<f64>,
 ) -> Result<[f64; 2], String> {
-    let mut sums = [0.0; 2];
-    let settling = setting.extent.swept_settling;
-    for sample in 0..samples + settling {
+    let (mut sums, mut taken, mut elsewhere) = ([0.0; 2], 0, 0);
+    for _ in 0..setting.extent.swept_settling {
+        setting.plant.sample(inputs, load)?;
+    }
+    while taken < samples {
         check_interrupted()?;
-        let outputs = setting.plant.sample(inputs, load)?.outputs;
-        let outputs = outputs.ok_or("no instance of the task has finished in a sampling period")?;
-        if sample >= settling {
-            sums = [0, 1].map(|output| sums[output] + outputs[output]);
+        let sample = setting.plant.sample(inputs, load)?;
+        let outputs = sample
+            .outputs
+            .ok_or("no instance of the task has finished in a sampling period")?;
+        let is_elsewhere = line_ns
+            .zip(sample.line_ns)
+            .is_some_and(|(wanted, found)| !line::is_same(wanted, found));
+        if is_elsewhere && elsewhere < 2 * samples {
+            elsewhere += 1;
+            continue;
         }
+        taken += 1;
+        sums = [0, 1].map(|output| sums[output] + outputs[output]);
     }
     Ok(sums.map(|sum| sum / f64::from(samples)))
 }
@@ -140,10 +193,12 @@ fn mean(
 fn measured(
     setting: &mut Setting<'_>,
     findings: &mut Findings,
-    run: &[Sample],
+    driven: &Driven,
     model: Model,
     predicted: &[[f64; 2]],
 ) -> Result<Identified, String> {
+    let run = &driven.samples;
+    let line_ns = driven.line_ns;
     let each = setting.extent.loaded.div_ceil(PASSES);
     let mut random = Random::new(setting.seed);
     let mut sums = [[0.0; 2]; Mix::ALL.len()];
@@ -155,7 +210,7 @@ fn measured(
             setting
                 .progress
                 .show(&format!("pass {} of {PASSES}: {}", pass + 1, mix.name()));
-            let found = mean(setting, model.inputs, Load::of(mix, 1), each)?;
+            let found = mean(setting, model.inputs, Load::of(mix, 1), each, line_ns)?;
             sums[place] =
                 [0, 1].map(|output| sums[place][output] + found[output] / f64::from(PASSES));
         }
@@ -210,7 +265,7 @@ fn measured(
     let speed = identified
         .speed_for(GOAL, 1.0, Load::NONE)?
         .clamp(facts.speed_min, 1.0);
-    let rest = mean(setting, [speed, 1.0], Load::NONE, each * 2)?;
+    let rest = mean(setting, [speed, 1.0], Load::NONE, each * 2, line_ns)?;
     identified.data_ratio_min = rest[1].clamp(0.01, 0.99);
     findings.row("none", "plant", ("data_ratio_min", "1"), rest[1], None);
     findings.row("none", "plant", ("speed_at_goal", "1"), speed, None);

@@ -6,9 +6,9 @@
 //!
 //! **Files:** `scenario.rs` mixes and the seam of plants, `identified.rs` a measured plant as a file, `sim.rs` one that
 //! is computed from it, `real.rs` this machine with `work.rs` and `updates.rs` for its threads, `approach.rs` what is
-//! compared, `interference.rs`, `identification.rs`, `averages.rs`, `transient.rs` the experiments, `response.rs` what
-//! an answer is, `findings.rs` figures and files, `plot.rs` drawings, `page.rs` the result
-//! page.
+//! compared, `interference.rs`, `identification.rs`, `averages.rs`, `transient.rs` the experiments, `line.rs` how near two
+//! processors are, `response.rs` what an answer is, `findings.rs` figures and files, `plot.rs` drawings, `page.rs` the
+//! result page.
 
 mod approach;
 mod averages;
@@ -16,6 +16,7 @@ mod findings;
 mod identification;
 mod identified;
 mod interference;
+mod line;
 pub(crate) mod page;
 mod plot;
 mod real;
@@ -140,8 +141,10 @@ pub(crate) struct Extent {
     /// Left out at the beginning of a run, and counted after it.
     pub(crate) settling: u32,
     pub(crate) samples: u32,
-    /// In which the inputs are driven for a model.
+    /// In which the inputs are driven for a model, one behind the other while the processors stay where they are.
     pub(crate) driven: u32,
+    /// After which the longest such stretch is taken as it is.
+    pub(crate) driven_max: u32,
     /// Under each load, for what it adds.
     pub(crate) loaded: u32,
     /// For each point of a sweep, after those in which it settles.
@@ -157,6 +160,7 @@ const PAPER: Extent = Extent {
     settling: 20,
     samples: 150,
     driven: 400,
+    driven_max: 400,
     loaded: 30,
     swept: 20,
     swept_settling: 10,
@@ -168,7 +172,8 @@ const PAPER: Extent = Extent {
 const REAL: Extent = Extent {
     settling: 5,
     samples: 12,
-    driven: 300,
+    driven: 240,
+    driven_max: 900,
     loaded: 21,
     swept: 8,
     swept_settling: 2,
@@ -180,6 +185,7 @@ const QUICK: Extent = Extent {
     settling: 10,
     samples: 30,
     driven: 60,
+    driven_max: 60,
     loaded: 9,
     swept: 3,
     swept_settling: 3,
@@ -191,6 +197,7 @@ const QUICK_REAL: Extent = Extent {
     settling: 1,
     samples: 2,
     driven: 45,
+    driven_max: 90,
     loaded: 3,
     swept: 1,
     swept_settling: 0,
@@ -281,6 +288,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             "samples": extent.samples,
             "settling": extent.settling,
             "driven": extent.driven,
+            "driven_max": extent.driven_max,
             "driven_under": options.mix.name(),
             "swept": extent.swept,
             "phases": [extent.phases.0, extent.phases.1, extent.phases.2],

@@ -16,11 +16,13 @@ use db::Monitor;
 use db::qos::actuator::{Actuator, Cpufreq, Deadline, Lock, NoActuator, RtGroup, SystemFiles};
 use db::qos::figures::Figures;
 
+use super::line::line_ns;
 use super::scenario::{DEADLINE_MS, Facts, Load, Mix, Observed, PERIOD_MS, Plant, SWEPT_MIN};
 use super::updates::Updates;
 use super::work::{Costs, OBJECTS, TOGETHER, Transaction, VALUE_BYTES, compute};
 use crate::engine::{Engine, Key, Kind, OpenError, Size, fill};
 use crate::realtime::{cores, fifo, idle, measured, pin, pin_to, thread_id};
+use crate::report::median;
 use crate::scratch::check_interrupted;
 
 /// One sampling period: ten instances.
@@ -44,6 +46,7 @@ const LOGGED_MAX: f64 = 150_000.0;
 
 /// Priorities of the policy FIFO.
 const SAMPLER_PRIORITY: i32 = 60;
+const LINE_PRIORITY: i32 = 55;
 const TASK_PRIORITY: i32 = 50;
 const UPDATES_PRIORITY: i32 = 45;
 const BEST_EFFORT_PRIORITY: i32 = 40;
@@ -153,6 +156,9 @@ pub(crate) struct RealPlant {
     next: Instant,
     speed: Option<f64>,
     notes: Vec<String>,
+    /// The task's processor and the next one, and what a line took between them in each sample so far.
+    neighbours: [usize; 2],
+    lines_ns: Vec<f64>,
 }
 
 impl RealPlant {
@@ -226,6 +232,8 @@ impl RealPlant {
             next: Instant::now(),
             speed: None,
             notes,
+            neighbours: [mine[0], mine[1]],
+            lines_ns: Vec::new(),
         };
         let (told, ready) = std::sync::mpsc::channel();
         let is_pinned = options.actuator != ActuatorKind::Deadline;
@@ -340,6 +348,8 @@ impl Plant for RealPlant {
         }
         let monitor = std::mem::take(&mut *lock(&self.shared.monitor));
         let figures = Figures::of(&monitor, DEADLINE_NS);
+        let line_ns = line_ns(self.neighbours, LINE_PRIORITY);
+        self.lines_ns.extend(line_ns);
         Ok(Observed {
             outputs: figures.as_ref().map(Figures::outputs),
             applied: [speed, admitted],
@@ -347,6 +357,7 @@ impl Plant for RealPlant {
             tardiness_p95: figures.as_ref().map(|figures| figures.tardiness_p95),
             miss_ratio: figures.as_ref().map(|figures| figures.miss_ratio),
             fresh: Some(self.shared.updates.fresh(self.shared.now_us())),
+            line_ns,
         })
     }
 
@@ -359,6 +370,17 @@ impl Plant for RealPlant {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = self.notes.clone();
+        let mut lines = self.lines_ns.clone();
+        if !lines.is_empty() {
+            let middle = median(&mut lines);
+            let tenth = |part: usize| lines[(lines.len() - 1) * part / 10];
+            notes.push(format!(
+                "a line of memory took {middle:.0} ns from one processor to the other in the middle of all samples, and \
+                 {:.0} to {:.0} ns in eight of ten: a host moves virtual processors, and what they share changes with it",
+                tenth(1),
+                tenth(9)
+            ));
+        }
         let lost = self.shared.lost.load(Ordering::Relaxed);
         if lost > 0 {
             notes.push(format!(
