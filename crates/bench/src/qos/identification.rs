@@ -34,8 +34,8 @@ pub(crate) fn identification(
     let run = &driven.samples;
     if let Some(line_ns) = driven.line_ns {
         findings.note(format!(
-            "the model is that of {} samples in one stretch, of {} driven, in which a line of memory took {line_ns:.0} ns \
-             from one processor to the other",
+            "the model is that of {} samples in one stretch, of {} driven, in which a line of memory took \
+             {line_ns:.0} ns from one processor to the other",
             run.len(),
             driven.of
         ));
@@ -157,8 +157,8 @@ fn drive(setting: &mut Setting<'_>) -> Result<Driven, String> {
     })
 }
 
-/// Mean outputs under a load at fixed inputs. Where the processors are told, samples of another place than `line_ns` are
-/// waited out, up to twice as many as are wanted; then all count.
+/// Mean outputs under a load at fixed inputs. Samples in which the processors are in another place than that of
+/// `line_ns` are waited out, up to twice as many as are wanted; then all count.
 fn mean(
     setting: &mut Setting<'_>,
     inputs: [f64; 2],

@@ -6,9 +6,9 @@
 //!
 //! **Files:** `scenario.rs` mixes and the seam of plants, `identified.rs` a measured plant as a file, `sim.rs` one that
 //! is computed from it, `real.rs` this machine with `work.rs` and `updates.rs` for its threads, `approach.rs` what is
-//! compared, `interference.rs`, `identification.rs`, `averages.rs`, `transient.rs` the experiments, `line.rs` how near two
-//! processors are, `response.rs` what an answer is, `findings.rs` figures and files, `plot.rs` drawings, `page.rs` the
-//! result page.
+//! compared, `interference.rs`, `identification.rs`, `averages.rs`, `transient.rs` the experiments, `line.rs` how near
+//! two processors are, `response.rs` what an answer is, `findings.rs` figures and files, `plot.rs` drawings, `page.rs`
+//! the result page.
 
 mod approach;
 mod averages;

@@ -375,8 +375,9 @@ impl Plant for RealPlant {
             let middle = median(&mut lines);
             let tenth = |part: usize| lines[(lines.len() - 1) * part / 10];
             notes.push(format!(
-                "a line of memory took {middle:.0} ns from one processor to the other in the middle of all samples, and \
-                 {:.0} to {:.0} ns in eight of ten: a host moves virtual processors, and what they share changes with it",
+                "a line of memory took {middle:.0} ns from one processor to the other in the middle of all samples, \
+                 and {:.0} to {:.0} ns in eight of ten: a host moves virtual processors, and what they share changes \
+                 with it",
                 tenth(1),
                 tenth(9)
             ));
