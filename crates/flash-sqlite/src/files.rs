@@ -412,7 +412,14 @@ impl Files {
                 return Ok(());
             }
         }
-        self.put_before(&node.name)?;
+        let put = self.put_before(&node.name);
+        let has_journal = |held: &Held| held.node.is_journal_of(&node.name);
+        if self.held.as_ref().is_some_and(has_journal) {
+            // SQLite cuts a database whose journal has not ended only to take the transaction back.
+            self.given_up(put)?;
+        } else {
+            put?;
+        }
         self.truncate_now(node, length)
     }
 

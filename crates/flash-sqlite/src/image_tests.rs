@@ -106,6 +106,17 @@ fn durable(device: &Mutex<SimDevice>, name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// Fills the store by way of a log, of which nothing waits.
+fn fill(image: &Image) -> Arc<Node> {
+    let filler = open(image, "filler-wal");
+    let full = (0..4096_u64).find_map(|place| {
+        let piece = [2; 2048];
+        image.write(&filler, place * 2048, &piece).err()
+    });
+    assert!(matches!(full, Some(Error::Full)), "{full:?}");
+    filler
+}
+
 #[test]
 fn what_waits_is_read_measured_cut_and_overwritten_like_all_else() {
     let names = [DATABASE, LOG, JOURNAL, "other.db"];
@@ -349,13 +360,7 @@ fn on_a_full_store_what_waits_stops_nothing_but_its_own_file() {
     let journal = open(&image, JOURNAL);
     image.write(&database, 0, &[1; 8192]).unwrap();
     image.sync(&database).unwrap();
-    // Logs do not wait.
-    let filler = open(&image, "filler-wal");
-    let full = (0..4096_u64).find_map(|place| {
-        let piece = [2; 2048];
-        image.write(&filler, place * 2048, &piece).err()
-    });
-    assert!(matches!(full, Some(Error::Full)), "{full:?}");
+    let filler = fill(&image);
     // More than what may be left, and less than what may wait.
     let record = [3; 4096];
     let write_records = |places: std::ops::Range<u64>| {
@@ -421,12 +426,7 @@ fn no_page_is_changed_before_its_journal_is_in_the_store() {
     image.write(&database, 0, &before).unwrap();
     image.write(&other, 0, &[1; 4096]).unwrap();
     image.sync(&other).unwrap();
-    let filler = open(&image, "filler-wal");
-    let full = (0..4096_u64).find_map(|place| {
-        let piece = [2; 2048];
-        image.write(&filler, place * 2048, &piece).err()
-    });
-    assert!(matches!(full, Some(Error::Full)), "{full:?}");
+    fill(&image);
     let write_records = |count: u64| {
         (0..count)
             .map(|place| image.write(&journal, place * 4096, &[3; 4096]))
@@ -463,4 +463,113 @@ fn no_page_is_changed_before_its_journal_is_in_the_store() {
     image.sync(&other).unwrap();
     image.put_waiting().unwrap();
     is_refused();
+    // A statement was refused while pages of the transaction wait, and somebody else changes something.
+    assert!(write_records(15).is_none());
+    image.sync(&journal).unwrap();
+    write_pages();
+    let refused = image.write(&journal, 15 * 4096, &[3; 4096]);
+    assert!(matches!(refused, Err(Error::Full)), "{refused:?}");
+    image.write(&other, 0, &[6; 4096]).unwrap();
+    image.sync(&other).unwrap();
+    assert_eq!(durable(&device, DATABASE).unwrap(), before);
+    image.sync(&journal).unwrap();
+    is_refused();
+}
+
+/// A transaction that finds no room at its end may have made the database longer all the same. To take it back SQLite
+/// syncs the journal, cuts the database, and writes the pages of before.
+#[test]
+fn a_database_that_grew_for_a_refused_transaction_can_be_cut() {
+    let mut grown = 0;
+    for spare in 0..32 {
+        let (image, device) = counted_image(256);
+        let database = open(&image, DATABASE);
+        let journal = open(&image, JOURNAL);
+        let before = vec![1; 10 * 4096];
+        image.write(&database, 0, &before).unwrap();
+        image.sync(&database).unwrap();
+        let rest = open(&image, "rest-wal");
+        image.write(&rest, 0, &vec![2; spare * 4096]).unwrap();
+        fill(&image);
+        image.delete("rest-wal").unwrap();
+        // The journal needs more room than is left, so nothing but the end of the transaction may go to the store.
+        for place in 0..15 {
+            image.write(&journal, place * 4096, &[3; 4096]).unwrap();
+        }
+        image.sync(&journal).unwrap();
+        for page in [0, 10, 12, 14, 20, 30, 40] {
+            image.write(&database, page * 4096, &[4; 4096]).unwrap();
+        }
+        image.sync(&database).unwrap();
+        if image.truncate(&journal, 0).is_ok() {
+            continue;
+        }
+        grown += u32::from(image.length(&database).unwrap() > 10 * 4096);
+        image.sync(&journal).unwrap();
+        image.truncate(&database, 10 * 4096).unwrap();
+        image.write(&database, 0, &[1; 4096]).unwrap();
+        image.sync(&database).unwrap();
+        image.truncate(&journal, 0).unwrap();
+        assert_eq!(durable(&device, DATABASE).unwrap(), before, "{spare} spare");
+    }
+    assert!(
+        grown > 0,
+        "no refused transaction has made the database longer"
+    );
+}
+
+/// A transaction that is taken back may have changed no page that the store has.
+#[test]
+fn a_refused_transaction_with_nothing_to_restore_can_be_taken_back() {
+    let (image, device) = counted_image(256);
+    let database = open(&image, DATABASE);
+    let journal = open(&image, JOURNAL);
+    let before = vec![1; 10 * 4096];
+    image.write(&database, 0, &before).unwrap();
+    image.sync(&database).unwrap();
+    fill(&image);
+    for place in 0..15 {
+        image.write(&journal, place * 4096, &[3; 4096]).unwrap();
+    }
+    image.sync(&journal).unwrap();
+    image.write(&database, 0, &[4; 10 * 4096]).unwrap();
+    image.sync(&database).unwrap();
+    let ended = image.truncate(&journal, 0);
+    assert!(matches!(ended, Err(Error::Full)), "{ended:?}");
+    image.sync(&journal).unwrap();
+    image.sync(&database).unwrap();
+    image.truncate(&journal, 0).unwrap();
+    assert_eq!(durable(&device, DATABASE).unwrap(), before);
+}
+
+/// Of a journal that has grown beyond what the store has of it, the rest may find no room, and nobody has been told when
+/// SQLite begins to take the transaction back.
+#[test]
+fn a_journal_whose_end_finds_no_room_can_be_played_back() {
+    let (image, device) = counted_image(256);
+    let database = open(&image, DATABASE);
+    let journal = open(&image, JOURNAL);
+    let before = vec![1; 10 * 4096];
+    image.write(&database, 0, &before).unwrap();
+    image.sync(&database).unwrap();
+    // The first part of the journal is in the store, and so are pages of the transaction.
+    for place in 0..20 {
+        image.write(&journal, place * 4096, &[3; 4096]).unwrap();
+    }
+    image.sync(&journal).unwrap();
+    image.write(&database, 0, &[4; 15 * 4096]).unwrap();
+    image.sync(&database).unwrap();
+    fill(&image);
+    for place in 20..35 {
+        image.write(&journal, place * 4096, &[3; 4096]).unwrap();
+    }
+    // The first call of a rollback hears of it, and fails it; the next one goes through, and reading depends on that.
+    let cut = image.truncate(&database, 10 * 4096);
+    assert!(matches!(cut, Err(Error::Full)), "{cut:?}");
+    image.sync(&journal).unwrap();
+    image.truncate(&database, 10 * 4096).unwrap();
+    image.write(&database, 0, &before).unwrap();
+    image.sync(&database).unwrap();
+    image.truncate(&journal, 0).unwrap();
+    assert_eq!(durable(&device, DATABASE).unwrap(), before);
 }

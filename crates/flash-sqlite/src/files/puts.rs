@@ -57,7 +57,9 @@ impl Files {
             .held
             .as_ref()
             .is_some_and(|held| held.node.name == name);
-        let put = if is_held {
+        // Whoever changes something else does not say that a transaction is taken back: pages that wait may still be
+        // those of a transaction whose journal has found no room.
+        let put = if is_held || !is_concerned {
             self.put_all()
         } else {
             self.put_all_that_fits()
@@ -160,8 +162,8 @@ impl Files {
         self.last.take_if(|last| Arc::ptr_eq(&last.node, node));
     }
 
-    /// As [`told`](Self::told), of a write to the database, of a sync, or at the end of the journal: SQLite takes the
-    /// whole transaction back then, or has a checkpoint fail. Pages that wait are let go, so that those of before find
+    /// As [`told`](Self::told), of a write to the database, of cutting it, of a sync, or at the end of the journal:
+    /// SQLite takes the whole transaction back then, or has a checkpoint fail. Pages that wait are let go, so that those of before find
     /// room.
     pub(super) fn given_up<T>(&mut self, put: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &put
@@ -338,9 +340,10 @@ impl Files {
             && held.is_whole_journal
         {
             if Arc::ptr_eq(&held.node, node) {
-                // Also before SQLite plays it back. Otherwise pages come next that are not those of before.
                 held.is_synced = true;
-                held.was_refused = false;
+                // If the transaction goes on, pages come next that are not those of before. Once it has been given up,
+                // SQLite syncs the journal only to play it back.
+                held.was_refused &= held.is_given_up;
                 return Ok(());
             }
             if let Some(batch) = &mut self.batch
