@@ -9,7 +9,7 @@ use libkeel::connection::Connection;
 use libkeel::protocol::{Kind, Task, TaskDeclared, TaskKind, TaskNoted};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -223,9 +223,19 @@ fn a_kill_is_mended_whatever_is_configured_afterwards() {
     }
 }
 
+/// Ends with the test, also where that fails.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
 /// Starts the node from another folder than its configuration's, and ends it when the governor is back.
 fn start_elsewhere_until_put_back(node: &Node, folder: &Path) {
-    let mut child = keel()
+    let child = keel()
         .args(["run", "-c"])
         .arg(node.dir.file("keel.toml"))
         .current_dir("/")
@@ -234,9 +244,10 @@ fn start_elsewhere_until_put_back(node: &Node, folder: &Path) {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
+    let mut running = Running(child);
     wait_for_governor(folder, "schedutil");
-    common::signal(&child, libc::SIGTERM);
-    assert!(child.wait().unwrap().success());
+    common::signal(&running.0, libc::SIGTERM);
+    assert!(running.0.wait().unwrap().success());
 }
 
 #[test]
