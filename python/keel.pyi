@@ -85,7 +85,8 @@ class Ticket:
     def poll(self) -> Optional[int]:
         """The reading's number in the log once it is on flash; None before."""
     def wait(self, timeout: float = 70.0) -> int:
-        """Waits until the reading is on flash, at most `timeout` seconds; then the code is "late"."""
+        """Waits until the reading is on flash, at most `timeout` seconds; then the code is "late". The code is "shed" where
+        the node has thrown the reading away, as its key's shed = "drop" says while fewer updates are admitted."""
 
 class Task:
     """Each turn of the loop is an instance. A release that passes while one runs is skipped and counted."""

@@ -34,11 +34,13 @@ pub enum Code {
     NotFound,
     /// There is such a thing already.
     Exists,
+    /// It was thrown away on purpose, to lessen load, as the configuration says: nothing has failed, nothing is kept.
+    Shed,
 }
 
 impl Code {
     /// Every code, in the order of their C values.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Io,
         Self::Corrupt,
         Self::Full,
@@ -51,6 +53,7 @@ impl Code {
         Self::Unsupported,
         Self::NotFound,
         Self::Exists,
+        Self::Shed,
     ];
 
     /// The errno of this platform, positive.
@@ -70,6 +73,7 @@ impl Code {
             Self::Unsupported => libc::EOPNOTSUPP,
             Self::NotFound => libc::ENOENT,
             Self::Exists => libc::EEXIST,
+            Self::Shed => libc::ECANCELED,
         }
     }
 
@@ -90,7 +94,7 @@ impl Code {
             Self::Full => 507,
             Self::Late => 504,
             Self::Stale => 412,
-            Self::Busy => 503,
+            Self::Busy | Self::Shed => 503,
             Self::Invalid => 400,
             Self::Denied => 403,
             Self::Gone => 410,
@@ -116,6 +120,7 @@ impl Code {
             Self::Unsupported => -10,
             Self::NotFound => -11,
             Self::Exists => -12,
+            Self::Shed => -13,
         }
     }
 
@@ -123,7 +128,7 @@ impl Code {
     #[must_use]
     pub const fn from_c_value(value: i32) -> Option<Self> {
         match value {
-            -12..=-1 => Some(Self::ALL[(-1 - value) as usize]),
+            -13..=-1 => Some(Self::ALL[(-1 - value) as usize]),
             _ => None,
         }
     }
@@ -144,6 +149,7 @@ impl Code {
             Self::Unsupported => "unsupported",
             Self::NotFound => "not-found",
             Self::Exists => "exists",
+            Self::Shed => "shed",
         }
     }
 
@@ -168,6 +174,7 @@ impl Code {
             Some(libc::ESTALE) => Self::Stale,
             Some(libc::EUCLEAN | libc::EBADMSG) => Self::Corrupt,
             Some(libc::ENXIO | libc::ENODEV) => Self::Gone,
+            Some(libc::ECANCELED) => Self::Shed,
             _ => Self::Io,
         }
     }
@@ -201,7 +208,7 @@ mod tests {
             assert_eq!(Code::from_name(code.name()), Some(code));
             assert!(code.c_value() < 0);
         }
-        for value in [0, 1, -13, i32::MIN, i32::MAX] {
+        for value in [0, 1, -14, i32::MIN, i32::MAX] {
             assert_eq!(Code::from_c_value(value), None);
         }
         assert_eq!(Code::from_name("Io"), None);

@@ -241,8 +241,8 @@ impl Ticket {
         self.is_dropped
     }
 
-    /// The reading's number in the log. Tickets complete in the order of their numbers. One that was dropped has the
-    /// number of the reading before it.
+    /// The reading's number in the log. Tickets complete in the order of their numbers. One that was dropped has none,
+    /// and this is that of the reading before it: ask [`is_dropped`](Self::is_dropped) before anybody is told a number.
     #[must_use]
     pub fn lsn(&self) -> u64 {
         self.lsn

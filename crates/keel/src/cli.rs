@@ -231,7 +231,8 @@ pub(crate) enum Via {
     What looks like a number is stored as one (64-bit floating point), true and false as truth values, all\n\
     else as text. Without --time the node's clock gives the time. --time +5m is five minutes from now; how far\n\
     ahead a time may lie, and how far back, [time] of the configuration says.\n\n\
-    Exit status 1 when the node refuses the reading, 2 when the command line itself is wrong.")]
+    Exit status 1 when the node refuses the reading, 2 when the command line itself is wrong, 3 when the node has\n\
+    thrown it away, as shed = \"drop\" of its [[key]] says while fewer updates are admitted: it is not stored.")]
 pub(crate) struct PutArgs {
     /// Key
     pub(crate) key: String,
@@ -245,7 +246,8 @@ pub(crate) struct PutArgs {
     /// Store the value as text whatever it looks like
     #[arg(long)]
     pub(crate) text: bool,
-    /// One JSON object: key, its number in the log (lsn), time as given or null
+    /// One JSON object: key, its number in the log (lsn; null if it was thrown away), shed: whether it was, time as
+    /// given or null
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

@@ -67,6 +67,12 @@ impl CliError {
         }
     }
 
+    /// The same failure with another exit status, which the command's help explains.
+    pub(crate) fn with_status(mut self, status: u8) -> Self {
+        self.status = status;
+        self
+    }
+
     /// The exit status of the program.
     pub(crate) fn status(&self) -> u8 {
         self.status

@@ -8,6 +8,8 @@ use common::wait_until;
 use libkeel::connection::Connection;
 use libkeel::protocol::{Kind, Task, TaskDeclared, TaskKind, TaskNoted};
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -285,19 +287,22 @@ fn tasks_have_limits_and_go_with_their_connections() {
         process: 1,
         thread: 1,
     };
-    let mut connection = Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
-    let mut declare = |name: &str| {
+    let open = || Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
+    let declare = |connection: &mut Connection, name: &str| {
         let declared: Result<TaskDeclared, _> =
             connection.ask(Kind::Task, &task(name), Kind::TaskDeclared);
         declared
             .map(|declared| declared.id)
             .map_err(|error| error.to_string())
     };
-    let one = declare("one").unwrap();
-    declare("other").unwrap();
-    let refused = declare("third").unwrap_err();
+    let (mut connection, mut another) = (open(), open());
+    let one = declare(&mut connection, "one").unwrap();
+    let refused = declare(&mut connection, "second").unwrap_err();
+    assert!(refused.contains("carries task"), "{refused}");
+    declare(&mut another, "other").unwrap();
+    let refused = declare(&mut open(), "third").unwrap_err();
     assert!(refused.contains("2 tasks already"), "{refused}");
-    assert!(declare("").is_err());
+    assert!(declare(&mut open(), "").is_err());
     let state = qos(&node);
     assert_eq!(state["tasks_refused"], 1);
     // Another's process: its threads are not this one's to slow down.
@@ -314,8 +319,101 @@ fn tasks_have_limits_and_go_with_their_connections() {
         .ask(Kind::TaskPeriod, &good, Kind::TaskNoted)
         .unwrap();
     assert_eq!(qos(&node)["tasks"][0]["deadline_misses"], 10);
-    drop(connection);
+    drop((connection, another));
     wait_until("the tasks to go", || {
         qos(&node)["tasks"] == serde_json::json!([])
     });
+}
+
+#[test]
+fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
+    let mut node = Node::prepare(&config(
+        "gains = \"gains.toml\"\nmode = \"qod-only\"\n[[key]]\npattern = \"d/#\"\nshed = \"drop\"\n",
+    ));
+    let folder = machine(&node);
+    let gains = include_str!("golden/qos-gains-1.toml");
+    std::fs::write(node.dir.file("gains.toml"), gains).unwrap();
+    node.restart();
+    let _plant = Plant::start(&node, &folder, 1.0);
+    wait_until("updates to be left out", || {
+        qos(&node)["admitted"].as_f64().unwrap() < 0.6
+    });
+    // What is in the log of a key, as (number, value).
+    let logged = |key: &str| -> Vec<(u64, f64)> {
+        let readings = node.json(&["history", key, "--json"]);
+        let readings = readings.as_array().unwrap().iter();
+        readings
+            .map(|reading| {
+                let (lsn, value) = (&reading["lsn"], &reading["value"]);
+                (lsn.as_u64().unwrap(), value.as_f64().unwrap())
+            })
+            .collect()
+    };
+
+    // A client's tickets.
+    let attached = libkeel::Node::attach(node.socket()).unwrap();
+    let key = attached.key("d/x").unwrap();
+    let mut stored = Vec::new();
+    let mut number = 0.0;
+    // How often its readings come must be known before any of them is left out.
+    wait_until("a ticket that says so", || {
+        number += 1.0;
+        let ticket = key.put(libkeel::Value::Float(number), None).unwrap();
+        match ticket.wait(Duration::from_secs(30)) {
+            Ok(lsn) => stored.push((lsn, number)),
+            Err(error) => assert_eq!(error.code(), base::error::Code::Shed, "{error}"),
+        }
+        number > stored.len() as f64
+    });
+    assert_eq!(logged("d/x"), stored);
+
+    // The command.
+    wait_until("a put that is thrown away", || {
+        number += 1.0;
+        let text = number.to_string();
+        let output = node.run(&["put", "d/x", &text, "--json"]);
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let is_shed = output.status.code() == Some(3);
+        assert_eq!(said["shed"], is_shed, "{output:?}");
+        if is_shed {
+            let line = common::one_line(&output.stderr);
+            assert!(line.contains("thrown away"), "{line}");
+            assert!(said["lsn"].is_null() && logged("d/x") == stored, "{said}");
+        } else {
+            stored.push((said["lsn"].as_u64().unwrap(), number));
+        }
+        is_shed
+    });
+
+    // A source: told apart in its answer and in the node's counts.
+    let mut lines = UnixStream::connect(node.dir.file("line.sock")).unwrap();
+    let mut answers = BufReader::new(lines.try_clone().unwrap());
+    let (mut sent, mut accepted, mut thrown_away) = (0, 0, 0);
+    wait_until("a line that is thrown away", || {
+        lines
+            .write_all(b"d,sensor=y v=1\nd,sensor=y v=2\n\n")
+            .unwrap();
+        sent += 2;
+        let mut answer = String::new();
+        answers.read_line(&mut answer).unwrap();
+        let numbers: Vec<u64> = answer
+            .trim()
+            .split(' ')
+            .skip(1)
+            .map(|text| text.parse().unwrap())
+            .collect();
+        match numbers[..] {
+            [taken, 0] => accepted += taken,
+            [taken, 0, shed] => (accepted, thrown_away) = (accepted + taken, thrown_away + shed),
+            _ => panic!("{answer}"),
+        }
+        thrown_away > 0
+    });
+    assert_eq!(accepted + thrown_away, sent);
+    assert_eq!(logged("d/y/v").len() as u64, accepted);
+    let intake = &node.json_degraded(&["status", "--json"])["intake"];
+    assert_eq!(
+        (&intake["readings"], &intake["readings_shed"]),
+        (&accepted.into(), &thrown_away.into()),
+    );
 }

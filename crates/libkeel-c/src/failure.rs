@@ -29,6 +29,8 @@ pub const KEEL_GONE: i32 = -9;
 pub const KEEL_UNSUPPORTED: i32 = -10;
 /// There is no such key or no value of it yet, or no node.
 pub const KEEL_NOT_FOUND: i32 = -11;
+/// The reading was thrown away, as the configuration says of its key while fewer updates are admitted; it is not stored.
+pub const KEEL_SHED: i32 = -13;
 /// A signal has interrupted the waiting; to be called again.
 pub const KEEL_INTERRUPTED: i32 = -99;
 /// The library itself is at fault.
@@ -116,6 +118,7 @@ pub(crate) fn name_of(code: i32) -> &'static CStr {
         Some(Code::Gone) => c"gone",
         Some(Code::Unsupported) => c"unsupported",
         Some(Code::NotFound) => c"not-found",
+        Some(Code::Shed) => c"shed",
         _ => c"unknown",
     }
 }
@@ -138,6 +141,7 @@ mod tests {
             (KEEL_GONE, Code::Gone),
             (KEEL_UNSUPPORTED, Code::Unsupported),
             (KEEL_NOT_FOUND, Code::NotFound),
+            (KEEL_SHED, Code::Shed),
         ] {
             assert_eq!(value, code.c_value());
             assert_eq!(name_of(value).to_str().unwrap(), code.name());

@@ -15,6 +15,7 @@ const REASONS: usize = Reason::ALL.len();
 #[derive(Debug, Default)]
 pub struct IntakeCounters {
     readings: AtomicU64,
+    shed: AtomicU64,
     messages: AtomicU64,
     lines: AtomicU64,
     refused: [AtomicU64; REASONS],
@@ -23,10 +24,16 @@ pub struct IntakeCounters {
 }
 
 impl IntakeCounters {
-    /// Readings that were handed to the destination.
+    /// Readings that the destination has taken.
     #[must_use]
     pub fn readings(&self) -> u64 {
         self.readings.load(Ordering::Relaxed)
+    }
+
+    /// Readings that the destination threw away to lessen load; none of them is among [`readings`](Self::readings).
+    #[must_use]
+    pub fn shed(&self) -> u64 {
+        self.shed.load(Ordering::Relaxed)
     }
 
     /// MQTT messages that are done with, whatever became of them.
@@ -63,6 +70,10 @@ impl IntakeCounters {
 
     pub(crate) fn add_reading(&self) {
         self.readings.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_shed(&self) {
+        self.shed.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn add_message(&self) {

@@ -43,11 +43,11 @@ pub trait Destination: Send + Sync + 'static {
     /// The reason why there is none.
     fn resolve(&self, key: &str) -> Result<u32, Reason>;
 
-    /// Hands over one reading and returns its number in the log. `time_ms` is the sensor's time in ms since 1970;
+    /// Hands over one reading and returns its number in the log, which is its own. `time_ms` is the sensor's time in ms since 1970;
     /// without one the node's clock gives it.
     ///
     /// # Errors
-    /// [`PutError`]; then nothing has changed.
+    /// [`PutError`]; then nothing is stored.
     fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError>;
 
     /// Readings numbered below this are durable.
@@ -80,6 +80,8 @@ pub enum PutError {
     },
     /// This reading will never be taken.
     Refused(Reason),
+    /// It was thrown away to lessen load, as its key's rule says: done with, and not stored.
+    Shed,
     /// The log has failed for good.
     Failed,
 }
@@ -87,9 +89,10 @@ pub enum PutError {
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Its readings are durable once the destination's `durable_end` is at least `lsn_end`.
+    /// Its readings are durable once the destination's `durable_end` is at least `lsn_end`. Those that were shed are
+    /// counted, and nobody shall send them again.
     Accepted {
-        /// Number of its last reading, plus one.
+        /// Number of its last reading, plus one; 0 where none is to be durable.
         lsn_end: u64,
     },
     /// Counted by reason. The sender's queue shall forget it.

@@ -230,14 +230,18 @@ impl<S: SegmentStore + 'static> Destination for NodeDestination<S> {
             Some(time_ms) => self.database.put(id, value, time_ms, Durability::Batched),
             None => self.database.put_now(id, value, Durability::Batched),
         };
-        put.map(|ticket| ticket.lsn()).map_err(|error| match error {
+        let ticket = put.map_err(|error| match error {
             db::Error::Busy => PutError::Wait { full: false },
             db::Error::Full => PutError::Wait { full: true },
             db::Error::ValueTooLong { .. } => PutError::Refused(Reason::ValueTooLong),
             db::Error::TimestampInvalid => PutError::Refused(Reason::TimeAbsurd),
             db::Error::UnknownObject => PutError::Refused(Reason::KeyUnknown),
             _ => PutError::Failed,
-        })
+        })?;
+        if ticket.is_dropped() {
+            return Err(PutError::Shed);
+        }
+        Ok(ticket.lsn())
     }
 
     fn durable_end(&self) -> u64 {

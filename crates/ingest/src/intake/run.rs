@@ -66,6 +66,7 @@ pub struct LineProgress {
     fields_done: usize,
     accepted: u32,
     refused: u32,
+    shed: u32,
     lsn_end: u64,
 }
 
@@ -78,7 +79,9 @@ pub enum LineOutcome {
         accepted: u32,
         /// 1 for a line that was refused as a whole, else the readings of it that were refused.
         refused: u32,
-        /// Number of its last reading, plus one; 0 without readings.
+        /// Readings that were thrown away to lessen load.
+        shed: u32,
+        /// Number of its last reading that was taken, plus one; 0 without one.
         lsn_end: u64,
     },
     /// Offer the same line again later, with the same progress.
@@ -261,6 +264,7 @@ impl<D: Destination> Intake<D> {
                     accepted,
                     refused,
                     lsn_end: end,
+                    shed: _,
                 } => {
                     any_accepted |= accepted > 0;
                     any_refused |= refused > 0;
@@ -356,6 +360,10 @@ impl<D: Destination> Intake<D> {
                 Err(PutError::Refused(reason)) => {
                     self.counters.refuse(reason, &[line]);
                     progress.refused += 1;
+                }
+                Err(PutError::Shed) => {
+                    self.counters.add_shed();
+                    progress.shed += 1;
                 }
                 Err(PutError::Wait { full }) => return LineOutcome::Wait { full },
                 Err(PutError::Failed) => return LineOutcome::Failed,
@@ -476,6 +484,10 @@ impl<D: Destination> Intake<D> {
             }
             Err(PutError::Wait { full }) => Outcome::Wait { consumed: 0, full },
             Err(PutError::Refused(reason)) => self.refused(reason, topic, payload),
+            Err(PutError::Shed) => {
+                self.counters.add_shed();
+                Outcome::Accepted { lsn_end: 0 }
+            }
             Err(PutError::Failed) => Outcome::Failed,
         }
     }
@@ -488,6 +500,7 @@ impl LineProgress {
         LineOutcome::Done {
             accepted: self.accepted,
             refused: self.refused,
+            shed: self.shed,
             lsn_end: self.lsn_end,
         }
     }

@@ -46,6 +46,7 @@ pub(super) struct Shared<D: Destination> {
 struct Tally {
     accepted: u64,
     refused: u64,
+    shed: u64,
     /// Everything so far is durable when the log is at least here.
     lsn_end: u64,
 }
@@ -196,6 +197,7 @@ impl Sender {
                     self.due.push_back(self.tally);
                     self.tally.accepted = 0;
                     self.tally.refused = 0;
+                    self.tally.shed = 0;
                 }
                 Some(Piece::Oversized(beginning)) => {
                     intake.refuse_with(Reason::Oversized, beginning);
@@ -207,10 +209,12 @@ impl Sender {
                     LineOutcome::Done {
                         accepted,
                         refused,
+                        shed,
                         lsn_end,
                     } => {
                         self.tally.accepted += u64::from(accepted);
                         self.tally.refused += u64::from(refused);
+                        self.tally.shed += u64::from(shed);
                         self.tally.lsn_end = self.tally.lsn_end.max(lsn_end);
                         lines += 1;
                     }
@@ -228,7 +232,10 @@ impl Sender {
     fn answer(&mut self, now: Durable, state: &LineState, answers: &mut Vec<u8>) {
         while let Some(due) = self.due.front().filter(|due| due.lsn_end <= now.end) {
             // Writing to a Vec does not fail.
-            let _ = writeln!(answers, "ok {} {}", due.accepted, due.refused);
+            let _ = match due.shed {
+                0 => writeln!(answers, "ok {} {}", due.accepted, due.refused),
+                shed => writeln!(answers, "ok {} {} {shed}", due.accepted, due.refused),
+            };
             state.acknowledged.fetch_add(1, Relaxed);
             self.due.pop_front();
         }

@@ -1,13 +1,17 @@
-//! `keel put`: store one reading; returns when it is on flash.
+//! `keel put`: store one reading; returns when it is on flash, or with what has become of it instead.
 
 use super::{Connection, failed};
 use crate::cli::PutArgs;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::time_text;
+use base::error::Code;
 use ingest::intake::{TIME_MS_MAX, TIME_MS_MIN};
 use libkeel::protocol::{self, Failure, Kind, Stored};
 use serde_json::Value;
+
+/// Exit status where the node threw the reading away on purpose: nothing has failed, and nothing is stored.
+const STATUS_SHED: u8 = 3;
 
 pub(super) fn run(arguments: &PutArgs) -> Result<u8, CliError> {
     let now_ms = super::now_ms();
@@ -19,16 +23,27 @@ pub(super) fn run(arguments: &PutArgs) -> Result<u8, CliError> {
         time_ms,
     };
     let mut connection = Connection::open(&arguments.node)?;
-    let stored: Stored = connection.ask_or(Kind::Put, &put, Kind::Stored, |failure| {
-        failed(&with_time(failure, time_ms), Some(Kind::Put))
-    })?;
+    let mut is_shed = false;
+    let answer: Result<Stored, CliError> =
+        connection.ask_or(Kind::Put, &put, Kind::Stored, |failure| {
+            is_shed = failure.code == Code::Shed.name();
+            failed(&with_time(failure, time_ms), Some(Kind::Put))
+        });
+    let answer = match answer {
+        Err(error) if is_shed => Err(error.with_status(STATUS_SHED)),
+        Err(error) => return Err(error),
+        Ok(stored) => Ok(stored.lsn),
+    };
     if arguments.json {
         let mut output = Output::new();
         let time = time_ms.map(time_text::format_ms);
-        output.json(&serde_json::json!({"key": put.key, "lsn": stored.lsn, "time": time}))?;
+        let lsn = answer.as_ref().ok();
+        output.json(
+            &serde_json::json!({"key": put.key, "lsn": lsn, "shed": is_shed, "time": time}),
+        )?;
         output.flush()?;
     }
-    Ok(0)
+    answer.map(|_| 0)
 }
 
 /// No limit of the configuration helps a time that no node takes.

@@ -133,6 +133,14 @@ async fn take(
             Err(error) => return Err(database_failure(&put.key, &error)),
         }
     };
+    if ticket.is_dropped() {
+        return Err(failure(
+            Code::Shed,
+            &put.key,
+            "was thrown away, as shed = \"drop\" says while fewer updates are admitted; nothing of it is stored",
+            "see `keel qos status`; shed = \"log\" would keep it in the history",
+        ));
+    }
     node.target.changes().add(object);
     Ok(Taken {
         key: put.key,

@@ -270,6 +270,8 @@ pub(crate) struct KeyFigures {
 #[serde(default)]
 pub(crate) struct IntakeFigures {
     pub(crate) readings: u64,
+    /// Thrown away to lessen load, and not among the readings.
+    pub(crate) readings_shed: u64,
     pub(crate) messages: u64,
     pub(crate) lines: u64,
     /// Bad input, in all and by reason.
@@ -446,6 +448,7 @@ impl NodeFigures {
     pub(crate) fn take_intake(&mut self, counters: &IntakeCounters) {
         self.intake = IntakeFigures {
             readings: counters.readings(),
+            readings_shed: counters.shed(),
             messages: counters.messages(),
             lines: counters.lines(),
             refused_total: counters.refused_total(),

@@ -60,6 +60,7 @@ fn well() -> NodeFigures {
         },
         intake: IntakeFigures {
             readings: readings + 20,
+            readings_shed: 7,
             messages: readings,
             lines: 20,
             refused_total: 3,

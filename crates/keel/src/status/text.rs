@@ -237,10 +237,14 @@ impl Page {
 
     fn intake(&mut self, figures: &NodeFigures) {
         let intake = &figures.intake;
+        let shed = match intake.readings_shed {
+            0 => String::new(),
+            shed => format!(", {} thrown away", grouped(shed)),
+        };
         self.line(
             "intake",
             format_args!(
-                "{} from {} and {}; {} refused",
+                "{} from {} and {}; {} refused{shed}",
                 plural(intake.readings, "reading", "readings"),
                 plural(intake.messages, "message", "messages"),
                 plural(intake.lines, "line", "lines"),

@@ -112,6 +112,12 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
         wrong: "no such key".to_owned(),
         remedy: String::new(),
     };
+    let shed = Failure {
+        code: "shed".to_owned(),
+        thing: "room/1".to_owned(),
+        wrong: "was thrown away".to_owned(),
+        remedy: "see".to_owned(),
+    };
     let identify = serde_json::json!({"samples": 200});
     let qos = Qos {
         mode: Some(Mode::DvfsOnly),
@@ -163,6 +169,7 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
         ("readings", readings_frame(&readings.join(&b','))),
         ("end", request(Kind::End, &end)),
         ("error", request(Kind::Error, &failure)),
+        ("error-shed", request(Kind::Error, &shed)),
         ("task", request(Kind::Task, &task())),
         (
             "task-declared",

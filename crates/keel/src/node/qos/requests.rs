@@ -22,6 +22,11 @@ pub(crate) struct Guest {
 
 /// Declares a task for as long as the connection lasts.
 pub(crate) fn declare(node: &Node, guest: &mut Guest, task: &Task) -> Answer {
+    if let Some(id) = guest.tasks.first() {
+        let wrong = format!("this connection carries task {id} already");
+        let remedy = "declare each task on a connection of its own";
+        return Err(failure(Code::Exists, &task.name, wrong, remedy));
+    }
     task.check().map_err(|wrong| {
         failure(
             Code::Invalid,
