@@ -20,6 +20,10 @@ pub const ADMISSION: usize = 1;
 /// Part of what an input could not follow that is taken off the sums at each sample.
 const BACK_CALCULATION: f64 = 0.5;
 
+/// A mean tardiness above so many set points counts as so many. The inputs are at their limits long before; and whatever
+/// a program has told of itself, one sample moves the sums by no more than a few others take back.
+const TARDINESS_MAX: f64 = 4.0;
+
 /// Samples in a row for which an input is beyond its limits before the other one works alone: a peak passes sooner.
 const LIMITED_AFTER: u32 = 3;
 
@@ -28,6 +32,10 @@ const RESIDUAL_WINDOW: f64 = 20.0;
 
 /// Standard deviations, of what the identification left unexplained, beyond which the model no longer predicts.
 const RESIDUAL_MAX: f64 = 3.0;
+
+/// What the square of one sample's error counts as at most, in squares of the identification's: a sample alone takes the
+/// mean to the limit and not beyond.
+const SURPRISE_MAX: f64 = RESIDUAL_MAX * RESIDUAL_MAX * RESIDUAL_WINDOW;
 
 /// The least standard deviation of an output that is taken for real: smaller ones say that nothing was measured.
 const RESIDUAL_LEAST: f64 = 1e-3;
@@ -246,11 +254,17 @@ impl Controller {
     }
 
     /// One period: its outputs, mean tardiness and data response ratio, or `None` when no instance has finished in it.
+    /// A tardiness above four times its set point counts as that, a ratio outside 0 to 1 as the nearer of them; what is
+    /// no number, or is infinite, is no sample.
     pub fn step(&mut self, outputs: Option<[f64; 2]>) -> Action {
         let outputs = outputs.filter(|outputs| outputs.iter().all(|output| output.is_finite()));
-        let Some(outputs) = outputs.map(Vector2::from) else {
+        let Some([tardiness, data_ratio]) = outputs else {
             return self.without_sample();
         };
+        let outputs = Vector2::new(
+            tardiness.clamp(0.0, TARDINESS_MAX * self.set_points[0]),
+            data_ratio.clamp(0.0, 1.0),
+        );
         self.missing = 0;
         self.judge_model(&outputs);
         let error = self.set_points - outputs;
@@ -439,6 +453,7 @@ impl Controller {
                 let deviation = self.model.residual[output].max(RESIDUAL_LEAST);
                 // Of the difference of two errors.
                 let square = step[output] * step[output] / (2.0 * deviation * deviation);
+                let square = square.min(SURPRISE_MAX);
                 self.surprise[output] += (square - self.surprise[output]) / RESIDUAL_WINDOW;
             }
         }

@@ -403,6 +403,29 @@ fn without_samples_everything_is_at_full_and_then_goes_on() {
     assert!(is_settled(&again[20..]), "{again:?}");
 }
 
+/// Whatever a program tells of itself, the loop is back within eight samples.
+#[test]
+fn an_absurd_sample_is_got_over_within_eight() {
+    for mode in [Mode::Both, Mode::SpeedOnly, Mode::AdmissionOnly] {
+        for absurd in [[1e308, 0.3], [f64::MAX, 1e308], [f64::INFINITY, 0.3]] {
+            let (mut controller, mut plant) = (controller(RANGES), Plant::new([0.0; 2]));
+            controller.applied([0.55, 0.8]);
+            controller.set_mode(mode);
+            let begun = close(&mut controller, &mut plant, 60);
+            assert!(is_settled(&begun[40..]), "{mode:?} {begun:?}");
+            // What is infinite is no sample, and three without one are blind.
+            let times = if absurd[0].is_finite() { 3 } else { 1 };
+            for _ in 0..times {
+                controller.step(Some(absurd));
+            }
+            let after = close(&mut controller, &mut plant, 40);
+            assert!(is_settled(&after[8..]), "{mode:?} {absurd:?} {after:?}");
+            let outputs = plant.run([0.55, 0.8]);
+            assert!(controller.step(Some(outputs)).is_model_true);
+        }
+    }
+}
+
 #[test]
 fn a_model_that_has_become_wrong_is_told_from_a_load() {
     let (mut controller, mut plant) = (controller(RANGES), Plant::new([0.02, 0.01]));
