@@ -206,6 +206,13 @@ fn from_a_model_of_the_running_node_to_a_tardiness_that_is_held() {
             };
             near >= 5
         });
+        // Where the speed is not driven it is the machine's own, whatever the mode before has left.
+        let governor = if mode == "qod-only" {
+            "schedutil"
+        } else {
+            "userspace"
+        };
+        assert_eq!(setting(&folder, "scaling_governor"), governor, "{mode}");
     }
     assert_eq!(setting(&folder, "scaling_governor"), "userspace");
     assert_eq!(qos(&node)["obeyed"], true, "{}", qos(&node));

@@ -364,7 +364,13 @@ impl Regulator {
         if self.mode == Mode::Open {
             return self.leave_alone(admit);
         }
-        self.apply(action.inputs, admit);
+        if self.mode == Mode::AdmissionOnly {
+            // Another mode may have left it slow, and nothing would make it faster again.
+            self.leave_speed_alone();
+            self.admit(action.inputs[ADMISSION], admit);
+        } else {
+            self.apply(action.inputs, admit);
+        }
         let inputs = self.decision.inputs;
         if let Some(controller) = &mut self.controller {
             controller.applied(inputs);
@@ -373,6 +379,11 @@ impl Regulator {
 
     /// The machine's own speed, all updates.
     fn leave_alone(&mut self, admit: &mut dyn FnMut(f64) -> f64) {
+        self.leave_speed_alone();
+        self.admit(FULL[ADMISSION], admit);
+    }
+
+    fn leave_speed_alone(&mut self) {
         if self.asked != Some(Asked::Nothing) {
             let restored = self.actuator.restore();
             self.decision.is_obeyed = restored.is_ok();
@@ -380,7 +391,6 @@ impl Regulator {
             self.note(restored.err());
         }
         self.decision.inputs[SPEED] = FULL[SPEED];
-        self.admit(FULL[ADMISSION], admit);
     }
 
     /// Sets both inputs, each if it is another than before, and notes what they have become.

@@ -256,3 +256,26 @@ fn a_machine_that_refuses_is_asked_again_and_counted() {
     assert_eq!(machine.lock().unwrap().restored, 1);
     assert_eq!(other.lock().unwrap().told.len(), 1);
 }
+
+#[test]
+fn the_speed_is_the_machines_own_where_only_updates_are_driven() {
+    let (mut regulator, machine) = regulator();
+    let mut plant = Plant(SETTLED);
+    regulator.set_controller(Some(controller()));
+    regulator.set_mode(Mode::SpeedOnly);
+    let mut run = |regulator: &mut Regulator| {
+        for _ in 0..20 {
+            let figures = plant.run(regulator.decision().inputs);
+            regulator.period(Some(&figures), &mut |fraction| fraction);
+        }
+        regulator.decision().inputs[SPEED]
+    };
+    assert!(run(&mut regulator) < 0.9);
+    assert_eq!(machine.lock().unwrap().restored, 0);
+    regulator.set_mode(Mode::AdmissionOnly);
+    assert_eq!(run(&mut regulator), 1.0);
+    assert_eq!(machine.lock().unwrap().restored, 1, "once, not each period");
+    // And driven again when it is to be.
+    regulator.set_mode(Mode::Both);
+    assert!(run(&mut regulator) < 0.9);
+}

@@ -5,7 +5,7 @@
 //! computed anew from the model and the gains that stand there.
 
 use crate::error::CliError;
-use db::qos::controller::{Controller, Range, SetPoints};
+use db::qos::controller::{ADMISSION, Controller, Mode, Range, SPEED, SetPoints};
 use db::qos::design::{Design, POLE_MAX, SingleGains};
 use db::qos::identify::{Model, Sample};
 use serde::Deserialize;
@@ -305,6 +305,16 @@ impl Gains {
     /// Whether the model explains both outputs, as a controller of both needs it.
     pub(crate) fn explains_both(&self) -> bool {
         self.design.is_for_both && self.identified.model.check().is_ok()
+    }
+
+    /// Whether there are gains for what a mode drives.
+    pub(crate) fn is_for(&self, mode: Mode) -> bool {
+        match mode {
+            Mode::Open => true,
+            Mode::SpeedOnly => self.design.single[SPEED].is_some(),
+            Mode::AdmissionOnly => self.design.single[ADMISSION].is_some(),
+            Mode::Both => self.explains_both(),
+        }
     }
 
     /// The law with these gains. `change_max`: how far an input goes from one sample to the next.

@@ -171,6 +171,10 @@ fn a_model_of_tardiness_alone_is_no_model_for_both() {
     let gains = Gains::parse(&worse).unwrap();
     assert!(!gains.explains_both() && gains.identified.model.check_tardiness().is_ok());
     assert!(Gains::parse(GAINS_EXAMPLE).unwrap().explains_both());
+    let mut one = Gains::parse(GAINS_EXAMPLE).unwrap();
+    assert!(one.is_for(Mode::AdmissionOnly) && one.is_for(Mode::SpeedOnly));
+    one.design.single[ADMISSION] = None;
+    assert!(!one.is_for(Mode::AdmissionOnly) && one.is_for(Mode::SpeedOnly));
     let none = GAINS_EXAMPLE.replacen("r2 = [0.992, 0.9873]", "r2 = [0.5, 0.9]", 1);
     let model = Gains::parse(&none).unwrap().identified.model;
     assert!(model.check_tardiness().is_err());

@@ -4,7 +4,7 @@ use super::{matrix_lines, model_json};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::qos::{Gains, Identified, write};
-use db::qos::controller::SetPoints;
+use db::qos::controller::{Mode, SetPoints};
 use db::qos::design::{Design, Weights};
 use serde_json::json;
 use std::path::Path;
@@ -108,9 +108,19 @@ fn said(output: &mut Output, gains: &Gains, out: &Path) -> Result<(), CliError> 
         }
     }
     if !gains.explains_both() {
-        output.line(
-            "modes                      dvfs-only and qod-only; the model explains too little for mimo",
-        )?;
+        let modes = [
+            (Mode::SpeedOnly, "dvfs-only"),
+            (Mode::AdmissionOnly, "qod-only"),
+        ];
+        let served: Vec<&str> = modes
+            .iter()
+            .filter(|(mode, _)| gains.is_for(*mode))
+            .map(|(_, name)| *name)
+            .collect();
+        output.line(format_args!(
+            "modes                      {}; the model explains too little for mimo",
+            served.join(" and ")
+        ))?;
     }
     let held = &gains.set_points;
     output.line(format_args!(

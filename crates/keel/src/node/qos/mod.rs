@@ -308,14 +308,27 @@ impl Inner {
             };
             return Err(failure(Code::Unsupported, name, wrong, remedy));
         }
-        let explains_both = self.gains.as_ref().is_some_and(Gains::explains_both);
-        if mode == Mode::Both && !explains_both {
-            return Err(failure(
-                Code::Unsupported,
-                name,
-                "the model explains the data response ratio too little",
-                "take the mode dvfs-only or qod-only, or identify under a load that uses the same values",
-            ));
+        let can = |mode| self.gains.as_ref().is_some_and(|gains| gains.is_for(mode));
+        if !can(mode) {
+            let wrong = match mode {
+                Mode::Both => "the model explains the data response ratio too little",
+                Mode::SpeedOnly => "by the model the speed alone cannot hold tardiness",
+                _ => "by the model updates alone cannot hold tardiness",
+            };
+            let others: Vec<&str> = [Mode::SpeedOnly, Mode::AdmissionOnly, Mode::Both]
+                .into_iter()
+                .filter(|other| can(*other))
+                .map(mode_name)
+                .collect();
+            let remedy = if others.is_empty() {
+                "identify under a load that uses the same values".to_owned()
+            } else {
+                format!(
+                    "take the mode {}, or identify under a load that uses the same values",
+                    others.join(" or ")
+                )
+            };
+            return Err(failure(Code::Unsupported, name, wrong, remedy));
         }
         let drives_speed = matches!(mode, Mode::SpeedOnly | Mode::Both);
         if drives_speed && self.config.actuator == crate::config::ActuatorKind::None {
