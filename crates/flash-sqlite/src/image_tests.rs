@@ -542,8 +542,8 @@ fn a_refused_transaction_with_nothing_to_restore_can_be_taken_back() {
     assert_eq!(durable(&device, DATABASE).unwrap(), before);
 }
 
-/// Of a journal that has grown beyond what the store has of it, the rest may find no room, and nobody has been told when
-/// SQLite begins to take the transaction back.
+/// Of a journal that has grown beyond what the store has of it, the rest may find no room, and nobody has been told
+/// when SQLite begins to take the transaction back.
 #[test]
 fn a_journal_whose_end_finds_no_room_can_be_played_back() {
     let (image, device) = counted_image(256);

@@ -340,8 +340,8 @@ fn random_transactions_survive_cuts_kills_and_failing_devices() {
     println!("random transactions: {transactions} committed or rolled back, {cuts} cut off");
 }
 
-/// The same where there is room for the rows, but not always for a journal or a log beside them. One step of `calm` cuts
-/// the power, and one fills the store.
+/// The same where there is room for the rows, but not always for a journal or a log beside them. One step of `calm`
+/// cuts the power, and one fills the store.
 fn fill_nearly(mix: &'static Mix, calm: u64, seeds: &[u64]) {
     let _alone = alone();
     let (mut refusals, mut cuts) = (0, 0);

@@ -60,7 +60,8 @@
 // There is no such key or no value of it yet, or no node.
 #define KEEL_NOT_FOUND -11
 
-// The reading was thrown away, as the configuration says of its key while fewer updates are admitted; it is not stored.
+// The reading was thrown away, as the configuration says of its key while fewer updates are admitted; it is not
+// stored.
 #define KEEL_SHED -13
 
 // A signal has interrupted the waiting; to be called again.
@@ -284,7 +285,8 @@ int32_t keel_put_boolean(keel_key *key, int32_t value, int64_t time_ms, keel_tic
 int32_t keel_put_text(keel_key *key, const char *value, int64_t time_ms, keel_ticket **ticket);
 
 // Waits until the reading is on flash, at most `timeout_ms`; then it is KEEL_LATE, and may be waited for again. Any
-// other code says why it is not, and stays: KEEL_SHED where the node has thrown it away on purpose. `lsn` may be NULL: the reading's number in the log.
+// other code says why it is not, and stays: KEEL_SHED where the node has thrown it away on purpose. `lsn` may be NULL:
+// the reading's number in the log.
 int32_t keel_wait(keel_ticket *ticket,
                   uint32_t timeout_ms,
                   uint64_t *lsn);

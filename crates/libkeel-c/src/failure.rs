@@ -29,7 +29,8 @@ pub const KEEL_GONE: i32 = -9;
 pub const KEEL_UNSUPPORTED: i32 = -10;
 /// There is no such key or no value of it yet, or no node.
 pub const KEEL_NOT_FOUND: i32 = -11;
-/// The reading was thrown away, as the configuration says of its key while fewer updates are admitted; it is not stored.
+/// The reading was thrown away, as the configuration says of its key while fewer updates are admitted; it is not
+/// stored.
 pub const KEEL_SHED: i32 = -13;
 /// A signal has interrupted the waiting; to be called again.
 pub const KEEL_INTERRUPTED: i32 = -99;

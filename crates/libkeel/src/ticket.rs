@@ -56,9 +56,9 @@ impl Ticket {
     /// Waits until the reading is on flash; answers its number in the log.
     ///
     /// # Errors
-    /// What the node has said, with its code; [`Code::Shed`] when it threw the reading away, as the key's `shed = "drop"`
-    /// says while fewer updates are admitted; [`Code::Gone`] when the connection was lost meanwhile, and the reading
-    /// may be durable or not; [`Code::Late`] when `timeout` has passed: then it may be waited for again.
+    /// What the node has said, with its code; [`Code::Shed`] when it threw the reading away, as the key's `shed =
+    /// "drop"` says while fewer updates are admitted; [`Code::Gone`] when the connection was lost meanwhile, and the
+    /// reading may be durable or not; [`Code::Late`] when `timeout` has passed: then it may be waited for again.
     pub fn wait(&self, timeout: Duration) -> Result<u64, Error> {
         let promise = &*self.promise;
         if promise.result.get().is_none() {

@@ -20,8 +20,8 @@ pub const ADMISSION: usize = 1;
 /// Part of what an input could not follow that is taken off the sums at each sample.
 const BACK_CALCULATION: f64 = 0.5;
 
-/// A mean tardiness above so many set points counts as so many. The inputs are at their limits long before; and whatever
-/// a program has told of itself, one sample moves the sums by no more than a few others take back.
+/// A mean tardiness above so many set points counts as so many. The inputs are at their limits long before; and
+/// whatever a program has told of itself, one sample moves the sums by no more than a few others take back.
 const TARDINESS_MAX: f64 = 4.0;
 
 /// Samples in a row for which an input is beyond its limits before the other one works alone: a peak passes sooner.
@@ -33,8 +33,8 @@ const RESIDUAL_WINDOW: f64 = 20.0;
 /// Standard deviations, of what the identification left unexplained, beyond which the model no longer predicts.
 const RESIDUAL_MAX: f64 = 3.0;
 
-/// What the square of one sample's error counts as at most, in squares of the identification's: a sample alone takes the
-/// mean to the limit and not beyond.
+/// What the square of one sample's error counts as at most, in squares of the identification's: a sample alone takes
+/// the mean to the limit and not beyond.
 const SURPRISE_MAX: f64 = RESIDUAL_MAX * RESIDUAL_MAX * RESIDUAL_WINDOW;
 
 /// The least standard deviation of an output that is taken for real: smaller ones say that nothing was measured.

@@ -163,8 +163,8 @@ impl Files {
     }
 
     /// As [`told`](Self::told), of a write to the database, of cutting it, of a sync, or at the end of the journal:
-    /// SQLite takes the whole transaction back then, or has a checkpoint fail. Pages that wait are let go, so that those of before find
-    /// room.
+    /// SQLite takes the whole transaction back then, or has a checkpoint fail. Pages that wait are let go, so that
+    /// those of before find room.
     pub(super) fn given_up<T>(&mut self, put: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &put
             && is_no_room(error)

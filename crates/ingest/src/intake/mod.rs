@@ -43,8 +43,8 @@ pub trait Destination: Send + Sync + 'static {
     /// The reason why there is none.
     fn resolve(&self, key: &str) -> Result<u32, Reason>;
 
-    /// Hands over one reading and returns its number in the log, which is its own. `time_ms` is the sensor's time in ms since 1970;
-    /// without one the node's clock gives it.
+    /// Hands over one reading and returns its number in the log, which is its own. `time_ms` is the sensor's time in ms
+    /// since 1970; without one the node's clock gives it.
     ///
     /// # Errors
     /// [`PutError`]; then nothing is stored.
