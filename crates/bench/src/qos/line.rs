@@ -19,6 +19,10 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Times that differ by less than this are those of one place.
 const SAME: f64 = 1.35;
 
+/// Times at the beginning of a stretch that the others are compared with: a run of many samples is looked at after each
+/// of them, by a thread that goes before the measured ones.
+const COMPARED: usize = 15;
+
 /// A line of its own, and none beside it that is fetched along.
 #[repr(align(256))]
 #[derive(Default)]
@@ -97,7 +101,7 @@ pub(super) fn longest_calm(times: &[Option<f64>]) -> std::ops::Range<usize> {
                 is_same(time, middle)
             });
             if stays {
-                seen.extend(*time);
+                seen.extend(time.filter(|_| seen.len() < COMPARED));
                 strays = 0;
                 end = place + 1;
             } else {

@@ -156,14 +156,20 @@ impl Design {
         if single.iter().all(Option::is_none) {
             return Err(DesignError::NoSolution);
         }
-        Ok(Self {
+        Ok(Self::of_single(single))
+    }
+
+    /// One input at a time, with these gains.
+    #[must_use]
+    pub fn of_single(single: [Option<SingleGains>; 2]) -> Self {
+        Self {
             proportional: [[0.0; 2]; 2],
             integral: [[0.0; 2]; 2],
             poles: [[0.0; 2]; 4],
             riccati_residual: 0.0,
             single,
             is_for_both: false,
-        })
+        }
     }
 }
 

@@ -262,14 +262,7 @@ impl Gains {
                 single,
                 is_for_both: true,
             },
-            None => Design {
-                proportional: [[0.0; 2]; 2],
-                integral: [[0.0; 2]; 2],
-                poles: [[0.0; 2]; 4],
-                riccati_residual: 0.0,
-                single,
-                is_for_both: false,
-            },
+            None => Design::of_single(single),
         };
         if !design.is_for_both && design.single.iter().all(Option::is_none) {
             return Err(("there are no gains in it".to_owned(), AGAIN));
