@@ -68,7 +68,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value_t = ActuatorKind::Auto)]
     actuator: ActuatorKind,
     /// Part of a processor that the updates of a real plant take alone, in percent.
-    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = value_parser!(u32).range(1..=95))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = value_parser!(u32).range(1..=95))]
     update_share: u32,
     /// Let the updates of a real plant run on any processor, also the task's while it waits, as in the paper.
     #[arg(long)]
@@ -76,8 +76,8 @@ pub(crate) struct Options {
     /// Keep the processors of a real plant from halting: a host moves a virtual one that does.
     #[arg(long)]
     keep_awake: bool,
-    /// What runs while `identification` drives the inputs: the loop works under load.
-    #[arg(long, value_enum, default_value_t = Mix::C50D50)]
+    /// What runs while `identification` drives the inputs. A load that comes and goes within a sampling period is noise.
+    #[arg(long, value_enum, default_value_t = Mix::None)]
     mix: Mix,
     /// Folder for the stores of a real plant.
     #[arg(long, value_name = "DIR", default_value = ".")]

@@ -50,6 +50,10 @@ impl Updates {
         })
     }
 
+    pub(crate) fn sensors(&self) -> u32 {
+        self.stored_us.len() as u32
+    }
+
     pub(crate) fn multiplier(&self) -> f64 {
         self.multiplier
     }

@@ -9,7 +9,7 @@ use base::sim::Random;
 use crate::engine::{Key, Session};
 use crate::report::median;
 
-/// Objects of the store; the first ones are the trace's sensors.
+/// Objects of the store; the first ones are the trace's sensors, and the others are no temporal data.
 pub(crate) const OBJECTS: u32 = 10_000;
 
 /// Bytes of a value.
@@ -85,20 +85,23 @@ pub(crate) struct Transaction {
     pub(crate) gets: u32,
     pub(crate) puts: u32,
     pub(crate) rounds: u64,
+    /// It draws what it reads and writes among the first so many.
+    pub(crate) objects: u32,
 }
 
 impl Transaction {
-    /// The real-time task's: as much time with data as with computing, and reads alone.
-    pub(crate) fn of_task(costs: &Costs, nominal: Duration) -> Self {
+    /// The real-time task's: as much time with data as with computing, and reads alone, of what sensors report.
+    pub(crate) fn of_task(costs: &Costs, nominal: Duration, sensors: u32) -> Self {
         let half_us = nominal.as_secs_f64() * 1e6 / 2.0;
         Self {
             gets: (half_us / costs.get_us).max(1.0) as u32,
             puts: 0,
             rounds: (half_us / costs.compute_us).max(1.0) as u64,
+            objects: sensors,
         }
     }
 
-    /// A best-effort one's: of its time with data, half is reads and half is writes.
+    /// A best-effort one's: of its time with data, half is reads and half is writes, of any object.
     pub(crate) fn of_best_effort(costs: &Costs, nominal: Duration, data_share: f64) -> Self {
         let us = nominal.as_secs_f64() * 1e6;
         let data_us = us * data_share;
@@ -106,6 +109,7 @@ impl Transaction {
             gets: (data_us / 2.0 / costs.get_us) as u32,
             puts: (data_us / 2.0 / costs.put_us) as u32,
             rounds: ((us - data_us) / costs.compute_us) as u64,
+            objects: OBJECTS,
         }
     }
 
@@ -116,7 +120,7 @@ impl Transaction {
         random: &mut Random,
     ) -> Result<Duration, String> {
         let mut value = [0; VALUE_BYTES];
-        let mut draw = || Key::new(random.below(u64::from(OBJECTS)) as u32);
+        let mut draw = || Key::new(random.below(u64::from(self.objects)) as u32);
         let (mut gets, mut puts) = (self.gets as usize, self.puts as usize);
         let mut keys = Vec::with_capacity(TOGETHER);
         let begin = Instant::now();
@@ -147,13 +151,15 @@ mod tests {
             put_us: 4.0,
             compute_us: 0.5,
         };
-        let task = Transaction::of_task(&costs, Duration::from_millis(20));
+        let task = Transaction::of_task(&costs, Duration::from_millis(20), 1024);
         assert_eq!((task.gets, task.puts, task.rounds), (10_000, 0, 20_000));
+        assert_eq!(task.objects, 1024);
         let mostly_data = Transaction::of_best_effort(&costs, Duration::from_millis(10), 0.9);
         assert_eq!(
             (mostly_data.gets, mostly_data.puts, mostly_data.rounds),
             (4500, 1125, 2000)
         );
+        assert_eq!(mostly_data.objects, OBJECTS);
         let idle = Transaction::of_best_effort(&costs, Duration::from_millis(10), 0.0);
         assert_eq!((idle.gets, idle.puts, idle.rounds), (0, 0, 20_000));
     }
