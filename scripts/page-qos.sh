@@ -5,15 +5,17 @@
 #                                         interrupted goes on. As root, on a quiet machine of two processors or more
 #   scripts/page-qos.sh --tables          writes the tables from the figures that are in docs/results/qos
 # Pieces, with the minutes of those that measure on this machine:
-#   real-identification (8)  real-interference (6)  real-workloads (45)  real-transient (30)  real-cores
+#   real-identification (8)  real-interference (6)  real-workloads (42)  real-transient (22)
+#   real-cores, only if it is named: with two processors it measures what real-workloads has measured
 #   sim-interference  sim-identification  sim-workloads  sim-cores  sim-transient
-# The model of the real ones is that of real-identification. The simulated plant is crates/bench/data/berkeley-db.json;
-# where that is not there yet, it becomes what real-identification has found, which is then to be committed.
+# KEEL_LINE_NS_MIN counts only sampling periods in which a line of memory takes at least so many ns from one processor
+# to the next: for virtual ones that a host moves. Where it takes them near each other, a piece takes longer.
+# The model of the real ones is that of real-identification. The simulated plant is crates/bench/data/berkeley-db.json,
+# which is what real-identification had found on the machine that it names.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 results=docs/results/qos
-plant=crates/bench/data/berkeley-db.json
-pieces=(real-identification real-interference real-workloads real-transient real-cores
+pieces=(real-identification real-interference real-workloads real-transient
     sim-interference sim-identification sim-workloads sim-cores sim-transient)
 
 cargo build --release --locked --quiet -p bench
@@ -39,13 +41,10 @@ take() {
 make_piece() {
     local name=${1#*-} kind=${1%%-*}
     local options=(--out "$found/$1.part" --plant "$kind")
+    local measured=(--dir "$found" --keep-awake --line-ns-min "${KEEL_LINE_NS_MIN:-0}")
     case "$1" in
-    real-identification | real-interference) options+=(--dir "$found" --keep-awake) ;;
-    real-*) options+=(--dir "$found" --keep-awake --identified "$found/real-identification/identified.json") ;;
-    *)
-        if [ ! -e "$plant" ]; then cp "$found/real-identification/identified.json" "$plant"; fi
-        options+=(--identified "$plant")
-        ;;
+    real-identification) options+=("${measured[@]}") ;;
+    real-*) options+=("${measured[@]}" --identified "$found/real-identification/identified.json") ;;
     esac
     printf '== %s\n' "$1"
     rm -rf "${found:?}/$1.part"
@@ -71,7 +70,7 @@ case "${1:-}" in
             [ -d "$found/$piece" ] || make_piece "$piece"
         done
     fi
-    for piece in "${pieces[@]}"; do
+    for piece in "${pieces[@]}" real-cores; do
         if [ -d "$found/$piece" ]; then take "$piece"; fi
     done
     ;;

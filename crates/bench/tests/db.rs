@@ -89,7 +89,7 @@ fn a_quick_run_of_the_data_path_has_every_case_and_judges_nothing() {
 fn experiments_say_what_they_lack_in_one_line() {
     let folder = Folder::new("qos");
     let out = folder.0.join("found");
-    let output = bench(&["qos", "workloads"], &[("--out", &out)]);
+    let output = bench(&["qos", "workloads", "--plant", "real"], &[("--out", &out)]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
         text(&output.stderr).contains("--identified"),

@@ -7,6 +7,7 @@ use db::qos::identify::Model;
 use serde::{Deserialize, Serialize};
 
 use super::scenario::{ADMITTED_MIN, Load, Mix};
+use super::work::Costs;
 
 /// What a file of this form begins with.
 pub(crate) const FORMAT: &str = "evenkeel plant 1";
@@ -16,6 +17,10 @@ const AUTHORITY: f64 = 0.1;
 
 /// Bytes of such a file at most.
 const BYTES_MAX: u64 = 4 << 20;
+
+/// What a get, a put or a round of computing can take, µs, and updates in a second at most.
+const COST_US: (f64, f64) = (0.001, 10_000.0);
+const UPDATES_MAX: f64 = 100e6;
 
 /// Residuals that noise is drawn from, at least and at most.
 const RESIDUALS: std::ops::RangeInclusive<usize> = 20..=100_000;
@@ -48,6 +53,9 @@ pub(crate) struct Origin {
     pub(crate) actuator: String,
     pub(crate) date: String,
     pub(crate) updates_per_second: f64,
+    /// What each kind of work took alone, by which transactions were made: a later run on the machine makes the same.
+    #[serde(default)]
+    pub(crate) costs: Option<Costs>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -152,6 +160,17 @@ impl Identified {
             .all(|value| value.is_finite())
         {
             return Err("a figure of it is no number".to_owned());
+        }
+        let is_cost = self.origin.costs.is_none_or(|costs| {
+            let all = [costs.get_us, costs.put_us, costs.compute_us];
+            all.iter()
+                .all(|cost| (COST_US.0..=COST_US.1).contains(cost))
+        });
+        let is_rate = (0.0..=UPDATES_MAX).contains(&self.origin.updates_per_second);
+        if !(is_cost && is_rate) {
+            return Err(
+                "its costs or its updates in a second are none that a machine has".to_owned(),
+            );
         }
         let is_step = self.speed_step > 0.0 && self.speed_step <= 0.5;
         if !(is_step && self.speed_min > 0.0 && self.speed_min < 1.0) {
@@ -322,6 +341,13 @@ mod tests {
         };
         assert!(broken(&|plant| plant.format = "evenkeel plant 2".to_owned()).contains("form"));
         assert!(broken(&|plant| plant.speed_step = 0.0).contains("speed_step"));
+        assert!(broken(&|plant| plant.origin.updates_per_second = f64::MAX).contains("updates"));
+        let costs = Costs {
+            get_us: 0.0,
+            put_us: 1.0,
+            compute_us: 1.0,
+        };
+        assert!(broken(&|plant| plant.origin.costs = Some(costs)).contains("costs"));
         assert!(broken(&|plant| plant.data_ratio_min = 1.5).contains("data_ratio_min"));
         assert!(broken(&|plant| plant.residuals.truncate(3)).contains("3 residuals"));
         assert!(broken(&|plant| plant.loads.clear()).contains("C50-D50"));

@@ -52,6 +52,9 @@ const TASK_PRIORITY: i32 = 50;
 const UPDATES_PRIORITY: i32 = 45;
 const BEST_EFFORT_PRIORITY: i32 = 40;
 
+/// Sampling periods in a row that are waited for processors to be where they are wanted.
+const ELSEWHERE_MAX: u32 = 1_800;
+
 /// The slowest speed that is set.
 const SPEED_MIN: f64 = 0.2;
 
@@ -106,6 +109,10 @@ pub(crate) struct RealOptions {
     pub(crate) are_updates_free: bool,
     /// Whether processors that have nothing to do are kept from halting.
     pub(crate) is_awake: bool,
+    /// Sampling periods count only while a line of memory takes at least this long from one processor to the next, ns.
+    pub(crate) line_ns_min: f64,
+    /// The costs, and the updates in a second, of the machine's run that the model is from: the same transactions then.
+    pub(crate) before: Option<(Costs, f64)>,
 }
 
 /// What the threads share.
@@ -160,6 +167,10 @@ pub(crate) struct RealPlant {
     /// The task's processor and the next one, and what a line took between them in each sample so far.
     neighbours: [usize; 2],
     lines_ns: Vec<f64>,
+    /// What it took at the end of the last period, and the periods that do not count because of it.
+    last_line_ns: Option<f64>,
+    line_ns_min: f64,
+    elsewhere: u32,
 }
 
 impl RealPlant {
@@ -179,12 +190,21 @@ impl RealPlant {
         }
         let engine = open(options.engine.kind(), &folder.join("shared"))?;
         let other = open(options.engine.kind(), &folder.join("separate"))?;
-        let costs = measured(mine[0], || Costs::measure(&mut *engine.session()?))?;
+        let neighbours = [mine[0], mine[1]];
+        let (costs, per_second) = match options.before {
+            Some((costs, per_second)) => (costs, per_second),
+            None => {
+                let costs = in_place(neighbours, options.line_ns_min, || {
+                    measured(mine[0], || Costs::measure(&mut *engine.session()?))
+                })?;
+                (costs, options.update_share * 1e6 / costs.put_us)
+            }
+        };
         let most = match options.engine {
             EngineKind::Native => LOGGED_MAX,
             EngineKind::Bdb => f64::INFINITY,
         };
-        let updates = Updates::new((options.update_share * 1e6 / costs.put_us).min(most))?;
+        let updates = Updates::new(per_second.min(most))?;
         let mut notes = vec![format!(
             "{} ({}); alone, a get takes {:.2} µs and a put {:.2} µs; {:.0} updates in a second, the trace {:.0} times \
              as fast, which alone take {:.1} % of a processor",
@@ -196,6 +216,9 @@ impl RealPlant {
             updates.multiplier(),
             updates.per_second() * costs.put_us / 1e4
         )];
+        if options.before.is_some() {
+            notes.push("these costs are those of the run that the model is from".to_owned());
+        }
         notes.push(if options.are_updates_free {
             "updates run on any processor, also on the task's while it waits".to_owned()
         } else {
@@ -233,8 +256,11 @@ impl RealPlant {
             next: Instant::now(),
             speed: None,
             notes,
-            neighbours: [mine[0], mine[1]],
+            neighbours,
             lines_ns: Vec::new(),
+            last_line_ns: None,
+            line_ns_min: options.line_ns_min,
+            elsewhere: 0,
         };
         let (told, ready) = std::sync::mpsc::channel();
         let is_pinned = options.actuator != ActuatorKind::Deadline;
@@ -271,8 +297,57 @@ impl RealPlant {
         self.actuator.name()
     }
 
+    pub(crate) fn costs(&self) -> Costs {
+        self.shared.costs
+    }
+
     pub(crate) fn updates_per_second(&self) -> f64 {
         self.shared.updates.per_second()
+    }
+
+    /// One sampling period, wherever the processors are.
+    fn period(&mut self, inputs: [f64; 2], load: Load) -> Result<Observed, String> {
+        let wanted = inputs[0].clamp(SPEED_MIN, 1.0);
+        let speed = match self.speed {
+            Some(speed) if (speed - wanted).abs() < 1e-6 => speed,
+            _ => {
+                self.actuator
+                    .set(wanted)
+                    .map_err(|error| error.to_string())?
+                    .speed
+            }
+        };
+        self.speed = Some(speed);
+        let fraction = inputs[1].clamp(SWEPT_MIN, 1.0);
+        let admitted = self.shared.updates.admit(fraction, self.shared.now_us());
+        let place = Mix::ALL
+            .iter()
+            .position(|mix| *mix == load.mix)
+            .unwrap_or(0);
+        self.shared.mix.store(place as u32, Ordering::Relaxed);
+        self.shared.cores.store(load.cores, Ordering::Relaxed);
+        let now = Instant::now();
+        if self.next < now {
+            self.next = now;
+        }
+        std::thread::sleep(self.next + SAMPLING - now);
+        self.next += SAMPLING;
+        check_interrupted()?;
+        if let Some(what) = lock(&self.shared.failure).take() {
+            return Err(what);
+        }
+        let monitor = std::mem::take(&mut *lock(&self.shared.monitor));
+        let figures = Figures::of(&monitor, DEADLINE_NS);
+        let line_ns = line_ns(self.neighbours, LINE_PRIORITY);
+        Ok(Observed {
+            outputs: figures.as_ref().map(Figures::outputs),
+            applied: [speed, admitted],
+            busy: (monitor.response_ns.sum() as f64 / SAMPLING.as_nanos() as f64).min(1.0),
+            tardiness_p95: figures.as_ref().map(|figures| figures.tardiness_p95),
+            miss_ratio: figures.as_ref().map(|figures| figures.miss_ratio),
+            fresh: Some(self.shared.updates.fresh(self.shared.now_us())),
+            line_ns,
+        })
     }
 
     fn spawn(
@@ -318,48 +393,28 @@ impl Plant for RealPlant {
     }
 
     fn sample(&mut self, inputs: [f64; 2], load: Load) -> Result<Observed, String> {
-        let wanted = inputs[0].clamp(SPEED_MIN, 1.0);
-        let speed = match self.speed {
-            Some(speed) if (speed - wanted).abs() < 1e-6 => speed,
-            _ => {
-                self.actuator
-                    .set(wanted)
-                    .map_err(|error| error.to_string())?
-                    .speed
+        let mut in_a_row = 0;
+        loop {
+            let before = self.last_line_ns;
+            let observed = self.period(inputs, load)?;
+            self.last_line_ns = observed.line_ns;
+            let lines = [before, observed.line_ns];
+            if lines.iter().flatten().all(|line| *line >= self.line_ns_min) {
+                self.lines_ns.extend(observed.line_ns);
+                // Where only one place counts, nobody else need look for the samples of one place.
+                let line_ns = observed.line_ns.filter(|_| self.line_ns_min == 0.0);
+                return Ok(Observed {
+                    line_ns,
+                    ..observed
+                });
             }
-        };
-        self.speed = Some(speed);
-        let fraction = inputs[1].clamp(SWEPT_MIN, 1.0);
-        let admitted = self.shared.updates.admit(fraction, self.shared.now_us());
-        let place = Mix::ALL
-            .iter()
-            .position(|mix| *mix == load.mix)
-            .unwrap_or(0);
-        self.shared.mix.store(place as u32, Ordering::Relaxed);
-        self.shared.cores.store(load.cores, Ordering::Relaxed);
-        let now = Instant::now();
-        if self.next < now {
-            self.next = now;
+            // The inputs stay, so that the next period begins as this one did.
+            self.elsewhere += 1;
+            in_a_row += 1;
+            if in_a_row > ELSEWHERE_MAX {
+                return Err(too_near(self.line_ns_min));
+            }
         }
-        std::thread::sleep(self.next + SAMPLING - now);
-        self.next += SAMPLING;
-        check_interrupted()?;
-        if let Some(what) = lock(&self.shared.failure).take() {
-            return Err(what);
-        }
-        let monitor = std::mem::take(&mut *lock(&self.shared.monitor));
-        let figures = Figures::of(&monitor, DEADLINE_NS);
-        let line_ns = line_ns(self.neighbours, LINE_PRIORITY);
-        self.lines_ns.extend(line_ns);
-        Ok(Observed {
-            outputs: figures.as_ref().map(Figures::outputs),
-            applied: [speed, admitted],
-            busy: (monitor.response_ns.sum() as f64 / SAMPLING.as_nanos() as f64).min(1.0),
-            tardiness_p95: figures.as_ref().map(|figures| figures.tardiness_p95),
-            miss_ratio: figures.as_ref().map(|figures| figures.miss_ratio),
-            fresh: Some(self.shared.updates.fresh(self.shared.now_us())),
-            line_ns,
-        })
     }
 
     fn set_separate(&mut self, is_separate: bool) -> bool {
@@ -381,6 +436,13 @@ impl Plant for RealPlant {
                  with it",
                 tenth(1),
                 tenth(9)
+            ));
+        }
+        if self.line_ns_min > 0.0 {
+            notes.push(format!(
+                "only sampling periods count in which that was at least {:.0} ns (--line-ns-min); {} others were \
+                 waited out, with the inputs as they were",
+                self.line_ns_min, self.elsewhere
             ));
         }
         let lost = self.shared.lost.load(Ordering::Relaxed);
@@ -409,6 +471,33 @@ fn open(kind: Kind, folder: &Path) -> Result<Box<dyn Engine>, String> {
     })?;
     fill(&*engine, &size)?;
     Ok(engine)
+}
+
+/// What `measure` finds while the processors are where they are wanted, before and after.
+fn in_place<T>(
+    neighbours: [usize; 2],
+    line_ns_min: f64,
+    measure: impl Fn() -> Result<T, String>,
+) -> Result<T, String> {
+    let is_there = || line_ns(neighbours, LINE_PRIORITY).is_none_or(|line| line >= line_ns_min);
+    for _ in 0..ELSEWHERE_MAX {
+        check_interrupted()?;
+        if is_there() {
+            let found = measure()?;
+            if is_there() {
+                return Ok(found);
+            }
+        }
+        std::thread::sleep(SAMPLING);
+    }
+    Err(too_near(line_ns_min))
+}
+
+fn too_near(line_ns_min: f64) -> String {
+    format!(
+        "the processors were too near each other for {ELSEWHERE_MAX} s (--line-ns-min {line_ns_min}); try again \
+         later"
+    )
 }
 
 fn actuator(

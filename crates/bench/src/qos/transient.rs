@@ -23,6 +23,9 @@ const RECOVERY_MAX: f64 = 8.0;
 /// Samples of the load that cannot be answered, and of what is watched after it.
 const OVERLOAD: (u32, u32, u32) = (60, 40, 60);
 
+/// Runs whose samples are written, each in a row.
+const RUNS_IN_TABLE: usize = 25;
+
 /// A mean of a phase.
 type Mean = fn(&Summary) -> f64;
 
@@ -93,6 +96,7 @@ pub(crate) fn transient(setting: &mut Setting<'_>, findings: &mut Findings) -> R
         let rows: Vec<_> = arm
             .runs
             .iter()
+            .take(RUNS_IN_TABLE)
             .enumerate()
             .flat_map(|(run, records)| {
                 let records = records.iter().enumerate();
@@ -334,6 +338,7 @@ fn overload(setting: &mut Setting<'_>, findings: &mut Findings) -> Result<(), St
     );
     let rows: Vec<_> = runs
         .iter()
+        .take(RUNS_IN_TABLE)
         .enumerate()
         .flat_map(|(run, records)| {
             let records = records.iter().enumerate();

@@ -5,6 +5,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use base::sim::Random;
+use serde::{Deserialize, Serialize};
 
 use crate::engine::{Key, Session};
 use crate::report::median;
@@ -22,7 +23,7 @@ pub(crate) const TOGETHER: usize = 32;
 const BATCH: u64 = 64;
 
 /// How much of each kind of work fits into a time, alone on a processor at full speed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Costs {
     pub(crate) get_us: f64,
     pub(crate) put_us: f64,

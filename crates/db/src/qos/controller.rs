@@ -90,7 +90,7 @@ pub enum ControlError {
     Gains,
 }
 
-/// Where an input is held although the law wants more.
+/// Where an input is held: the law wants more, or less than a step back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Held {
     /// Nowhere.
@@ -281,8 +281,8 @@ impl Controller {
             Mode::Both => self.both_step(&error),
         };
         self.begins = false;
-        let held = self.held(&wanted);
         self.put(&wanted);
+        let held = self.held(&wanted);
         self.last = Some(Sample {
             outputs: outputs.into(),
             inputs: self.inputs.into(),
@@ -335,7 +335,8 @@ impl Controller {
             .clamp(min, max)
     }
 
-    /// Where the limits of the range, and not those of its changes, hold an input.
+    /// Where the limits of the range, and not those of its changes, hold an input: what the law wants is beyond them,
+    /// or so little within that nothing moves.
     fn held(&self, wanted: &Vector2<f64>) -> [Held; 2] {
         [0, 1].map(|input| {
             let Range { min, max, .. } = self.ranges[input];
@@ -347,8 +348,8 @@ impl Controller {
             };
             match wanted[input] {
                 _ if !is_driven => Held::Free,
-                wanted if wanted < min => Held::Low,
-                wanted if wanted > max => Held::High,
+                wanted if wanted < min || self.inputs[input] <= min => Held::Low,
+                wanted if wanted > max || self.inputs[input] >= max => Held::High,
                 _ => Held::Free,
             }
         })
