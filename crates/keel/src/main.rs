@@ -12,8 +12,9 @@
 //! what it made and gives the terminal back.
 //!
 //! **Files:** `cli.rs` the definition of the command line, `error.rs`, `output.rs`, `progress.rs`, `signals.rs`,
-//! `random.rs`, `lasting.rs` whether a file outlives a reboot, `mounting.rs` what mounts have in common,
-//! `time_text.rs` times as people write them, `device.rs` a device that can be counted from outside,
+//! `random.rs`, `replacement.rs` a file that takes another's place, `lasting.rs` whether a file outlives a reboot,
+//! `mounting.rs` what mounts have in common, `time_text.rs` times as people write them, `device.rs` a device that
+//! can be counted from outside,
 //! `node/` the node (`NODE.md` specifies its socket), `client/` the commands that talk to it, `config/` its
 //! configuration, `status/` what it says about itself, `flash_cmd/` the commands on stores, `mem_cmd/` those on
 //! regions, `qos/` files and words of quality of service (`QOS.md` specifies them), `qos_cmd/` its commands,
@@ -40,6 +41,7 @@ mod progress;
 mod qos;
 mod qos_cmd;
 mod random;
+mod replacement;
 mod signals;
 mod status;
 mod time_text;
@@ -49,7 +51,7 @@ use std::process::ExitCode;
 /// `keel config`
 fn config_command(command: &cli::ConfigCommand) -> Result<u8, error::CliError> {
     match command {
-        cli::ConfigCommand::Check { file, json } => config::check(file, *json),
+        cli::ConfigCommand::Check { file, json } => config::check(file, *json, qos::look),
         cli::ConfigCommand::Example => {
             let mut output = output::Output::new();
             output.bytes(config::example().as_bytes())?;

@@ -338,7 +338,9 @@ fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
         "gains = \"gains.toml\"\nmode = \"qod-only\"\n[[key]]\npattern = \"d/#\"\nshed = \"drop\"\n",
     ));
     let folder = machine(&node);
-    let gains = include_str!("golden/qos-gains-1.toml");
+    let gains = include_str!("golden/qos-gains-1.toml")
+        .replace("sampling_period_ms = 1000", "sampling_period_ms = 100")
+        .replace("\"rtgroup\"", "\"cpufreq\"");
     std::fs::write(node.dir.file("gains.toml"), gains).unwrap();
     node.restart();
     let _plant = Plant::start(&node, &folder, 1.0);
@@ -423,4 +425,75 @@ fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
         (&intake["readings"], &intake["readings_shed"]),
         (&accepted.into(), &thrown_away.into()),
     );
+}
+
+#[test]
+fn an_identification_ends_at_once_where_the_speed_cannot_be_set_any_more() {
+    let mut node = Node::prepare(&config(""));
+    let folder = machine(&node);
+    node.restart();
+    let _plant = Plant::start(&node, &folder, 0.0);
+    wait_until("the actuator", || qos(&node)["actuator"] == "cpufreq");
+    let mut child = common::keel()
+        .args(["qos", "identify", "--profile", "1", "--periods", "2000"])
+        .current_dir(node.dir.path())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the driven speed", || {
+        setting(&folder, "scaling_governor") == "userspace"
+    });
+    // A driver that was exchanged does not say what it does.
+    std::fs::remove_file(folder.join("scaling_cur_freq")).unwrap();
+    let mut status = None;
+    wait_until("the end of the command", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(1));
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+    assert!(
+        said.contains("was given up: the speed cannot be set: ") && said.contains("cur_freq"),
+        "{said}"
+    );
+    assert!(!node.dir.file("qos-model.toml").exists());
+    wait_until("the word in the log", || {
+        node.log()
+            .contains("the identification was given up: the speed")
+    });
+    assert_eq!(setting(&folder, "scaling_governor"), "schedutil");
+    assert!(node.stop().success());
+}
+
+#[test]
+fn a_mode_that_is_chosen_during_an_identification_says_that_it_waits() {
+    let mut node = Node::prepare(&config("gains = \"gains.toml\"\n"));
+    let folder = machine(&node);
+    let gains = include_str!("golden/qos-gains-1.toml")
+        .replace("sampling_period_ms = 1000", "sampling_period_ms = 100")
+        .replace("\"rtgroup\"", "\"cpufreq\"");
+    std::fs::write(node.dir.file("gains.toml"), gains).unwrap();
+    node.restart();
+    let _plant = Plant::start(&node, &folder, 0.0);
+    wait_until("the actuator", || qos(&node)["actuator"] == "cpufreq");
+    let log = node.log();
+    assert!(log.contains(" speed: set by cpufreq from now on"), "{log}");
+    let said = node.ok(&["qos", "mode", "mimo"]);
+    let expected = "mode      mimo: drives speed (cpufreq) and updates, from the next sampling period on (100 ms)\n";
+    assert_eq!(said, expected);
+    let begin = serde_json::json!({"identify": {
+        "periods": 2000, "profile": 1, "speed": 0.55, "speed_amplitude": 0.15,
+        "admitted": 0.8, "admitted_amplitude": 0.2,
+    }});
+    let mut connection = Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
+    let _: Value = connection.ask(Kind::Qos, &begin, Kind::QosState).unwrap();
+    let said = node.ok(&["qos", "mode", "qod-only"]);
+    assert!(said.contains("qod-only, once the identification"), "{said}");
+    let end = serde_json::json!({"stop_identify": true});
+    let _: Value = connection.ask(Kind::Qos, &end, Kind::QosState).unwrap();
+    wait_until("the end", || {
+        qos(&node)["identification"]["state"] == "none"
+    });
+    assert!(node.stop().success());
 }

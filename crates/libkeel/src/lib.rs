@@ -62,3 +62,8 @@ pub use pipe::PENDING_MAX;
 pub use protocol::TaskKind;
 pub use task::{Counts, Outcome, Task, TaskSpec};
 pub use ticket::Ticket;
+
+/// The program on the page about clients is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/clients.md")]
+struct ClientsPage;

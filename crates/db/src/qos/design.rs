@@ -20,7 +20,7 @@ const STEPS_MAX: u32 = 60;
 const CHANGE_MAX: f64 = 1e-15;
 
 /// Greatest number in a model or in gains that are worth a look.
-const NUMBER_MAX: f64 = 1e6;
+pub const NUMBER_MAX: f64 = 1e6;
 
 /// What errors and efforts cost: tardiness and data response ratio, or speed and admitted fraction.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -9,6 +9,10 @@ use super::identify::{HALF_PERIODS, Sample, square_wave};
 /// Periods without an instance after which an identification is given up.
 const MISSING_MAX: u32 = 3;
 
+/// Speeds in a row that a machine may make others of before an identification is given up: one may come from a reading
+/// that was too early.
+const DISOBEYED_MAX: u32 = 3;
+
 /// Greatest number of driven periods of an identification.
 pub const DRIVEN_MAX: u32 = 2_000;
 
@@ -103,7 +107,7 @@ pub enum Identification {
     /// It has ended, and this is what it measured.
     Done(Run),
     /// It was given up: the words say why.
-    GivenUp(&'static str),
+    GivenUp(String),
 }
 
 /// What a period has led to.
@@ -155,6 +159,8 @@ pub struct Regulator {
     admitted: Option<f64>,
     decision: Decision,
     missing: u32,
+    /// Speeds in a row that the machine made others of.
+    disobeyed: u32,
     failures: u64,
     last_failure: Option<ActuatorError>,
 }
@@ -188,6 +194,7 @@ impl Regulator {
                 ..Decision::default()
             },
             missing: 0,
+            disobeyed: 0,
             failures: 0,
             last_failure: None,
         }
@@ -244,15 +251,15 @@ impl Regulator {
         least: [f64; 2],
     ) -> Result<(), ExcitationError> {
         excitation.check(least)?;
-        self.missing = 0;
+        (self.missing, self.disobeyed) = (0, 0);
         self.identification = Identification::Running(excitation, Run::default());
         Ok(())
     }
 
     /// There is no identification, for this reason; what was asked for is over.
-    pub fn give_up(&mut self, why: &'static str) {
+    pub fn give_up(&mut self, why: &str) {
         self.stop_identification();
-        self.identification = Identification::GivenUp(why);
+        self.identification = Identification::GivenUp(why.to_owned());
     }
 
     /// Ends an identification that runs, and forgets what one has measured.
@@ -261,6 +268,19 @@ impl Regulator {
             self.resume();
         }
         self.identification = Identification::None;
+    }
+
+    /// Why there is no use in driving the speed any further.
+    fn why_unmoved(&self) -> Option<String> {
+        // Just now; what failed before the identification began is not its cause.
+        if self.asked.is_none() {
+            let why = self.last_failure.as_ref()?;
+            return Some(format!("the speed cannot be set: {why}"));
+        }
+        (self.disobeyed >= DISOBEYED_MAX).then(|| {
+            let speed = self.decision.inputs[SPEED] * 100.0;
+            format!("the machine does not set the speed that it is told, it stays at {speed:.0} %")
+        })
     }
 
     /// How far an identification is.
@@ -308,14 +328,18 @@ impl Regulator {
                     match drive(excitation, run, outputs) {
                         Some(inputs) => {
                             self.apply(inputs, admit);
-                            // What was set, not what was wanted, is what the outputs follow.
-                            let became = self.decision.inputs;
-                            if let Identification::Running(_, run) = &mut self.identification
-                                && let Some(last) = run.driven.last_mut()
-                            {
-                                last.inputs = became;
+                            if let Some(why) = self.why_unmoved() {
+                                self.give_up(&why);
+                            } else {
+                                // What was set, not what was wanted, is what the outputs follow.
+                                let became = self.decision.inputs;
+                                if let Identification::Running(_, run) = &mut self.identification
+                                    && let Some(last) = run.driven.last_mut()
+                                {
+                                    last.inputs = became;
+                                }
+                                return &self.decision;
                             }
-                            return &self.decision;
                         }
                         None => {
                             let run = std::mem::take(run);
@@ -329,9 +353,7 @@ impl Regulator {
                     if self.missing < MISSING_MAX {
                         return &self.decision;
                     }
-                    self.identification =
-                        Identification::GivenUp("no instance of a task finished for three periods");
-                    self.resume();
+                    self.give_up("no instance of a task finished for three periods");
                 }
             }
         }
@@ -402,6 +424,11 @@ impl Regulator {
                     self.asked = Some(Asked::Speed(speed));
                     self.decision.inputs[SPEED] = applied.speed;
                     self.decision.is_obeyed = applied.is_obeyed;
+                    self.disobeyed = if applied.is_obeyed {
+                        0
+                    } else {
+                        self.disobeyed.saturating_add(1)
+                    };
                 }
                 Err(error) => {
                     // Tried again with the next period.

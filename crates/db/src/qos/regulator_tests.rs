@@ -47,6 +47,8 @@ struct Machine {
     told: Vec<f64>,
     restored: u32,
     refuses: bool,
+    /// It says that it does what it is told, and stays at full speed.
+    is_deaf: bool,
 }
 
 struct Fake(Arc<Mutex<Machine>>);
@@ -63,10 +65,17 @@ impl Actuator for Fake {
         }
         machine.told.push(speed);
         // In steps of a hundredth.
-        let speed = (speed * 100.0).round() / 100.0;
-        Ok(Applied {
-            speed,
-            is_obeyed: true,
+        let became = (speed * 100.0).round() / 100.0;
+        Ok(if machine.is_deaf {
+            Applied {
+                speed: 1.0,
+                is_obeyed: speed == 1.0,
+            }
+        } else {
+            Applied {
+                speed: became,
+                is_obeyed: true,
+            }
         })
     }
 
@@ -178,6 +187,50 @@ fn an_identification_ends_when_the_tasks_do() {
     }
     assert!(regulator.decision().is_blind);
     assert_eq!(regulator.decision().inputs, [1.0, 1.0]);
+}
+
+#[test]
+fn an_identification_ends_when_the_speed_cannot_be_set() {
+    let given_up = |regulator: &mut Regulator, periods_max: u32| -> String {
+        let mut plant = Plant(SETTLED);
+        for _ in 0..periods_max {
+            let figures = plant.run(regulator.decision().inputs);
+            regulator.period(Some(&figures), &mut |fraction| fraction);
+        }
+        match regulator.identification() {
+            Identification::GivenUp(why) => why.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    // At once where it is refused, also in the middle.
+    let (mut regulator, machine) = regulator();
+    regulator.identify(excitation(80), LEAST).unwrap();
+    machine.lock().unwrap().refuses = true;
+    let why = given_up(&mut regulator, 1);
+    assert!(why.contains("cannot be set: a speed is above 0"), "{why}");
+    assert_eq!(regulator.decision().inputs, [1.0, 1.0]);
+    machine.lock().unwrap().refuses = false;
+    regulator.identify(excitation(80), LEAST).unwrap();
+    let mut plant = Plant(SETTLED);
+    for _ in 0..20 {
+        let figures = plant.run(regulator.decision().inputs);
+        regulator.period(Some(&figures), &mut |fraction| fraction);
+    }
+    assert!(matches!(
+        regulator.identification(),
+        Identification::Running(..)
+    ));
+    machine.lock().unwrap().refuses = true;
+    // The next edge of the square wave.
+    given_up(&mut regulator, 7);
+    assert_eq!(regulator.decision().inputs, [1.0, 1.0]);
+
+    // Where it is only not done, after the third time.
+    let (mut regulator, machine) = self::regulator();
+    machine.lock().unwrap().is_deaf = true;
+    regulator.identify(excitation(80), LEAST).unwrap();
+    let why = given_up(&mut regulator, 40);
+    assert!(why.contains("it stays at 100 %"), "{why}");
 }
 
 #[test]

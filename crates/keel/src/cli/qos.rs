@@ -23,8 +23,8 @@ pub(crate) enum QosCommand {
     #[command(after_help = "Examples:\n  \
         keel qos status\n  \
         keel qos status --json | jq .tasks\n\n\
-        Exit status 3 when both inputs are at their limits, the model no longer predicts, the speed cannot be set,\n\
-        settings of the processors were not put back, or the gains cannot be used.")]
+        Exit status 3 when both inputs are at their limits, the model no longer predicts, the speed is not what it\n\
+        should be or cannot be set, settings of the processors were not put back, or the gains cannot be used.")]
     Status {
         /// One JSON object
         #[arg(long)]
@@ -37,7 +37,8 @@ pub(crate) enum QosCommand {
         keel qos mode mimo\n  \
         keel qos mode open                       full speed, all updates\n\n\
         dvfs-only drives the speed of the tasks' processors, qod-only the updates that are admitted, mimo both. All\n\
-        but open need gains (`keel qos design`). The mode of the next start is qos.mode of the configuration.")]
+        but open need gains (`keel qos design`). The mode of the next start is qos.mode of the configuration. While\n\
+        an identification runs, the mode is noted and comes into force at its end.")]
     Mode {
         /// open, dvfs-only, qod-only or mimo
         #[arg(value_parser = ["open", "dvfs-only", "qod-only", "mimo"])]
@@ -58,7 +59,7 @@ pub(crate) enum QosCommand {
         model that explains less than 0.8 of either output (R2 over the last quarter, which the fit has not seen)\n\
         is refused.")]
     Identify {
-        /// File to write
+        /// File to write: a new one, or a regular file, which is replaced when the new one is whole
         #[arg(long, value_name = "FILE", default_value = "qos-model.toml")]
         out: PathBuf,
         /// Driven sampling periods, from 40 to 2000
@@ -68,10 +69,10 @@ pub(crate) enum QosCommand {
         #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
         profile: u32,
         /// Percent of full speed between which it goes
-        #[arg(long, value_name = "LOW-HIGH", default_value = "40-70", value_parser = percents)]
+        #[arg(long, value_name = "LOW-HIGH", default_value = "40-70", value_parser = percents, allow_hyphen_values = true)]
         speed: (u32, u32),
         /// Percent of updates between which it goes
-        #[arg(long, value_name = "LOW-HIGH", default_value = "60-100", value_parser = percents)]
+        #[arg(long, value_name = "LOW-HIGH", default_value = "60-100", value_parser = percents, allow_hyphen_values = true)]
         updates: (u32, u32),
         /// Accept a model that explains tardiness alone: for the modes dvfs-only and qod-only
         #[arg(long)]
@@ -92,23 +93,28 @@ pub(crate) enum QosCommand {
     Design {
         /// File of `keel qos identify`
         model: PathBuf,
-        /// File to write
+        /// File to write: a new one, or a regular file, which is replaced when the new one is whole; not the model
         #[arg(long, value_name = "FILE", default_value = "qos-gains.toml")]
         out: PathBuf,
         /// Mean tardiness to hold: response time / deadline
-        #[arg(long, value_name = "X", default_value_t = 0.8)]
+        #[arg(
+            long,
+            value_name = "X",
+            default_value_t = 0.8,
+            allow_negative_numbers = true
+        )]
         tardiness: f64,
         /// Data response ratio to hold: time in the database / response time [default: the model's profiled minimum]
-        #[arg(long, value_name = "X")]
+        #[arg(long, value_name = "X", allow_negative_numbers = true)]
         data_ratio: Option<f64>,
         /// What an error costs: of tardiness, of the data response ratio
-        #[arg(long, value_name = "X,X", default_value = "10,1", value_parser = pair)]
+        #[arg(long, value_name = "X,X", default_value = "10,1", value_parser = pair, allow_hyphen_values = true)]
         weight_error: (f64, f64),
         /// What the sum of errors costs: of tardiness, of the data response ratio
-        #[arg(long, value_name = "X,X", default_value = "5,0.5", value_parser = pair)]
+        #[arg(long, value_name = "X,X", default_value = "5,0.5", value_parser = pair, allow_hyphen_values = true)]
         weight_integral: (f64, f64),
         /// What a change costs: of speed, of the admitted fraction
-        #[arg(long, value_name = "X,X", default_value = "1,1", value_parser = pair)]
+        #[arg(long, value_name = "X,X", default_value = "1,1", value_parser = pair, allow_hyphen_values = true)]
         weight_effort: (f64, f64),
         /// One JSON object: gains, poles, and the file
         #[arg(long)]

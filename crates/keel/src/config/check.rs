@@ -1,7 +1,8 @@
 //! `keel config check`: whether a file is right, what the node will do with it, and what its owner should know.
 
 use super::{
-    Config, MqttVersion, Problem, RegionConfig, SubscribeConfig, directory, first_of, read,
+    Config, MqttVersion, Problem, QosConfig, RegionConfig, SubscribeConfig, directory, first_of,
+    read,
 };
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::lasting;
@@ -13,8 +14,11 @@ use std::path::Path;
 /// Permission bits of everybody but owner and group.
 const OTHERS: u32 = 0o007;
 
+/// What `[qos]` comes to on this machine: one sentence, and what its owner should know.
+pub(crate) type QosLook = fn(&QosConfig) -> (String, Vec<String>);
+
 /// Checks a file and prints what it means; the answer is the exit status.
-pub(crate) fn check(path: &Path, json: bool) -> Result<u8, CliError> {
+pub(crate) fn check(path: &Path, json: bool, look: QosLook) -> Result<u8, CliError> {
     let text = read(path)?;
     let origin = path.display().to_string();
     let mut output = Output::new();
@@ -25,17 +29,20 @@ pub(crate) fn check(path: &Path, json: bool) -> Result<u8, CliError> {
     let status = match (parsed, json) {
         (Ok(config), false) => {
             output.line(format_args!("{origin}: ok"))?;
-            for (what, sentence) in config.summary() {
+            let (qos, warnings) = look(&config.qos);
+            for (what, sentence) in config.summary(qos) {
                 output.line(format_args!("  {what:<9} {sentence}"))?;
             }
-            for warning in config.warnings() {
+            for warning in config.warnings().into_iter().chain(warnings) {
                 output.line(format_args!("warning: {warning}"))?;
             }
             0
         }
         (Ok(config), true) => {
+            let (qos, mut warnings) = look(&config.qos);
+            warnings.splice(0..0, config.warnings());
             let summary: serde_json::Map<_, _> = config
-                .summary()
+                .summary(qos)
                 .into_iter()
                 .map(|(what, sentence)| (what.to_owned(), sentence.into()))
                 .collect();
@@ -45,7 +52,7 @@ pub(crate) fn check(path: &Path, json: bool) -> Result<u8, CliError> {
                 "file": origin,
                 "ok": refused.is_none(),
                 "summary": summary,
-                "warnings": config.warnings(),
+                "warnings": warnings,
                 "problems": problems,
             }))?;
             refused.map_or(0, |_| STATUS_FAILURE)
@@ -77,7 +84,7 @@ fn problem_json(problem: &Problem) -> serde_json::Value {
 
 impl Config {
     /// What a node with this configuration does, by subject.
-    fn summary(&self) -> Vec<(&'static str, String)> {
+    fn summary(&self, qos: String) -> Vec<(&'static str, String)> {
         let mut summary = vec![
             ("store", self.store_sentence()),
             ("history", self.history_sentence()),
@@ -90,6 +97,7 @@ impl Config {
                 .as_ref()
                 .map(|region| ("region", region.sentence())),
         );
+        summary.push(("qos", qos));
         summary
     }
 

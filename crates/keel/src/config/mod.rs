@@ -23,6 +23,7 @@ use db::qos::controller::Mode;
 use reader::{Document, Problem};
 use std::io::Read;
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of the largest configuration file.
@@ -266,6 +267,15 @@ pub(crate) const MODES: [(&str, Mode); 4] = [
     ("mimo", Mode::Both),
 ];
 
+/// What sets the speed, by its names.
+pub(crate) const ACTUATORS: [(&str, ActuatorKind); 5] = [
+    ("none", ActuatorKind::None),
+    ("auto", ActuatorKind::Auto),
+    ("cpufreq", ActuatorKind::Cpufreq),
+    ("rtgroup", ActuatorKind::RtGroup),
+    ("deadline", ActuatorKind::Deadline),
+];
+
 /// What sets the speed of tasks' processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ActuatorKind {
@@ -382,16 +392,33 @@ fn read(path: &Path) -> Result<String, CliError> {
     read_bounded(path, FILE_BYTES_MAX)
 }
 
-fn read_bounded(path: &Path, bytes_max: u64) -> Result<String, CliError> {
+/// The text of a regular file. Whatever stands at the path, this waits for nobody but the disk: the node reads files while
+/// it serves.
+///
+/// # Errors
+/// It is no regular file, longer than `bytes_max`, or no UTF-8; what the system says.
+pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> Result<String, CliError> {
     let shown = path.display().to_string();
     let io = |error: std::io::Error| CliError::io(&shown, &error);
-    let metadata = std::fs::metadata(path).map_err(io)?;
-    if !metadata.is_file() {
-        // Opening a FIFO waits for its other end.
-        let wrong = "is no regular file";
-        return Err(CliError::failure(&shown, wrong, "name a file"));
-    }
-    let file = std::fs::File::open(path).map_err(io)?;
+    let refuse_other = |found: &std::fs::Metadata| {
+        if found.is_file() {
+            return Ok(());
+        }
+        Err(CliError::failure(
+            &shown,
+            "is no regular file",
+            "name a file",
+        ))
+    };
+    // Before it is opened, which does something to some devices.
+    refuse_other(&std::fs::metadata(path).map_err(io)?)?;
+    // A FIFO may have taken its place since, and opening one waits for its other end.
+    let file = std::fs::File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .map_err(io)?;
+    refuse_other(&file.metadata().map_err(io)?)?;
     let mut bytes = Vec::new();
     file.take(bytes_max + 1)
         .read_to_end(&mut bytes)

@@ -3,8 +3,9 @@
 
 use super::reader::{At, Document, Section};
 use super::{
-    ActuatorKind, Config, KeyConfig, KeysConfig, LineConfig, MODES, MqttConfig, MqttVersion,
-    NodeConfig, Payload, QosConfig, RegionConfig, StoreConfig, SubscribeConfig, TimeConfig,
+    ACTUATORS, ActuatorKind, Config, KeyConfig, KeysConfig, LineConfig, MODES, MqttConfig,
+    MqttVersion, NodeConfig, Payload, QosConfig, RegionConfig, StoreConfig, SubscribeConfig,
+    TimeConfig,
 };
 use db::qos::controller::Mode;
 use ingest::intake::{TEMPLATE_BYTES_MAX, Template, TemplateKind};
@@ -393,13 +394,6 @@ impl Reader<'_> {
             section.has(key).then_some(number)
         };
         let percent = |key, default, range| section.integer(key, default, range) as u32;
-        let actuators = [
-            ("none", ActuatorKind::None),
-            ("auto", ActuatorKind::Auto),
-            ("cpufreq", ActuatorKind::Cpufreq),
-            ("rtgroup", ActuatorKind::RtGroup),
-            ("deadline", ActuatorKind::Deadline),
-        ];
         let gains = section.text("gains", PATH_BYTES_MAX);
         let qos = QosConfig {
             mode: section.choice("mode", Mode::Open, &MODES),
@@ -411,7 +405,7 @@ impl Reader<'_> {
             samples_missing_max: section.integer("samples_missing_max", 3, (1, 100)) as u32,
             admitted_percent_min: percent("admitted_percent_min", 50, (1, 99)),
             admitted_change_percent_max: percent("admitted_change_percent_max", 25, (1, 100)),
-            actuator: section.choice("actuator", ActuatorKind::None, &actuators),
+            actuator: section.choice("actuator", ActuatorKind::None, &ACTUATORS),
             machine_root: self.path(&section, "machine_root", "/"),
             speed_percent_min: percent("speed_percent_min", 20, (5, 95)),
             speed_change_percent_max: percent("speed_change_percent_max", 40, (1, 100)),

@@ -7,14 +7,14 @@ use super::{
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::Progress;
+use crate::replacement::Replacement;
 use crate::signals;
 use base::block::FileDevice;
 use flash::{FileHandle, PAYLOAD_BYTES, Store};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bytes read at a time: whole blocks, so that a read that fails can be repeated block by block.
 const READ_BYTES: usize = 256 * PAYLOAD_BYTES;
@@ -213,6 +213,11 @@ impl Sink {
         }
         let shown = to.display().to_string();
         let failed = |error: io::Error| CliError::io(&shown, &error);
+        let begin = |target: &Path, old: Option<&Metadata>| {
+            // What is half written has to go when somebody interrupts.
+            signals::catch_stop();
+            Replacement::begin(to, target, old, "get").map(Self::File)
+        };
         let found = match std::fs::metadata(to) {
             Ok(found) => found,
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -223,7 +228,7 @@ impl Sink {
                         "remove it, or name another file",
                     ));
                 }
-                return Replacement::begin(to, to, None).map(Self::File);
+                return begin(to, None);
             }
             Err(error) => return Err(failed(error)),
         };
@@ -238,7 +243,7 @@ impl Sink {
         let file = File::options().write(true).open(to).map_err(failed)?;
         if found.is_file() {
             let target = to.canonicalize().map_err(failed)?;
-            Replacement::begin(to, &target, Some(&found)).map(Self::File)
+            begin(&target, Some(&found))
         } else {
             Ok(Self::Special {
                 file,
@@ -262,10 +267,7 @@ impl Sink {
                 }
                 done => done.map_err(|error| CliError::io(&*shown, &error)),
             },
-            Self::File(file) => {
-                let written = file.file.write_all(bytes);
-                written.map_err(|error| CliError::io(&file.shown, &error))
-            }
+            Self::File(file) => file.write(bytes),
         }
     }
 
@@ -281,7 +283,7 @@ impl Sink {
     fn check_stop(&self) -> Result<(), CliError> {
         match self {
             Self::File(file) if signals::stop_requested() => Err(CliError::failure(
-                &file.shown,
+                file.shown(),
                 "interrupted; nothing was written",
                 "",
             )),
@@ -303,66 +305,5 @@ impl Sink {
             Self::Output(_) | Self::Special { .. } => Ok(()),
             Self::File(file) => file.finish(),
         }
-    }
-}
-
-/// A file that takes the place of another one when it is whole; until then it lies beside it.
-struct Replacement {
-    file: File,
-    /// Its path until it is whole.
-    path: PathBuf,
-    target: PathBuf,
-    shown: String,
-}
-
-impl Replacement {
-    /// `old` is what is known of the file at `target`, if there is one.
-    fn begin(to: &Path, target: &Path, old: Option<&Metadata>) -> Result<Self, CliError> {
-        let folder = match target.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        signals::catch_stop();
-        let path = folder.join(format!(".keel-get-{}.tmp", std::process::id()));
-        let failed = |error: io::Error| CliError::io(folder.display(), &error);
-        // One that is there can only be left over from a process of the same number that was killed.
-        std::fs::remove_file(&path).ok();
-        let mode = if old.is_some() { 0o600 } else { 0o666 };
-        let file = File::options()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(&path)
-            .map_err(failed)?;
-        let made = Self {
-            file,
-            path,
-            target: target.to_path_buf(),
-            shown: to.display().to_string(),
-        };
-        if let Some(old) = old {
-            // Only root may give files away; for all others the new one is theirs.
-            std::os::unix::fs::fchown(&made.file, Some(old.uid()), Some(old.gid())).ok();
-            made.file
-                .set_permissions(old.permissions())
-                .map_err(failed)?;
-        }
-        Ok(made)
-    }
-
-    fn finish(self) -> Result<(), CliError> {
-        // The content before the name: after a power cut the old file or the new one, never an empty one.
-        let moved = self
-            .file
-            .sync_all()
-            .and_then(|()| std::fs::rename(&self.path, &self.target));
-        moved.map_err(|error| CliError::io(&self.shown, &error))
-    }
-}
-
-impl Drop for Replacement {
-    fn drop(&mut self) {
-        // After the renaming there is none.
-        std::fs::remove_file(&self.path).ok();
     }
 }

@@ -1,16 +1,17 @@
 //! The model file and the gains file, version 1; `QOS.md` says every field.
 //!
 //! Both are TOML, because people look into them and copy them between boards. What a node loads decides how fast it
-//! runs, so nothing in it is taken on trust: numbers are finite, ranges are ranges, and the closed loop's poles are
+//! runs, so nothing in it is taken on trust: numbers lie in their ranges (`check.rs`), and the closed loop's poles are
 //! computed anew from the model and the gains that stand there.
 
+use super::check::{check_run, check_set_points};
+use crate::config::read_bounded;
 use crate::error::CliError;
 use db::qos::controller::{ADMISSION, Controller, Mode, Range, SPEED, SetPoints};
 use db::qos::design::{Design, POLE_MAX, SingleGains};
 use db::qos::identify::{Model, Sample};
 use serde::Deserialize;
 use std::fmt::Write as _;
-use std::io::{Read, Write as _};
 use std::path::Path;
 
 /// Version of both formats.
@@ -20,7 +21,7 @@ const VERSION: u32 = 1;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Samples of the longest run that a model file holds.
-const SAMPLES_MAX: usize = 4_000;
+pub(super) const SAMPLES_MAX: usize = 4_000;
 
 /// What was identified, and on what.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,15 +123,15 @@ struct SingleTable {
 }
 
 /// Why a file is none.
-type Wrong = (String, &'static str);
+pub(super) type Wrong = (String, &'static str);
 
-const AGAIN: &str = "make it anew with `keel qos identify` and `keel qos design`";
+pub(super) const AGAIN: &str = "make it anew with `keel qos identify` and `keel qos design`";
 const OTHER_VERSION: &str = "use the version of keel that wrote it, or make it anew";
 
 impl Identified {
     /// Reads a model file.
     pub(crate) fn load(path: &Path) -> Result<Self, CliError> {
-        let text = read(path)?;
+        let text = read_bounded(path, FILE_BYTES_MAX)?;
         Self::parse(&text)
             .map_err(|(wrong, remedy)| CliError::failure(path.display(), wrong, remedy))
     }
@@ -138,40 +139,6 @@ impl Identified {
     /// The model of a file's text.
     pub(crate) fn parse(text: &str) -> Result<Self, Wrong> {
         Ok(parse(text, "model")?.0)
-    }
-
-    fn check(&self) -> Result<(), Wrong> {
-        let model = &self.model;
-        let numbers = [model.inputs, model.outputs, model.r2, model.residual];
-        let rows = model.a.iter().chain(&model.b).chain(&numbers);
-        let is_finite = rows.flatten().all(|number| number.is_finite());
-        if !(is_finite && model.condition.is_finite()) {
-            return Err(("the model has a number that is none".to_owned(), AGAIN));
-        }
-        if !(self.data_ratio_min > 0.0 && self.data_ratio_min < 1.0) {
-            let wrong = format!("data_ratio_min is {}", self.data_ratio_min);
-            return Err((wrong, "it lies between 0 and 1"));
-        }
-        let Limits {
-            speed_min,
-            speed_step,
-            admission_min,
-        } = self.limits;
-        let is_range = (0.0..1.0).contains(&speed_min)
-            && speed_min > 0.0
-            && (0.0..=0.5).contains(&speed_step)
-            && (0.0..1.0).contains(&admission_min);
-        if !is_range {
-            return Err((
-                "limits are no parts of 1, or leave no room".to_owned(),
-                "speed_min and admission_min lie below 1, speed_step is at most 0.5",
-            ));
-        }
-        if !(100..=60_000).contains(&self.sampling_period_ms) {
-            let wrong = format!("sampling_period_ms is {}", self.sampling_period_ms);
-            return Err((wrong, "it lies between 100 and 60000"));
-        }
-        Ok(())
     }
 
     /// The text of a model file. `run`: what it was fitted to.
@@ -232,7 +199,7 @@ impl Identified {
 impl Gains {
     /// Reads a gains file.
     pub(crate) fn load(path: &Path) -> Result<Self, CliError> {
-        let text = read(path)?;
+        let text = read_bounded(path, FILE_BYTES_MAX)?;
         Self::parse(&text)
             .map_err(|(wrong, remedy)| CliError::failure(path.display(), wrong, remedy))
     }
@@ -252,6 +219,14 @@ impl Gains {
         };
         let single = [single(gains.speed_alone), single(gains.admission_alone)];
         let none = || ("the gains have a number that is none".to_owned(), AGAIN);
+        let is_number = |number: &f64| number.is_finite() && *number >= 0.0;
+        if gains
+            .both
+            .as_ref()
+            .is_some_and(|both| !is_number(&both.riccati_residual))
+        {
+            return Err(none());
+        }
         let design = match gains.both {
             Some(both) => Design {
                 proportional: both.proportional,
@@ -267,13 +242,15 @@ impl Gains {
         if !design.is_for_both && design.single.iter().all(Option::is_none) {
             return Err(("there are no gains in it".to_owned(), AGAIN));
         }
+        let set_points = SetPoints {
+            tardiness: set_points.tardiness,
+            data_ratio: set_points.data_ratio,
+        };
+        check_set_points(set_points)?;
         let gains = Self {
             identified,
             design,
-            set_points: SetPoints {
-                tardiness: set_points.tardiness,
-                data_ratio: set_points.data_ratio,
-            },
+            set_points,
         };
         let pole = gains.design.pole_max();
         let is_quick = pole < POLE_MAX;
@@ -417,7 +394,12 @@ fn parse(text: &str, kind: &str) -> Result<(Identified, Rest), Wrong> {
         let line = error.span().map_or(1, |span| {
             text[..span.start.min(text.len())].lines().count().max(1)
         });
-        let wrong: String = error.message().chars().take(160).collect();
+        // All that could stand there instead is a long list, and stands in QOS.md.
+        let message = error.message();
+        let message = message
+            .split_once(", expected one of")
+            .map_or(message, |(wrong, _)| wrong);
+        let wrong: String = message.chars().take(160).collect();
         (format!("line {line}: {wrong}"), AGAIN)
     })?;
     if document.version != VERSION {
@@ -435,11 +417,24 @@ fn parse(text: &str, kind: &str) -> Result<(Identified, Rest), Wrong> {
         let found: String = document.kind.chars().take(40).collect();
         return Err((format!("is a {found} file, no {kind} file"), remedy));
     }
-    if document.run.is_some_and(|run| run.len() > SAMPLES_MAX) {
-        return Err((
-            format!("its run has more than {SAMPLES_MAX} periods"),
-            AGAIN,
-        ));
+    let is_gains = kind == "gains";
+    let foreign = match (is_gains, &document) {
+        (true, Document { run: Some(_), .. }) => Some("run"),
+        (
+            false,
+            Document {
+                set_points: Some(_),
+                ..
+            },
+        ) => Some("[set_points]"),
+        (false, Document { gains: Some(_), .. }) => Some("[gains]"),
+        _ => None,
+    };
+    if let Some(field) = foreign {
+        return Err((format!("{field} does not belong into a {kind} file"), AGAIN));
+    }
+    if !is_gains {
+        check_run(document.run.as_deref().unwrap_or_default())?;
     }
     let table = document.model;
     let identified = Identified {
@@ -481,37 +476,10 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-fn read(path: &Path) -> Result<String, CliError> {
-    let failed = |error: std::io::Error| CliError::io(path.display(), &error);
-    let file = std::fs::File::open(path).map_err(failed)?;
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(CliError::failure(
-            path.display(),
-            "is larger than 1 MiB",
-            AGAIN,
-        ));
-    }
-    String::from_utf8(bytes).map_err(|_| CliError::failure(path.display(), "is no text", AGAIN))
-}
-
-/// Writes a file whole or not at all.
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), CliError> {
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(format!(".new-{}", std::process::id()));
-    let written = (|| {
-        let mut file = std::fs::File::create_new(&draft)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&draft, path)
-    })();
-    written.map_err(|error: std::io::Error| {
-        std::fs::remove_file(&draft).ok();
-        CliError::io(path.display(), &error)
-    })
+/// More bytes than a model file of so many periods has.
+pub(crate) fn model_bytes(periods: u32) -> usize {
+    // Four numbers of at most 24 digits, and what stands around them.
+    4_096 + periods as usize * 112
 }
 
 #[cfg(test)]

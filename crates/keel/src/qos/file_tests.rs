@@ -117,15 +117,81 @@ fn what_is_wrong_is_refused_in_words() {
             "data_ratio_min = 1.5",
             "data_ratio_min is 1.5",
         ),
-        ("tardiness = 0.8", "tardiness = -1.0", "set points"),
+        (
+            "tardiness = 0.8",
+            "tardiness = -1.0",
+            "set_points: tardiness is -1.0, it lies between 0.05 and 10",
+        ),
+        (
+            "tardiness = 0.8",
+            "tardiness = 1e6",
+            "set_points: tardiness",
+        ),
+        (
+            "data_ratio = 0.28\n\n# u",
+            "data_ratio = 1.0\n\n# u",
+            "data_ratio is 1.0",
+        ),
         (
             "sampling_period_ms = 1000",
             "sampling_period_ms = 1",
             "sampling_period_ms is 1",
         ),
         ("condition = 3.7", "condition = inf", "no"),
-        ("[set_points]", "[set_pionts]", "line "),
-        ("a = [[0.35", "a = [[1e300", "none"),
+        ("[set_points]", "[set_pionts]", "unknown field `set_pionts`"),
+        ("a = [[0.35", "a = [[1e300", "a is 1e300, it lies between"),
+        ("a = [[0.35", "a = [[nan", "a is NaN"),
+        (
+            "inputs = [0.55",
+            "inputs = [55.0",
+            "inputs: the speed is 55.0",
+        ),
+        (
+            "inputs = [0.55, 0.75",
+            "inputs = [0.55, -0.75",
+            "inputs: the admitted fraction is -0.75",
+        ),
+        (
+            "outputs = [0.8",
+            "outputs = [-3.0",
+            "outputs: the tardiness is -3.0",
+        ),
+        (
+            "outputs = [0.8, 0.3",
+            "outputs = [0.8, 1.3",
+            "outputs: the data response ratio is 1.3",
+        ),
+        ("r2 = [0.992", "r2 = [1.5", "r2 is 1.5, it is at most 1"),
+        ("r2 = [0.992, 0.9873", "r2 = [0.992, -inf", "no number"),
+        ("residual = [0.02", "residual = [-0.02", "residual is -0.02"),
+        (
+            "condition = 3.7",
+            "condition = 0.5",
+            "condition is 0.5, it is at least 1",
+        ),
+        ("samples = 400", "samples = 0", "samples is 0"),
+        ("riccati_residual = 7", "riccati_residual = -7", "none"),
+        (
+            "\"rtgroup\"",
+            "\"bogus\"",
+            "actuator is \"bogus\", it is cpufreq",
+        ),
+        ("\"rtgroup\"", "\"none\"", "actuator is \"none\""),
+        (
+            "made = \"2026",
+            "made = \"\\u001B[2J2026",
+            "made has a control character",
+        ),
+        (
+            "machine = \"a ",
+            "machine = \"a \\u009B",
+            "machine has a control character",
+        ),
+        (
+            "\n[limits]",
+            "run = []\n\n[limits]",
+            "run does not belong into a gains file",
+        ),
         // Backwards: the loop would run away.
         ("proportional = [[0.", "proportional = [[-90.", "a pole at"),
         ("proportional = [[0.", "proportional = [[nan, 0.", "none"),
@@ -159,10 +225,64 @@ fn what_is_wrong_is_refused_in_words() {
     ] {
         let wrong = refused(from, to);
         assert!(wrong.contains(said), "{from} -> {to}: {wrong}");
+        assert!(!wrong.contains("expected one of"), "{wrong}");
     }
+    let long = format!("machine = \"{}", "m".repeat(300));
+    assert!(refused("machine = \"", &long).contains("longer than 256"));
     assert!(Gains::parse(MODEL_GOLDEN).is_err());
     assert!(Identified::parse(GAINS_EXAMPLE).is_err());
     assert!(Gains::parse("").is_err());
+}
+
+#[test]
+fn what_is_wrong_in_a_model_file_is_refused() {
+    let refused = |from: &str, to: &str| {
+        let text = MODEL_GOLDEN.replacen(from, to, 1);
+        assert_ne!(text, MODEL_GOLDEN, "{from}");
+        Identified::parse(&text).unwrap_err().0
+    };
+    let rows = "run = [\n  [0.81, 0.3, 0.7, 0.95],\n  [0.7, 0.001, 0.4, 0.55],\n]";
+    for (from, to, said) in [
+        (rows, "run = []", "missing or empty"),
+        (rows, "", "missing or empty"),
+        (
+            "[0.81, 0.3, 0.7",
+            "[-0.81, 0.3, 0.7",
+            "run: a tardiness is -0.81",
+        ),
+        (
+            "[0.81, 0.3, 0.7",
+            "[0.81, 3.0, 0.7",
+            "run: a data response ratio is 3.0",
+        ),
+        ("[0.81, 0.3, 0.7", "[0.81, 0.3, 70", "run: a speed is 70.0"),
+        (
+            "0.7, 0.95]",
+            "0.7, nan]",
+            "run: an admitted fraction is NaN",
+        ),
+        (
+            "inputs = [0.55",
+            "inputs = [55.0",
+            "inputs: the speed is 55.0",
+        ),
+    ] {
+        let wrong = refused(from, to);
+        assert!(wrong.contains(said), "{from} -> {to}: {wrong}");
+    }
+    let points = format!("{MODEL_GOLDEN}[set_points]\ntardiness = 0.8\ndata_ratio = 0.3\n");
+    let wrong = Identified::parse(&points).unwrap_err().0;
+    assert!(wrong.contains("[set_points] does not belong"), "{wrong}");
+}
+
+#[test]
+fn a_trial_file_is_as_long_as_the_longest_model() {
+    let longest = Sample {
+        outputs: [1.0 / 3.0 * 1e-3, -1.0 / 3.0 * 1e-300],
+        inputs: [1.0 / 3.0, 2.0 / 3.0],
+    };
+    let text = identified().text(&vec![longest; 400]);
+    assert!(text.len() < model_bytes(400), "{}", text.len());
 }
 
 #[test]
@@ -223,7 +343,16 @@ proptest! {
 
     #[test]
     fn any_text_is_a_text_of_toml(text in "\\PC{0,40}[\\x00-\\x1f\"\\\\]{0,4}") {
+        let is_shown = !text.chars().any(char::is_control);
         let named = Identified { machine: text, ..identified() };
-        prop_assert_eq!(Identified::parse(&named.text(&[])), Ok(named));
+        let read = Identified::parse(&named.text(&run()));
+        if is_shown {
+            prop_assert_eq!(read, Ok(named));
+        } else {
+            // It is a text of TOML, and none to show on a terminal.
+            prop_assert!(read.is_err_and(|(wrong, _)| wrong.contains("control character")));
+            let named = Identified { machine: super::super::clean(&named.machine), ..named };
+            prop_assert_eq!(Identified::parse(&named.text(&run())), Ok(named));
+        }
     }
 }

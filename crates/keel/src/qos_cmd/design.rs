@@ -3,7 +3,7 @@
 use super::{matrix_lines, model_json};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::qos::{Gains, Identified, write};
+use crate::qos::{DATA_RATIO, Gains, Identified, Out, TARDINESS};
 use db::qos::controller::{Mode, SetPoints};
 use db::qos::design::{Design, Weights};
 use serde_json::json;
@@ -18,7 +18,26 @@ pub(super) struct Wanted {
     pub(super) effort: (f64, f64),
 }
 
+impl Wanted {
+    fn check(&self) -> Result<(), CliError> {
+        let numbers = [
+            ("--tardiness", self.tardiness, TARDINESS),
+            ("--data-ratio", self.data_ratio.unwrap_or(0.5), DATA_RATIO),
+        ];
+        for (option, number, range) in numbers {
+            if !range.contains(&number) {
+                let remedy = format!("give {} to {}", range.start(), range.end());
+                return Err(CliError::usage(option, format!("is {number}"), remedy));
+            }
+        }
+        Ok(())
+    }
+}
+
 pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Result<u8, CliError> {
+    wanted.check()?;
+    // The model is what seven minutes of driving have made.
+    let file = Out::look(out, Some(model))?;
     let identified = Identified::load(model)?;
     let refused =
         |error: String| CliError::failure(model.display(), error, "see `keel qos design --help`");
@@ -30,18 +49,6 @@ pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Resu
         tardiness: wanted.tardiness,
         data_ratio: wanted.data_ratio.unwrap_or(identified.data_ratio_min),
     };
-    if !(0.05..=10.0).contains(&set_points.tardiness) {
-        let wrong = format!("is {}", set_points.tardiness);
-        return Err(CliError::usage("--tardiness", wrong, "give 0.05 to 10"));
-    }
-    if !(0.001..=0.999).contains(&set_points.data_ratio) {
-        let wrong = format!("is {}", set_points.data_ratio);
-        return Err(CliError::usage(
-            "--data-ratio",
-            wrong,
-            "give 0.001 to 0.999",
-        ));
-    }
     let weights = Weights {
         error: wanted.error.into(),
         integral: wanted.integral.into(),
@@ -62,7 +69,7 @@ pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Resu
     let text = gains.text();
     // What is written can be loaded.
     Gains::parse(&text).map_err(|(wrong, _)| refused(wrong))?;
-    write(out, &text)?;
+    file.write(&text)?;
     let mut output = Output::new();
     if json {
         output.json(&json!({

@@ -6,7 +6,7 @@ use crate::client::Connection;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress;
-use crate::qos::{Identified, Limits, QosState, write};
+use crate::qos::{Identified, Limits, Out, QosState, clean, model_bytes};
 use crate::signals;
 use db::qos::identify::{Model, R2_MIN, Sample};
 use db::qos::regulator::Run;
@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks at how far it is; the node ends an identification that nobody looks at for ten seconds.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// What a node says that drives no speed.
+const NO_ACTUATOR: &str = "none";
 
 /// What the command line asks for; percentages.
 pub(super) struct Asked {
@@ -49,9 +52,7 @@ impl Asked {
 
 pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Result<u8, CliError> {
     // Seven minutes of driving must not end with a file that cannot be written.
-    if let Some(folder) = out.parent().filter(|folder| *folder != Path::new("")) {
-        std::fs::metadata(folder).map_err(|error| CliError::io(folder.display(), &error))?;
-    }
+    Out::look(out, None)?.try_bytes(model_bytes(asked.periods))?;
     let mut connection = Connection::open(node)?;
     let begin = Qos {
         identify: Some(asked.message()),
@@ -66,6 +67,7 @@ pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Res
     );
     let begun = Instant::now();
     let mut line = Line::default();
+    let mut actuator = state.actuator.clone();
     while state.identification.state == "running" {
         if signals::stop_requested() {
             let stop = Qos {
@@ -83,8 +85,13 @@ pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Res
         line.show(&state, begun);
         std::thread::sleep(LOOK);
         state = connection.ask(Kind::Qos, &Qos::default(), Kind::QosState)?;
+        if state.actuator != NO_ACTUATOR {
+            actuator.clone_from(&state.actuator);
+        }
     }
     line.clear();
+    // Tasks that have ended with it have taken theirs along.
+    state.actuator = actuator;
     if state.identification.state != "done" {
         let why = state
             .identification
@@ -94,7 +101,7 @@ pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Res
         return Err(CliError::failure(
             "identification",
             format!("was given up: {why}"),
-            "see that the tasks run, with `keel qos status`, then start it again",
+            "mend that, see with `keel qos status` that the tasks run, then start it again",
         ));
     }
     finish(out, &state, asked.tardiness_only, json)
@@ -151,7 +158,7 @@ fn finish(out: &Path, state: &QosState, tardiness_only: bool, json: bool) -> Res
     let text = identified.text(&measured.driven);
     // What is written can be read.
     Identified::parse(&text).map_err(|(wrong, _)| refused(wrong))?;
-    write(out, &text)?;
+    Out::look(out, None)?.write(&text)?;
     if json {
         let mut object = model_json(&model);
         object.insert("file".to_owned(), out.display().to_string().into());
@@ -203,7 +210,10 @@ fn machine() -> String {
     let processor = named.unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let kernel = read("/proc/sys/kernel/osrelease");
-    format!("{processor}, {cores} cores, Linux {}", kernel.trim())
+    clean(&format!(
+        "{processor}, {cores} cores, Linux {}",
+        kernel.trim()
+    ))
 }
 
 /// How far it is, where a person looks on.

@@ -23,18 +23,24 @@ pub(super) fn mode(mode: &str, json: bool, node: &NodeArgs) -> Result<u8, CliErr
     };
     let mut connection = Connection::open(node)?;
     let state: serde_json::Value = connection.ask(Kind::Qos, &wish, Kind::QosState)?;
+    let mut output = Output::new();
     if json {
-        let mut output = Output::new();
         output.json(&state)?;
-        output.flush()?;
+    } else {
+        output.line(mode_now(&understood(&state)?))?;
     }
+    output.flush()?;
     Ok(0)
+}
+
+fn understood(state: &serde_json::Value) -> Result<QosState, CliError> {
+    serde_json::from_value(state.clone())
+        .map_err(|error| CliError::failure("node", error, "use keel of the node's version"))
 }
 
 fn print(state: serde_json::Value, json: bool) -> Result<u8, CliError> {
     let mut output = Output::new();
-    let read: QosState = serde_json::from_value(state.clone())
-        .map_err(|error| CliError::failure("node", error, "use keel of the node's version"))?;
+    let read = understood(&state)?;
     if json {
         // As it came: a later node may say more than this version knows.
         output.json(&state)?;
@@ -107,13 +113,6 @@ fn text(state: &QosState) -> String {
             target(state.data_ratio_target)
         )),
     }
-    if state.identification.state == "running" {
-        let (done, wanted) = (
-            state.identification.periods_done,
-            state.identification.periods_wanted,
-        );
-        lines.push(format!("identifying, {done} of {wanted} periods"));
-    }
     if state.tasks.is_empty() {
         lines.push("tasks     none; docs/clients.md shows how a program declares one".to_owned());
     }
@@ -124,8 +123,8 @@ fn text(state: &QosState) -> String {
             format!("{} late", task.deadline_misses)
         };
         lines.push(format!(
-            "task      {} ({}, process {}): every {}, deadline {}; {} instances, {late}, {} releases missed; \
-             tardiness {:.3}, at most {:.3}{}",
+            "task      {} ({}, process {}): every {}, deadline {}; since it was declared {} instances, {late}, \
+             {} releases missed; tardiness {:.3}, at most {:.3}{}",
             printable(&task.name),
             task.kind,
             task.process,
@@ -141,9 +140,49 @@ fn text(state: &QosState) -> String {
     lines.join("\n") + "\n"
 }
 
+/// What a mode that has just been chosen comes to.
+fn mode_now(state: &QosState) -> String {
+    let mode = &state.mode;
+    if is_identifying(state) {
+        return mode_line(state);
+    }
+    let with = match state.actuator.as_str() {
+        // The actuator follows the tasks.
+        "none" if state.tasks.is_empty() => "speed",
+        actuator => &format!("speed ({actuator})"),
+    };
+    let driven = match mode.as_str() {
+        "dvfs-only" => with.to_owned(),
+        "qod-only" => "updates".to_owned(),
+        "mimo" => format!("{with} and updates"),
+        _ => return mode_line(state),
+    };
+    let from = if state.tasks.is_empty() {
+        "once a task is declared".to_owned()
+    } else {
+        format!(
+            "from the next sampling period on ({} ms)",
+            state.sampling_period_ms
+        )
+    };
+    format!("mode      {mode}: drives {driven}, {from}")
+}
+
+fn is_identifying(state: &QosState) -> bool {
+    state.identification.state == "running"
+}
+
 fn mode_line(state: &QosState) -> String {
     let mut line = format!("mode      {}", state.mode);
-    if state.mode == "open" {
+    if is_identifying(state) {
+        let now = &state.identification;
+        line.push_str(", once the identification has ended that drives speed and updates now");
+        // It begins with the next period.
+        if now.periods_wanted > 0 {
+            let (done, wanted) = (now.periods_done, now.periods_wanted);
+            line.push_str(&format!(" ({done} of {wanted} periods)"));
+        }
+    } else if state.mode == "open" {
         line.push_str(": deadlines are watched, nothing is driven");
     } else if state.blind {
         line.push_str(": no figures, so full speed and all updates");
@@ -238,12 +277,57 @@ mod tests {
         );
         state.actuator_failures = 3;
         assert!(text(&state).contains("could not be set 3 times"));
+        state.identification.state = "running".to_owned();
+        (
+            state.identification.periods_done,
+            state.identification.periods_wanted,
+        ) = (12, 420);
+        for said in [text(&state), mode_now(&state)] {
+            assert!(said.contains("mimo, once the identification"), "{said}");
+            assert!(said.contains("12 of 420 periods"), "{said}");
+        }
+        state.identification = crate::qos::IdentificationState::default();
         state.model_true = false;
         state.obeyed = false;
         let said = text(&state);
         assert!(
             said.contains("identify again") && said.contains("does not do"),
             "{said}"
+        );
+    }
+
+    #[test]
+    fn a_chosen_mode_says_what_it_drives_and_from_when_on() {
+        let mut state = QosState {
+            actuator: "cpufreq".to_owned(),
+            sampling_period_ms: 1_000,
+            tasks: vec![TaskState::default()],
+            model_true: true,
+            obeyed: true,
+            ..QosState::default()
+        };
+        let mut said = |mode: &str, is_with_task: bool| {
+            mode.clone_into(&mut state.mode);
+            if !is_with_task {
+                (state.tasks, state.actuator) = (Vec::new(), "none".to_owned());
+            }
+            mode_now(&state)
+        };
+        assert_eq!(
+            said("mimo", true),
+            "mode      mimo: drives speed (cpufreq) and updates, from the next sampling period on (1000 ms)"
+        );
+        assert_eq!(
+            said("dvfs-only", true),
+            "mode      dvfs-only: drives speed (cpufreq), from the next sampling period on (1000 ms)"
+        );
+        assert_eq!(
+            said("open", true),
+            "mode      open: deadlines are watched, nothing is driven"
+        );
+        assert_eq!(
+            said("qod-only", false),
+            "mode      qod-only: drives updates, once a task is declared"
         );
     }
 }

@@ -13,10 +13,10 @@ mod speed;
 mod tasks;
 mod thread;
 
-use super::Db;
 use super::session::failure;
-use crate::config::{Config, QosConfig};
-use crate::qos::{Gains, QosState, mode_name};
+use super::{Db, log};
+use crate::config::{ActuatorKind, Config, QosConfig};
+use crate::qos::{self as words, DATA_RATIO, Gains, Loaded, QosState, TARDINESS, mode_name};
 use base::clock::{Clock, SystemClock};
 use base::error::Code;
 use db::qos::controller::{Mode, SetPoints};
@@ -86,12 +86,12 @@ impl Qos {
         db: &Arc<Db>,
         warnings: Vec<String>,
     ) -> std::io::Result<Self> {
-        let (gains, gains_error) = load(&config.qos);
+        let loaded = Loaded::of(&config.qos);
         let mut inner = Inner {
             tasks: Tasks::default(),
             config: config.qos.clone(),
-            gains,
-            gains_error,
+            gains: None,
+            gains_error: None,
             mode: Mode::Open,
             set_points: None,
             wishes: Wishes::default(),
@@ -102,7 +102,8 @@ impl Qos {
             warnings,
             stop: false,
         };
-        inner.settle();
+        inner.settle(loaded);
+        inner.say();
         let shared = Arc::new(Shared {
             inner: Mutex::new(inner),
             changed: Condvar::new(),
@@ -123,19 +124,22 @@ impl Qos {
 
     /// Takes a configuration that was read again.
     pub(crate) fn reload(&self, config: &QosConfig) {
-        let (gains, gains_error) = load(config);
+        let loaded = Loaded::of(config);
         let mut inner = self.shared.lock();
         // A mode that was chosen meanwhile stays, unless the file now says another than before.
         let is_mode_new = inner.config.mode != config.mode;
         let mode = if is_mode_new { config.mode } else { inner.mode };
-        (inner.gains, inner.gains_error) = (gains, gains_error);
+        let before = (inner.sentence(), inner.gains_error.clone());
         inner.config = config.clone();
-        inner.settle();
+        inner.settle(loaded);
         inner.mode = if inner.check_mode(mode).is_ok() {
             mode
         } else {
             Mode::Open
         };
+        if (inner.sentence(), inner.gains_error.clone()) != before {
+            inner.say();
+        }
         inner.is_changed = true;
         drop(inner);
         self.shared.changed.notify_all();
@@ -184,7 +188,14 @@ impl Qos {
             inner.check_identify(excitation, missing)?;
         }
         if let Some(mode) = wishes.mode {
-            inner.mode = mode;
+            let before = std::mem::replace(&mut inner.mode, mode);
+            if before != mode {
+                let (mode, before) = (mode_name(mode), mode_name(before));
+                log::event(
+                    "qos",
+                    format!("mode {mode}, as was asked for; before: {before}"),
+                );
+            }
         }
         if wishes.set_points.is_some() {
             inner.set_points = wishes.set_points;
@@ -196,7 +207,11 @@ impl Qos {
             inner.asked_at = Some(Instant::now());
             "running".clone_into(&mut inner.state.identification.state);
         }
-        inner.wishes.stop_identification |= wishes.stop_identification;
+        if wishes.stop_identification {
+            // One that was asked for a moment ago has not begun yet.
+            inner.wishes.identify = None;
+            inner.wishes.stop_identification = true;
+        }
         drop(inner);
         self.shared.changed.notify_all();
         Ok(())
@@ -205,7 +220,7 @@ impl Qos {
     /// Why nothing can set the speed of the tasks that are declared now. Files are read without the lock.
     fn missing_actuator(&self) -> Option<String> {
         let inner = self.shared.lock();
-        let (threads, kind) = (inner.tasks.threads(), inner.config.actuator);
+        let (threads, kind) = (inner.tasks.threads(), inner.actuator());
         let (root, known) = (
             inner.config.machine_root.clone(),
             inner.actuator_error.clone(),
@@ -257,18 +272,14 @@ impl Drop for Qos {
     }
 }
 
-/// The gains that the configuration names, or why they cannot be used.
-fn load(config: &QosConfig) -> (Option<Gains>, Option<String>) {
-    match config.gains.as_deref().map(Gains::load) {
-        None => (None, None),
-        Some(Ok(gains)) => (Some(gains), None),
-        Some(Err(error)) => (None, Some(error.to_string())),
-    }
-}
-
 impl Inner {
     /// After other gains or another configuration: set points and mode as these say, as far as they can be.
-    fn settle(&mut self) {
+    fn settle(&mut self, loaded: Loaded) {
+        let (mode, refused) = loaded.mode(&self.config);
+        self.mode = mode;
+        // Shown as long as it is so: the operator has asked for something else.
+        self.gains_error = loaded.error.or(refused);
+        self.gains = loaded.gains;
         self.set_points = self.gains.as_ref().map(|gains| SetPoints {
             tardiness: self.config.tardiness.unwrap_or(gains.set_points.tardiness),
             data_ratio: self
@@ -276,75 +287,45 @@ impl Inner {
                 .data_ratio
                 .unwrap_or(gains.set_points.data_ratio),
         });
-        let wanted = self.config.mode;
-        self.mode = wanted;
-        if let Err(refused) = self.check_mode(wanted) {
-            // Shown as long as it is so: the operator has asked for something else.
-            let Failure {
-                thing,
-                wrong,
-                remedy,
-                ..
-            } = refused;
-            let why = format!("the mode {thing} cannot be: {wrong}; {remedy}");
-            self.gains_error.get_or_insert(why);
-            self.mode = Mode::Open;
+    }
+
+    /// What is driven from now on goes into the log, and what is not although the configuration asks for it.
+    fn say(&self) {
+        log::event("qos", self.sentence());
+        for warning in words::machine_warnings(&self.config) {
+            log::event("warning", warning);
+        }
+        if let Some(error) = &self.gains_error {
+            log::event("warning", words::undriven(self.gains.as_ref(), error));
+        }
+    }
+
+    fn sentence(&self) -> String {
+        words::sentence(&self.config, self.gains.as_ref(), self.mode)
+    }
+
+    /// What sets the speed: `auto` takes what the gains in force were made with, because they are of no use to another.
+    fn actuator(&self) -> ActuatorKind {
+        let of_gains = self.gains.as_ref().map(|gains| gains.identified.kind());
+        match (self.config.actuator, of_gains) {
+            (ActuatorKind::Auto, Some(Ok(kind))) => kind,
+            (kind, _) => kind,
         }
     }
 
     fn check_mode(&self, mode: Mode) -> Result<(), Failure> {
-        let name = mode_name(mode);
-        if mode == Mode::Open {
-            return Ok(());
+        let (gains, error) = (self.gains.as_ref(), self.gains_error.as_deref());
+        match words::mode_refused(mode, gains, error, &self.config) {
+            None => Ok(()),
+            Some((wrong, remedy)) => {
+                Err(failure(Code::Unsupported, mode_name(mode), wrong, remedy))
+            }
         }
-        if self.gains.is_none() {
-            let (wrong, remedy) = match &self.gains_error {
-                Some(error) => (format!("the gains cannot be used: {error}"), ""),
-                None => (
-                    "there are no gains".to_owned(),
-                    "make some with `keel qos identify` and `keel qos design`, name them in qos.gains and send the \
-                     node SIGHUP",
-                ),
-            };
-            return Err(failure(Code::Unsupported, name, wrong, remedy));
-        }
-        let can = |mode| self.gains.as_ref().is_some_and(|gains| gains.is_for(mode));
-        if !can(mode) {
-            let wrong = match mode {
-                Mode::Both => "the model explains the data response ratio too little",
-                Mode::SpeedOnly => "by the model the speed alone cannot hold tardiness",
-                _ => "by the model updates alone cannot hold tardiness",
-            };
-            let others: Vec<&str> = [Mode::SpeedOnly, Mode::AdmissionOnly, Mode::Both]
-                .into_iter()
-                .filter(|other| can(*other))
-                .map(mode_name)
-                .collect();
-            let remedy = if others.is_empty() {
-                "identify under a load that uses the same values".to_owned()
-            } else {
-                format!(
-                    "take the mode {}, or identify under a load that uses the same values",
-                    others.join(" or ")
-                )
-            };
-            return Err(failure(Code::Unsupported, name, wrong, remedy));
-        }
-        let drives_speed = matches!(mode, Mode::SpeedOnly | Mode::Both);
-        if drives_speed && self.config.actuator == crate::config::ActuatorKind::None {
-            return Err(failure(
-                Code::Unsupported,
-                name,
-                "nothing sets the speed",
-                "name an actuator in qos.actuator and send the node SIGHUP, or take the mode qod-only",
-            ));
-        }
-        Ok(())
     }
 
     fn check_set_points(&self, wanted: SetPoints) -> Result<(), Failure> {
-        let is_possible = (0.05..=10.0).contains(&wanted.tardiness)
-            && (0.001..=0.999).contains(&wanted.data_ratio);
+        let is_possible =
+            TARDINESS.contains(&wanted.tardiness) && DATA_RATIO.contains(&wanted.data_ratio);
         if is_possible {
             return Ok(());
         }
@@ -374,7 +355,7 @@ impl Inner {
                 "start the programs whose deadlines shall be held; docs/clients.md shows how they declare tasks",
             );
         }
-        if self.config.actuator == crate::config::ActuatorKind::None {
+        if self.config.actuator == ActuatorKind::None {
             return refused(
                 "nothing sets the speed",
                 "name an actuator in qos.actuator and send the node SIGHUP",

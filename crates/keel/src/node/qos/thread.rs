@@ -45,6 +45,8 @@ struct Loop {
     missing: u64,
     last: Option<PeriodState>,
     was_blind: bool,
+    /// An identification was given up, and that is in the log.
+    is_given_up: bool,
 }
 
 /// Runs until the node ends.
@@ -64,6 +66,7 @@ pub(super) fn run(shared: &Shared, db: &Db, places: Places) {
         missing: 0,
         last: None,
         was_blind: false,
+        is_given_up: false,
     };
     here.show(shared, db);
     while here.next(shared, db) {}
@@ -98,6 +101,11 @@ impl Loop {
             .regulator
             .period(figures.as_ref(), &mut |fraction| db.set_admission(fraction))
             .clone();
+        if let Identification::GivenUp(why) = self.regulator.identification()
+            && !std::mem::replace(&mut self.is_given_up, true)
+        {
+            log::event("qos", format!("the identification was given up: {why}"));
+        }
         self.periods += 1;
         match &figures {
             Some(figures) => self.last = Some(shown(figures)),
@@ -182,7 +190,8 @@ impl Loop {
     /// Does what was asked for since the last period.
     fn heed(&mut self, shared: &Shared, wishes: Wishes, changed: bool) {
         let inner = shared.lock();
-        let (threads, kind) = (inner.tasks.threads(), inner.config.actuator);
+        let (threads, kind) = (inner.tasks.threads(), inner.actuator());
+        let is_without_task = inner.tasks.is_empty();
         let root = speed::root(&inner.config.machine_root);
         if changed {
             let gains = inner.gains.clone();
@@ -224,27 +233,49 @@ impl Loop {
             self.regulator.stop_identification();
             log::event("qos", "the identification was ended before its time");
         }
-        if wishes.identify.is_some() && self.actuator_error.is_some() {
-            self.regulator
-                .give_up("the speed cannot be set; `keel qos status` says why");
-        } else if let Some(excitation) = wishes.identify {
+        if let Some(excitation) = wishes.identify {
             let least = shared.lock().least();
             // Checked when it was asked for.
             match self.regulator.identify(excitation, least) {
-                Ok(()) => log::event(
-                    "qos",
-                    format!(
-                        "identification: speed and updates are driven for {} periods",
-                        excitation.profiled + excitation.driven
-                    ),
-                ),
+                Ok(()) => {
+                    self.is_given_up = false;
+                    log::event(
+                        "qos",
+                        format!(
+                            "identification: speed and updates are driven for {} periods",
+                            excitation.profiled + excitation.driven
+                        ),
+                    );
+                }
                 Err(error) => log::event("qos", error),
             }
+        }
+        // Seven minutes at one speed would end with a model that does not tell the inputs apart.
+        let is_running = matches!(self.regulator.identification(), Identification::Running(..));
+        if is_running
+            && !is_without_task
+            && let Some(why) = self.why_no_speed()
+        {
+            self.regulator.give_up(&why);
+        }
+    }
+
+    /// Why the speed of the tasks is not to be set.
+    fn why_no_speed(&self) -> Option<String> {
+        match &self.actuator_error {
+            Some(error) => Some(format!("the speed cannot be set: {error}")),
+            None if self.threads.is_empty() => Some(
+                "the speed cannot be set: no task's thread is known here; a program in a container needs the process \
+                 numbers of the node's"
+                    .to_owned(),
+            ),
+            None => None,
         }
     }
 
     /// Another actuator, for these threads.
     fn open(&mut self, kind: crate::config::ActuatorKind, threads: &[u32], root: &Path) {
+        let before = self.regulator.actuator_name();
         // What the old one has changed is put back before the new one looks how things are.
         self.regulator.set_actuator(Box::new(NoActuator));
         self.left.look(root);
@@ -259,6 +290,11 @@ impl Loop {
         };
         match opened {
             Ok(actuator) => {
+                let name = actuator.name();
+                if name != before {
+                    let name = if name == "none" { "nothing" } else { name };
+                    log::event("speed", format!("set by {name} from now on"));
+                }
                 self.regulator.set_actuator(actuator);
                 self.actuator_error = None;
             }
@@ -394,7 +430,7 @@ fn identification(now: &Identification) -> IdentificationState {
         },
         Identification::GivenUp(why) => IdentificationState {
             state: "given-up".to_owned(),
-            why: Some((*why).to_owned()),
+            why: Some(why.clone()),
             ..IdentificationState::default()
         },
     }
