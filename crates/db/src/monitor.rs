@@ -1,6 +1,6 @@
 //! What the instances of a task took: the figures of a period, and their short form for those that come from elsewhere.
 
-use base::histogram::{Histogram, Parts, PartsError};
+use base::histogram::{BUCKETS_PER_OCTAVE, Histogram, Parts, PartsError, VALUE_LIMIT};
 
 /// What the instances of a task took. Times in ns; histograms can be merged.
 #[derive(Clone, Debug, Default)]
@@ -169,6 +169,62 @@ impl Monitor {
     }
 }
 
+impl Monitor {
+    /// Whether figures that came from elsewhere can be those of instances with this deadline (ns; 0 counts as 1). What
+    /// is told twice, as a figure and in the histogram of the response times, must agree within the width of a bucket.
+    ///
+    /// # Errors
+    /// Names what contradicts the response times.
+    pub fn check(&self, deadline_ns: u64) -> Result<(), MonitorSumError> {
+        let invalid = |figure| Err(MonitorSumError::Contradiction { figure });
+        let deadline_ns = deadline_ns.max(1) as f64;
+        let instances = self.instances as f64;
+        let is_near = |told: f64, ns: f64, slack_ns: f64| {
+            let width = 1.0 / BUCKETS_PER_OCTAVE as f64;
+            let (least, most) = (ns * (1.0 - width) - slack_ns, ns * (1.0 + width) + slack_ns);
+            (least..=most).contains(&(told * deadline_ns))
+        };
+        if !is_near(self.tardiness_max, self.response_ns.max() as f64, 1.0) {
+            return invalid("tardiness_max");
+        }
+        let response_ns = self.response_ns.sum();
+        // A sum that was cut says only that there is more than that; the greatest one bounds it then.
+        let is_cut = response_ns >= u128::from(u64::MAX);
+        if !is_cut && !is_near(self.tardiness_sum, response_ns as f64, instances) {
+            return invalid("tardiness_sum");
+        }
+        // Of a bucket only the last value is known here, so that a count may differ by what the deadline's own one holds.
+        let mut most = self.response_ns.saturated_count();
+        let mut least = match VALUE_LIMIT as f64 > deadline_ns {
+            true => most,
+            false => 0,
+        };
+        for (last_ns, count) in self.response_ns.buckets() {
+            let first_ns = last_ns as f64 * (1.0 - 2.0 / BUCKETS_PER_OCTAVE as f64) - 1.0;
+            least += if first_ns > deadline_ns { count } else { 0 };
+            most += if last_ns as f64 > deadline_ns {
+                count
+            } else {
+                0
+            };
+        }
+        if !(least..=most).contains(&self.deadline_misses) {
+            return invalid("deadline_misses");
+        }
+        let slack_ns = u128::from(self.instances);
+        for (figure, part) in [
+            ("data_ns", &self.data_ns),
+            ("compute_ns", &self.compute_ns),
+            ("jitter_ns", &self.jitter_ns),
+        ] {
+            if part.sum() > response_ns + slack_ns || part.max() > self.response_ns.max() {
+                return invalid(figure);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A [`Monitor`] in few numbers: what its histograms hold, and nothing of their empty buckets.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[allow(missing_docs, reason = "each figure is the monitor's of that name")]
@@ -195,6 +251,12 @@ pub enum MonitorSumError {
         /// Its name.
         figure: &'static str,
     },
+    /// A figure that the response times contradict.
+    #[error("{figure} contradicts the response times")]
+    Contradiction {
+        /// Its name.
+        figure: &'static str,
+    },
     /// A histogram has not one value for each instance.
     #[error("{figure} has not as many values as there were instances")]
     Count {
@@ -209,6 +271,19 @@ pub enum MonitorSumError {
         /// What is wrong.
         error: PartsError,
     },
+}
+
+impl MonitorSumError {
+    /// The figure that is wrong.
+    #[must_use]
+    pub fn figure(&self) -> &'static str {
+        match self {
+            Self::Figure { figure }
+            | Self::Contradiction { figure }
+            | Self::Count { figure }
+            | Self::Histogram { figure, .. } => figure,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -295,7 +370,62 @@ mod tests {
         }
     }
 
+    #[test]
+    fn figures_that_contradict_themselves_are_refused() {
+        let mut monitor = Monitor::default();
+        for finish_ns in [130, 150, 260, 400] {
+            monitor.record(
+                &Instance {
+                    finish_ns,
+                    ..instance()
+                },
+                100,
+            );
+        }
+        monitor.check(100).expect("recorded");
+        Monitor::default().check(1).expect("nothing");
+        type Change = fn(&mut Monitor);
+        let changes: [(&str, Change); 8] = [
+            ("tardiness_max", |it| it.tardiness_max = 1e308),
+            ("tardiness_max", |it| it.tardiness_max = 2.0),
+            ("tardiness_sum", |it| it.tardiness_sum = 1e308),
+            ("tardiness_sum", |it| it.tardiness_sum = 4.0),
+            ("deadline_misses", |it| it.deadline_misses = 1),
+            ("deadline_misses", |it| it.deadline_misses = 3),
+            ("data_ns", |it| it.data_ns.record(301)),
+            ("compute_ns", |it| it.compute_ns.merge(&it.response_ns)),
+        ];
+        for (named, change) in changes {
+            let mut monitor = monitor.clone();
+            change(&mut monitor);
+            let error = monitor.check(100).expect_err(named).to_string();
+            assert!(error.starts_with(named), "{named}: {error}");
+        }
+        assert!(monitor.check(200).is_err(), "another deadline");
+    }
+
     proptest! {
+        #[test]
+        fn what_was_recorded_contradicts_nothing(
+            times in proptest::collection::vec((0..1_u64 << 50, 0.0..1.0, 0.0..1.0), 0..60),
+            deadline_ns in 1..1_u64 << 44,
+        ) {
+            let mut monitor = Monitor::default();
+            for (response_ns, begun, data) in times {
+                let begin_ns = (response_ns as f64 * begun) as u64;
+                let one = Instance {
+                    release_ns: 7,
+                    begin_ns: 7 + begin_ns,
+                    finish_ns: 7 + response_ns,
+                    data_ns: ((response_ns - begin_ns) as f64 * data) as u64,
+                    ..Instance::default()
+                };
+                monitor.record(&one, deadline_ns);
+            }
+            let back = Monitor::from_sum(&monitor.to_sum()).expect("recorded");
+            prop_assert_eq!(back.check(deadline_ns), Ok(()));
+        }
+
         #[test]
         fn a_short_form_stands_for_the_same_figures(
             times in proptest::collection::vec((0..1_u64 << 44, 0..1_u64 << 20, 0..1_u64 << 20, any::<bool>()), 0..60),

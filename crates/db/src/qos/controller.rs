@@ -290,6 +290,11 @@ impl Controller {
         self.action(held, false)
     }
 
+    /// Samples have stopped for longer than the periods tell: without one in the next step everything goes to full.
+    pub fn lose(&mut self) {
+        self.missing = self.missing.max(self.missing_max.saturating_sub(1));
+    }
+
     fn without_sample(&mut self) -> Action {
         self.missing = self.missing.saturating_add(1);
         self.last = None;

@@ -313,6 +313,13 @@ impl Regulator {
         (self.failures, self.last_failure.as_ref())
     }
 
+    /// Says that nothing has been heard for so long that the next period without figures is blind.
+    pub fn lose(&mut self) {
+        if let Some(controller) = &mut self.controller {
+            controller.lose();
+        }
+    }
+
     /// One sampling period: its figures, or `None` when no instance finished in it. `admit` sets the admitted fraction
     /// and says what that has become.
     pub fn period(

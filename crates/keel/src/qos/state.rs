@@ -3,6 +3,7 @@
 
 use db::qos::controller::Held;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Keys of which an answer says how many of their readings were shed; those that lost the most.
 pub(crate) const SHED_KEYS_MAX: usize = 100;
@@ -49,8 +50,9 @@ pub(crate) struct QosState {
     /// Sampling periods, and those of them without an instance.
     pub(crate) periods: u64,
     pub(crate) periods_missing: u64,
-    /// The latest period with an instance.
+    /// The latest period with an instance, and how long ago it ended.
     pub(crate) last: Option<PeriodState>,
+    pub(crate) last_age_ms: Option<u64>,
     /// Temporal keys whose value is fresh, and all of them.
     pub(crate) keys_fresh: u32,
     pub(crate) keys_temporal: u32,
@@ -62,6 +64,8 @@ pub(crate) struct QosState {
     pub(crate) tasks: Vec<TaskState>,
     pub(crate) tasks_max: u32,
     pub(crate) tasks_refused: u64,
+    /// Reports of tasks that contradict themselves, by the figure that does.
+    pub(crate) reports_refused: BTreeMap<String, u64>,
     pub(crate) identification: IdentificationState,
     /// What was not permitted.
     pub(crate) warnings: Vec<String>,
@@ -71,6 +75,8 @@ pub(crate) struct QosState {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct PeriodState {
+    /// How long it was.
+    pub(crate) length_ms: u64,
     pub(crate) instances: u64,
     /// Response time / deadline: mean, and what 95 % of the instances were below.
     pub(crate) tardiness_mean: f64,
@@ -103,6 +109,8 @@ pub(crate) struct TaskState {
     pub(crate) tardiness_max: f64,
     /// It has reported nothing for some periods, and nobody waits for it.
     pub(crate) silent: bool,
+    /// Its instances come too seldom for the loop, which does not go by them.
+    pub(crate) slow: bool,
 }
 
 /// What one key lost.

@@ -4,7 +4,7 @@ use crate::cli::NodeArgs;
 use crate::client::Connection;
 use crate::error::CliError;
 use crate::output::Output;
-use crate::qos::QosState;
+use crate::qos::{PeriodState, QosState};
 use crate::status::STATUS_DEGRADED;
 use libkeel::protocol::{Kind, Mode, Qos};
 
@@ -103,7 +103,8 @@ fn text(state: &QosState) -> String {
     match &state.last {
         None => lines.push("period    no instance yet".to_owned()),
         Some(last) => lines.push(format!(
-            "period    {} instances: tardiness {:.3}{}, 95 % below {:.3}, {:.1} % late; data response ratio {:.3}{}",
+            "period    {}{} instances: tardiness {:.3}{}, 95 % below {:.3}, {:.1} % late; data response ratio {:.3}{}",
+            length(last, state.last_age_ms),
             last.instances,
             last.tardiness_mean,
             target(state.tardiness_target),
@@ -112,6 +113,14 @@ fn text(state: &QosState) -> String {
             last.data_ratio,
             target(state.data_ratio_target)
         )),
+    }
+    if !state.reports_refused.is_empty() {
+        let reasons = state.reports_refused.iter();
+        let reasons: Vec<String> = reasons.map(|(why, n)| format!("{why} {n}")).collect();
+        lines.push(format!(
+            "refused   reports of tasks that contradict themselves: {}",
+            reasons.join(", ")
+        ));
     }
     if state.tasks.is_empty() {
         lines.push("tasks     none; docs/clients.md shows how a program declares one".to_owned());
@@ -134,7 +143,11 @@ fn text(state: &QosState) -> String {
             task.releases_missed,
             task.tardiness_mean,
             task.tardiness_max,
-            if task.silent { "; SILENT" } else { "" }
+            match (task.silent, task.slow) {
+                (_, true) => "; TOO SLOW for the loop, which does not go by it",
+                (true, false) => "; SILENT",
+                (false, false) => "",
+            }
         ));
     }
     lines.join("\n") + "\n"
@@ -206,6 +219,18 @@ fn target(target: Option<f64>) -> String {
     target.map_or_else(String::new, |target| format!(" (to be {target:.3})"))
 }
 
+/// How long a period was, and how long ago it ended.
+fn length(last: &PeriodState, age_ms: Option<u64>) -> String {
+    let seconds = |ms: u64| ms as f64 / 1e3;
+    age_ms.map_or_else(String::new, |age_ms| {
+        format!(
+            "of {:.1} s, {:.1} s ago: ",
+            seconds(last.length_ms),
+            seconds(age_ms)
+        )
+    })
+}
+
 fn us(us: f64) -> String {
     if us < 1_000.0 {
         format!("{us:.0} µs")
@@ -222,7 +247,7 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qos::{PeriodState, TaskState};
+    use crate::qos::TaskState;
 
     #[test]
     fn what_is_wrong_stands_in_the_text() {
@@ -238,12 +263,16 @@ mod tests {
             obeyed: true,
             tardiness_target: Some(0.8),
             last: Some(PeriodState {
+                length_ms: 1_000,
                 instances: 10,
                 tardiness_mean: 1.25,
                 miss_ratio: 0.8,
                 ..PeriodState::default()
             }),
+            last_age_ms: Some(600),
+            reports_refused: [("tardiness_sum".to_owned(), 3)].into(),
             tasks: vec![TaskState {
+                slow: true,
                 name: "fire\u{1b}[2J".to_owned(),
                 kind: "firm".to_owned(),
                 aborted: 8,
@@ -258,7 +287,9 @@ mod tests {
             "BOTH INPUTS AT THEIR LIMITS",
             "speed     100 %, at its most (rtgroup)",
             "50 % admitted, at its least",
-            "tardiness 1.250 (to be 0.800)",
+            "of 1.0 s, 0.6 s ago: 10 instances: tardiness 1.250 (to be 0.800)",
+            "contradict themselves: tardiness_sum 3",
+            "TOO SLOW",
             "80.0 % late",
             "every 100.0 ms, deadline 500 µs",
             "8 aborted",

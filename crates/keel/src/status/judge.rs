@@ -36,6 +36,10 @@ pub(crate) const CODES: &[(&str, &str)] = &[
         "a task that is declared reports nothing, so its deadlines are not watched",
     ),
     (
+        "task_slow",
+        "a task comes too seldom for the control loop, which does not go by it",
+    ),
+    (
         "qos_model_wrong",
         "the model no longer predicts what is measured: identify and design again",
     ),
@@ -273,12 +277,22 @@ fn qos(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
         let text = "tasks that are declared have reported nothing for some periods: full speed, all updates";
         add("qos_blind", text.to_owned());
     }
-    let silent: Vec<&str> = qos
-        .tasks
-        .iter()
-        .filter(|task| task.silent)
-        .map(|task| task.name.as_str())
-        .collect();
+    let names = |is_named: fn(&crate::qos::TaskState) -> bool| -> Vec<&str> {
+        let named = qos.tasks.iter().filter(|task| is_named(task));
+        named.map(|task| task.name.as_str()).collect()
+    };
+    let slow = names(|task| task.slow);
+    if !slow.is_empty() && qos.mode != "open" {
+        let names = slow.join(", ");
+        add(
+            "task_slow",
+            format!(
+                "instances come too seldom for the control loop, which does not go by them: {names}; \
+                 raise qos.sampling_period_ms, or lower qos.instances_min"
+            ),
+        );
+    }
+    let silent = names(|task| task.silent && !task.slow);
     if !silent.is_empty() && !qos.blind {
         let names = silent.join(", ");
         add(

@@ -214,6 +214,13 @@ fn each_reason_shows() {
             ..task()
         }];
     });
+    degraded("task_slow", |f| {
+        f.qos.mode = "mimo".to_owned();
+        f.qos.tasks = vec![crate::qos::TaskState {
+            slow: true,
+            ..task()
+        }];
+    });
     degraded("qos_model_wrong", |f| {
         (f.qos.model_true, f.qos.periods) = (false, 9);
     });

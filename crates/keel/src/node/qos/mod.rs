@@ -53,6 +53,8 @@ struct Inner {
     /// When somebody last asked how far an identification is: without a reader it ends.
     asked_at: Option<Instant>,
     state: QosState,
+    /// When the last period with figures ended.
+    figures_at: Option<Instant>,
     /// Why nothing sets the speed, though it is configured.
     actuator_error: Option<String>,
     warnings: Vec<String>,
@@ -98,6 +100,7 @@ impl Qos {
             is_changed: true,
             asked_at: None,
             state: thread::at_rest(),
+            figures_at: None,
             actuator_error: None,
             warnings,
             stop: false,
@@ -163,6 +166,11 @@ impl Qos {
         drop(inner);
         self.shared.changed.notify_all();
         Ok(sampling_period_ms)
+    }
+
+    /// Counts a report whose numbers cannot be read as figures.
+    pub(crate) fn refuse_report(&self, reason: &'static str) {
+        self.shared.lock().tasks.refuse_report(reason);
     }
 
     /// The tasks of a connection that has ended are no more.
@@ -405,6 +413,10 @@ impl Inner {
         state.tasks = self.tasks.show(self.sampling());
         state.tasks_max = self.config.tasks_max;
         state.tasks_refused = self.tasks.refused();
+        state.reports_refused = self.tasks.reports_refused();
+        state.last_age_ms = self
+            .figures_at
+            .map(|at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
         state.warnings.clone_from(&self.warnings);
         state
     }

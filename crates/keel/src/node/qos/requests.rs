@@ -77,6 +77,7 @@ pub(crate) fn note(node: &Node, guest: &Guest, period: &TaskPeriod) -> Answer {
         ));
     }
     let figures = period.figures().map_err(|wrong| {
+        node.qos.refuse_report("numbers");
         failure(
             Code::Invalid,
             format!("task {id}"),

@@ -6,10 +6,21 @@ use base::error::Code;
 use db::Monitor;
 use db::qos::figures::Figures;
 use libkeel::protocol::Failure;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// A period may last so many times longer than its instances should take; then it has what it has.
 pub(super) const PATIENCE: u32 = 3;
+
+/// A task whose instances of a sampling period take longer than so many of these is left out of the loop: others would
+/// wait for it, and nothing that changes once a minute is held by a loop that acts once a second.
+const SLOW_PERIODS: u32 = 10;
+
+/// A task that has reported nothing for so many sampling periods, or of its own where these are longer, is silent.
+const SILENT_PERIODS: u32 = 3;
+
+/// What a program may be ahead of the node's clock with what it reports: the node may take its declaration late.
+const AHEAD_NS: u64 = 10_000_000_000;
 
 /// Number of a task among those of this run.
 pub(crate) type TaskId = u64;
@@ -33,6 +44,7 @@ struct Task {
     declared: Declared,
     /// Since the loop looked last.
     pending: Monitor,
+    declared_at: Instant,
     reported_at: Instant,
     /// Since the declaration.
     instances: u64,
@@ -58,9 +70,40 @@ impl Task {
         Duration::from_nanos(span_ns).max(sampling.period)
     }
 
-    /// Whether it has not reported for so long that the others do not wait for it.
+    /// Whether its instances come too seldom for the loop.
+    fn is_slow(&self, sampling: Sampling) -> bool {
+        self.span(sampling) > sampling.period * SLOW_PERIODS
+    }
+
+    /// When it will have been silent for so long that the others do not wait for it; zero: it has been.
+    fn until_silent(&self, sampling: Sampling) -> Duration {
+        let own = Duration::from_nanos(self.declared.period_ns);
+        let most = own.max(sampling.period) * SILENT_PERIODS;
+        most.saturating_sub(self.reported_at.elapsed())
+    }
+
     fn is_silent(&self, sampling: Sampling) -> bool {
-        self.reported_at.elapsed() > self.span(sampling) * PATIENCE
+        self.until_silent(sampling).is_zero()
+    }
+
+    /// Whether the loop goes by it.
+    fn is_heard(&self, sampling: Sampling) -> bool {
+        !self.is_slow(sampling) && !self.is_silent(sampling)
+    }
+
+    /// Whether these figures can be of this task.
+    fn check(&self, period: &Monitor) -> Result<(), (&'static str, String)> {
+        period
+            .check(self.declared.deadline_ns)
+            .map_err(|error| (error.figure(), error.to_string()))?;
+        let elapsed_ns = u64::try_from(self.declared_at.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        // The first is released at once, and one may be on its way.
+        let releases = elapsed_ns.saturating_add(AHEAD_NS) / self.declared.period_ns.max(1) + 2;
+        if self.instances.saturating_add(period.instances) > releases {
+            let wrong = "there are more instances than releases since the declaration";
+            return Err(("instances", wrong.to_owned()));
+        }
+        Ok(())
     }
 }
 
@@ -70,6 +113,8 @@ pub(crate) struct Tasks {
     tasks: Vec<Task>,
     next: TaskId,
     refused: u64,
+    /// Reports that contradict themselves, by the figure.
+    reports_refused: BTreeMap<&'static str, u64>,
 }
 
 impl Tasks {
@@ -79,6 +124,17 @@ impl Tasks {
 
     pub(crate) fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// Counts a report that could not be taken, by what is wrong with it.
+    pub(crate) fn refuse_report(&mut self, reason: &'static str) {
+        *self.reports_refused.entry(reason).or_default() += 1;
+    }
+
+    pub(crate) fn reports_refused(&self) -> BTreeMap<String, u64> {
+        let all = self.reports_refused.iter();
+        all.map(|(reason, count)| ((*reason).to_owned(), *count))
+            .collect()
     }
 
     pub(crate) fn declare(
@@ -100,6 +156,7 @@ impl Tasks {
             id: self.next,
             declared,
             pending: Monitor::default(),
+            declared_at: Instant::now(),
             reported_at: Instant::now(),
             instances: 0,
             deadline_misses: 0,
@@ -120,6 +177,12 @@ impl Tasks {
                 "declare it again",
             ));
         };
+        if let Err((reason, wrong)) = task.check(period) {
+            self.refuse_report(reason);
+            let thing = format!("task {id}");
+            let remedy = "see NODE.md for what a period may say";
+            return Err(failure(Code::Invalid, thing, wrong, remedy));
+        }
         task.pending.merge(period);
         task.reported_at = Instant::now();
         // What a program says of itself may be anything.
@@ -154,7 +217,7 @@ impl Tasks {
         let mut heard = self
             .tasks
             .iter()
-            .filter(|task| !task.is_silent(sampling))
+            .filter(|task| task.is_heard(sampling))
             .peekable();
         heard.peek().is_some()
             && heard.all(|task| task.pending.instances >= u64::from(sampling.instances_min))
@@ -162,21 +225,33 @@ impl Tasks {
 
     /// How long a period should take: the sampling period, or so many instances of the slowest task that reports.
     pub(crate) fn span(&self, sampling: Sampling) -> Duration {
-        let heard = self.tasks.iter().filter(|task| !task.is_silent(sampling));
+        let heard = self.tasks.iter().filter(|task| task.is_heard(sampling));
         heard
             .map(|task| task.span(sampling))
             .max()
             .unwrap_or(sampling.period)
     }
 
-    /// The figures of a period that ends now; the next one begins.
-    pub(crate) fn take(&mut self) -> Option<Figures> {
+    /// When nothing will have been heard of any task that the loop goes by; zero: nothing has been.
+    pub(crate) fn until_unheard(&self, sampling: Sampling) -> Duration {
+        let followed = self.tasks.iter().filter(|task| !task.is_slow(sampling));
+        followed
+            .map(|task| task.until_silent(sampling))
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// The figures of a period that ends now, without those of slow tasks; the next one begins.
+    pub(crate) fn take(&mut self, sampling: Sampling) -> Option<Figures> {
         let figures: Vec<_> = self
             .tasks
             .iter_mut()
             .map(|task| {
                 let pending = std::mem::take(&mut task.pending);
-                let figures = Figures::of(&pending, task.declared.deadline_ns);
+                let figures = match task.is_slow(sampling) {
+                    true => None,
+                    false => Figures::of(&pending, task.declared.deadline_ns),
+                };
                 (figures, task.declared.weight)
             })
             .collect();
@@ -205,6 +280,7 @@ impl Tasks {
                 },
                 tardiness_max: task.tardiness_max,
                 silent: task.is_silent(sampling),
+                slow: task.is_slow(sampling),
             }
         };
         self.tasks.iter().map(one).collect()
@@ -214,6 +290,7 @@ impl Tasks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use db::Instance;
 
     fn declared(name: &str, weight: f64) -> Declared {
         Declared {
@@ -228,15 +305,14 @@ mod tests {
     }
 
     fn period(instances: u64, tardiness: f64) -> Monitor {
-        let mut period = Monitor {
-            instances,
-            tardiness_sum: tardiness * instances as f64,
-            tardiness_max: tardiness,
-            ..Monitor::default()
-        };
+        let mut period = Monitor::default();
         for _ in 0..instances {
-            period.response_ns.record((tardiness * 5e7) as u64);
-            period.data_ns.record((tardiness * 1e7) as u64);
+            let one = Instance {
+                finish_ns: (tardiness * 5e7) as u64,
+                data_ns: (tardiness * 1e7) as u64,
+                ..Instance::default()
+            };
+            period.record(&one, 50_000_000);
         }
         period
     }
@@ -244,7 +320,11 @@ mod tests {
     #[test]
     fn reports_add_up_until_they_are_taken() {
         let mut tasks = Tasks::default();
-        assert_eq!(tasks.take(), None);
+        let hour = Sampling {
+            period: Duration::from_secs(3600),
+            instances_min: 10,
+        };
+        assert_eq!(tasks.take(hour), None);
         let one = tasks.declare(declared("one", 1.0), 2).unwrap();
         let other = tasks.declare(declared("other", 3.0), 2).unwrap();
         let refused = tasks.declare(declared("third", 1.0), 2).unwrap_err();
@@ -260,26 +340,87 @@ mod tests {
         assert!(!tasks.have_enough(sampling(10)), "the other one has none");
         tasks.report(other, &period(10, 0.4)).unwrap();
         assert!(tasks.have_enough(sampling(10)));
-        let figures = tasks.take().unwrap();
+        let figures = tasks.take(hour).unwrap();
         assert_eq!(figures.instances, 20);
         assert!((figures.tardiness_mean - 0.5).abs() < 1e-9, "{figures:?}");
         assert!((figures.data_ratio - 0.2).abs() < 0.01, "{figures:?}");
-        assert_eq!(tasks.take(), None);
+        assert_eq!(tasks.take(hour), None);
         assert_eq!(tasks.show(sampling(10))[0].instances, 10);
         // Whoever is silent is not waited for.
         let at_once = Sampling {
-            period: Duration::ZERO,
+            period: Duration::from_millis(1),
             instances_min: 0,
         };
-        std::thread::sleep(Duration::from_millis(1));
         tasks.report(one, &period(1, 0.8)).unwrap();
         tasks.tasks[0].reported_at = Instant::now() + Duration::from_secs(60);
+        tasks.tasks[1].reported_at = Instant::now() - Duration::from_secs(1);
+        assert!(!tasks.until_unheard(at_once).is_zero());
         assert!(tasks.show(at_once)[1].silent && !tasks.show(at_once)[0].silent);
         assert!(tasks.have_enough(at_once));
         tasks.leave(&[one, other]);
         assert!(tasks.is_empty());
         assert!(tasks.report(one, &period(1, 1.0)).is_err());
+        assert_eq!(tasks.until_unheard(at_once), Duration::ZERO);
         // Numbers are not given twice: a late report of one that has left is nobody's.
         assert!(tasks.declare(declared("again", 1.0), 2).unwrap() > other);
+    }
+    /// What has an hour for an instance would have the loop wait for ten hours.
+    #[test]
+    fn a_slow_task_is_not_waited_for_and_has_no_say() {
+        let sampling = Sampling {
+            period: Duration::from_secs(1),
+            instances_min: 10,
+        };
+        let mut tasks = Tasks::default();
+        let quick = tasks.declare(declared("quick", 1.0), 9).unwrap();
+        let hourly = Declared {
+            period_ns: 3_600_000_000_000,
+            deadline_ns: 3_600_000_000_000,
+            ..declared("hourly", 1000.0)
+        };
+        let hourly = tasks.declare(hourly, 9).unwrap();
+        assert_eq!(tasks.span(sampling), Duration::from_secs(1));
+        tasks.report(quick, &period(10, 0.8)).unwrap();
+        let mut one = Monitor::default();
+        let late = Instance {
+            finish_ns: 7_200_000_000_000,
+            ..Instance::default()
+        };
+        one.record(&late, 3_600_000_000_000);
+        tasks.report(hourly, &one).unwrap();
+        assert!(tasks.have_enough(sampling));
+        let figures = tasks.take(sampling).unwrap();
+        assert!((figures.tardiness_mean - 0.8).abs() < 1e-9, "{figures:?}");
+        let shown = tasks.show(sampling);
+        assert!(!shown[0].slow && shown[1].slow && !shown[1].silent);
+        assert_eq!(shown[1].deadline_misses, 1, "its own counts go on");
+        // Alone it is nobody to go by.
+        tasks.leave(&[quick]);
+        assert!(!tasks.have_enough(sampling));
+        assert_eq!(tasks.until_unheard(sampling), Duration::ZERO);
+    }
+
+    #[test]
+    fn reports_that_cannot_be_are_refused_and_counted() {
+        let mut tasks = Tasks::default();
+        let id = tasks.declare(declared("one", 1.0), 9).unwrap();
+        let mut absurd = period(10, 0.8);
+        (absurd.tardiness_sum, absurd.tardiness_max) = (1e308, 1e308);
+        for report in [absurd, period(100_000, 0.1)] {
+            let refused = tasks.report(id, &report).unwrap_err();
+            assert_eq!(refused.code, Code::Invalid.name());
+        }
+        let reasons = tasks.reports_refused();
+        assert_eq!(reasons.len(), 2, "{reasons:?}");
+        assert_eq!((reasons["tardiness_max"], reasons["instances"]), (1, 1));
+        assert_eq!(tasks.show(at(1))[0].instances, 0);
+        tasks.report(id, &period(10, 0.8)).unwrap();
+    }
+
+    fn at(seconds: u64) -> Sampling {
+        Sampling {
+            period: Duration::from_secs(seconds),
+            instances_min: 10,
+        }
     }
 }

@@ -25,8 +25,18 @@ enum Event {
     Stop,
     /// To put back what was left.
     Look,
-    /// A period has ended: its figures, what is wished, and whether gains or limits have changed.
-    Period(Option<Figures>, Wishes, bool),
+    Period(Ended),
+}
+
+/// A period that is over.
+struct Ended {
+    figures: Option<Figures>,
+    length: Duration,
+    /// No task that the loop goes by has reported anything for too long.
+    is_unheard: bool,
+    wishes: Wishes,
+    /// Whether gains or limits are others.
+    is_changed: bool,
 }
 
 struct Loop {
@@ -86,7 +96,7 @@ pub(super) fn run(shared: &Shared, db: &Db, places: Places) {
 impl Loop {
     /// One period; `false` when the node ends.
     fn next(&mut self, shared: &Shared, db: &Db) -> bool {
-        let (figures, wishes, changed) = match self.wait(shared) {
+        let ended = match self.wait(shared) {
             Event::Stop => return false,
             Event::Look => {
                 let root = speed::root(&shared.lock().config.machine_root);
@@ -94,9 +104,13 @@ impl Loop {
                 self.show(shared, db);
                 return true;
             }
-            Event::Period(figures, wishes, changed) => (figures, wishes, changed),
+            Event::Period(ended) => ended,
         };
-        self.heed(shared, wishes, changed);
+        let figures = ended.figures;
+        self.heed(shared, ended.wishes, ended.is_changed);
+        if ended.is_unheard {
+            self.regulator.lose();
+        }
         let decision = self
             .regulator
             .period(figures.as_ref(), &mut |fraction| db.set_admission(fraction))
@@ -108,7 +122,7 @@ impl Loop {
         }
         self.periods += 1;
         match &figures {
-            Some(figures) => self.last = Some(shown(figures)),
+            Some(figures) => self.last = Some(shown(figures, ended.length)),
             None => self.missing += 1,
         }
         let is_driven = !matches!(self.regulator.mode(), Mode::Open);
@@ -141,22 +155,35 @@ impl Loop {
             let sampling = inner.sampling();
             let (period, patience) = (sampling.period, inner.tasks.span(sampling) * PATIENCE);
             let elapsed = self.begun.elapsed();
+            let until_unheard = inner.tasks.until_unheard(sampling);
+            let is_unheard = !inner.tasks.is_empty() && until_unheard.is_zero();
             let is_over = if inner.tasks.is_empty() {
                 // Once, so that the loop lets go; then there is nothing to sample.
                 elapsed >= period && !self.is_at_rest()
             } else {
                 let is_long_enough = elapsed >= period.mul_f64(SHORTEST);
-                (is_long_enough && inner.tasks.have_enough(sampling)) || elapsed >= patience
+                // Nobody waits for those who say nothing, however long their instances may take.
+                (is_long_enough && (is_unheard || inner.tasks.have_enough(sampling)))
+                    || elapsed >= patience
             };
             if is_over {
                 self.begun = Instant::now();
-                let figures = inner.tasks.take();
+                let figures = inner.tasks.take(sampling);
+                if figures.is_some() {
+                    inner.figures_at = Some(self.begun);
+                }
                 let wishes = std::mem::take(&mut inner.wishes);
-                let changed = std::mem::take(&mut inner.is_changed);
+                let is_changed = std::mem::take(&mut inner.is_changed);
                 let is_forgotten = inner.asked_at.is_none_or(|asked| asked.elapsed() > LEASE);
                 let mut wishes = wishes;
                 wishes.stop_identification |= is_forgotten;
-                return Event::Period(figures, wishes, changed);
+                return Event::Period(Ended {
+                    figures,
+                    length: elapsed,
+                    is_unheard,
+                    wishes,
+                    is_changed,
+                });
             }
             let wait = if inner.tasks.is_empty() {
                 if is_at_rest && !self.left.is_empty() {
@@ -169,7 +196,7 @@ impl Loop {
             } else {
                 let until = period.mul_f64(SHORTEST).saturating_sub(elapsed);
                 if until.is_zero() {
-                    patience.saturating_sub(elapsed)
+                    patience.saturating_sub(elapsed).min(until_unheard)
                 } else {
                     until
                 }
@@ -390,8 +417,9 @@ fn shed_keys<S: SegmentStore>(db: &db::Database<S>, shed: u64) -> Vec<ShedKey> {
         .collect()
 }
 
-fn shown(figures: &Figures) -> PeriodState {
+fn shown(figures: &Figures, length: Duration) -> PeriodState {
     PeriodState {
+        length_ms: u64::try_from(length.as_millis()).unwrap_or(u64::MAX),
         instances: figures.instances,
         tardiness_mean: figures.tardiness_mean,
         tardiness_p95: figures.tardiness_p95,
