@@ -193,7 +193,8 @@ impl Monitor {
         if !is_cut && !is_near(self.tardiness_sum, response_ns as f64, instances) {
             return invalid("tardiness_sum");
         }
-        // Of a bucket only the last value is known here, so that a count may differ by what the deadline's own one holds.
+        // Of a bucket only the last value is known here, so that a count may differ by what the deadline's own one
+        // holds.
         let mut most = self.response_ns.saturated_count();
         let mut least = match VALUE_LIMIT as f64 > deadline_ns {
             true => most,

@@ -16,8 +16,8 @@ pub(crate) struct Replacement {
 }
 
 impl Replacement {
-    /// Begins a file for `target`, which errors call `to`. `old` is what is known of the file that is there, if there is
-    /// one; its owner and permissions stay. `by` is part of the name that the new file has meanwhile.
+    /// Begins a file for `target`, which errors call `to`. `old` is what is known of the file that is there, if there
+    /// is one; its owner and permissions stay. `by` is part of the name that the new file has meanwhile.
     ///
     /// # Errors
     /// The folder does not take a file.

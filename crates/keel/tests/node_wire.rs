@@ -188,8 +188,8 @@ fn puts_in_a_row_share_a_flush_and_are_answered_in_order() {
             }
         }
     }
-    // One of those before the question, one of those behind it; and more on a busy machine, where a flush may begin after
-    // each few of them. Each on its own would be 148.
+    // One of those before the question, one of those behind it; and more on a busy machine, where a flush may begin
+    // after each few of them. Each on its own would be 148.
     let flushes = commits() - before;
     assert!((2..=74).contains(&flushes), "{flushes} commits of 148 puts");
     // More than are handed on together, in time with a reader.

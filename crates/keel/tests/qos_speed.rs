@@ -3,7 +3,7 @@
 mod common;
 
 use common::node::{Node, SMALL};
-use common::plant::{machine, report, setting};
+use common::plant::{machine, report, setting, started_as};
 use common::{keel, wait_until};
 use libkeel::connection::Connection;
 use libkeel::protocol::{Kind, Task, TaskDeclared, TaskKind, TaskNoted};
@@ -255,6 +255,23 @@ fn a_kill_is_mended_by_a_start_from_another_folder() {
     let (node, folder) = killed();
     start_elsewhere_until_put_back(&node, &folder);
     assert!(!node.dir.file(SAVED).exists());
+}
+
+#[test]
+fn what_was_before_the_machine_was_started_anew_is_not_put_back() {
+    let (mut node, folder) = killed();
+    // Its own again, and then somebody's.
+    started_as(&node, "0d0f4fd9-1a34-4f0c-9c55-0c6d2f5a7b21");
+    std::fs::write(folder.join("scaling_governor"), "powersave\n").unwrap();
+    node.restart();
+    assert_eq!(qos(&node)["settings_left"], serde_json::json!([]));
+    assert!(!node.dir.file(SAVED).exists());
+    assert_eq!(governor(&folder), "powersave");
+    let early = Early::start(&node);
+    wait_for_governor(&folder, "userspace");
+    drop(early);
+    assert!(node.stop().success());
+    assert_eq!(governor(&folder), "powersave");
 }
 
 #[test]

@@ -69,10 +69,12 @@ pub(crate) enum QosCommand {
         #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
         profile: u32,
         /// Percent of full speed between which it goes
-        #[arg(long, value_name = "LOW-HIGH", default_value = "40-70", value_parser = percents, allow_hyphen_values = true)]
+        #[arg(long, value_name = "LOW-HIGH", default_value = "40-70", value_parser = percents)]
+        #[arg(allow_hyphen_values = true)]
         speed: (u32, u32),
         /// Percent of updates between which it goes
-        #[arg(long, value_name = "LOW-HIGH", default_value = "60-100", value_parser = percents, allow_hyphen_values = true)]
+        #[arg(long, value_name = "LOW-HIGH", default_value = "60-100", value_parser = percents)]
+        #[arg(allow_hyphen_values = true)]
         updates: (u32, u32),
         /// Accept a model that explains tardiness alone: for the modes dvfs-only and qod-only
         #[arg(long)]

@@ -392,8 +392,8 @@ fn read(path: &Path) -> Result<String, CliError> {
     read_bounded(path, FILE_BYTES_MAX)
 }
 
-/// The text of a regular file. Whatever stands at the path, this waits for nobody but the disk: the node reads files while
-/// it serves.
+/// The text of a regular file. Whatever stands at the path, this waits for nobody but the disk: the node reads files
+/// while it serves.
 ///
 /// # Errors
 /// It is no regular file, longer than `bytes_max`, or no UTF-8; what the system says.

@@ -1,8 +1,8 @@
 //! Quality of service as files and words: what `keel qos identify` and `design` write and a node reads (`QOS.md`
 //! specifies both), the names of modes, and what a configuration comes to.
 //!
-//! **Files:** `file.rs` model and gains, `check.rs` what may stand in them, `out.rs` where they are written, `looked.rs`
-//! what `[qos]` comes to, `state.rs` what a node says.
+//! **Files:** `file.rs` model and gains, `check.rs` what may stand in them, `out.rs` where they are written,
+//! `looked.rs` what `[qos]` comes to, `state.rs` what a node says.
 
 mod check;
 mod file;

@@ -32,9 +32,17 @@ pub fn machine(node: &Node) -> PathBuf {
     ] {
         std::fs::write(folder.join(name), text + "\n").unwrap();
     }
+    started_as(node, "6b7c3c64-9f3b-4c7e-8f55-2b0d1f6a9e10");
     // What was told is what it does.
     std::os::unix::fs::symlink("scaling_setspeed", folder.join("scaling_cur_freq")).unwrap();
     folder
+}
+
+/// The machine's start, which is another one after each.
+pub fn started_as(node: &Node, boot_id: &str) {
+    let path = node.dir.file("machine/proc/sys/kernel/random/boot_id");
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, format!("{boot_id}\n")).unwrap();
 }
 
 pub fn setting(folder: &Path, name: &str) -> String {

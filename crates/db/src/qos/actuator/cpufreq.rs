@@ -87,7 +87,11 @@ impl Cpufreq {
         lock: Lock,
     ) -> Result<Self, SavedError> {
         let left = match Saved::load(saved_path, &[])? {
-            None => Saved::new(root),
+            None => Saved::now(files.as_ref(), root),
+            Some(left) if left.is_of_another_start(files.as_ref()) => {
+                Saved::default().keep_or_remove(saved_path)?;
+                Saved::now(files.as_ref(), root)
+            }
             Some(left) => {
                 let unset = left.put_back(files.as_ref());
                 let is_refused = unset.iter().any(|unset| !unset.is_gone);
@@ -102,7 +106,7 @@ impl Cpufreq {
             }
         };
         let policies = policies(files.as_ref(), root, cores)?;
-        let mut saved = Saved::new(root);
+        let mut saved = Saved::now(files.as_ref(), root);
         for policy in &policies {
             policy.save(files.as_ref(), &mut saved)?;
         }
@@ -233,7 +237,7 @@ impl Actuator for Cpufreq {
         self.is_begun = false;
         if !self.saved_path.exists() {
             // Whoever has removed the file has seen to what it had of an earlier one.
-            self.left = Saved::new(self.left.root());
+            self.left = Saved::now(self.files.as_ref(), self.left.root());
         }
         let unset = self.saved.put_back(self.files.as_ref());
         if !unset.is_empty() {

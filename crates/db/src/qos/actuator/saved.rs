@@ -1,8 +1,8 @@
 //! Settings as they were before, in a file that outlives a kill.
 //!
-//! Text, specified in `crates/keel/QOS.md`: `evenkeel settings 2`, the root that all lie below, a line for each setting
-//! with its path, a tab and its value, and `end` with the CRC-32C of all before it. It is there before the first
-//! setting changes, and gone when all are put back.
+//! Text, specified in `crates/keel/QOS.md`: `evenkeel settings 3`, the root that all lie below, the start of the
+//! machine that they are of, a line for each setting with its path, a tab and its value, and `end` with the CRC-32C of
+//! all before it. It is there before the first setting changes, and gone when all are put back.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
@@ -14,10 +14,16 @@ use super::{ActuatorError, Files};
 
 /// All of them begin so; the version follows.
 const NAME: &str = "evenkeel settings ";
-const HEAD: &str = "evenkeel settings 2\n";
+const HEAD: &str = "evenkeel settings 3\n";
+/// Without the start of the machine.
+const HEAD_2: &str = "evenkeel settings 2\n";
 /// Without a root, and with paths as the configuration spelled them.
 const HEAD_1: &str = "evenkeel settings 1\n";
 const ROOT: &str = "root\t";
+const BOOT: &str = "boot\t";
+
+/// What is another one after each start of a machine, below its root.
+const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 
 /// Bytes of the file at most.
 const BYTES_MAX: u64 = 64 << 10;
@@ -32,6 +38,8 @@ const NAMED_MAX: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
     root: PathBuf,
+    /// The start of the machine in which they were in force; `None`: it says none, or an older version wrote them.
+    boot: Option<String>,
     /// In the order in which they are put back.
     settings: Vec<(PathBuf, String)>,
 }
@@ -139,18 +147,43 @@ fn root_of(setting: &Path) -> Option<PathBuf> {
         .map(Path::to_path_buf)
 }
 
+/// The start of the machine below a root.
+fn boot(files: &dyn Files, root: &Path) -> Option<String> {
+    let text = files.read(&root.join(BOOT_ID)).ok()?;
+    let boot = text.trim();
+    is_value(boot).then(|| boot.to_owned())
+}
+
 fn is_value(value: &str) -> bool {
     (1..=VALUE_BYTES_MAX).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_graphic())
 }
 
 impl Saved {
-    /// For settings below `root`.
+    /// For settings below `root`, of no known start of the machine.
     #[must_use]
     pub fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
+            boot: None,
             settings: Vec::new(),
         }
+    }
+
+    /// For settings below `root` as they are now.
+    #[must_use]
+    pub fn now(files: &dyn Files, root: &Path) -> Self {
+        Self {
+            boot: boot(files, root),
+            ..Self::new(root)
+        }
+    }
+
+    /// Whether the machine has been started anew since: its settings are its own again, and what was before a start
+    /// would undo what somebody has set after it. Not where either start is unknown.
+    #[must_use]
+    pub fn is_of_another_start(&self, files: &dyn Files) -> bool {
+        let now = boot(files, &self.root);
+        self.boot.is_some() && now.is_some() && self.boot != now
     }
 
     /// Adds a setting, which will be put back after those before.
@@ -193,6 +226,7 @@ impl Saved {
     pub fn only(&self, unset: &[Unset]) -> Self {
         Self {
             root: self.root.clone(),
+            boot: self.boot.clone(),
             settings: unset
                 .iter()
                 .map(|unset| (unset.path.clone(), unset.value.clone()))
@@ -229,6 +263,9 @@ impl Saved {
                 .ok_or_else(|| wrong(path, "no line can hold it"))
         };
         let mut text = format!("{HEAD}{ROOT}{}\n", line(&self.root)?);
+        if let Some(boot) = &self.boot {
+            let _ = writeln!(text, "{BOOT}{boot}");
+        }
         for (setting, value) in &self.settings {
             if root_of(setting).as_deref() != Some(&self.root) {
                 return Err(wrong(setting, "no setting of a processor"));
@@ -326,8 +363,10 @@ impl Saved {
             return Err("it is too long");
         }
         let text = std::str::from_utf8(bytes).map_err(|_| "it is no text")?;
-        let is_first = text.starts_with(HEAD_1);
-        let head = if is_first { HEAD_1 } else { HEAD };
+        let heads = [HEAD, HEAD_2, HEAD_1];
+        let head = heads.into_iter().find(|head| text.starts_with(head));
+        let head = head.unwrap_or(HEAD);
+        let is_first = head == HEAD_1;
         let body = text
             .strip_prefix(head)
             .ok_or("it begins otherwise, or is of another version")?;
@@ -348,14 +387,31 @@ impl Saved {
             let (root, lines) = rest
                 .and_then(|rest| rest.split_once('\n'))
                 .ok_or("it names no root")?;
+            if root.contains(char::is_control) {
+                return Err("it has what no line can hold");
+            }
             (Some(PathBuf::from(root)), lines)
+        };
+        let (boot, lines) = match lines.strip_prefix(BOOT).filter(|_| head == HEAD) {
+            Some(rest) => {
+                let (boot, lines) = rest.split_once('\n').ok_or("it was cut")?;
+                if !is_value(boot) {
+                    return Err("it names no start of the machine");
+                }
+                (Some(boot.to_owned()), lines)
+            }
+            None => (None, lines),
         };
         let mut found = Self {
             root: root.clone().unwrap_or_default(),
+            boot,
             settings: Vec::new(),
         };
         for line in lines.lines() {
             let (setting, value) = line.split_once('\t').ok_or("a line has no value")?;
+            if setting.contains(char::is_control) {
+                return Err("it has what no line can hold");
+            }
             let setting = PathBuf::from(setting);
             let lies_below =
                 root_of(&setting).ok_or("it names what is no setting of a processor")?;
@@ -506,10 +562,19 @@ mod tests {
         saved
     }
 
+    fn started() -> Saved {
+        Saved {
+            boot: Some("6b7c3c64-9f3b-4c7e-8f55-2b0d1f6a9e10".to_owned()),
+            ..one()
+        }
+    }
+
     #[test]
     fn a_file_is_read_as_it_was_written_and_no_other() {
         let text = one().text().unwrap();
         assert_eq!(Saved::parse(text.as_bytes(), &[]), Ok(one()));
+        let text = started().text().unwrap();
+        assert_eq!(Saved::parse(text.as_bytes(), &[]), Ok(started()));
         for cut in 0..text.len() {
             assert!(Saved::parse(&text.as_bytes()[..cut], &[]).is_err(), "{cut}");
         }
@@ -573,7 +638,15 @@ mod tests {
         }
         let text = with_sum(&format!("{HEAD}{ROOT}/m\n{SETTING}\tschedutil\n"));
         assert_eq!(Saved::parse(text.as_bytes(), &[]), Ok(one()));
-        // Version 1 had no root.
+        // Version 2 had no start of the machine, version 1 no root either.
+        let text = with_sum(&format!("{HEAD_2}{ROOT}/m\n{SETTING}\tschedutil\n"));
+        assert_eq!(Saved::parse(text.as_bytes(), &[]), Ok(one()));
+        let text = with_sum(&format!("{HEAD_2}{ROOT}/m\n{BOOT}a\n{SETTING}\tx\n"));
+        assert!(Saved::parse(text.as_bytes(), &[]).is_err());
+        for boot in ["", "two words"] {
+            let text = with_sum(&format!("{HEAD}{ROOT}/m\n{BOOT}{boot}\n{SETTING}\tx\n"));
+            assert!(Saved::parse(text.as_bytes(), &[]).is_err(), "{boot}");
+        }
         let text = with_sum(&format!("{HEAD_1}{SETTING}\tschedutil\n"));
         assert_eq!(Saved::parse(text.as_bytes(), &[]), Ok(one()));
     }

@@ -216,6 +216,17 @@ fn put_back(path: &Path) -> Result<usize, Option<Left>> {
         Ok(lock) => Some(lock),
         Err(LockError::File { .. }) => None,
     };
+    if saved.is_of_another_start(&SystemFiles) {
+        Saved::default().keep_or_remove(path).map_err(failed)?;
+        log::event(
+            "speed",
+            format!(
+                "{}: the machine was started anew since, and has set its processors itself; the file is removed",
+                path.display()
+            ),
+        );
+        return Ok(0);
+    }
     let unset = saved.put_back(&SystemFiles);
     let count = saved.len() - unset.len();
     let rest = saved.only(&unset);
@@ -237,11 +248,14 @@ mod tests {
 
     #[test]
     fn the_golden_files_are_read_and_the_newer_one_is_written_so() {
+        let third = include_bytes!("../../../tests/golden/qos-settings-3");
         let second = include_bytes!("../../../tests/golden/qos-settings-2");
         let first = include_bytes!("../../../tests/golden/qos-settings-1");
-        let saved = Saved::parse(second, &[]).unwrap();
-        assert_eq!(saved.text().unwrap().as_bytes(), second);
+        let saved = Saved::parse(third, &[]).unwrap();
+        assert_eq!(saved.text().unwrap().as_bytes(), third);
         assert_eq!(saved.root(), Path::new("/host"));
+        assert_eq!(saved.len(), 4);
+        let saved = Saved::parse(second, &[]).unwrap();
         assert_eq!(saved.len(), 4);
         assert_eq!(Saved::parse(first, &[]), Ok(saved));
     }

@@ -298,6 +298,36 @@ fn what_a_kill_has_left_is_put_back_by_the_next_start() {
 }
 
 #[test]
+fn what_was_before_a_start_of_the_machine_is_not_put_back() {
+    let (machine, place) = (Machine::without_table(), Place::new("boot"));
+    let boot = Path::new(ROOT).join("proc/sys/kernel/random/boot_id");
+    let started_as = |id: &str| {
+        machine
+            .state()
+            .files
+            .insert(boot.clone(), format!("{id}\n"))
+    };
+    started_as("first");
+    let mut killed = machine.open(&[0], &place.0).unwrap();
+    killed.set(0.2).unwrap();
+    std::mem::forget(killed);
+    // In the same start it is.
+    drop(machine.open(&[0], &place.0).unwrap());
+    assert_eq!(machine.has(0, "scaling_max_freq"), "3900000");
+    let mut killed = machine.open(&[0], &place.0).unwrap();
+    killed.set(0.2).unwrap();
+    std::mem::forget(killed);
+    started_as("second");
+    machine.add(0, &[("scaling_max_freq", "2500000")]);
+    let mut next = machine.open(&[0], &place.0).unwrap();
+    assert_eq!(machine.has(0, "scaling_max_freq"), "2500000");
+    assert!(!place.0.exists());
+    next.set(0.5).unwrap();
+    drop(next);
+    assert_eq!(machine.has(0, "scaling_max_freq"), "2500000");
+}
+
+#[test]
 fn what_is_not_found_is_not_put_back() {
     let (machine, place) = (Machine::with_steps(0, "0"), Place::new("vanished"));
     let before = machine.has(0, "scaling_governor");

@@ -1,0 +1,20 @@
+#![no_main]
+// The program is no library; what is not these files' own is not used here.
+#![allow(dead_code, unused_imports)]
+
+#[path = "../../crates/keel/src/config/mod.rs"]
+mod config;
+#[path = "../src/qos_files.rs"]
+mod entry;
+#[path = "../../crates/keel/src/error.rs"]
+mod error;
+#[path = "../../crates/keel/src/lasting.rs"]
+mod lasting;
+#[path = "../../crates/keel/src/output.rs"]
+mod output;
+#[path = "../../crates/keel/src/qos/mod.rs"]
+mod qos;
+#[path = "../../crates/keel/src/replacement.rs"]
+mod replacement;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| entry::qos_files(data));
