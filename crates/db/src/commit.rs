@@ -3,6 +3,10 @@
 //! **Locks.** Producers take `queue` alone. The commit side takes `core` for a round (an append, a piece) and
 //! `queue` inside it for one buffer swap; `counters` is taken last and never around a store call. So a producer
 //! never waits for the store, and a caller of `with_store` waits for at most one round.
+//!
+//! **Pace of checkpoints.** After each commit so many pieces are written that the checkpoint keeps pace with the log
+//! that has grown since it began; at least one. So the log that a start reads has a bound whatever the load, a round
+//! writes little more of a checkpoint than of the log, and a lone put waits for one piece.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -13,14 +17,15 @@ use base::clock::Clock;
 
 use crate::error::LogFailure;
 use crate::history::index::{self, Index};
-use crate::log::checkpoint::{CheckpointWriter, Step};
+use crate::log::checkpoint::{self, CheckpointWriter, Step};
 use crate::log::writer::{Done, LogWriter, NO_READING, Surroundings, failure_of};
 use crate::log::{checkpoint_name, segment_name};
 use crate::options::{DbOptions, FullPolicy, Retention};
 use crate::pi_lock::PiLock;
 use crate::qos::admission::Admission;
 use crate::queue::Queue;
-use crate::stats::LogCounters;
+use crate::room;
+use crate::stats::{CheckpointFailure, LogCounters};
 use crate::store::{SegmentStore, StoreError};
 use crate::table::Table;
 use crate::ticket::Progress;
@@ -83,6 +88,26 @@ pub(crate) struct Core<S: SegmentStore> {
     pub(crate) stale_checkpoints: Vec<u32>,
     /// Log bytes since the position of the last checkpoint begun.
     pub(crate) log_bytes: u64,
+    /// Log bytes since the position of the checkpoint that a restart would use: what it would read.
+    pub(crate) replay_bytes: u64,
+}
+
+/// What became of a call for a piece of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// It is there; others may follow.
+    Written,
+    /// The checkpoint has been given up.
+    GivenUp,
+}
+
+impl<S: SegmentStore> Core<S> {
+    /// Counts what the log has grown by since the writer had appended `before` bytes.
+    fn count_log(&mut self, before: u64) {
+        let grown = self.writer.bytes_appended() - before;
+        self.log_bytes += grown;
+        self.replay_bytes += grown;
+    }
 }
 
 /// No look at the clocks yet.
@@ -96,9 +121,6 @@ const FULL_RETRY: Duration = Duration::from_millis(200);
 const TURN: Duration = Duration::from_micros(50);
 /// Turns that a caller leaves to a commit that waits; a commit gets the lock in the first one.
 const COMMIT_FIRST_TRIES: u32 = 100;
-
-/// Bytes of an object in a checkpoint, beside its value.
-const OBJECT_BYTES_BESIDES: u64 = 112;
 
 /// What the thread does next.
 enum Plan {
@@ -114,7 +136,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<S: SegmentStore> Shared<S> {
-    /// Commits what waits and writes one checkpoint piece if one is due. `true` while a checkpoint is unfinished.
+    /// Commits what waits and goes on with a checkpoint if one is due. `true` while a checkpoint is unfinished.
     pub(crate) fn round(&self) -> Result<bool, LogFailure> {
         self.commit_waits.store(true, Ordering::Relaxed);
         let mut guard = lock(&self.core);
@@ -131,6 +153,7 @@ impl<S: SegmentStore> Shared<S> {
                 return Err(failure);
             }
         }
+        let before = core.writer.bytes_appended();
         // What a full store kept from being written comes first.
         let mut committed = self.commit_drained(core);
         if committed.is_ok() {
@@ -151,8 +174,10 @@ impl<S: SegmentStore> Shared<S> {
             return Err(failure);
         }
         // In a full store, too: retention may wait for it, and its room has been kept.
-        let due = core.checkpoint.is_some() || core.log_bytes >= self.options.checkpoint_bytes;
-        if due && let Err(failure) = self.checkpoint_piece(core) {
+        let grown = core.writer.bytes_appended() - before;
+        let advanced = self.advance_checkpoint(core, grown);
+        lock(&self.counters).replay_bytes = core.replay_bytes;
+        if let Err(failure) = advanced {
             self.fail(failure);
             return Err(failure);
         }
@@ -173,10 +198,13 @@ impl<S: SegmentStore> Shared<S> {
             counters: &self.counters,
             in_flight_since_ns: &self.in_flight_since_ns,
         };
-        core.writer.set_reserve_bytes(self.checkpoint_bytes_max());
+        core.writer.set_reserve_bytes(self.reserve_bytes());
         if clock_changed && let Some(store) = core.store.as_mut() {
             // Said at once: perhaps no reading follows, and those before it are dated by this.
-            match core.writer.say_clock(store, &around) {
+            let before = core.writer.bytes_appended();
+            let said = core.writer.say_clock(store, &around);
+            core.count_log(before);
+            match said {
                 Ok(()) => {}
                 Err(LogFailure::Full) => core.writer.anchor_next(),
                 Err(failure) => {
@@ -196,7 +224,7 @@ impl<S: SegmentStore> Shared<S> {
             let committed = core
                 .writer
                 .commit(store, &around, &core.drained, &mut core.done);
-            core.log_bytes += core.writer.bytes_appended() - before;
+            core.count_log(before);
             match committed {
                 Ok(()) => break,
                 Err(LogFailure::Full) => {
@@ -226,9 +254,9 @@ impl<S: SegmentStore> Shared<S> {
     }
 
     /// Bytes that a checkpoint of all objects takes, and never so many that little would be left for the log.
-    pub(crate) fn checkpoint_bytes_max(&self) -> u64 {
-        let objects = u64::from(self.table.objects()) * OBJECT_BYTES_BESIDES;
-        (objects + self.table.values_bytes() + 4096).min(self.capacity_bytes / 4)
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        let bytes = checkpoint::bytes_max(self.table.objects(), self.table.values_bytes());
+        room::reserve_bytes(bytes, self.capacity_bytes)
     }
 
     /// Deletes the oldest segment if it is too much by the limit of the history or the policy says so, and a restart
@@ -259,12 +287,7 @@ impl<S: SegmentStore> Shared<S> {
             let failed = lock(&self.counters).checkpoints_failed;
             // One that runs already may have begun too early.
             for _ in 0..2 {
-                loop {
-                    self.checkpoint_piece(core)?;
-                    if core.checkpoint.is_none() {
-                        break;
-                    }
-                }
+                self.finish_checkpoint(core)?;
                 if self.oldest_is_free(core) || lock(&self.counters).checkpoints_failed > failed {
                     break;
                 }
@@ -343,8 +366,47 @@ impl<S: SegmentStore> Shared<S> {
         core
     }
 
-    /// Begins a checkpoint or writes its next piece. A full store only costs the checkpoint.
-    pub(crate) fn checkpoint_piece(&self, core: &mut Core<S>) -> Result<(), LogFailure> {
+    /// Begins a checkpoint if one is due, and goes on with one as far as the log has grown since it began: one piece at
+    /// least, so that it comes to its end where little arrives. The round has committed `grown` bytes.
+    fn advance_checkpoint(&self, core: &mut Core<S>, grown: u64) -> Result<(), LogFailure> {
+        let interval = self.options.checkpoint_bytes;
+        // Behind one that has just been finished the next one begins at once, or a large round would come in between;
+        // not where little was committed, for then somebody may wait who put a single reading.
+        let is_large = grown >= self.options.checkpoint_piece_bytes_max as u64;
+        let mut is_first = true;
+        loop {
+            let until = match &mut core.checkpoint {
+                Some(writer) => {
+                    let due = writer.bytes_due(&self.table, interval, core.log_bytes);
+                    if !is_first && writer.bytes() >= due {
+                        return Ok(());
+                    }
+                    due
+                }
+                None if core.log_bytes >= interval && (is_first || is_large) => 0,
+                None => return Ok(()),
+            };
+            is_first = false;
+            if self.checkpoint_piece(core, until)? == Piece::GivenUp {
+                // A full store: the next round may find room.
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes all that is left of a checkpoint, or all of a new one.
+    pub(crate) fn finish_checkpoint(&self, core: &mut Core<S>) -> Result<(), LogFailure> {
+        loop {
+            self.checkpoint_piece(core, u64::MAX)?;
+            if core.checkpoint.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Begins a checkpoint or writes its next piece; others follow at once up to `until` bytes of it. A full store only
+    /// costs the checkpoint.
+    fn checkpoint_piece(&self, core: &mut Core<S>, until: u64) -> Result<Piece, LogFailure> {
         let Some(store) = core.store.as_mut() else {
             return Err(LogFailure::Closed);
         };
@@ -363,26 +425,30 @@ impl<S: SegmentStore> Shared<S> {
                 core.needed_from_next = position.segment;
                 match CheckpointWriter::begin(store, number, position, &self.table, &self.options) {
                     Ok(writer) => writer,
-                    Err(LogFailure::Full) => return self.checkpoint_failed(),
+                    Err(LogFailure::Full) => {
+                        return Ok(self.checkpoint_failed(CheckpointFailure::NoRoom));
+                    }
                     Err(failure) => return Err(failure),
                 }
             }
         };
-        match writer.step(store, &self.table) {
+        match writer.step(store, &self.table, until) {
             Ok(Step::More) => core.checkpoint = Some(writer),
             Ok(Step::Unfit) => {
                 writer.end(store, false);
-                return self.checkpoint_failed();
+                return Ok(self.checkpoint_failed(CheckpointFailure::TableSpoilt));
             }
             Ok(Step::Done(bytes)) => {
                 let before = core.current_checkpoint.replace(writer.number());
                 writer.end(store, true);
                 core.needed_from = Some(core.needed_from_next);
+                core.replay_bytes = core.log_bytes;
                 {
                     let mut counters = lock(&self.counters);
                     counters.checkpoints += 1;
                     counters.checkpoint_bytes += bytes;
-                    counters.checkpoint_failing = false;
+                    counters.checkpoint_failing = None;
+                    counters.replay_bytes = core.replay_bytes;
                 }
                 if let Some(before) = before
                     && let Err(error) = store.delete(&checkpoint_name(before))
@@ -396,19 +462,20 @@ impl<S: SegmentStore> Shared<S> {
             Err(failure) => {
                 writer.end(store, false);
                 if failure == LogFailure::Full {
-                    return self.checkpoint_failed();
+                    return Ok(self.checkpoint_failed(CheckpointFailure::NoRoom));
                 }
                 return Err(failure);
             }
         }
-        Ok(())
+        Ok(Piece::Written)
     }
 
-    fn checkpoint_failed(&self) -> Result<(), LogFailure> {
+    /// The log goes on, and the next start reads more of it.
+    fn checkpoint_failed(&self, why: CheckpointFailure) -> Piece {
         let mut counters = lock(&self.counters);
         counters.checkpoints_failed += 1;
-        counters.checkpoint_failing = true;
-        Ok(())
+        counters.checkpoint_failing = Some(why);
+        Piece::GivenUp
     }
 
     /// The log takes nothing more: every open ticket and every later put is told.
@@ -450,7 +517,8 @@ impl<S: SegmentStore> Shared<S> {
             return Plan::Stop;
         }
         if queue.full {
-            return if napped {
+            // Nobody is kept waiting by a checkpoint now, and room may come only from its end.
+            return if napped || checkpointing {
                 Plan::Round
             } else {
                 Plan::Nap(FULL_RETRY)
@@ -498,7 +566,9 @@ impl<S: SegmentStore> Shared<S> {
                     match self.round() {
                         Ok(unfinished) => checkpointing = unfinished,
                         // Room may return.
-                        Err(LogFailure::Full) => {}
+                        Err(LogFailure::Full) => {
+                            checkpointing = lock(&self.core).checkpoint.is_some();
+                        }
                         Err(_) => return,
                     }
                     if self.store_waiters.load(Ordering::Relaxed) > 0 {

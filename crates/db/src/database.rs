@@ -15,8 +15,8 @@ use crate::history::index::Index;
 use crate::history::summary::Sample;
 use crate::history::{self, HistoryCursor, HistoryEntry, HistoryQuery};
 use crate::log::codec::Seal;
-use crate::log::segment_name;
 use crate::log::writer::{Done, LogWriter, NO_READING};
+use crate::log::{checkpoint, segment_name};
 use crate::options::{CommitDriver, DbOptions, ObjectId, ObjectSpec, Retention};
 use crate::pi_lock::PiLock;
 use crate::qos::admission::Admission;
@@ -137,8 +137,12 @@ impl<S: SegmentStore> Database<S> {
                 room_sought_at: None,
                 stale_checkpoints: recovered.stale_checkpoints,
                 log_bytes: recovered.log_bytes,
+                replay_bytes: recovered.log_bytes,
             }),
-            counters: Mutex::new(LogCounters::default()),
+            counters: Mutex::new(LogCounters {
+                replay_bytes: recovered.log_bytes,
+                ..LogCounters::default()
+            }),
             wall_trusted: AtomicBool::new(clock.wall_is_trusted()),
             asleep: AtomicBool::new(false),
             in_flight_since_ns: AtomicU64::new(NO_READING),
@@ -412,7 +416,7 @@ impl<S: SegmentStore> Database<S> {
         self.shared.table.fresh_count(&self.now(now_ms))
     }
 
-    /// Commits what waits and writes one checkpoint piece if one is due; for [`CommitDriver::Manual`].
+    /// Commits what waits and goes on with a checkpoint if one is due; for [`CommitDriver::Manual`].
     /// `true` while a checkpoint is unfinished.
     ///
     /// # Errors
@@ -495,7 +499,7 @@ impl<S: SegmentStore> Database<S> {
         match failure {
             Some(failure) => Health::LogFailed(failure),
             None if full => Health::Full,
-            None if checkpoint_failing => Health::CheckpointFailing,
+            None if checkpoint_failing.is_some() => Health::CheckpointFailing,
             None if dropping => Health::Dropping,
             None => Health::Ok,
         }
@@ -536,6 +540,13 @@ impl<S: SegmentStore> Database<S> {
             checkpoints: counters.checkpoints,
             checkpoint_bytes: counters.checkpoint_bytes,
             checkpoints_failed: counters.checkpoints_failed,
+            checkpoint_failing: counters.checkpoint_failing,
+            replay_bytes: counters.replay_bytes,
+            table_checkpoint_bytes: checkpoint::bytes_max(
+                shared.table.objects(),
+                shared.table.values_bytes(),
+            ),
+            store_bytes: shared.capacity_bytes,
             full,
             refused_full,
             segments: counters.segments,
@@ -566,14 +577,11 @@ impl<S: SegmentStore> Database<S> {
         self.shared.round()?;
         let mut core = lock(&self.shared.core);
         // One that runs already may lack the last values; they are in the log behind its position.
-        while core.checkpoint.is_some() {
-            self.shared.checkpoint_piece(&mut core)?;
+        if core.checkpoint.is_some() {
+            self.shared.finish_checkpoint(&mut core)?;
         }
         if core.log_bytes > 0 || core.current_checkpoint.is_none() {
-            self.shared.checkpoint_piece(&mut core)?;
-            while core.checkpoint.is_some() {
-                self.shared.checkpoint_piece(&mut core)?;
-            }
+            self.shared.finish_checkpoint(&mut core)?;
         }
         let store = core.store.take().ok_or(Error::Closed)?;
         drop(core);

@@ -12,9 +12,9 @@
 //! **Files:** `database.rs` the interface, `put.rs` the way of a reading into table and log, `options.rs`, `error.rs`,
 //! `stats.rs`, `table.rs` the slot table, `shared.rs` one that other processes read, `queue.rs` and `ticket.rs` between
 //! producers and the commit thread, `commit.rs` that thread, `log/` records, writer, reader, checkpoint and scan,
-//! `history/` range reads and their index, `retention.rs`, `recovery.rs`, `qos/` the controller of quality of service,
-//! `task.rs` periodic tasks, `monitor.rs` what they took, `realtime.rs` what they ask of the machine, `value.rs` the
-//! stored form of typed values, `store/` the seam to flash.
+//! `history/` range reads and their index, `retention.rs`, `recovery.rs`, `room.rs` whether checkpoints fit the store,
+//! `qos/` the controller of quality of service, `task.rs` periodic tasks, `monitor.rs` what they took, `realtime.rs`
+//! what they ask of the machine, `value.rs` the stored form of typed values, `store/` the seam to flash.
 
 mod commit;
 mod database;
@@ -30,6 +30,7 @@ mod queue;
 pub mod realtime;
 mod recovery;
 mod retention;
+mod room;
 pub mod shared;
 mod stats;
 pub mod store;
@@ -41,6 +42,7 @@ pub mod value;
 pub use database::{Database, Got};
 pub use error::{Error, LogFailure};
 pub use history::{HistoryCursor, HistoryEntry, HistoryQuery, HistoryReport};
+pub use log::checkpoint::bytes_max as checkpoint_bytes_max;
 pub use log::reader::Damage;
 pub use log::scan::{LogEntry, ScanReport, scan_log};
 pub use monitor::{Instance, Monitor, MonitorSum, MonitorSumError};
@@ -51,7 +53,8 @@ pub use options::{
 pub use put::{STAGED_BYTES_MAX, STAGED_PUTS_MAX};
 pub use qos::admission::AdmissionFigures;
 pub use recovery::RecoveryReport;
-pub use stats::{Health, Stats};
+pub use room::TableFit;
+pub use stats::{CheckpointFailure, Health, Stats};
 pub use store::{MemoryStore, PowerCut, SegmentStore, StoreError};
 pub use table::{FreshCount, Key};
 pub use task::{

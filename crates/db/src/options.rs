@@ -91,9 +91,10 @@ pub struct DbOptions {
     pub append_bytes_max: usize,
     /// Bytes of one log segment file.
     pub segment_bytes_max: u64,
-    /// Bytes of log after which a checkpoint begins: what a restart has to read.
+    /// Bytes of log after which a checkpoint begins, and within which it is written. A restart reads less than twice as
+    /// much, two commits and a piece; where a checkpoint itself is larger than this, its bytes stand for it.
     pub checkpoint_bytes: u64,
-    /// Bytes of one checkpoint piece: how long a commit can be held up by a checkpoint.
+    /// Bytes of one checkpoint piece: how long a lone commit can be held up by a checkpoint.
     pub checkpoint_piece_bytes_max: usize,
     /// Who commits.
     pub commit_driver: CommitDriver,

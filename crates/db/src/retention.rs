@@ -53,7 +53,7 @@ impl<S: SegmentStore> Shared<S> {
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             segment_bytes_max: self.options.segment_bytes_max,
-            reserve_bytes: self.checkpoint_bytes_max(),
+            reserve_bytes: self.reserve_bytes(),
         }
     }
 
@@ -63,7 +63,7 @@ impl<S: SegmentStore> Shared<S> {
             return Ok(false);
         };
         let store = core.store.as_mut().ok_or(Error::Closed)?;
-        let reserve_bytes = self.checkpoint_bytes_max();
+        let reserve_bytes = self.reserve_bytes();
         core.index
             .adopt(store, core.writer.segments(), summary, reserve_bytes)?;
         Ok(true)

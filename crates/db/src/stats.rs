@@ -18,7 +18,8 @@ pub(crate) struct LogCounters {
     pub(crate) checkpoints: u64,
     pub(crate) checkpoint_bytes: u64,
     pub(crate) checkpoints_failed: u64,
-    pub(crate) checkpoint_failing: bool,
+    pub(crate) checkpoint_failing: Option<CheckpointFailure>,
+    pub(crate) replay_bytes: u64,
     pub(crate) segments_expired: u64,
     pub(crate) readings_expired: u64,
     pub(crate) segments_dropped: u64,
@@ -32,6 +33,17 @@ pub(crate) struct LogCounters {
     pub(crate) damage: Damage,
     pub(crate) append_ns: Histogram,
     pub(crate) put_durable_ns: Histogram,
+}
+
+/// Why a checkpoint was given up. Readings become durable all the same, and the next start reads more of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CheckpointFailure {
+    /// It had no room beside the one before and the log. Unless room returns, the log fills the store, and nothing of
+    /// it can be deleted, because a start would read it.
+    NoRoom,
+    /// The table's memory, which others can write to, is not what it was.
+    TableSpoilt,
 }
 
 /// Whether readings become durable.
@@ -84,8 +96,17 @@ pub struct Stats {
     pub checkpoints: u64,
     /// Bytes of checkpoints appended.
     pub checkpoint_bytes: u64,
-    /// Checkpoints given up because the store was full.
+    /// Checkpoints given up.
     pub checkpoints_failed: u64,
+    /// Why the last one was; `None`: it was not. Stays while the store is full or the log has failed.
+    pub checkpoint_failing: Option<CheckpointFailure>,
+    /// Bytes of log behind the last checkpoint: what a start would read now. While checkpoints can be written, below
+    /// twice `checkpoint_bytes` (twice the checkpoint itself where that is larger), two commits and a piece.
+    pub replay_bytes: u64,
+    /// Bytes that a checkpoint of the table takes now, at most.
+    pub table_checkpoint_bytes: u64,
+    /// Bytes that the store can hold, about; see [`crate::TableFit`].
+    pub store_bytes: u64,
     /// Whether the store is full: readings are refused until room returns.
     pub full: bool,
     /// Readings refused because the store was full.

@@ -4,6 +4,8 @@
 //! that power cut short is none; the one before is deleted only after that. Writing goes in pieces of bounded
 //! size, between which commits run; memory is one piece and one value.
 //!
+//! How many pieces go between two commits follows the log, not the commits: [`bytes_due`].
+//!
 //! The values are those of the moment when their piece is written, after the log position was taken. Replaying
 //! the log from that position ends in the same table, because a slot takes a reading only if its sensor time is
 //! not older, and the last of equal ones wins, as it did before.
@@ -20,6 +22,29 @@ use super::reader::{Reader, Tail};
 use super::writer::{Position, failure_of};
 use super::{checkpoint_name, number_in};
 
+/// Bytes of an object in a checkpoint, beside its value, at most.
+const OBJECT_BYTES_BESIDES: u64 = 112;
+/// Head, trailer, and what the last piece may lack.
+const BYTES_BESIDES: u64 = 4096;
+
+/// Bytes that a checkpoint of so many objects takes at most, when their values have so many bytes together.
+#[must_use]
+pub fn bytes_max(objects: u32, values_bytes: u64) -> u64 {
+    (u64::from(objects) * OBJECT_BYTES_BESIDES + BYTES_BESIDES).saturating_add(values_bytes)
+}
+
+/// Bytes of a checkpoint of `table_bytes` that shall be written once the log has grown by `log_bytes` since it began;
+/// `u64::MAX`: all of it. In proportion to the log, so that it is whole when the log has grown by `checkpoint_bytes`;
+/// by as much as the checkpoint takes itself where that is more, so that it never writes more than the log does.
+fn bytes_due(table_bytes: u64, checkpoint_bytes: u64, log_bytes: u64) -> u64 {
+    let within = checkpoint_bytes.max(table_bytes);
+    if log_bytes >= within {
+        return u64::MAX;
+    }
+    // Below `table_bytes`, so it fits.
+    (u128::from(table_bytes) * u128::from(log_bytes) / u128::from(within)) as u64
+}
+
 /// A checkpoint being written.
 pub(crate) struct CheckpointWriter<F> {
     file: F,
@@ -31,6 +56,9 @@ pub(crate) struct CheckpointWriter<F> {
     value: Vec<u8>,
     piece_bytes_max: usize,
     bytes: u64,
+    /// What it takes in all, at most: the most that was ever so since it began, for values that have been written may
+    /// become shorter, and others longer.
+    table_bytes: u64,
 }
 
 /// What a piece did.
@@ -78,6 +106,7 @@ impl<F: Copy> CheckpointWriter<F> {
             value,
             piece_bytes_max,
             bytes: 0,
+            table_bytes: bytes_max(objects, table.values_bytes()),
         })
     }
 
@@ -85,11 +114,30 @@ impl<F: Copy> CheckpointWriter<F> {
         self.number
     }
 
-    /// Writes one piece.
+    /// Bytes written so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes that shall be written once the log has grown by `log_bytes` since it began; `u64::MAX`: all.
+    pub(crate) fn bytes_due(
+        &mut self,
+        table: &Table,
+        checkpoint_bytes: u64,
+        log_bytes: u64,
+    ) -> u64 {
+        let now = bytes_max(table.objects(), table.values_bytes());
+        self.table_bytes = self.table_bytes.max(now);
+        bytes_due(self.table_bytes, checkpoint_bytes, log_bytes)
+    }
+
+    /// Writes one piece. One that does not reach `until`, so that others follow at once, is left to be made durable
+    /// with the last of them.
     pub(crate) fn step<S: SegmentStore<File = F>>(
         &mut self,
         store: &mut S,
         table: &Table,
+        until: u64,
     ) -> Result<Step, LogFailure> {
         let room = |piece: &Vec<u8>, record: usize| piece.len() + record <= self.piece_bytes_max;
         let record_bytes_max = 160 + self.value.len();
@@ -125,9 +173,12 @@ impl<F: Copy> CheckpointWriter<F> {
         if done {
             codec::put_trailer(&mut self.piece, self.seal, self.objects);
         }
-        store
-            .append(self.file, &self.piece)
-            .map_err(|error| failure_of(&error))?;
+        let appended = if done || self.bytes + self.piece_bytes_max as u64 >= until {
+            store.append(self.file, &self.piece)
+        } else {
+            store.append_unsynced(self.file, &self.piece)
+        };
+        appended.map_err(|error| failure_of(&error))?;
         self.bytes += self.piece.len() as u64;
         self.piece.clear();
         Ok(if done {
@@ -244,7 +295,7 @@ mod tests {
         let mut writer = CheckpointWriter::begin(store, 3, at, &table, &options).expect("begun");
         let mut last = None;
         for _ in 0..pieces {
-            last = Some(writer.step(store, &table).expect("a piece"));
+            last = Some(writer.step(store, &table, 0).expect("a piece"));
             if matches!(last, Some(Step::Done(_))) {
                 break;
             }
@@ -274,6 +325,58 @@ mod tests {
         assert_eq!(verify(&mut store, 3), Ok(Some(head)));
         assert_eq!(numbers(&mut store), Ok(vec![3]));
         assert_eq!(verify(&mut store, 4), Ok(None));
+    }
+
+    #[test]
+    fn what_is_due_follows_the_log_and_never_outgrows_it() {
+        // Smaller than the interval: whole at its end, at any step on the way.
+        for log_bytes in 0..1000 {
+            assert_eq!(bytes_due(250, 1000, log_bytes), log_bytes / 4);
+        }
+        assert_eq!(bytes_due(250, 1000, 1000), u64::MAX);
+        // Larger: one byte for each byte of log.
+        for log_bytes in 0..4000 {
+            assert_eq!(bytes_due(4000, 1000, log_bytes), log_bytes);
+        }
+        assert_eq!(bytes_due(4000, 1000, 4000), u64::MAX);
+        // Whatever stands in the memory of a table that somebody has written over.
+        assert_eq!(bytes_due(u64::MAX, 1, u64::MAX - 1), u64::MAX - 1);
+        assert_eq!(
+            bytes_max(u32::MAX, u64::MAX),
+            u64::MAX,
+            "no overflow, whatever is asked"
+        );
+    }
+
+    #[test]
+    fn what_a_checkpoint_takes_is_never_more_than_was_said() {
+        let mut store = MemoryStore::new();
+        let Some(Step::Done(bytes)) = write(&mut store, usize::MAX) else {
+            panic!("not done");
+        };
+        assert!(bytes <= bytes_max(40, 40 * 50));
+        // Nor with the longest key, the longest id and the longest times.
+        let key = "k".repeat(crate::options::KEY_BYTES_MAX);
+        let value = [7; 300];
+        let object = Object {
+            entry: Dictionary {
+                id: u32::MAX,
+                key: &key,
+                avi_ms: u32::MAX,
+                temporal: true,
+            },
+            latest: Some(SlotValue {
+                timestamp_ms: i64::MIN + 1,
+                arrival_ns: u64::MAX,
+                boot_tag: u64::MAX,
+                wall_trusted: true,
+                node_time: true,
+                value: &value,
+            }),
+        };
+        let mut record = Vec::new();
+        codec::put_object(&mut record, Seal::of(store.secret()), &object);
+        assert!(record.len() as u64 <= OBJECT_BYTES_BESIDES + value.len() as u64);
     }
 
     #[test]

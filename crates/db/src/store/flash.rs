@@ -27,6 +27,17 @@ impl From<flash::Error> for StoreError {
     }
 }
 
+/// The walk to free space may meet damage; for an append that is a failure, not a place in the file.
+fn append_error(error: flash::Error) -> StoreError {
+    match StoreError::from(error) {
+        StoreError::Damaged { .. } => StoreError::Failed {
+            code: base::error::Code::Corrupt,
+            message: "the store's own structures are damaged: check it".to_owned(),
+        },
+        other => other,
+    }
+}
+
 impl<D: BlockDevice + 'static> SegmentStore for flash::Store<D> {
     type File = flash::FileHandle;
 
@@ -43,14 +54,11 @@ impl<D: BlockDevice + 'static> SegmentStore for flash::Store<D> {
     }
 
     fn append(&mut self, file: Self::File, data: &[u8]) -> Result<(), StoreError> {
-        // The walk to free space may meet damage; for an append that is a failure, not a place in the file.
-        flash::Store::append(self, file, data).map_err(|error| match StoreError::from(error) {
-            StoreError::Damaged { .. } => StoreError::Failed {
-                code: base::error::Code::Corrupt,
-                message: "the store's own structures are damaged: check it".to_owned(),
-            },
-            other => other,
-        })
+        flash::Store::append(self, file, data).map_err(append_error)
+    }
+
+    fn append_unsynced(&mut self, file: Self::File, data: &[u8]) -> Result<(), StoreError> {
+        self.append_nosync(file, data).map_err(append_error)
     }
 
     fn read(

@@ -78,6 +78,15 @@ pub trait SegmentStore: Send + 'static {
     /// [`StoreError::Full`], [`StoreError::Failed`]; a prefix of `data` may then be in the file.
     fn append(&mut self, file: Self::File, data: &[u8]) -> Result<(), StoreError>;
 
+    /// Adds bytes at the end; durable once a later [`append`](Self::append), to any file, has returned. Until then a
+    /// power cut may leave any prefix of what was added since the last one. A store may make no such difference.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    fn append_unsynced(&mut self, file: Self::File, data: &[u8]) -> Result<(), StoreError> {
+        self.append(file, data)
+    }
+
     /// Reads from `offset`; short only at the end of the file.
     ///
     /// # Errors
