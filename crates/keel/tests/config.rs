@@ -123,3 +123,48 @@ fn what_may_surprise_is_warned_of() {
     assert_eq!(warnings(0o600), open[..2]);
     assert_eq!(warnings(0o640), open[..2]);
 }
+
+#[test]
+fn a_store_too_small_for_its_table_is_refused_before_it_is_made() {
+    let dir = TempDir::new();
+    let file = dir.file("keel.toml");
+    let config = |mebibytes: u32| {
+        let text = example()
+            .replace("keys_max = 4096", "keys_max = 100000")
+            .replace("\nvalue_bytes_max = 64", "\nvalue_bytes_max = 1000")
+            .replace(
+                "\ncreate_mebibytes = 256",
+                &format!("\ncreate_mebibytes = {mebibytes}"),
+            );
+        std::fs::write(&file, text).unwrap();
+    };
+    config(128);
+    let line = fails(&["config", "check", text(&file)], 1);
+    for part in [
+        "106.1 MiB",
+        "128.0 MiB",
+        "create_mebibytes",
+        "keys.keys_max",
+    ] {
+        assert!(line.contains(part), "{line}");
+    }
+    // The node says the same and makes nothing.
+    assert_eq!(fails(&["run", "-c", text(&file)], 1), line);
+    assert_eq!(dir.entries(), std::slice::from_ref(&file));
+    let output = run(&["config", "check", text(&file), "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["ok"], false);
+    let wrong = json["problems"][0]["wrong"].as_str().unwrap();
+    assert!(wrong.contains("106.1 MiB"), "{wrong}");
+    // Where it may still go, it goes, with a warning; where it surely goes, without.
+    config(256);
+    let answer = String::from_utf8(ok(&["config", "check", text(&file)])).unwrap();
+    assert!(
+        answer.contains("warning: ") && answer.contains("more than a quarter"),
+        "{answer}"
+    );
+    config(512);
+    let answer = String::from_utf8(ok(&["config", "check", text(&file)])).unwrap();
+    assert!(!answer.contains("warning"), "{answer}");
+}

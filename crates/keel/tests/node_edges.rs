@@ -51,6 +51,59 @@ fn a_full_store_is_no_obstacle_to_the_end_nor_to_the_next_start() {
     assert!(node.stop().success());
 }
 
+/// Said at the start by the configuration, then by the values that are there, then by the checkpoint that failed; and
+/// nothing of it keeps readings from becoming durable before the store is full, nor the next start.
+#[test]
+fn a_table_too_large_for_its_store_is_said() {
+    let config = SMALL.replace("[line]", "history_mebibytes_max = 100\n[line]");
+    let config = format!("{config}[keys]\nkeys_max = 6000\nvalue_bytes_max = 1000\n");
+    let mut node = Node::start(&config);
+    assert!(node.log().contains("more than a quarter"), "{}", node.log());
+    let codes = |node: &Node| -> Vec<String> {
+        let reasons = state(node)["reasons"].as_array().unwrap().clone();
+        let code = |reason: &Value| reason["code"].as_str().unwrap().to_owned();
+        reasons.iter().map(code).collect()
+    };
+    node.ok(&["put", "first", "1"]);
+    assert!(!codes(&node).contains(&"table_large".to_owned()));
+    wait_until("the log of it", || {
+        state(&node)["log"]["replay_bytes"].as_u64().unwrap() > 0
+    });
+    let mut stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
+    let sender = std::thread::spawn(move || {
+        let value = "x".repeat(900);
+        for n in 0..20_000 {
+            let line = format!("m,k={} text=\"{value}\"\n", n % 5990);
+            if stream.write_all(line.as_bytes()).is_err() {
+                return;
+            }
+        }
+        stream.shutdown(std::net::Shutdown::Write).ok();
+        stream.read_to_end(&mut Vec::new()).ok();
+    });
+    let all = ["table_large", "checkpoint_failing", "store_full"];
+    wait_until("a full store", || {
+        let codes = codes(&node);
+        all.iter().all(|code| codes.iter().any(|said| said == code))
+    });
+    wait_until("the word of it", || node.log().contains(" checkpoint: "));
+    let log = state(&node)["log"].clone();
+    assert_eq!(log["checkpoint_error"], "no_room");
+    assert!(log["checkpoints_failed"].as_u64().unwrap() > 0);
+    let keys = state(&node)["keys"]["count"].clone();
+    assert!(node.stop().success(), "{}", node.log());
+    sender.join().unwrap();
+    node.restart();
+    let log = node.log();
+    assert!(
+        log.contains("a checkpoint of the latest values takes up to"),
+        "{log}"
+    );
+    assert_eq!(node.ok(&["get", "first"]), "1\n");
+    assert_eq!(state(&node)["keys"]["count"], keys);
+    assert!(node.stop().success());
+}
+
 #[test]
 fn a_declared_key_too_many_is_said_and_costs_itself_alone() {
     let config = format!("{SMALL}[keys]\nkeys_max = 2\n");

@@ -7,6 +7,7 @@ use super::{
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::lasting;
 use crate::output::Output;
+use crate::progress::bytes_text;
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -24,7 +25,7 @@ pub(crate) fn check(path: &Path, json: bool, look: QosLook) -> Result<u8, CliErr
     let mut output = Output::new();
     let parsed = Config::parse_all(&text, directory(path));
     if let (Ok(config), false) = (&parsed, json) {
-        lasting::refuse_no_place(&config.store.image)?;
+        config.refuse_store()?;
     }
     let status = match (parsed, json) {
         (Ok(config), false) => {
@@ -46,7 +47,7 @@ pub(crate) fn check(path: &Path, json: bool, look: QosLook) -> Result<u8, CliErr
                 .into_iter()
                 .map(|(what, sentence)| (what.to_owned(), sentence.into()))
                 .collect();
-            let refused = lasting::refuse_no_place(&config.store.image).err();
+            let refused = config.refuse_store().err();
             let problems: Vec<_> = refused.iter().map(place_json).collect();
             output.json(&json!({
                 "file": origin,
@@ -73,7 +74,7 @@ pub(crate) fn check(path: &Path, json: bool, look: QosLook) -> Result<u8, CliErr
     Ok(status)
 }
 
-/// Of the place of the store, which is found wrong only when all lines are right.
+/// Of the place of the store, or its size, which are found wrong only when all lines are right.
 fn place_json(error: &CliError) -> serde_json::Value {
     json!({"line": null, "wrong": format!("store.image {error}"), "remedy": ""})
 }
@@ -186,6 +187,60 @@ impl Config {
         })
     }
 
+    /// Refuses a store that cannot be made, or that would be of no use.
+    fn refuse_store(&self) -> Result<(), CliError> {
+        lasting::refuse_no_place(&self.store.image)?;
+        self.refuse_no_room()
+    }
+
+    /// Refuses to make a store that has no room for the checkpoints of as many keys as are allowed: it would be found
+    /// out when the store is full. One that exists holds what it holds, and is warned of.
+    pub(crate) fn refuse_no_room(&self) -> Result<(), CliError> {
+        let store_bytes = self.store.create_mebibytes << 20;
+        let fit = db::TableFit::of(self.checkpoint_bytes_max(), store_bytes);
+        if fit < db::TableFit::Never || self.existing_bytes().is_some() {
+            return Ok(());
+        }
+        Err(CliError::failure(
+            self.store.image.display(),
+            format!(
+                "the store is to have {}, and {}: there is no room for one beside the one before",
+                bytes_text(store_bytes),
+                self.table_sentence()
+            ),
+            "raise store.create_mebibytes, or lower keys.keys_max or keys.value_bytes_max",
+        ))
+    }
+
+    /// What a full table takes.
+    fn table_sentence(&self) -> String {
+        format!(
+            "a checkpoint of {} keys (keys.keys_max) with values of {} bytes (keys.value_bytes_max) takes up to {}",
+            self.keys.keys_max,
+            self.keys.value_bytes_max,
+            bytes_text(self.checkpoint_bytes_max())
+        )
+    }
+
+    /// What to say about a table that may become too large for its store.
+    fn table_warning(&self, store_bytes: u64) -> Option<String> {
+        // About so many hold files.
+        let fit = db::TableFit::of(self.checkpoint_bytes_max(), store_bytes / 16 * 15);
+        let what = match fit {
+            db::TableFit::Sure => return None,
+            db::TableFit::Perhaps => {
+                "more than a quarter of it: near that many, one may find no room"
+            }
+            db::TableFit::Never => "more than half of it: near that many, none has room",
+        };
+        Some(format!(
+            "{}, and the store has {}. That is {what}, and then the store fills up; take a larger store \
+             (`keel flash grow`), or lower keys.keys_max or keys.value_bytes_max",
+            self.table_sentence(),
+            bytes_text(store_bytes)
+        ))
+    }
+
     /// What is allowed and may surprise. `keel config check` prints it, and `keel run` says it at the start.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -204,6 +259,9 @@ impl Config {
                 self.store.history_mebibytes_max,
                 store_bytes >> 20
             ));
+        }
+        if store_bytes > 0 {
+            warnings.extend(self.table_warning(store_bytes));
         }
         if let Some(address) = self.line.tcp_listen.filter(|a| !a.ip().is_loopback()) {
             warnings.push(format!(

@@ -120,9 +120,6 @@ pub(crate) struct TimeConfig {
     pub(crate) wall_clock_trusted: bool,
 }
 
-/// Bytes that an object takes in a checkpoint beside its value, at most.
-const CHECKPOINT_OBJECT_BYTES: u64 = 112;
-
 /// Version of the protocol spoken with the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MqttVersion {
@@ -342,12 +339,16 @@ impl Config {
     /// Nine tenths; the rest holds the checkpoints and what arrives while the oldest segment goes. In a small store
     /// with many keys a tenth is too little for that.
     fn history_bytes_max_by_default(&self, capacity_bytes: u64) -> u64 {
-        let object_bytes = u64::from(self.keys.value_bytes_max) + CHECKPOINT_OBJECT_BYTES;
-        let checkpoint_bytes = u64::from(self.keys.keys_max) * object_bytes;
-        let beside = 3 * checkpoint_bytes + (2 << 20);
+        let beside = 3 * self.checkpoint_bytes_max() + (2 << 20);
         let most = (capacity_bytes / 16 * 15).saturating_sub(beside);
         // A store that cannot hold its checkpoints keeps a little all the same.
         (capacity_bytes / 10 * 9).min(most).max(capacity_bytes / 4)
+    }
+
+    /// Bytes that a checkpoint takes when there are as many keys as allowed, all with the longest values.
+    fn checkpoint_bytes_max(&self) -> u64 {
+        let values_bytes = u64::from(self.keys.keys_max) * u64::from(self.keys.value_bytes_max);
+        db::checkpoint_bytes_max(self.keys.keys_max, values_bytes)
     }
 }
 

@@ -384,6 +384,14 @@ fn surprises_are_warned_of() {
             "[keys]\nauto_create = false",
             "every reading will be refused",
         ),
+        (
+            "[keys]\nkeys_max = 100000\n[store]\ncreate_mebibytes = 64",
+            "takes up to 16.8 MiB, and the store has 64.0 MiB. That is more than a quarter",
+        ),
+        (
+            "[keys]\nkeys_max = 100000\n[store]\ncreate_mebibytes = 32",
+            "more than half of it",
+        ),
     ] {
         let warnings = parse(text).unwrap().warnings();
         assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -391,6 +399,28 @@ fn surprises_are_warned_of() {
     }
     let quiet = "[store]\nhistory_mebibytes_max = 255\n[line]\ntcp_listen = \"[::1]:8094\"";
     assert!(parse(quiet).unwrap().warnings().is_empty());
+}
+
+#[test]
+fn a_store_without_room_for_its_table_is_not_made() {
+    let made = |keys_max: u32, mebibytes: u32| {
+        let text = format!(
+            "[keys]\nkeys_max = {keys_max}\n[store]\ncreate_mebibytes = {mebibytes}\n\
+             image = \"/nowhere/at/all.img\""
+        );
+        let refused = parse(&text).unwrap().refuse_no_room();
+        refused.map_err(|error| error.to_string())
+    };
+    // 176 bytes for each key, and 4,096.
+    assert_eq!(made(95_301, 32), Ok(()));
+    let error = made(95_302, 32).unwrap_err();
+    for part in ["32.0 MiB", "95302 keys", "16.0 MiB", "create_mebibytes"] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert_eq!(made(95_302, 33), Ok(()));
+    // One that is there is warned of and used: what it holds can be read.
+    let there = "[keys]\nkeys_max = 100000\n[store]\ncreate_mebibytes = 16\nimage = \"Cargo.toml\"";
+    assert!(parse(there).unwrap().refuse_no_room().is_ok());
 }
 
 #[test]

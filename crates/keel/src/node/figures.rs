@@ -247,15 +247,30 @@ fn resident_bytes() -> u64 {
     pages.saturating_mul(u64::try_from(page_bytes).unwrap_or(4096))
 }
 
+/// What to say when checkpoints begin to fail, and when they do no more.
+fn checkpoint_text(report: &Report) -> String {
+    let mut reasons = report.reasons.iter();
+    let failing = reasons.find(|reason| reason.code == "checkpoint_failing");
+    failing.map_or_else(
+        || "the latest values are saved again".to_owned(),
+        |reason| reason.text.clone(),
+    )
+}
+
 /// Samples the counters, and says when the judgement changes. Never returns.
 pub(crate) async fn sample(node: &Node) {
     // Not at once: the link to a broker takes a moment.
     let first = tokio::time::Instant::now() + SAMPLE_PERIOD;
     let mut ticks = tokio::time::interval_at(first, SAMPLE_PERIOD);
     let mut said = Vec::new();
+    let mut is_failing = false;
     loop {
         ticks.tick().await;
         let report = report(node);
+        if report.figures.log.checkpoint_failing != is_failing {
+            is_failing = !is_failing;
+            log::event("checkpoint", checkpoint_text(&report));
+        }
         node.figures
             .window
             .borrow_mut()

@@ -148,6 +148,7 @@ fn run(path: &Path) -> Result<u8, CliError> {
     };
     let config = Config::load(path)?;
     let plan = Plan::of(&config)?;
+    config.refuse_no_room()?;
     say_warnings(&config);
     let image_path = config.store.image.clone();
     let opened = runtime.block_on(start::open(&config, &mut signals))?;

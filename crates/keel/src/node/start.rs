@@ -11,7 +11,7 @@ use super::{Db, GRACE, Target, database_error, log, settings};
 use crate::config::Config;
 use crate::device::Counts;
 use crate::error::CliError;
-use crate::status::Totals;
+use crate::status::{self, Totals};
 use base::clock::{Clock, SystemClock};
 use db::Database;
 use db::table::TableMemory;
@@ -120,6 +120,10 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
                 config.store.image.display(),
             ),
         );
+    }
+    let stats = db.stats();
+    if let Some(warning) = status::table_large(stats.table_checkpoint_bytes, stats.store_bytes) {
+        log::event("warning", warning);
     }
     let db = Arc::new(db);
     let not_permitted = if config.qos.lock_memory {

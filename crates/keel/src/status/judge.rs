@@ -1,7 +1,8 @@
 //! Whether a node is well. A node that drops, lags or guesses must not look healthy, so every rule here only ever
 //! makes the state worse.
 
-use super::{Judgement, NodeFigures, Reason, State};
+use super::{Judgement, NO_ROOM, NodeFigures, Reason, State};
+use crate::progress::bytes_text;
 
 /// A reading may wait for flash so many commit intervals before the node lags.
 const LAG_INTERVALS: f64 = 4.0;
@@ -64,7 +65,11 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     ("log_damaged", "a part of the log cannot be read"),
     (
         "checkpoint_failing",
-        "a checkpoint could not be written: the next start takes longer",
+        "a checkpoint could not be written: the next start takes longer, and the store may fill up",
+    ),
+    (
+        "table_large",
+        "the latest values take so much of the store that a checkpoint may find no room",
     ),
     (
         "history_failing",
@@ -162,10 +167,10 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
         );
     }
     if log.checkpoint_failing {
-        add(
-            "checkpoint_failing",
-            "the last checkpoint could not be written: the next start takes longer".to_owned(),
-        );
+        add("checkpoint_failing", checkpoint_failing(figures));
+    }
+    if let Some(text) = table_large(log.table_checkpoint_bytes, figures.store.capacity_bytes) {
+        add("table_large", text);
     }
     if let Some(error) = &figures.history_failing {
         let text = format!(
@@ -206,6 +211,38 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
         State::Degraded
     };
     Judgement { state, reasons }
+}
+
+fn checkpoint_failing(figures: &NodeFigures) -> String {
+    let log = &figures.log;
+    let replay = bytes_text(log.replay_bytes);
+    if log.checkpoint_error.as_deref() == Some(NO_ROOM) {
+        let bytes = bytes_text(log.table_checkpoint_bytes);
+        return format!(
+            "the last checkpoint, of up to {bytes}, found no room in the store: readings become durable all the same \
+             until the log has filled it, and a start reads {replay} of log; take a larger store (`keel flash grow`), \
+             or keep less history (store.history_mebibytes_max)"
+        );
+    }
+    format!(
+        "the last checkpoint was given up, because the table of values is not what the node made it: readings become \
+         durable all the same, and a start reads {replay} of log; start the node again"
+    )
+}
+
+/// What to say about latest values whose checkpoint is large for the store.
+pub(crate) fn table_large(checkpoint_bytes: u64, store_bytes: u64) -> Option<String> {
+    let (part, finds) = match db::TableFit::of(checkpoint_bytes, store_bytes) {
+        db::TableFit::Sure => return None,
+        db::TableFit::Perhaps => ("a quarter", "may find"),
+        db::TableFit::Never => ("half", "finds"),
+    };
+    Some(format!(
+        "a checkpoint of the latest values takes up to {}, more than {part} of the store's {}: the next one {finds} no \
+         room, and then the store fills up; take a larger store (`keel flash grow`), or fewer keys",
+        bytes_text(checkpoint_bytes),
+        bytes_text(store_bytes)
+    ))
 }
 
 fn lagging(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {

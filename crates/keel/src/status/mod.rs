@@ -12,7 +12,7 @@ mod wear;
 
 #[cfg(test)]
 pub(crate) use judge::CODES;
-pub(crate) use judge::judge;
+pub(crate) use judge::{judge, table_large};
 pub(crate) use totals::{TOTALS_NAME, Totals};
 pub(crate) use wear::{Delta, Sample, Wear, Window};
 
@@ -24,6 +24,9 @@ use std::collections::BTreeMap;
 
 /// Exit status of `keel status` for a node that is degraded. Failed or unreachable is 1, wrong usage 2.
 pub(crate) const STATUS_DEGRADED: u8 = 3;
+
+/// A checkpoint failed for want of room.
+const NO_ROOM: &str = "no_room";
 
 /// Whether the node does what it shall.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
@@ -198,8 +201,13 @@ pub(crate) struct LogFigures {
     pub(crate) log_bytes: u64,
     pub(crate) checkpoints: u64,
     pub(crate) checkpoints_failed: u64,
-    /// Whether the last checkpoint could not be written.
+    /// Whether the last checkpoint could not be written, and why: `no_room` or `table_spoilt`.
     pub(crate) checkpoint_failing: bool,
+    pub(crate) checkpoint_error: Option<String>,
+    /// Log behind the last checkpoint, which a start would read.
+    pub(crate) replay_bytes: u64,
+    /// What a checkpoint of the latest values takes now, at most.
+    pub(crate) table_checkpoint_bytes: u64,
     /// Why the log takes nothing any more: `device`, `full` or `closed`.
     pub(crate) failed: Option<String>,
     /// Damage found at the start and since.
@@ -414,7 +422,16 @@ impl NodeFigures {
             log_bytes: stats.log_bytes,
             checkpoints: stats.checkpoints,
             checkpoints_failed: stats.checkpoints_failed,
-            checkpoint_failing: stats.health == db::Health::CheckpointFailing,
+            checkpoint_failing: stats.checkpoint_failing.is_some(),
+            checkpoint_error: stats.checkpoint_failing.map(|why| {
+                match why {
+                    db::CheckpointFailure::NoRoom => NO_ROOM,
+                    _ => "table_spoilt",
+                }
+                .to_owned()
+            }),
+            replay_bytes: stats.replay_bytes,
+            table_checkpoint_bytes: stats.table_checkpoint_bytes,
             failed: match stats.health {
                 db::Health::LogFailed(failure) => Some(failure.name().to_owned()),
                 _ => None,

@@ -28,6 +28,8 @@ fn well() -> NodeFigures {
             queue_bytes_max: 1 << 20,
             durable_lag_ms: 110.0,
             commit_interval_ms: 250,
+            replay_bytes: 1_500_000,
+            table_checkpoint_bytes: 260 * 176,
             put_durable_us: Latency {
                 count: readings,
                 p50: 128_000.0,
@@ -242,6 +244,11 @@ fn each_reason_shows() {
     degraded("log_damaged", |f| f.log.files_unreadable = 1);
     degraded("log_damaged", |f| f.log.readings_missing = 1);
     degraded("checkpoint_failing", |f| f.log.checkpoint_failing = true);
+    let quarter = well().store.capacity_bytes / 4;
+    fine(|f| f.log.table_checkpoint_bytes = quarter);
+    degraded("table_large", |f| {
+        f.log.table_checkpoint_bytes = quarter + 1
+    });
     degraded("history_failing", |f| {
         f.history_failing = Some("x".to_owned())
     });
@@ -276,6 +283,32 @@ fn each_reason_shows() {
             ..mqtt(f)
         })
     });
+}
+
+#[test]
+fn why_a_checkpoint_failed_and_what_helps_is_said() {
+    let said = |why: &str| {
+        let mut figures = well();
+        figures.log.checkpoint_failing = true;
+        figures.log.checkpoint_error = Some(why.to_owned());
+        let report = Report::new(figures);
+        assert!(
+            report.text().contains("a start would read 1.4 MiB of it"),
+            "{}",
+            report.text()
+        );
+        report.reasons[0].text.clone()
+    };
+    let text = said("no_room");
+    for part in ["of up to 44.7 KiB", "1.4 MiB of log", "keel flash grow"] {
+        assert!(text.contains(part), "{text}");
+    }
+    let text = said("table_spoilt");
+    assert!(text.contains("start the node again"), "{text}");
+    let text = table_large(90 << 20, 160 << 20).unwrap();
+    for part in ["90.0 MiB", "160.0 MiB", "more than half", "fewer keys"] {
+        assert!(text.contains(part), "{text}");
+    }
 }
 
 #[test]

@@ -118,6 +118,22 @@ impl Page {
                 log.commit_interval_ms
             ),
         );
+        // A node of an earlier version does not say.
+        if log.table_checkpoint_bytes > 0 {
+            let failed = if log.checkpoint_failing {
+                "; the last try of another FAILED"
+            } else {
+                ""
+            };
+            self.line(
+                "",
+                format_args!(
+                    "a start would read {} of it, and a checkpoint of at most {}{failed}",
+                    bytes_text(log.replay_bytes),
+                    bytes_text(log.table_checkpoint_bytes)
+                ),
+            );
+        }
         if log.put_durable_us.count > 0 {
             let (put, append) = (&log.put_durable_us, &log.append_us);
             self.line(
