@@ -102,6 +102,9 @@ pub enum Error {
         /// The configured value.
         configured: u64,
     },
+    /// The deadline of readings that are stored together has passed. None of them was.
+    #[error("the deadline has passed: nothing was stored")]
+    TooLate,
     /// An instance of a firm task has put more than can be committed at once. What it put before is kept.
     #[error(
         "an instance of a firm task puts at most {puts_max} readings of {bytes_max} bytes in all"
@@ -159,7 +162,7 @@ impl Error {
             Self::LogFailed(LogFailure::Full) | Self::Full | Self::TableFull { .. } => Code::Full,
             Self::LogFailed(LogFailure::Closed) | Self::Closed => Code::Gone,
             Self::LogFailed(_) | Self::Thread { .. } => Code::Io,
-            Self::Timeout | Self::Stalled => Code::Late,
+            Self::Timeout | Self::Stalled | Self::TooLate => Code::Late,
             Self::UnknownObject | Self::NoValue => Code::NotFound,
             Self::BufferTooSmall { .. }
             | Self::KeyInvalid { .. }

@@ -50,7 +50,7 @@ pub use options::{
     CommitDriver, DbOptions, Durability, FullPolicy, KEY_BYTES_MAX, OBJECTS_LIMIT, ObjectId,
     ObjectSpec, Retention, ShedPolicy, VALUE_BYTES_LIMIT,
 };
-pub use put::{STAGED_BYTES_MAX, STAGED_PUTS_MAX};
+pub use put::{STAGED_BYTES_MAX, STAGED_PUTS_MAX, TogetherReading};
 pub use qos::admission::AdmissionFigures;
 pub use recovery::RecoveryReport;
 pub use room::TableFit;

@@ -2,7 +2,7 @@
 //! them the table takes while there are too many.
 //!
 //! **Invariants:** slot and log are decided under the queue's lock, so their orders agree; nothing here waits for the
-//! store or allocates.
+//! store or allocates, but for the buffer of [`Database::put_together`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -180,29 +180,91 @@ impl<S: SegmentStore> Database<S> {
         open
     }
 
+    /// This moment of the clock by which deadlines are judged ([`base::clock::Clock::monotonic_ns`]).
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.shared.clock.monotonic_ns()
+    }
+
+    /// Stores readings all together, and flushes as for [`Durability::Now`]; or none of them, as after `deadline_ns` of
+    /// the clock ([`now_ns`](Self::now_ns)). The time decides under the lock that all of them are stored under. They
+    /// are never shed, and their numbers follow one another; the ticket is that of the last one, so when it is durable
+    /// all of them are. 1 to [`STAGED_PUTS_MAX`] readings of [`STAGED_BYTES_MAX`] in all.
+    ///
+    /// A power cut before that ticket is durable may leave a part of them: of the log the first ones, of the latest
+    /// values any, if a checkpoint was being written. None of them is one that came too late.
+    ///
+    /// # Errors
+    /// [`Error::TooLate`]; [`Error::StagedFull`]; [`Error::OptionInvalid`] for no reading or too many; those of
+    /// [`put`](Self::put). Then nothing has changed.
+    pub fn put_together(
+        &self,
+        readings: &[TogetherReading<'_>],
+        deadline_ns: u64,
+    ) -> Result<Ticket, Error> {
+        let count = readings.len() as u64;
+        if count == 0 || count > u64::from(STAGED_PUTS_MAX) {
+            return Err(Error::OptionInvalid {
+                name: "readings",
+                value: count,
+                low: 1,
+                high: u64::from(STAGED_PUTS_MAX),
+            });
+        }
+        let mut staged = self.limits();
+        for reading in readings {
+            let TogetherReading {
+                id,
+                value,
+                timestamp_ms,
+            } = *reading;
+            self.stage(&mut staged, id, value, timestamp_ms, Durability::Now)?;
+        }
+        match self.commit_staged(&staged, deadline_ns) {
+            Commit::Done { ticket, .. } => Ok(ticket),
+            Commit::Late { .. } => Err(Error::TooLate),
+            Commit::Refused { error, .. } => Err(error),
+        }
+    }
+
     /// Puts what an instance has staged, if its deadline has not passed: all of it under one hold of the queue's lock,
     /// or nothing. The time decides under that lock. What an instance has worked out is no update that could be shed.
     pub(crate) fn commit_staged(&self, staged: &Staged, deadline_ns: u64) -> Commit {
+        let (wall_trusted, has_looked) = self.wall_trusted();
+        let commit = self.commit_trusted(staged, deadline_ns, wall_trusted);
+        if has_looked && !matches!(commit, Commit::Done { .. }) {
+            // It has woken nobody: who does shall look again.
+            self.shared.asleep.store(true, Ordering::Relaxed);
+        }
+        commit
+    }
+
+    fn commit_trusted(&self, staged: &Staged, deadline_ns: u64, wall_trusted: bool) -> Commit {
         let shared = &*self.shared;
         let readings = u64::from(staged.puts);
-        let (wall_trusted, _) = self.wall_trusted();
         let (lsn, decided_ns, wake) = {
             let mut queue = shared.queue.lock();
             let decided_ns = shared.clock.monotonic_ns();
             if decided_ns > deadline_ns {
                 return Commit::Late { decided_ns };
             }
-            let refused = Commit::Refused { decided_ns };
-            if Self::check_taking(&mut queue, decided_ns, readings).is_err() {
-                return refused;
+            let refused = |error| Commit::Refused { decided_ns, error };
+            if let Err(error) = Self::check_taking(&mut queue, decided_ns, readings) {
+                return refused(error);
             }
             if !queue.has_bytes(staged.buffer.len()) {
                 queue.busy += readings;
                 queue.busy_last_ns = Some(decided_ns);
-                return refused;
+                return refused(Error::Busy);
             }
+            let offset_ms = shared.clock_offset_ms.load(Ordering::Relaxed);
+            let node_ms = offset_ms.saturating_add_unsigned(decided_ns / 1_000_000);
             let entries = || {
                 Entries(&staged.buffer).map(|entry| Entry {
+                    timestamp_ms: match entry.node_time {
+                        true => node_ms,
+                        false => entry.timestamp_ms,
+                    },
                     arrival_ns: decided_ns,
                     wall_trusted,
                     ..entry
@@ -213,10 +275,9 @@ impl<S: SegmentStore> Database<S> {
                 shared
                     .table
                     .check(ObjectId(entry.id), entry.timestamp_ms, entry.value.len())
-                    .is_ok()
             };
-            if !entries().all(check) {
-                return refused;
+            if let Err(error) = entries().try_for_each(check) {
+                return refused(error);
             }
             let mut last = queue.next_lsn;
             for entry in entries() {
@@ -240,16 +301,24 @@ impl<S: SegmentStore> Database<S> {
 
     /// Room for what an instance puts. Made once for each task.
     pub(crate) fn staging(&self) -> Staged {
-        let bytes_max = STAGED_BYTES_MAX.min(self.shared.options.queue_bytes_max / 2);
+        let limits = self.limits();
         Staged {
-            buffer: queue::touched_buffer(bytes_max),
-            bytes_max,
+            buffer: queue::touched_buffer(limits.bytes_max),
+            ..limits
+        }
+    }
+
+    /// The same without any.
+    fn limits(&self) -> Staged {
+        Staged {
+            buffer: Vec::new(),
+            bytes_max: STAGED_BYTES_MAX.min(self.shared.options.queue_bytes_max / 2),
             puts: 0,
             is_urgent: false,
         }
     }
 
-    /// Keeps a reading until the instance commits.
+    /// Keeps a reading until the instance commits, which gives it the node's time where its sensor gave none.
     ///
     /// # Errors
     /// [`Error::StagedFull`], [`Error::UnknownObject`], [`Error::ValueTooLong`], [`Error::TimestampInvalid`].
@@ -258,9 +327,10 @@ impl<S: SegmentStore> Database<S> {
         staged: &mut Staged,
         id: ObjectId,
         value: &[u8],
-        timestamp_ms: i64,
+        sensor_ms: Option<i64>,
         durability: Durability,
     ) -> Result<(), Error> {
+        let timestamp_ms = sensor_ms.unwrap_or(0);
         self.shared.table.check(id, timestamp_ms, value.len())?;
         let entry = Entry {
             kind: EntryKind::Reading,
@@ -268,7 +338,7 @@ impl<S: SegmentStore> Database<S> {
             timestamp_ms,
             arrival_ns: 0,
             wall_trusted: false,
-            node_time: false,
+            node_time: sensor_ms.is_none(),
             value,
         };
         if staged.puts >= STAGED_PUTS_MAX || staged.buffer.len() + entry.bytes() > staged.bytes_max
@@ -333,6 +403,17 @@ impl<S: SegmentStore> Database<S> {
     }
 }
 
+/// One of the readings of [`Database::put_together`].
+#[derive(Clone, Copy, Debug)]
+pub struct TogetherReading<'a> {
+    /// Its object.
+    pub id: ObjectId,
+    /// Its value.
+    pub value: &'a [u8],
+    /// The sensor's time, ms since 1970; `None`: the node's clock gives it.
+    pub timestamp_ms: Option<i64>,
+}
+
 /// What an instance of a firm task has put and not committed.
 #[derive(Debug)]
 pub(crate) struct Staged {
@@ -362,5 +443,5 @@ pub(crate) enum Commit {
     /// The deadline had passed.
     Late { decided_ns: u64 },
     /// The log takes nothing, or not so much.
-    Refused { decided_ns: u64 },
+    Refused { decided_ns: u64, error: Error },
 }

@@ -192,7 +192,7 @@ impl<S: SegmentStore> TaskContext<'_, S> {
         let result = match &mut self.staged {
             Some(staged) => self
                 .db
-                .stage(staged, id, value, timestamp_ms, durability)
+                .stage(staged, id, value, Some(timestamp_ms), durability)
                 .map(|()| None),
             None => self.db.put(id, value, timestamp_ms, durability).map(Some),
         };
@@ -430,7 +430,7 @@ impl<S: SegmentStore> Instances<'_, S> {
                         self.committed = Some(ticket);
                         finish_ns = decided_ns;
                     }
-                    Commit::Late { decided_ns } | Commit::Refused { decided_ns } => {
+                    Commit::Late { decided_ns } | Commit::Refused { decided_ns, .. } => {
                         is_aborted = true;
                         finish_ns = decided_ns;
                     }
