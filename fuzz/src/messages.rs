@@ -4,7 +4,7 @@
 use base::wire::{Decoded, decode};
 use libkeel::protocol::{
     ANSWER_BYTES_MAX, End, Failure, Get, History, Kind, Put, Qos, REQUEST_BYTES_MAX, Status,
-    Stored, Task, TaskDeclared, TaskNoted, TaskPeriod, Watch, frame,
+    Stored, Task, TaskDeclared, TaskNoted, TaskPeriod, Together, Watch, frame,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +23,15 @@ pub fn node_messages(data: &[u8]) {
         Kind::History => drop(again::<History>(kind, payload)),
         Kind::Status => drop(again::<Status>(kind, payload)),
         Kind::Qos => drop(again::<Qos>(kind, payload)),
+        Kind::Together => {
+            if let Some(together) = again::<Together>(kind, payload) {
+                // Each of its puts is one that could be sent alone.
+                for put in &together.puts {
+                    let alone = serde_json::to_vec(put).expect("plain structures can be written");
+                    assert!(again::<Put>(Kind::Put, &alone).is_some());
+                }
+            }
+        }
         Kind::Stored => drop(again::<Stored>(kind, payload)),
         Kind::End => drop(again::<End>(kind, payload)),
         Kind::TaskDeclared => drop(again::<TaskDeclared>(kind, payload)),

@@ -3,9 +3,10 @@
 
 mod common;
 
+use base::error::Code;
 use common::node::Node;
 use common::{TempDir, wait_until};
-use libkeel::{TaskKind, TaskSpec, Value};
+use libkeel::{Outcome, TaskKind, TaskSpec, Value};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -193,6 +194,37 @@ fn misuse_in_c_is_answered_and_does_no_harm() {
     }
 }
 
+/// All values that a key has had.
+fn values(place: &Place, key: &str) -> Vec<f64> {
+    let history = place.node.json(&["history", key, "--json"]);
+    let values: Vec<_> = history
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|reading| reading["value"].as_f64().unwrap())
+        .collect();
+    assert!(!values.is_empty());
+    values
+}
+
+#[test]
+fn a_firm_instance_in_c_that_the_node_takes_too_late_is_never_seen() {
+    let dir = TempDir::new();
+    let program = compiled(&dir, "tests/late.c", &[]).unwrap();
+    for is_shared in [true, false] {
+        let place = Place::start(is_shared);
+        let output = place.run(&program, &[&place.node.pid().to_string()]);
+        // Whatever the program has come to: a node that is stopped would not end.
+        place.node.signal(libc::SIGCONT);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{errors}");
+        assert_eq!(output.stdout, b"all answers are right\n");
+        for key in ["late/one", "late/two"] {
+            assert!(values(&place, key).iter().all(|value| *value < 2.0));
+        }
+    }
+}
+
 /// Names the socket to a child that does everything at once until it is killed.
 const SOCKET: &str = "KEEL_TEST_CLIENT_SOCKET";
 
@@ -287,6 +319,73 @@ fn a_client_that_is_killed_is_nobodys_trouble() {
     assert!(attached.is_live());
     let mut place = place;
     assert!(place.node.stop().success());
+}
+
+#[test]
+fn a_firm_instance_that_the_node_takes_too_late_is_never_seen() {
+    let place = Place::start(true);
+    let attached = place.attach();
+    let keys = ["one", "two"].map(|name| attached.key(name).unwrap());
+    for key in &keys {
+        key.put(Value::Float(1.0), None)
+            .unwrap()
+            .wait(LONG)
+            .unwrap();
+    }
+    let ms = Duration::from_millis;
+    let mut spec = TaskSpec::new("firm", ms(1500), ms(1000));
+    spec.kind = TaskKind::Firm;
+    let mut task = attached.periodic_task(spec).unwrap();
+    let run = |task: &mut libkeel::Task, value| {
+        task.next_instance();
+        let tickets = keys
+            .each_ref()
+            .map(|key| task.put(key, Value::Float(value), None).unwrap());
+        (task.end_instance(), tickets)
+    };
+    // Another try where the machine was too slow.
+    wait_until("an instance in time", || {
+        let (outcome, tickets) = run(&mut task, 2.0);
+        outcome == Some(Outcome::InTime) && tickets.iter().all(|ticket| ticket.wait(LONG).is_ok())
+    });
+    // For its program the instance is in time, but the node does not run until the deadline has passed.
+    place.node.signal(libc::SIGSTOP);
+    let mut sent = None;
+    wait_until("an instance in time", || {
+        let (outcome, tickets) = run(&mut task, 3.0);
+        sent = Some(tickets);
+        outcome == Some(Outcome::InTime)
+    });
+    let before = task.counts();
+    std::thread::sleep(ms(1000));
+    place.node.signal(libc::SIGCONT);
+    for ticket in sent.unwrap() {
+        let error = ticket.wait(LONG).unwrap_err();
+        assert_eq!(error.code(), Code::Late);
+        assert_eq!(
+            error.to_string(),
+            "one: the deadline has passed: nothing was stored; \
+             look at what slows the node down, or give the task a longer deadline"
+        );
+    }
+    let after = libkeel::Counts {
+        deadline_misses: before.deadline_misses + 1,
+        aborted: before.aborted + 1,
+        ..before
+    };
+    assert_eq!(task.counts(), after);
+    for key in &keys {
+        assert_eq!(key.float().unwrap().0.to_bits(), 2.0_f64.to_bits());
+    }
+    // Nor is it in the log.
+    for key in ["one", "two"] {
+        assert!(values(&place, key).iter().all(|value| *value < 3.0));
+    }
+    let state = place.node.run(&["qos", "status", "--json"]).stdout;
+    let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+    let task = &state["tasks"][0];
+    assert!(task["aborted"].as_u64().unwrap() >= 1, "{state}");
+    assert!(task["deadline_misses"].as_u64().unwrap() >= 1, "{state}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod common;
 
 use common::node::{
     END, ERROR, GET, HISTORY, Node, PUT, QOS_STATE, READINGS, Raw, SMALL, STATE, STATUS, STORED,
-    TASK_DECLARED, UPDATES, VALUE, WATCH, frame,
+    TASK, TASK_DECLARED, TOGETHER, UPDATES, VALUE, WATCH, frame,
 };
 use serde_json::json;
 use std::io::Write;
@@ -45,14 +45,15 @@ fn the_socket_is_for_user_and_group() {
 #[test]
 fn requests_that_make_no_sense_are_told_so() {
     let node = Node::start(SMALL);
-    let cases: [(u16, u16, &[u8], &str); 19] = [
+    let cases: [(u16, u16, &[u8], &str); 20] = [
         (0, 1, b"{}", "unsupported"),
         (6, 1, b"{}", "invalid"),
         (7, 1, b"{\"id\":1}", "invalid"),
         (8, 1, b"{\"mode\":\"fast\"}", "invalid"),
         (8, 1, b"{\"mode\":\"mimo\"}", "unsupported"),
         (8, 1, b"{\"tardiness\":0.5}", "unsupported"),
-        (9, 1, b"{}", "unsupported"),
+        (9, 1, b"{\"puts\":[],\"deadline_ns\":1}", "invalid"),
+        (10, 1, b"{}", "unsupported"),
         (VALUE, 1, b"{}", "unsupported"),
         (0xffff, 9, b"", "unsupported"),
         (GET, 0, b"{\"key\":\"a\"}", "unsupported"),
@@ -207,6 +208,116 @@ fn puts_in_a_row_share_a_flush_and_are_answered_in_order() {
 }
 
 #[test]
+fn readings_that_are_put_together_are_stored_all_or_none() {
+    // A flush that nobody hurries comes after the time that a test waits for an answer.
+    let config = SMALL.replace("[store]", "[store]\ncommit_interval_ms = 60000");
+    let node = Node::start(&format!("{config}[keys]\nvalue_bytes_max = 1000\n"));
+    let reading = |key: &str, value| json!({"key": key, "value": value});
+    let mut raw = node.connect();
+    let task = json!({
+        "name": "firm", "period_ns": 1_000_000, "deadline_ns": 1_000_000, "kind": "firm", "weight": 1.0,
+        "process": std::process::id(), "thread": 1,
+    });
+    assert_eq!(raw.ask(TASK, &task).0, TASK_DECLARED);
+    let together = |raw: &mut Raw, puts: &[serde_json::Value], deadline_ns: u64| {
+        raw.ask(TOGETHER, &json!({"puts": puts, "deadline_ns": deadline_ns}))
+    };
+    let both = |value| [reading("one", json!(value)), reading("two", json!(value))];
+    let (kind, answer) = together(&mut raw, &both(1), u64::MAX);
+    assert_eq!((kind, answer["lsn"].as_u64()), (STORED, Some(1)));
+    // Instances that were aborted since, and missed.
+    let mut counted = (0, 0);
+    let counts = || {
+        let task = &node.json_degraded(&["qos", "status", "--json"])["tasks"][0];
+        let count = |name: &str| task[name].as_u64().unwrap();
+        (count("aborted"), count("deadline_misses"))
+    };
+    // After the first moment of this machine.
+    let (kind, answer) = together(&mut raw, &both(2), 1);
+    assert_eq!(kind, ERROR);
+    let late = json!({
+        "code": "late", "thing": "one", "wrong": "the deadline has passed: nothing was stored",
+        "remedy": "look at what slows the node down, or give the task a longer deadline",
+    });
+    assert_eq!(answer, late);
+    counted = (counted.0 + 1, counted.1 + 1);
+    assert_eq!(counts(), counted);
+    // One that is late makes no key either.
+    let (kind, answer) = together(&mut raw, &[reading("new", json!(2))], 1);
+    assert_eq!((kind, answer["code"].as_str()), (ERROR, Some("late")));
+    counted = (counted.0 + 1, counted.1 + 1);
+    let (kind, answer) = raw.ask(GET, &json!({"key": "new"}));
+    assert_eq!(
+        (kind, answer["wrong"].as_str()),
+        (ERROR, Some("no such key"))
+    );
+    // Less than 64 KiB in the request; in the node 928 bytes each, which is more.
+    let large = vec![reading("a", json!("x".repeat(896))); 71];
+    let cases: [(&[serde_json::Value], &str); 6] = [
+        (
+            &[reading("one", json!(3)), reading("two", json!(null))],
+            "no value",
+        ),
+        (
+            &[reading("one", json!(3)), reading("", json!(3))],
+            "is no key",
+        ),
+        (
+            &[
+                reading("one", json!(3)),
+                reading("two", json!("x".repeat(1000))),
+            ],
+            "longer than",
+        ),
+        (&[], "has 0 puts, not 1 to 128"),
+        (
+            &vec![reading("one", json!(4)); 129],
+            "has 129 puts, not 1 to 128",
+        ),
+        (&large, "at most 128 readings of 65536 bytes in all"),
+    ];
+    for (puts, wrong) in cases {
+        let (kind, answer) = together(&mut raw, puts, u64::MAX);
+        assert_eq!(
+            (kind, answer["code"].as_str()),
+            (ERROR, Some("invalid")),
+            "{answer}"
+        );
+        assert!(
+            answer["wrong"].as_str().unwrap().contains(wrong),
+            "{answer}"
+        );
+        assert_ne!(answer["remedy"], "", "{answer}");
+        counted.0 += 1;
+        assert_eq!(counts(), counted, "{wrong}");
+    }
+    for key in ["one", "two"] {
+        assert_eq!(node.ok(&["get", key]), "1\n");
+    }
+    let report = node.json_degraded(&["status", "--json"]);
+    assert_eq!(report["log"]["readings_durable"], 2);
+    assert_eq!(report["commands"]["puts"], 2);
+    // As many as there may be; and a client of before, which puts the readings of its firm task one by one, is served
+    // as it was.
+    let (kind, answer) = together(&mut raw, &vec![reading("one", json!(5)); 128], u64::MAX);
+    assert_eq!(
+        (kind, answer["lsn"].as_u64()),
+        (STORED, Some(129)),
+        "{answer}"
+    );
+    for lsn in [130, 131] {
+        let (kind, answer) = raw.ask(PUT, &reading("one", json!(lsn)));
+        assert_eq!((kind, answer), (STORED, json!({"lsn": lsn})));
+    }
+    assert_eq!(counts(), counted);
+    // On a connection without a task it is the same, and nobody's instance.
+    let (kind, _) = together(&mut node.connect(), &both(6), 1);
+    assert_eq!((kind, counts()), (ERROR, counted));
+    let (kind, answer) = together(&mut node.connect(), &both(7), u64::MAX);
+    assert_eq!((kind, answer["lsn"].as_u64()), (STORED, Some(133)));
+}
+
+#[test]
 fn a_hundred_idle_connections_cost_themselves() {
     let node = Node::start(SMALL);
     // More than connections_max: the oldest silent ones make room.
@@ -343,7 +454,7 @@ fn the_golden_requests_are_answered() {
             raw.stream.write_all(&bytes).unwrap();
             let (kind, answer) = raw.answer().unwrap();
             let code = answer["code"].as_str().unwrap_or_default();
-            let is_known = ["invalid", "unsupported", "not-found"].contains(&code);
+            let is_known = ["invalid", "unsupported", "not-found", "late"].contains(&code);
             assert!(kind != ERROR || is_known, "{name}: {answer}");
             answered.push((name.to_owned(), kind));
         }
@@ -361,6 +472,8 @@ fn the_golden_requests_are_answered() {
         ("task-period", ERROR),
         ("qos-none", QOS_STATE),
         ("qos", ERROR),
+        // Its deadline has passed.
+        ("together", ERROR),
     ];
     assert_eq!(
         answered,

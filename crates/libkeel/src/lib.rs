@@ -60,7 +60,7 @@ pub use key::{Bytes, Key, Owned, Times};
 pub use node::Node;
 pub use pipe::PENDING_MAX;
 pub use protocol::TaskKind;
-pub use task::{Counts, Outcome, Task, TaskSpec};
+pub use task::{Counts, Outcome, STAGED_PUTS_MAX, Task, TaskSpec};
 pub use ticket::Ticket;
 
 /// The program on the page about clients is compiled.

@@ -271,14 +271,24 @@ pub(crate) fn put_request(
     time_ms: Option<i64>,
 ) -> Result<(Request, Ticket), Error> {
     let name = key.name_shared();
-    let put = protocol::Put {
-        key: name.to_string(),
-        value: json(name, value)?,
-        time_ms,
-    };
+    let put = put_message(key, value, time_ms)?;
     let ticket = Ticket::new(name);
     let expected = Expected::Stored(ticket.promise());
     Ok((Request::new(name, Kind::Put, &put, expected)?, ticket))
+}
+
+/// A reading as a request carries it.
+pub(crate) fn put_message(
+    key: &Key,
+    value: Value<'_>,
+    time_ms: Option<i64>,
+) -> Result<protocol::Put, Error> {
+    let name = key.name_shared();
+    Ok(protocol::Put {
+        key: name.to_string(),
+        value: json(name, value)?,
+        time_ms,
+    })
 }
 
 /// A value as a put carries it: every number becomes a double.

@@ -38,6 +38,8 @@ const READ_BYTES: usize = 16 << 10;
 /// What an answer completes.
 pub(crate) enum Expected {
     Stored(Arc<Promise>),
+    /// Several readings, stored together or not at all.
+    Together(Vec<Arc<Promise>>, Arc<Refusals>),
     Declared(Arc<Declared>),
     Noted(Arc<Declared>),
 }
@@ -49,6 +51,16 @@ pub(crate) struct Declared {
     pub(crate) id: OnceLock<u64>,
     pub(crate) sampling_period_ms: AtomicU32,
     /// Why it does not take the task, or its periods.
+    pub(crate) error: Mutex<Option<Error>>,
+}
+
+/// Instances of a firm task that were sent, and of which the node has stored nothing.
+#[derive(Default)]
+pub(crate) struct Refusals {
+    pub(crate) aborted: AtomicU64,
+    /// Of them, those that came after their deadline.
+    pub(crate) late: AtomicU64,
+    /// Why the last of the others was refused.
     pub(crate) error: Mutex<Option<Error>>,
 }
 
@@ -229,10 +241,8 @@ impl Request {
         message: &impl Serialize,
         expected: Expected,
     ) -> Result<Self, Error> {
-        let frame = protocol::frame(kind, message, REQUEST_BYTES_MAX).ok_or_else(|| {
-            let wrong = ConnectionError::TooLong;
-            Error::new(Code::Invalid, thing, wrong, "shorten key and value")
-        })?;
+        let frame = protocol::frame(kind, message, REQUEST_BYTES_MAX);
+        let frame = frame.ok_or_else(|| too_long(thing))?;
         Ok(Self { frame, expected })
     }
 
@@ -240,6 +250,12 @@ impl Request {
     pub(crate) fn give_up(self, error: &Error) {
         self.expected.fail(error);
     }
+}
+
+/// What is said of a reading that no request holds.
+pub(crate) fn too_long(thing: &str) -> Error {
+    let wrong = ConnectionError::TooLong;
+    Error::new(Code::Invalid, thing, wrong, "shorten key and value")
 }
 
 impl Link {
@@ -384,6 +400,12 @@ fn read_payload<T: DeserializeOwned>(payload: &[u8]) -> Result<T, ConnectionErro
 impl Expected {
     fn complete(self, kind: u16, payload: &[u8]) -> Result<(), ConnectionError> {
         let done = match (&self, Kind::of(kind)) {
+            (Self::Together(_, refusals), Some(Kind::Error)) => {
+                let failure: Failure = read_payload(payload)?;
+                // Counted first: who has been told finds it counted.
+                self.fail(&refusals.note(Error::refused(&failure)));
+                Ok(())
+            }
             (_, Some(Kind::Error)) => {
                 let failure: Failure = read_payload(payload)?;
                 self.fail(&Error::refused(&failure));
@@ -391,6 +413,14 @@ impl Expected {
             }
             (Self::Stored(promise), Some(Kind::Stored)) => {
                 read_payload(payload).map(|stored: Stored| promise.keep(Ok(stored.lsn)))
+            }
+            (Self::Together(promises, _), Some(Kind::Stored)) => {
+                read_payload(payload).map(|stored: Stored| {
+                    // Their numbers follow one another; told is the last one.
+                    for (back, promise) in (0_u64..).zip(promises.iter().rev()) {
+                        promise.keep(Ok(stored.lsn.saturating_sub(back)));
+                    }
+                })
             }
             (Self::Declared(task), Some(Kind::TaskDeclared)) => {
                 read_payload(payload).map(|declared: TaskDeclared| {
@@ -409,9 +439,14 @@ impl Expected {
         done
     }
 
-    fn fail(&self, error: &Error) {
+    pub(crate) fn fail(&self, error: &Error) {
         match self {
             Self::Stored(promise) => promise.keep(Err(error.clone())),
+            Self::Together(promises, _) => {
+                for promise in promises {
+                    promise.keep(Err(error.clone()));
+                }
+            }
             Self::Declared(task) | Self::Noted(task) => {
                 let mut last = task.error.lock().unwrap_or_else(PoisonError::into_inner);
                 *last = Some(error.clone());
@@ -423,11 +458,45 @@ impl Expected {
 impl Drop for Expected {
     /// Whatever way a request was lost, nobody waits for it for ever.
     fn drop(&mut self) {
-        if let Self::Stored(promise) = self
-            && !promise.is_done()
-        {
+        let is_done = match self {
+            Self::Stored(promise) => promise.is_done(),
+            Self::Together(promises, _) => promises.iter().all(|promise| promise.is_done()),
+            Self::Declared(_) | Self::Noted(_) => true,
+        };
+        if !is_done {
             self.fail(&Error::connection("node", &ConnectionError::Closed));
         }
+    }
+}
+
+impl Refusals {
+    /// Counts an instance that the node has refused; what is to be said of it.
+    fn note(&self, error: Error) -> Error {
+        let error = match error.code() {
+            // What the node says of a request that it does not know is about a number.
+            Code::Unsupported => {
+                let wrong = "the node is older than this client and does not store an instance's puts together; \
+                             nothing was stored";
+                let remedy = "use a node of the client's version";
+                Error::new(Code::Unsupported, "firm task", wrong, remedy)
+            }
+            _ => error,
+        };
+        match error.code() {
+            // It has taken them in time, and does not know what became of them.
+            Code::Io | Code::Gone => {}
+            Code::Late => {
+                self.late.fetch_add(1, Ordering::Relaxed);
+                self.aborted.fetch_add(1, Ordering::Relaxed);
+                return error;
+            }
+            _ => {
+                self.aborted.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let mut last = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = Some(error.clone());
+        error
     }
 }
 

@@ -3,17 +3,17 @@
 
 use crate::error::Error;
 use crate::key::Key;
-use crate::node::{Inner, put_request};
-use crate::pipe::{Declared, Expected, PENDING_MAX, Pipe, Request};
-use crate::protocol::{self, Kind, PAIRS_MAX, TaskKind, TaskPeriod};
-use crate::ticket::Ticket;
+use crate::node::{Inner, put_message, put_request};
+use crate::pipe::{Declared, Expected, Pipe, Refusals, Request, too_long};
+use crate::protocol::{self, Kind, PAIRS_MAX, REQUEST_BYTES_MAX, TaskKind, TaskPeriod, Together};
+use crate::ticket::{Promise, Ticket};
 use base::clock::Clock;
 use base::error::Code;
 use db::realtime::{self, Cores};
 use db::value::Value;
 use db::{Instance, Monitor, ReleaseTimer};
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +31,12 @@ const LOOK_INSTANCES: u64 = 32;
 
 /// Stack that stays free of what is touched in advance: the calls on the way there.
 const STACK_RESERVE_BYTES: usize = 64 << 10;
+
+/// Puts of one instance of a firm task at most: the node stores them in one piece.
+pub const STAGED_PUTS_MAX: usize = db::STAGED_PUTS_MAX as usize;
+
+/// Bytes of their request that are not puts, at most.
+const TOGETHER_BYTES: usize = 64;
 
 /// What a periodic task is.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,7 +105,8 @@ impl TaskSpec {
 /// What has become of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It ended within the deadline.
+    /// It ended within the deadline. What a firm one has put may still reach the node too late, which [`Task::counts`]
+    /// then says.
     InTime,
     /// It ended after the deadline.
     Late,
@@ -112,9 +119,9 @@ pub enum Outcome {
 pub struct Counts {
     /// Instances that ended, late and aborted ones among them.
     pub instances: u64,
-    /// Of them, those that ended after the deadline.
+    /// Of them, those that ended after the deadline, or whose puts the node has refused because they came after it.
     pub deadline_misses: u64,
-    /// Instances of a firm task none of whose puts was sent.
+    /// Instances of a firm task none of whose puts was stored: they were not sent, or the node has refused them.
     pub aborted: u64,
     /// Releases that passed while an earlier instance ran.
     pub releases_missed: u64,
@@ -150,8 +157,12 @@ pub struct Task {
     /// The release that is waited for, and the releases that had passed before.
     awaited: Option<(u64, u64)>,
     last: Option<Outcome>,
-    /// Puts of an instance of a firm task.
-    staged: Vec<Request>,
+    /// Puts of an instance of a firm task, what waits for each, and their bytes in a request.
+    staged: Vec<protocol::Put>,
+    promises: Vec<Arc<Promise>>,
+    staged_bytes: usize,
+    /// Those that the node has refused.
+    refusals: Arc<Refusals>,
     figures: Monitor,
     next_report_ns: u64,
     next_try_ns: u64,
@@ -173,6 +184,9 @@ impl Task {
             awaited: None,
             last: None,
             staged: Vec::new(),
+            promises: Vec::new(),
+            staged_bytes: 0,
+            refusals: Arc::default(),
             figures: Monitor::default(),
             next_report_ns: 0,
             next_try_ns: 0,
@@ -245,16 +259,19 @@ impl Task {
         }
     }
 
-    /// Ends the instance that runs: counts it, and of a firm task sends what it put, if it is in time. `None` when none
-    /// runs.
+    /// Ends the instance that runs: counts it, and of a firm task sends what it put, if it is in time. The node is not
+    /// waited for. `None` when none runs.
     pub fn end_instance(&mut self) -> Option<Outcome> {
         self.data_end();
         let running = self.running.take()?;
         let finish_ns = self.node.now_ns();
         let deadline_ns = self.declaration.deadline_ns;
         let is_late = finish_ns.saturating_sub(running.release_ns) > deadline_ns;
-        let is_aborted =
-            self.spec.kind == TaskKind::Firm && !self.commit(is_late || running.has_given_up);
+        let is_aborted = self.spec.kind == TaskKind::Firm
+            && !self.commit(
+                is_late || running.has_given_up,
+                running.release_ns.saturating_add(deadline_ns),
+            );
         self.figures.record(
             &Instance {
                 release_ns: running.release_ns,
@@ -278,31 +295,48 @@ impl Task {
         self.last
     }
 
-    /// Sends what a firm instance has put, unless it is given up; whether it was sent.
-    fn commit(&mut self, is_given_up: bool) -> bool {
-        let error = match is_given_up {
-            true => {
-                let wrong = "the instance was late or gave up, and none of its puts was sent";
-                Error::new(Code::Late, &self.spec.name, wrong, "")
-            }
-            false if self.staged.is_empty() => return true,
-            false => match self.send_staged() {
-                Ok(()) => return true,
-                Err(error) => {
-                    self.error = Some(error.clone());
-                    error
-                }
-            },
-        };
-        for request in self.staged.drain(..) {
-            request.give_up(&error);
+    /// Sends what a firm instance has put, unless it is given up; whether it was sent. The node looks at the deadline
+    /// once more, at the moment at which it stores all of it or nothing.
+    fn commit(&mut self, is_given_up: bool, deadline_at_ns: u64) -> bool {
+        let puts = std::mem::take(&mut self.staged);
+        let promises = std::mem::take(&mut self.promises);
+        self.staged_bytes = 0;
+        let together = Expected::Together(promises, Arc::clone(&self.refusals));
+        if is_given_up {
+            let wrong = "the instance was late or gave up, and none of its puts was sent";
+            together.fail(&Error::new(Code::Late, &self.spec.name, wrong, ""));
+            return false;
         }
-        false
+        if puts.is_empty() {
+            return true;
+        }
+        let message = Together {
+            puts,
+            deadline_ns: deadline_at_ns,
+        };
+        let name = &self.spec.name;
+        let sent = Request::new(name, Kind::Together, &message, together)
+            .and_then(|request| self.send_one(request));
+        match sent {
+            Ok(()) => true,
+            Err(error) => {
+                self.error = Some(error);
+                false
+            }
+        }
     }
 
-    fn send_staged(&mut self) -> Result<(), Error> {
+    /// Sends a request over the connection on which the task was declared, or gives it up.
+    fn send_one(&self, request: Request) -> Result<(), Error> {
         let number = self.declared.as_ref().map(|(number, _)| *number);
-        self.pipe.send_over(number, &mut self.staged)
+        let mut requests = vec![request];
+        let sent = self.pipe.send_over(number, &mut requests);
+        if let Err(error) = &sent {
+            for request in requests {
+                request.give_up(error);
+            }
+        }
+        sent
     }
 
     /// Counts an access as data time: reads of keys belong in here, many in one scope.
@@ -343,10 +377,13 @@ impl Task {
     }
 
     /// Sends a reading, as [`Key::put`] does, over the task's own connection; counted as data time. In a firm task it
-    /// is kept aside: its ticket is kept or refused once the instance has ended.
+    /// is kept aside until the instance ends, and sent with the others of the instance in one request. The node stores
+    /// all of them or none, and none after the deadline: then each ticket ends with [`Code::Late`]. After [`Code::Io`]
+    /// and [`Code::Gone`] some of them may be stored; after any other error none is.
     ///
     /// # Errors
-    /// As there. [`Code::Gone`] while there is no connection, which is tried again between instances.
+    /// As there. [`Code::Gone`] while there is no connection, which is tried again between instances. In a firm task
+    /// [`Code::Busy`] for more than [`STAGED_PUTS_MAX`] readings in an instance, or for more than one request holds.
     pub fn put(
         &mut self,
         key: &Key,
@@ -366,23 +403,32 @@ impl Task {
         time_ms: Option<i64>,
     ) -> Result<Ticket, Error> {
         self.node.usable()?;
-        let (request, ticket) = put_request(key, value, time_ms)?;
-        let is_kept_aside = self.spec.kind == TaskKind::Firm && self.running.is_some();
-        if is_kept_aside && self.staged.len() >= PENDING_MAX as usize {
-            let wrong = format!("{PENDING_MAX} puts are in this instance already");
-            return Err(Error::new(
-                Code::Busy,
-                &self.spec.name,
-                wrong,
-                "put less at a time",
-            ));
+        if self.spec.kind != TaskKind::Firm || self.running.is_none() {
+            let (request, ticket) = put_request(key, value, time_ms)?;
+            self.send_one(request)?;
+            return Ok(ticket);
         }
-        self.staged.push(request);
-        if !is_kept_aside {
-            let sent = self.send_staged();
-            self.staged.clear();
-            sent?;
+        let put = put_message(key, value, time_ms)?;
+        // With the comma behind it. Plain structures can be written.
+        let bytes = serde_json::to_vec(&put).map_or(0, |bytes| bytes.len()) + 1;
+        if bytes + TOGETHER_BYTES > REQUEST_BYTES_MAX {
+            return Err(too_long(key.name()));
         }
+        let staged_bytes = self.staged_bytes + bytes;
+        let is_full = self.staged.len() >= STAGED_PUTS_MAX
+            || staged_bytes + TOGETHER_BYTES > REQUEST_BYTES_MAX;
+        if is_full {
+            let wrong = format!(
+                "an instance of a firm task puts at most {STAGED_PUTS_MAX} readings, \
+                 of {REQUEST_BYTES_MAX} bytes in all"
+            );
+            let remedy = "put less in one instance";
+            return Err(Error::new(Code::Busy, &self.spec.name, wrong, remedy));
+        }
+        let ticket = Ticket::new(key.name_shared());
+        self.promises.push(ticket.promise());
+        self.staged.push(put);
+        self.staged_bytes = staged_bytes;
         Ok(ticket)
     }
 
@@ -402,16 +448,22 @@ impl Task {
         }
     }
 
-    /// What has become of the last instance that ended.
+    /// What has become of the last instance that ended, as it was known then.
     #[must_use]
     pub fn last_outcome(&self) -> Option<Outcome> {
         self.last
     }
 
-    /// Instances and reports so far.
+    /// Instances and reports so far. An instance that the node has refused is among the aborted ones, and where it came
+    /// after its deadline among the missed ones, from the moment on at which its tickets end.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.counts
+        let refused = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counts {
+            deadline_misses: self.counts.deadline_misses + refused(&self.refusals.late),
+            aborted: self.counts.aborted + refused(&self.refusals.aborted),
+            ..self.counts
+        }
     }
 
     /// What the machine did not permit the thread, a line each; known from the first release on.
@@ -429,15 +481,19 @@ impl Task {
         })
     }
 
-    /// The last thing that went wrong between task and node: why a declaration or a report was not taken. The task goes
-    /// on, and tries again.
+    /// The last thing that went wrong between task and node: why a declaration or a report was not taken, or what an
+    /// instance of a firm task had put, if that was not late. The task goes on, and tries again.
     #[must_use]
     pub fn last_error(&self) -> Option<Error> {
         let told = self.declared.as_ref().and_then(|(_, declared)| {
             let error = declared.error.lock();
             error.unwrap_or_else(PoisonError::into_inner).clone()
         });
-        told.or_else(|| self.error.clone())
+        let refused = || {
+            let error = self.refusals.error.lock();
+            error.unwrap_or_else(PoisonError::into_inner).clone()
+        };
+        told.or_else(refused).or_else(|| self.error.clone())
     }
 
     fn prepare_thread(&mut self) {

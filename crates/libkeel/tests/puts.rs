@@ -4,7 +4,9 @@ mod common;
 
 use base::error::Code;
 use common::{FakeNode, Folder, wait_until};
-use libkeel::{Error, Key, Node, Outcome, PENDING_MAX, Task, TaskKind, TaskSpec, Value};
+use libkeel::{
+    Error, Key, Node, Outcome, PENDING_MAX, STAGED_PUTS_MAX, Task, TaskKind, TaskSpec, Value,
+};
 use serde_json::{Value as Json, json};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,6 +16,7 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(60);
 const GET: u16 = 1;
 const PUT: u16 = 2;
+const TOGETHER: u16 = 9;
 const TASK: u16 = 6;
 const PERIOD: u16 = 7;
 
@@ -25,6 +28,8 @@ fn code<T>(result: Result<T, Error>) -> Option<Code> {
 fn willing(next: &AtomicU64, kind: u16) -> Option<(u16, Json)> {
     match kind {
         PUT => Some((258, json!({"lsn": next.fetch_add(1, Ordering::Relaxed)}))),
+        // The last of several.
+        TOGETHER => Some((258, json!({"lsn": 5}))),
         TASK => Some((263, json!({"id": 7, "sampling_period_ms": 20}))),
         PERIOD => Some((264, json!({"sampling_period_ms": 20}))),
         other => panic!("kind {other}"),
@@ -276,11 +281,154 @@ fn a_late_instance_of_a_firm_task_sends_nothing() {
         }
         assert!(tries < 20.0);
     };
-    assert_eq!(sent.map(|ticket| ticket.wait(LONG)), [Ok(0), Ok(1)]);
-    assert_eq!(fake.request(PUT)["value"], 10.0 + tries);
-    assert_eq!(fake.request(PUT)["value"], 20.0 + tries);
-    assert!(fake.requests.try_iter().all(|(kind, _)| kind != PUT));
+    assert_eq!(sent.map(|ticket| ticket.wait(LONG)), [Ok(4), Ok(5)]);
+    let together = fake.request(TOGETHER);
+    assert_eq!(together["puts"][0]["value"], 10.0 + tries);
+    assert_eq!(together["puts"][1]["value"], 20.0 + tries);
+    assert!(together["deadline_ns"].as_u64().unwrap() > 200_000_000);
+    let puts = [PUT, TOGETHER];
+    assert!(
+        fake.requests
+            .try_iter()
+            .all(|(kind, _)| !puts.contains(&kind))
+    );
+    // As many as the node stores in one piece, and none more.
+    task.next_instance();
+    for _ in 0..STAGED_PUTS_MAX {
+        put(&mut task, 1.0);
+    }
+    let refused = |task: &mut Task, value: Value<'_>| {
+        let error = task.put(&key, value, None).unwrap_err();
+        assert_eq!(error.to_string().lines().count(), 1);
+        error
+    };
+    let error = refused(&mut task, Value::Float(1.0));
+    assert_eq!(
+        (error.code(), error.to_string().as_str()),
+        (
+            Code::Busy,
+            "valve: an instance of a firm task puts at most 128 readings, of 65536 bytes in all; \
+             put less in one instance"
+        )
+    );
+    task.give_up();
+    assert_eq!(task.end_instance(), Some(Outcome::Aborted));
+    // Nor more than a request holds.
+    task.next_instance();
+    let text = "x".repeat(40_000);
+    task.put(&key, Value::Text(&text), None).unwrap();
+    assert_eq!(refused(&mut task, Value::Text(&text)).code(), Code::Busy);
+    let text = "x".repeat(65_500);
+    assert_eq!(refused(&mut task, Value::Text(&text)).code(), Code::Invalid);
+    put(&mut task, 1.0);
+    task.give_up();
+    assert_eq!(task.end_instance(), Some(Outcome::Aborted));
     assert_eq!(task.counts().aborted, task.counts().instances - 1);
+    assert!(
+        fake.requests
+            .try_iter()
+            .all(|(kind, _)| !puts.contains(&kind))
+    );
+}
+
+/// The longest request that an instance can make of what its puts are allowed to be is one that is sent.
+#[test]
+fn a_firm_instance_that_is_as_large_as_it_may_be_is_sent() {
+    let (_folder, fake, node, _key) = attached();
+    let firm = TaskSpec {
+        kind: TaskKind::Firm,
+        ..spec()
+    };
+    let mut task = node.periodic_task(firm).unwrap();
+    task.next_instance();
+    // Letters that take six bytes in JSON; then single ones, until there is no room for one more.
+    let key = node.key(&"k".repeat(64)).unwrap();
+    let mut bytes = 20_000;
+    let mut count = 0;
+    while bytes > 0 {
+        let text = "\u{1}".repeat(bytes / 6);
+        match task.put(&key, Value::Text(&text), None) {
+            Ok(_) => count += 1,
+            Err(error) => {
+                assert_eq!(error.code(), Code::Busy);
+                bytes /= 2;
+            }
+        }
+    }
+    assert_eq!(task.end_instance(), Some(Outcome::InTime));
+    let together = fake.request(TOGETHER);
+    assert_eq!(together["puts"].as_array().unwrap().len(), count);
+    let sent = together.to_string().len();
+    assert!((64_000..=64 << 10).contains(&sent), "{sent}");
+    assert_eq!(task.counts().aborted, 0);
+}
+
+#[test]
+fn an_instance_that_the_node_refuses_is_counted() {
+    // What the node says of each instance; misses and aborted ones from then on.
+    let answers = [
+        ("late", Code::Late, (1, 1)),
+        ("full", Code::Full, (1, 2)),
+        ("invalid", Code::Invalid, (1, 3)),
+        // Perhaps it is stored.
+        ("io", Code::Io, (1, 3)),
+        ("gone", Code::Gone, (1, 3)),
+        ("late", Code::Late, (2, 4)),
+        // Of a node that knows tasks, and not this request.
+        ("unsupported", Code::Unsupported, (2, 5)),
+    ];
+    let (asked, next) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (_folder, fake, node, key) = attached_to(move |kind, _| match kind {
+        TOGETHER => {
+            let place = asked.fetch_add(1, Ordering::Relaxed) as usize;
+            let code = answers[place].0;
+            let failure = json!({"code": code, "thing": "a", "wrong": "kind 9", "remedy": "wait"});
+            Some((511, failure))
+        }
+        _ => willing(&next, kind),
+    });
+    let firm = TaskSpec {
+        kind: TaskKind::Firm,
+        ..spec()
+    };
+    let mut task = node.periodic_task(firm).unwrap();
+    let mut refused = None;
+    for (name, code, counted) in answers {
+        task.next_instance();
+        let tickets = [1.0, 2.0].map(|value| task.put(&key, Value::Float(value), None).unwrap());
+        assert_eq!(task.end_instance(), Some(Outcome::InTime));
+        for ticket in &tickets {
+            let error = ticket.wait(LONG).unwrap_err();
+            assert_eq!(error.code(), code);
+            if code == Code::Unsupported {
+                assert_eq!(
+                    error.to_string(),
+                    "firm task: the node is older than this client and does not store an instance's puts together; \
+                     nothing was stored; use a node of the client's version"
+                );
+            } else {
+                assert_eq!(error.to_string(), "a: kind 9; wait");
+            }
+        }
+        let counts = task.counts();
+        let found = (counts.deadline_misses, counts.aborted);
+        assert_eq!(found, counted, "{name}");
+        // One that was late is no trouble between task and node.
+        if code != Code::Late {
+            refused = Some(code);
+        }
+        assert_eq!(task.last_error().map(|error| error.code()), refused);
+    }
+    assert_eq!(task.counts().instances, answers.len() as u64);
+    // The node has counted them itself: they are in no report.
+    while task.counts().reports < 1 {
+        task.next_instance();
+    }
+    let period = fake.request(PERIOD);
+    assert_eq!(
+        (&period["deadline_misses"], &period["aborted"]),
+        (&json!(0), &json!(0))
+    );
 }
 
 #[test]

@@ -1,16 +1,18 @@
 //! Puts of one client: all that it has sent one behind the other are handed on to the log before the first of them is
-//! waited for, so that they share a flush. The answers keep the order of the requests.
+//! waited for, so that they share a flush. The answers keep the order of the requests. What an instance of a firm task
+//! has put comes in one request, and is stored whole and in time or not at all.
 
+use super::qos::requests::Guest;
 use super::session::{Answer, failure, framed, read};
 use super::settings::told;
 use super::wire::{Fault, Request, Wire, failed};
 use super::{Node, server};
 use base::error::Code;
 use db::value::Value;
-use db::{Durability, ObjectId, Ticket, VALUE_BYTES_LIMIT};
+use db::{Durability, ObjectId, STAGED_PUTS_MAX, Ticket, TogetherReading, VALUE_BYTES_LIMIT};
 use ingest::durable::DurableWatch;
 use ingest::intake::{Destination, Reason, TIME_MS_MAX, TIME_MS_MIN};
-use libkeel::protocol::{Failure, Kind, Put, REQUEST_BYTES_MAX, Stored};
+use libkeel::protocol::{Failure, Kind, Put, REQUEST_BYTES_MAX, Stored, Together};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -74,12 +76,110 @@ pub(crate) async fn answer(node: &Node, wire: &mut Wire, first: Request) -> Resu
     let mut frames = Vec::new();
     for taken in together {
         let answer = match taken {
-            Ok(taken) => stored(node, &mut durable, &taken, end).await,
+            Ok(taken) => match durable_lsn(&mut durable, &taken.ticket, end).await {
+                Ok(lsn) => stored(node, lsn, 1),
+                Err(error) => Err(database_failure(&taken.key, &error)),
+            },
             Err(failure) => Err(failure),
         };
         frames.extend(answer.unwrap_or_else(|failure| failed(&failure)));
     }
     wire.send(&frames).await
+}
+
+/// Stores what an instance of a firm task has put: all of it, or nothing.
+pub(crate) async fn together(node: &Node, guest: &Guest, asked: &Together) -> Answer {
+    let first = asked.puts.first().map_or("request", |put| &put.key);
+    let ticket = match take_together(node, asked).await {
+        Ok(ticket) => ticket,
+        Err(failure) => {
+            // Its program has gone on, and holds the instance for one that was in time.
+            let is_late = failure.code == Code::Late.name();
+            node.qos.abort(&guest.tasks, is_late);
+            return Err(failure);
+        }
+    };
+    let end = Instant::now() + DURABLE_MAX;
+    let lsn = durable_lsn(&mut node.durable.clone(), &ticket, end).await;
+    let lsn = lsn.map_err(|error| not_durable(first, &error))?;
+    stored(node, lsn, asked.puts.len() as u64)
+}
+
+/// Hands readings on to the log, if all of them are taken and the deadline has not passed; the ticket of the last one.
+async fn take_together(node: &Node, asked: &Together) -> Result<Ticket, Failure> {
+    let puts = &asked.puts;
+    if puts.is_empty() || puts.len() > STAGED_PUTS_MAX as usize {
+        let wrong = format!("has {} puts, not 1 to {STAGED_PUTS_MAX}", puts.len());
+        let remedy = "put so many in one instance";
+        return Err(failure(Code::Invalid, "request", wrong, remedy));
+    }
+    let first = &puts[0].key;
+    // Looked at again when they are stored. Here it keeps one that is late from making keys.
+    if node.db.now_ns() > asked.deadline_ns {
+        return Err(too_late(first));
+    }
+    let mut readings = Vec::with_capacity(puts.len());
+    for put in puts {
+        readings.push(reading(node, put)?);
+    }
+    let readings: Vec<_> = readings
+        .iter()
+        .zip(puts)
+        .map(|((id, value), put)| TogetherReading {
+            id: *id,
+            value,
+            timestamp_ms: put.time_ms,
+        })
+        .collect();
+    let room_end = Instant::now() + ROOM_MAX;
+    let ticket = loop {
+        match node.db.put_together(&readings, asked.deadline_ns) {
+            Ok(ticket) => break ticket,
+            // Until there is room or the deadline has passed.
+            Err(db::Error::Busy) if Instant::now() < room_end => {
+                node.db.hurry();
+                sleep(RETRY).await;
+            }
+            Err(db::Error::TooLate) => return Err(too_late(first)),
+            Err(error @ db::Error::ValueTooLong { bytes, .. }) => {
+                let long = readings
+                    .iter()
+                    .position(|reading| reading.value.len() == bytes);
+                let put = long.and_then(|place| puts.get(place));
+                return Err(match put {
+                    Some(put) => refused(node, &put.key, Reason::ValueTooLong),
+                    None => database_failure(first, &error),
+                });
+            }
+            Err(error) => return Err(database_failure(first, &error)),
+        }
+    };
+    for reading in &readings {
+        node.target.changes().add(reading.id.0);
+    }
+    Ok(ticket)
+}
+
+fn too_late(key: &str) -> Failure {
+    let remedy = "look at what slows the node down, or give the task a longer deadline";
+    failure(Code::Late, key, db::Error::TooLate, remedy)
+}
+
+/// What a client is told whose readings were taken in time, all of them, and are not on flash. Neither `late` nor
+/// `full`, which say that nothing was stored.
+fn not_durable(key: &str, error: &db::Error) -> Failure {
+    let code = match error.code() {
+        Code::Gone => Code::Gone,
+        _ => Code::Io,
+    };
+    let (wrong, _) = told(error);
+    let wrong = format!("was taken in time with the others, and may be stored or not: {wrong}");
+    failure(
+        code,
+        key,
+        wrong,
+        "see `keel status` for what the device does",
+    )
 }
 
 /// Hands a reading on to the log.
@@ -89,11 +189,42 @@ async fn take(
     durability: Durability,
     room_end: Instant,
 ) -> Result<Taken, Failure> {
-    let refused = |reason: Reason| {
-        let mut intake = node.intake.borrow_mut();
-        intake.refuse_with(reason, put.key.as_bytes());
-        refusal(&put.key, reason)
+    let (id, value) = reading(node, &put)?;
+    let ticket = loop {
+        let done = match put.time_ms {
+            Some(time_ms) => node.db.put(id, &value, time_ms, durability),
+            None => node.db.put_now(id, &value, durability),
+        };
+        match done {
+            Ok(ticket) => break ticket,
+            Err(db::Error::Busy) if Instant::now() < room_end => {
+                node.db.hurry();
+                sleep(RETRY).await;
+            }
+            Err(db::Error::ValueTooLong { .. }) => {
+                return Err(refused(node, &put.key, Reason::ValueTooLong));
+            }
+            Err(error) => return Err(database_failure(&put.key, &error)),
+        }
     };
+    if ticket.is_dropped() {
+        return Err(failure(
+            Code::Shed,
+            &put.key,
+            "was thrown away, as shed = \"drop\" says while fewer updates are admitted; nothing of it is stored",
+            "see `keel qos status`; shed = \"log\" would keep it in the history",
+        ));
+    }
+    node.target.changes().add(id.0);
+    Ok(Taken {
+        key: put.key,
+        ticket,
+    })
+}
+
+/// The object and the bytes of a reading, if its key, its value and its time are taken. A new key is made here.
+fn reading(node: &Node, put: &Put) -> Result<(ObjectId, Vec<u8>), Failure> {
+    let refused = |reason: Reason| refused(node, &put.key, reason);
     let value = match &put.value {
         serde_json::Value::Number(number) => number
             .as_f64()
@@ -116,51 +247,37 @@ async fn take(
         return Err(refused(Reason::ValueTooLong));
     }
     let object = node.target.resolve(&put.key).map_err(refused)?;
-    let bytes = &bytes[..length];
-    let ticket = loop {
-        let id = ObjectId(object);
-        let done = match put.time_ms {
-            Some(time_ms) => node.db.put(id, bytes, time_ms, durability),
-            None => node.db.put_now(id, bytes, durability),
-        };
-        match done {
-            Ok(ticket) => break ticket,
-            Err(db::Error::Busy) if Instant::now() < room_end => {
-                node.db.hurry();
-                sleep(RETRY).await;
-            }
-            Err(db::Error::ValueTooLong { .. }) => return Err(refused(Reason::ValueTooLong)),
-            Err(error) => return Err(database_failure(&put.key, &error)),
-        }
-    };
-    if ticket.is_dropped() {
-        return Err(failure(
-            Code::Shed,
-            &put.key,
-            "was thrown away, as shed = \"drop\" says while fewer updates are admitted; nothing of it is stored",
-            "see `keel qos status`; shed = \"log\" would keep it in the history",
-        ));
-    }
-    node.target.changes().add(object);
-    Ok(Taken {
-        key: put.key,
-        ticket,
-    })
+    Ok((ObjectId(object), bytes[..length].to_vec()))
 }
 
-/// Waits until a reading is on flash.
-async fn stored(node: &Node, durable: &mut DurableWatch, taken: &Taken, end: Instant) -> Answer {
-    let lsn = taken.ticket.lsn();
+/// Counts a reading that is not taken; what its client is told.
+fn refused(node: &Node, key: &str, reason: Reason) -> Failure {
+    let mut intake = node.intake.borrow_mut();
+    intake.refuse_with(reason, key.as_bytes());
+    refusal(key, reason)
+}
+
+/// Waits until a reading is on flash; its number.
+async fn durable_lsn(
+    durable: &mut DurableWatch,
+    ticket: &Ticket,
+    end: Instant,
+) -> Result<u64, db::Error> {
+    let lsn = ticket.lsn();
     while durable.get().end <= lsn {
         if durable.get().failed {
-            let error = taken.ticket.poll().err().unwrap_or(db::Error::Closed);
-            return Err(database_failure(&taken.key, &error));
+            return Err(ticket.poll().err().unwrap_or(db::Error::Closed));
         }
         if timeout_at(end, durable.changed()).await.is_err() {
-            return Err(database_failure(&taken.key, &db::Error::Timeout));
+            return Err(db::Error::Timeout);
         }
     }
-    node.counters.puts.set(node.counters.puts.get() + 1);
+    Ok(lsn)
+}
+
+/// Counts readings that are on flash; the answer that says so of the last one.
+fn stored(node: &Node, lsn: u64, readings: u64) -> Answer {
+    node.counters.puts.set(node.counters.puts.get() + readings);
     framed(Kind::Stored, &Stored { lsn })
 }
 
@@ -184,6 +301,7 @@ fn database_failure(key: &str, error: &db::Error) -> Failure {
     let (wrong, remedy) = told(error);
     let remedy = match error {
         db::Error::Busy | db::Error::Timeout => "the device is too slow at the moment: try again",
+        db::Error::StagedFull { .. } => "put less in one instance",
         _ if remedy.is_empty() => "see `keel status`, and start the node again",
         _ => &remedy,
     };
@@ -229,4 +347,33 @@ fn refusal(key: &str, reason: Reason) -> Failure {
         ),
     };
     failure(code, key, wrong, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use db::LogFailure;
+
+    /// `late` and `full` of readings that are put together say that none was stored.
+    #[test]
+    fn what_was_taken_in_time_is_not_said_to_be_refused() {
+        for (error, code) in [
+            (db::Error::Timeout, "io"),
+            (db::Error::Full, "io"),
+            (db::Error::LogFailed(LogFailure::Device), "io"),
+            (db::Error::Closed, "gone"),
+        ] {
+            let failure = not_durable("valve", &error);
+            assert_eq!(
+                (failure.code.as_str(), failure.thing.as_str()),
+                (code, "valve")
+            );
+            assert!(
+                failure.wrong.contains("may be stored or not"),
+                "{failure:?}"
+            );
+            assert!(!failure.wrong.contains('\n') && !failure.remedy.is_empty());
+        }
+        assert_eq!(too_late("valve").code, "late");
+    }
 }

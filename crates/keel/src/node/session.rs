@@ -38,6 +38,10 @@ pub(crate) async fn answer(
         match kind {
             Some(Kind::Get) => read(&request).and_then(|get: Get| latest(node, &get.key)),
             Some(Kind::Put) => return puts::answer(node, wire, request).await,
+            Some(Kind::Together) => match read(&request) {
+                Ok(asked) => puts::together(node, guest, &asked).await,
+                Err(failure) => Err(failure),
+            },
             Some(Kind::Status) => read(&request).and_then(|_: protocol::Status| node.state()),
             Some(Kind::Task) => {
                 read(&request).and_then(|task| requests::declare(node, guest, &task))

@@ -9,7 +9,7 @@ mod task;
 pub use qos::{Mode, Qos};
 pub use task::{
     DECLARED_NS_MAX, PAIRS_MAX, PERIOD_NS_MIN, Spread, TASK_NAME_BYTES_MAX, Task, TaskDeclared,
-    TaskKind, TaskNoted, TaskPeriod, WEIGHT_MAX,
+    TaskKind, TaskNoted, TaskPeriod, Together, WEIGHT_MAX,
 };
 
 /// Version of every message here.
@@ -44,6 +44,8 @@ pub enum Kind {
     TaskPeriod = 7,
     /// [`Qos`], answered by `QosState`.
     Qos = 8,
+    /// [`Together`], answered by `Stored`.
+    Together = 9,
     /// [`Latest`].
     Value = 257,
     /// [`Stored`].
@@ -68,7 +70,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, by number.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Get,
         Self::Put,
         Self::Watch,
@@ -77,6 +79,7 @@ impl Kind {
         Self::Task,
         Self::TaskPeriod,
         Self::Qos,
+        Self::Together,
         Self::Value,
         Self::Stored,
         Self::Updates,
@@ -178,10 +181,10 @@ pub struct Latest<'a> {
     pub this_boot: bool,
 }
 
-/// Answer to [`Put`]: the reading is on flash.
+/// Answer to [`Put`] and [`Together`]: the readings are on flash.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub struct Stored {
-    /// Number of the reading in the log.
+    /// Number of the reading in the log; of several the last one's, and those of the others lie before it.
     pub lsn: u64,
 }
 

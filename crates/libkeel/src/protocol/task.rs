@@ -1,5 +1,6 @@
 //! Periodic tasks of clients: their declaration, and what they report of each sampling period.
 
+use super::Put;
 use base::histogram::Parts;
 use db::{Monitor, MonitorSum};
 use serde::{Deserialize, Serialize};
@@ -70,7 +71,7 @@ pub struct TaskPeriod {
     pub instances: u64,
     /// Instances whose response time exceeded the deadline.
     pub deadline_misses: u64,
-    /// Instances of a firm task none of whose puts was sent.
+    /// Instances of a firm task none of whose puts was sent. Those that the node has refused are not among them.
     pub aborted: u64,
     /// Releases that passed while an earlier instance ran.
     pub releases_missed: u64,
@@ -86,6 +87,16 @@ pub struct TaskPeriod {
     pub compute: Spread,
     /// From release to the first instruction.
     pub jitter: Spread,
+}
+
+/// Request: store what an instance of a firm task has put, all of it or nothing, and nothing after the deadline.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Together {
+    /// 1 to [`db::STAGED_PUTS_MAX`] readings.
+    pub puts: Vec<Put>,
+    /// Moment after which none is stored, ns since the machine started (`CLOCK_BOOTTIME`).
+    pub deadline_ns: u64,
 }
 
 /// Answer to [`TaskPeriod`].

@@ -193,6 +193,16 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("qos-none", request(Kind::Qos, &Qos::default())),
         ("qos", request(Kind::Qos, &qos)),
+        (
+            "together",
+            request(
+                Kind::Together,
+                &Together {
+                    puts: vec![put(21.5.into(), None), put(true.into(), Some(-5))],
+                    deadline_ns: 50_000_000,
+                },
+            ),
+        ),
     ]
 }
 
@@ -243,6 +253,7 @@ fn requests_read_back_as_they_were_written() {
             Kind::Task => serde_json::to_vec(&read::<Task>(frame.payload)),
             Kind::TaskPeriod => serde_json::to_vec(&read::<TaskPeriod>(frame.payload)),
             Kind::Qos => serde_json::to_vec(&read::<Qos>(frame.payload)),
+            Kind::Together => serde_json::to_vec(&read::<Together>(frame.payload)),
             Kind::TaskDeclared => serde_json::to_vec(&read::<TaskDeclared>(frame.payload)),
             Kind::TaskNoted => serde_json::to_vec(&read::<TaskNoted>(frame.payload)),
             _ => continue,

@@ -173,6 +173,11 @@ impl Qos {
         self.shared.lock().tasks.refuse_report(reason);
     }
 
+    /// The node has stored nothing of an instance of these tasks; `is_late`: it came after its deadline.
+    pub(crate) fn abort(&self, ids: &[TaskId], is_late: bool) {
+        self.shared.lock().tasks.abort(ids, is_late);
+    }
+
     /// The tasks of a connection that has ended are no more.
     pub(crate) fn leave(&self, ids: &[TaskId]) {
         if ids.is_empty() {

@@ -196,6 +196,16 @@ impl Tasks {
         Ok(())
     }
 
+    /// Counts an instance that its program has reported as one in time, or will, and of which nothing was stored;
+    /// `is_late`: because it came after its deadline.
+    pub(crate) fn abort(&mut self, ids: &[TaskId], is_late: bool) {
+        for task in self.tasks.iter_mut().filter(|task| ids.contains(&task.id)) {
+            let late = u64::from(is_late);
+            task.deadline_misses = task.deadline_misses.saturating_add(late);
+            task.aborted = task.aborted.saturating_add(1);
+        }
+    }
+
     pub(crate) fn leave(&mut self, ids: &[TaskId]) {
         self.tasks.retain(|task| !ids.contains(&task.id));
     }
