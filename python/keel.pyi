@@ -42,7 +42,8 @@ class Node:
         cores: Sequence[int] = (),
         stack_bytes: int = 0,
     ) -> Task:
-        """A periodic task, with times in seconds. It is a loop: each turn is an instance, released on time."""
+        """A periodic task, with times in seconds. It is a loop: each turn is an instance, released on time. Of a firm one,
+        what an instance puts is stored all or none, and not after its deadline."""
 
 class Key:
     @property
@@ -98,17 +99,21 @@ class Task:
         """A scope whose time counts as data time: reads of keys belong in there."""
     def put(self, key: Union[str, Key], value: Value, time_ms: Optional[int] = None) -> Ticket:
         """`Node.put` over the task's own connection, counted as data time. In a firm task the reading is sent at the end
-        of the instance, if that is in time; otherwise its ticket says "late"."""
+        of the instance, with its others in one request, and stored with all of them or not at all. Where the instance was
+        late, or its puts came to the node after the deadline, the ticket says "late", and none of them is stored. After
+        "io" and "gone" some of them may be; after any other code none is. "busy" here: the instance puts too much."""
     @property
     def has_missed(self) -> bool:
         """Whether the deadline of the instance that runs has passed."""
     def give_up(self) -> None:
         """Of a firm task: nothing that this instance puts is sent."""
     def end(self) -> Optional[str]:
-        """Ends the instance that runs without waiting for the next: "in-time", "late", "aborted", None if none ran."""
+        """Ends the instance that runs without waiting for the next: "in-time", "late", "aborted", None if none ran. What a
+        firm one that is in time has put may still reach the node too late; `counts` says so."""
     @property
     def counts(self) -> dict[str, int]:
-        """instances, deadline_misses, aborted, releases_missed, reports, reports_lost."""
+        """instances, deadline_misses, aborted, releases_missed, reports, reports_lost. An instance that the node has refused
+        is among the aborted ones, and where it was late among the misses, from when its tickets end."""
     @property
     def warnings(self) -> list[str]:
         """What the machine did not permit, and the last thing that went wrong between task and node."""

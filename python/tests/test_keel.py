@@ -157,6 +157,38 @@ class Shared(unittest.TestCase):
         ticket.wait()
         self.assertEqual(self.node["firm"].value, 3.0)
 
+    def test_a_firm_instance_that_the_node_takes_too_late_is_never_seen(self):
+        keys = [self.node["late/one"], self.node["late/two"]]
+        task = self.node.task("late", period=1.5, deadline=1.0, firm=True)
+
+        def run(value):
+            """Again where this machine was too slow for its deadline."""
+            for _ in range(20):
+                next(task)
+                tickets = [task.put(key, value) for key in keys]
+                if task.end() == "in-time":
+                    return tickets
+            self.fail("no instance is in time")
+
+        wait_until(lambda: all(code_of(ticket.wait) is None for ticket in run(1.0)))
+        process = self.place.child
+        process.send_signal(signal.SIGSTOP)
+        try:
+            tickets = run(2.0)
+            before = task.counts
+            time.sleep(1.0)
+        finally:
+            process.send_signal(signal.SIGCONT)
+        for ticket in tickets:
+            with self.assertRaisesRegex(keel.Error, "the deadline has passed: nothing was stored"):
+                ticket.wait()
+            self.assertEqual(code_of(ticket.poll), "late")
+        after = task.counts
+        for name in ("deadline_misses", "aborted"):
+            self.assertEqual(after[name], before[name] + 1)
+        self.assertEqual(after["instances"], before["instances"])
+        self.assertEqual([key.value for key in keys], [1.0, 1.0])
+
     def test_waiting_sees_signals_and_lets_others_run(self):
         task = self.node.task("slow", period=600, deadline=600)
         next(task)

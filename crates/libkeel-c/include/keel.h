@@ -36,7 +36,8 @@
 // No room: in the node's store, or for another key.
 #define KEEL_FULL -3
 
-// Not in time: the node has not answered, a ticket is not kept yet, or an instance of a firm task was late.
+// Not in time: the node has not answered, a ticket is not kept yet, or an instance of a firm task was late, or what it
+// has put was when it came to the node.
 #define KEEL_LATE -4
 
 // The handle is of the parent of this process.
@@ -112,10 +113,13 @@
 // As a time: the node's clock gives it.
 #define KEEL_NOW INT64_MIN
 
-// An instance that is late is aborted: none of its puts is sent. Without this it finishes and is counted.
+// An instance that is late is aborted: none of its puts is stored. What it puts is sent in one request at its end, 128
+// readings at most, and the node looks at the deadline again: it stores all of it or nothing, and nothing after that.
+// Without this an instance finishes and is counted.
 #define KEEL_FIRM 1
 
-// The instance ended within the deadline.
+// The instance ended within the deadline. What a firm one has put may still reach the node too late, which
+// keel_counts() tells.
 #define KEEL_IN_TIME 1
 
 // It ended after the deadline.
@@ -199,9 +203,9 @@ typedef struct {
 typedef struct {
     // Instances that ended, late and aborted ones among them.
     uint64_t instances;
-    // Of them, those that ended after the deadline.
+    // Of them, those that ended after the deadline, or whose puts the node has refused because they came after it.
     uint64_t deadline_misses;
-    // Instances of a firm task none of whose puts was sent.
+    // Instances of a firm task none of whose puts was stored: they were not sent, or the node has refused them.
     uint64_t aborted;
     // Releases that passed while an earlier instance ran.
     uint64_t releases_missed;
@@ -285,8 +289,9 @@ int32_t keel_put_boolean(keel_key *key, int32_t value, int64_t time_ms, keel_tic
 int32_t keel_put_text(keel_key *key, const char *value, int64_t time_ms, keel_ticket **ticket);
 
 // Waits until the reading is on flash, at most `timeout_ms`; then it is KEEL_LATE, and may be waited for again. Any
-// other code says why it is not, and stays: KEEL_SHED where the node has thrown it away on purpose. `lsn` may be NULL:
-// the reading's number in the log.
+// other code says why it is not, and stays: KEEL_SHED where the node has thrown it away on purpose. KEEL_LATE stays,
+// too, where an instance of a firm task was late: keel_last_error() says which it is. `lsn` may be NULL: the reading's
+// number in the log.
 int32_t keel_wait(keel_ticket *ticket,
                   uint32_t timeout_ms,
                   uint64_t *lsn);
@@ -316,7 +321,9 @@ int32_t keel_data_begin(keel_task *task);
 int32_t keel_data_end(keel_task *task);
 
 // keel_put_float() over the task's own connection, counted as data time. In a firm task the reading is kept aside
-// until the instance ends, and sent only if that is in time; otherwise its ticket says KEEL_LATE.
+// until the instance ends, and stored with the others of the instance or not at all. Where the instance was late, or
+// its puts came to the node after the deadline, the ticket says KEEL_LATE, and none of them is stored. After
+// KEEL_IO and KEEL_GONE some of it may be; after any other code nothing is. KEEL_BUSY: the instance puts too much.
 int32_t keel_task_put_float(keel_task *task,
                             keel_key *key,
                             double value,
@@ -343,8 +350,11 @@ int32_t keel_has_missed(keel_task *task, int32_t *has_missed);
 // Of a firm task: nothing that this instance has put or will put is sent.
 int32_t keel_give_up(keel_task *task);
 
-// Instances and reports so far. `counts_bytes` is sizeof(keel_task_counts).
-int32_t keel_counts(keel_task *task, keel_task_counts *counts, size_t counts_bytes);
+// Instances and reports so far; an instance that the node has refused is counted when its tickets end. `counts_bytes`
+// is sizeof(keel_task_counts).
+int32_t keel_counts(keel_task *task,
+                    keel_task_counts *counts,
+                    size_t counts_bytes);
 
 // Shows `visit` what is to be known of a task, a line each: what the machine did not permit the thread (known from the
 // first release on), and the last thing that went wrong between task and node. None means that all is well.

@@ -13,7 +13,8 @@ pub const KEEL_IO: i32 = -1;
 pub const KEEL_CORRUPT: i32 = -2;
 /// No room: in the node's store, or for another key.
 pub const KEEL_FULL: i32 = -3;
-/// Not in time: the node has not answered, a ticket is not kept yet, or an instance of a firm task was late.
+/// Not in time: the node has not answered, a ticket is not kept yet, or an instance of a firm task was late, or what it
+/// has put was when it came to the node.
 pub const KEEL_LATE: i32 = -4;
 /// The handle is of the parent of this process.
 pub const KEEL_STALE: i32 = -5;

@@ -10,10 +10,13 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-/// An instance that is late is aborted: none of its puts is sent. Without this it finishes and is counted.
+/// An instance that is late is aborted: none of its puts is stored. What it puts is sent in one request at its end, 128
+/// readings at most, and the node looks at the deadline again: it stores all of it or nothing, and nothing after that.
+/// Without this an instance finishes and is counted.
 pub const KEEL_FIRM: u32 = 1;
 
-/// The instance ended within the deadline.
+/// The instance ended within the deadline. What a firm one has put may still reach the node too late, which
+/// keel_counts() tells.
 pub const KEEL_IN_TIME: i32 = 1;
 /// It ended after the deadline.
 pub const KEEL_TOO_LATE: i32 = 2;
@@ -59,9 +62,9 @@ pub struct keel_task_spec {
 pub struct keel_task_counts {
     /// Instances that ended, late and aborted ones among them.
     pub instances: u64,
-    /// Of them, those that ended after the deadline.
+    /// Of them, those that ended after the deadline, or whose puts the node has refused because they came after it.
     pub deadline_misses: u64,
-    /// Instances of a firm task none of whose puts was sent.
+    /// Instances of a firm task none of whose puts was stored: they were not sent, or the node has refused them.
     pub aborted: u64,
     /// Releases that passed while an earlier instance ran.
     pub releases_missed: u64,
@@ -218,7 +221,9 @@ unsafe fn put_value(
 }
 
 /// keel_put_float() over the task's own connection, counted as data time. In a firm task the reading is kept aside
-/// until the instance ends, and sent only if that is in time; otherwise its ticket says KEEL_LATE.
+/// until the instance ends, and stored with the others of the instance or not at all. Where the instance was late, or
+/// its puts came to the node after the deadline, the ticket says KEEL_LATE, and none of them is stored. After
+/// KEEL_IO and KEEL_GONE some of it may be; after any other code nothing is. KEEL_BUSY: the instance puts too much.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_task_put_float(
     task: *mut keel_task,
@@ -284,7 +289,8 @@ pub unsafe extern "C" fn keel_give_up(task: *mut keel_task) -> i32 {
     })
 }
 
-/// Instances and reports so far. `counts_bytes` is sizeof(keel_task_counts).
+/// Instances and reports so far; an instance that the node has refused is counted when its tickets end. `counts_bytes`
+/// is sizeof(keel_task_counts).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_counts(
     task: *mut keel_task,
