@@ -94,7 +94,8 @@ class Task:
 
     def __iter__(self) -> Iterator[Task]: ...
     def __next__(self) -> Task:
-        """Ends the instance that runs, and waits for the next release. Of a firm task: sends what it put, if in time."""
+        """Ends the instance that runs, and waits for the next release. Of a firm task: sends what it put, if in time.
+        "stale" in a child after fork, as is `end`."""
     def data(self) -> Data:
         """A scope whose time counts as data time: reads of keys belong in there."""
     def put(self, key: Union[str, Key], value: Value, time_ms: Optional[int] = None) -> Ticket:

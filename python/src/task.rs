@@ -23,6 +23,13 @@ impl Task {
         }
     }
 
+    /// The task of whoever runs it, which a child after `fork` does not.
+    fn run_by_caller(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, libkeel::Task>> {
+        let task = self.own(py)?;
+        task.usable().map_err(|error| raised(py, &error))?;
+        Ok(task)
+    }
+
     fn own(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, libkeel::Task>> {
         match self.inner.try_lock() {
             Ok(task) => Ok(task),
@@ -47,7 +54,7 @@ impl Task {
         let py = task.py();
         let this = task.get();
         // Refused here, where an exception can be made.
-        drop(this.own(py)?);
+        drop(this.run_by_caller(py)?);
         while !py.detach(|| match this.inner.lock() {
             Ok(mut task) => task.next_unless(|_| true),
             Err(poisoned) => poisoned.into_inner().next_unless(|_| true),
@@ -85,7 +92,7 @@ impl Task {
     }
 
     fn end(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
-        let outcome = self.own(py)?.end_instance();
+        let outcome = self.run_by_caller(py)?.end_instance();
         Ok(outcome.map(|outcome| match outcome {
             Outcome::InTime => "in-time",
             Outcome::Late => "late",

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 import unittest
+import warnings
 
 import keel
 
@@ -188,6 +189,20 @@ class Shared(unittest.TestCase):
             self.assertEqual(after[name], before[name] + 1)
         self.assertEqual(after["instances"], before["instances"])
         self.assertEqual([key.value for key in keys], [1.0, 1.0])
+
+    def test_a_child_after_fork_is_refused_the_task_of_its_parent(self):
+        task = self.node.task("forking", period=0.005, deadline=5)
+        next(task)
+        with warnings.catch_warnings():
+            # A process with threads is told that its child may wait for a lock for ever: this one takes none.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            calls = [lambda: next(task), task.end, lambda: task.put("forked", 1.0)]
+            os._exit(0 if [code_of(call) for call in calls] == ["stale"] * 3 else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(task.end(), "in-time")
+        next(task)
 
     def test_waiting_sees_signals_and_lets_others_run(self):
         task = self.node.task("slow", period=600, deadline=600)

@@ -190,6 +190,8 @@ fn misuse_in_c_is_answered_and_does_no_harm() {
             let errors = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success() && errors.is_empty(), "{errors}");
             assert_eq!(output.stdout, b"all answers are right\n");
+            let once = place.node.json(&["history", "c/once", "--json"]);
+            assert_eq!(once.as_array().map(Vec::len), Some(1), "{once}");
         }
     }
 }

@@ -306,11 +306,12 @@ int32_t keel_make_task(keel_node *node,
                        keel_task **task);
 
 // Ends the instance that runs, and waits for the next release; the first one is at once. KEEL_INTERRUPTED when a
-// signal came first: the next call waits for the same release.
+// signal came first: the next call waits for the same release. KEEL_STALE in a child after fork(), which attaches for
+// itself.
 int32_t keel_next(keel_task *task);
 
 // Ends the instance that runs, without waiting for the next. `outcome` may be NULL: KEEL_IN_TIME, KEEL_TOO_LATE or
-// KEEL_ABORTED; 0 when none ran.
+// KEEL_ABORTED; 0 when none ran. KEEL_STALE in a child after fork(), where nothing is sent.
 int32_t keel_end(keel_task *task,
                  int32_t *outcome);
 

@@ -170,16 +170,42 @@ static void tasks(keel_node *node) {
 
 static void children(keel_node *node) {
     keel_key *key = NULL;
+    keel_key *once = NULL;
+    keel_task *task = NULL;
+    keel_ticket *ticket = NULL;
+    keel_task_spec spec;
+    int32_t flag = -1;
+    memset(&spec, 0, sizeof spec);
+    spec.name = "forking";
+    spec.period_ns = 1000000;
+    spec.deadline_ns = 60000000000;
+    spec.flags = KEEL_FIRM;
     EXPECT(keel_open_key(node, "c/task", &key), KEEL_OK);
+    EXPECT(keel_open_key(node, "c/once", &once), KEEL_OK);
+    EXPECT(keel_make_task(node, &spec, sizeof spec, &task), KEEL_OK);
+    EXPECT(keel_next(task), KEEL_OK);
+    EXPECT(keel_task_put_float(task, once, 1, KEEL_NOW, &ticket), KEEL_OK);
     pid_t child = fork();
     if (child == 0) {
         double number = 0;
         EXPECT(keel_read_float(key, &number, NULL), KEEL_STALE);
         EXPECT(keel_put_float(key, 1, KEEL_NOW, NULL), KEEL_STALE);
+        EXPECT(keel_task_put_float(task, once, 2, KEEL_NOW, NULL), KEEL_STALE);
+        EXPECT(keel_end(task, &flag), KEEL_STALE);
+        EXPECT(keel_next(task), KEEL_STALE);
+        /* The instance is its parent's, which alone sends what it has put: whoever runs this counts the readings. */
+        EXPECT(keel_close_task(task), KEEL_OK);
         _exit(wrong_answers == 0 ? 0 : 1);
     }
     int status = -1;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
+    EXPECT(keel_end(task, &flag), KEEL_OK);
+    CHECK(flag == KEEL_IN_TIME);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
+    EXPECT(keel_next(task), KEEL_OK);
+    EXPECT(keel_close_task(task), KEEL_OK);
+    EXPECT(keel_close_key(once), KEEL_OK);
     EXPECT(keel_close_key(key), KEEL_OK);
 }
 

@@ -196,6 +196,15 @@ impl Task {
         })
     }
 
+    /// Whether this process may run the task. A child after `fork` may not: thread and connection are its parent's.
+    /// There nothing is sent, and what an instance has put is given up.
+    ///
+    /// # Errors
+    /// [`Code::Stale`] in such a child.
+    pub fn usable(&self) -> Result<(), Error> {
+        self.node.usable()
+    }
+
     /// Ends the instance that runs, and waits for the next release. The first call asks the machine for what the
     /// specification names, for the thread that calls; its release is at once. A release that has passed while an
     /// instance ran is skipped and counted, and does not shift the later ones.
@@ -328,6 +337,10 @@ impl Task {
 
     /// Sends a request over the connection on which the task was declared, or gives it up.
     fn send_one(&self, request: Request) -> Result<(), Error> {
+        if let Err(error) = self.usable() {
+            request.give_up(&error);
+            return Err(error);
+        }
         let number = self.declared.as_ref().map(|(number, _)| *number);
         let mut requests = vec![request];
         let sent = self.pipe.send_over(number, &mut requests);
@@ -402,7 +415,7 @@ impl Task {
         value: Value<'_>,
         time_ms: Option<i64>,
     ) -> Result<Ticket, Error> {
-        self.node.usable()?;
+        self.usable()?;
         if self.spec.kind != TaskKind::Firm || self.running.is_none() {
             let (request, ticket) = put_request(key, value, time_ms)?;
             self.send_one(request)?;
@@ -541,7 +554,7 @@ impl Task {
     }
 
     fn declare(&mut self) -> Result<(), Error> {
-        self.node.usable()?;
+        self.usable()?;
         self.declared = None;
         let number = self.pipe.connect()?;
         self.declaration.process = std::process::id();
@@ -556,6 +569,7 @@ impl Task {
     }
 
     fn report(&mut self) -> Result<(), Error> {
+        self.usable()?;
         let Some((number, declared)) = &self.declared else {
             return Ok(());
         };

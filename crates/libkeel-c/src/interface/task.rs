@@ -90,6 +90,13 @@ fn own(task: &SharedTask) -> Result<MutexGuard<'_, Task>, Failure> {
     }
 }
 
+/// The task of whoever runs it, which a child after fork() does not.
+fn run_by_caller(task: &SharedTask) -> Result<MutexGuard<'_, Task>, Failure> {
+    let task = own(task)?;
+    task.usable()?;
+    Ok(task)
+}
+
 /// Makes a periodic task. It begins with the first keel_next(). `spec_bytes` is sizeof(keel_task_spec).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_make_task(
@@ -151,13 +158,14 @@ impl keel_task_spec {
 }
 
 /// Ends the instance that runs, and waits for the next release; the first one is at once. KEEL_INTERRUPTED when a
-/// signal came first: the next call waits for the same release.
+/// signal came first: the next call waits for the same release. KEEL_STALE in a child after fork(), which attaches for
+/// itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_next(task: *mut keel_task) -> i32 {
     let mut is_there = false;
     let code = guard(|| {
         let task = self::task(task)?;
-        is_there = own(&task)?.next_unless(|by_signal| by_signal);
+        is_there = run_by_caller(&task)?.next_unless(|by_signal| by_signal);
         Ok(())
     });
     match code {
@@ -167,13 +175,13 @@ pub unsafe extern "C" fn keel_next(task: *mut keel_task) -> i32 {
 }
 
 /// Ends the instance that runs, without waiting for the next. `outcome` may be NULL: KEEL_IN_TIME, KEEL_TOO_LATE or
-/// KEEL_ABORTED; 0 when none ran.
+/// KEEL_ABORTED; 0 when none ran. KEEL_STALE in a child after fork(), where nothing is sent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_end(task: *mut keel_task, outcome: *mut i32) -> i32 {
     guard(|| {
         check_optional(outcome)?;
         let task = self::task(task)?;
-        let found = match own(&task)?.end_instance() {
+        let found = match run_by_caller(&task)?.end_instance() {
             None => 0,
             Some(Outcome::InTime) => KEEL_IN_TIME,
             Some(Outcome::Late) => KEEL_TOO_LATE,
