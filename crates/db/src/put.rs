@@ -112,13 +112,12 @@ impl<S: SegmentStore> Database<S> {
             queue.offered += u64::from(is_temporal);
             if verdict == Verdict::Dropped {
                 queue.dropped += 1;
-                let before = queue.next_lsn.saturating_sub(1);
                 drop(queue);
                 if has_looked {
                     // It wakes nobody: who does shall look again.
                     shared.asleep.store(true, Ordering::Relaxed);
                 }
-                return Ok(Ticket::dropped(before, Arc::clone(&shared.progress)));
+                return Ok(Ticket::dropped(Arc::clone(&shared.progress)));
             }
             let lsn = queue.take(&entry);
             let hurry = durability == Durability::Now || queue.is_pressed();

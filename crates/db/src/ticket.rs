@@ -211,25 +211,23 @@ fn monotonic_after(time: Duration) -> libc::timespec {
 /// Stands for one reading on its way to flash. Cheap to clone, never allocates.
 #[derive(Clone, Debug)]
 pub struct Ticket {
-    lsn: u64,
-    is_dropped: bool,
+    /// `None`: the reading was dropped.
+    lsn: Option<u64>,
     progress: Arc<Progress>,
 }
 
 impl Ticket {
     pub(crate) fn new(lsn: u64, progress: Arc<Progress>) -> Self {
         Self {
-            lsn,
-            is_dropped: false,
+            lsn: Some(lsn),
             progress,
         }
     }
 
-    /// Of a reading that is not logged; `lsn` is that of the reading before it.
-    pub(crate) fn dropped(lsn: u64, progress: Arc<Progress>) -> Self {
+    /// Of a reading that is not logged.
+    pub(crate) fn dropped(progress: Arc<Progress>) -> Self {
         Self {
-            lsn,
-            is_dropped: true,
+            lsn: None,
             progress,
         }
     }
@@ -238,20 +236,20 @@ impl Ticket {
     /// admitted. The ticket is complete.
     #[must_use]
     pub fn is_dropped(&self) -> bool {
-        self.is_dropped
+        self.lsn.is_none()
     }
 
-    /// The reading's number in the log. Tickets complete in the order of their numbers. One that was dropped has none,
-    /// and this is that of the reading before it: ask [`is_dropped`](Self::is_dropped) before anybody is told a number.
+    /// The reading's number in the log, from 0 on. Tickets complete in the order of their numbers. `None`: it was
+    /// dropped, and no log has it.
     #[must_use]
-    pub fn lsn(&self) -> u64 {
+    pub fn lsn(&self) -> Option<u64> {
         self.lsn
     }
 
     /// Whether the reading is on flash now, or dropped: there is nothing to wait for.
     #[must_use]
     pub fn is_durable(&self) -> bool {
-        self.is_dropped || self.progress.durable_end() > self.lsn
+        self.lsn.is_none_or(|lsn| self.progress.durable_end() > lsn)
     }
 
     /// `Ok(true)` when durable or dropped, `Ok(false)` while waiting. Does not block.
@@ -259,10 +257,7 @@ impl Ticket {
     /// # Errors
     /// [`Error::LogFailed`] or [`Error::Full`] when the reading will not become durable.
     pub fn poll(&self) -> Result<bool, Error> {
-        if self.is_dropped {
-            return Ok(true);
-        }
-        self.progress.state(self.lsn)
+        self.lsn.map_or(Ok(true), |lsn| self.progress.state(lsn))
     }
 
     /// Blocks until the reading is durable; not at all for one that was dropped.
@@ -270,14 +265,17 @@ impl Ticket {
     /// # Errors
     /// As [`poll`](Self::poll), and [`Error::Timeout`] when it still waits after `timeout`.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
-        if self.poll()? {
+        let Some(lsn) = self.lsn else {
+            return Ok(());
+        };
+        let progress = &self.progress;
+        if progress.state(lsn)? {
             return Ok(());
         }
-        let progress = &self.progress;
-        let durable = || Ok(progress.state(self.lsn)?.then_some(()));
+        let durable = || Ok(progress.state(lsn)?.then_some(()));
         progress
             .changed
-            .wait(bit_of(self.lsn), timeout, durable)?
+            .wait(bit_of(lsn), timeout, durable)?
             .ok_or(Error::Timeout)
     }
 }
@@ -302,8 +300,9 @@ mod tests {
         progress.fail(LogFailure::Device);
         assert_eq!(ticket(5).poll(), Ok(true));
         assert_eq!(ticket(6).poll(), Err(Error::Full));
-        let dropped = Ticket::dropped(6, Arc::clone(&progress));
+        let dropped = Ticket::dropped(Arc::clone(&progress));
         assert!(dropped.is_dropped() && dropped.is_durable() && !ticket(4).is_dropped());
+        assert_eq!((dropped.lsn(), ticket(4).lsn()), (None, Some(4)));
         assert_eq!(
             (dropped.poll(), dropped.wait(Duration::ZERO)),
             (Ok(true), Ok(()))

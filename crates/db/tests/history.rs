@@ -158,7 +158,9 @@ fn compare(db: &Database<MemoryStore>, put: &[Put], random: &mut Random, ids: &[
                     && query.id.is_none_or(|wanted| wanted == *id)
                     && (query.from_ms..query.to_ms).contains(time_ms)
             })
-            .map(|(ticket, id, time_ms, value)| (ticket.lsn(), *id, *time_ms, value.clone()))
+            .map(|(ticket, id, time_ms, value)| {
+                (ticket.lsn().unwrap(), *id, *time_ms, value.clone())
+            })
             .collect();
         let (seen, report) = history(db, query);
         let seen: Vec<_> = seen

@@ -73,7 +73,7 @@ fn logged(
 fn next_number(db: &Database<MemoryStore>) -> u64 {
     let id = declare(db, 1)[0];
     let ticket = db.put(id, b"next", 1, Durability::Now).expect("taken");
-    ticket.lsn()
+    ticket.lsn().expect("logged")
 }
 
 fn without_names(readings: &[Known]) -> Vec<(i64, &[u8])> {

@@ -178,7 +178,7 @@ fn a_full_store_that_rejects_takes_again_once_there_is_room() {
     db.pump().unwrap();
     assert!(ticket.is_durable());
     // What came in between went to its readers as refused; the log has no gap.
-    assert_eq!(ticket.lsn(), last);
+    assert_eq!(ticket.lsn(), Some(last));
     let expired = db.stats().readings_expired;
     let mut store = db.close().unwrap();
     let mut left = numbers(&mut store);

@@ -95,7 +95,9 @@ static void values(keel_node *node) {
     EXPECT(keel_read(key, &value, NULL, 0, NULL), KEEL_OK);
     CHECK(value.kind == KEEL_BOOLEAN && value.truth == 1);
     EXPECT(keel_put_float(key, 1, -5, &ticket), KEEL_OK);
-    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_INVALID);
+    lsn = UINT64_MAX;
+    EXPECT(keel_wait(ticket, 60000, &lsn), KEEL_INVALID);
+    CHECK(lsn == UINT64_MAX);
     EXPECT(keel_close_ticket(ticket), KEEL_OK);
     EXPECT(keel_close_key(key), KEEL_OK);
     EXPECT(keel_close_key(key), KEEL_GONE);

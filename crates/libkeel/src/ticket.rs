@@ -47,7 +47,8 @@ impl Ticket {
         Arc::clone(&self.promise)
     }
 
-    /// What has become of the put, if that is known already: its number in the log once it is on flash. Takes no lock.
+    /// What has become of the put, if that is known already: its number in the log once it is on flash. One that was
+    /// thrown away has no number, but the error [`Code::Shed`]. Takes no lock.
     #[must_use]
     pub fn poll(&self) -> Option<Result<u64, Error>> {
         self.promise.result.get().cloned()

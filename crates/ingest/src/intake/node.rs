@@ -238,10 +238,7 @@ impl<S: SegmentStore + 'static> Destination for NodeDestination<S> {
             db::Error::UnknownObject => PutError::Refused(Reason::KeyUnknown),
             _ => PutError::Failed,
         })?;
-        if ticket.is_dropped() {
-            return Err(PutError::Shed);
-        }
-        Ok(ticket.lsn())
+        ticket.lsn().ok_or(PutError::Shed)
     }
 
     fn durable_end(&self) -> u64 {

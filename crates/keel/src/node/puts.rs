@@ -35,6 +35,8 @@ const TOGETHER_BYTES: usize = REQUEST_BYTES_MAX;
 struct Taken {
     key: String,
     ticket: Ticket,
+    /// Its number in the log.
+    lsn: u64,
 }
 
 /// Stores a reading, and those of the puts that have been received behind it, without waiting for readings of others
@@ -76,8 +78,8 @@ pub(crate) async fn answer(node: &Node, wire: &mut Wire, first: Request) -> Resu
     let mut frames = Vec::new();
     for taken in together {
         let answer = match taken {
-            Ok(taken) => match durable_lsn(&mut durable, &taken.ticket, end).await {
-                Ok(lsn) => stored(node, lsn, 1),
+            Ok(taken) => match wait_durable(&mut durable, (&taken.ticket, taken.lsn), end).await {
+                Ok(()) => stored(node, taken.lsn, 1),
                 Err(error) => Err(database_failure(&taken.key, &error)),
             },
             Err(failure) => Err(failure),
@@ -90,8 +92,8 @@ pub(crate) async fn answer(node: &Node, wire: &mut Wire, first: Request) -> Resu
 /// Stores what an instance of a firm task has put: all of it, or nothing.
 pub(crate) async fn together(node: &Node, guest: &Guest, asked: &Together) -> Answer {
     let first = asked.puts.first().map_or("request", |put| &put.key);
-    let ticket = match take_together(node, asked).await {
-        Ok(ticket) => ticket,
+    let (ticket, lsn) = match take_together(node, asked).await {
+        Ok(taken) => taken,
         Err(failure) => {
             // Its program has gone on, and holds the instance for one that was in time.
             let is_late = failure.code == Code::Late.name();
@@ -100,13 +102,14 @@ pub(crate) async fn together(node: &Node, guest: &Guest, asked: &Together) -> An
         }
     };
     let end = Instant::now() + DURABLE_MAX;
-    let lsn = durable_lsn(&mut node.durable.clone(), &ticket, end).await;
-    let lsn = lsn.map_err(|error| not_durable(first, &error))?;
+    let waited = wait_durable(&mut node.durable.clone(), (&ticket, lsn), end).await;
+    waited.map_err(|error| not_durable(first, &error))?;
     stored(node, lsn, asked.puts.len() as u64)
 }
 
-/// Hands readings on to the log, if all of them are taken and the deadline has not passed; the ticket of the last one.
-async fn take_together(node: &Node, asked: &Together) -> Result<Ticket, Failure> {
+/// Hands readings on to the log, if all of them are taken and the deadline has not passed; the ticket and the number of
+/// the last one.
+async fn take_together(node: &Node, asked: &Together) -> Result<(Ticket, u64), Failure> {
     let puts = &asked.puts;
     if puts.is_empty() || puts.len() > STAGED_PUTS_MAX as usize {
         let wrong = format!("has {} puts, not 1 to {STAGED_PUTS_MAX}", puts.len());
@@ -157,7 +160,10 @@ async fn take_together(node: &Node, asked: &Together) -> Result<Ticket, Failure>
     for reading in &readings {
         node.target.changes().add(reading.id.0);
     }
-    Ok(ticket)
+    // Readings that are put together are logged, whatever is admitted.
+    let lsn = ticket.lsn();
+    lsn.map(|lsn| (ticket, lsn))
+        .ok_or_else(|| not_durable(first, &db::Error::Closed))
 }
 
 fn too_late(key: &str) -> Failure {
@@ -207,18 +213,19 @@ async fn take(
             Err(error) => return Err(database_failure(&put.key, &error)),
         }
     };
-    if ticket.is_dropped() {
+    let Some(lsn) = ticket.lsn() else {
         return Err(failure(
             Code::Shed,
             &put.key,
             "was thrown away, as shed = \"drop\" says while fewer updates are admitted; nothing of it is stored",
             "see `keel qos status`; shed = \"log\" would keep it in the history",
         ));
-    }
+    };
     node.target.changes().add(id.0);
     Ok(Taken {
         key: put.key,
         ticket,
+        lsn,
     })
 }
 
@@ -257,13 +264,12 @@ fn refused(node: &Node, key: &str, reason: Reason) -> Failure {
     refusal(key, reason)
 }
 
-/// Waits until a reading is on flash; its number.
-async fn durable_lsn(
+/// Waits until the reading of a ticket is on flash, which has this number.
+async fn wait_durable(
     durable: &mut DurableWatch,
-    ticket: &Ticket,
+    (ticket, lsn): (&Ticket, u64),
     end: Instant,
-) -> Result<u64, db::Error> {
-    let lsn = ticket.lsn();
+) -> Result<(), db::Error> {
     while durable.get().end <= lsn {
         if durable.get().failed {
             return Err(ticket.poll().err().unwrap_or(db::Error::Closed));
@@ -272,7 +278,7 @@ async fn durable_lsn(
             return Err(db::Error::Timeout);
         }
     }
-    Ok(lsn)
+    Ok(())
 }
 
 /// Counts readings that are on flash; the answer that says so of the last one.

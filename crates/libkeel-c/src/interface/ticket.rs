@@ -94,7 +94,7 @@ pub unsafe extern "C" fn keel_put_text(
 /// Waits until the reading is on flash, at most `timeout_ms`; then it is KEEL_LATE, and may be waited for again. Any
 /// other code says why it is not, and stays: KEEL_SHED where the node has thrown it away on purpose. KEEL_LATE stays,
 /// too, where an instance of a firm task was late: keel_last_error() says which it is. `lsn` may be NULL: the reading's
-/// number in the log.
+/// number in the log; left alone unless the answer is KEEL_OK.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_wait(
     ticket: *mut keel_ticket,
