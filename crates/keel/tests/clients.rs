@@ -453,3 +453,36 @@ fn the_nodes_monitor_sees_what_a_task_does() {
         state["tasks"].as_array().is_some_and(Vec::is_empty)
     });
 }
+
+#[test]
+fn the_misses_of_a_task_that_lives_shorter_than_a_sampling_period_are_seen() {
+    let place = Place::start(false);
+    let attached = place.attach();
+    // Nobody is in time for this.
+    let spec = TaskSpec::new("short", Duration::from_millis(1), Duration::from_nanos(1));
+    let mut task = attached.periodic_task(spec).unwrap();
+    for _ in 0..5 {
+        task.next_instance();
+    }
+    drop(task);
+    let mut state = serde_json::Value::Null;
+    wait_until("what it did", || {
+        state = place.node.json_degraded(&["qos", "status", "--json"]);
+        state["last"].is_object() && state["tasks_ended"]["count"] == 1
+    });
+    assert_eq!(state["tasks"], serde_json::json!([]));
+    let ended = &state["tasks_ended"];
+    assert_eq!(
+        (&ended["instances"], &ended["deadline_misses"]),
+        (&5.into(), &5.into()),
+        "{state}"
+    );
+    assert_eq!(state["last"]["miss_ratio"], 1.0, "{state}");
+    // It has driven nothing.
+    assert_eq!(state["admitted"], 1.0);
+    let said = String::from_utf8(place.node.run(&["qos", "status"]).stdout).unwrap();
+    assert!(
+        said.contains("ended     tasks since the node's start: 1, with 5 instances, 5 late"),
+        "{said}"
+    );
+}

@@ -363,7 +363,8 @@ int32_t keel_task_warnings(keel_task *task,
                            keel_visit_text visit,
                            void *context);
 
-// Ends the instance that runs, and the task.
+// Ends the instance that runs, and the task; the node is told what it has not been told yet, which takes up to a
+// second where it has only just heard of the task. A program that ends without it takes that along.
 int32_t keel_close_task(keel_task *task);
 
 #ifdef __cplusplus

@@ -20,7 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Requests of one connection that wait for their answers, at most.
@@ -50,8 +50,9 @@ pub(crate) struct Declared {
     /// Its number; `None` until the answer has come.
     pub(crate) id: OnceLock<u64>,
     pub(crate) sampling_period_ms: AtomicU32,
-    /// Why it does not take the task, or its periods.
-    pub(crate) error: Mutex<Option<Error>>,
+    error: Mutex<Option<Error>>,
+    /// It has a number, or there is an error.
+    is_answered: Condvar,
 }
 
 /// Instances of a firm task that were sent, and of which the node has stored nothing.
@@ -427,6 +428,9 @@ impl Expected {
                     task.sampling(declared.sampling_period_ms);
                     // Answered once on a connection.
                     task.id.set(declared.id).ok();
+                    // Whoever looked before and is about to wait has the lock.
+                    drop(task.error.lock().unwrap_or_else(PoisonError::into_inner));
+                    task.is_answered.notify_all();
                 })
             }
             (Self::Noted(task), Some(Kind::TaskNoted)) => read_payload(payload)
@@ -450,6 +454,7 @@ impl Expected {
             Self::Declared(task) | Self::Noted(task) => {
                 let mut last = task.error.lock().unwrap_or_else(PoisonError::into_inner);
                 *last = Some(error.clone());
+                task.is_answered.notify_all();
             }
         }
     }
@@ -501,6 +506,22 @@ impl Refusals {
 }
 
 impl Declared {
+    /// Waits until the node has answered, or the connection is lost.
+    pub(crate) fn wait_for_answer(&self, at_most: Duration) {
+        let error = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_awaited = |error: &mut Option<Error>| error.is_none() && self.id.get().is_none();
+        let waited = self
+            .is_answered
+            .wait_timeout_while(error, at_most, is_awaited);
+        drop(waited);
+    }
+
+    /// Why the node does not take the task, or its periods.
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        let error = self.error.lock();
+        error.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn sampling(&self, period_ms: u32) {
         self.sampling_period_ms.store(period_ms, Ordering::Relaxed);
     }

@@ -26,6 +26,9 @@ const SAMPLING_NS: u64 = 1_000_000_000;
 /// Time between two questions whether a wait is over.
 const ASKED_NS: u64 = 100_000_000;
 
+/// How long the end of a task waits for a node that has not yet said what it calls the task.
+const LAST_REPORT_MAX: Duration = Duration::from_secs(1);
+
 /// Instances after which it is looked whether the figures still fit one report.
 const LOOK_INSTANCES: u64 = 32;
 
@@ -143,7 +146,9 @@ struct Running {
     has_given_up: bool,
 }
 
-/// A periodic task, run by the thread that calls [`next_instance`](Self::next_instance).
+/// A periodic task, run by the thread that calls [`next_instance`](Self::next_instance). Dropping it ends the instance
+/// that runs, and tells the node what it has not been told yet: at most a second may pass until then where the node has
+/// only just heard of the task.
 pub struct Task {
     node: Arc<Inner>,
     spec: TaskSpec,
@@ -498,10 +503,8 @@ impl Task {
     /// instance of a firm task had put, if that was not late. The task goes on, and tries again.
     #[must_use]
     pub fn last_error(&self) -> Option<Error> {
-        let told = self.declared.as_ref().and_then(|(_, declared)| {
-            let error = declared.error.lock();
-            error.unwrap_or_else(PoisonError::into_inner).clone()
-        });
+        let declared = self.declared.as_ref();
+        let told = declared.and_then(|(_, declared)| declared.refusal());
         let refused = || {
             let error = self.refusals.error.lock();
             error.unwrap_or_else(PoisonError::into_inner).clone()
@@ -586,6 +589,18 @@ impl Task {
         self.pipe.send_over(Some(*number), &mut vec![request])
     }
 
+    /// Reports what no report has said yet: a task may end before its first sampling period does.
+    fn report_rest(&mut self) {
+        if self.figures.instances == 0 || self.usable().is_err() {
+            return;
+        }
+        if let Some((_, declared)) = &self.declared {
+            declared.wait_for_answer(LAST_REPORT_MAX);
+        }
+        // Nobody is left to be told of an error.
+        self.report().ok();
+    }
+
     /// Whether the next instances could make the figures too long for one report.
     fn is_nearly_full(&self) -> bool {
         let figures = &self.figures;
@@ -630,6 +645,7 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         self.end_instance();
+        self.report_rest();
     }
 }
 

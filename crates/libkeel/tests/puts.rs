@@ -246,6 +246,33 @@ fn a_task_is_declared_and_reports_its_periods() {
 }
 
 #[test]
+fn what_a_task_did_is_told_at_its_end_however_short_it_lived() {
+    let next = AtomicU64::new(0);
+    let (_folder, fake, node, _key) = attached_to(move |kind, _| {
+        if kind == TASK {
+            // It has ended when the node has answered.
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        willing(&next, kind)
+    });
+    let late = TaskSpec {
+        deadline: Duration::from_nanos(1),
+        ..spec()
+    };
+    let mut task = node.periodic_task(late).unwrap();
+    task.next_instance();
+    drop(task);
+    let told = fake.request(PERIOD);
+    assert_eq!(
+        (&told["id"], &told["instances"], &told["deadline_misses"]),
+        (&7.into(), &1.into(), &1.into())
+    );
+    // One that did nothing has nothing to tell.
+    drop(node.periodic_task(spec()).unwrap());
+    assert!(fake.requests.try_iter().all(|(kind, _)| kind != PERIOD));
+}
+
+#[test]
 fn a_late_instance_of_a_firm_task_sends_nothing() {
     let (_folder, fake, node, key) = attached();
     let firm = TaskSpec {

@@ -15,7 +15,8 @@ pub(crate) use file::{Gains, Identified, Limits, model_bytes};
 pub(crate) use looked::{Loaded, look, machine_warnings, mode_refused, sentence, undriven};
 pub(crate) use out::Out;
 pub(crate) use state::{
-    IdentificationState, PeriodState, QosState, SHED_KEYS_MAX, ShedKey, TaskState, held_name,
+    IdentificationState, PeriodState, QosState, SHED_KEYS_MAX, ShedKey, TaskState, TasksEnded,
+    held_name,
 };
 
 use crate::config::{ACTUATORS, ActuatorKind, MODES};

@@ -64,6 +64,8 @@ pub(crate) struct QosState {
     pub(crate) tasks: Vec<TaskState>,
     pub(crate) tasks_max: u32,
     pub(crate) tasks_refused: u64,
+    /// What those did that are no longer among them.
+    pub(crate) tasks_ended: TasksEnded,
     /// Reports of tasks that contradict themselves, by the figure that does.
     pub(crate) reports_refused: BTreeMap<String, u64>,
     pub(crate) identification: IdentificationState,
@@ -111,6 +113,17 @@ pub(crate) struct TaskState {
     pub(crate) silent: bool,
     /// Its instances come too seldom for the loop, which does not go by them.
     pub(crate) slow: bool,
+}
+
+/// Sums over the tasks of this run that have ended.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(default)]
+pub(crate) struct TasksEnded {
+    pub(crate) count: u64,
+    pub(crate) instances: u64,
+    pub(crate) deadline_misses: u64,
+    pub(crate) aborted: u64,
+    pub(crate) releases_missed: u64,
 }
 
 /// What one key lost.

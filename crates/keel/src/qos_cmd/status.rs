@@ -150,6 +150,17 @@ fn text(state: &QosState) -> String {
             }
         ));
     }
+    let ended = &state.tasks_ended;
+    if ended.count > 0 {
+        lines.push(format!(
+            "ended     tasks since the node's start: {}, with {} instances, {} late, {} aborted, {} releases missed",
+            ended.count,
+            ended.instances,
+            ended.deadline_misses,
+            ended.aborted,
+            ended.releases_missed
+        ));
+    }
     lines.join("\n") + "\n"
 }
 
@@ -247,7 +258,7 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qos::TaskState;
+    use crate::qos::{TaskState, TasksEnded};
 
     #[test]
     fn what_is_wrong_stands_in_the_text() {
@@ -280,6 +291,12 @@ mod tests {
                 deadline_us: 500.0,
                 ..TaskState::default()
             }],
+            tasks_ended: TasksEnded {
+                count: 2,
+                instances: 30,
+                deadline_misses: 4,
+                ..TasksEnded::default()
+            },
             ..QosState::default()
         };
         let said = text(&state);
@@ -293,6 +310,7 @@ mod tests {
             "80.0 % late",
             "every 100.0 ms, deadline 500 µs",
             "8 aborted",
+            "ended     tasks since the node's start: 2, with 30 instances, 4 late, 0 aborted, 0 releases missed",
         ] {
             assert!(said.contains(part), "{part}: {said}");
         }

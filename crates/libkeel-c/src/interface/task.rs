@@ -359,7 +359,8 @@ pub unsafe extern "C" fn keel_task_warnings(
     })
 }
 
-/// Ends the instance that runs, and the task.
+/// Ends the instance that runs, and the task; the node is told what it has not been told yet, which takes up to a
+/// second where it has only just heard of the task. A program that ends without it takes that along.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn keel_close_task(task: *mut keel_task) -> i32 {
     guard(|| {

@@ -183,7 +183,10 @@ impl Qos {
         if ids.is_empty() {
             return;
         }
-        self.shared.lock().tasks.leave(ids);
+        let mut inner = self.shared.lock();
+        let sampling = inner.sampling();
+        inner.tasks.leave(ids, sampling);
+        drop(inner);
         self.shared.changed.notify_all();
     }
 
@@ -418,6 +421,7 @@ impl Inner {
         state.tasks = self.tasks.show(self.sampling());
         state.tasks_max = self.config.tasks_max;
         state.tasks_refused = self.tasks.refused();
+        state.tasks_ended = self.tasks.ended();
         state.reports_refused = self.tasks.reports_refused();
         state.last_age_ms = self
             .figures_at

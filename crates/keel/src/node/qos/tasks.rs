@@ -1,7 +1,7 @@
 //! The tasks that programs have declared, and what they have reported since the loop looked last.
 
 use super::failure;
-use crate::qos::TaskState;
+use crate::qos::{TaskState, TasksEnded};
 use base::error::Code;
 use db::Monitor;
 use db::qos::figures::Figures;
@@ -21,6 +21,9 @@ const SILENT_PERIODS: u32 = 3;
 
 /// What a program may be ahead of the node's clock with what it reports: the node may take its declaration late.
 const AHEAD_NS: u64 = 10_000_000_000;
+
+/// Tasks that have ended and whose figures wait for the end of the period; of more of them only the sums are kept.
+const DEPARTED_MAX: usize = 256;
 
 /// Number of a task among those of this run.
 pub(crate) type TaskId = u64;
@@ -70,6 +73,14 @@ impl Task {
         Duration::from_nanos(span_ns).max(sampling.period)
     }
 
+    /// Since the loop looked last; a slow task has no say.
+    fn figures(&self, sampling: Sampling) -> Option<Figures> {
+        let is_heard = !self.is_slow(sampling);
+        is_heard
+            .then(|| Figures::of(&self.pending, self.declared.deadline_ns))
+            .flatten()
+    }
+
     /// Whether its instances come too seldom for the loop.
     fn is_slow(&self, sampling: Sampling) -> bool {
         self.span(sampling) > sampling.period * SLOW_PERIODS
@@ -107,10 +118,21 @@ impl Task {
     }
 }
 
+/// What tasks did in a period at whose end they were no more.
+#[derive(Default)]
+struct Departed {
+    /// With their weights.
+    figures: Vec<(Option<Figures>, f64)>,
+    /// When the first of them was declared.
+    since: Option<Instant>,
+}
+
 /// All of them.
 #[derive(Default)]
 pub(crate) struct Tasks {
     tasks: Vec<Task>,
+    departed: Departed,
+    ended: TasksEnded,
     next: TaskId,
     refused: u64,
     /// Reports that contradict themselves, by the figure.
@@ -206,8 +228,37 @@ impl Tasks {
         }
     }
 
-    pub(crate) fn leave(&mut self, ids: &[TaskId]) {
-        self.tasks.retain(|task| !ids.contains(&task.id));
+    /// These are no more; what they did since the loop looked stays until it looks again.
+    pub(crate) fn leave(&mut self, ids: &[TaskId], sampling: Sampling) {
+        let left = self.tasks.extract_if(.., |task| ids.contains(&task.id));
+        for task in left {
+            let ended = &mut self.ended;
+            for (sum, count) in [
+                (&mut ended.count, 1),
+                (&mut ended.instances, task.instances),
+                (&mut ended.deadline_misses, task.deadline_misses),
+                (&mut ended.aborted, task.aborted),
+                (&mut ended.releases_missed, task.releases_missed),
+            ] {
+                *sum = sum.saturating_add(count);
+            }
+            let figures = task.figures(sampling);
+            if figures.is_some() && self.departed.figures.len() < DEPARTED_MAX {
+                self.departed.figures.push((figures, task.declared.weight));
+                let since = self.departed.since.get_or_insert(task.declared_at);
+                *since = (*since).min(task.declared_at);
+            }
+        }
+    }
+
+    /// What those did that have ended.
+    pub(crate) fn ended(&self) -> TasksEnded {
+        self.ended
+    }
+
+    /// When the first of those was declared whose figures wait although they are no more.
+    pub(crate) fn departed_since(&self) -> Option<Instant> {
+        self.departed.since
     }
 
     /// The threads whose speed can be set, in order.
@@ -253,19 +304,13 @@ impl Tasks {
 
     /// The figures of a period that ends now, without those of slow tasks; the next one begins.
     pub(crate) fn take(&mut self, sampling: Sampling) -> Option<Figures> {
-        let figures: Vec<_> = self
-            .tasks
-            .iter_mut()
-            .map(|task| {
-                let pending = std::mem::take(&mut task.pending);
-                let figures = match task.is_slow(sampling) {
-                    true => None,
-                    false => Figures::of(&pending, task.declared.deadline_ns),
-                };
-                (figures, task.declared.weight)
-            })
-            .collect();
-        Figures::together(&figures)
+        let mut all = std::mem::take(&mut self.departed).figures;
+        all.extend(self.tasks.iter_mut().map(|task| {
+            let figures = task.figures(sampling);
+            task.pending = Monitor::default();
+            (figures, task.declared.weight)
+        }));
+        Figures::together(&all)
     }
 
     pub(crate) fn show(&self, sampling: Sampling) -> Vec<TaskState> {
@@ -367,13 +412,49 @@ mod tests {
         assert!(!tasks.until_unheard(at_once).is_zero());
         assert!(tasks.show(at_once)[1].silent && !tasks.show(at_once)[0].silent);
         assert!(tasks.have_enough(at_once));
-        tasks.leave(&[one, other]);
+        tasks.leave(&[one, other], hour);
         assert!(tasks.is_empty());
         assert!(tasks.report(one, &period(1, 1.0)).is_err());
         assert_eq!(tasks.until_unheard(at_once), Duration::ZERO);
         // Numbers are not given twice: a late report of one that has left is nobody's.
         assert!(tasks.declare(declared("again", 1.0), 2).unwrap() > other);
     }
+
+    #[test]
+    fn what_a_task_did_before_it_left_counts_in_its_period_and_ever_after() {
+        let mut tasks = Tasks::default();
+        let one = tasks.declare(declared("one", 1.0), 9).unwrap();
+        let other = tasks.declare(declared("other", 1.0), 9).unwrap();
+        tasks.report(one, &period(10, 1.5)).unwrap();
+        tasks.report(other, &period(10, 0.5)).unwrap();
+        assert_eq!(tasks.departed_since(), None);
+        tasks.leave(&[one], at(1));
+        assert!(tasks.departed_since().is_some());
+        let figures = tasks.take(at(1)).unwrap();
+        assert_eq!(figures.instances, 20);
+        assert!((figures.tardiness_mean - 1.0).abs() < 1e-9, "{figures:?}");
+        assert!((figures.miss_ratio - 0.5).abs() < 1e-9, "{figures:?}");
+        assert_eq!((tasks.take(at(1)), tasks.departed_since()), (None, None));
+        // One that has nothing to say is counted, and keeps nobody waiting.
+        tasks.leave(&[other], at(1));
+        assert_eq!(tasks.departed_since(), None);
+        let ended = TasksEnded {
+            count: 2,
+            instances: 20,
+            deadline_misses: 10,
+            ..TasksEnded::default()
+        };
+        assert_eq!(tasks.ended(), ended);
+        // However many come and go within a period.
+        for _ in 0..2 * DEPARTED_MAX {
+            let id = tasks.declare(declared("short", 1.0), 9).unwrap();
+            tasks.report(id, &period(1, 0.5)).unwrap();
+            tasks.leave(&[id], at(1));
+        }
+        assert_eq!(tasks.departed.figures.len(), DEPARTED_MAX);
+        assert_eq!(tasks.ended().count, 2 + 2 * DEPARTED_MAX as u64);
+    }
+
     /// What has an hour for an instance would have the loop wait for ten hours.
     #[test]
     fn a_slow_task_is_not_waited_for_and_has_no_say() {
@@ -405,7 +486,7 @@ mod tests {
         assert!(!shown[0].slow && shown[1].slow && !shown[1].silent);
         assert_eq!(shown[1].deadline_misses, 1, "its own counts go on");
         // Alone it is nobody to go by.
-        tasks.leave(&[quick]);
+        tasks.leave(&[quick], sampling);
         assert!(!tasks.have_enough(sampling));
         assert_eq!(tasks.until_unheard(sampling), Duration::ZERO);
     }

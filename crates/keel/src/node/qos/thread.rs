@@ -25,6 +25,8 @@ enum Event {
     Stop,
     /// To put back what was left.
     Look,
+    /// To show what tasks did that have gone before anything was driven for them.
+    Departed(Option<Figures>, Duration),
     Period(Ended),
 }
 
@@ -34,6 +36,8 @@ struct Ended {
     length: Duration,
     /// No task that the loop goes by has reported anything for too long.
     is_unheard: bool,
+    /// There is no task any more: what was measured is shown, and nothing is driven by it.
+    is_without_task: bool,
     wishes: Wishes,
     /// Whether gains or limits are others.
     is_changed: bool,
@@ -104,6 +108,11 @@ impl Loop {
                 self.show(shared, db);
                 return true;
             }
+            Event::Departed(figures, length) => {
+                self.note(figures.as_ref(), length);
+                self.show(shared, db);
+                return true;
+            }
             Event::Period(ended) => ended,
         };
         let figures = ended.figures;
@@ -111,20 +120,17 @@ impl Loop {
         if ended.is_unheard {
             self.regulator.lose();
         }
+        let followed = figures.as_ref().filter(|_| !ended.is_without_task);
         let decision = self
             .regulator
-            .period(figures.as_ref(), &mut |fraction| db.set_admission(fraction))
+            .period(followed, &mut |fraction| db.set_admission(fraction))
             .clone();
         if let Identification::GivenUp(why) = self.regulator.identification()
             && !std::mem::replace(&mut self.is_given_up, true)
         {
             log::event("qos", format!("the identification was given up: {why}"));
         }
-        self.periods += 1;
-        match &figures {
-            Some(figures) => self.last = Some(shown(figures, ended.length)),
-            None => self.missing += 1,
-        }
+        self.note(figures.as_ref(), ended.length);
         let is_driven = !matches!(self.regulator.mode(), Mode::Open);
         if is_driven && decision.is_blind != self.was_blind {
             self.was_blind = decision.is_blind;
@@ -139,6 +145,15 @@ impl Loop {
         }
         self.show(shared, db);
         true
+    }
+
+    /// Counts a period.
+    fn note(&mut self, figures: Option<&Figures>, length: Duration) {
+        self.periods += 1;
+        match figures {
+            Some(figures) => self.last = Some(shown(figures, length)),
+            None => self.missing += 1,
+        }
     }
 
     /// Waits until a period has ended, or something is to be done at once.
@@ -157,6 +172,14 @@ impl Loop {
             let elapsed = self.begun.elapsed();
             let until_unheard = inner.tasks.until_unheard(sampling);
             let is_unheard = !inner.tasks.is_empty() && until_unheard.is_zero();
+            if let Some(since) = inner.tasks.departed_since().filter(|_| is_at_rest)
+                && elapsed >= period
+            {
+                self.begun = Instant::now();
+                let figures = inner.tasks.take(sampling);
+                inner.figures_at = Some(self.begun);
+                return Event::Departed(figures, elapsed.min(since.elapsed()));
+            }
             let is_over = if inner.tasks.is_empty() {
                 // Once, so that the loop lets go; then there is nothing to sample.
                 elapsed >= period && !self.is_at_rest()
@@ -181,12 +204,15 @@ impl Loop {
                     figures,
                     length: elapsed,
                     is_unheard,
+                    is_without_task: inner.tasks.is_empty(),
                     wishes,
                     is_changed,
                 });
             }
             let wait = if inner.tasks.is_empty() {
-                if is_at_rest && !self.left.is_empty() {
+                if is_at_rest && inner.tasks.departed_since().is_some() {
+                    period.saturating_sub(elapsed)
+                } else if is_at_rest && !self.left.is_empty() {
                     self.left.due_in()
                 } else if is_at_rest {
                     Duration::from_secs(3600)
