@@ -311,12 +311,13 @@ fn a_client_that_is_killed_is_nobodys_trouble() {
             .unwrap();
         assert_eq!(number.float().unwrap().0.to_bits(), value.to_bits());
     }
-    // Nobody is left: no connection but that of this process and of the one that asks, and no lock on the region.
+    // Nobody is left: no connection but that of this process and of the one that asks, no task for the loop to wait
+    // for, and no lock on the region.
     wait_until("the end of their connections", || {
         let status = place.node.json_degraded(&["status", "--json"]);
-        status["commands"]["connections"]
-            .as_u64()
-            .is_some_and(|count| count <= 3)
+        let connections = status["commands"]["connections"].as_u64();
+        connections.is_some_and(|count| count <= 3)
+            && status["qos"]["tasks"] == serde_json::json!([])
     });
     assert!(attached.is_live());
     let mut place = place;

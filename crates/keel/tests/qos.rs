@@ -497,3 +497,62 @@ fn a_mode_that_is_chosen_during_an_identification_says_that_it_waits() {
     });
     assert!(node.stop().success());
 }
+
+#[test]
+fn what_is_asked_for_and_cannot_be_is_refused_with_the_reason() {
+    let ask = |node: &Node, asked: Value| -> String {
+        let mut connection = Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
+        let answer: Result<Value, _> = connection.ask(Kind::Qos, &asked, Kind::QosState);
+        answer.map_or_else(|error| error.to_string(), |_| "taken".to_owned())
+    };
+    let identify = |periods: u32, speed: f64| {
+        serde_json::json!({"identify": {
+            "periods": periods, "profile": 1, "speed": speed, "speed_amplitude": 0.15,
+            "admitted": 0.8, "admitted_amplitude": 0.2,
+        }})
+    };
+    let mut node = Node::prepare(&config(""));
+    let folder = machine(&node);
+    node.restart();
+    let said = ask(&node, serde_json::json!({"tardiness": 0.5}));
+    assert!(said.contains("no gains to hold them with"), "{said}");
+    let _plant = Plant::start(&node, &folder, 0.0);
+    wait_until("the actuator", || qos(&node)["actuator"] == "cpufreq");
+    for (periods, speed, said) in [
+        (3, 0.55, "40 to 2000 driven periods"),
+        (80, 0.2, "must stay above 10 %"),
+        (80, 0.9, "up to 100 %"),
+    ] {
+        let refused = ask(&node, identify(periods, speed));
+        assert!(refused.contains(said), "{refused}");
+    }
+    assert_eq!(setting(&folder, "scaling_governor"), "schedutil");
+    assert_eq!(qos(&node)["identification"]["state"], "none");
+
+    let more = "\n[qos]\nactuator = \"none\"\ngains = \"gains.toml\"\n";
+    let mut node = Node::prepare(&format!("{SMALL}{more}"));
+    let gains = include_str!("golden/qos-gains-1.toml");
+    std::fs::write(node.dir.file("gains.toml"), gains).unwrap();
+    let folder = machine(&node);
+    node.restart();
+    for (field, number) in [
+        ("tardiness", 100.0),
+        ("tardiness", 0.01),
+        ("data_ratio", 1.0),
+    ] {
+        let refused = ask(&node, serde_json::json!({field: number}));
+        assert!(refused.contains("out of their ranges"), "{refused}");
+    }
+    assert_eq!(ask(&node, serde_json::json!({"tardiness": 0.5})), "taken");
+    assert_eq!(qos(&node)["tardiness_target"], 0.5);
+    let refused = node.fails(&["qos", "mode", "mimo"], 1);
+    assert!(refused.contains("nothing sets the speed"), "{refused}");
+    let _plant = Plant::start(&node, &folder, 0.0);
+    wait_until("the task", || {
+        qos(&node)["tasks"]
+            .as_array()
+            .is_some_and(|tasks| tasks.len() == 1)
+    });
+    let refused = ask(&node, identify(80, 0.55));
+    assert!(refused.contains("nothing sets the speed"), "{refused}");
+}

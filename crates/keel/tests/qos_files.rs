@@ -7,7 +7,8 @@ use common::{one_line, wait_until};
 use std::ffi::CString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
 use std::process::{Output, Stdio};
 
 const MODEL: &str = include_str!("golden/qos-model-1.toml");
@@ -90,6 +91,17 @@ fn what_is_made_takes_the_place_of_regular_files_alone() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(one_line(&output.stderr).contains("where the command's words go"));
+    let words = File::create(node.dir.file("words")).unwrap();
+    let status = common::keel()
+        .args(["qos", "design", "model.toml", "--out", "words"])
+        .current_dir(node.dir.path())
+        .stdout(Stdio::null())
+        .stderr(words)
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(1));
+    let words = std::fs::read(node.dir.file("words")).unwrap();
+    assert!(one_line(&words).contains("where the command's words go"));
     // A link stays one.
     std::os::unix::fs::symlink("gains.toml", node.dir.file("link")).unwrap();
     node.ok(&["qos", "design", "model.toml", "--out", "link"]);
@@ -107,6 +119,39 @@ fn what_is_made_takes_the_place_of_regular_files_alone() {
         .iter()
         .filter(|path| path.to_string_lossy().contains(".keel-"));
     assert_eq!(left.count(), 0, "a draft is left");
+}
+
+#[test]
+fn a_file_that_may_not_be_written_is_not_replaced_either() {
+    let node = prepared(SMALL);
+    let set_mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    // The folder would let anybody put another file in its place.
+    set_mode(node.dir.path(), 0o777);
+    set_mode(&node.dir.file("gains.toml"), 0o444);
+    let mut command = common::keel();
+    command
+        .args(["qos", "design", "model.toml", "--out", "gains.toml"])
+        .current_dir(node.dir.path())
+        .stdin(Stdio::null());
+    // SAFETY: a plain system call that cannot fail.
+    if unsafe { libc::geteuid() } == 0 {
+        // Root may write anything.
+        command.uid(65_534).gid(65_534);
+    }
+    let output = match command.output() {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            println!("skipped: another user cannot run the program where it lies");
+            return;
+        }
+        output => output.unwrap(),
+    };
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = one_line(&output.stderr);
+    assert!(said.contains("gains.toml: permission denied"), "{said}");
+    let gains = std::fs::read_to_string(node.dir.file("gains.toml")).unwrap();
+    assert_eq!(gains, GAINS);
 }
 
 #[test]
@@ -229,6 +274,9 @@ fn config_check_says_what_qos_comes_to_on_this_machine() {
     let check = |more: &str| {
         let node = prepared(&configured(more));
         std::fs::create_dir_all(node.dir.file("machine/sys")).unwrap();
+        let large = "#".repeat((1 << 20) + 1);
+        std::fs::write(node.dir.file("large"), large).unwrap();
+        std::fs::write(node.dir.file("latin"), b"version = 1\n# \xe9\n").unwrap();
         let json = node.json(&["config", "check", "keel.toml", "--json"]);
         let text = node.ok(&["config", "check", "keel.toml"]);
         let sentence = json["summary"]["qos"].as_str().unwrap().to_owned();
@@ -262,6 +310,19 @@ fn config_check_says_what_qos_comes_to_on_this_machine() {
         "{said}"
     );
     assert_eq!(warned, "");
+    for (more, wrong) in [
+        (
+            "mode = \"mimo\"\ngains = \"gains.toml\"",
+            "needs something that sets the speed",
+        ),
+        ("mode = \"qod-only\"", "needs gains"),
+    ] {
+        let node = prepared(&configured(more));
+        let output = node.run(&["config", "check", "keel.toml", "--json"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.contains(&format!("qos.mode {wrong}")), "{said}");
+    }
     let (said, warned) = check("mode = \"qod-only\"\ngains = \"nofile\"");
     assert!(
         said.starts_with("mode open (qos.mode is qod-only), actuator none"),
@@ -277,6 +338,8 @@ fn config_check_says_what_qos_comes_to_on_this_machine() {
         ("/", "is no regular file"),
         ("/dev/zero", "is no regular file"),
         ("model.toml", "is a model file, no gains file"),
+        ("large", "large: is larger than 1048576 bytes"),
+        ("latin", "latin:2: is not UTF-8"),
     ] {
         let (_, warned) = check(&format!("gains = \"{gains}\""));
         assert!(warned.contains(wrong), "{gains}: {warned}");

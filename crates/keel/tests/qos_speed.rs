@@ -9,7 +9,7 @@ use libkeel::connection::Connection;
 use libkeel::protocol::{Kind, Task, TaskDeclared, TaskKind, TaskNoted};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -410,4 +410,41 @@ fn a_pipe_among_the_settings_stops_nobody() {
     assert!(node.stop().success());
     drop(early);
     assert_eq!(governor(&folder), "schedutil");
+}
+
+#[test]
+fn a_group_that_a_killed_node_has_left_is_emptied_and_said_until_it_is_gone() {
+    let mut node = prepared("machine");
+    machine(&node);
+    let groups = node.dir.file("machine/sys/fs/cgroup/cpu");
+    let mut ended = Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    let abandoned = groups.join(format!("keel-{}", ended.id()));
+    let others = [
+        groups.join(format!("keel-{}", std::process::id())),
+        groups.join("keel-settings"),
+    ];
+    for folder in others.iter().chain([&abandoned]) {
+        std::fs::create_dir_all(folder).unwrap();
+        std::fs::write(folder.join("tasks"), "4242\n").unwrap();
+    }
+    std::fs::write(groups.join("cpu.rt_runtime_us"), "950000\n").unwrap();
+    std::fs::write(groups.join("tasks"), "1\n").unwrap();
+    node.restart();
+    // The kernel removes a group with its files, which a folder of plain ones does not allow.
+    let line = left(&node);
+    assert!(line.contains(abandoned.to_str().unwrap()), "{line}");
+    assert!(line.contains("then remove it"), "{line}");
+    let all = qos(&node)["settings_left"].clone();
+    assert_eq!(all.as_array().map(Vec::len), Some(1), "{all}");
+    let moved = std::fs::read_to_string(groups.join("tasks")).unwrap();
+    assert_eq!(moved.trim(), "4242", "its thread is let go");
+    std::fs::remove_dir_all(&abandoned).unwrap();
+    wait_until("the end of it", || {
+        qos(&node)["settings_left"] == serde_json::json!([])
+    });
+    for folder in others {
+        assert!(folder.join("tasks").exists(), "{}", folder.display());
+    }
+    assert!(node.stop().success());
 }

@@ -197,6 +197,11 @@ static void children(keel_node *node) {
         EXPECT(keel_next(task), KEEL_STALE);
         /* The instance is its parent's, which alone sends what it has put: whoever runs this counts the readings. */
         EXPECT(keel_close_task(task), KEEL_OK);
+        /* Nor does closing all else take from the parent what it goes on with. */
+        EXPECT(keel_close_ticket(ticket), KEEL_OK);
+        EXPECT(keel_close_key(once), KEEL_OK);
+        EXPECT(keel_close_key(key), KEEL_OK);
+        EXPECT(keel_detach(node), KEEL_OK);
         _exit(wrong_answers == 0 ? 0 : 1);
     }
     int status = -1;
@@ -207,6 +212,9 @@ static void children(keel_node *node) {
     EXPECT(keel_close_ticket(ticket), KEEL_OK);
     EXPECT(keel_next(task), KEEL_OK);
     EXPECT(keel_close_task(task), KEEL_OK);
+    EXPECT(keel_put_float(key, 3, KEEL_NOW, &ticket), KEEL_OK);
+    EXPECT(keel_wait(ticket, 60000, NULL), KEEL_OK);
+    EXPECT(keel_close_ticket(ticket), KEEL_OK);
     EXPECT(keel_close_key(once), KEEL_OK);
     EXPECT(keel_close_key(key), KEEL_OK);
 }
