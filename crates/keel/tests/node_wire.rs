@@ -353,6 +353,36 @@ fn connections_that_are_served_are_not_sent_away() {
         line.contains("2 clients are being served already"),
         "{line}"
     );
+    // Whoever runs the node gets in all the same, to look at it and to tell it what to drive.
+    let said = node.ok(&["qos", "mode", "open"]);
+    assert!(said.starts_with("mode      open"), "{said}");
+    let status = node.json_degraded(&["status", "--json"]);
+    let commands = &status["commands"];
+    assert_eq!(commands["connections"], 2, "{commands}");
+    assert!(
+        commands["connections_refused"].as_u64() >= Some(2),
+        "{commands}"
+    );
+    // More than one request, but none of another kind, and nobody who says nothing stays in the way.
+    let mut operator = node.connect();
+    for _ in 0..3 {
+        assert_eq!(operator.ask(STATUS, &json!({})).0, STATE);
+    }
+    let (kind, error) = operator.ask(PUT, &json!({"key": "a", "value": 1}));
+    assert_eq!((kind, error["code"].as_str()), (ERROR, Some("busy")));
+    assert!(operator.answer().is_none());
+    let silent: Vec<Raw> = (0..20).map(|_| node.connect()).collect();
+    common::wait_until("the operator's turn", || {
+        node.run(&["qos", "mode", "open"]).status.success()
+    });
+    for mut raw in silent {
+        assert_eq!(raw.answer().map(|(kind, _)| kind), Some(ERROR));
+        assert!(raw.answer().is_none());
+    }
+    assert!(
+        node.fails(&["get", "a"], 1)
+            .contains("2 clients are being served")
+    );
     drop(watchers);
     common::wait_until("room", || node.run(&["put", "a", "1"]).status.success());
 }

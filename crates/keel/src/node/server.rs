@@ -1,5 +1,6 @@
 //! The node's socket: accepts clients up to a limit, and gives the place of the one that has been silent longest to a
-//! newcomer when there is no other.
+//! newcomer when there is no other. Beyond the limit is room for whoever runs the node, to look at it and to tell it
+//! what to drive, and for nothing else.
 
 use super::image::make_parent;
 use super::qos::requests::Guest;
@@ -8,7 +9,7 @@ use super::wire::{Fault, Wire};
 use super::{Node, log};
 use crate::error::{CliError, describe};
 use base::error::Code;
-use libkeel::protocol::Failure;
+use libkeel::protocol::{Failure, Kind};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -22,6 +23,15 @@ use tokio::time::Instant;
 
 /// Pause after the system has refused a connection, for lack of descriptors for example.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections beyond the limit, for the requests of an operator alone.
+const OPERATORS_MAX: usize = 4;
+
+/// One of them that is silent for longer is closed.
+const OPERATOR_IDLE_MAX: Duration = Duration::from_secs(2);
+
+/// None of them is sent away for another one before it had time to say what it wants.
+const OPERATOR_SETTLES: Duration = Duration::from_millis(100);
 
 /// A bound socket, whose file goes away with it.
 pub(crate) struct Socket {
@@ -103,6 +113,8 @@ struct Client {
     idle_since: Cell<Option<Instant>>,
     /// Its place is given away.
     leave: Notify,
+    /// It has a place beyond the limit.
+    is_operator: bool,
 }
 
 /// Serves clients until the node stops, then lets those that are being served finish.
@@ -140,28 +152,29 @@ pub(crate) async fn run(node: Rc<Node>, socket: Socket) {
             log::event("refused", text);
             failures = 0;
         }
-        let client = Rc::new(Client {
-            idle_since: Cell::new(Some(Instant::now())),
-            leave: Notify::new(),
-        });
-        let connections_max = node.config.borrow().node.connections_max as usize;
-        if let Err(failure) = make_room(&clients, connections_max) {
+        let Some(is_operator) = admit(&mut clients.borrow_mut(), &stream, &node) else {
             add(&node.counters.connections_refused);
+            let failure = no_place(&node);
             tasks.spawn_local(async move {
                 let mut wire = Wire::new(stream);
                 wire.fail(&failure).await.ok();
             });
             continue;
-        }
+        };
+        let client = Rc::new(Client {
+            idle_since: Cell::new(Some(Instant::now())),
+            leave: Notify::new(),
+            is_operator,
+        });
         clients.borrow_mut().push(Rc::clone(&client));
-        node.counters.connections.set(clients.borrow().len() as u32);
+        count(&node, &clients.borrow());
         let (node, clients) = (Rc::clone(&node), Rc::clone(&clients));
         tasks.spawn_local(async move {
             serve(&node, stream, &client).await;
             clients
                 .borrow_mut()
                 .retain(|other| !Rc::ptr_eq(other, &client));
-            node.counters.connections.set(clients.borrow().len() as u32);
+            count(&node, &clients.borrow());
         });
     }
     // No client finds the socket any more; those inside get their answers.
@@ -173,24 +186,64 @@ pub(super) fn add(count: &Cell<u64>) {
     count.set(count.get() + 1);
 }
 
-/// Makes sure that one more fits.
-fn make_room(clients: &RefCell<Vec<Rc<Client>>>, connections_max: usize) -> Result<(), Failure> {
-    let mut clients = clients.borrow_mut();
-    if clients.len() < connections_max {
-        return Ok(());
+/// Those within the limit.
+fn count(node: &Node, clients: &[Rc<Client>]) {
+    let within = clients.iter().filter(|client| !client.is_operator).count();
+    node.counters.connections.set(within as u32);
+}
+
+/// Makes sure that one more fits, and says whether it is one beyond the limit; `None`: there is no place for it.
+fn admit(clients: &mut Vec<Rc<Client>>, stream: &UnixStream, node: &Node) -> Option<bool> {
+    let connections_max = node.config.borrow().node.connections_max as usize;
+    if make_room(clients, false, connections_max, Duration::ZERO) {
+        return Some(false);
     }
+    let user = stream.peer_cred().ok()?.uid();
+    (may_operate(user) && make_room(clients, true, OPERATORS_MAX, OPERATOR_SETTLES)).then_some(true)
+}
+
+/// Whether this user may stop the node, too: root and the node's own.
+fn may_operate(user: libc::uid_t) -> bool {
+    // SAFETY: a plain question to the system, which cannot fail.
+    user == 0 || user == unsafe { libc::geteuid() }
+}
+
+/// Makes sure that there are fewer than so many of one kind: the one that has been silent longest, and for as long as
+/// `settled`, goes if need be.
+fn make_room(
+    clients: &mut Vec<Rc<Client>>,
+    is_operator: bool,
+    places: usize,
+    settled: Duration,
+) -> bool {
+    let alike = |client: &Client| client.is_operator == is_operator;
+    if clients.iter().filter(|client| alike(client)).count() < places {
+        return true;
+    }
+    let now = Instant::now();
     let idle = clients
         .iter()
         .enumerate()
+        .filter(|(_, client)| alike(client))
         .filter_map(|(index, client)| Some((client.idle_since.get()?, index)))
+        .filter(|(since, _)| now.duration_since(*since) >= settled)
         .min();
-    let Some((_, index)) = idle else {
-        let wrong = format!("{connections_max} clients are being served already");
-        let remedy = "try again, or raise connections_max in the configuration";
-        return Err(failure(Code::Busy, "node", wrong, remedy));
-    };
+    let Some((_, index)) = idle else { return false };
     clients.swap_remove(index).leave.notify_one();
-    Ok(())
+    true
+}
+
+/// What one is told that has no place.
+fn no_place(node: &Node) -> Failure {
+    let connections_max = node.config.borrow().node.connections_max;
+    let wrong = format!("{connections_max} clients are being served already");
+    let remedy = "try again, or raise connections_max in the configuration";
+    failure(Code::Busy, "node", wrong, remedy)
+}
+
+/// What one beyond the limit may ask for.
+fn is_of_operator(kind: u16) -> bool {
+    matches!(Kind::of(kind), Some(Kind::Status | Kind::Qos))
 }
 
 async fn serve(node: &Node, stream: UnixStream, client: &Client) {
@@ -216,7 +269,10 @@ async fn converse(node: &Node, stream: UnixStream, client: &Client, guest: &mut 
         client.idle_since.set((!is_lasting).then(Instant::now));
         let request = tokio::select! {
             request = wire.request(is_lasting) => request,
-            () = client.leave.notified() => return,
+            () = client.leave.notified() => return turn_away(node, &mut wire, client).await,
+            () = tokio::time::sleep(OPERATOR_IDLE_MAX), if client.is_operator => {
+                return turn_away(node, &mut wire, client).await;
+            }
             _ = stop.wait_for(|stop| *stop) => return,
         };
         client.idle_since.set(None);
@@ -228,6 +284,9 @@ async fn converse(node: &Node, stream: UnixStream, client: &Client, guest: &mut 
                 return;
             }
         };
+        if client.is_operator && !is_of_operator(request.kind) {
+            return turn_away(node, &mut wire, client).await;
+        }
         add(&node.counters.requests);
         if session::answer(node, &mut wire, guest, request)
             .await
@@ -235,6 +294,14 @@ async fn converse(node: &Node, stream: UnixStream, client: &Client, guest: &mut 
         {
             return;
         }
+    }
+}
+
+/// One beyond the limit is told what it would have been told at the door; another one has been silent for long.
+async fn turn_away(node: &Node, wire: &mut Wire, client: &Client) {
+    if client.is_operator {
+        add(&node.counters.connections_refused);
+        wire.fail(&no_place(node)).await.ok();
     }
 }
 
@@ -268,5 +335,45 @@ mod tests {
         drop(bind(&path).await.unwrap());
         assert!(!path.exists());
         std::fs::remove_dir(&dir).unwrap();
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn places_of_one_kind_are_given_to_that_kind() {
+        let client = |is_operator, idle_since| {
+            Rc::new(Client {
+                idle_since: Cell::new(idle_since),
+                leave: Notify::new(),
+                is_operator,
+            })
+        };
+        let now = Instant::now();
+        let ordinary = client(false, None);
+        let operator = client(true, Some(now + Duration::from_secs(60)));
+        let mut clients = vec![Rc::clone(&ordinary), Rc::clone(&operator)];
+        assert!(make_room(&mut clients, false, 2, Duration::ZERO));
+        assert!(
+            !make_room(&mut clients, false, 1, Duration::ZERO),
+            "it is served, and the operator is none of these"
+        );
+        assert!(
+            !make_room(&mut clients, true, 1, OPERATOR_SETTLES),
+            "it has only just come"
+        );
+        operator.idle_since.set(now.checked_sub(OPERATOR_SETTLES));
+        assert!(make_room(&mut clients, true, 1, OPERATOR_SETTLES));
+        assert_eq!(clients.len(), 1);
+        assert!(Rc::ptr_eq(&clients[0], &ordinary));
+        operator.leave.notified().await;
+    }
+
+    #[test]
+    fn an_operator_is_who_may_stop_the_node() {
+        // SAFETY: a plain question to the system, which cannot fail.
+        let own = unsafe { libc::geteuid() };
+        assert!(may_operate(0) && may_operate(own));
+        assert!(!may_operate(own + 1) && !may_operate(u32::MAX));
+        let all = (0..=u16::MAX).filter(|kind| is_of_operator(*kind));
+        let expected = [Kind::Status as u16, Kind::Qos as u16];
+        assert_eq!(all.collect::<Vec<_>>(), expected);
     }
 }
