@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 fn speed(folder: &Path) -> f64 {
-    if setting(folder, "scaling_governor") != "userspace" {
+    // What is not there does not slow it.
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+    if read("scaling_governor").trim() != "userspace" {
         return 1.0;
     }
     // Half written it says nothing.
-    let khz: u64 = setting(folder, "scaling_setspeed")
-        .parse()
-        .unwrap_or(KHZ_MAX);
+    let khz: u64 = read("scaling_setspeed").trim().parse().unwrap_or(KHZ_MAX);
     khz as f64 / KHZ_MAX as f64
 }
 
@@ -429,40 +429,96 @@ fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
 
 #[test]
 fn an_identification_ends_at_once_where_the_speed_cannot_be_set_any_more() {
+    type Step<'a> = &'a dyn Fn();
     let mut node = Node::prepare(&config(""));
     let folder = machine(&node);
     node.restart();
     let _plant = Plant::start(&node, &folder, 0.0);
     wait_until("the actuator", || qos(&node)["actuator"] == "cpufreq");
-    let mut child = common::keel()
-        .args(["qos", "identify", "--profile", "1", "--periods", "2000"])
-        .current_dir(node.dir.path())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    wait_until("the driven speed", || {
-        setting(&folder, "scaling_governor") == "userspace"
-    });
-    // A driver that was exchanged does not say what it does.
-    std::fs::remove_file(folder.join("scaling_cur_freq")).unwrap();
-    let mut status = None;
-    wait_until("the end of the command", || {
-        status = child.try_wait().unwrap();
-        status.is_some()
-    });
-    assert_eq!(status.unwrap().code(), Some(1));
-    let mut said = String::new();
-    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
-    assert!(
-        said.contains("was given up: the speed cannot be set: ") && said.contains("cur_freq"),
-        "{said}"
-    );
-    assert!(!node.dir.file("qos-model.toml").exists());
+    let (there, aside) = (node.dir.file("machine"), node.dir.file("aside"));
+    let current = folder.join("scaling_cur_freq");
+    let told = folder.join("scaling_setspeed");
+    let link = |at: &Path| std::os::unix::fs::symlink("scaling_setspeed", at).unwrap();
+    let cases: [(&str, Step<'_>, Step<'_>); 4] = [
+        // A driver that was exchanged does not say what it does.
+        (
+            "scaling_cur_freq",
+            &|| std::fs::remove_file(&current).unwrap(),
+            &|| link(&current),
+        ),
+        // Or says something else.
+        (
+            "cpufreq does not set the speed that it is told, it stays at 90 %",
+            &|| {
+                std::fs::write(&aside, "1800000\n").unwrap();
+                std::fs::rename(&aside, &current).unwrap();
+            },
+            &|| {
+                std::fs::remove_file(&current).unwrap();
+                link(&current);
+            },
+        ),
+        // Nothing can be written, not even by root.
+        (
+            "scaling_setspeed",
+            &|| {
+                std::fs::remove_file(&told).unwrap();
+                std::fs::create_dir(&told).unwrap();
+            },
+            &|| {
+                std::fs::remove_dir(&told).unwrap();
+                std::fs::write(&told, "2000000\n").unwrap();
+            },
+        ),
+        (
+            "scaling_setspeed",
+            &|| std::fs::rename(&there, &aside).unwrap(),
+            &|| std::fs::rename(&aside, &there).unwrap(),
+        ),
+    ];
+    for (named, spoil, mend) in cases {
+        let mut child = common::keel()
+            .args(["qos", "identify", "--profile", "1", "--periods", "2000"])
+            .current_dir(node.dir.path())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_until("the driven speed", || {
+            setting(&folder, "scaling_governor") == "userspace"
+        });
+        spoil();
+        let mut status = None;
+        wait_until("the end of the command", || {
+            status = child.try_wait().unwrap();
+            status.is_some()
+        });
+        assert_eq!(status.unwrap().code(), Some(1));
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+        // What it warns of, and why it has ended.
+        let [_, line] = said.lines().collect::<Vec<_>>()[..] else {
+            panic!("{said}");
+        };
+        assert!(
+            line.starts_with("keel: identification: was given up: ") && line.contains(named),
+            "{line}"
+        );
+        assert!(!node.dir.file("qos-model.toml").exists());
+        mend();
+        wait_until("the governor of before", || {
+            setting(&folder, "scaling_governor") == "schedutil"
+        });
+        wait_until("the end of what was driven", || {
+            let state = qos(&node);
+            state["identification"]["state"] == "given-up"
+                && state["admitted"] == 1.0
+                && state["obeyed"] == true
+        });
+    }
     wait_until("the word in the log", || {
         node.log()
             .contains("the identification was given up: the speed")
     });
-    assert_eq!(setting(&folder, "scaling_governor"), "schedutil");
     assert!(node.stop().success());
 }
 

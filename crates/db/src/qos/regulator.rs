@@ -9,9 +9,9 @@ use super::identify::{HALF_PERIODS, Sample, square_wave};
 /// Periods without an instance after which an identification is given up.
 const MISSING_MAX: u32 = 3;
 
-/// Speeds in a row that a machine may make others of before an identification is given up: one may come from a reading
-/// that was too early.
-const DISOBEYED_MAX: u32 = 3;
+/// Periods in a row with another speed than the machine was told, after which an identification is given up: a reading
+/// just after a change may be too early, the one of the next period is not.
+const DISOBEYED_MAX: u32 = 2;
 
 /// Greatest number of driven periods of an identification.
 pub const DRIVEN_MAX: u32 = 2_000;
@@ -159,7 +159,7 @@ pub struct Regulator {
     admitted: Option<f64>,
     decision: Decision,
     missing: u32,
-    /// Speeds in a row that the machine made others of.
+    /// Times in a row that the machine made another speed of the one that it was told.
     disobeyed: u32,
     failures: u64,
     last_failure: Option<ActuatorError>,
@@ -279,7 +279,8 @@ impl Regulator {
         }
         (self.disobeyed >= DISOBEYED_MAX).then(|| {
             let speed = self.decision.inputs[SPEED] * 100.0;
-            format!("the machine does not set the speed that it is told, it stays at {speed:.0} %")
+            let name = self.actuator.name();
+            format!("{name} does not set the speed that it is told, it stays at {speed:.0} %")
         })
     }
 
@@ -334,8 +335,7 @@ impl Regulator {
                     self.missing = 0;
                     match drive(excitation, run, outputs) {
                         Some(inputs) => {
-                            self.apply(inputs, admit);
-                            if let Some(why) = self.why_unmoved() {
+                            if let Some(why) = self.apply_anew(inputs, admit) {
                                 self.give_up(&why);
                             } else {
                                 // What was set, not what was wanted, is what the outputs follow.
@@ -357,10 +357,18 @@ impl Regulator {
                 }
                 None => {
                     self.missing += 1;
-                    if self.missing < MISSING_MAX {
-                        return &self.decision;
+                    let why = match self.asked {
+                        Some(Asked::Speed(speed)) => {
+                            let admitted = self.admitted.unwrap_or(FULL[ADMISSION]);
+                            self.apply_anew([speed, admitted], admit)
+                        }
+                        _ => None,
+                    };
+                    match why {
+                        Some(why) => self.give_up(&why),
+                        None if self.missing < MISSING_MAX => return &self.decision,
+                        None => self.give_up("no instance of a task finished for three periods"),
                     }
-                    self.give_up("no instance of a task finished for three periods");
                 }
             }
         }
@@ -420,6 +428,18 @@ impl Regulator {
             self.note(restored.err());
         }
         self.decision.inputs[SPEED] = FULL[SPEED];
+    }
+
+    /// Sets both inputs although they may be as before, so that a machine that has ceased to obey is found out in this
+    /// period and not where the speed changes next: why there is no use in going on.
+    fn apply_anew(
+        &mut self,
+        inputs: [f64; 2],
+        admit: &mut dyn FnMut(f64) -> f64,
+    ) -> Option<String> {
+        self.asked = None;
+        self.apply(inputs, admit);
+        self.why_unmoved()
     }
 
     /// Sets both inputs, each if it is another than before, and notes what they have become.

@@ -221,16 +221,44 @@ fn an_identification_ends_when_the_speed_cannot_be_set() {
         Identification::Running(..)
     ));
     machine.lock().unwrap().refuses = true;
-    // The next edge of the square wave.
-    given_up(&mut regulator, 7);
+    // In the same period, not at the next edge of the square wave.
+    given_up(&mut regulator, 1);
     assert_eq!(regulator.decision().inputs, [1.0, 1.0]);
 
-    // Where it is only not done, after the third time.
+    // Also while nothing is measured.
     let (mut regulator, machine) = self::regulator();
-    machine.lock().unwrap().is_deaf = true;
     regulator.identify(excitation(80), LEAST).unwrap();
-    let why = given_up(&mut regulator, 40);
-    assert!(why.contains("it stays at 100 %"), "{why}");
+    for _ in 0..20 {
+        let figures = plant.run(regulator.decision().inputs);
+        regulator.period(Some(&figures), &mut |fraction| fraction);
+    }
+    regulator.period(None, &mut |fraction| fraction);
+    machine.lock().unwrap().refuses = true;
+    regulator.period(None, &mut |fraction| fraction);
+    let now = regulator.identification();
+    assert!(matches!(now, Identification::GivenUp(why) if why.contains("cannot be set")));
+
+    // Where it is only not done, a period later: a first reading may have been too early.
+    let (mut regulator, machine) = self::regulator();
+    regulator.identify(excitation(80), LEAST).unwrap();
+    let mut run = |regulator: &mut Regulator, periods: u32| {
+        for _ in 0..periods {
+            let figures = plant.run(regulator.decision().inputs);
+            regulator.period(Some(&figures), &mut |fraction| fraction);
+        }
+    };
+    run(&mut regulator, 20);
+    for is_deaf in [true, false, true] {
+        machine.lock().unwrap().is_deaf = is_deaf;
+        run(&mut regulator, 1);
+    }
+    let restored = machine.lock().unwrap().restored;
+    let why = given_up(&mut regulator, 1);
+    assert!(
+        why.starts_with("fake does not") && why.contains("it stays at 100 %"),
+        "{why}"
+    );
+    assert_eq!(machine.lock().unwrap().restored, restored + 1);
 }
 
 #[test]

@@ -16,7 +16,8 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at how far it is; the node ends an identification that nobody looks at for ten seconds.
+/// Time between two looks at how far it is, or a sampling period where that is shorter; the node ends an identification
+/// that nobody looks at for ten seconds.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// What a node says that drives no speed.
@@ -83,7 +84,8 @@ pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Res
             ));
         }
         line.show(&state, begun);
-        std::thread::sleep(LOOK);
+        let period = Duration::from_millis(state.sampling_period_ms.into());
+        std::thread::sleep(LOOK.min(period));
         state = connection.ask(Kind::Qos, &Qos::default(), Kind::QosState)?;
         if state.actuator != NO_ACTUATOR {
             actuator.clone_from(&state.actuator);

@@ -200,8 +200,9 @@ impl Files for SystemFiles {
 
     fn write(&self, path: &Path, text: &str) -> std::io::Result<()> {
         use std::io::Write;
-        // Not made where it is not there.
-        open(path, std::fs::OpenOptions::new().write(true))?.write_all(text.as_bytes())
+        // Not made where it is not there. The end of what was there is cut off, for files that are no system's.
+        let mut options = std::fs::OpenOptions::new();
+        open(path, options.write(true).truncate(true))?.write_all(text.as_bytes())
     }
 
     fn list(&self, path: &Path) -> std::io::Result<Vec<String>> {
