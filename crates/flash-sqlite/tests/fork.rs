@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use base::block::{BlockDevice, Counters, DeviceError, FileDevice, FileDeviceOptions, Geometry};
-use common::{Folder, code_of, linked_sqlite, value};
-use flash::{FormatOptions, OpenOptions, Store};
+use base::block::{BlockDevice, Counters, DeviceError, Geometry};
+use common::{Folder, code_of, device, format, linked_sqlite, value};
+use flash::{OpenOptions, Store};
 use keelsqlite::{FileImages, Images, register};
 use rusqlite::{Connection, OpenFlags, ffi};
 
 const VFS: &CStr = c"keelfork";
+
+const IMAGE_BYTES: u64 = 4 << 20;
 
 unsafe extern "C" {
     fn fork() -> i32;
@@ -87,26 +89,6 @@ fn alone() -> MutexGuard<'static, ()> {
         unsafe { register(linked_sqlite(), VFS, Box::new(StoppingImages)) }.expect("registers");
     });
     guard
-}
-
-fn device(path: &Path, create_bytes: Option<u64>) -> FileDevice {
-    let options = FileDeviceOptions {
-        create_bytes,
-        exclusive: true,
-        ..FileDeviceOptions::default()
-    };
-    FileDevice::open(path, &options).expect("opens the image")
-}
-
-fn format(path: &Path, identity: u8) {
-    let options = FormatOptions {
-        files_max: 16,
-        name_bytes_max: 64,
-        uuid: [identity; 16],
-        hash_key: [3; 16],
-    };
-    let store = Store::format(device(path, Some(4 << 20)), &options).expect("formats");
-    store.close().expect("closes");
 }
 
 fn connect(database: &str, image: &Path) -> rusqlite::Result<Connection> {
@@ -195,7 +177,7 @@ fn a_child_gets_nothing_of_an_image_that_its_parent_has_and_takes_nothing_away()
     {
         let what = format!("{journal}, {begin}");
         let image = folder.path(&format!("{number}.img"));
-        format(&image, 1 + number as u8);
+        format(&image, IMAGE_BYTES, 1 + number as u8);
         let connection = connect("plant.db", &image).unwrap();
         let mode: String = value(&connection, &format!("PRAGMA journal_mode = {journal}")).unwrap();
         assert_eq!(mode, journal);
@@ -264,7 +246,7 @@ fn a_child_opens_the_image_once_its_parent_has_closed_it() {
     let _alone = alone();
     let folder = Folder::new("fork-later");
     let image = folder.path("plant.img");
-    format(&image, 40);
+    format(&image, IMAGE_BYTES, 40);
     for (journal, rows) in [("delete", 2), ("wal", 4)] {
         let connection = connect("plant.db", &image).unwrap();
         let _: String = value(&connection, &format!("PRAGMA journal_mode = {journal}")).unwrap();
@@ -302,8 +284,8 @@ fn a_child_does_not_wait_for_threads_that_it_does_not_have() {
     let folder = Folder::new("fork-threads");
     let image = folder.path("plant.img");
     let slow = folder.path(SLOW_IMAGE);
-    format(&image, 50);
-    format(&slow, 51);
+    format(&image, IMAGE_BYTES, 50);
+    format(&slow, IMAGE_BYTES, 51);
     let [writer, idle] = ["plant.db", "idle.db"].map(|name| {
         let connection = connect(name, &image).unwrap();
         connection.execute_batch("CREATE TABLE t (a, b)").unwrap();

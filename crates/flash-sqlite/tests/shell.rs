@@ -6,9 +6,10 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use base::block::{FileDevice, FileDeviceOptions};
-use common::Folder;
-use flash::{FormatOptions, OpenOptions, Store};
+use common::{Folder, device, format};
+use flash::{OpenOptions, Store};
+
+const IMAGE_BYTES: u64 = 8 << 20;
 
 /// The library that was built together with this test.
 fn library() -> PathBuf {
@@ -28,26 +29,6 @@ fn has_shell() -> bool {
         println!("skipped: sqlite3 is not installed (Debian: sqlite3)");
     }
     found
-}
-
-fn device(path: &Path, create_bytes: Option<u64>) -> FileDevice {
-    let options = FileDeviceOptions {
-        create_bytes,
-        exclusive: true,
-        ..FileDeviceOptions::default()
-    };
-    FileDevice::open(path, &options).expect("opens the image")
-}
-
-fn format(path: &Path, identity: u8) {
-    let options = FormatOptions {
-        files_max: 16,
-        name_bytes_max: 64,
-        uuid: [identity; 16],
-        hash_key: [3; 16],
-    };
-    let store = Store::format(device(path, Some(8 << 20)), &options).expect("formats");
-    store.close().expect("closes");
 }
 
 fn start(commands: &str) -> Child {
@@ -109,7 +90,7 @@ fn a_database_lives_in_an_image() {
     }
     let folder = Folder::new("lives");
     let image = folder.path("plant.img");
-    format(&image, 1);
+    format(&image, IMAGE_BYTES, 1);
     let (printed, complained) = shell(&format!(
         "{}CREATE TABLE reading (at INTEGER, value REAL);
          INSERT INTO reading VALUES (1, 2.5), (2, 3.5);
@@ -191,7 +172,7 @@ fn what_cannot_be_opened_says_why() {
     }
     let folder = Folder::new("why");
     let image = folder.path("plant.img");
-    format(&image, 2);
+    format(&image, IMAGE_BYTES, 2);
     let text = folder.path("notes.txt");
     std::fs::write(&text, "no store at all\n".repeat(40_000)).expect("writes");
     let missing = folder.path("missing.img");
@@ -236,7 +217,7 @@ fn a_second_process_is_refused_until_the_first_has_ended() {
     }
     let folder = Folder::new("second");
     let image = folder.path("plant.img");
-    format(&image, 3);
+    format(&image, IMAGE_BYTES, 3);
     let mut first = start(&format!(
         "{}CREATE TABLE t (a); INSERT INTO t VALUES (7);\n",
         open(&image)
@@ -268,7 +249,7 @@ fn a_killed_shell_loses_nothing_that_it_committed() {
     }
     let folder = Folder::new("killed");
     let image = folder.path("plant.img");
-    format(&image, 4);
+    format(&image, IMAGE_BYTES, 4);
     let mut rows = 0;
     for journal in ["delete", "truncate", "persist", "wal"] {
         for unfinished in [
@@ -360,7 +341,7 @@ fn the_commands_of_the_page_print_what_it_shows() {
     std::fs::create_dir_all(&library_folder).expect("creates a folder");
     std::os::unix::fs::symlink(library(), library_folder.join("libkeelsqlite.so")).expect("links");
     let image = folder.path("plant.img");
-    format(&image, 5);
+    format(&image, IMAGE_BYTES, 5);
     let mut ran = 0;
     let mut printed = String::new();
     for (language, text) in blocks(&page) {

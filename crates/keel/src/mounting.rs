@@ -1,7 +1,8 @@
-//! What the commands that mount have in common: when they end, and their errors.
+//! What the commands that mount have in common: when they end, what they say then, and their errors.
 
 use crate::error::CliError;
 use base::mount::MountError;
+use flash_mount::Ending;
 use std::path::Path;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -63,14 +64,29 @@ pub(crate) fn unmount_command() -> &'static str {
     }
 }
 
-/// Says where a mount is left that answers nothing.
-pub(crate) fn tell_left(place: &Path) {
-    let place = place.display();
-    eprintln!(
-        "keel: {place}: the mount is closed but still there, under another one or for want of permission; clear it \
-         with `{} {place}`",
-        unmount_command()
-    );
+/// Says what is to be said of a mount's end. `kept_in`: where programs' writes are; `state`: how what was mounted is
+/// when the kernel got no answers any more.
+pub(crate) fn tell_end(directory: &Path, ending: &Ending, kept_in: &str, state: &str) {
+    let directory = directory.display();
+    if ending.files_open > 0 {
+        eprintln!(
+            "keel: {directory}: {} open file(s) lost the mount; what they had written is {kept_in}",
+            ending.files_open
+        );
+    }
+    if ending.was_aborted {
+        eprintln!(
+            "keel: {directory}: the connection to the kernel was aborted; {state}, mount it again"
+        );
+    }
+    if let Some(place) = &ending.left_at {
+        let place = place.display();
+        eprintln!(
+            "keel: {place}: the mount is closed but still there, under another one or for want of permission; clear \
+             it with `{} {place}`",
+            unmount_command()
+        );
+    }
 }
 
 pub(crate) fn mount_error(directory: &Path, error: &MountError) -> CliError {

@@ -3,29 +3,15 @@
 mod common;
 
 use common::mem::{library, region};
-use common::{TempDir, fails, keel, ok, ok_json, one_line, run, signal, wait_until};
+use common::{TempDir, fails, keel, ok, ok_json, one_line, run, signal, text, wait_until};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// `keel mem run REGION --at /keel`, with the options and the program.
 fn running(library: &Path, region: &str, arguments: &[&str]) -> Command {
-    let mut command = keel();
-    command
-        .args(["mem", "run", region, "--at", "/keel"])
-        .args(arguments)
-        .env("KEEL_MEM_LIBRARY", library)
-        .stdin(Stdio::null());
-    command
-}
-
-fn text(output: &Output) -> (Option<i32>, &str, &str) {
-    (
-        output.status.code(),
-        std::str::from_utf8(&output.stdout).unwrap(),
-        std::str::from_utf8(&output.stderr).unwrap(),
-    )
+    common::mem::running(library, region, &[&["--at", "/keel"], arguments].concat())
 }
 
 #[test]

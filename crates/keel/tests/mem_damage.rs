@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::{TempDir, fails, keel, ok, ok_json, run};
+use common::mem::region;
+use common::{TempDir, fails, keel, ok, ok_json, run, text};
 use mem::{NewInode, ROOT_INODE, Region};
 use serde_json::json;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Output;
 
 const FILE: NewInode = NewInode {
     mode: 0o100_644,
@@ -16,12 +16,6 @@ const FILE: NewInode = NewInode {
     group: 0,
     now_ns: 1,
 };
-
-fn region(dir: &TempDir) -> String {
-    let region = dir.file("region").display().to_string();
-    ok(&["mem", "create", &region, "--size", "32M", "--files", "500"]);
-    region
-}
 
 /// Makes files, each with its name's bytes; their inodes.
 fn put(region: &str, names: &[&[u8]]) -> Vec<u64> {
@@ -47,14 +41,6 @@ fn damage(region: &str, inode: u64) {
     let tables = opened.layout().tables();
     let inodes = tables.iter().find(|table| table.0 == "inodes").unwrap();
     write_over(region, inodes.1 + inode * 256, &[77]);
-}
-
-fn text(output: &Output) -> (Option<i32>, &str, &str) {
-    (
-        output.status.code(),
-        std::str::from_utf8(&output.stdout).unwrap(),
-        std::str::from_utf8(&output.stderr).unwrap(),
-    )
 }
 
 #[test]

@@ -3,64 +3,18 @@
 mod common;
 
 use base::block::{FileDevice, FileDeviceOptions};
-use common::mem::{library, region};
-use common::{TempDir, fails, keel, ok, ok_json, one_line, run};
+use common::mem::{library, region, running};
+use common::{NOBODY, TempDir, as_nobody, fails, ok, ok_json, one_line, run, text};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
-
-/// A user who owns nothing, and has no rights that others have not.
-const NOBODY: u32 = 65_534;
+use std::process::Stdio;
 
 /// A store for checkpoints.
 fn image(dir: &TempDir) -> String {
     let image = dir.file("image").display().to_string();
     ok(&["flash", "format", &image, "--size", "16M", "--files", "50"]);
     image
-}
-
-/// `keel mem run REGION`, with the options and the program.
-fn running(library: &Path, region: &str, arguments: &[&str]) -> Command {
-    let mut command = keel();
-    command
-        .args(["mem", "run", region])
-        .args(arguments)
-        .env("KEEL_MEM_LIBRARY", library)
-        .env_remove("KEEL_MEM_AT")
-        .stdin(Stdio::null());
-    command
-}
-
-fn text(output: &Output) -> (Option<i32>, &str, &str) {
-    (
-        output.status.code(),
-        std::str::from_utf8(&output.stdout).unwrap(),
-        std::str::from_utf8(&output.stderr).unwrap(),
-    )
-}
-
-/// What the program says to a user who may do nothing; none where this test cannot be such a user.
-fn as_nobody(arguments: &[&str], dir: &TempDir) -> Option<Output> {
-    if base::mount::effective_ids().0 != 0 {
-        println!("skipped: only root can be somebody else");
-        return None;
-    }
-    let mut command = keel();
-    command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .current_dir(dir.path())
-        .uid(NOBODY)
-        .gid(NOBODY);
-    match command.output() {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            println!("skipped: others cannot reach the program");
-            None
-        }
-        output => Some(output.unwrap()),
-    }
 }
 
 #[test]

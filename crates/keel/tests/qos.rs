@@ -3,7 +3,7 @@
 mod common;
 
 use common::node::{Node, SMALL};
-use common::plant::{KHZ_MAX, machine, report, setting};
+use common::plant::{KHZ_MAX, Played, machine, report, setting};
 use common::wait_until;
 use libkeel::connection::Connection;
 use libkeel::protocol::{Kind, Task, TaskDeclared, TaskKind, TaskNoted};
@@ -11,8 +11,6 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 fn speed(folder: &Path) -> f64 {
@@ -26,75 +24,25 @@ fn speed(folder: &Path) -> f64 {
     khz as f64 / KHZ_MAX as f64
 }
 
-/// A connection that speaks for a task whose instances are as late as a model has it.
-struct Plant {
-    stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Plant {
-    fn start(node: &Node, folder: &Path, load: f64) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (theirs, socket, folder) = (Arc::clone(&stop), node.socket(), folder.to_path_buf());
-        let run = move || {
-            let mut connection = Connection::open(&socket, Duration::from_secs(10)).unwrap();
-            let task = Task {
-                name: "plant".to_owned(),
-                period_ns: 1_000_000,
-                deadline_ns: 1_000_000,
-                kind: TaskKind::Soft,
-                weight: 1.0,
-                process: std::process::id(),
-                thread: std::process::id(),
-            };
-            let declared: TaskDeclared = connection
-                .ask(Kind::Task, &task, Kind::TaskDeclared)
-                .unwrap();
-            let mut asking = Connection::open(&socket, Duration::from_secs(10)).unwrap();
-            let (mut tardiness, mut ratio) = (1.0, 0.3);
-            let mut number = 0_u64;
-            while !theirs.load(Ordering::Relaxed) {
-                let empty = libkeel::protocol::Status {};
-                let answer: Result<Value, _> = asking.ask(Kind::Status, &empty, Kind::State);
-                let Ok(state) = answer else {
-                    return; // The node has ended, as the test wants.
-                };
-                let admitted = state["qos"]["admitted"].as_f64().unwrap();
-                let slow = 0.55 - speed(&folder);
-                number += 1;
-                // A little that no model explains.
-                let noise = (number * 7919 % 100) as f64 / 100.0 - 0.5;
-                tardiness = 0.2 * tardiness
-                    + 0.8 * slow
-                    + 0.5 * (admitted - 0.75)
-                    + 0.62
-                    + load
-                    + 0.01 * noise;
-                ratio = 0.2 * ratio - 0.1 * slow + 0.3 * (admitted - 0.75) + 0.24 + 0.005 * noise;
-                let period = report(declared.id, tardiness.max(0.05), ratio.clamp(0.02, 0.95));
-                let noted: Result<TaskNoted, _> =
-                    connection.ask(Kind::TaskPeriod, &period, Kind::TaskNoted);
-                if noted.is_err() {
-                    return;
-                }
-                std::thread::sleep(Duration::from_millis(100));
-            }
-        };
-        Self {
-            stop,
-            thread: Some(std::thread::spawn(run)),
-        }
-    }
-}
-
-impl Drop for Plant {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking());
-        }
-    }
+/// A task whose instances are as late as a model has it.
+fn start_plant(node: &Node, folder: &Path, load: f64) -> Played {
+    let mut asking = Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
+    let folder = folder.to_path_buf();
+    let (mut tardiness, mut ratio) = (1.0, 0.3);
+    let mut number = 0_u64;
+    Played::start(node, "plant", Duration::from_millis(100), move || {
+        let empty = libkeel::protocol::Status {};
+        let state: Value = asking.ask(Kind::Status, &empty, Kind::State).ok()?;
+        let admitted = state["qos"]["admitted"].as_f64().unwrap();
+        let slow = 0.55 - speed(&folder);
+        number += 1;
+        // A little that no model explains.
+        let noise = (number * 7919 % 100) as f64 / 100.0 - 0.5;
+        tardiness =
+            0.2 * tardiness + 0.8 * slow + 0.5 * (admitted - 0.75) + 0.62 + load + 0.01 * noise;
+        ratio = 0.2 * ratio - 0.1 * slow + 0.3 * (admitted - 0.75) + 0.24 + 0.005 * noise;
+        Some((tardiness.max(0.05), ratio.clamp(0.02, 0.95)))
+    })
 }
 
 fn config(more: &str) -> String {
@@ -122,7 +70,7 @@ fn from_a_model_of_the_running_node_to_a_tardiness_that_is_held() {
     node.restart();
     let said = node.fails(&["qos", "identify"], 1);
     assert!(said.contains("no task is declared"), "{said}");
-    let plant = Plant::start(&node, &folder, 0.0);
+    let plant = start_plant(&node, &folder, 0.0);
     wait_until("the task", || {
         qos(&node)["tasks"]
             .as_array()
@@ -238,7 +186,7 @@ fn an_identification_that_is_interrupted_leaves_nothing_behind() {
     let mut node = Node::prepare(&config(""));
     let folder = machine(&node);
     node.restart();
-    let _plant = Plant::start(&node, &folder, 0.0);
+    let _plant = start_plant(&node, &folder, 0.0);
     wait_until("the task", || {
         qos(&node)["tasks"]
             .as_array()
@@ -343,7 +291,7 @@ fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
         .replace("\"rtgroup\"", "\"cpufreq\"");
     std::fs::write(node.dir.file("gains.toml"), gains).unwrap();
     node.restart();
-    let _plant = Plant::start(&node, &folder, 1.0);
+    let _plant = start_plant(&node, &folder, 1.0);
     wait_until("updates to be left out", || {
         qos(&node)["admitted"].as_f64().unwrap() < 0.6
     });
@@ -433,7 +381,7 @@ fn an_identification_ends_at_once_where_the_speed_cannot_be_set_any_more() {
     let mut node = Node::prepare(&config(""));
     let folder = machine(&node);
     node.restart();
-    let _plant = Plant::start(&node, &folder, 0.0);
+    let _plant = start_plant(&node, &folder, 0.0);
     wait_until("the actuator", || qos(&node)["actuator"] == "cpufreq");
     let (there, aside) = (node.dir.file("machine"), node.dir.file("aside"));
     let current = folder.join("scaling_cur_freq");
@@ -531,7 +479,7 @@ fn a_mode_that_is_chosen_during_an_identification_says_that_it_waits() {
         .replace("\"rtgroup\"", "\"cpufreq\"");
     std::fs::write(node.dir.file("gains.toml"), gains).unwrap();
     node.restart();
-    let _plant = Plant::start(&node, &folder, 0.0);
+    let _plant = start_plant(&node, &folder, 0.0);
     wait_until("the actuator", || qos(&node)["actuator"] == "cpufreq");
     let log = node.log();
     assert!(log.contains(" speed: set by cpufreq from now on"), "{log}");
@@ -572,7 +520,7 @@ fn what_is_asked_for_and_cannot_be_is_refused_with_the_reason() {
     node.restart();
     let said = ask(&node, serde_json::json!({"tardiness": 0.5}));
     assert!(said.contains("no gains to hold them with"), "{said}");
-    let _plant = Plant::start(&node, &folder, 0.0);
+    let _plant = start_plant(&node, &folder, 0.0);
     wait_until("the actuator", || qos(&node)["actuator"] == "cpufreq");
     for (periods, speed, said) in [
         (3, 0.55, "40 to 2000 driven periods"),
@@ -603,7 +551,7 @@ fn what_is_asked_for_and_cannot_be_is_refused_with_the_reason() {
     assert_eq!(qos(&node)["tardiness_target"], 0.5);
     let refused = node.fails(&["qos", "mode", "mimo"], 1);
     assert!(refused.contains("nothing sets the speed"), "{refused}");
-    let _plant = Plant::start(&node, &folder, 0.0);
+    let _plant = start_plant(&node, &folder, 0.0);
     wait_until("the task", || {
         qos(&node)["tasks"]
             .as_array()

@@ -3,15 +3,11 @@
 mod common;
 
 use common::node::{Node, SMALL};
-use common::plant::{machine, report, setting, started_as};
+use common::plant::{Played, machine, setting, started_as};
 use common::{keel, wait_until};
-use libkeel::connection::Connection;
-use libkeel::protocol::{Kind, Task, TaskDeclared, TaskKind, TaskNoted};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const SAVED: &str = "keel-data/store.img.speed";
@@ -57,54 +53,9 @@ fn prepared(root: &str) -> Node {
 }
 
 /// A task that is early, so that its processor is slowed down.
-struct Early {
-    stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Early {
-    fn start(node: &Node) -> Self {
-        let mut connection = Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
-        let task = Task {
-            name: "early".to_owned(),
-            period_ns: 1_000_000,
-            deadline_ns: 1_000_000,
-            kind: TaskKind::Soft,
-            weight: 1.0,
-            process: std::process::id(),
-            thread: std::process::id(),
-        };
-        let declared: TaskDeclared = connection
-            .ask(Kind::Task, &task, Kind::TaskDeclared)
-            .unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let theirs = Arc::clone(&stop);
-        let run = move || {
-            while !theirs.load(Ordering::Relaxed) {
-                let period = report(declared.id, 0.3, 0.3);
-                let noted: Result<TaskNoted, _> =
-                    connection.ask(Kind::TaskPeriod, &period, Kind::TaskNoted);
-                if noted.is_err() {
-                    return; // The node has ended, as the test wants.
-                }
-                std::thread::sleep(Duration::from_millis(50));
-            }
-        };
-        Self {
-            stop,
-            thread: Some(std::thread::spawn(run)),
-        }
-    }
-}
-
-impl Drop for Early {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking());
-        }
-    }
+fn start_early(node: &Node) -> Played {
+    let pause = Duration::from_millis(50);
+    Played::start(node, "early", pause, || Some((0.3, 0.3)))
 }
 
 fn governor(folder: &Path) -> String {
@@ -147,7 +98,7 @@ fn killed() -> (Node, PathBuf) {
     let mut node = prepared("machine");
     let folder = machine(&node);
     node.restart();
-    let early = Early::start(&node);
+    let early = start_early(&node);
     wait_for_governor(&folder, "userspace");
     node.kill();
     drop(early);
@@ -162,7 +113,7 @@ fn settings_that_have_vanished_are_put_back_when_they_come_again() {
     let folder = machine(&node);
     let (there, gone) = (node.dir.file("machine"), node.dir.file("gone"));
     node.restart();
-    let early = Early::start(&node);
+    let early = start_early(&node);
     wait_for_governor(&folder, "userspace");
     // While the mode changes.
     std::fs::rename(&there, &gone).unwrap();
@@ -313,7 +264,7 @@ fn a_file_that_was_cut_is_said_until_it_is_removed() {
     );
     assert_eq!(governor(&folder), "userspace", "nothing of it is believed");
     // Nor is what is there taken for what was before.
-    let early = Early::start(&node);
+    let early = start_early(&node);
     wait_until("the refusal", || qos(&node)["obeyed"] == false);
     drop(early);
     std::fs::remove_file(&path).unwrap();
@@ -328,12 +279,12 @@ fn one_node_at_a_time_drives_a_processor() {
     let mut first = prepared("machine");
     let folder = machine(&first);
     first.restart();
-    let early = Early::start(&first);
+    let early = start_early(&first);
     wait_for_governor(&folder, "userspace");
     let root = first.dir.file("machine");
     let mut second = prepared(root.to_str().unwrap());
     second.restart();
-    let others = Early::start(&second);
+    let others = start_early(&second);
     let wanted = format!("process {}", first.pid());
     wait_until("the refusal", || {
         let error = qos(&second)["actuator_error"].as_str().map(str::to_owned);
@@ -369,7 +320,7 @@ fn a_machine_without_frequencies_is_said_at_once() {
     let mut node = prepared("empty");
     std::fs::create_dir(node.dir.file("empty")).unwrap();
     node.restart();
-    let _early = Early::start(&node);
+    let _early = start_early(&node);
     let said = node.fails(&["qos", "identify"], 1);
     assert!(said.contains("no cpufreq"), "{said}");
     assert!(said.contains("take another qos.actuator"), "{said}");
@@ -393,7 +344,7 @@ fn a_pipe_among_the_settings_stops_nobody() {
     let mut node = prepared("machine");
     let folder = machine(&node);
     node.restart();
-    let early = Early::start(&node);
+    let early = start_early(&node);
     wait_for_governor(&folder, "userspace");
     let pipe = folder.join("scaling_cur_freq");
     std::fs::remove_file(&pipe).unwrap();

@@ -1,4 +1,5 @@
-//! What the tests share: simulated images under the VFS, connections to them, images of power cuts.
+//! What the tests share: simulated images under the VFS and files that are images, connections to them, images of power
+//! cuts.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod script;
@@ -8,7 +9,7 @@ use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use base::block::{BlockDevice, Counters, DeviceError, Geometry};
+use base::block::{BlockDevice, Counters, DeviceError, FileDevice, FileDeviceOptions, Geometry};
 use base::sim::SimDevice;
 use flash::{FormatOptions, Store};
 use keelsqlite::abi::Sqlite;
@@ -201,14 +202,33 @@ pub fn remove(name: &str) {
 
 /// A simulated device with an empty store. `identity` tells it from others: images of one identity are copies.
 pub fn formatted(blocks: u64, identity: u8) -> SimDevice {
-    let options = FormatOptions {
+    let store = Store::format(SimDevice::new(blocks, 7), &options(identity)).expect("formats");
+    store.close().expect("closes")
+}
+
+/// The device of an image that is a file.
+pub fn device(path: &Path, create_bytes: Option<u64>) -> FileDevice {
+    let options = FileDeviceOptions {
+        create_bytes,
+        exclusive: true,
+        ..FileDeviceOptions::default()
+    };
+    FileDevice::open(path, &options).expect("opens the image")
+}
+
+/// Makes a file that is an image with an empty store.
+pub fn format(path: &Path, bytes: u64, identity: u8) {
+    let store = Store::format(device(path, Some(bytes)), &options(identity)).expect("formats");
+    store.close().expect("closes");
+}
+
+fn options(identity: u8) -> FormatOptions {
+    FormatOptions {
         files_max: 16,
         name_bytes_max: 64,
         uuid: [identity; 16],
         hash_key: [0x17; 16],
-    };
-    let store = Store::format(SimDevice::new(blocks, 7), &options).expect("formats");
-    store.close().expect("closes")
+    }
 }
 
 pub fn uri(database: &str, image: &str) -> String {

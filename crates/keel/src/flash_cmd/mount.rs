@@ -87,7 +87,10 @@ pub(super) fn mount(arguments: &MountArgs) -> Result<u8, CliError> {
             }
         }
         tell_failure(image, &mounted, &mut is_failure_told);
-        end(image, directory, mounted, is_failure_told)
+        let ending = mounted.end().map_err(|error| store_error(image, &error))?;
+        let state = "the store is closed in order";
+        mounting::tell_end(directory, &ending, "on the device", state);
+        Ok(u8::from(is_failure_told || ending.was_aborted))
     })
 }
 
@@ -110,32 +113,6 @@ fn open(arguments: &MountArgs) -> Result<Store<FileDevice>, CliError> {
         ..OpenOptions::default()
     };
     Store::open(device, &options).map_err(|error| store_error(image, &error))
-}
-
-fn end(
-    image: &Path,
-    directory: &Path,
-    mounted: Mounted<FileDevice>,
-    has_failed: bool,
-) -> Result<u8, CliError> {
-    let ending = mounted.end().map_err(|error| store_error(image, &error))?;
-    if ending.files_open > 0 {
-        eprintln!(
-            "keel: {}: {} open file(s) lost the mount; what they had written is on the device",
-            directory.display(),
-            ending.files_open
-        );
-    }
-    if ending.was_aborted {
-        eprintln!(
-            "keel: {}: the connection to the kernel was aborted; the store is closed in order, mount it again",
-            directory.display()
-        );
-    }
-    if let Some(place) = ending.left_at {
-        mounting::tell_left(&place);
-    }
-    Ok(u8::from(has_failed || ending.was_aborted))
 }
 
 /// Says once that the device failed. Programs see EIO, which says less.

@@ -100,22 +100,8 @@ pub(super) fn mount(
             }
         }
         let ending = mounted.end();
-        if ending.files_open > 0 {
-            eprintln!(
-                "keel: {}: {} open file(s) lost the mount; what they had written is in the region",
-                directory.display(),
-                ending.files_open
-            );
-        }
-        if ending.was_aborted {
-            eprintln!(
-                "keel: {}: the connection to the kernel was aborted; the region is whole, mount it again",
-                directory.display()
-            );
-        }
-        if let Some(place) = ending.left_at {
-            mounting::tell_left(&place);
-        }
+        let kept_in = "in the region";
+        mounting::tell_end(directory, &ending, kept_in, "the region is whole");
         Ok(u8::from(ending.was_aborted))
     })
 }

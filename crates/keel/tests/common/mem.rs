@@ -1,7 +1,8 @@
 //! Regions, and the library that is preloaded.
 
-use super::{TempDir, ok};
+use super::{TempDir, keel, ok};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// An empty region of 32 MiB.
 pub fn region(dir: &TempDir) -> String {
@@ -21,4 +22,16 @@ pub fn library() -> Option<PathBuf> {
         println!("skipped: libkeelmem.so is not built");
     }
     found
+}
+
+/// `keel mem run REGION`, with the options and the program.
+pub fn running(library: &Path, region: &str, arguments: &[&str]) -> Command {
+    let mut command = keel();
+    command
+        .args(["mem", "run", region])
+        .args(arguments)
+        .env("KEEL_MEM_LIBRARY", library)
+        .env_remove("KEEL_MEM_AT")
+        .stdin(Stdio::null());
+    command
 }

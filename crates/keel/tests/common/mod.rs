@@ -126,6 +126,40 @@ pub fn one_line(stderr: &[u8]) -> String {
     line.to_owned()
 }
 
+/// Exit status, standard output and standard error.
+pub fn text(output: &Output) -> (Option<i32>, &str, &str) {
+    (
+        output.status.code(),
+        std::str::from_utf8(&output.stdout).unwrap(),
+        std::str::from_utf8(&output.stderr).unwrap(),
+    )
+}
+
+/// A user who owns nothing, and has no rights that others have not.
+pub const NOBODY: u32 = 65_534;
+
+/// What the program says to a user who may do nothing; none where this test cannot be such a user.
+pub fn as_nobody(arguments: &[&str], dir: &TempDir) -> Option<Output> {
+    if base::mount::effective_ids().0 != 0 {
+        println!("skipped: only root can be somebody else");
+        return None;
+    }
+    let mut command = keel();
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .current_dir(dir.path())
+        .uid(NOBODY)
+        .gid(NOBODY);
+    match command.output() {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            println!("skipped: others cannot reach the program");
+            None
+        }
+        output => Some(output.unwrap()),
+    }
+}
+
 /// Waits until `done`; panics after a minute, which is no measurement, only an end.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();

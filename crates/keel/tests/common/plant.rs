@@ -1,10 +1,15 @@
-//! A tree of files that is a processor with 19 speeds, and what tasks report.
+//! A tree of files that is a processor with 19 speeds, what tasks report, and a thread that plays a task.
 
 use super::node::Node;
 use base::histogram::Histogram;
 use db::Monitor;
-use libkeel::protocol::TaskPeriod;
+use libkeel::connection::Connection;
+use libkeel::protocol::{Kind, Task, TaskDeclared, TaskKind, TaskNoted, TaskPeriod};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 const POLICY: &str = "machine/sys/devices/system/cpu/cpufreq/policy0";
 pub const KHZ_MAX: u64 = 2_000_000;
@@ -77,4 +82,65 @@ pub fn report(id: u64, tardiness: f64, ratio: f64) -> TaskPeriod {
         ..Monitor::default()
     };
     TaskPeriod::of(id, &figures.to_sum()).unwrap()
+}
+
+/// A connection that speaks for a task of this process, until this is dropped or the node ends.
+pub struct Played {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Played {
+    /// Declares the task, then reports ten instances again and again, with this pause in between. `next` says their
+    /// tardiness and data response ratio; nothing: the node has ended.
+    pub fn start(
+        node: &Node,
+        name: &str,
+        pause: Duration,
+        mut next: impl FnMut() -> Option<(f64, f64)> + Send + 'static,
+    ) -> Self {
+        let mut connection = Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
+        let task = Task {
+            name: name.to_owned(),
+            period_ns: 1_000_000,
+            deadline_ns: 1_000_000,
+            kind: TaskKind::Soft,
+            weight: 1.0,
+            process: std::process::id(),
+            thread: std::process::id(),
+        };
+        let declared: TaskDeclared = connection
+            .ask(Kind::Task, &task, Kind::TaskDeclared)
+            .unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let theirs = Arc::clone(&stop);
+        let run = move || {
+            while !theirs.load(Ordering::Relaxed) {
+                let Some((tardiness, ratio)) = next() else {
+                    return;
+                };
+                let period = report(declared.id, tardiness, ratio);
+                let noted: Result<TaskNoted, _> =
+                    connection.ask(Kind::TaskPeriod, &period, Kind::TaskNoted);
+                if noted.is_err() {
+                    return; // The node has ended, as the test wants.
+                }
+                std::thread::sleep(pause);
+            }
+        };
+        Self {
+            stop,
+            thread: Some(std::thread::spawn(run)),
+        }
+    }
+}
+
+impl Drop for Played {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking());
+        }
+    }
 }
