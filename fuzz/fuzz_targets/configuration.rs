@@ -12,5 +12,7 @@ mod error;
 mod lasting;
 #[path = "../../crates/keel/src/output.rs"]
 mod output;
+#[path = "../../crates/keel/src/progress.rs"]
+mod progress;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| entry::configuration(data));

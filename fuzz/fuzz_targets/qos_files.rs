@@ -12,6 +12,8 @@ mod error;
 mod lasting;
 #[path = "../../crates/keel/src/output.rs"]
 mod output;
+#[path = "../../crates/keel/src/progress.rs"]
+mod progress;
 #[path = "../../crates/keel/src/qos/mod.rs"]
 mod qos;
 #[path = "../../crates/keel/src/replacement.rs"]

@@ -41,7 +41,7 @@ fn readings_are_stored_together_in_time_or_not_at_all() {
     assert_eq!(db.now_ns(), deadline_ns);
     // At the deadline it has not passed.
     let ticket = db.put_together(&first, deadline_ns).expect("in time");
-    assert_eq!((ticket.lsn(), ticket.is_durable()), (1, false), "not yet");
+    assert_eq!((ticket.lsn(), ticket.is_durable()), (Some(1), false), "not yet");
     for id in &ids[..2] {
         assert_eq!(shown(&db, *id), Some((5, b"first".to_vec())));
     }
@@ -58,7 +58,7 @@ fn readings_are_stored_together_in_time_or_not_at_all() {
     clock.advance_ns(7_000_000);
     let now: Vec<_> = both(b"now", None).collect();
     let ticket = db.put_together(&now, u64::MAX).expect("in time");
-    assert_eq!(ticket.lsn(), 3);
+    assert_eq!(ticket.lsn(), Some(3));
     for id in &ids[..2] {
         assert_eq!(shown(&db, *id), Some((clock.wall_ms(), b"now".to_vec())));
         let got = db.get_at(*id, 0, &mut [0; 40]).expect("a value");
@@ -123,7 +123,7 @@ fn what_cannot_be_stored_whole_is_refused_whole() {
     assert_eq!((stats.puts, stats.busy), (129, 128));
     db.pump().expect("committed");
     let ticket = db.put_together(&small, u64::MAX).expect("there is room");
-    assert_eq!(ticket.lsn(), 256);
+    assert_eq!(ticket.lsn(), Some(256));
 }
 
 /// A commit thread that sleeps is woken, and the ticket waits for the flush.

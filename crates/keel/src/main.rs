@@ -42,6 +42,9 @@ mod qos;
 mod qos_cmd;
 mod random;
 mod replacement;
+#[cfg(test)]
+#[path = "../../../fuzz/src/replay.rs"]
+mod replay;
 mod signals;
 mod status;
 mod time_text;

@@ -218,7 +218,7 @@ fn what_was_before_the_machine_was_started_anew_is_not_put_back() {
     assert_eq!(qos(&node)["settings_left"], serde_json::json!([]));
     assert!(!node.dir.file(SAVED).exists());
     assert_eq!(governor(&folder), "powersave");
-    let early = Early::start(&node);
+    let early = start_early(&node);
     wait_for_governor(&folder, "userspace");
     drop(early);
     assert!(node.stop().success());

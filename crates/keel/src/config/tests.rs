@@ -3,12 +3,9 @@ use super::*;
 #[path = "../../../../fuzz/src/configuration.rs"]
 mod fuzz_entry;
 
-#[path = "../../../../fuzz/src/replay.rs"]
-mod replay;
-
 #[test]
 fn the_corpus_of_the_fuzz_target_holds() {
-    replay::replay("configuration", fuzz_entry::configuration);
+    crate::replay::replay("configuration", fuzz_entry::configuration);
 }
 
 fn parse(text: &str) -> Result<Config, String> {

@@ -399,7 +399,8 @@ fn parse(text: &str, kind: &str) -> Result<(Identified, Rest), Wrong> {
         let message = message
             .split_once(", expected one of")
             .map_or(message, |(wrong, _)| wrong);
-        let wrong: String = message.chars().take(160).collect();
+        let plain = |c: char| if c.is_control() { ' ' } else { c };
+        let wrong: String = message.chars().take(160).map(plain).collect();
         (format!("line {line}: {wrong}"), AGAIN)
     })?;
     if document.version != VERSION {
@@ -415,7 +416,8 @@ fn parse(text: &str, kind: &str) -> Result<(Identified, Rest), Wrong> {
             _ => "name a file of `keel qos identify`",
         };
         let found: String = document.kind.chars().take(40).collect();
-        return Err((format!("is a {found} file, no {kind} file"), remedy));
+        let wrong = format!("is a {} file, no {kind} file", found.escape_debug());
+        return Err((wrong, remedy));
     }
     let is_gains = kind == "gains";
     let foreign = match (is_gains, &document) {

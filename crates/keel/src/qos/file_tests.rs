@@ -7,15 +7,12 @@ use proptest::prelude::*;
 #[path = "../../../../fuzz/src/qos_files.rs"]
 mod fuzz_entry;
 
-#[path = "../../../../fuzz/src/replay.rs"]
-mod replay;
-
 const GAINS_EXAMPLE: &str = include_str!("../../tests/golden/qos-gains-1.toml");
 const MODEL_GOLDEN: &str = include_str!("../../tests/golden/qos-model-1.toml");
 
 #[test]
 fn the_corpus_of_the_fuzz_target_holds() {
-    replay::replay("qos_files", fuzz_entry::qos_files);
+    crate::replay::replay("qos_files", fuzz_entry::qos_files);
 }
 
 fn identified() -> Identified {
