@@ -41,7 +41,11 @@ fn readings_are_stored_together_in_time_or_not_at_all() {
     assert_eq!(db.now_ns(), deadline_ns);
     // At the deadline it has not passed.
     let ticket = db.put_together(&first, deadline_ns).expect("in time");
-    assert_eq!((ticket.lsn(), ticket.is_durable()), (Some(1), false), "not yet");
+    assert_eq!(
+        (ticket.lsn(), ticket.is_durable()),
+        (Some(1), false),
+        "not yet"
+    );
     for id in &ids[..2] {
         assert_eq!(shown(&db, *id), Some((5, b"first".to_vec())));
     }
