@@ -10,7 +10,7 @@ use libkeel::protocol::{Kind, Task, TaskDeclared, TaskKind, TaskNoted};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Nothing where a setting is not there, or is being written.
@@ -286,17 +286,23 @@ fn tasks_have_limits_and_go_with_their_connections() {
     });
 }
 
-#[test]
-fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
-    let mut node = Node::prepare(&config(
-        "gains = \"gains.toml\"\nmode = \"qod-only\"\n[[key]]\npattern = \"d/#\"\nshed = \"drop\"\n",
-    ));
-    let folder = machine(&node);
+/// Gives a node a processor and gains for it, and starts it.
+fn start_with_gains(node: &mut Node) -> PathBuf {
+    let folder = machine(node);
     let gains = include_str!("golden/qos-gains-1.toml")
         .replace("sampling_period_ms = 1000", "sampling_period_ms = 100")
         .replace("\"rtgroup\"", "\"cpufreq\"");
     std::fs::write(node.dir.file("gains.toml"), gains).unwrap();
     node.restart();
+    folder
+}
+
+#[test]
+fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
+    let mut node = Node::prepare(&config(
+        "gains = \"gains.toml\"\nmode = \"qod-only\"\n[[key]]\npattern = \"d/#\"\nshed = \"drop\"\n",
+    ));
+    let folder = start_with_gains(&mut node);
     let _plant = start_plant(&node, &folder, 1.0);
     wait_until("updates to be left out", || {
         qos(&node)["admitted"].as_f64().unwrap() < 0.6
@@ -479,12 +485,7 @@ fn an_identification_ends_at_once_where_the_speed_cannot_be_set_any_more() {
 #[test]
 fn a_mode_that_is_chosen_during_an_identification_says_that_it_waits() {
     let mut node = Node::prepare(&config("gains = \"gains.toml\"\n"));
-    let folder = machine(&node);
-    let gains = include_str!("golden/qos-gains-1.toml")
-        .replace("sampling_period_ms = 1000", "sampling_period_ms = 100")
-        .replace("\"rtgroup\"", "\"cpufreq\"");
-    std::fs::write(node.dir.file("gains.toml"), gains).unwrap();
-    node.restart();
+    let folder = start_with_gains(&mut node);
     let _plant = start_plant(&node, &folder, 0.0);
     wait_until("the actuator", || qos(&node)["actuator"] == "cpufreq");
     let log = node.log();

@@ -354,10 +354,20 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         let origin = Origin {
             engine: options.engine.words().to_owned(),
             command: format!(
-                "keel qos experiment identification --plant real --update-share {} --mix {} --line-ns-min {}",
+                "keel qos experiment identification --plant real --update-share {} --mix {} --line-ns-min {}{}{}",
                 options.update_share,
                 options.mix.name(),
-                options.line_ns_min
+                options.line_ns_min,
+                if options.keep_awake {
+                    " --keep-awake"
+                } else {
+                    ""
+                },
+                if options.free_updates {
+                    " --free-updates"
+                } else {
+                    ""
+                }
             ),
             cpu: machine.cpu.clone(),
             kernel: machine.kernel.clone(),
