@@ -7,8 +7,7 @@ use super::findings::{Findings, Goal, cell};
 use super::identified::{Added, FORMAT, Identified, Origin};
 use super::plot::{COLORS, Curve, Horizontal, Panel, panels};
 use super::scenario::{Load, Mix, Observed};
-use super::{GOAL, Setting, line};
-use crate::report::median;
+use super::{GOAL, Setting};
 use crate::scratch::check_interrupted;
 
 /// Where both inputs are driven around, and how far.
@@ -17,6 +16,9 @@ const AMPLITUDES: [f64; 2] = [0.15, 0.25];
 
 /// Passes over the loads, each in an order of its own.
 const PASSES: u32 = 3;
+
+/// Where a sample has no outputs.
+const UNFINISHED: &str = "no instance of the task has finished in a sampling period";
 
 /// Samples of the drawing.
 const SHOWN: usize = 100;
@@ -31,15 +33,7 @@ pub(crate) fn identification(
 ) -> Result<(), String> {
     setting.plant.begin(setting.seed)?;
     let driven = drive(setting)?;
-    let run = &driven.samples;
-    if let Some(line_ns) = driven.line_ns {
-        findings.note(format!(
-            "the model is that of {} samples in one stretch, of {} driven, in which a line of memory took \
-             {line_ns:.0} ns from one processor to the other",
-            run.len(),
-            driven.of
-        ));
-    }
+    let run = &driven[..];
     let model = Model::fit(run).map_err(|error| error.to_string())?;
     for (metric, value) in [
         ("r2_tardiness", model.r2[0]),
@@ -90,7 +84,7 @@ pub(crate) fn identification(
     if setting.is_simulated {
         return Ok(());
     }
-    let identified = measured(setting, findings, &driven, model, &predicted)?;
+    let identified = measured(setting, findings, run, model, &predicted)?;
     findings.write("identified.json", &identified.text()?)
 }
 
@@ -99,33 +93,17 @@ fn base(setting: &Setting<'_>) -> Load {
     Load::of(setting.driven_under, 1)
 }
 
-/// A run in which both inputs were driven, and where the processors were meanwhile.
-struct Driven {
-    samples: Vec<Sample>,
-    /// Middle time of a line from one processor to the next, ns.
-    line_ns: Option<f64>,
-    /// Samples that were driven for it.
-    of: usize,
-}
-
-/// Drives both inputs until there are enough samples in which the processors stayed where they were: a model of a
-/// machine that a host changes meanwhile explains neither the one nor the other.
-fn drive(setting: &mut Setting<'_>) -> Result<Driven, String> {
-    let extent = setting.extent;
-    let (wanted, most) = (extent.driven as usize, extent.driven_max as usize);
-    let mut observed: Vec<Observed> = Vec::new();
-    let mut times: Vec<Option<f64>> = Vec::new();
-    let calm = loop {
-        let k = observed.len();
+/// Drives both inputs.
+fn drive(setting: &mut Setting<'_>) -> Result<Vec<Sample>, String> {
+    let wanted = setting.extent.driven as usize;
+    let mut observed: Vec<Observed> = Vec::with_capacity(wanted + 1);
+    // What is set at the end of a period is what the next one has.
+    while observed.len() <= wanted {
         check_interrupted()?;
-        let calm = line::longest_calm(&times);
-        if calm.len() > wanted || k > most {
-            break calm;
-        }
-        setting.progress.show(&format!(
-            "driving the inputs: {} of {wanted} in one place, {k} of {most} in all",
-            calm.len()
-        ));
+        let k = observed.len();
+        setting
+            .progress
+            .show(&format!("driving the inputs: {k} of {wanted}"));
         let inputs = [0, 1].map(|input| {
             square_wave(
                 k as u64,
@@ -134,56 +112,33 @@ fn drive(setting: &mut Setting<'_>) -> Result<Driven, String> {
                 AMPLITUDES[input],
             )
         });
-        let sample = setting.plant.sample(inputs, base(setting))?;
-        times.push(sample.line_ns);
-        observed.push(sample);
-    };
+        observed.push(setting.plant.sample(inputs, base(setting))?);
+    }
     setting.progress.clear();
-    let mut lines: Vec<f64> = times[calm.clone()].iter().copied().flatten().collect();
-    // What is set at the end of a period is what the next one has.
-    let samples = observed[calm].windows(2).map(|pair| {
-        let outputs = pair[0]
-            .outputs
-            .ok_or("no instance of the task has finished in a sampling period")?;
-        Ok::<_, String>(Sample {
-            outputs,
+    let samples = observed.windows(2).map(|pair| {
+        Ok(Sample {
+            outputs: pair[0].outputs.ok_or(UNFINISHED)?,
             inputs: pair[1].applied,
         })
     });
-    Ok(Driven {
-        samples: samples.collect::<Result<_, _>>()?,
-        line_ns: (!lines.is_empty()).then(|| median(&mut lines)),
-        of: observed.len(),
-    })
+    samples.collect()
 }
 
-/// Mean outputs under a load at fixed inputs. Samples in which the processors are in another place than that of
-/// `line_ns` are waited out, up to twice as many as are wanted; then all count.
+/// Mean outputs under a load at fixed inputs.
 fn mean(
     setting: &mut Setting<'_>,
     inputs: [f64; 2],
     load: Load,
     samples: u32,
-    line_ns: Option<f64>,
 ) -> Result<[f64; 2], String> {
-    let (mut sums, mut taken, mut elsewhere) = ([0.0; 2], 0, 0);
     for _ in 0..setting.extent.swept_settling {
         setting.plant.sample(inputs, load)?;
     }
-    while taken < samples {
+    let mut sums = [0.0; 2];
+    for _ in 0..samples {
         check_interrupted()?;
         let sample = setting.plant.sample(inputs, load)?;
-        let outputs = sample
-            .outputs
-            .ok_or("no instance of the task has finished in a sampling period")?;
-        let is_elsewhere = line_ns
-            .zip(sample.line_ns)
-            .is_some_and(|(wanted, found)| !line::is_same(wanted, found));
-        if is_elsewhere && elsewhere < 2 * samples {
-            elsewhere += 1;
-            continue;
-        }
-        taken += 1;
+        let outputs = sample.outputs.ok_or(UNFINISHED)?;
         sums = [0, 1].map(|output| sums[output] + outputs[output]);
     }
     Ok(sums.map(|sum| sum / f64::from(samples)))
@@ -193,12 +148,10 @@ fn mean(
 fn measured(
     setting: &mut Setting<'_>,
     findings: &mut Findings,
-    driven: &Driven,
+    run: &[Sample],
     model: Model,
     predicted: &[[f64; 2]],
 ) -> Result<Identified, String> {
-    let run = &driven.samples;
-    let line_ns = driven.line_ns;
     let each = setting.extent.loaded.div_ceil(PASSES);
     let mut random = Random::new(setting.seed);
     let mut sums = [[0.0; 2]; Mix::ALL.len()];
@@ -210,7 +163,7 @@ fn measured(
             setting
                 .progress
                 .show(&format!("pass {} of {PASSES}: {}", pass + 1, mix.name()));
-            let found = mean(setting, model.inputs, Load::of(mix, 1), each, line_ns)?;
+            let found = mean(setting, model.inputs, Load::of(mix, 1), each)?;
             sums[place] =
                 [0, 1].map(|output| sums[place][output] + found[output] / f64::from(PASSES));
         }
@@ -265,7 +218,7 @@ fn measured(
     let speed = identified
         .speed_for(GOAL, 1.0, Load::NONE)?
         .clamp(facts.speed_min, 1.0);
-    let rest = mean(setting, [speed, 1.0], Load::NONE, each * 2, line_ns)?;
+    let rest = mean(setting, [speed, 1.0], Load::NONE, each * 2)?;
     identified.data_ratio_min = rest[1].clamp(0.01, 0.99);
     findings.row("none", "plant", ("data_ratio_min", "1"), rest[1], None);
     findings.row("none", "plant", ("speed_at_goal", "1"), speed, None);

@@ -16,13 +16,6 @@ const BATCHES: usize = 5;
 /// Reached only where one of both does not run.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Times that differ by less than this are those of one place.
-const SAME: f64 = 1.35;
-
-/// Times at the beginning of a stretch that the others are compared with: a run of many samples is looked at after each
-/// of them, by a thread that goes before the measured ones.
-const COMPARED: usize = 15;
-
 /// A line of its own, and none beside it that is fetched along.
 #[repr(align(256))]
 #[derive(Default)]
@@ -81,71 +74,9 @@ pub(super) fn line_ns(cores: [usize; 2], priority: i32) -> Option<f64> {
     })
 }
 
-/// Whether two times are those of one place.
-pub(super) fn is_same(one: f64, other: f64) -> bool {
-    one.max(other) <= SAME * one.min(other)
-}
-
-/// The longest stretch of samples in which the processors stayed where they were: a sample in between that differs does
-/// not end it when the next ones are as before. Samples without a time are taken as the ones before them.
-pub(super) fn longest_calm(times: &[Option<f64>]) -> std::ops::Range<usize> {
-    const STRAYS: usize = 2;
-    let mut longest = 0..0;
-    let mut begin = 0;
-    while begin < times.len() {
-        let mut seen: Vec<f64> = Vec::new();
-        let (mut end, mut strays) = (begin, 0);
-        for (place, time) in times.iter().enumerate().skip(begin) {
-            let stays = time.is_none_or(|time| {
-                let middle = middle_of(&seen).unwrap_or(time);
-                is_same(time, middle)
-            });
-            if stays {
-                seen.extend(time.filter(|_| seen.len() < COMPARED));
-                strays = 0;
-                end = place + 1;
-            } else {
-                strays += 1;
-                if strays > STRAYS {
-                    break;
-                }
-            }
-        }
-        if end - begin > longest.len() {
-            longest = begin..end;
-        }
-        begin = end.max(begin + 1);
-    }
-    longest
-}
-
-fn middle_of(times: &[f64]) -> Option<f64> {
-    let mut times = times.to_vec();
-    (!times.is_empty()).then(|| median(&mut times))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_longest_stretch_in_one_place_is_found() {
-        let near = |count| vec![Some(65.0); count];
-        let far = |count| vec![Some(210.0); count];
-        assert_eq!(longest_calm(&[]), 0..0);
-        assert_eq!(longest_calm(&[None, None]), 0..2);
-        assert_eq!(longest_calm(&[near(5), far(9), near(7)].concat()), 5..14);
-        // One that strays ends nothing, three do.
-        assert_eq!(
-            longest_calm(&[near(5), far(1), near(5), far(2), near(1)].concat()),
-            0..14
-        );
-        assert_eq!(longest_calm(&[near(5), far(3), near(6)].concat()), 8..14);
-        assert_eq!(
-            longest_calm(&[near(3), vec![None; 2], near(3)].concat()),
-            0..8
-        );
-    }
 
     #[test]
     fn a_line_takes_time_from_one_processor_to_the_other() {

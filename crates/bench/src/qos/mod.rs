@@ -155,10 +155,8 @@ pub(crate) struct Extent {
     /// Left out at the beginning of a run, and counted after it.
     pub(crate) settling: u32,
     pub(crate) samples: u32,
-    /// In which the inputs are driven for a model, one behind the other while the processors stay where they are.
+    /// In which the inputs are driven for a model.
     pub(crate) driven: u32,
-    /// After which the longest such stretch is taken as it is.
-    pub(crate) driven_max: u32,
     /// Under each load, for what it adds.
     pub(crate) loaded: u32,
     /// For each point of a sweep, after those in which it settles.
@@ -174,7 +172,6 @@ const PAPER: Extent = Extent {
     settling: 20,
     samples: 150,
     driven: 400,
-    driven_max: 400,
     loaded: 30,
     swept: 20,
     swept_settling: 10,
@@ -184,22 +181,20 @@ const PAPER: Extent = Extent {
 
 /// Of a machine, where each sample takes a second.
 const REAL: Extent = Extent {
-    settling: 4,
-    samples: 12,
+    settling: 3,
+    samples: 8,
     driven: 240,
-    driven_max: 900,
     loaded: 21,
     swept: 8,
     swept_settling: 2,
     swept_every: 1,
-    phases: (15, 20, 15),
+    phases: (10, 15, 10),
 };
 
 const QUICK: Extent = Extent {
     settling: 10,
     samples: 30,
     driven: 60,
-    driven_max: 60,
     loaded: 9,
     swept: 3,
     swept_settling: 3,
@@ -211,7 +206,6 @@ const QUICK_REAL: Extent = Extent {
     settling: 1,
     samples: 2,
     driven: 45,
-    driven_max: 90,
     loaded: 3,
     swept: 1,
     swept_settling: 0,
@@ -309,7 +303,6 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             "samples": extent.samples,
             "settling": extent.settling,
             "driven": extent.driven,
-            "driven_max": extent.driven_max,
             "driven_under": options.mix.name(),
             "swept": extent.swept,
             "phases": [extent.phases.0, extent.phases.1, extent.phases.2],

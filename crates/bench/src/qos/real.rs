@@ -305,8 +305,9 @@ impl RealPlant {
         self.shared.updates.per_second()
     }
 
-    /// One sampling period, wherever the processors are.
-    fn period(&mut self, inputs: [f64; 2], load: Load) -> Result<Observed, String> {
+    /// One sampling period, wherever the processors are; and what a line of memory takes from one to the next at its
+    /// end, ns.
+    fn period(&mut self, inputs: [f64; 2], load: Load) -> Result<(Observed, Option<f64>), String> {
         let wanted = inputs[0].clamp(SPEED_MIN, 1.0);
         let speed = match self.speed {
             Some(speed) if (speed - wanted).abs() < 1e-6 => speed,
@@ -338,16 +339,15 @@ impl RealPlant {
         }
         let monitor = std::mem::take(&mut *lock(&self.shared.monitor));
         let figures = Figures::of(&monitor, DEADLINE_NS);
-        let line_ns = line_ns(self.neighbours, LINE_PRIORITY);
-        Ok(Observed {
+        let observed = Observed {
             outputs: figures.as_ref().map(Figures::outputs),
             applied: [speed, admitted],
             busy: (monitor.response_ns.sum() as f64 / SAMPLING.as_nanos() as f64).min(1.0),
             tardiness_p95: figures.as_ref().map(|figures| figures.tardiness_p95),
             miss_ratio: figures.as_ref().map(|figures| figures.miss_ratio),
             fresh: Some(self.shared.updates.fresh(self.shared.now_us())),
-            line_ns,
-        })
+        };
+        Ok((observed, line_ns(self.neighbours, LINE_PRIORITY)))
     }
 
     fn spawn(
@@ -395,18 +395,12 @@ impl Plant for RealPlant {
     fn sample(&mut self, inputs: [f64; 2], load: Load) -> Result<Observed, String> {
         let mut in_a_row = 0;
         loop {
-            let before = self.last_line_ns;
-            let observed = self.period(inputs, load)?;
-            self.last_line_ns = observed.line_ns;
-            let lines = [before, observed.line_ns];
+            let (observed, line_ns) = self.period(inputs, load)?;
+            let lines = [self.last_line_ns, line_ns];
+            self.last_line_ns = line_ns;
             if lines.iter().flatten().all(|line| *line >= self.line_ns_min) {
-                self.lines_ns.extend(observed.line_ns);
-                // Where only one place counts, nobody else need look for the samples of one place.
-                let line_ns = observed.line_ns.filter(|_| self.line_ns_min == 0.0);
-                return Ok(Observed {
-                    line_ns,
-                    ..observed
-                });
+                self.lines_ns.extend(line_ns);
+                return Ok(observed);
             }
             // The inputs stay, so that the next period begins as this one did.
             self.elsewhere += 1;

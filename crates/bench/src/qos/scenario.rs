@@ -121,8 +121,6 @@ pub(crate) struct Observed {
     pub(crate) miss_ratio: Option<f64>,
     /// Fresh objects ÷ all; only of a machine.
     pub(crate) fresh: Option<f64>,
-    /// What a line of memory takes from one processor to the next at the period's end, ns; only of a machine.
-    pub(crate) line_ns: Option<f64>,
 }
 
 /// What is controlled: a machine, or a simulation of one.
