@@ -51,6 +51,21 @@ impl Drop for Scratch {
     }
 }
 
+/// Writes back what waits in the caches of the file system of a folder.
+///
+/// # Errors
+/// One line that names the folder.
+pub(crate) fn write_back(folder: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let file = fs::File::open(folder).map_err(failed)?;
+    // SAFETY: an open descriptor.
+    if unsafe { libc::syncfs(std::os::fd::AsRawFd::as_raw_fd(&file)) } == 0 {
+        Ok(())
+    } else {
+        Err(failed(std::io::Error::last_os_error()))
+    }
+}
+
 /// An error once the user has asked to stop, so that the run unwinds through its clean-up.
 pub(crate) fn check_interrupted() -> Result<(), String> {
     if INTERRUPTED.load(Ordering::Relaxed) {

@@ -17,7 +17,7 @@ use crate::progress::Progress;
 use crate::qos::COLORS;
 use crate::realtime::{cores, measured};
 use crate::report::percentile;
-use crate::scratch::check_interrupted;
+use crate::scratch::{check_interrupted, write_back};
 
 /// Objects and bytes of their values, with the names of the cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +132,9 @@ impl Course {
                 Err(OpenError::Failed(what)) => return Err(what),
             }
         }
+        // What waits in memory would be written while others are measured.
+        self.progress.show(&format!("{case}: writing back"));
+        write_back(&folder)?;
         Ok((folder, open))
     }
 
@@ -194,6 +197,7 @@ impl Course {
                 })?;
                 drop(hog);
                 engine.settle()?;
+                write_back(&folder)?;
                 let refused = refused.into_inner();
                 if refused > 0 {
                     self.figures.note(format!(
@@ -298,6 +302,7 @@ impl Course {
                     let (mean, refused) = task(&**engine, &size, &extent, is_beside)?;
                     means[usize::from(is_beside)] = mean;
                     engine.settle()?;
+                    write_back(&folder)?;
                     if refused > 0 && round == 0 {
                         let text = format!(
                             "{DATA}: {} refused some puts of the other processor, which went on with gets",

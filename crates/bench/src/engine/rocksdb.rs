@@ -1,10 +1,11 @@
 //! RocksDB by its C interface, with the options that it has by default.
 
-use std::ffi::{CStr, CString, c_char, c_uchar, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use super::library::{Library, functions};
 use super::{Engine, Key, OpenError, Session};
@@ -25,6 +26,7 @@ functions!(Functions {
     value_destroy = c"rocksdb_pinnableslice_destroy": fn(*mut c_void);
     put = c"rocksdb_put":
         fn(*mut c_void, *const c_void, *const c_char, usize, *const c_char, usize, *mut *mut c_char);
+    property = c"rocksdb_property_int": fn(*mut c_void, *const c_char, *mut u64) -> c_int;
     free = c"rocksdb_free": fn(*mut c_void);
 });
 
@@ -82,6 +84,36 @@ impl RocksDb {
     }
 }
 
+/// What its threads do by themselves, and what waits for them.
+const WORK: [&CStr; 4] = [
+    c"rocksdb.mem-table-flush-pending",
+    c"rocksdb.num-running-flushes",
+    c"rocksdb.compaction-pending",
+    c"rocksdb.num-running-compactions",
+];
+
+/// Longest wait for them.
+const SETTLING_MAX: Duration = Duration::from_secs(120);
+
+impl RocksDb {
+    /// Whether its threads write tables, or will soon: on the processors and the disk that the others are measured on.
+    fn is_working(&self) -> Result<bool, String> {
+        for name in WORK {
+            let mut value = 0;
+            // SAFETY: the database is open, the name is NUL-terminated, and the value is written during the call.
+            let asked =
+                unsafe { (self.functions.property)(self.database, name.as_ptr(), &raw mut value) };
+            if asked != 0 {
+                return Err(format!("rocksdb: no {}", name.to_string_lossy()));
+            }
+            if value != 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
 impl Drop for RocksDb {
     fn drop(&mut self) {
         // SAFETY: sessions borrow the handles, so none is left.
@@ -109,6 +141,20 @@ impl Engine for RocksDb {
     }
 
     fn settle(&self) -> Result<(), String> {
+        let end = Instant::now() + SETTLING_MAX;
+        // Between two steps of it nothing may be under way for a moment.
+        let mut idle = 0;
+        while idle < 3 {
+            crate::scratch::check_interrupted()?;
+            if Instant::now() > end {
+                return Err(format!(
+                    "rocksdb: still writing its tables anew after {} s",
+                    SETTLING_MAX.as_secs()
+                ));
+            }
+            idle = if self.is_working()? { 0 } else { idle + 1 };
+            std::thread::sleep(Duration::from_millis(20));
+        }
         Ok(())
     }
 

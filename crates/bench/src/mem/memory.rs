@@ -179,22 +179,6 @@ pub(crate) fn allocate(file: &fs::File, bytes: u64) -> std::io::Result<()> {
     }
 }
 
-/// Writes back what waits in the caches of the file system of a folder.
-///
-/// # Errors
-/// One line that names the folder.
-pub(crate) fn write_back(folder: &Path) -> Result<(), String> {
-    use std::os::fd::AsRawFd;
-    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
-    let file = fs::File::open(folder).map_err(failed)?;
-    // SAFETY: an open descriptor.
-    if unsafe { libc::syncfs(file.as_raw_fd()) } == 0 {
-        Ok(())
-    } else {
-        Err(failed(std::io::Error::last_os_error()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use mem::{Attachment, NewInode, ROOT_INODE, Region, RegionOptions, now_ns};
 
-use super::memory::{HugePages, MemoryDisk, Mount, write_back};
+use super::memory::{HugePages, MemoryDisk, Mount};
 use crate::store::tool;
 
 /// Ours, as programs see it.
@@ -122,7 +122,7 @@ impl System {
     /// One line that names the folder.
     pub(crate) fn settle(&self) -> Result<(), String> {
         if self.waits_in_caches {
-            write_back(&self.folder)
+            crate::scratch::write_back(&self.folder)
         } else {
             Ok(())
         }

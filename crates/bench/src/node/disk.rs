@@ -54,11 +54,7 @@ impl LoopDisk {
 
     /// What the device has done since it was attached, after everything that waited has been written.
     pub(crate) fn counts(&self) -> Result<DeviceCounts, String> {
-        let folder = fs::File::open(&self.folder).map_err(|error| error.to_string())?;
-        // SAFETY: the descriptor is open; no memory is passed.
-        if unsafe { libc::syncfs(std::os::fd::AsRawFd::as_raw_fd(&folder)) } != 0 {
-            return Err(std::io::Error::last_os_error().to_string());
-        }
+        crate::scratch::write_back(&self.folder)?;
         let counts = self.disk.as_ref().and_then(Disk::counts);
         counts.ok_or_else(|| format!("{}: no counters", self.device.display()))
     }
