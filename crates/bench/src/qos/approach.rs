@@ -70,7 +70,8 @@ impl Pilot {
         set_points: SetPoints,
         facts: Facts,
     ) -> Result<Self, String> {
-        let design = Design::new(model, &Weights::default()).map_err(|error| error.to_string())?;
+        let design =
+            Design::robust(model, &Weights::default()).map_err(|error| error.to_string())?;
         let ranges = [
             Range {
                 min: facts.speed_min,

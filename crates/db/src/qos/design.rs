@@ -5,6 +5,11 @@
 //! (Kang and Chung, section 4.3.2; they took theirs from MATLAB's `dlqr`). It is solved by structure-preserving
 //! doubling: Chu, Fan, Lin and Wang, "Structure-preserving algorithms for periodic discrete-time algebraic Riccati
 //! equations", 2004; eight steps where the plain iteration takes a hundred.
+//!
+//! **A machine is not its model.** Least squares take noise that lasts for longer than a sample for memory of the
+//! outputs, and gains that count on memory which is not there overshoot at each sample: a loop on Berkeley DB swung
+//! between the limits of the speed. And what a task takes goes with 1 / speed, so that at low speeds the speed moves
+//! tardiness more than around the middle. [`Design::robust`] bears both.
 
 use nalgebra::{Complex, Matrix2, Matrix2x4, Matrix3, Matrix4, Matrix4x2, SMatrix, Vector2};
 
@@ -12,6 +17,10 @@ use super::identify::{Model, matrix, rows};
 
 /// The closed loop's poles must lie within this, or its answers to errors die away too slowly to be of use.
 pub const POLE_MAX: f64 = 0.95;
+
+/// Times what a model says that the inputs may move tardiness: at half the speed of the identification it is twice as
+/// much.
+pub const TARDINESS_GAIN_MAX: f64 = 2.0;
 
 /// Steps of doubling after which there is no solution.
 const STEPS_MAX: u32 = 60;
@@ -145,6 +154,58 @@ impl Design {
         })
     }
 
+    /// The gains for a machine that a model describes: those of [`new`](Self::new) where they also hold a machine whose
+    /// outputs remember nothing, and whose tardiness moves as the model says or [`TARDINESS_GAIN_MAX`] times as much;
+    /// otherwise those for the model without its memory.
+    ///
+    /// # Errors
+    /// [`DesignError`].
+    pub fn robust(model: &Model, weights: &Weights) -> Result<Self, DesignError> {
+        let design = Self::new(model, weights)?;
+        let is_borne = |poles: [f64; 2]| poles.iter().all(|pole| *pole < POLE_MAX);
+        let Some(at_once) = without_memory(model) else {
+            return Ok(design);
+        };
+        let single = robust_single(model, &at_once, weights);
+        let own = design.poles_at_once(model);
+        if own.is_none_or(is_borne) {
+            return Ok(Self { single, ..design });
+        }
+        let careful = Self::new(&at_once, weights)?;
+        let poles = Self::poles(model, &careful.proportional, &careful.integral)
+            .ok_or(DesignError::NoSolution)?;
+        let careful = Self {
+            poles,
+            single,
+            ..careful
+        };
+        let largest = careful.pole_max();
+        let is_quick = largest < POLE_MAX;
+        if is_quick {
+            Ok(careful)
+        } else {
+            Err(DesignError::Pole(largest))
+        }
+    }
+
+    /// Greatest absolute value of the poles of the loop with both inputs on a machine whose outputs remember nothing:
+    /// where tardiness moves as the model says, and where it moves [`TARDINESS_GAIN_MAX`] times as much. `None` where
+    /// the model's outputs never come to rest, a number is none, or there are no such gains.
+    #[must_use]
+    pub fn poles_at_once(&self, model: &Model) -> Option<[f64; 2]> {
+        let at_once = without_memory(model).filter(|_| self.is_for_both)?;
+        let largest = |model: &Model| {
+            let poles = Self::poles(model, &self.proportional, &self.integral)?;
+            Some(
+                poles
+                    .iter()
+                    .map(|[re, im]| re.hypot(*im))
+                    .fold(0.0, f64::max),
+            )
+        };
+        Some([largest(&at_once)?, largest(&stronger(&at_once))?])
+    }
+
     /// Gains for one input at a time, of a model that explains tardiness alone.
     ///
     /// # Errors
@@ -152,7 +213,10 @@ impl Design {
     pub fn alone(model: &Model, weights: &Weights) -> Result<Self, DesignError> {
         weights.check()?;
         let (a, b) = (matrix(&model.a), matrix(&model.b));
-        let single = [0, 1].map(|input| single(&a, &b, input, weights));
+        let single = match without_memory(model) {
+            Some(at_once) => robust_single(model, &at_once, weights),
+            None => [0, 1].map(|input| single(&a, &b, input, weights)),
+        };
         if single.iter().all(Option::is_none) {
             return Err(DesignError::NoSolution);
         }
@@ -243,6 +307,52 @@ fn errors_and_sums(a: &Matrix2<f64>, b: &Matrix2<f64>) -> (Matrix4<f64>, Matrix4
     let mut ba = Matrix4x2::zeros();
     ba.fixed_view_mut::<2, 2>(0, 0).copy_from(&-b);
     (aa, ba)
+}
+
+/// A model of the same machine whose outputs remember nothing: inputs move them at once to where the model has them in
+/// the end. `None` where it has them nowhere.
+fn without_memory(model: &Model) -> Option<Model> {
+    let (a, b) = (matrix(&model.a), matrix(&model.b));
+    // Outputs that grow by themselves come to no rest, though the sum below has a value.
+    let is_stable = a.complex_eigenvalues().iter().all(|pole| size(pole) < 1.0);
+    let end = is_stable.then(|| (Matrix2::identity() - a).try_inverse())??;
+    Some(Model {
+        a: [[0.0; 2]; 2],
+        b: rows(&(end * b)),
+        ..*model
+    })
+}
+
+/// The same, with tardiness that moves [`TARDINESS_GAIN_MAX`] times as much.
+fn stronger(model: &Model) -> Model {
+    let [tardiness, data_ratio] = model.b;
+    Model {
+        b: [tardiness.map(|gain| TARDINESS_GAIN_MAX * gain), data_ratio],
+        ..*model
+    }
+}
+
+/// Tardiness by each input alone, for a model and for the same machine without memory.
+fn robust_single(model: &Model, at_once: &Model, weights: &Weights) -> [Option<SingleGains>; 2] {
+    let of = |model: &Model, input| single(&matrix(&model.a), &matrix(&model.b), input, weights);
+    [0, 1].map(|input| {
+        let is_borne = |gains: &SingleGains| {
+            [*at_once, stronger(at_once)].iter().all(|machine| {
+                let pole = gains.pole_max_with(machine, input);
+                pole.is_some_and(|pole| pole < POLE_MAX)
+            })
+        };
+        let own = of(model, input)?;
+        if is_borne(&own) {
+            return Some(own);
+        }
+        let careful = of(at_once, input)?;
+        let pole_max = careful.pole_max_with(model, input)?;
+        (pole_max < POLE_MAX).then_some(SingleGains {
+            pole_max,
+            ..careful
+        })
+    })
 }
 
 /// Tardiness by one input alone, with the other output as it comes.

@@ -5,7 +5,7 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::qos::{DATA_RATIO, Gains, Identified, Out, TARDINESS};
 use db::qos::controller::{Mode, SetPoints};
-use db::qos::design::{Design, Weights};
+use db::qos::design::{Design, TARDINESS_GAIN_MAX, Weights};
 use serde_json::json;
 use std::path::Path;
 
@@ -56,7 +56,7 @@ pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Resu
     };
     // Of a model that explains tardiness alone only gains for one input are worth anything.
     let design = if identified.model.check().is_ok() {
-        Design::new(&identified.model, &weights)
+        Design::robust(&identified.model, &weights)
     } else {
         Design::alone(&identified.model, &weights)
     };
@@ -80,6 +80,7 @@ pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Resu
             "integral": design.integral,
             "poles": design.poles,
             "pole_max": design.pole_max(),
+            "pole_max_at_once": design.poles_at_once(&gains.identified.model),
             "riccati_residual": design.riccati_residual,
             "single_pole_max": design.single.map(|single| single.map(|single| single.pole_max)),
             "model": model_json(&gains.identified.model),
@@ -102,6 +103,12 @@ fn said(output: &mut Output, gains: &Gains, out: &Path) -> Result<(), CliError> 
             "poles of the closed loop   {}",
             poles.join("  ")
         ))?;
+        if let Some([same, stronger]) = design.poles_at_once(&gains.identified.model) {
+            let name = "largest without memory";
+            output.line(format_args!(
+                "{name:<26} {same:.3}, and {stronger:.3} where tardiness moves {TARDINESS_GAIN_MAX:.0} times as much"
+            ))?;
+        }
     }
     for (name, single) in ["speed alone", "updates alone"].iter().zip(&design.single) {
         match single {
