@@ -9,6 +9,7 @@ use base::block::{BLOCK_BYTES, BlockBuffer, BlockDevice};
 use base::sim::Random;
 
 use super::Extent;
+use super::copy::{self, BareCopy};
 use super::hog::Hog;
 use crate::engine::{Engine, Key, Kind, OpenError, Session, Size, fill};
 use crate::figures::{Figures, Metric, OURS};
@@ -174,16 +175,26 @@ impl Course {
         }
         let (folder, open) = self.open(sizes.get, &kinds, &size)?;
         let mut last = Vec::new();
+        let floor = is_get.then(|| BareCopy::new(&size));
         for round in 0..extent.rounds {
-            for place in self.shuffled(open.len()).into_iter().filter(|_| is_get) {
-                let Open { kind, engine } = &open[place];
-                self.say(sizes.get, *kind, round);
+            // One place beyond the systems: the floor.
+            for place in self.shuffled(open.len() + 1).into_iter().filter(|_| is_get) {
                 let seed = self.random.next_u64();
+                let Some(Open { kind, engine }) = open.get(place) else {
+                    if let Some(floor) = &floor {
+                        let latencies =
+                            measured(cores()[0], || gets(floor, &size, extent.gets, seed))?;
+                        self.record(sizes.get, copy::NAME, &latencies);
+                    }
+                    continue;
+                };
+                self.say(sizes.get, *kind, round);
                 let latencies = measured(cores()[0], || gets(&**engine, &size, extent.gets, seed))?;
                 self.record(sizes.get, kind.name(), &latencies);
                 keep(&mut last, place, latencies);
             }
         }
+        drop(floor);
         self.draw(sizes.get, &open, std::mem::take(&mut last))?;
         for round in 0..extent.rounds {
             for place in self.shuffled(open.len()).into_iter().filter(|_| is_put) {

@@ -4,10 +4,11 @@
 //! operation is timed alone, key and value made before; the memory hog runs in every arm of a case or in none; a
 //! system that is not installed, or a case that the machine cannot hold, is listed as missing.
 //!
-//! **Files:** `cases.rs` what is measured, `hog.rs` who disturbs, `goals.rs` what was promised, `page.rs` the result
-//! page.
+//! **Files:** `cases.rs` what is measured, `copy.rs` the floor of a get, `hog.rs` who disturbs, `goals.rs` what was
+//! promised, `page.rs` the result page.
 
 mod cases;
+mod copy;
 mod goals;
 mod hog;
 pub(crate) mod page;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::cases::{DATA, DURABLE, FLOOR, SIZES, WRITERS_CASE};
+use super::copy;
 use crate::engine::Kind;
 use crate::page::{Run, cell, fill, list, number, text};
 
@@ -176,7 +177,10 @@ fn goals(run: &Run) -> String {
 
 /// Systems of a case, in the order in which they are always named.
 fn systems_of<'a>(run: &Run, case: &str, metric: &str) -> Vec<&'a str> {
-    let all = Kind::ALL.into_iter().map(Kind::name).chain([FLOOR]);
+    let all = Kind::ALL
+        .into_iter()
+        .map(Kind::name)
+        .chain([FLOOR, copy::NAME]);
     all.filter(|system| run.value(case, system, metric).is_some())
         .collect()
 }
