@@ -181,7 +181,7 @@ const PAPER: Extent = Extent {
 
 /// Of a machine, where each sample takes a second.
 const REAL: Extent = Extent {
-    settling: 3,
+    settling: 4,
     samples: 8,
     driven: 240,
     loaded: 21,
