@@ -4,7 +4,7 @@
 //! A stand-in for frequency where that cannot be set: the task gets a part of each short period, so it takes longer in
 //! proportion. It also slows what waits for memory, which frequency does less, and saves no energy by itself.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::{Actuator, ActuatorError, Applied, Files};
 
@@ -23,10 +23,16 @@ const STEP: f64 = 0.05;
 /// A group of its own with some threads in it.
 pub struct RtGroup {
     files: Box<dyn Files>,
+    root: PathBuf,
     parent: PathBuf,
     group: PathBuf,
     threads: Vec<u32>,
+    /// Groups that threads were in before, where that is not the one above.
+    homes: Vec<(u32, PathBuf)>,
+    /// The group is there.
     is_changed: bool,
+    /// It has its share, and all of the threads.
+    is_begun: bool,
 }
 
 impl std::fmt::Debug for RtGroup {
@@ -69,10 +75,13 @@ impl RtGroup {
         let group = parent.join(name);
         let made = Self {
             files,
+            root: root.to_owned(),
             parent,
             group,
             threads: threads.to_vec(),
+            homes: Vec::new(),
             is_changed: false,
+            is_begun: false,
         };
         made.remove()?;
         Ok(made)
@@ -89,22 +98,50 @@ impl RtGroup {
         ((speed * PART_MAX * PERIOD_US as f64).round() as u64).max(1)
     }
 
+    /// Makes the group, or goes on where an earlier attempt has failed.
     fn begin(&mut self, speed: f64) -> Result<(), ActuatorError> {
-        self.files
-            .make(&self.group)
-            .map_err(|error| ActuatorError::file(&self.group, &error))?;
-        self.is_changed = true;
+        if !self.is_changed {
+            self.files
+                .make(&self.group)
+                .map_err(|error| ActuatorError::file(&self.group, &error))?;
+            self.is_changed = true;
+        }
         self.write(&self.group, "cpu.rt_period_us", &PERIOD_US.to_string())?;
         // Before there is a real-time thread in it, which a group without a share refuses.
         let runtime = Self::runtime_us(speed).to_string();
         self.write(&self.group, "cpu.rt_runtime_us", &runtime)?;
-        for thread in &self.threads {
+        for thread in self.threads.clone() {
+            if let Some(home) = self.home(thread) {
+                self.homes.retain(|(other, _)| *other != thread);
+                self.homes.push((thread, home));
+            }
             self.write(&self.group, "tasks", &thread.to_string())?;
         }
+        self.is_begun = true;
         Ok(())
     }
 
-    /// Moves whoever is in the group back to where the others are, and removes it.
+    /// The group that a thread is in now: that of its service, for example. `None`: the system does not say, or it is
+    /// this one or the one above.
+    fn home(&self, thread: u32) -> Option<PathBuf> {
+        let path = self.root.join(format!("proc/{thread}/cgroup"));
+        let text = self.files.read(&path).ok()?;
+        // A number, the controllers and the path, divided by colons.
+        let below = text.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let is_cpu = controllers.split(',').any(|name| name == "cpu");
+            is_cpu.then(|| path.trim_start_matches('/'))
+        })?;
+        let is_plain = Path::new(below)
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
+        let home = self.parent.join(below);
+        let is_there = || self.files.read(&home.join("tasks")).is_ok();
+        (is_plain && !below.is_empty() && home != self.group && is_there()).then_some(home)
+    }
+
+    /// Moves whoever is in the group back to where it was, and removes it. Of a killed program's group nobody knows
+    /// where that was: its threads go to the one above.
     fn remove(&self) -> Result<(), ActuatorError> {
         let path = self.group.join("tasks");
         let threads = match self.files.read(&path) {
@@ -120,8 +157,15 @@ impl RtGroup {
             }
         };
         for thread in threads.lines() {
-            // One that has ended is nowhere.
-            let _ = self.write(&self.parent, "tasks", thread);
+            let known = self
+                .homes
+                .iter()
+                .find(|(other, _)| thread.parse::<u32>() == Ok(*other));
+            let is_home = known.is_some_and(|(_, home)| self.write(home, "tasks", thread).is_ok());
+            if !is_home {
+                // One that has ended is nowhere.
+                let _ = self.write(&self.parent, "tasks", thread);
+            }
         }
         self.files
             .remove(&self.group)
@@ -139,7 +183,7 @@ impl Actuator for RtGroup {
             return Err(ActuatorError::Speed);
         }
         let runtime = Self::runtime_us(speed);
-        if self.is_changed {
+        if self.is_begun {
             self.write(&self.group, "cpu.rt_runtime_us", &runtime.to_string())?;
         } else {
             self.begin(speed)?;
@@ -165,7 +209,8 @@ impl Actuator for RtGroup {
     fn restore(&mut self) -> Result<(), ActuatorError> {
         if self.is_changed {
             self.remove()?;
-            self.is_changed = false;
+            (self.is_changed, self.is_begun) = (false, false);
+            self.homes.clear();
         }
         Ok(())
     }
@@ -183,6 +228,9 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
+
+    /// Says which thread is no more.
+    const GONE: &str = "/m/gone";
 
     /// Groups that are made up, with the rules of the kernel's.
     #[derive(Clone, Default)]
@@ -228,6 +276,10 @@ mod tests {
             if !path.ends_with("tasks") {
                 files.insert(path.to_owned(), text.to_owned());
                 return Ok(());
+            }
+            let gone = files.get(Path::new(GONE));
+            if gone.is_some_and(|gone| gone == text) {
+                return Err(error(3));
             }
             let runtime = &files[&path.with_file_name("cpu.rt_runtime_us")];
             if runtime == "0" {
@@ -308,6 +360,71 @@ mod tests {
             Err(ActuatorError::File { errno: 2, .. })
         ));
         *machine.0.lock().unwrap() = all;
+        group.restore().unwrap();
+        assert_eq!(machine.has("", "tasks").unwrap(), "1\n77\n78");
+    }
+
+    #[test]
+    fn threads_go_back_to_the_groups_that_they_were_in() {
+        let machine = Machine::new();
+        let parent = Path::new("/m").join(PLACES[1]);
+        let service = parent.join("system.slice/valve.service");
+        machine.add(&service, "100000", "1000000", "77");
+        machine.add(&parent, "950000", "1000000", "1\n78");
+        let note = |thread: u32, text: &str| {
+            let path = PathBuf::from(format!("/m/proc/{thread}/cgroup"));
+            machine.0.lock().unwrap().insert(path, text.to_owned());
+        };
+        let groups = "3:memory:/a\n2:cpu,cpuacct:/system.slice/valve.service\n1:name=systemd:/b";
+        note(77, groups);
+        // Outside of what is seen here.
+        note(78, "2:cpu,cpuacct:/../other");
+        let mut group = machine.open().unwrap();
+        for _ in 0..2 {
+            group.set(0.5).unwrap();
+            assert_eq!(machine.has("task", "tasks").unwrap(), "77\n78");
+            assert_eq!(
+                machine.has("system.slice/valve.service", "tasks").unwrap(),
+                ""
+            );
+            group.restore().unwrap();
+            let back = machine.has("system.slice/valve.service", "tasks");
+            assert_eq!(back.unwrap(), "77");
+            assert_eq!(machine.has("", "tasks").unwrap(), "1\n78");
+        }
+        // One that is no more in the end: the one above takes what there is.
+        group.set(0.5).unwrap();
+        let files = &machine.0;
+        files
+            .lock()
+            .unwrap()
+            .retain(|file, _| !file.starts_with(&service));
+        group.restore().unwrap();
+        assert_eq!(machine.has("", "tasks").unwrap(), "1\n77\n78");
+    }
+
+    #[test]
+    fn a_group_that_not_all_threads_are_in_sets_no_speed() {
+        let machine = Machine::new();
+        let gone = |thread: Option<&str>| {
+            let mut files = machine.0.lock().unwrap();
+            match thread {
+                Some(thread) => files.insert(GONE.into(), thread.to_owned()),
+                None => files.remove(Path::new(GONE)),
+            };
+        };
+        let mut group = machine.open().unwrap();
+        gone(Some("77"));
+        for _ in 0..2 {
+            let error = group.set(0.5).unwrap_err();
+            assert!(
+                matches!(error, ActuatorError::File { errno: 3, .. }),
+                "{error}"
+            );
+        }
+        gone(None);
+        assert!(group.set(0.5).unwrap().is_obeyed);
+        assert_eq!(machine.has("task", "tasks").unwrap(), "77\n78");
         group.restore().unwrap();
         assert_eq!(machine.has("", "tasks").unwrap(), "1\n77\n78");
     }
