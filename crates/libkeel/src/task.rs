@@ -9,6 +9,7 @@ use crate::protocol::{self, Kind, PAIRS_MAX, REQUEST_BYTES_MAX, TaskKind, TaskPe
 use crate::ticket::{Promise, Ticket};
 use base::clock::Clock;
 use base::error::Code;
+use db::qos::actuator::OwnScheduling;
 use db::realtime::{self, Cores};
 use db::value::Value;
 use db::{Instance, Monitor, ReleaseTimer};
@@ -158,6 +159,8 @@ pub struct Task {
     /// Number of the connection that the task was declared on, and what the node has said of it.
     declared: Option<(u64, Arc<Declared>)>,
     timer: Option<ReleaseTimer>,
+    /// How the thread is scheduled while no node drives it.
+    scheduling: Option<OwnScheduling>,
     running: Option<Running>,
     /// The release that is waited for, and the releases that had passed before.
     awaited: Option<(u64, u64)>,
@@ -185,6 +188,7 @@ impl Task {
             spec,
             declared: None,
             timer: None,
+            scheduling: None,
             running: None,
             awaited: None,
             last: None,
@@ -523,6 +527,20 @@ impl Task {
         // Last: what comes before takes time.
         let priority = self.spec.fifo_priority;
         self.warnings.extend(priority.and_then(realtime::set_fifo));
+        self.scheduling = OwnScheduling::of_this_thread();
+    }
+
+    /// A node that was killed may have left the thread with a part of the processor, and another one does not know what
+    /// it had before.
+    fn take_back_scheduling(&mut self) {
+        let Some(own) = &self.scheduling else { return };
+        if let Err(error) = own.take_back() {
+            let text =
+                format!("what a node that has gone has set is not taken back as it was: {error}");
+            if !self.warnings.contains(&text) {
+                self.warnings.push(text);
+            }
+        }
     }
 
     /// Declares the task where no node knows of it, and reports the figures of a sampling period that is over.
@@ -531,6 +549,9 @@ impl Task {
         let connection = self.pipe.connection();
         let number = self.declared.as_ref().map(|(number, _)| *number);
         if connection.is_none() || number != connection {
+            if number.is_some() && self.usable().is_ok() {
+                self.take_back_scheduling();
+            }
             if now_ns >= self.next_try_ns {
                 self.next_try_ns = now_ns.saturating_add(RETRY_NS);
                 match self.declare() {

@@ -4,6 +4,7 @@ mod common;
 
 use base::error::Code;
 use common::{FakeNode, Folder, wait_until};
+use db::qos::actuator::{Actuator, Deadline};
 use libkeel::{
     Error, Key, Node, Outcome, PENDING_MAX, STAGED_PUTS_MAX, Task, TaskKind, TaskSpec, Value,
 };
@@ -571,4 +572,34 @@ fn what_is_not_permitted_is_a_warning() {
         task.warnings()
     );
     assert!(task.end_instance().is_some());
+}
+
+#[test]
+fn a_thread_is_its_own_again_when_the_node_that_drove_it_is_gone() {
+    let (_folder, fake, node, _) = attached();
+    let spec = TaskSpec::new("valve", Duration::from_millis(5), Duration::from_millis(5));
+    let mut task = node.periodic_task(spec).unwrap();
+    task.next_instance();
+    let thread = fake.request(TASK)["thread"].as_u64().unwrap();
+    // SAFETY: no memory is passed; 0 is the calling thread.
+    let policy = || unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
+    let before = policy();
+    // As a node does that is then killed.
+    let mut killed = Deadline::new(&[u32::try_from(thread).unwrap()]);
+    if let Err(error) = killed.set(0.9) {
+        println!("skipped: {error}");
+        return;
+    }
+    std::mem::forget(killed);
+    wait_until("the declaration", || {
+        task.next_instance();
+        task.is_declared()
+    });
+    assert_ne!(policy(), before, "while the node is there it stays");
+    fake.hang_up();
+    wait_until("its own scheduling", || {
+        task.next_instance();
+        policy() == before
+    });
+    assert!(task.warnings().is_empty(), "{:?}", task.warnings());
 }

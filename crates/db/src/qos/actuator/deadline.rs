@@ -5,8 +5,8 @@
 
 use super::{Actuator, ActuatorError, Applied};
 
-/// Short against a task of some milliseconds.
-const PERIOD_NS: u64 = 5_000_000;
+/// Short against a task of some milliseconds. No program chooses this number: what is scheduled so was by a node.
+const PERIOD_NS: u64 = 5_000_003;
 
 /// Of the period, what the kernel gives such threads at most, unless told otherwise.
 const PART_MAX: f64 = 0.94;
@@ -29,6 +29,10 @@ struct Scheduling {
 }
 
 const SCHED_DEADLINE: u32 = 6;
+
+/// Threads that such a thread starts are ordinary ones. Without this it could start none, nor a process.
+const RESET_ON_FORK: u64 = 1;
+
 const BYTES: u32 = size_of::<Scheduling>() as u32;
 
 /// Threads that are scheduled by deadline.
@@ -38,15 +42,74 @@ pub struct Deadline {
     threads: Vec<(u32, Option<Scheduling>)>,
 }
 
-impl Deadline {
-    /// For these threads of this machine. Nothing changes before the first speed is set. What a killed program had
-    /// ends with its threads.
-    #[must_use]
-    pub fn new(threads: &[u32]) -> Self {
+impl Scheduling {
+    /// As threads are that ask for nothing.
+    fn ordinary() -> Self {
         Self {
-            threads: threads.iter().map(|thread| (*thread, None)).collect(),
+            size: BYTES,
+            ..Self::default()
         }
     }
+
+    /// Whether a node has set it.
+    fn is_driven(&self) -> bool {
+        self.policy == SCHED_DEADLINE
+            && (self.deadline_ns, self.period_ns) == (PERIOD_NS, PERIOD_NS)
+    }
+}
+
+impl Deadline {
+    /// For these threads of this machine. Nothing changes before the first speed is set, or what was before is put
+    /// back. That is an ordinary thread for one that a killed program has left with a share: what it was only its own
+    /// program knows ([`OwnScheduling`]).
+    #[must_use]
+    pub fn new(threads: &[u32]) -> Self {
+        let before = |thread: u32| {
+            let found = scheduling(thread).ok()?;
+            found.is_driven().then(Scheduling::ordinary)
+        };
+        Self {
+            threads: threads.iter().map(|it| (*it, before(*it))).collect(),
+        }
+    }
+}
+
+/// How a thread was scheduled before a node drove it: kept by its own program for the day when that node is killed.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnScheduling {
+    thread: u32,
+    had: Scheduling,
+}
+
+impl OwnScheduling {
+    /// That of the calling thread; `None` where the system does not tell, or a node drives it already.
+    #[must_use]
+    pub fn of_this_thread() -> Option<Self> {
+        let thread = this_thread();
+        let had = scheduling(thread).ok()?;
+        (!had.is_driven()).then_some(Self { thread, had })
+    }
+
+    /// Schedules the calling thread as it was, if it is the one of before and a node has set it; whether that was so.
+    /// Where it may not be as it was, it is an ordinary one, which is better than a part of the processor.
+    ///
+    /// # Errors
+    /// [`ActuatorError::Thread`]; it is then an ordinary thread, or what it was.
+    pub fn take_back(&self) -> Result<bool, ActuatorError> {
+        let is_driven = || scheduling(self.thread).is_ok_and(|found| found.is_driven());
+        if this_thread() != self.thread || !is_driven() {
+            return Ok(false);
+        }
+        schedule(self.thread, &self.had).inspect_err(|_| {
+            let _ = schedule(self.thread, &Scheduling::ordinary());
+        })?;
+        Ok(true)
+    }
+}
+
+fn this_thread() -> u32 {
+    // SAFETY: a plain system call that cannot fail.
+    unsafe { libc::gettid() }.unsigned_abs()
 }
 
 impl Actuator for Deadline {
@@ -62,6 +125,7 @@ impl Actuator for Deadline {
         let wanted = Scheduling {
             size: BYTES,
             policy: SCHED_DEADLINE,
+            flags: RESET_ON_FORK,
             runtime_ns,
             deadline_ns: PERIOD_NS,
             period_ns: PERIOD_NS,
@@ -93,6 +157,11 @@ impl Actuator for Deadline {
             let Some(had) = *before else {
                 continue;
             };
+            // Another one may have its number, or have set it otherwise: that is not to be undone.
+            if scheduling(*thread).is_ok_and(|found| !found.is_driven()) {
+                *before = None;
+                continue;
+            }
             match schedule(*thread, &had) {
                 // One that has ended has nothing to be put back.
                 Ok(())
@@ -148,8 +217,7 @@ mod tests {
 
     #[test]
     fn a_thread_gets_a_share_and_what_it_had() {
-        // SAFETY: no memory is passed.
-        let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+        let thread = this_thread();
         let before = scheduling(thread).unwrap();
         let mut actuator = Deadline::new(&[thread]);
         assert_eq!(actuator.set(f64::NAN), Err(ActuatorError::Speed));
@@ -160,19 +228,59 @@ mod tests {
             }
             other => assert!(other.unwrap().is_obeyed),
         }
-        assert_eq!(scheduling(thread).unwrap().runtime_ns, 2_350_000);
+        assert_eq!(scheduling(thread).unwrap().runtime_ns, 2_350_001);
+        let child = std::thread::Builder::new();
+        let child = child.spawn(|| scheduling(this_thread()).unwrap().policy);
+        let policy = child.expect("it may start others").join().unwrap();
+        assert_eq!(policy, 0, "they are ordinary ones");
         let applied = actuator.set(0.8).unwrap();
         assert!((applied.speed - 0.8).abs() < 1e-6, "{applied:?}");
         actuator.restore().unwrap();
         assert_eq!(scheduling(thread).unwrap(), before);
+        // What somebody else has set meanwhile is not undone.
+        actuator.set(0.5).unwrap();
+        let nicer = Scheduling { nice: 3, ..before };
+        schedule(thread, &nicer).unwrap();
+        actuator.restore().unwrap();
+        assert_eq!(scheduling(thread).unwrap().nice, 3);
+    }
+
+    #[test]
+    fn what_a_killed_node_has_left_is_found_and_ends() {
+        let thread = this_thread();
+        let before = scheduling(thread).unwrap();
+        let own = OwnScheduling::of_this_thread().unwrap();
+        assert!(!own.take_back().unwrap(), "nobody drives it");
+        let mut killed = Deadline::new(&[thread]);
+        if let Err(error) = killed.set(0.3) {
+            println!("skipped: {error}");
+            return;
+        }
+        std::mem::forget(killed);
+        assert!(OwnScheduling::of_this_thread().is_none());
+        // Its program knows what it was.
+        assert!(own.take_back().unwrap());
+        assert_eq!(scheduling(thread).unwrap(), before);
+        let elsewhere = std::thread::spawn(move || own.take_back().unwrap());
+        assert!(!elsewhere.join().unwrap());
+        // One of another program is let go by the next node, whether that sets a speed or not.
+        let mut killed = Deadline::new(&[thread]);
+        killed.set(0.3).unwrap();
+        std::mem::forget(killed);
+        Deadline::new(&[thread]).restore().unwrap();
+        assert_eq!(scheduling(thread).unwrap().policy, 0);
+        let mut killed = Deadline::new(&[thread]);
+        killed.set(0.3).unwrap();
+        std::mem::forget(killed);
+        let mut next = Deadline::new(&[thread]);
+        next.set(0.8).unwrap();
+        drop(next);
+        assert_eq!(scheduling(thread).unwrap().policy, 0);
     }
 
     #[test]
     fn a_thread_that_is_gone_is_told() {
-        let thread = std::thread::spawn(|| {
-            // SAFETY: no memory is passed.
-            unsafe { libc::syscall(libc::SYS_gettid) as u32 }
-        });
+        let thread = std::thread::spawn(this_thread);
         let mut actuator = Deadline::new(&[thread.join().unwrap()]);
         assert!(matches!(
             actuator.set(0.5),

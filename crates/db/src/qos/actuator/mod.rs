@@ -10,7 +10,7 @@ mod rtgroup;
 mod saved;
 
 pub use cpufreq::Cpufreq;
-pub use deadline::Deadline;
+pub use deadline::{Deadline, OwnScheduling};
 pub use lock::{Lock, LockError};
 pub use rtgroup::RtGroup;
 pub use saved::{Saved, SavedError, Unset, advice};
