@@ -339,6 +339,58 @@ fn a_machine_without_frequencies_is_said_at_once() {
     assert_eq!(made, 0);
 }
 
+/// Lets the thread that plays tasks run on these cores.
+fn set_cores(cores: &[usize]) {
+    // SAFETY: plain data, for which all zeros are a value; it outlives the call, and its size is given.
+    let done = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for core in cores {
+            libc::CPU_SET(*core, &mut set);
+        }
+        let process = std::process::id().cast_signed();
+        libc::sched_setaffinity(process, size_of_val(&set), &raw const set)
+    };
+    assert_eq!(done, 0);
+}
+
+#[test]
+fn a_task_that_is_moved_to_another_core_takes_its_speed_along() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = status
+        .lines()
+        .find(|line| line.starts_with("Cpus_allowed_list:"));
+    if !allowed.is_some_and(|allowed| allowed.contains("0-")) {
+        println!("skipped: there are no cores 0 and 1");
+        return;
+    }
+    let all: Vec<usize> = (0..std::thread::available_parallelism().unwrap().get()).collect();
+    let mut node = prepared("machine");
+    let first = machine(&node);
+    let second = first.with_file_name("policy1");
+    std::fs::create_dir(&second).unwrap();
+    for entry in std::fs::read_dir(&first).unwrap() {
+        let name = entry.unwrap().file_name();
+        if name != "scaling_cur_freq" {
+            std::fs::copy(first.join(&name), second.join(&name)).unwrap();
+        }
+    }
+    std::os::unix::fs::symlink("scaling_setspeed", second.join("scaling_cur_freq")).unwrap();
+    std::fs::write(first.join("affected_cpus"), "0\n").unwrap();
+    std::fs::write(second.join("affected_cpus"), "1\n").unwrap();
+    set_cores(&[0]);
+    node.restart();
+    let early = start_early(&node);
+    wait_for_governor(&first, "userspace");
+    assert_eq!(governor(&second), "schedutil");
+    set_cores(&[1]);
+    wait_for_governor(&second, "userspace");
+    assert_eq!(governor(&first), "schedutil");
+    set_cores(&all);
+    assert!(node.stop().success());
+    drop(early);
+    assert_eq!(governor(&second), "schedutil");
+}
+
 #[test]
 fn a_pipe_among_the_settings_stops_nobody() {
     let mut node = prepared("machine");

@@ -1,5 +1,6 @@
 //! What clients ask: to declare a task, to note what one did, to show or change the quality of service.
 
+use super::tasks::is_thread_of;
 use super::{Declared, TaskId, Wishes};
 use crate::node::Node;
 use crate::node::session::{Answer, failure, framed};
@@ -10,7 +11,6 @@ use libkeel::protocol::{
     Failure, Kind, Mode, Qos, Task, TaskDeclared, TaskKind, TaskNoted, TaskPeriod,
 };
 use serde::Deserialize;
-use std::path::Path;
 
 /// Who is at the other end of a connection, and what it has declared there.
 #[derive(Debug, Default)]
@@ -59,10 +59,7 @@ pub(crate) fn declare(node: &Node, guest: &mut Guest, task: &Task) -> Answer {
 /// another namespace has other numbers, and then its thread is not known.
 fn own_thread(process: Option<u32>, task: &Task) -> Option<u32> {
     let process = process.filter(|process| *process == task.process)?;
-    let thread = task.thread;
-    Path::new(&format!("/proc/{process}/task/{thread}"))
-        .exists()
-        .then_some(thread)
+    is_thread_of(task.thread, process).then_some(task.thread)
 }
 
 /// Notes what a task of this connection did.

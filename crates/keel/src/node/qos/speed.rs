@@ -95,7 +95,7 @@ pub(crate) fn open(
 }
 
 /// The processors that these threads may run on.
-fn cores_of(threads: &[u32]) -> Vec<u32> {
+pub(super) fn cores_of(threads: &[u32]) -> Vec<u32> {
     let mut cores = Vec::new();
     for thread in threads {
         // SAFETY: all zero is a valid set.

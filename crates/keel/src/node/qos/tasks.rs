@@ -7,6 +7,7 @@ use db::Monitor;
 use db::qos::figures::Figures;
 use libkeel::protocol::Failure;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A period may last so many times longer than its instances should take; then it has what it has.
@@ -40,6 +41,11 @@ pub(crate) struct Declared {
     pub(crate) process: u32,
     /// Its thread, if that is one of that process.
     pub(crate) thread: Option<u32>,
+}
+
+/// Whether a process has this thread now.
+pub(super) fn is_thread_of(thread: u32, process: u32) -> bool {
+    Path::new(&format!("/proc/{process}/task/{thread}")).exists()
 }
 
 struct Task {
@@ -261,12 +267,14 @@ impl Tasks {
         self.departed.since
     }
 
-    /// The threads whose speed can be set, in order.
+    /// The threads whose speed can be set, in order. One that has ended is none: its number may be another program's by
+    /// now.
     pub(crate) fn threads(&self) -> Vec<u32> {
-        let mut threads: Vec<u32> = self
-            .tasks
-            .iter()
-            .filter_map(|task| task.declared.thread)
+        let declared = self.tasks.iter().map(|task| &task.declared);
+        let mut threads: Vec<u32> = declared
+            .filter_map(|task| Some((task.thread?, task.process)))
+            .filter(|(thread, process)| is_thread_of(*thread, *process))
+            .map(|(thread, _)| thread)
             .collect();
         threads.sort_unstable();
         threads.dedup();
@@ -354,8 +362,8 @@ mod tests {
             deadline_ns: 50_000_000,
             is_firm: false,
             weight,
-            process: 1,
-            thread: Some(7),
+            process: std::process::id(),
+            thread: Some(std::process::id()),
         }
     }
 
@@ -384,7 +392,8 @@ mod tests {
         let other = tasks.declare(declared("other", 3.0), 2).unwrap();
         let refused = tasks.declare(declared("third", 1.0), 2).unwrap_err();
         assert!(refused.wrong.contains("2 tasks"), "{refused:?}");
-        assert_eq!((tasks.refused(), tasks.threads()), (1, vec![7]));
+        assert_eq!(tasks.refused(), 1);
+        assert_eq!(tasks.threads(), [std::process::id()]);
         let sampling = |instances_min| Sampling {
             period: Duration::from_secs(3600),
             instances_min,
@@ -418,6 +427,32 @@ mod tests {
         assert_eq!(tasks.until_unheard(at_once), Duration::ZERO);
         // Numbers are not given twice: a late report of one that has left is nobody's.
         assert!(tasks.declare(declared("again", 1.0), 2).unwrap() > other);
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_nobodys_to_slow_down() {
+        // SAFETY: a plain system call that cannot fail.
+        let number = || unsafe { libc::gettid() }.unsigned_abs();
+        let (wait, end) = std::sync::mpsc::channel::<()>();
+        let (to, from) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            to.send(number()).unwrap();
+            end.recv().ok();
+        });
+        let mut tasks = Tasks::default();
+        let declared = Declared {
+            thread: Some(from.recv().unwrap()),
+            ..declared("one", 1.0)
+        };
+        tasks.declare(declared.clone(), 9).unwrap();
+        assert_eq!(tasks.threads(), [declared.thread.unwrap()]);
+        drop(wait);
+        thread.join().unwrap();
+        // The kernel takes its number away a moment later.
+        while is_thread_of(declared.thread.unwrap(), declared.process) {
+            std::thread::yield_now();
+        }
+        assert!(tasks.threads().is_empty());
     }
 
     #[test]

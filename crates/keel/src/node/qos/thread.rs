@@ -45,8 +45,9 @@ struct Ended {
 
 struct Loop {
     regulator: Regulator,
-    /// Threads and kind that the actuator is for.
+    /// Threads, their processors and kind that the actuator is for.
     threads: Vec<u32>,
+    cores: Vec<u32>,
     kind: crate::config::ActuatorKind,
     /// Why there is no actuator.
     actuator_error: Option<String>,
@@ -71,6 +72,7 @@ pub(super) fn run(shared: &Shared, db: &Db, places: Places) {
     let mut here = Loop {
         regulator: Regulator::new(Box::new(NoActuator)),
         threads: Vec::new(),
+        cores: Vec::new(),
         kind: crate::config::ActuatorKind::None,
         actuator_error: None,
         opened_at: Instant::now(),
@@ -276,9 +278,15 @@ impl Loop {
         let is_idle = self.regulator.actuator_name() == NoActuator.name();
         let is_wanting = self.actuator_error.is_some() || is_idle && !self.left.is_empty();
         let is_due = is_wanting && self.opened_at.elapsed() >= RETRY;
-        if threads != self.threads || kind != self.kind || is_due {
+        // A task may be moved to another processor, and one that is switched off is nobody's any more.
+        let cores = match is_told_by_files(kind) {
+            true => speed::cores_of(&threads),
+            false => Vec::new(),
+        };
+        let is_other = threads != self.threads || cores != self.cores || kind != self.kind;
+        if is_other || is_due {
             self.open(kind, &threads, &root);
-            (self.threads, self.kind) = (threads, kind);
+            (self.threads, self.cores, self.kind) = (threads, cores, kind);
         }
         if wishes.stop_identification
             && matches!(self.regulator.identification(), Identification::Running(..))
@@ -333,10 +341,7 @@ impl Loop {
         self.regulator.set_actuator(Box::new(NoActuator));
         self.left.look(root);
         self.opened_at = Instant::now();
-        let is_told_by_files = matches!(
-            kind,
-            crate::config::ActuatorKind::Cpufreq | crate::config::ActuatorKind::Auto
-        );
+        let is_told_by_files = is_told_by_files(kind);
         let opened = match self.left.unsure().filter(|_| is_told_by_files) {
             Some(why) if !threads.is_empty() => Err(why.to_owned()),
             _ => speed::open(kind, threads, root, self.left.saved_path()),
@@ -405,6 +410,12 @@ impl Loop {
             "running".clone_into(&mut inner.state.identification.state);
         }
     }
+}
+
+/// Whether the speed may be a setting of processors.
+fn is_told_by_files(kind: crate::config::ActuatorKind) -> bool {
+    use crate::config::ActuatorKind::{Auto, Cpufreq};
+    matches!(kind, Cpufreq | Auto)
 }
 
 /// What is so before the first period.
