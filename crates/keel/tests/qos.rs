@@ -224,9 +224,10 @@ fn an_identification_that_is_interrupted_leaves_nothing_behind() {
     wait_until("the driven speed", || {
         setting(&folder, "scaling_governor") == "userspace"
     });
-    // Looked at by somebody who does not know of it, through the status, which does not keep it alive.
+    // Others look at it again and again, which does not keep it alive.
     wait_until("its end", || {
-        setting(&folder, "scaling_governor") == "schedutil"
+        qos(&node)["identification"]["state"] == "none"
+            && setting(&folder, "scaling_governor") == "schedutil"
     });
     assert!(node.stop().success());
 }
@@ -556,6 +557,17 @@ fn what_is_asked_for_and_cannot_be_is_refused_with_the_reason() {
     }
     assert_eq!(ask(&node, serde_json::json!({"tardiness": 0.5})), "taken");
     assert_eq!(qos(&node)["tardiness_target"], 0.5);
+    // It stays when something else of the configuration changes.
+    for (changed, tasks_max, target) in [
+        ("tasks_max = 5\n", 5, 0.5),
+        ("tasks_max = 6\ntardiness_target = 0.6\n", 6, 0.6),
+    ] {
+        let changed = format!("{SMALL}{more}{changed}");
+        std::fs::write(node.dir.file("keel.toml"), changed).unwrap();
+        node.signal(libc::SIGHUP);
+        wait_until("the reload", || qos(&node)["tasks_max"] == tasks_max);
+        assert_eq!(qos(&node)["tardiness_target"], target);
+    }
     let refused = node.fails(&["qos", "mode", "mimo"], 1);
     assert!(refused.contains("nothing sets the speed"), "{refused}");
     let _plant = start_plant(&node, &folder, 0.0);

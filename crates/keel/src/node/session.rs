@@ -49,7 +49,9 @@ pub(crate) async fn answer(
             Some(Kind::TaskPeriod) => {
                 read(&request).and_then(|period| requests::note(node, guest, &period))
             }
-            Some(Kind::Qos) => read(&request).and_then(|asked| requests::regulate(node, asked)),
+            Some(Kind::Qos) => {
+                read(&request).and_then(|asked| requests::regulate(node, guest, asked))
+            }
             Some(Kind::Watch) => match read(&request) {
                 Ok(asked) => return watch::run(node, wire, &asked as &Watch).await,
                 Err(failure) => Err(failure),

@@ -50,8 +50,10 @@ struct Inner {
     wishes: Wishes,
     /// Gains or limits have changed since the loop looked.
     is_changed: bool,
-    /// When somebody last asked how far an identification is: without a reader it ends.
+    /// When whoever wants an identification last asked how far it is, and which process that is: without a reader it
+    /// ends.
     asked_at: Option<Instant>,
+    asked_by: Option<u32>,
     state: QosState,
     /// When the last period with figures ended.
     figures_at: Option<Instant>,
@@ -99,6 +101,7 @@ impl Qos {
             wishes: Wishes::default(),
             is_changed: true,
             asked_at: None,
+            asked_by: None,
             state: thread::at_rest(),
             figures_at: None,
             actuator_error: None,
@@ -133,8 +136,15 @@ impl Qos {
         let is_mode_new = inner.config.mode != config.mode;
         let mode = if is_mode_new { config.mode } else { inner.mode };
         let before = (inner.sentence(), inner.gains_error.clone());
+        // So do set points, unless the file or the gains now say others than before.
+        let said = (config.tardiness, config.data_ratio);
+        let is_same = said == (inner.config.tardiness, inner.config.data_ratio)
+            && inner.gains.is_some()
+            && inner.gains == loaded.gains;
+        let kept = inner.set_points.filter(|_| is_same);
         inner.config = config.clone();
         inner.settle(loaded);
+        inner.set_points = kept.or(inner.set_points);
         inner.mode = if inner.check_mode(mode).is_ok() {
             mode
         } else {
@@ -190,8 +200,8 @@ impl Qos {
         self.shared.changed.notify_all();
     }
 
-    /// Changes what is wished.
-    pub(crate) fn wish(&self, wishes: Wishes) -> Result<(), Failure> {
+    /// Changes what is wished. `process`: whose wish it is.
+    pub(crate) fn wish(&self, wishes: Wishes, process: Option<u32>) -> Result<(), Failure> {
         let missing = wishes.identify.and_then(|_| self.missing_actuator());
         let mut inner = self.shared.lock();
         if let Some(mode) = wishes.mode {
@@ -220,7 +230,7 @@ impl Qos {
         if wishes.identify.is_some() {
             inner.wishes.identify = wishes.identify;
             inner.wishes.stop_identification = false;
-            inner.asked_at = Some(Instant::now());
+            (inner.asked_at, inner.asked_by) = (Some(Instant::now()), process);
             "running".clone_into(&mut inner.state.identification.state);
         }
         if wishes.stop_identification {
@@ -245,9 +255,14 @@ impl Qos {
         speed::missing(kind, &threads, &speed::root(&root)).or(known)
     }
 
-    /// What is so at present. Whoever runs an identification asks for it, so that it goes on.
-    pub(crate) fn state(&self) -> QosState {
-        self.shared.lock().asked_at = Some(Instant::now());
+    /// What is so at present. The process that runs an identification asks for it, so that it goes on; others may look
+    /// at one whose reader has died, and do not keep it going.
+    pub(crate) fn state(&self, process: Option<u32>) -> QosState {
+        let mut inner = self.shared.lock();
+        if inner.asked_by == process {
+            inner.asked_at = Some(Instant::now());
+        }
+        drop(inner);
         self.look()
     }
 

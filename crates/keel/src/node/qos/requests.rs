@@ -99,7 +99,7 @@ struct Identify {
 }
 
 /// Changes what is asked for, then shows how things are.
-pub(crate) fn regulate(node: &Node, asked: Qos) -> Answer {
+pub(crate) fn regulate(node: &Node, guest: &Guest, asked: Qos) -> Answer {
     let Qos {
         mode,
         tardiness,
@@ -138,9 +138,9 @@ pub(crate) fn regulate(node: &Node, asked: Qos) -> Answer {
         });
     }
     if wishes != Wishes::default() {
-        node.qos.wish(wishes)?;
+        node.qos.wish(wishes, guest.process)?;
     }
-    framed(Kind::QosState, &node.qos.state())
+    framed(Kind::QosState, &node.qos.state(guest.process))
 }
 
 /// The mode as the loop has it.
