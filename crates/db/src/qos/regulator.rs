@@ -153,7 +153,7 @@ pub struct Regulator {
     controller: Option<Controller>,
     mode: Mode,
     identification: Identification,
-    /// What the actuator was asked for last, so that it is not asked again; `None`: nothing that it did.
+    /// What the actuator was asked for last; `None`: nothing that it did.
     asked: Option<Asked>,
     /// What was asked of the admission last.
     admitted: Option<f64>,
@@ -335,7 +335,7 @@ impl Regulator {
                     self.missing = 0;
                     match drive(excitation, run, outputs) {
                         Some(inputs) => {
-                            if let Some(why) = self.apply_anew(inputs, admit) {
+                            if let Some(why) = self.apply_and_look(inputs, admit) {
                                 self.give_up(&why);
                             } else {
                                 // What was set, not what was wanted, is what the outputs follow.
@@ -360,7 +360,7 @@ impl Regulator {
                     let why = match self.asked {
                         Some(Asked::Speed(speed)) => {
                             let admitted = self.admitted.unwrap_or(FULL[ADMISSION]);
-                            self.apply_anew([speed, admitted], admit)
+                            self.apply_and_look([speed, admitted], admit)
                         }
                         _ => None,
                     };
@@ -430,39 +430,37 @@ impl Regulator {
         self.decision.inputs[SPEED] = FULL[SPEED];
     }
 
-    /// Sets both inputs although they may be as before, so that a machine that has ceased to obey is found out in this
-    /// period and not where the speed changes next: why there is no use in going on.
-    fn apply_anew(
+    /// Sets both inputs: why there is no use in going on.
+    fn apply_and_look(
         &mut self,
         inputs: [f64; 2],
         admit: &mut dyn FnMut(f64) -> f64,
     ) -> Option<String> {
-        self.asked = None;
         self.apply(inputs, admit);
         self.why_unmoved()
     }
 
-    /// Sets both inputs, each if it is another than before, and notes what they have become.
+    /// Sets both inputs, and notes what they have become. The speed is set although it may be as before, so that a
+    /// machine that has ceased to obey, or that somebody else has set, is found out in this period and not where the
+    /// speed changes next.
     fn apply(&mut self, inputs: [f64; 2], admit: &mut dyn FnMut(f64) -> f64) {
         let speed = inputs[SPEED];
-        if self.asked != Some(Asked::Speed(speed)) {
-            match self.actuator.set(speed) {
-                Ok(applied) => {
-                    self.asked = Some(Asked::Speed(speed));
-                    self.decision.inputs[SPEED] = applied.speed;
-                    self.decision.is_obeyed = applied.is_obeyed;
-                    self.disobeyed = if applied.is_obeyed {
-                        0
-                    } else {
-                        self.disobeyed.saturating_add(1)
-                    };
-                }
-                Err(error) => {
-                    // Tried again with the next period.
-                    self.asked = None;
-                    self.decision.is_obeyed = false;
-                    self.note(Some(error));
-                }
+        match self.actuator.set(speed) {
+            Ok(applied) => {
+                self.asked = Some(Asked::Speed(speed));
+                self.decision.inputs[SPEED] = applied.speed;
+                self.decision.is_obeyed = applied.is_obeyed;
+                self.disobeyed = if applied.is_obeyed {
+                    0
+                } else {
+                    self.disobeyed.saturating_add(1)
+                };
+            }
+            Err(error) => {
+                // Tried again with the next period.
+                self.asked = None;
+                self.decision.is_obeyed = false;
+                self.note(Some(error));
             }
         }
         self.admit(inputs[ADMISSION], admit);

@@ -360,3 +360,36 @@ fn the_speed_is_the_machines_own_where_only_updates_are_driven() {
     regulator.set_mode(Mode::Both);
     assert!(run(&mut regulator) < 0.9);
 }
+
+#[test]
+fn a_machine_that_somebody_else_sets_is_found_out_although_the_speed_stays() {
+    let early = Figures {
+        instances: 10,
+        tardiness_mean: 0.2,
+        data_ratio: 0.3,
+        ..Figures::default()
+    };
+    let settled = || {
+        let (mut regulator, machine) = regulator();
+        regulator.set_controller(Some(controller()));
+        regulator.set_mode(Mode::SpeedOnly);
+        for _ in 0..10 {
+            regulator.period(Some(&early), &mut |fraction| fraction);
+        }
+        let told = machine.lock().unwrap().told.clone();
+        assert_eq!(told[told.len() - 2..], [LEAST[SPEED]; 2], "{told:?}");
+        assert!(regulator.decision().is_obeyed);
+        (regulator, machine)
+    };
+    let (mut regulator, machine) = settled();
+    machine.lock().unwrap().is_deaf = true;
+    regulator.period(Some(&early), &mut |fraction| fraction);
+    assert!(!regulator.decision().is_obeyed);
+    assert_eq!(regulator.decision().inputs[SPEED], 1.0);
+    // Also where nothing is measured.
+    let (mut regulator, machine) = settled();
+    machine.lock().unwrap().refuses = true;
+    regulator.period(None, &mut |fraction| fraction);
+    assert!(!regulator.decision().is_obeyed);
+    assert_eq!(regulator.failures().0, 1);
+}
