@@ -3,6 +3,7 @@
 
 use super::{Gains, actuator_name, mode_name};
 use crate::config::{ActuatorKind, QosConfig};
+use db::qos::actuator::RtGroup;
 use db::qos::controller::Mode;
 use std::path::Path;
 
@@ -166,12 +167,14 @@ pub(crate) fn machine_warnings(config: &QosConfig) -> Vec<String> {
         })
     };
     let cpufreq = root.join("sys/devices/system/cpu/cpufreq");
-    let rtgroup = root.join("sys/fs/cgroup/cpu/cpu.rt_runtime_us");
+    let rtgroup = RtGroup::places(root).map(|place| place.join("cpu.rt_runtime_us"));
     let missing = match config.actuator {
         ActuatorKind::Cpufreq if !has_policy(&cpufreq) => {
             format!("{} has no policy", cpufreq.display())
         }
-        ActuatorKind::RtGroup if !rtgroup.exists() => format!("there is no {}", rtgroup.display()),
+        ActuatorKind::RtGroup if !rtgroup.iter().any(|file| file.exists()) => {
+            format!("there is no {}", rtgroup[0].display())
+        }
         // Threads are scheduled by deadline wherever there is Linux; whether this user may, the node will know.
         _ => return Vec::new(),
     };
@@ -196,4 +199,29 @@ pub(crate) fn look(config: &QosConfig) -> (String, Vec<String>) {
     let why = loaded.error.clone().or(refused);
     warnings.extend(why.map(|why| undriven(loaded.gains.as_ref(), &why)));
     (sentence(config, loaded.gains.as_ref(), mode), warnings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_found_wherever_the_actuator_finds_them() {
+        let root = std::env::temp_dir().join(format!("keel-looked-{}", std::process::id()));
+        let config = QosConfig {
+            actuator: ActuatorKind::RtGroup,
+            machine_root: root.clone(),
+            ..crate::config::Config::parse("", "test", Path::new("/nowhere"))
+                .unwrap()
+                .qos
+        };
+        for place in RtGroup::places(&root) {
+            std::fs::create_dir_all(&place).unwrap();
+            let warnings = machine_warnings(&config);
+            assert!(warnings[0].contains("there is no"), "{warnings:?}");
+            std::fs::write(place.join("cpu.rt_runtime_us"), "950000\n").unwrap();
+            assert_eq!(machine_warnings(&config), [""; 0]);
+            std::fs::remove_dir_all(&root).unwrap();
+        }
+    }
 }

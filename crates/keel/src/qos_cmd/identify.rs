@@ -68,7 +68,8 @@ pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Res
     );
     let begun = Instant::now();
     let mut line = Line::default();
-    let mut actuator = state.actuator.clone();
+    let mut driven = Driven::default();
+    driven.complete(&mut state);
     while state.identification.state == "running" {
         if signals::stop_requested() {
             let stop = Qos {
@@ -87,13 +88,9 @@ pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Res
         let period = Duration::from_millis(state.sampling_period_ms.into());
         std::thread::sleep(LOOK.min(period));
         state = connection.ask(Kind::Qos, &Qos::default(), Kind::QosState)?;
-        if state.actuator != NO_ACTUATOR {
-            actuator.clone_from(&state.actuator);
-        }
+        driven.complete(&mut state);
     }
     line.clear();
-    // Tasks that have ended with it have taken theirs along.
-    state.actuator = actuator;
     if state.identification.state != "done" {
         let why = state
             .identification
@@ -107,6 +104,22 @@ pub(super) fn run(out: &Path, asked: &Asked, json: bool, node: &NodeArgs) -> Res
         ));
     }
     finish(out, &state, asked.tardiness_only, json)
+}
+
+/// What set the speed last, and in which steps: tasks that end with the identification take theirs along.
+#[derive(Default)]
+struct Driven(Option<(String, f64)>);
+
+impl Driven {
+    /// Notes what sets the speed, or says what did.
+    fn complete(&mut self, state: &mut QosState) {
+        if state.actuator != NO_ACTUATOR {
+            self.0 = Some((state.actuator.clone(), state.speed_step));
+        } else if let Some((actuator, step)) = &self.0 {
+            state.actuator.clone_from(actuator);
+            state.speed_step = *step;
+        }
+    }
 }
 
 /// Fits the model, writes it, says what it is worth.
@@ -250,5 +263,28 @@ impl Line {
         if std::mem::take(&mut self.is_shown) {
             write!(std::io::stderr(), "\r\x1b[2K").ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A model with steps of the whole speed is refused.
+    #[test]
+    fn tasks_that_end_with_the_identification_take_no_step_along() {
+        let state = |actuator: &str, speed_step| QosState {
+            actuator: actuator.to_owned(),
+            speed_step,
+            ..QosState::default()
+        };
+        let mut driven = Driven::default();
+        let mut early = state(NO_ACTUATOR, 1.0);
+        driven.complete(&mut early);
+        assert_eq!((early.actuator.as_str(), early.speed_step), ("none", 1.0));
+        driven.complete(&mut state("cpufreq", 0.05));
+        let mut late = state(NO_ACTUATOR, 1.0);
+        driven.complete(&mut late);
+        assert_eq!((late.actuator.as_str(), late.speed_step), ("cpufreq", 0.05));
     }
 }

@@ -465,6 +465,13 @@ fn shown(figures: &Figures, length: Duration) -> PeriodState {
     }
 }
 
+/// A measured number without digits that say nothing: the longest identification beside as many tasks as there may be
+/// has to fit one answer.
+fn short(number: f64) -> f64 {
+    let rounded = (number * 1e9).round() / 1e9;
+    if rounded.is_finite() { rounded } else { number }
+}
+
 fn identification(now: &Identification) -> IdentificationState {
     let done = |profiled: usize, driven: usize| (profiled + driven) as u32;
     match now {
@@ -483,13 +490,13 @@ fn identification(now: &Identification) -> IdentificationState {
             periods_done: done(run.profiled.len(), run.driven.len()),
             periods_wanted: done(run.profiled.len(), run.driven.len()),
             why: None,
-            profiled: run.profiled.clone(),
+            profiled: run.profiled.iter().map(|it| it.map(short)).collect(),
             driven: run
                 .driven
                 .iter()
                 .map(|sample| {
                     let ([tardiness, ratio], [speed, admitted]) = (sample.outputs, sample.inputs);
-                    [tardiness, ratio, speed, admitted]
+                    [tardiness, ratio, speed, admitted].map(short)
                 })
                 .collect(),
         },
@@ -498,5 +505,63 @@ fn identification(now: &Identification) -> IdentificationState {
             why: Some(why.clone()),
             ..IdentificationState::default()
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::session::framed;
+    use crate::qos::TaskState;
+    use db::qos::identify::Sample;
+    use db::qos::regulator::{DRIVEN_MAX, PROFILED_MAX, Run};
+    use libkeel::protocol::Kind;
+
+    #[test]
+    fn the_longest_state_fits_an_answer() {
+        let uneven = |number: u32| f64::from(number).sqrt() / 50.0;
+        let outputs = |number| [uneven(number), uneven(number + 7)];
+        let run = Run {
+            profiled: (0..PROFILED_MAX).map(outputs).collect(),
+            driven: (0..DRIVEN_MAX)
+                .map(|number| Sample {
+                    outputs: outputs(number),
+                    inputs: outputs(number + 3),
+                })
+                .collect(),
+        };
+        // In a text of JSON each of these takes two bytes.
+        let name = "\"".repeat(64);
+        let task = TaskState {
+            name: name.clone(),
+            process: u32::MAX,
+            thread: Some(u32::MAX),
+            kind: "soft".to_owned(),
+            weight: 0.1 + 0.2,
+            period_us: 3_599_999_999.999,
+            deadline_us: 3_599_999_999.999,
+            instances: u64::from(u32::MAX),
+            deadline_misses: u64::from(u32::MAX),
+            aborted: u64::from(u32::MAX),
+            releases_missed: u64::from(u32::MAX),
+            tardiness_mean: 0.1 + 0.2,
+            tardiness_max: 0.1 + 0.7,
+            ..TaskState::default()
+        };
+        let shed = ShedKey {
+            key: name,
+            readings_shed: u64::from(u32::MAX),
+        };
+        let state = QosState {
+            // As many as qos.tasks_max may be.
+            tasks: vec![task; 256],
+            shed_keys: vec![shed; SHED_KEYS_MAX],
+            identification: identification(&Identification::Done(run)),
+            ..at_rest()
+        };
+        let answer = framed(Kind::QosState, &state);
+        assert!(answer.is_ok(), "{:?}", answer.err());
+        assert_eq!(short(0.123_456_789_4), 0.123_456_789);
+        assert_eq!(short(f64::MAX), f64::MAX);
     }
 }
