@@ -66,6 +66,9 @@ pub(crate) struct QosState {
     pub(crate) tasks_refused: u64,
     /// What those did that are no longer among them.
     pub(crate) tasks_ended: TasksEnded,
+    /// Deadlines missed that are in no sampling period: of slow tasks, and of firm instances that were in time and
+    /// whose puts were not.
+    pub(crate) deadline_misses_apart: u64,
     /// Reports of tasks that contradict themselves, by the figure that does.
     pub(crate) reports_refused: BTreeMap<String, u64>,
     pub(crate) identification: IdentificationState,

@@ -22,7 +22,7 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     ),
     (
         "deadlines_missed",
-        "instances of real-time tasks were late in the latest sampling period",
+        "instances of real-time tasks were late in the latest sampling period, or within a minute where none shows it",
     ),
     (
         "qos_at_limit",
@@ -302,6 +302,16 @@ fn qos(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
                 last.miss_ratio * 100.0,
                 last.instances,
                 last.tardiness_mean
+            ),
+        );
+    }
+    let apart = figures.last_minute.deadline_misses_apart;
+    if apart > 0 {
+        add(
+            "deadlines_missed",
+            format!(
+                "{apart} instances were late within the last minute, of tasks too slow for the control loop, or firm \
+                 ones whose puts came too late; see `keel qos status`"
             ),
         );
     }

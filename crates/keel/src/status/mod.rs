@@ -539,6 +539,7 @@ impl NodeFigures {
             readings_dropped: self.history.readings_dropped,
             refused_keys_max: self.intake.refused_for(RefusalReason::KeysMax),
             listeners_failed: self.listeners_failed,
+            deadline_misses_apart: self.qos.deadline_misses_apart,
         }
     }
 }

@@ -206,6 +206,7 @@ fn each_reason_shows() {
     degraded("deadlines_missed", |f| {
         (f.qos.tasks, f.qos.last) = (vec![task()], Some(late));
     });
+    degraded("deadlines_missed", |f| f.last_minute.deadline_misses_apart = 1);
     degraded("qos_at_limit", |f| f.qos.saturated = true);
     degraded("qos_blind", |f| {
         (f.qos.tasks, f.qos.blind, f.qos.periods) = (vec![task()], true, 9);
@@ -514,7 +515,7 @@ fn the_window_knows_its_spans_and_stays_small() {
     let mut sample = at(5_001);
     sample.readings_dropped = 3;
     assert_eq!(window.last_minute(&sample).readings_dropped, 3);
-    assert!(std::mem::size_of::<Sample>() * 123 < 9 << 10);
+    assert!(std::mem::size_of::<Sample>() * 123 < 10 << 10);
     assert!(format!("{window:?}").matches("uptime_ms").count() <= 123);
 }
 

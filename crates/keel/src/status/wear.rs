@@ -30,6 +30,7 @@ pub(crate) struct Sample {
     pub(crate) readings_dropped: u64,
     pub(crate) refused_keys_max: u64,
     pub(crate) listeners_failed: u64,
+    pub(crate) deadline_misses_apart: u64,
 }
 
 /// What a span of time added to the counters.
@@ -47,9 +48,11 @@ pub(crate) struct Delta {
     /// Readings refused because there were `keys_max` keys, and accepts that failed.
     pub(crate) refused_keys_max: u64,
     pub(crate) listeners_failed: u64,
+    /// Deadlines that no sampling period shows as missed.
+    pub(crate) deadline_misses_apart: u64,
 }
 
-/// The counters of the last ten minutes, a sample each 5 s; some 9 KiB.
+/// The counters of the last ten minutes, a sample each 5 s; some 10 KiB.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     samples: VecDeque<Sample>,
@@ -95,6 +98,9 @@ impl Window {
             readings_dropped: now.readings_dropped.saturating_sub(from.readings_dropped),
             refused_keys_max: now.refused_keys_max.saturating_sub(from.refused_keys_max),
             listeners_failed: now.listeners_failed.saturating_sub(from.listeners_failed),
+            deadline_misses_apart: now
+                .deadline_misses_apart
+                .saturating_sub(from.deadline_misses_apart),
         }
     }
 

@@ -172,6 +172,8 @@ impl Qos {
     pub(crate) fn report(&self, id: TaskId, period: &db::Monitor) -> Result<u32, Failure> {
         let mut inner = self.shared.lock();
         inner.tasks.report(id, period)?;
+        let sampling = inner.sampling();
+        inner.tasks.note_apart(id, period.deadline_misses, sampling);
         let sampling_period_ms = inner.config.sampling_period_ms;
         drop(inner);
         self.shared.changed.notify_all();
@@ -437,6 +439,7 @@ impl Inner {
         state.tasks_max = self.config.tasks_max;
         state.tasks_refused = self.tasks.refused();
         state.tasks_ended = self.tasks.ended();
+        state.deadline_misses_apart = self.tasks.misses_apart();
         state.reports_refused = self.tasks.reports_refused();
         state.last_age_ms = self
             .figures_at

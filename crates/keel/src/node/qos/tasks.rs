@@ -141,6 +141,8 @@ pub(crate) struct Tasks {
     ended: TasksEnded,
     next: TaskId,
     refused: u64,
+    /// Deadlines missed that no sampling period shows.
+    misses_apart: u64,
     /// Reports that contradict themselves, by the figure.
     reports_refused: BTreeMap<&'static str, u64>,
 }
@@ -229,9 +231,24 @@ impl Tasks {
     pub(crate) fn abort(&mut self, ids: &[TaskId], is_late: bool) {
         for task in self.tasks.iter_mut().filter(|task| ids.contains(&task.id)) {
             let late = u64::from(is_late);
+            self.misses_apart = self.misses_apart.saturating_add(late);
             task.deadline_misses = task.deadline_misses.saturating_add(late);
             task.aborted = task.aborted.saturating_add(1);
         }
+    }
+
+    /// Counts misses that a task has reported, where it has no say in any sampling period.
+    pub(crate) fn note_apart(&mut self, id: TaskId, deadline_misses: u64, sampling: Sampling) {
+        let mut slow = self.tasks.iter().filter(|task| task.is_slow(sampling));
+        if slow.any(|task| task.id == id) {
+            self.misses_apart = self.misses_apart.saturating_add(deadline_misses);
+        }
+    }
+
+    /// Deadlines missed that no sampling period shows: of slow tasks, and of instances of which nothing was stored
+    /// because they came too late.
+    pub(crate) fn misses_apart(&self) -> u64 {
+        self.misses_apart
     }
 
     /// These are no more; what they did since the loop looked stays until it looks again.
@@ -520,6 +537,14 @@ mod tests {
         let shown = tasks.show(sampling);
         assert!(!shown[0].slow && shown[1].slow && !shown[1].silent);
         assert_eq!(shown[1].deadline_misses, 1, "its own counts go on");
+        // They are nowhere else to be seen.
+        for (id, misses, apart) in [(quick, 5, 0), (hourly, 1, 1), (hourly, 2, 3)] {
+            tasks.note_apart(id, misses, sampling);
+            assert_eq!(tasks.misses_apart(), apart);
+        }
+        tasks.abort(&[quick], false);
+        tasks.abort(&[quick], true);
+        assert_eq!(tasks.misses_apart(), 4);
         // Alone it is nobody to go by.
         tasks.leave(&[quick], sampling);
         assert!(!tasks.have_enough(sampling));
