@@ -502,7 +502,10 @@ fn actuator(
 ) -> Result<Box<dyn Actuator>, String> {
     let root = Path::new("/");
     let cpufreq = || -> Result<Box<dyn Actuator>, String> {
-        let saved = std::path::absolute(folder.join("cpufreq-before"))
+        // Not in the folder of this run, which is removed with all that is in it: also where something could not be
+        // put back. A node knows it by its name.
+        let beside = folder.parent().unwrap_or(folder);
+        let saved = std::path::absolute(beside.join("keel-qos-experiment.speed"))
             .map_err(|error| format!("{}: {error}", folder.display()))?;
         // Before there is a lock: most machines need none.
         Cpufreq::check(&SystemFiles, root, &[core as u32]).map_err(|error| error.to_string())?;

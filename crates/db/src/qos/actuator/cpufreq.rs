@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Actuator, ActuatorError, Applied, Files, Lock, Saved, SavedError};
+use super::{Actuator, ActuatorError, Applied, Files, Lock, Saved, SavedError, Unset};
 
 /// Below the root of the system's files.
 pub(super) const POLICIES: &str = "sys/devices/system/cpu/cpufreq";
@@ -71,9 +71,9 @@ impl std::fmt::Debug for Cpufreq {
 }
 
 impl Cpufreq {
-    /// The policies below `root` of the processors `cores`. What a killed program has left in `saved_path` is put back
-    /// first; nothing else is changed before the first speed is set. Settings that are saved there and are gone stay in
-    /// that file.
+    /// The policies below `root` of the processors `cores`. What killed programs have left in `saved_path`, and where
+    /// those who held the lock before have saved it, is put back first; nothing else is changed before the first speed
+    /// is set. Settings that are saved and are gone stay in their file.
     ///
     /// # Errors
     /// [`SavedError`]; [`ActuatorError::Missing`] where no policy has such a processor,
@@ -86,24 +86,18 @@ impl Cpufreq {
         saved_path: &Path,
         lock: Lock,
     ) -> Result<Self, SavedError> {
-        let left = match Saved::load(saved_path, &[])? {
+        // What one of them has set must not be taken for what was there before.
+        for path in lock.earlier() {
+            put_back_what_is_in(path, files.as_ref())?;
+        }
+        let left = match put_back_what_is_in(saved_path, files.as_ref())? {
             None => Saved::now(files.as_ref(), root),
-            Some(left) if left.is_of_another_start(files.as_ref()) => {
-                Saved::default().keep_or_remove(saved_path)?;
-                Saved::now(files.as_ref(), root)
+            // Another machine's are not to be mixed with this one's.
+            Some((left, unset)) if !unset.is_empty() && left.root() != root => {
+                let saved = saved_path.to_owned();
+                return Err(ActuatorError::NotPutBack { saved, unset }.into());
             }
-            Some(left) => {
-                let unset = left.put_back(files.as_ref());
-                let is_refused = unset.iter().any(|unset| !unset.is_gone);
-                // Another machine's are not to be mixed with this one's.
-                if is_refused || !unset.is_empty() && left.root() != root {
-                    let saved = saved_path.to_owned();
-                    return Err(ActuatorError::NotPutBack { saved, unset }.into());
-                }
-                let left = left.only(&unset);
-                left.keep_or_remove(saved_path)?;
-                left
-            }
+            Some((left, _)) => left,
         };
         let policies = policies(files.as_ref(), root, cores)?;
         let mut saved = Saved::now(files.as_ref(), root);
@@ -178,6 +172,29 @@ impl Cpufreq {
         }
         Ok(applied)
     }
+}
+
+/// Puts back what a killed program has saved in a file; what of it is gone at present and stays there. `None`: there is
+/// no such file, or it is of before the machine was started anew, and goes.
+fn put_back_what_is_in(
+    path: &Path,
+    files: &dyn Files,
+) -> Result<Option<(Saved, Vec<Unset>)>, SavedError> {
+    let Some(saved) = Saved::load(path, &[])? else {
+        return Ok(None);
+    };
+    if saved.is_of_another_start(files) {
+        Saved::default().keep_or_remove(path)?;
+        return Ok(None);
+    }
+    let unset = saved.put_back(files);
+    if unset.iter().any(|unset| !unset.is_gone) {
+        let saved = path.to_owned();
+        return Err(ActuatorError::NotPutBack { saved, unset }.into());
+    }
+    let left = saved.only(&unset);
+    left.keep_or_remove(path)?;
+    Ok(Some((left, unset)))
 }
 
 /// Those of these processors.

@@ -25,6 +25,7 @@ const NAMED_MAX: usize = 8;
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
+    earlier: Vec<PathBuf>,
 }
 
 /// Why there is no such right.
@@ -135,7 +136,15 @@ impl Lock {
         note.saved
             .extend(earlier.filter(is_left).take(NAMED_MAX - 1));
         note.write(&mut file).map_err(failed)?;
-        Ok(Self { _file: file })
+        Ok(Self {
+            _file: file,
+            earlier: note.saved.split_off(1),
+        })
+    }
+
+    /// Where those who held it before have saved settings that are there still. None of them is at work.
+    pub(super) fn earlier(&self) -> &[PathBuf] {
+        &self.earlier
     }
 
     /// Where those who held it have saved settings, as far as it says.

@@ -298,6 +298,41 @@ fn what_a_kill_has_left_is_put_back_by_the_next_start() {
 }
 
 #[test]
+fn what_another_one_has_left_is_not_taken_for_what_was_before() {
+    let machine = Machine::with_steps(0, "0");
+    let (first, second) = (Place::new("first"), Place::new("second"));
+    let root = Place::new("lock").0;
+    std::fs::create_dir_all(&root).unwrap();
+    // As one notes it that is killed then, which gives its lock free.
+    drop(Lock::take(&root, &first.0).unwrap());
+    let mut killed = machine.open(&[0], &first.0).unwrap();
+    killed.set(0.2).unwrap();
+    std::mem::forget(killed);
+    let open = || {
+        let lock = Lock::take(&root, &second.0).unwrap();
+        let files = Box::new(machine.clone());
+        Cpufreq::open(files, Path::new(ROOT), &[0], &second.0, lock)
+    };
+    machine.state().refused.insert("scaling_governor", 30);
+    let error = open().unwrap_err();
+    let is_named = |saved: &Path| saved == first.0;
+    assert!(
+        matches!(&error, SavedError::Setting(ActuatorError::NotPutBack { saved, .. }) if is_named(saved)),
+        "{error}"
+    );
+    assert!(first.0.exists());
+    machine.state().refused.clear();
+    let mut next = open().unwrap();
+    assert_eq!(machine.has(0, "scaling_governor"), "ondemand");
+    assert!(!first.0.exists());
+    next.set(0.5).unwrap();
+    drop(next);
+    assert_eq!(machine.has(0, "scaling_governor"), "ondemand");
+    assert!(!second.0.exists());
+    std::fs::remove_dir_all(&root).unwrap();
+}
+
+#[test]
 fn what_was_before_a_start_of_the_machine_is_not_put_back() {
     let (machine, place) = (Machine::without_table(), Place::new("boot"));
     let boot = Path::new(ROOT).join("proc/sys/kernel/random/boot_id");
