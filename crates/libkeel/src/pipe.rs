@@ -522,6 +522,14 @@ impl Declared {
         error.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether the node has refused the task because it has as many as it takes.
+    pub(crate) fn is_without_place(&self) -> bool {
+        self.id.get().is_none()
+            && self
+                .refusal()
+                .is_some_and(|error| error.code() == Code::Full)
+    }
+
     fn sampling(&self, period_ms: u32) {
         self.sampling_period_ms.store(period_ms, Ordering::Relaxed);
     }

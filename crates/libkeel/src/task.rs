@@ -21,6 +21,10 @@ use std::time::Duration;
 /// Pause before a connection that has failed is tried again.
 const RETRY_NS: u64 = 500_000_000;
 
+/// Pause before a node that had no place for the task is asked again: another one may have ended since, or the limit
+/// been raised.
+const ASK_AGAIN_NS: u64 = 5_000_000_000;
+
 /// Time between reports until the node says another.
 const SAMPLING_NS: u64 = 1_000_000_000;
 
@@ -548,14 +552,22 @@ impl Task {
         let now_ns = self.node.now_ns();
         let connection = self.pipe.connection();
         let number = self.declared.as_ref().map(|(number, _)| *number);
-        if connection.is_none() || number != connection {
-            if number.is_some() && self.usable().is_ok() {
+        let is_lost = connection.is_none() || number != connection;
+        let declared = self.declared.as_ref();
+        let is_without_place = declared.is_some_and(|(_, declared)| declared.is_without_place());
+        if is_lost || is_without_place {
+            if is_lost && number.is_some() && self.usable().is_ok() {
                 self.take_back_scheduling();
             }
             if now_ns >= self.next_try_ns {
-                self.next_try_ns = now_ns.saturating_add(RETRY_NS);
+                let pause_ns = if is_lost { RETRY_NS } else { ASK_AGAIN_NS };
+                self.next_try_ns = now_ns.saturating_add(pause_ns);
                 match self.declare() {
-                    Ok(()) => return self.begin_period(now_ns),
+                    Ok(()) => {
+                        // What no node will be told of.
+                        self.counts.reports_lost += u64::from(self.figures.instances > 0);
+                        return self.begin_period(now_ns);
+                    }
                     Err(error) => self.error = Some(error),
                 }
             }

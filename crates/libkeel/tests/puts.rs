@@ -489,6 +489,35 @@ fn a_task_survives_its_node() {
 }
 
 #[test]
+fn a_task_that_had_no_place_is_declared_when_there_is_one() {
+    let next = AtomicU64::new(0);
+    let refusals = AtomicU64::new(0);
+    let (_folder, _fake, node, key) = attached_to(move |kind, _| {
+        let is_first = kind == TASK && refusals.fetch_add(1, Ordering::Relaxed) == 0;
+        match is_first {
+            true => Some((
+                511,
+                json!({"code": "full", "thing": "valve", "wrong": "there are 1 tasks already", "remedy": "raise it"}),
+            )),
+            false => willing(&next, kind),
+        }
+    });
+    let mut task = node.periodic_task(spec()).unwrap();
+    wait_until("the refusal", || {
+        task.next_instance();
+        task.last_error().map(|error| error.code()) == Some(Code::Full)
+    });
+    // Puts keep the connection, which nobody closes.
+    wait_until("a place", || {
+        task.next_instance();
+        task.put(&key, Value::Float(1.0), None).unwrap();
+        task.is_declared()
+    });
+    assert_eq!(task.last_error(), None);
+    assert!(task.counts().reports_lost > 0);
+}
+
+#[test]
 fn an_older_node_refuses_tasks_and_takes_their_puts() {
     let (_folder, _fake, node, key) = attached_to(|kind, _| {
         let failure = json!({"code": "unsupported", "thing": "request", "wrong": "kind 6 is none", "remedy": ""});
