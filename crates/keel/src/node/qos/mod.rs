@@ -91,23 +91,7 @@ impl Qos {
         warnings: Vec<String>,
     ) -> std::io::Result<Self> {
         let loaded = Loaded::of(&config.qos);
-        let mut inner = Inner {
-            tasks: Tasks::default(),
-            config: config.qos.clone(),
-            gains: None,
-            gains_error: None,
-            mode: Mode::Open,
-            set_points: None,
-            wishes: Wishes::default(),
-            is_changed: true,
-            asked_at: None,
-            asked_by: None,
-            state: thread::at_rest(),
-            figures_at: None,
-            actuator_error: None,
-            warnings,
-            stop: false,
-        };
+        let mut inner = Inner::new(&config.qos, warnings);
         inner.settle(loaded);
         inner.say();
         let shared = Arc::new(Shared {
@@ -306,6 +290,27 @@ impl Drop for Qos {
 }
 
 impl Inner {
+    /// Without gains.
+    fn new(config: &QosConfig, warnings: Vec<String>) -> Self {
+        Self {
+            tasks: Tasks::default(),
+            config: config.clone(),
+            gains: None,
+            gains_error: None,
+            mode: Mode::Open,
+            set_points: None,
+            wishes: Wishes::default(),
+            is_changed: true,
+            asked_at: None,
+            asked_by: None,
+            state: thread::at_rest(),
+            figures_at: None,
+            actuator_error: None,
+            warnings,
+            stop: false,
+        }
+    }
+
     /// After other gains or another configuration: set points and mode as these say, as far as they can be.
     fn settle(&mut self, loaded: Loaded) {
         let (mode, refused) = loaded.mode(&self.config);

@@ -67,23 +67,8 @@ struct Loop {
 /// Runs until the node ends.
 pub(super) fn run(shared: &Shared, db: &Db, places: Places) {
     let root = speed::root(&shared.lock().config.machine_root);
-    let mut left = Leftovers::new(places);
-    left.look(&root);
-    let mut here = Loop {
-        regulator: Regulator::new(Box::new(NoActuator)),
-        threads: Vec::new(),
-        cores: Vec::new(),
-        kind: crate::config::ActuatorKind::None,
-        actuator_error: None,
-        opened_at: Instant::now(),
-        left,
-        begun: Instant::now(),
-        periods: 0,
-        missing: 0,
-        last: None,
-        was_blind: false,
-        is_given_up: false,
-    };
+    let mut here = Loop::new(Leftovers::new(places));
+    here.left.look(&root);
     here.show(shared, db);
     while here.next(shared, db) {}
     if let Err(error) = here
@@ -100,6 +85,24 @@ pub(super) fn run(shared: &Shared, db: &Db, places: Places) {
 }
 
 impl Loop {
+    fn new(left: Leftovers) -> Self {
+        Self {
+            regulator: Regulator::new(Box::new(NoActuator)),
+            threads: Vec::new(),
+            cores: Vec::new(),
+            kind: crate::config::ActuatorKind::None,
+            actuator_error: None,
+            opened_at: Instant::now(),
+            left,
+            begun: Instant::now(),
+            periods: 0,
+            missing: 0,
+            last: None,
+            was_blind: false,
+            is_given_up: false,
+        }
+    }
+
     /// One period; `false` when the node ends.
     fn next(&mut self, shared: &Shared, db: &Db) -> bool {
         let ended = match self.wait(shared) {
@@ -174,6 +177,7 @@ impl Loop {
             let elapsed = self.begun.elapsed();
             let until_unheard = inner.tasks.until_unheard(sampling);
             let is_unheard = !inner.tasks.is_empty() && until_unheard.is_zero();
+            let is_over = self.is_over(&inner, elapsed);
             if let Some(since) = inner.tasks.departed_since().filter(|_| is_at_rest)
                 && elapsed >= period
             {
@@ -182,15 +186,6 @@ impl Loop {
                 inner.figures_at = Some(self.begun);
                 return Event::Departed(figures, elapsed.min(since.elapsed()));
             }
-            let is_over = if inner.tasks.is_empty() {
-                // Once, so that the loop lets go; then there is nothing to sample.
-                elapsed >= period && !self.is_at_rest()
-            } else {
-                let is_long_enough = elapsed >= period.mul_f64(SHORTEST);
-                // Nobody waits for those who say nothing, however long their instances may take.
-                (is_long_enough && (is_unheard || inner.tasks.have_enough(sampling)))
-                    || elapsed >= patience
-            };
             if is_over {
                 self.begun = Instant::now();
                 let figures = inner.tasks.take(sampling);
@@ -236,10 +231,35 @@ impl Loop {
         }
     }
 
+    /// Whether a period that has lasted so long ends now.
+    fn is_over(&self, inner: &Inner, elapsed: Duration) -> bool {
+        let (tasks, sampling) = (&inner.tasks, inner.sampling());
+        if tasks.is_empty() {
+            // Once, so that the loop lets go; then there is nothing to sample.
+            return elapsed >= sampling.period && !self.is_at_rest();
+        }
+        if elapsed < sampling.period.mul_f64(SHORTEST) {
+            return false;
+        }
+        // Nobody waits for those who say nothing, however long their instances may take; and who wants another mode
+        // waits for nobody's. An identification needs its samples whole.
+        let is_asked =
+            inner.wishes.stop_identification || inner.is_changed && !self.is_identifying();
+        is_asked
+            || tasks.until_unheard(sampling).is_zero()
+            || tasks.have_enough(sampling)
+            || elapsed >= tasks.span(sampling) * PATIENCE
+    }
+
+    fn is_identifying(&self) -> bool {
+        matches!(self.regulator.identification(), Identification::Running(..))
+    }
+
     /// Whether nothing is driven and nothing is to be let go.
     fn is_at_rest(&self) -> bool {
-        let is_running = matches!(self.regulator.identification(), Identification::Running(..));
-        !is_running && self.threads.is_empty() && self.regulator.decision().inputs == [1.0, 1.0]
+        !self.is_identifying()
+            && self.threads.is_empty()
+            && self.regulator.decision().inputs == [1.0, 1.0]
     }
 
     /// Does what was asked for since the last period.
@@ -510,12 +530,40 @@ fn identification(now: &Identification) -> IdentificationState {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Declared;
     use super::*;
+    use crate::config::Config;
     use crate::node::session::framed;
     use crate::qos::TaskState;
     use db::qos::identify::Sample;
     use db::qos::regulator::{DRIVEN_MAX, PROFILED_MAX, Run};
     use libkeel::protocol::Kind;
+
+    #[test]
+    fn another_mode_waits_for_no_ten_instances() {
+        let text = "[qos]\nsampling_period_ms = 1000\ninstances_min = 10\n";
+        let config = Config::parse(text, "test", Path::new("/nowhere")).unwrap();
+        let mut inner = Inner::new(&config.qos, Vec::new());
+        let here = Loop::new(Leftovers::new(Places::of(&config)));
+        let declared = Declared {
+            name: "slow".to_owned(),
+            period_ns: 900_000_000,
+            deadline_ns: 900_000_000,
+            is_firm: false,
+            weight: 1.0,
+            process: 1,
+            thread: None,
+        };
+        inner.tasks.declare(declared, 1).unwrap();
+        inner.is_changed = false;
+        let after = |inner: &Inner, ms: u64| here.is_over(inner, Duration::from_millis(ms));
+        assert!(!after(&inner, 26_900) && after(&inner, 27_000));
+        inner.is_changed = true;
+        assert!(!after(&inner, 800) && after(&inner, 950));
+        inner.is_changed = false;
+        inner.wishes.stop_identification = true;
+        assert!(after(&inner, 950));
+    }
 
     #[test]
     fn the_longest_state_fits_an_answer() {
