@@ -507,6 +507,21 @@ fn a_mode_that_is_chosen_during_an_identification_says_that_it_waits() {
     wait_until("the end", || {
         qos(&node)["identification"]["state"] == "none"
     });
+    // Samples of two kinds make no model.
+    let _: Value = connection.ask(Kind::Qos, &begin, Kind::QosState).unwrap();
+    wait_until("the driven periods", || {
+        qos(&node)["identification"]["periods_done"].as_u64() > Some(2)
+    });
+    let changed = config("gains = \"gains.toml\"\ninstances_min = 9\n");
+    std::fs::write(node.dir.file("keel.toml"), changed).unwrap();
+    node.signal(libc::SIGHUP);
+    wait_until("the end of it", || {
+        let state: Value = connection
+            .ask(Kind::Qos, &serde_json::json!({}), Kind::QosState)
+            .unwrap();
+        let why = state["identification"]["why"].as_str().map(str::to_owned);
+        why.is_some_and(|why| why.contains("other instances"))
+    });
     assert!(node.stop().success());
 }
 

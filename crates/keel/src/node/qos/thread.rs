@@ -62,7 +62,12 @@ struct Loop {
     was_blind: bool,
     /// An identification was given up, and that is in the log.
     is_given_up: bool,
+    /// What the identification is measured with.
+    measured_with: MeasuredWith,
 }
+
+/// Length of a sampling period in ms, its instances, and what sets the speed: samples of others are of another model.
+type MeasuredWith = (u32, u32, crate::config::ActuatorKind);
 
 /// Runs until the node ends.
 pub(super) fn run(shared: &Shared, db: &Db, places: Places) {
@@ -100,6 +105,7 @@ impl Loop {
             last: None,
             was_blind: false,
             is_given_up: false,
+            measured_with: (0, 0, crate::config::ActuatorKind::None),
         }
     }
 
@@ -268,6 +274,8 @@ impl Loop {
         let (threads, kind) = (inner.tasks.threads(), inner.actuator());
         let is_without_task = inner.tasks.is_empty();
         let root = speed::root(&inner.config.machine_root);
+        let sampling = (inner.config.sampling_period_ms, inner.config.instances_min);
+        let with = (sampling.0, sampling.1, kind);
         if changed {
             let gains = inner.gains.clone();
             let config = inner.config.clone();
@@ -320,6 +328,7 @@ impl Loop {
             match self.regulator.identify(excitation, least) {
                 Ok(()) => {
                     self.is_given_up = false;
+                    self.measured_with = with;
                     log::event(
                         "qos",
                         format!(
@@ -331,12 +340,14 @@ impl Loop {
                 Err(error) => log::event("qos", error),
             }
         }
-        // Seven minutes at one speed would end with a model that does not tell the inputs apart.
-        let is_running = matches!(self.regulator.identification(), Identification::Running(..));
-        if is_running
-            && !is_without_task
-            && let Some(why) = self.why_no_speed()
-        {
+        if !self.is_identifying() {
+            return;
+        }
+        if self.measured_with != with {
+            let why = "the configuration has another sampling period, other instances or another actuator now";
+            self.regulator.give_up(why);
+        } else if !is_without_task && let Some(why) = self.why_no_speed() {
+            // Seven minutes at one speed would end with a model that does not tell the inputs apart.
             self.regulator.give_up(&why);
         }
     }
