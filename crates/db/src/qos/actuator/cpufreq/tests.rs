@@ -301,7 +301,8 @@ fn what_a_kill_has_left_is_put_back_by_the_next_start() {
 fn what_another_one_has_left_is_not_taken_for_what_was_before() {
     let machine = Machine::with_steps(0, "0");
     let (first, second) = (Place::new("first"), Place::new("second"));
-    let root = Place::new("lock").0;
+    let lock_folder = Place::new("lock");
+    let root = lock_folder.0.clone();
     std::fs::create_dir_all(&root).unwrap();
     // As one notes it that is killed then, which gives its lock free.
     drop(Lock::take(&root, &first.0).unwrap());
