@@ -11,7 +11,7 @@
 //! between the limits of the speed. And what a task takes goes with 1 / speed, so that at low speeds the speed moves
 //! tardiness more than around the middle. [`Design::robust`] bears both.
 
-use nalgebra::{Complex, Matrix2, Matrix2x4, Matrix3, Matrix4, Matrix4x2, SMatrix, Vector2};
+use nalgebra::{Complex, Matrix2, Matrix2x4, Matrix3, Matrix4, Matrix4x2, SMatrix, Schur, Vector2};
 
 use super::identify::{Model, matrix, rows};
 
@@ -27,6 +27,10 @@ const STEPS_MAX: u32 = 60;
 
 /// Change of a step, relative to the solution, at which it is one.
 const CHANGE_MAX: f64 = 1e-15;
+
+/// Steps of the search for poles at most; a dozen are usual. There are matrices at which it stands still for ever: a
+/// file that comes from anywhere must not stop whoever reads it.
+const POLE_STEPS_MAX: usize = 1_000;
 
 /// Greatest number in a model or in gains that are worth a look.
 pub const NUMBER_MAX: f64 = 1e6;
@@ -137,7 +141,7 @@ impl Design {
         let r = Matrix2::from_diagonal(&Vector2::from(weights.effort));
         let x = solve_riccati(&aa, &ba, &q, &r).ok_or(DesignError::NoSolution)?;
         let gains = gains_of(&aa, &ba, &r, &x).ok_or(DesignError::NoSolution)?;
-        let poles = poles_of(&aa, &ba, &gains);
+        let poles = poles_of(&aa, &ba, &gains).ok_or(DesignError::NoSolution)?;
         let largest = size(&poles[3]);
         // Also what is no number is refused.
         let is_quick = largest < POLE_MAX;
@@ -269,7 +273,7 @@ impl Design {
             .fixed_columns_mut::<2>(0)
             .copy_from(&matrix(proportional));
         gains.fixed_columns_mut::<2>(2).copy_from(&matrix(integral));
-        Some(poles_of(&aa, &ba, &gains).map(|pole| [pole.re, pole.im]))
+        Some(poles_of(&aa, &ba, &gains)?.map(|pole| [pole.re, pole.im]))
     }
 
     /// Greatest absolute value of the closed loop's poles.
@@ -286,11 +290,16 @@ impl Design {
     }
 }
 
-/// Poles of the closed loop, the smallest first.
-fn poles_of(aa: &Matrix4<f64>, ba: &Matrix4x2<f64>, gains: &Matrix2x4<f64>) -> [Complex<f64>; 4] {
-    let mut poles: [Complex<f64>; 4] = (aa - ba * gains).complex_eigenvalues().into();
+/// Poles of the closed loop, the smallest first; `None` where they are not found.
+fn poles_of(
+    aa: &Matrix4<f64>,
+    ba: &Matrix4x2<f64>,
+    gains: &Matrix2x4<f64>,
+) -> Option<[Complex<f64>; 4]> {
+    let schur = Schur::try_new(aa - ba * gains, f64::EPSILON, POLE_STEPS_MAX)?;
+    let mut poles: [Complex<f64>; 4] = schur.complex_eigenvalues().into();
     poles.sort_by(|one, other| size(one).total_cmp(&size(other)));
-    poles
+    Some(poles)
 }
 
 /// Absolute value of a pole.
@@ -395,11 +404,12 @@ fn single_pole_max(
     }
     closed[(2, 0)] = 1.0;
     closed[(2, 2)] = 1.0;
-    closed
-        .complex_eigenvalues()
-        .iter()
-        .map(size)
-        .fold(0.0, f64::max)
+    // One that is not found is none that is quick enough.
+    let schur = Schur::try_new(closed, f64::EPSILON, POLE_STEPS_MAX);
+    schur.map_or(f64::INFINITY, |schur| {
+        let poles = schur.complex_eigenvalues();
+        poles.iter().map(size).fold(0.0, f64::max)
+    })
 }
 
 /// The stabilising solution X of X = Aᵀ X A - Aᵀ X B (R + Bᵀ X B)⁻¹ Bᵀ X A + Q; `None` when there is none.

@@ -221,6 +221,10 @@ fn means(run: &[Sample]) -> (Vector4<f64>, Vector2<f64>) {
 
 /// Of the regressors, not of their products.
 fn condition_of(gram: &Matrix4<f64>) -> f64 {
+    // Squares of huge samples: there is nothing to be found, and the search would not end.
+    if !gram.iter().all(|element| element.is_finite()) {
+        return f64::INFINITY;
+    }
     let values = gram.symmetric_eigenvalues();
     let (least, most) = (values.min(), values.max());
     if least > 0.0 {

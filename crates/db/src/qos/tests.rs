@@ -4,7 +4,7 @@ use base::sim::Random;
 use nalgebra::{Matrix2, Matrix4, Matrix4x2, SMatrix, Vector2};
 
 use super::controller::{ADMISSION, Controller, Held, Mode, Range, SPEED, SetPoints};
-use super::design::{Design, DesignError, POLE_MAX, Weights, solve_riccati};
+use super::design::{Design, DesignError, POLE_MAX, SingleGains, Weights, solve_riccati};
 use super::identify::{HALF_PERIODS, IdentifyError, Model, Sample, square_wave};
 
 const A: [[f64; 2]; 2] = [[0.35, 0.10], [0.02, 0.40]];
@@ -580,4 +580,23 @@ fn inputs_keep_to_their_changes_and_dead_bands() {
         inputs = next;
     }
     assert!(moves > 20, "{moves}");
+}
+
+/// A plain iteration stands still at them for ever: each step makes the same matrix of them.
+#[test]
+fn loops_whose_poles_lie_on_a_circle_are_refused() {
+    let model = |a, b| Model { a, b, ..model() };
+    // A cycle of three around 1: their closed loop is [[1, 1, 0], [0, 1, 1], [1, 0, 1]].
+    let of_three = model([[1.0, 1.0], [0.0, 1.0]], [[0.0, 0.0], [1.0, 1.0]]);
+    let gains = SingleGains {
+        proportional: 0.0,
+        integral: 1.0,
+        pole_max: 2.0,
+    };
+    let pole = gains.pole_max_with(&of_three, SPEED).unwrap();
+    assert!(pole >= POLE_MAX, "{pole}");
+    // Found by drawing small numbers: a million steps are not enough.
+    let (p, i) = ([[0.0; 2]; 2], [[1.0, 0.0], [0.0, 1.0]]);
+    let of_four = model([[-1.0, 0.0], [0.0, -1.0]], [[0.0, -1.0], [1.0, 0.0]]);
+    assert_eq!(Design::poles(&of_four, &p, &i), None);
 }

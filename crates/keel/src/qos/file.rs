@@ -218,7 +218,10 @@ impl Gains {
             })
         };
         let single = [single(gains.speed_alone), single(gains.admission_alone)];
-        let none = || ("the gains have a number that is none".to_owned(), AGAIN);
+        let none = || {
+            let wrong = "the gains have a number that is none, or no poles are found for them";
+            (wrong.to_owned(), AGAIN)
+        };
         let is_number = |number: &f64| number.is_finite() && *number >= 0.0;
         if gains
             .both
