@@ -25,7 +25,7 @@ use crate::realtime;
 use crate::recovery::{self, RecoveryReport};
 use crate::stats::{DROPPING_SHOWN_NS, Health, LogCounters, Stats};
 use crate::store::SegmentStore;
-use crate::table::{FreshCount, Key, Now, Table, TableMemory, is_fresh};
+use crate::table::{FreshCount, Key, Now, OWN_NAPS_MAX, Table, TableMemory, is_fresh};
 use crate::ticket::Progress;
 
 /// Longest sleep of a caller that waits for the queue; a wake-up usually ends it sooner.
@@ -303,7 +303,8 @@ impl<S: SegmentStore> Database<S> {
     /// Reads the latest value with its age at the wall clock's now. No lock, allocation or system call.
     ///
     /// # Errors
-    /// [`Error::UnknownObject`], [`Error::NoValue`], [`Error::BufferTooSmall`].
+    /// [`Error::UnknownObject`], [`Error::NoValue`], [`Error::BufferTooSmall`]; [`Error::Stalled`] where somebody else
+    /// has written over memory that others share, until the next put.
     pub fn get(&self, id: ObjectId, value: &mut [u8]) -> Result<Got, Error> {
         self.get_at(id, self.shared.clock.wall_ms(), value)
     }
@@ -313,7 +314,7 @@ impl<S: SegmentStore> Database<S> {
     /// # Errors
     /// As [`get`](Self::get).
     pub fn get_at(&self, id: ObjectId, now_ms: i64, value: &mut [u8]) -> Result<Got, Error> {
-        let read = self.shared.table.read(id, value)?;
+        let read = self.shared.table.read_within(id, value, OWN_NAPS_MAX)?;
         // The monotonic clock is asked only where it decides: it takes longer than the rest.
         let age_ms = if read.node_time {
             self.now(now_ms)

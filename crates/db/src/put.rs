@@ -104,7 +104,7 @@ impl<S: SegmentStore> Database<S> {
             };
             if verdict == Verdict::Admitted {
                 // Slot and log under one lock: their orders agree.
-                let newer = shared.table.write(id, &self.slot(&entry))?;
+                let newer = shared.table.write_alone(id, &self.slot(&entry))?;
                 queue.outdated += u64::from(!newer);
             } else {
                 queue.shed += 1;
@@ -281,7 +281,10 @@ impl<S: SegmentStore> Database<S> {
             let mut last = queue.next_lsn;
             for entry in entries() {
                 let id = ObjectId(entry.id);
-                let newer = shared.table.write(id, &self.slot(&entry)).unwrap_or(false);
+                let newer = shared
+                    .table
+                    .write_alone(id, &self.slot(&entry))
+                    .unwrap_or(false);
                 queue.outdated += u64::from(!newer);
                 queue.offered += u64::from(shared.table.validity(id).1);
                 last = queue.take(&entry);

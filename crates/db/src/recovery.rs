@@ -222,7 +222,7 @@ fn replay<S: SegmentStore>(
 }
 
 fn store_value(table: &Table, id: ObjectId, value: &SlotValue<'_>) -> Result<(), Error> {
-    match table.write(id, value) {
+    match table.write_alone(id, value) {
         // A time that `put` refuses cannot come from it; the reading stays in the log.
         Ok(_) | Err(Error::TimestampInvalid) => Ok(()),
         Err(Error::ValueTooLong {

@@ -29,10 +29,7 @@ use mem::{Attachment, Attributes, Lent, Line, NewInode, Node, ROOT_INODE};
 
 use crate::error::Error;
 use crate::options::ObjectId;
-use crate::table::{InPlace, Key, MAGIC, SlotRead, Table};
-
-/// Naps of 20 µs that a reader gives a writer who has stopped in the middle of a value: 50 ms and more.
-const NAPS_MAX: u32 = 1000;
+use crate::table::{InPlace, Key, MAGIC, NAPS_MAX, SlotRead, Table};
 
 /// What comes before and behind the name of a table that is being made.
 const DRAFT: (&str, &str) = (".", ".new");

@@ -65,6 +65,13 @@ const KEY_PAD: u8 = 0xff;
 const SPINS_MAX: u32 = 256;
 const READ_BACKOFF: Duration = Duration::from_micros(20);
 
+/// Such naps that a writer is given who has stopped in the middle of a value: 50 ms and more. For readers of another
+/// process, and for a pass over all slots.
+pub(crate) const NAPS_MAX: u32 = 1000;
+/// The same for readers of the writer's own process: it is not dead, and threads of higher priority may hold it up. Who
+/// waits for longer waits for nobody: memory that others share was written over.
+pub(crate) const OWN_NAPS_MAX: u32 = 2_000;
+
 /// One value with its times, as a slot takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotValue<'a> {
@@ -369,7 +376,9 @@ impl<M: AsRef<[Line]>> Table<M> {
 
     /// Bytes of all latest values together.
     pub fn values_bytes(&self) -> u64 {
-        self.value_bytes.load(Ordering::Relaxed)
+        // No more than there can be: lengths in memory that was written over do not add up.
+        let most = self.shape.objects_max as u64 * self.shape.value_bytes_max as u64;
+        self.value_bytes.load(Ordering::Relaxed).min(most)
     }
 
     /// Objects the table can hold.
@@ -590,16 +599,36 @@ impl<M: AsRef<[Line]>> Table<M> {
     /// # Errors
     /// [`Error::UnknownObject`], [`Error::ValueTooLong`], [`Error::TimestampInvalid`].
     pub fn write(&self, id: ObjectId, new: &SlotValue<'_>) -> Result<bool, Error> {
+        self.write_by::<false>(id, new)
+    }
+
+    /// As [`write`](Self::write) by the only writer that there is at this moment: where the slot says that another one
+    /// is inside, somebody else has written over the memory, and nobody is waited for.
+    pub(crate) fn write_alone(&self, id: ObjectId, new: &SlotValue<'_>) -> Result<bool, Error> {
+        self.write_by::<true>(id, new)
+    }
+
+    #[inline]
+    fn write_by<const IS_ALONE: bool>(
+        &self,
+        id: ObjectId,
+        new: &SlotValue<'_>,
+    ) -> Result<bool, Error> {
         self.check(id, new.timestamp_ms, new.value.len())?;
         let slot = self.slot(id)?;
         let sequence = self.slot_word(id, SEQUENCE);
         let mut waits = 0;
         let even = loop {
             let seen = sequence.load(Ordering::Relaxed);
+            let odd = seen | 1;
             let taken =
-                || sequence.compare_exchange(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed);
-            if seen & 1 == 0 && taken().is_ok() {
+                || sequence.compare_exchange(seen, odd, Ordering::Acquire, Ordering::Relaxed);
+            if seen != odd && taken().is_ok() {
                 break seen;
+            }
+            if IS_ALONE {
+                sequence.store(odd, Ordering::Relaxed);
+                break odd & !1;
             }
             back_off(&mut waits);
         };
@@ -633,7 +662,7 @@ impl<M: AsRef<[Line]>> Table<M> {
                 .store(new.boot_tag, Ordering::Relaxed);
             read::store_value(slot, new.value);
         }
-        sequence.store(even + 2, Ordering::Release);
+        sequence.store(even.wrapping_add(2), Ordering::Release);
         Ok(newer)
     }
 
@@ -656,42 +685,6 @@ impl<M: AsRef<[Line]>> Table<M> {
             return Err(Error::TimestampInvalid);
         }
         Ok(())
-    }
-
-    /// Fresh temporal objects at `now`. One pass over the table.
-    pub fn fresh_count(&self, now: &Now) -> FreshCount {
-        let mut count = FreshCount::default();
-        for id in (0..self.objects()).map(ObjectId) {
-            let (avi_ms, temporal) = self.validity(id);
-            if temporal {
-                count.temporal += 1;
-                count.fresh += u32::from(
-                    self.age_ms(id, now)
-                        .is_some_and(|age_ms| is_fresh(age_ms, avi_ms)),
-                );
-            }
-        }
-        count
-    }
-
-    /// Age of an object's value at `now`; `None` without a value.
-    fn age_ms(&self, id: ObjectId, now: &Now) -> Option<i64> {
-        let mut waits = 0;
-        loop {
-            let word = |at| self.slot_word(id, at);
-            let before = word(SEQUENCE).load(Ordering::Acquire);
-            let timestamp_ms = word(TIMESTAMP).load(Ordering::Relaxed) as i64;
-            let meta = word(META).load(Ordering::Relaxed);
-            let arrival_ns = word(ARRIVAL).load(Ordering::Relaxed);
-            let boot_tag = word(BOOT_TAG).load(Ordering::Relaxed);
-            fence(Ordering::Acquire);
-            if before & 1 == 0 && word(SEQUENCE).load(Ordering::Relaxed) == before {
-                let node_time = meta & META_NODE_TIME != 0;
-                return (timestamp_ms != NO_TIMESTAMP)
-                    .then(|| now.age_ms(timestamp_ms, node_time, arrival_ns, boot_tag));
-            }
-            back_off(&mut waits);
-        }
     }
 
     /// The index entry's object, or the free entry where the key would go.

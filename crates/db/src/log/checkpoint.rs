@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use crate::error::{Error, LogFailure};
 use crate::options::{DbOptions, ObjectId};
 use crate::store::{SegmentStore, StoreError};
-use crate::table::{SlotValue, Table};
+use crate::table::{OWN_NAPS_MAX, SlotValue, Table};
 
 use super::codec::{self, CheckpointHead, Dictionary, Object, RECORD_BYTES_MAX, Record, Seal};
 use super::reader::{Reader, Tail};
@@ -154,7 +154,12 @@ impl<F: Copy> CheckpointWriter<F> {
                 avi_ms,
                 temporal,
             };
-            let latest = table.read(id, &mut self.value).ok().map(|read| SlotValue {
+            let read = table.read_within(id, &mut self.value, OWN_NAPS_MAX);
+            if read == Err(Error::Stalled) {
+                // Its memory was written over: the checkpoint before has the value, and so has the log.
+                return Ok(Step::Unfit);
+            }
+            let latest = read.ok().map(|read| SlotValue {
                 timestamp_ms: read.timestamp_ms,
                 arrival_ns: read.arrival_ns,
                 boot_tag: read.boot_tag,

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::{
-    ARRIVAL, BOOT_TAG, Line, META, META_LENGTH, META_NODE_TIME, META_TRUSTED, NO_TIMESTAMP,
-    SEQUENCE, SPINS_MAX, TIMESTAMP, Table, VALIDITY, VALUE, WORDS_PER_LINE, back_off,
+    ARRIVAL, BOOT_TAG, FreshCount, Line, META, META_LENGTH, META_NODE_TIME, META_TRUSTED, NAPS_MAX,
+    NO_TIMESTAMP, Now, SEQUENCE, SPINS_MAX, TIMESTAMP, Table, VALIDITY, VALUE, WORDS_PER_LINE,
+    back_off, is_fresh,
 };
 use crate::error::Error;
 use crate::options::ObjectId;
@@ -290,6 +291,47 @@ impl<M: AsRef<[Line]>> Table<M> {
         } else {
             Ok(read)
         })
+    }
+}
+
+impl<M: AsRef<[Line]>> Table<M> {
+    /// Fresh temporal objects at `now`. One pass over the table.
+    pub fn fresh_count(&self, now: &Now) -> FreshCount {
+        let mut count = FreshCount::default();
+        let mut waits = 0;
+        for id in (0..self.objects()).map(ObjectId) {
+            let (avi_ms, temporal) = self.validity(id);
+            if temporal {
+                count.temporal += 1;
+                count.fresh += u32::from(
+                    self.age_ms(id, now, &mut waits)
+                        .is_some_and(|age_ms| is_fresh(age_ms, avi_ms)),
+                );
+            }
+        }
+        count
+    }
+
+    /// Age of an object's value at `now`; `None` without a value, or without one that can be read.
+    fn age_ms(&self, id: ObjectId, now: &Now, waits: &mut u32) -> Option<i64> {
+        loop {
+            let word = |at| self.slot_word(id, at);
+            let before = word(SEQUENCE).load(Ordering::Acquire);
+            let timestamp_ms = word(TIMESTAMP).load(Ordering::Relaxed) as i64;
+            let meta = word(META).load(Ordering::Relaxed);
+            let arrival_ns = word(ARRIVAL).load(Ordering::Relaxed);
+            let boot_tag = word(BOOT_TAG).load(Ordering::Relaxed);
+            fence(Ordering::Acquire);
+            if before & 1 == 0 && word(SEQUENCE).load(Ordering::Relaxed) == before {
+                let node_time = meta & META_NODE_TIME != 0;
+                return (timestamp_ms != NO_TIMESTAMP)
+                    .then(|| now.age_ms(timestamp_ms, node_time, arrival_ns, boot_tag));
+            }
+            if *waits / SPINS_MAX >= NAPS_MAX {
+                return None;
+            }
+            back_off(waits);
+        }
     }
 }
 

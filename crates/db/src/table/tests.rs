@@ -285,3 +285,43 @@ fn readers_never_see_a_torn_value() {
         }
     });
 }
+
+/// As memory is that somebody else has written over: nobody is inside, and nobody will come out.
+#[test]
+fn who_writes_alone_waits_for_nobody() {
+    let table = Table::new(2, 8, 1).unwrap();
+    let (id, _) = table.insert("a", 100, true).unwrap();
+    let (other, _) = table.insert("b", 100, true).unwrap();
+    for id in [id, other] {
+        table.write_alone(id, &value(1, b"before")).unwrap();
+    }
+    let now = Now {
+        wall_ms: 1,
+        monotonic_ns: 5,
+        boot_tag: 9,
+    };
+    for sequence in [7, u64::MAX] {
+        table
+            .slot_word(id, SEQUENCE)
+            .store(sequence, Ordering::Relaxed);
+        let mut buffer = [0; 8];
+        assert_eq!(
+            table.read_within(id, &mut buffer, 2),
+            Err(Error::Stalled),
+            "{sequence}"
+        );
+        // It is passed over, and the others are counted.
+        let count = table.fresh_count(&now);
+        assert_eq!((count.fresh, count.temporal), (1, 2), "{sequence}");
+        assert_eq!(table.write_alone(id, &value(1, b"after")), Ok(true));
+        let read = table.read_within(id, &mut buffer, 2).unwrap();
+        assert_eq!(&buffer[..read.value_bytes], b"after");
+        assert_eq!(table.fresh_count(&now).fresh, 2);
+    }
+    // Lengths that do not add up.
+    table
+        .slot_word(id, META)
+        .store(META_LENGTH, Ordering::Relaxed);
+    table.write_alone(id, &value(1, b"1")).unwrap();
+    assert!(table.values_bytes() <= 16, "{}", table.values_bytes());
+}

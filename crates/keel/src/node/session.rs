@@ -125,6 +125,9 @@ pub(crate) fn no_such_key(key: &str) -> Failure {
 pub(crate) fn unreadable(key: &str, error: &db::Error) -> Failure {
     let remedy = match error {
         db::Error::NoValue => "wait for its first reading",
+        db::Error::Stalled => {
+            "another program has written over the region: end that one, and put a value anew"
+        }
         _ => "",
     };
     failure(error.code(), key, error, remedy)
