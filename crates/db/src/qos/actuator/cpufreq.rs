@@ -91,13 +91,13 @@ impl Cpufreq {
             put_back_what_is_in(path, files.as_ref())?;
         }
         let left = match put_back_what_is_in(saved_path, files.as_ref())? {
-            None => Saved::now(files.as_ref(), root),
+            Some((left, _)) if left.root() == root => left,
             // Another machine's are not to be mixed with this one's.
-            Some((left, unset)) if !unset.is_empty() && left.root() != root => {
+            Some((_, unset)) if !unset.is_empty() => {
                 let saved = saved_path.to_owned();
                 return Err(ActuatorError::NotPutBack { saved, unset }.into());
             }
-            Some((left, _)) => left,
+            _ => Saved::now(files.as_ref(), root),
         };
         let policies = policies(files.as_ref(), root, cores)?;
         let mut saved = Saved::now(files.as_ref(), root);
