@@ -206,7 +206,9 @@ fn each_reason_shows() {
     degraded("deadlines_missed", |f| {
         (f.qos.tasks, f.qos.last) = (vec![task()], Some(late));
     });
-    degraded("deadlines_missed", |f| f.last_minute.deadline_misses_apart = 1);
+    degraded("deadlines_missed", |f| {
+        f.last_minute.deadline_misses_apart = 1
+    });
     degraded("qos_at_limit", |f| f.qos.saturated = true);
     degraded("qos_blind", |f| {
         (f.qos.tasks, f.qos.blind, f.qos.periods) = (vec![task()], true, 9);
