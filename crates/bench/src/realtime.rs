@@ -78,6 +78,21 @@ pub(crate) fn idle() {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
 }
 
+/// Does nothing wherever a processor has nothing to do, until it is to end. One that halts begins its next work with
+/// cold caches and a low clock; and a virtual one is moved by its host, nearer to the others or further away from them,
+/// so that what a line of memory takes between two processors changes by a factor of five from one second to the next.
+///
+/// # Errors
+/// One line.
+pub(crate) fn stay_awake(core: usize, ends: impl Fn() -> bool) -> Result<(), String> {
+    pin(core)?;
+    idle();
+    while !ends() {
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
 /// Lets the calling thread run like any other again.
 pub(crate) fn ordinary() {
     let parameters = libc::sched_param { sched_priority: 0 };

@@ -16,7 +16,7 @@ use crate::figures::{Figures, Metric, OURS};
 use crate::paper::chart::{Series, distributions};
 use crate::progress::Progress;
 use crate::qos::COLORS;
-use crate::realtime::{cores, measured};
+use crate::realtime::{cores, measured, stay_awake};
 use crate::report::percentile;
 use crate::scratch::{check_interrupted, write_back};
 
@@ -522,6 +522,8 @@ fn task(
         Ok(refused)
     };
     std::thread::scope(|scope| {
+        // Between two instances its processor would halt, and alone the task would pay for it.
+        let awake = scope.spawn(|| stay_awake(cores()[0], || stop.load(Ordering::Relaxed)));
         let other = is_beside.then(|| {
             let other = scope.spawn(beside);
             ready.wait();
@@ -547,6 +549,8 @@ fn task(
             Ok(total.as_secs_f64() * 1e6 / f64::from(extent.instances))
         });
         stop.store(true, Ordering::Relaxed);
+        let kept_awake = awake.join();
+        kept_awake.map_err(|_| "the thread of no work has panicked".to_owned())??;
         let refused = match other {
             Some(other) => other
                 .join()

@@ -21,7 +21,7 @@ use super::scenario::{DEADLINE_MS, Facts, Load, Mix, Observed, PERIOD_MS, Plant,
 use super::updates::Updates;
 use super::work::{Costs, OBJECTS, TOGETHER, Transaction, VALUE_BYTES, compute};
 use crate::engine::{Engine, Key, Kind, OpenError, Size, fill};
-use crate::realtime::{cores, fifo, idle, measured, pin, pin_to, thread_id};
+use crate::realtime::{cores, fifo, measured, pin, pin_to, stay_awake, thread_id};
 use crate::report::median;
 use crate::scratch::check_interrupted;
 
@@ -279,7 +279,9 @@ impl RealPlant {
             updates_loop(shared, rest.as_deref())
         })?;
         for core in mine.iter().copied().filter(|_| options.is_awake) {
-            plant.spawn("qos-awake", move |shared| stay_awake(shared, core))?;
+            plant.spawn("qos-awake", move |shared| {
+                stay_awake(core, || shared.is_stopped())
+            })?;
         }
         for (place, core) in mine[1..].iter().copied().enumerate() {
             plant.spawn("qos-best-effort", move |shared| {
@@ -632,18 +634,6 @@ fn updates_loop(shared: &Shared, cores: Option<&[usize]>) -> Result<(), String> 
                 .fetch_add((keys.len() - taken) as u64, Ordering::Relaxed);
         }
         std::thread::sleep(TICK);
-    }
-    Ok(())
-}
-
-/// Does nothing wherever a processor has nothing to do. A virtual processor that halts is moved by its host, nearer to
-/// the others or further away from them, and what a line of memory takes between two processors changes by a factor of
-/// five from one second to the next.
-fn stay_awake(shared: &Shared, core: usize) -> Result<(), String> {
-    pin(core)?;
-    idle();
-    while !shared.is_stopped() {
-        std::hint::spin_loop();
     }
     Ok(())
 }
