@@ -385,7 +385,7 @@ impl Inner {
                 Code::Invalid,
                 "identification",
                 error,
-                "choose other ranges",
+                "choose other ranges (--speed, --updates)",
             )
         })
     }
