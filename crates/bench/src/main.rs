@@ -30,10 +30,11 @@ mod report;
 mod scratch;
 mod store;
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 /// Measures Evenkeel beside its peers.
@@ -91,7 +92,15 @@ pub(crate) struct Output {
 }
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().bench {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
+            eprintln!("keel-bench: {}", in_one_line(&error.render().to_string()));
+            return ExitCode::from(2);
+        }
+        Err(error) => error.exit(),
+    };
+    let done = match arguments.bench {
         Bench::Flash(options) => if options.paper {
             paper::run(&options)
         } else {
@@ -134,6 +143,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// What is missing on the command line. `keel bench` asks for the help of its arguments first, and so learns of all
+/// other mistakes, but not of this one.
+fn in_one_line(error: &str) -> String {
+    let first = error.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = first.split_whitespace().skip(1).collect();
+    format!("{}; see --help", words.join(" "))
+}
+
 /// Writes the report where it was asked for, and the table to standard output.
 fn write(output: &Output, mut text: String, json: &report::Json) -> Result<(), String> {
     if let Some(path) = &output.json {
@@ -145,9 +162,26 @@ fn write(output: &Output, mut text: String, json: &report::Json) -> Result<(), S
     }
     match std::io::stdout().write_all(text.as_bytes()) {
         // Whoever reads no further has seen enough.
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(format!("standard output: {error}"))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said_in_one_line() {
+        let error = Arguments::try_parse_from(["keel-bench", "qos", "transient"])
+            .err()
+            .unwrap();
+        assert_eq!(error.kind(), ErrorKind::MissingRequiredArgument);
+        assert_eq!(
+            in_one_line(&error.render().to_string()),
+            "the following required arguments were not provided: --out <DIR>; see --help"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! `keel bench`: executes the measuring program `keel-bench`, which links the peers that this one must not.
+//! `keel bench` and `keel qos experiment`: execute the measuring program `keel-bench`, which links the peers that this
+//! one must not.
 
 use crate::error::{CliError, STATUS_USAGE};
 use std::ffi::OsString;
@@ -7,17 +8,30 @@ use std::process::{Command, Stdio};
 
 const PROGRAM: &str = "keel-bench";
 
-const HELP: &str = "see `keel bench --help`";
-
 /// Runs `keel-bench` with the arguments as they are and answers with its exit status.
 pub(crate) fn run(arguments: &[OsString]) -> Result<u8, CliError> {
+    let help = "see `keel bench --help`";
     if arguments.is_empty() {
-        return Err(CliError::usage(
-            "command line",
-            "nothing to measure was named",
-            HELP,
-        ));
+        let wrong = "nothing to measure was named";
+        return Err(CliError::usage("command line", wrong, help));
     }
+    execute(arguments, help)
+}
+
+/// Runs its experiments on quality of service.
+pub(crate) fn experiment(arguments: &[OsString]) -> Result<u8, CliError> {
+    let help = "see `keel qos experiment --help`";
+    if arguments.is_empty() {
+        let wrong = "no experiment was named";
+        return Err(CliError::usage("command line", wrong, help));
+    }
+    let mut all = vec![OsString::from("qos")];
+    all.extend_from_slice(arguments);
+    execute(&all, help)
+}
+
+/// `help`: where whoever typed it finds what can be typed.
+fn execute(arguments: &[OsString], help: &str) -> Result<u8, CliError> {
     let beside = std::env::current_exe()
         .ok()
         .and_then(|path| Some(path.parent()?.join(PROGRAM)));
@@ -48,7 +62,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<u8, CliError> {
         return Err(CliError::usage(
             "command line",
             crate::cli::first_paragraph(&text),
-            HELP,
+            help,
         ));
     }
     let status = Command::new(&program)

@@ -52,7 +52,7 @@ pub(crate) enum Command {
     Mem(MemArgs),
     /// Hold deadlines under load: model, gains, modes
     Qos(QosArgs),
-    /// Measure: `keel bench flash`, `mem`, `db`, `node`; runs the program keel-bench
+    /// Measure: `keel bench flash`, `mem`, `db`, `node`, `qos`; runs the program keel-bench
     #[command(
         disable_help_flag = true,
         disable_version_flag = true,

@@ -32,16 +32,31 @@ fn bench_is_another_program_and_its_absence_is_said() {
         (output.status.code(), &output.stdout[..]),
         (Some(3), &b"flash --json out.json\n"[..])
     ); // Wrong arguments are one line, as everywhere.
-    for (arguments, wrong) in [
-        (&["bench", "flash", "--wrong"][..], "unexpected --wrong"),
-        (&["bench"], "nothing to measure"),
+    for (arguments, wrong, command) in [
+        (
+            &["bench", "flash", "--wrong"][..],
+            "unexpected --wrong",
+            "bench",
+        ),
+        (&["bench"], "nothing to measure", "bench"),
+        (
+            &["qos", "experiment", "--wrong"],
+            "unexpected --wrong",
+            "qos experiment",
+        ),
+        (
+            &["qos", "experiment"],
+            "no experiment was named",
+            "qos experiment",
+        ),
     ] {
-        let mut command = std::process::Command::new(&alone);
-        let output = command.args(arguments).output().unwrap();
+        let remedy = format!("see `keel {command} --help`");
+        let mut program = std::process::Command::new(&alone);
+        let output = program.args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         let line = one_line(&output.stderr);
         assert!(line.starts_with("keel: command line: "), "{line}");
         assert!(line.contains(wrong), "{line}");
-        assert!(line.ends_with("see `keel bench --help`"), "{line}");
+        assert!(line.ends_with(&remedy), "{line}");
     }
 }

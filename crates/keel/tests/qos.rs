@@ -299,6 +299,26 @@ fn start_with_gains(node: &mut Node) -> PathBuf {
 }
 
 #[test]
+fn a_driven_task_that_ends_leaves_nothing_that_does_not_obey() {
+    let mut node = Node::prepare(&config("gains = \"gains.toml\"\nmode = \"dvfs-only\"\n"));
+    let folder = start_with_gains(&mut node);
+    let plant = start_plant(&node, &folder, 0.0);
+    wait_until("a driven speed", || {
+        qos(&node)["speed"]
+            .as_f64()
+            .is_some_and(|speed| speed < 0.9)
+    });
+    drop(plant);
+    wait_until("its end", || qos(&node)["actuator"] == "none");
+    let state = qos(&node);
+    assert_eq!(state["tasks"], serde_json::json!([]));
+    assert_eq!(state["obeyed"], true, "{state}");
+    assert_eq!(setting(&folder, "scaling_governor"), "schedutil");
+    node.ok(&["qos", "status"]);
+    assert!(node.stop().success());
+}
+
+#[test]
 fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
     let mut node = Node::prepare(&config(
         "gains = \"gains.toml\"\nmode = \"qod-only\"\n[[key]]\npattern = \"d/#\"\nshed = \"drop\"\n",

@@ -378,3 +378,31 @@ fn the_log_says_what_is_driven_and_each_change_of_it() {
     });
     assert!(node.stop().success());
 }
+
+#[test]
+fn where_updates_move_nothing_the_speed_alone_has_gains() {
+    let config = configured("gains = \"alone.toml\"\nactuator = \"rtgroup\"\n");
+    let mut node = prepared(&config);
+    // As a task has it that reads values which nobody else uses.
+    let lines = MODEL.lines().map(|line| match line.split(" = ").next() {
+        Some("a") => "a = [[0.0983, 0.2994], [-0.0643, -0.1932]]",
+        Some("b") => "b = [[-0.7344, 0.0042], [0.2421, 0.0021]]",
+        _ => line,
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    std::fs::write(node.dir.file("light.toml"), text).unwrap();
+    let said = fails(&node, &["qos", "design", "light.toml"]);
+    assert!(said.contains("has a pole at 0.99"), "{said}");
+    assert!(said.contains("--tardiness-only makes gains"), "{said}");
+    assert!(!node.dir.file("qos-gains.toml").exists());
+
+    let design = ["qos", "design", "light.toml", "--tardiness-only"];
+    let said = node.ok(&[&design[..], &["--out", "alone.toml"]].concat());
+    assert!(said.contains("dvfs-only; one input at a time"), "{said}");
+    node.restart();
+    let said = node.fails(&["qos", "mode", "mimo"], 1);
+    assert!(said.contains("for one input at a time"), "{said}");
+    assert!(said.contains("take the mode dvfs-only"), "{said}");
+    node.ok(&["qos", "mode", "dvfs-only"]);
+    assert!(node.stop().success());
+}

@@ -123,7 +123,7 @@ impl Node {
         Ok(ticket)
     }
 
-    /// Prepares a periodic task, which begins with its first [`Task::next`].
+    /// Prepares a periodic task, which begins with its first [`Task::next_instance`].
     ///
     /// # Errors
     /// [`Code::Invalid`] for times, a name or a weight that no node takes.

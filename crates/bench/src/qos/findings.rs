@@ -109,6 +109,17 @@ impl Findings {
         });
     }
 
+    /// Takes the goals away: of a quick run none is judged.
+    pub(crate) fn unjudged(&mut self) {
+        for row in &mut self.rows {
+            row.verdict = None;
+        }
+        for ratio in &mut self.ratios {
+            (ratio.goal, ratio.met) = (None, None);
+        }
+        self.note("QUICK: these figures mean little, and no goal is judged".to_owned());
+    }
+
     pub(crate) fn note(&mut self, note: String) {
         self.notes.push(note);
     }

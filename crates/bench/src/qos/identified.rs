@@ -134,7 +134,12 @@ impl Identified {
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let plant: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let plant: Self = serde_json::from_str(text).map_err(|error| {
+            format!(
+                "is no file of a plant ({error}); name the identified.json that `keel qos experiment identification \
+                 --plant real` has written"
+            )
+        })?;
         plant.check()?;
         Ok(plant)
     }

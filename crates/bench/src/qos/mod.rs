@@ -101,8 +101,8 @@ pub(crate) struct Options {
     /// Print the report as JSON instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Runs, each with all approaches; 25 on the simulated plant, 400 of `transient`, 5 on a machine. The first two
-    /// experiments have one.
+    /// Runs, each with all approaches; 25 on the simulated plant, 400 of `transient`, 5 on a machine. `interference`
+    /// and `identification` have one.
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000))]
     runs: Option<u32>,
     /// Few and short runs: shows that everything works; the figures mean little.
@@ -126,6 +126,22 @@ enum Experiment {
     Cores,
     /// Figure 10: a load that comes and goes.
     Transient,
+}
+
+impl Options {
+    /// How often all approaches run. The first two experiments have none to compare, and say so in their reports.
+    fn runs(&self) -> u32 {
+        let is_simulated = self.plant == PlantKind::Sim;
+        match (self.experiment, self.runs, self.quick, is_simulated) {
+            (Experiment::Interference | Experiment::Identification, ..) => 1,
+            (_, Some(runs), _, _) => runs,
+            (_, None, true, _) => 1,
+            // What a loop does in its first samples is less than a single run's noise.
+            (Experiment::Transient, None, false, true) => 400,
+            (_, None, false, true) => 25,
+            (_, None, false, false) => 5,
+        }
+    }
 }
 
 impl Experiment {
@@ -279,14 +295,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         return Err(NO_MODEL.to_owned());
     }
     let mut findings = Findings::new(options.experiment.name(), &options.out)?;
-    let runs = match (options.runs, options.quick, is_simulated) {
-        (Some(runs), _, _) => runs,
-        (None, true, _) => 1,
-        // What a loop does in its first samples is less than a single run's noise.
-        (None, false, true) if options.experiment == Experiment::Transient => 400,
-        (None, false, true) => 25,
-        (None, false, false) => 5,
-    };
+    let runs = options.runs();
     let extent = match (options.quick, is_simulated) {
         (false, true) => PAPER,
         (false, false) => REAL,
@@ -373,6 +382,9 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         };
         course(&mut plant, origin)?
     };
+    if options.quick {
+        findings.unjudged();
+    }
     findings.finish(&machine, method(&origin))
 }
 

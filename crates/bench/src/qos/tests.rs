@@ -4,7 +4,7 @@ use super::findings::Findings;
 use super::identified::{Identified, worked_out};
 use super::scenario::{Mix, Plant};
 use super::sim::SimPlant;
-use super::{Experiment, PAPER, QUICK, Setting, measure};
+use super::{Experiment, Options, PAPER, QUICK, Setting, measure};
 use crate::progress::Progress;
 
 struct Folder(std::path::PathBuf);
@@ -134,6 +134,8 @@ fn a_quick_run_says_what_it_wrote() {
         progress: Progress::new(),
     };
     measure(Experiment::Workloads, &mut setting, &mut findings).unwrap();
+    assert!(findings.judged() > 0);
+    findings.unjudged();
     let machine = crate::machine::Machine::detect();
     let (report, text) = findings.finish(&machine, serde_json::json!({})).unwrap();
     let report = serde_json::to_value(report).unwrap();
@@ -141,6 +143,14 @@ fn a_quick_run_says_what_it_wrote() {
     assert!(report["method"]["date"].as_str().is_some());
     assert!(
         text.contains("workloads.svg") && text.contains("tardiness_error"),
+        "{text}"
+    );
+    assert!(
+        text.contains("QUICK") && !text.contains("at most"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("MISSED") && !text.contains(": met"),
         "{text}"
     );
     assert!(folder.0.join("qos-workloads.json").is_file());
@@ -183,5 +193,28 @@ fn a_driven_plant_is_found_again_and_its_outputs_are_swept() {
         "interference-admission.csv",
     ] {
         assert!(folder.0.join(file).is_file(), "{file}");
+    }
+}
+
+#[test]
+fn a_report_has_the_number_of_runs_that_are_made() {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+    for (text, runs) in [
+        ("workloads", 25),
+        ("transient", 400),
+        ("transient --plant real", 5),
+        ("cores --quick", 1),
+        ("cores --runs 7", 7),
+        // Nothing is compared, so there is nothing to repeat.
+        ("identification", 1),
+        ("interference --plant real --runs 7", 1),
+    ] {
+        let text = format!("qos {text} --out x");
+        let line = <Line as clap::Parser>::try_parse_from(text.split(' ')).unwrap();
+        assert_eq!(line.options.runs(), runs, "{text}");
     }
 }

@@ -6,7 +6,7 @@ use super::controller::{ADMISSION, Controller, Held, Mode, SPEED};
 use super::figures::Figures;
 use super::identify::{HALF_PERIODS, Sample, square_wave};
 
-/// Periods without an instance after which an identification is given up.
+/// Periods without an instance after which an identification is given up, and a loop without gains is blind.
 const MISSING_MAX: u32 = 3;
 
 /// Periods in a row with another speed than the machine was told, after which an identification is given up: a reading
@@ -159,6 +159,8 @@ pub struct Regulator {
     admitted: Option<f64>,
     decision: Decision,
     missing: u32,
+    /// Periods in a row without an instance while there was no law to count them.
+    unseen: u32,
     /// Times in a row that the machine made another speed of the one that it was told.
     disobeyed: u32,
     failures: u64,
@@ -194,6 +196,7 @@ impl Regulator {
                 ..Decision::default()
             },
             missing: 0,
+            unseen: 0,
             disobeyed: 0,
             failures: 0,
             last_failure: None,
@@ -316,6 +319,7 @@ impl Regulator {
 
     /// Says that nothing has been heard for so long that the next period without figures is blind.
     pub fn lose(&mut self) {
+        self.unseen = self.unseen.max(MISSING_MAX - 1);
         if let Some(controller) = &mut self.controller {
             controller.lose();
         }
@@ -332,7 +336,8 @@ impl Regulator {
         if let Identification::Running(excitation, run) = &mut self.identification {
             match outputs {
                 Some(outputs) => {
-                    self.missing = 0;
+                    (self.missing, self.unseen) = (0, 0);
+                    self.decision.is_blind = false;
                     match drive(excitation, run, outputs) {
                         Some(inputs) => {
                             if let Some(why) = self.apply_and_look(inputs, admit) {
@@ -390,7 +395,12 @@ impl Regulator {
         let Some(controller) = &mut self.controller else {
             self.decision.held = [Held::Free; 2];
             (self.decision.is_single, self.decision.is_model_true) = (false, true);
-            self.decision.is_blind = outputs.is_none();
+            // A task that has only just been declared reports when its first sampling period is over.
+            self.unseen = match outputs {
+                Some(_) => 0,
+                None => self.unseen.saturating_add(1),
+            };
+            self.decision.is_blind = self.unseen >= MISSING_MAX;
             return self.leave_alone(admit);
         };
         let action = controller.step(outputs);

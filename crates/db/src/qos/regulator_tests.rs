@@ -160,6 +160,24 @@ fn an_identification_finds_the_plant_and_gives_the_inputs_back() {
 }
 
 #[test]
+fn without_gains_one_period_without_an_instance_is_not_blind_yet() {
+    let (mut regulator, _) = regulator();
+    let figures = Plant(SETTLED).run([1.0, 1.0]);
+    let is_blind = |regulator: &mut Regulator, figures: Option<&Figures>| {
+        regulator.period(figures, &mut |fraction| fraction).is_blind
+    };
+    let found = [(); 3].map(|()| is_blind(&mut regulator, None));
+    assert_eq!(found, [false, false, true]);
+    assert!(!is_blind(&mut regulator, Some(&figures)));
+    // Whoever knows that nothing will come says so.
+    regulator.lose();
+    assert!(is_blind(&mut regulator, None));
+    // An identification sees tasks as well as the law does.
+    regulator.identify(excitation(80), LEAST).unwrap();
+    assert!(!is_blind(&mut regulator, Some(&figures)));
+}
+
+#[test]
 fn an_identification_ends_when_the_tasks_do() {
     let (mut regulator, _) = regulator();
     regulator.set_controller(Some(controller()));

@@ -23,8 +23,9 @@ pub(crate) enum QosCommand {
     #[command(after_help = "Examples:\n  \
         keel qos status\n  \
         keel qos status --json | jq .tasks\n\n\
-        Exit status 3 when both inputs are at their limits, the model no longer predicts, the speed is not what it\n\
-        should be or cannot be set, settings of the processors were not put back, or the gains cannot be used.")]
+        Exit status 3 when nothing is left to hold deadlines with (full speed, and as few updates as may be), the\n\
+        model no longer predicts, the speed is not what it should be or cannot be set, settings of the processors\n\
+        were not put back, or the gains cannot be used.")]
     Status {
         /// One JSON object
         #[arg(long)]
@@ -35,7 +36,7 @@ pub(crate) enum QosCommand {
     /// Choose what is driven to hold deadlines, until the next start
     #[command(after_help = "Examples:\n  \
         keel qos mode mimo\n  \
-        keel qos mode open                       full speed, all updates\n\n\
+        keel qos mode open                       the machine's own speed, all updates: nothing is driven\n\n\
         dvfs-only drives the speed of the tasks' processors, qod-only the updates that are admitted, mimo both. All\n\
         but open need gains (`keel qos design`). The mode of the next start is qos.mode of the configuration. While\n\
         an identification runs, the mode is noted and comes into force at its end.")]
@@ -53,11 +54,12 @@ pub(crate) enum QosCommand {
     #[command(after_help = "Examples:\n  \
         keel qos identify --out qos-model.toml\n  \
         keel qos identify --periods 100 --speed 50-90 --updates 60-100\n\n\
-        Takes about seven minutes: first some periods at full speed, which give the least data response ratio and\n\
-        should see no load beside the tasks, then square waves of 7 and 5 periods, which may make tasks late. The\n\
-        node stays within --speed and --updates, and goes back to what it did when this ends, however it ends. A\n\
-        model that explains less than 0.8 of either output (R2 over the last quarter, which the fit has not seen)\n\
-        is refused.")]
+        The tasks have to run all the time. Takes 420 sampling periods, seven minutes where these last 1 s: first\n\
+        those of --profile at full speed, which give the least data response ratio and should see no load beside\n\
+        the tasks, then square waves that change every 7 and every 5 periods, which may make tasks late. The node\n\
+        stays within --speed and --updates, and goes back to what it did when this ends, however it ends. A model\n\
+        that explains less than 0.8 of either output (R2 over the last quarter, which the fit has not seen) is\n\
+        refused.")]
     Identify {
         /// File to write: a new one, or a regular file, which is replaced when the new one is whole
         #[arg(long, value_name = "FILE", default_value = "qos-model.toml")]
@@ -91,7 +93,8 @@ pub(crate) enum QosCommand {
         keel qos design qos-model.toml --tardiness 0.7 --data-ratio 0.4\n  \
         keel qos design qos-model.toml --weight-effort 1,4      rather speed than fewer updates\n\n\
         Solves the discrete Riccati equation for the errors and their sums. Gains whose closed loop has a pole at or\n\
-        beyond 0.95 are refused: it would take too long to answer.")]
+        beyond 0.95 are refused: it would take too long to answer. That is so of both inputs together where one of\n\
+        them moves nothing, such as updates that disturb no task; --tardiness-only leaves the other one its gains.")]
     Design {
         /// File of `keel qos identify`
         model: PathBuf,
@@ -118,6 +121,9 @@ pub(crate) enum QosCommand {
         /// What a change costs: of speed, of the admitted fraction
         #[arg(long, value_name = "X,X", default_value = "1,1", value_parser = pair, allow_hyphen_values = true)]
         weight_effort: (f64, f64),
+        /// Make gains for one input at a time: for the modes dvfs-only and qod-only
+        #[arg(long)]
+        tardiness_only: bool,
         /// One JSON object: gains, poles, and the file
         #[arg(long)]
         json: bool,
@@ -127,8 +133,10 @@ pub(crate) enum QosCommand {
         disable_help_flag = true,
         disable_version_flag = true,
         after_help = "Examples:\n  \
-            keel qos experiment transient --out transient\n  \
-            keel qos experiment workloads --plant real --engine bdb --out workloads"
+            keel qos experiment transient --out transient                    on a simulated plant\n  \
+            keel qos experiment identification --plant real --out found      on this machine, as root\n  \
+            keel qos experiment workloads --plant real --identified found/identified.json --out workloads\n\n\
+            `keel qos experiment --help` lists the options of keel-bench."
     )]
     Experiment {
         /// interference, identification, workloads, cores or transient, and the options of keel-bench

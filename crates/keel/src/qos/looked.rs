@@ -98,6 +98,9 @@ pub(crate) fn mode_refused(
     };
     if !gains.is_for(mode) {
         let wrong = match mode {
+            Mode::Both if gains.identified.model.check().is_ok() => {
+                "the gains are for one input at a time"
+            }
             Mode::Both => "the model explains the data response ratio too little",
             Mode::SpeedOnly => "by the model the speed alone cannot hold tardiness",
             _ => "by the model updates alone cannot hold tardiness",

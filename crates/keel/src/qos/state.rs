@@ -33,7 +33,7 @@ pub(crate) struct QosState {
     /// Where they are held at their limits: `free`, `low` or `high`.
     pub(crate) speed_held: String,
     pub(crate) admitted_held: String,
-    /// Both are: nothing is left to hold deadlines with.
+    /// Both are.
     pub(crate) saturated: bool,
     /// One input holds tardiness alone, because the other one is at its limit.
     pub(crate) single: bool,
@@ -163,6 +163,17 @@ pub(crate) fn held_name(held: Held) -> &'static str {
 }
 
 impl QosState {
+    /// Whether nothing is left to hold deadlines with. With the speed at its least both inputs are at their limits
+    /// because tasks need less than that, as on a board at night.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.saturated && self.speed_held != held_name(Held::Low)
+    }
+
+    /// Whether both inputs are at their limits because the least speed is enough.
+    pub(crate) fn is_at_ease(&self) -> bool {
+        self.saturated && !self.is_exhausted()
+    }
+
     /// Whether updates are left out now.
     pub(crate) fn is_shedding(&self) -> bool {
         self.admitted < 1.0 - 1e-9

@@ -16,6 +16,7 @@ pub(super) struct Wanted {
     pub(super) error: (f64, f64),
     pub(super) integral: (f64, f64),
     pub(super) effort: (f64, f64),
+    pub(super) tardiness_only: bool,
 }
 
 impl Wanted {
@@ -55,12 +56,21 @@ pub(super) fn run(model: &Path, out: &Path, wanted: &Wanted, json: bool) -> Resu
         effort: wanted.effort.into(),
     };
     // Of a model that explains tardiness alone only gains for one input are worth anything.
-    let design = if identified.model.check().is_ok() {
-        Design::robust(&identified.model, &weights)
+    let alone = || Design::alone(&identified.model, &weights);
+    let design = if wanted.tardiness_only || identified.model.check().is_err() {
+        alone().map_err(|error| refused(error.to_string()))?
     } else {
-        Design::alone(&identified.model, &weights)
+        Design::robust(&identified.model, &weights).map_err(|error| {
+            let error = refused(error.to_string());
+            match alone() {
+                Ok(_) => error.with_remedy(
+                    "nothing was written; --tardiness-only makes gains for one input at a time, for the modes \
+                     dvfs-only and qod-only",
+                ),
+                Err(_) => error,
+            }
+        })?
     };
-    let design = design.map_err(|error| refused(error.to_string()))?;
     let gains = Gains {
         identified,
         design,
@@ -131,8 +141,13 @@ fn said(output: &mut Output, gains: &Gains, out: &Path) -> Result<(), CliError> 
             .filter(|(mode, _)| gains.is_for(*mode))
             .map(|(_, name)| *name)
             .collect();
+        let why = if gains.identified.model.check().is_ok() {
+            "one input at a time, as was asked for"
+        } else {
+            "the model explains too little for mimo"
+        };
         output.line(format_args!(
-            "modes                      {}; the model explains too little for mimo",
+            "modes                      {}; {why}",
             served.join(" and ")
         ))?;
     }

@@ -41,6 +41,7 @@ pub(crate) fn run(command: &QosCommand) -> Result<u8, CliError> {
             weight_error,
             weight_integral,
             weight_effort,
+            tardiness_only,
             json,
         } => {
             let wanted = design::Wanted {
@@ -49,15 +50,11 @@ pub(crate) fn run(command: &QosCommand) -> Result<u8, CliError> {
                 error: *weight_error,
                 integral: *weight_integral,
                 effort: *weight_effort,
+                tardiness_only: *tardiness_only,
             };
             design::run(model, out, &wanted, *json)
         }
-        QosCommand::Experiment { arguments } => {
-            let arguments: Vec<_> = std::iter::once("qos".into())
-                .chain(arguments.iter().cloned())
-                .collect();
-            crate::bench_cmd::run(&arguments)
-        }
+        QosCommand::Experiment { arguments } => crate::bench_cmd::experiment(arguments),
     }
 }
 

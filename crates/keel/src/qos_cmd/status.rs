@@ -48,7 +48,7 @@ fn print(state: serde_json::Value, json: bool) -> Result<u8, CliError> {
         output.bytes(text(&read).as_bytes())?;
     }
     output.flush()?;
-    let is_well = !read.saturated
+    let is_well = !read.is_exhausted()
         && read.model_true
         && read.obeyed
         && read.gains_error.is_none()
@@ -173,6 +173,10 @@ fn mode_now(state: &QosState) -> String {
     let with = match state.actuator.as_str() {
         // The actuator follows the tasks.
         "none" if state.tasks.is_empty() => "speed",
+        "none" => match &state.actuator_error {
+            Some(error) => &format!("speed (CANNOT BE SET: {error})"),
+            None => "speed",
+        },
         actuator => &format!("speed ({actuator})"),
     };
     let driven = match mode.as_str() {
@@ -210,7 +214,9 @@ fn mode_line(state: &QosState) -> String {
         line.push_str(": deadlines are watched, nothing is driven");
     } else if state.blind {
         line.push_str(": no figures, so full speed and all updates");
-    } else if state.saturated {
+    } else if state.is_at_ease() {
+        line.push_str(": the least speed is enough");
+    } else if state.is_exhausted() {
         line.push_str(": BOTH INPUTS AT THEIR LIMITS, nothing is left to hold deadlines with");
     } else if state.single {
         line.push_str(": one input at its limit, the other one holds tardiness alone");
@@ -315,6 +321,10 @@ mod tests {
             assert!(said.contains(part), "{part}: {said}");
         }
         assert!(!said.contains('\u{1b}'));
+        // With all the time there is nothing is wrong.
+        (state.speed_held, state.admitted_held) = ("low".to_owned(), "high".to_owned());
+        let said = text(&state);
+        assert!(said.contains("mimo: the least speed is enough\n"), "{said}");
         // Where nothing could be opened, nothing was tried.
         state.actuator_error = Some("no policy".to_owned());
         state.settings_left = vec!["write schedutil to it".to_owned()];
@@ -377,6 +387,15 @@ mod tests {
         assert_eq!(
             said("qod-only", false),
             "mode      qod-only: drives updates, once a task is declared"
+        );
+        // A machine that has not what is configured.
+        state.tasks = vec![TaskState::default()];
+        state.actuator_error = Some("this machine has no cpufreq".to_owned());
+        "mimo".clone_into(&mut state.mode);
+        assert_eq!(
+            mode_now(&state),
+            "mode      mimo: drives speed (CANNOT BE SET: this machine has no cpufreq) and updates, from the next \
+             sampling period on (1000 ms)"
         );
     }
 }

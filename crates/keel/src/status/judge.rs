@@ -26,7 +26,7 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     ),
     (
         "qos_at_limit",
-        "speed and updates are both at their limits: nothing is left to hold deadlines with",
+        "speed and updates are both at their limits, and nothing is left to hold deadlines with",
     ),
     (
         "qos_blind",
@@ -315,9 +315,9 @@ fn qos(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
             ),
         );
     }
-    if qos.saturated {
-        let text = "speed and updates are both at their limits: take load off this machine, or allow more \
-                    (qos.speed_percent_min, qos.admitted_percent_min)";
+    if qos.is_exhausted() {
+        let text = "nothing is left to hold deadlines with, speed and updates are both at their limits: take load off \
+                    this machine, or allow more (qos.admitted_percent_min, qos.tardiness_target)";
         add("qos_at_limit", text.to_owned());
     }
     if qos.blind && !qos.tasks.is_empty() && qos.periods > 0 {

@@ -210,6 +210,14 @@ fn each_reason_shows() {
         f.last_minute.deadline_misses_apart = 1
     });
     degraded("qos_at_limit", |f| f.qos.saturated = true);
+    let held = |f: &mut NodeFigures, speed: &str, admitted: &str| {
+        f.qos.saturated = true;
+        f.qos.speed_held = speed.to_owned();
+        f.qos.admitted_held = admitted.to_owned();
+    };
+    degraded("qos_at_limit", |f| held(f, "high", "low"));
+    // Tasks that are in time at the least speed, with all updates, want nobody.
+    fine(|f| held(f, "low", "high"));
     degraded("qos_blind", |f| {
         (f.qos.tasks, f.qos.blind, f.qos.periods) = (vec![task()], true, 9);
     });

@@ -153,7 +153,7 @@ pub struct History {
 #[serde(deny_unknown_fields)]
 pub struct Status {}
 
-/// Answer to [`Get`], and one element of [`Updates`].
+/// Answer to [`Get`], and one element of `updates`.
 #[derive(Debug, Serialize)]
 pub struct Latest<'a> {
     /// The key, as asked.

@@ -407,7 +407,7 @@ impl Inner {
                 Code::Invalid,
                 "identification",
                 error,
-                "choose other ranges",
+                "choose other ranges (--speed, --updates)",
             )
         })
     }

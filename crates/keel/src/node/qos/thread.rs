@@ -435,6 +435,8 @@ impl Loop {
         let mut inner: std::sync::MutexGuard<'_, Inner> = shared.lock();
         let asked = inner.wishes.identify.is_some();
         inner.state = state;
+        // With the last task its processors were let go, and nothing is told any more.
+        inner.state.obeyed |= inner.tasks.is_empty();
         inner.actuator_error.clone_from(&self.actuator_error);
         if asked {
             // Asked for meanwhile, and to begin with the next period.
