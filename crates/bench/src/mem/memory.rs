@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::store::tool;
 
@@ -44,9 +45,22 @@ impl Mount {
     }
 }
 
+/// Times that a mount is taken away before it is left to the user: two seconds.
+const UNMOUNTS_MAX: u32 = 100;
+
 impl Drop for Mount {
     fn drop(&mut self) {
-        if let Err(error) = tool(Command::new("umount").arg(&self.folder)) {
+        // A program that has been killed holds its memory for a moment longer than it is waited for.
+        let mut left = UNMOUNTS_MAX;
+        let ended = loop {
+            let ended = tool(Command::new("umount").arg(&self.folder));
+            left -= 1;
+            if ended.is_ok() || left == 0 {
+                break ended;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        if let Err(error) = ended {
             let folder = self.folder.display();
             eprintln!("keel-bench: {error}; unmount it by hand: umount {folder}");
         }
