@@ -198,7 +198,7 @@ const PAPER: Extent = Extent {
 /// Of a machine, where each sample takes a second.
 const REAL: Extent = Extent {
     settling: 4,
-    samples: 8,
+    samples: 6,
     driven: 240,
     loaded: 21,
     swept: 8,
