@@ -29,11 +29,11 @@ fi
 workspaces=(./Cargo.toml ./python/Cargo.toml)
 rules=$PWD/deny.toml
 for manifest in "${workspaces[@]}"; do
-    cargo deny --log-level error --manifest-path "$manifest" check --config "$rules" licenses bans sources
+    cargo deny --log-level error --manifest-path "$manifest" --config "$rules" check licenses bans sources
 done
 if cargo deny --log-level off fetch db; then
     for manifest in "${workspaces[@]}"; do
-        cargo deny --log-level error --manifest-path "$manifest" check --config "$rules" --disable-fetch advisories
+        cargo deny --offline --log-level error --manifest-path "$manifest" --config "$rules" check advisories
     done
 else
     printf 'skipped: advisories (the advisory database cannot be fetched; remedy: run again with a network)\n'
