@@ -5,7 +5,7 @@
 #                                         interrupted goes on. As root, on a quiet machine of two processors or more
 #   scripts/page-qos.sh --tables          writes the tables from the figures that are in docs/results/qos
 # Pieces, with the minutes of those that measure on this machine:
-#   real-identification (8)  real-interference (6)  real-workloads (28)  real-transient (15)
+#   real-identification (8)  real-interference (6)  real-workloads (29)  real-transient (15)
 #   real-cores, only if it is named: with two processors it measures what real-workloads has measured
 #   sim-interference  sim-identification  sim-workloads  sim-cores  sim-transient
 # KEEL_LINE_NS_MIN counts only sampling periods in which a line of memory takes at least so many ns from one processor

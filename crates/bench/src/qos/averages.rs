@@ -81,33 +81,43 @@ impl Cell {
     }
 }
 
-/// Runs all cells, run by run.
+/// Runs all cells, run by run. An approach goes from one load to the next without beginning anew, as on a node, where
+/// loads come and go: only its first samples have the way from full speed in them, and are left out.
 fn measure(setting: &mut Setting<'_>, cells: &mut [Cell]) -> Result<(), String> {
     let mut random = Random::new(setting.seed);
     let set_points = setting.set_points(setting.identified()?.data_ratio_min);
     let extent = setting.extent;
+    let each = extent.settling + extent.samples;
     for round in 0..setting.runs {
-        let mut order: Vec<usize> = (0..cells.len()).collect();
-        random.shuffle(&mut order);
-        for (place, cell) in order.iter().enumerate() {
-            let cell = &mut cells[*cell];
+        let mut approaches = APPROACHES;
+        random.shuffle(&mut approaches);
+        for (place, approach) in approaches.into_iter().enumerate() {
+            let is_its = |cell: &usize| cells[*cell].approach == approach;
+            let mut order: Vec<usize> = (0..cells.len()).filter(is_its).collect();
+            random.shuffle(&mut order);
             setting.progress.show(&format!(
-                "run {} of {}, {place} of {}: {} under {}",
+                "run {} of {}, {place} of {}: {} under {} loads",
                 round + 1,
                 setting.runs,
-                order.len(),
-                cell.approach.name(),
-                cell.case
+                APPROACHES.len(),
+                approach.name(),
+                order.len()
             ));
             setting.plant.begin(random.next_u64())?;
             let facts = setting.plant.facts();
             let model = setting.identified()?.model();
-            let mut pilot = Pilot::new(cell.approach, &model, set_points, facts)?;
-            let samples = extent.settling + extent.samples;
-            let load = cell.load;
-            let records = run(&mut pilot, setting.plant, samples, &|_| load)?;
-            cell.runs
-                .push(summarise(&records, extent.settling as usize));
+            let mut pilot = Pilot::new(approach, &model, set_points, facts)?;
+            let loads: Vec<Load> = order.iter().map(|cell| cells[*cell].load).collect();
+            let load =
+                |sample: u32| loads[(sample.saturating_sub(extent.starting) / each) as usize];
+            let samples = extent.starting + each * order.len() as u32;
+            let records = run(&mut pilot, setting.plant, samples, &load)?;
+            let parts = records[extent.starting as usize..].chunks(each as usize);
+            for (cell, part) in order.into_iter().zip(parts) {
+                cells[cell]
+                    .runs
+                    .push(summarise(part, extent.settling as usize));
+            }
         }
     }
     setting.progress.clear();

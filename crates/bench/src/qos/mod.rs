@@ -168,7 +168,9 @@ enum PlantKind {
 /// How long runs are, in samples.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
-    /// Left out at the beginning of a run, and counted after it.
+    /// Left out at the beginning of a run, on the way from full speed.
+    pub(crate) starting: u32,
+    /// Left out behind each change of the load, and counted after them.
     pub(crate) settling: u32,
     pub(crate) samples: u32,
     /// In which the inputs are driven for a model.
@@ -185,6 +187,7 @@ pub(crate) struct Extent {
 }
 
 const PAPER: Extent = Extent {
+    starting: 0,
     settling: 20,
     samples: 150,
     driven: 400,
@@ -197,6 +200,7 @@ const PAPER: Extent = Extent {
 
 /// Of a machine, where each sample takes a second.
 const REAL: Extent = Extent {
+    starting: 8,
     settling: 4,
     samples: 6,
     driven: 240,
@@ -208,6 +212,7 @@ const REAL: Extent = Extent {
 };
 
 const QUICK: Extent = Extent {
+    starting: 0,
     settling: 10,
     samples: 30,
     driven: 60,
@@ -219,6 +224,7 @@ const QUICK: Extent = Extent {
 };
 
 const QUICK_REAL: Extent = Extent {
+    starting: 0,
     settling: 1,
     samples: 2,
     driven: 45,
@@ -310,6 +316,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             "runs": runs,
             "seed": options.seed,
             "samples": extent.samples,
+            "starting": extent.starting,
             "settling": extent.settling,
             "driven": extent.driven,
             "driven_under": options.mix.name(),
