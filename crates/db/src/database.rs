@@ -306,8 +306,8 @@ impl<S: SegmentStore> Database<S> {
     /// [`Error::UnknownObject`], [`Error::NoValue`], [`Error::BufferTooSmall`]; [`Error::Stalled`] where somebody else
     /// has written over memory that others share, until the next put.
     pub fn get(&self, id: ObjectId, value: &mut [u8]) -> Result<Got, Error> {
-        // Reading a clock waits for what was begun before it, but not for lines that are only fetched: both take as long
-        // as the longer one.
+        // Reading a clock waits for what was begun before it, but not for lines that are only fetched: both take as
+        // long as the longer one.
         self.shared.table.fetch(id, value.len());
         self.get_at(id, self.shared.clock.wall_ms(), value)
     }

@@ -451,3 +451,33 @@ fn a_group_that_a_killed_node_has_left_is_emptied_and_said_until_it_is_gone() {
     }
     assert!(node.stop().success());
 }
+
+/// A group is not slowed as a whole: the kernel counts its real-time threads alone.
+#[test]
+fn a_task_that_rtgroup_does_not_slow_is_said_and_not_identified() {
+    let groups = Path::new("/sys/fs/cgroup/cpu");
+    let bandwidth = groups.join("cpu.rt_runtime_us");
+    // A group can be made in this one, or not, by the same right by which its settings are written.
+    let is_open = std::fs::OpenOptions::new().write(true).open(&bandwidth);
+    if let Err(error) = is_open {
+        println!("skipped: {}: {error}", bandwidth.display());
+        return;
+    }
+    let config = "[qos]\nsampling_period_ms = 100\nactuator = \"rtgroup\"\n";
+    let mut node = Node::start(&format!("{SMALL}{config}"));
+    let played = start_early(&node);
+    wait_until("the warning", || {
+        let warnings = qos(&node)["warnings"].to_string();
+        warnings.contains("the task early has no real-time thread")
+            && warnings.contains("fifo_priority")
+    });
+    let output = node.run(&["qos", "identify", "--periods", "40", "--out", "model.toml"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("rtgroup slows real-time threads alone"),
+        "{said}"
+    );
+    drop(played);
+    assert!(node.stop().success());
+}

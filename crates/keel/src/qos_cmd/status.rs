@@ -60,7 +60,7 @@ fn print(state: serde_json::Value, json: bool) -> Result<u8, CliError> {
 fn text(state: &QosState) -> String {
     let mut lines = vec![mode_line(state)];
     for warning in &state.warnings {
-        lines.push(format!("warning   {warning}"));
+        lines.push(format!("warning   {}", printable(warning)));
     }
     if let Some(error) = &state.gains_error {
         lines.push(format!("gains     NOT USED: {error}"));

@@ -450,6 +450,16 @@ impl Inner {
             .figures_at
             .map(|at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
         state.warnings.clone_from(&self.warnings);
+        if state.actuator == speed::RTGROUP {
+            let plain = state.tasks.iter().filter(|task| {
+                let thread = task
+                    .thread
+                    .filter(|id| tasks::is_thread_of(*id, task.process));
+                thread.is_some_and(|id| !speed::is_real_time(id))
+            });
+            let names = plain.map(|task| speed::not_slowed(&task.name));
+            state.warnings.extend(names);
+        }
         state
     }
 }

@@ -11,6 +11,33 @@ use std::path::{Path, PathBuf};
 pub(super) const REMEDY: &str =
     "take another qos.actuator (docs/qos.md says which this machine has) and send the node SIGHUP";
 
+/// The actuator that slows real-time threads alone, as it names itself.
+pub(super) const RTGROUP: &str = "rtgroup";
+
+/// Why an identification would end with a model of nothing.
+pub(super) const NONE_SLOWED: &str = "the speed cannot be set: rtgroup slows real-time threads alone, and no task has \
+                                      one; declare it with a fifo_priority, or take qos.actuator = \"deadline\"";
+
+/// What to say of a task whose thread is an ordinary one.
+pub(super) fn not_slowed(task: &str) -> String {
+    format!(
+        "the task {task} has no real-time thread, and rtgroup slows no other; declare it with a fifo_priority, or take \
+         qos.actuator = \"deadline\""
+    )
+}
+
+/// Whether a thread is scheduled by SCHED_FIFO or SCHED_RR; one that has ended counts as such: nothing is to be said
+/// of it.
+pub(super) fn is_real_time(thread: u32) -> bool {
+    // SAFETY: a number goes in, and a number comes out.
+    let policy = unsafe { libc::sched_getscheduler(thread.cast_signed()) };
+    policy < 0
+        || matches!(
+            policy & !libc::SCHED_RESET_ON_FORK,
+            libc::SCHED_FIFO | libc::SCHED_RR
+        )
+}
+
 /// Names a group of this node beside those of others on this machine.
 fn group_name() -> String {
     format!("keel-{}", std::process::id())

@@ -361,6 +361,11 @@ impl Loop {
                  numbers of the node's"
                     .to_owned(),
             ),
+            None if self.regulator.actuator_name() == speed::RTGROUP
+                && !self.threads.iter().any(|id| speed::is_real_time(*id)) =>
+            {
+                Some(speed::NONE_SLOWED.to_owned())
+            }
             None => None,
         }
     }
