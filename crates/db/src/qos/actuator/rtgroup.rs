@@ -109,7 +109,8 @@ impl RtGroup {
         self.write(&self.group, "cpu.rt_period_us", &PERIOD_US.to_string())?;
         // Before there is a real-time thread in it, which a group without a share refuses.
         let runtime = Self::runtime_us(speed).to_string();
-        self.write(&self.group, "cpu.rt_runtime_us", &runtime)?;
+        self.write(&self.group, "cpu.rt_runtime_us", &runtime)
+            .map_err(taken)?;
         for thread in self.threads.clone() {
             if let Some(home) = self.home(thread) {
                 self.homes.retain(|(other, _)| *other != thread);
@@ -222,6 +223,20 @@ impl Drop for RtGroup {
     }
 }
 
+/// What the kernel means by an invalid share of a group that has just been made.
+fn taken(error: ActuatorError) -> ActuatorError {
+    match error {
+        ActuatorError::File { path, text, errno } if errno == libc::EINVAL => ActuatorError::File {
+            path,
+            text: format!(
+                "{text}: another group has this machine's share of real time; end what it belongs to"
+            ),
+            errno,
+        },
+        other => other,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -251,6 +266,25 @@ mod tests {
             files.insert(group.join("tasks"), tasks.to_owned());
         }
 
+        fn remove_group(&self, group: &Path) {
+            let mut files = self.0.lock().unwrap();
+            files.retain(|file, _| !file.starts_with(group));
+        }
+
+        /// Whether the groups together have more of the time than the one above them.
+        fn is_too_much(files: &BTreeMap<PathBuf, String>) -> bool {
+            let parent = Path::new("/m").join(PLACES[1]);
+            let number = |path: &Path| files[path].parse::<f64>().unwrap();
+            let share =
+                |path: &Path| number(path) / number(&path.with_file_name("cpu.rt_period_us"));
+            let runtimes = files
+                .keys()
+                .filter(|path| path.ends_with("cpu.rt_runtime_us"));
+            let (above, below): (Vec<_>, Vec<_>) =
+                runtimes.partition(|path| path.parent() == Some(&parent));
+            below.into_iter().map(|path| share(path)).sum::<f64>() > share(above[0])
+        }
+
         fn has(&self, group: &str, name: &str) -> Option<String> {
             let path = Path::new("/m").join(PLACES[1]).join(group).join(name);
             self.0.lock().unwrap().get(&path).cloned()
@@ -274,7 +308,11 @@ mod tests {
                 return Err(error(2));
             }
             if !path.ends_with("tasks") {
-                files.insert(path.to_owned(), text.to_owned());
+                let before = files.insert(path.to_owned(), text.to_owned());
+                if Self::is_too_much(&files) {
+                    files.insert(path.to_owned(), before.unwrap());
+                    return Err(error(22));
+                }
                 return Ok(());
             }
             let gone = files.get(Path::new(GONE));
@@ -312,6 +350,23 @@ mod tests {
             files.retain(|file, _| !file.starts_with(path));
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_share_that_another_group_has_is_said() {
+        let machine = Machine::new();
+        let other = Path::new("/m").join(PLACES[1]).join("other");
+        machine.add(&other, "4700", "5000", "5");
+        let mut group = machine.open().unwrap();
+        let said = group.set(0.5).unwrap_err().to_string();
+        assert!(
+            said.contains("task/cpu.rt_runtime_us") && said.contains("another group"),
+            "{said}"
+        );
+        assert_eq!(machine.has("", "tasks").unwrap(), "1\n77\n78");
+        machine.remove_group(&other);
+        group.set(0.5).unwrap();
+        assert_eq!(machine.has("task", "tasks").unwrap(), "77\n78");
     }
 
     #[test]
