@@ -22,7 +22,8 @@ cargo build --release --locked --quiet -p bench
 program="${CARGO_TARGET_DIR:-target}/release/keel-bench"
 mkdir -p "$results"
 
-# take NAME: what is drawn and what the tables are made of. The rows of single samples are too many to keep.
+# take NAME: what is drawn and what the tables are made of. The rows of single samples are kept where a machine has made
+# them; those of the simulated plant are too many, and come again with the same seed.
 take() {
     rm -rf "${results:?}/$1"
     mkdir -p "$results/$1"
@@ -30,8 +31,8 @@ take() {
     rm -f "$results/$1/identified.json"
     local file
     for file in "$found/$1"/*.svg "$found/$1"/*.png "$found/$1"/*.csv; do
-        case "$(basename "$file")" in
-        transient-*.csv | '*'*) ;;
+        case "$1/$(basename "$file")" in
+        sim-*/transient-*.csv | */'*'*) ;;
         *) cp "$file" "$results/$1/" ;;
         esac
     done

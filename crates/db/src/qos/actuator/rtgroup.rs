@@ -52,6 +52,9 @@ impl RtGroup {
         PLACES.map(|place| root.join(place))
     }
 
+    /// As configurations name it.
+    pub const NAME: &'static str = "rtgroup";
+
     /// For these threads, in a group of this name, which is nobody else's: one that a killed program has left is
     /// removed.
     ///
@@ -176,7 +179,7 @@ impl RtGroup {
 
 impl Actuator for RtGroup {
     fn name(&self) -> &'static str {
-        "rtgroup"
+        Self::NAME
     }
 
     fn set(&mut self, speed: f64) -> Result<Applied, ActuatorError> {
@@ -229,7 +232,7 @@ fn taken(error: ActuatorError) -> ActuatorError {
         ActuatorError::File { path, text, errno } if errno == libc::EINVAL => ActuatorError::File {
             path,
             text: format!(
-                "{text}: another group has this machine's share of real time; end what it belongs to"
+                "{text}: another group has the share of real time, or the one above has none; see the same file of both"
             ),
             errno,
         },

@@ -19,6 +19,7 @@ use crate::config::{ActuatorKind, Config, QosConfig};
 use crate::qos::{self as words, DATA_RATIO, Gains, Loaded, QosState, TARDINESS, mode_name};
 use base::clock::{Clock, SystemClock};
 use base::error::Code;
+use db::qos::actuator::RtGroup;
 use db::qos::controller::{Mode, SetPoints};
 use db::qos::regulator::Excitation;
 use libkeel::protocol::Failure;
@@ -450,7 +451,7 @@ impl Inner {
             .figures_at
             .map(|at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
         state.warnings.clone_from(&self.warnings);
-        if state.actuator == speed::RTGROUP {
+        if state.actuator == RtGroup::NAME {
             let plain = state.tasks.iter().filter(|task| {
                 let thread = task
                     .thread

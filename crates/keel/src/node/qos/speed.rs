@@ -11,9 +11,6 @@ use std::path::{Path, PathBuf};
 pub(super) const REMEDY: &str =
     "take another qos.actuator (docs/qos.md says which this machine has) and send the node SIGHUP";
 
-/// The actuator that slows real-time threads alone, as it names itself.
-pub(super) const RTGROUP: &str = "rtgroup";
-
 /// Why an identification would end with a model of nothing.
 pub(super) const NONE_SLOWED: &str = "the speed cannot be set: rtgroup slows real-time threads alone, and no task has \
                                       one; declare it with a fifo_priority, or take qos.actuator = \"deadline\"";

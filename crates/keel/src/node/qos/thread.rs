@@ -5,7 +5,7 @@ use super::tasks::PATIENCE;
 use super::{Inner, Shared, Wishes, speed};
 use crate::node::{Db, log};
 use crate::qos::{IdentificationState, PeriodState, QosState, SHED_KEYS_MAX, ShedKey, held_name};
-use db::qos::actuator::{Actuator, ActuatorError, NoActuator};
+use db::qos::actuator::{Actuator, ActuatorError, NoActuator, RtGroup};
 use db::qos::controller::{ADMISSION, Held, Mode, SPEED};
 use db::qos::figures::Figures;
 use db::qos::regulator::{Identification, Regulator};
@@ -361,7 +361,7 @@ impl Loop {
                  numbers of the node's"
                     .to_owned(),
             ),
-            None if self.regulator.actuator_name() == speed::RTGROUP
+            None if self.regulator.actuator_name() == RtGroup::NAME
                 && !self.threads.iter().any(|id| speed::is_real_time(*id)) =>
             {
                 Some(speed::NONE_SLOWED.to_owned())
