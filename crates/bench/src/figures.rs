@@ -18,6 +18,9 @@ pub(crate) enum Bound {
     AtLeast(f64),
 }
 
+/// What thousands of additions may be wrong by, as a part of their sum.
+const ROUNDING: f64 = 1e-12;
+
 impl Bound {
     pub(crate) fn goal(self) -> f64 {
         match self {
@@ -25,15 +28,18 @@ impl Bound {
         }
     }
 
-    fn is_met(self, value: f64) -> bool {
+    /// A value that is the goal but for its last digits, as a sum of rounded parts can be, is the goal.
+    pub(crate) fn is_met(self, value: f64) -> bool {
+        let goal = self.goal();
+        let is_goal = (value - goal).abs() <= goal.abs() * ROUNDING;
         match self {
-            Self::Below(goal) => value < goal,
-            Self::AtMost(goal) => value <= goal,
-            Self::AtLeast(goal) => value >= goal,
+            Self::Below(_) => value < goal && !is_goal,
+            Self::AtMost(_) => value <= goal || is_goal,
+            Self::AtLeast(_) => value >= goal || is_goal,
         }
     }
 
-    fn verdict(self, value: f64) -> Verdict {
+    pub(crate) fn verdict(self, value: f64) -> Verdict {
         Verdict {
             goal: self.goal(),
             better: self.better(),
@@ -390,6 +396,16 @@ fn verdict_text(goal: Option<&Goal>, value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounding_misses_no_goal_and_meets_none() {
+        let rounded = (0..10).map(|_| 0.1).sum::<f64>() / 2.0;
+        assert!(rounded < 0.5 && Bound::AtLeast(0.5).is_met(rounded));
+        assert!(Bound::AtMost(rounded).is_met(0.5) && !Bound::Below(0.5).is_met(rounded));
+        assert!(!Bound::AtLeast(0.5).is_met(0.499_999) && !Bound::AtMost(0.5).is_met(0.500_001));
+        assert!(Bound::AtMost(0.0).is_met(0.0) && !Bound::AtMost(0.0).is_met(1e-300));
+        assert!(!Bound::AtLeast(0.5).is_met(f64::NAN) && !Bound::AtMost(0.5).is_met(f64::NAN));
+    }
 
     const SPEED: Metric = Metric::compared("readings_per_second", "1/s");
     const COST: Metric = Metric::compared("cpu_per_reading", "us");

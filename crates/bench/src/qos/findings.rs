@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
+/// A bound from the table of goals.
+pub(crate) use crate::figures::Bound as Goal;
 use crate::machine::{Machine, today};
 use crate::paper::chart::Shape;
-use crate::report::{Json, Ratio, Row, Verdict};
+use crate::report::{Json, Ratio, Row};
 
 /// Figures, and files in the folder of the experiment.
 pub(crate) struct Findings {
@@ -18,30 +20,6 @@ pub(crate) struct Findings {
     notes: Vec<String>,
     missing: Vec<String>,
     written: Vec<PathBuf>,
-}
-
-/// A bound from the table of goals.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Goal {
-    AtMost(f64),
-    AtLeast(f64),
-}
-
-impl Goal {
-    fn verdict(self, value: f64) -> Verdict {
-        match self {
-            Self::AtMost(goal) => Verdict {
-                goal,
-                better: "lower",
-                met: value <= goal,
-            },
-            Self::AtLeast(goal) => Verdict {
-                goal,
-                better: "higher",
-                met: value >= goal,
-            },
-        }
-    }
 }
 
 impl Findings {
@@ -103,7 +81,7 @@ impl Findings {
             ratio,
             better: "lower",
             goal: Some(at_most),
-            met: Some(ratio <= at_most),
+            met: Some(Goal::AtMost(at_most).is_met(ratio)),
             floor_ratio: None,
             of_rounds: Some(range),
         });
@@ -141,8 +119,8 @@ impl Findings {
     /// Rows and ratios whose goal is missed.
     #[cfg(test)]
     pub(crate) fn missed(&self) -> Vec<String> {
-        let is_missed = |verdict: &Option<Verdict>| verdict.as_ref().is_some_and(|it| !it.met);
-        let rows = self.rows.iter().filter(|row| is_missed(&row.verdict));
+        let is_missed = |row: &&Row| row.verdict.as_ref().is_some_and(|verdict| !verdict.met);
+        let rows = self.rows.iter().filter(is_missed);
         let rows =
             rows.map(|row| format!("{} {} {} {}", row.case, row.system, row.metric, row.value));
         let ratios = self.ratios.iter().filter(|ratio| ratio.met == Some(false));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::scenario::Mix;
+use crate::figures::Bound;
 use crate::page::{Run, cell, fill, list, number, text};
 
 /// `keel-bench qos-page`.
@@ -125,21 +126,20 @@ fn goals(measured: &[(&str, &str, &Run)]) -> String {
         let experiment = folder.split_once('-').map_or(*folder, |(_, name)| name);
         let judged = |name: &str| run.list(name).iter().filter(|row| row["goal"].is_number());
         let mut line = |row: &Value, figure: String, value: &Value| {
-            let side = if row["better"] == "higher" {
-                "at least"
-            } else {
-                "at most"
+            let goal = row["goal"].as_f64().unwrap_or(f64::NAN);
+            let (side, bound) = match row["better"] == "higher" {
+                true => ("at least", Bound::AtLeast(goal)),
+                false => ("at most", Bound::AtMost(goal)),
             };
-            let verdict = if row["met"] == true {
-                "met"
-            } else {
-                "**missed**"
+            let verdict = match value.as_f64().is_some_and(|value| bound.is_met(value)) {
+                true => "met",
+                false => "**missed**",
             };
             let _ = writeln!(
                 out,
                 "| {experiment} | {words} | {figure} | {} | {side} {} | {verdict} |",
                 cell(value.as_f64()),
-                cell(row["goal"].as_f64())
+                cell(Some(goal))
             );
         };
         for row in judged("rows") {

@@ -245,7 +245,8 @@ impl Admission {
         }
         measured.wanted = fraction;
         measured.expected = if total > 0.0 {
-            1.0 - shed / total
+            // No object sheds more than that; their sum may, by its rounding.
+            (1.0 - shed / total).max(self.min)
         } else {
             fraction
         };
