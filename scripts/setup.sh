@@ -3,7 +3,8 @@
 #   scripts/setup.sh          what the build needs
 #   scripts/setup.sh --test   also what the checks need (rustfmt, clippy, the MQTT broker mosquitto, the suite
 #                             fio for the mount, fusermount3, with which users other than root mount, and the stores
-#                             that the data path is measured against, and python3 with venv for the package of clients)
+#                             that the data path is measured against, python3 with venv for the package of clients,
+#                             and networks, disks and peers for the bench of streaming)
 #   scripts/setup.sh --bench  also what the bench's peer littlefs needs (libclang); status 3 without it
 set -euo pipefail
 
@@ -39,14 +40,20 @@ install_packages() {
 # The broker that the tests start themselves, on ports and in directories of their own. Its package would start one as
 # a service, too, which a test run has no business to do.
 install_broker() {
-    local policy=/usr/sbin/policy-rc.d made=
+    install_quietly mosquitto mosquitto-clients || say "the tests that need mosquitto will be skipped"
+}
+
+# Installs packages without the services in them being started.
+install_quietly() {
+    local policy=/usr/sbin/policy-rc.d made= done=0
     if [ "$(id -u)" -eq 0 ] && [ ! -e "$policy" ]; then
         printf '#!/bin/sh\nexit 101\n' >"$policy"
         chmod 755 "$policy"
         made=yes
     fi
-    (install_packages mosquitto mosquitto-clients) || say "the tests that need mosquitto will be skipped"
+    (install_packages "$@") || done=1
     if [ -n "$made" ]; then rm -f "$policy"; fi
+    return "$done"
 }
 
 has_broker() {
@@ -61,6 +68,18 @@ missing_stores() {
     for store in $stores; do
         ldconfig -p 2>/dev/null | grep -q "${store%%:*}" || printf '%s\n' "${store#*:}"
     done
+}
+
+# What `keel bench stream` makes its line and disks with, and its peer; the package of each.
+stream_tools='ip:iproute2 tc:iproute2 nft:nftables mkfs.ext4:e2fsprogs losetup:mount sshfs:sshfs
+    ssh-keygen:openssh-client'
+
+missing_stream_tools() {
+    local tool
+    for tool in $stream_tools; do
+        PATH="$PATH:/usr/sbin:/sbin" command -v "${tool%%:*}" >/dev/null 2>&1 || printf '%s\n' "${tool#*:}"
+    done
+    [ -x /usr/sbin/sshd ] || printf 'openssh-server\n'
 }
 
 add_component() {
@@ -98,6 +117,9 @@ if [ "${1:-}" = --test ]; then
         say "without fuse3 only root can mount a store; tests that do so as another user will be skipped"
     python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || (install_packages python3 python3-venv) ||
         say "the Python package is not tested: python3 with venv is missing"
+    for tool in $(missing_stream_tools | sort -u); do
+        (install_quietly "$tool") || say "without $tool the bench of streaming is not run, or lacks the peer sshfs"
+    done
     for store in $(missing_stores); do
         (install_packages "$store") || say "without $store its store is missing from the bench of the data path"
     done

@@ -157,7 +157,8 @@ impl Place {
     }
 
     /// What is mounted, if it may be ours.
-    fn source(&self) -> Option<String> {
+    #[must_use]
+    pub fn source(&self) -> Option<String> {
         let source = OWN_KINDS
             .iter()
             .find_map(|kind| self.origin.strip_prefix(*kind))?;

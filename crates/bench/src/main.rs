@@ -29,6 +29,7 @@ mod realtime;
 mod report;
 mod scratch;
 mod store;
+mod stream;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -57,6 +58,8 @@ enum Bench {
     Db(db::Options),
     /// Experiments on quality of service, on this machine or on a simulated plant.
     Qos(qos::Options),
+    /// Programs that start from the network beside sshfs, FUSE on demand and local disks; takes root.
+    Stream(stream::Options),
     /// Writes the tables of the store's result page from two reports of `flash`.
     #[command(hide = true)]
     FlashPage(page::Options),
@@ -78,6 +81,21 @@ enum Bench {
     /// A process that is killed; started by `mem`.
     #[command(hide = true)]
     MemTakeover(mem::takeover::Options),
+    /// One start of a program; started by `stream`.
+    #[command(hide = true)]
+    StreamRun(stream::run::Options),
+    /// Writes the tables of the result page of streaming from the reports of `stream`.
+    #[command(hide = true)]
+    StreamPage(stream::page::Options),
+    /// Reads of a tree's blocks; started by `stream`.
+    #[command(hide = true)]
+    StreamPages(stream::PagesOptions),
+    /// Devices that start a program; started by `stream`.
+    #[command(hide = true)]
+    StreamClients(stream::clients::Options),
+    /// Reads of a disk; started by `stream`.
+    #[command(hide = true)]
+    StreamReads(stream::ReadsOptions),
     /// A peer of the node; started by `node`.
     #[command(hide = true)]
     Consumer(node::consumer::Options),
@@ -125,12 +143,20 @@ fn main() -> ExitCode {
             };
             write(&Output { json: None }, text, &json)
         }),
+        Bench::Stream(options) => {
+            stream::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
+        }
         Bench::DbPage(options) => db::page::run(&options),
         Bench::QosPage(options) => qos::page::run(&options),
         Bench::MemPage(options) => mem::page::run(&options),
         Bench::MemCalls(options) => mem::calls::run(&options),
         Bench::MemAttach(options) => mem::mapping::attach(&options),
         Bench::MemTakeover(options) => mem::takeover::hold(&options),
+        Bench::StreamRun(options) => stream::run::run(&options),
+        Bench::StreamPage(options) => stream::page::run(&options),
+        Bench::StreamPages(options) => stream::pages(&options),
+        Bench::StreamClients(options) => stream::clients::run(&options),
+        Bench::StreamReads(options) => stream::reads(&options),
         Bench::FlashPage(options) => page::run(&options),
         Bench::Consumer(options) => node::consumer::run(&options),
     };

@@ -14,4 +14,4 @@
 pub mod answer;
 mod session;
 
-pub use session::{Ending, Left, Notice, Session, Settings, mount, prepare};
+pub use session::{Ending, Left, Notice, Session, Settings, mount, mount_notifying, prepare};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::mount::{MountError, Place, Whereabouts, check_directory, check_fuse};
-use fuser::{Config, Filesystem, MountOption, SessionACL};
+use fuser::{Config, Filesystem, MountOption, Notifier, SessionACL};
 
 /// How to mount.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +101,20 @@ pub fn mount<F: Filesystem>(
     on_end: impl FnOnce() + Send + Sync + 'static,
     adapter: impl FnOnce(Notice) -> F,
 ) -> Result<Session, MountError> {
+    mount_notifying(directory, settings, on_end, adapter).map(|(session, _)| session)
+}
+
+/// [`mount`], together with what tells the kernel of something unasked. As long as anybody has that, the kernel waits
+/// for answers: whoever takes it drops it at the end of the mount.
+///
+/// # Errors
+/// As of [`mount`].
+pub fn mount_notifying<F: Filesystem>(
+    directory: &Path,
+    settings: &Settings<'_>,
+    on_end: impl FnOnce() + Send + Sync + 'static,
+    adapter: impl FnOnce(Notice) -> F,
+) -> Result<(Session, Notifier), MountError> {
     let has_ended = Arc::new(AtomicBool::new(false));
     let adapter = adapter(Notice {
         has_ended: Arc::clone(&has_ended),
@@ -112,10 +126,11 @@ pub fn mount<F: Filesystem>(
         .map_err(|error| MountError::Refused(format!("/proc/self/mountinfo: {error}")))?;
     let refused = |error: io::Error| MountError::Refused(error.to_string());
     let session = session.spawn().map_err(refused)?;
+    let notifier = session.notifier();
     // Dropping it, or letting it end by itself, would unmount whatever lies at the directory by then: the library
     // cannot tell that its own mount is gone already. So it is unmounted here, and this is forgotten.
     std::mem::forget(session);
-    Ok(Session { place, has_ended })
+    Ok((Session { place, has_ended }, notifier))
 }
 
 impl Session {

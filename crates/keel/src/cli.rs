@@ -8,9 +8,15 @@ use std::path::PathBuf;
 
 mod mem;
 mod qos;
+mod stream;
 
 pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, MemFlush, RunArgs as MemRunArgs};
 pub(crate) use qos::{QosArgs, QosCommand};
+pub(crate) use stream::{
+    StreamActionsArgs, StreamArgs, StreamCheckArgs, StreamCommand, StreamIdentityCommand,
+    StreamKeyArgs, StreamLinkArgs, StreamLsArgs, StreamMountArgs, StreamPackArgs, StreamPinArgs,
+    StreamPredict, StreamProvide, StreamPruneArgs, StreamServeArgs, StreamStatusArgs,
+};
 
 /// Names and examples stand in the help because people copy them.
 #[derive(Debug, Parser)]
@@ -52,7 +58,9 @@ pub(crate) enum Command {
     Mem(MemArgs),
     /// Hold deadlines under load: model, gains, modes
     Qos(QosArgs),
-    /// Measure: `keel bench flash`, `mem`, `db`, `node`, `qos`; runs the program keel-bench
+    /// Run programs from the network, with only the blocks that they need
+    Stream(StreamArgs),
+    /// Measure: `keel bench flash`, `mem`, `db`, `node`, `qos`, `stream`; runs the program keel-bench
     #[command(
         disable_help_flag = true,
         disable_version_flag = true,

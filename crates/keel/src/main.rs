@@ -18,7 +18,7 @@
 //! `node/` the node (`NODE.md` specifies its socket), `client/` the commands that talk to it, `config/` its
 //! configuration, `status/` what it says about itself, `flash_cmd/` the commands on stores, `mem_cmd/` those on
 //! regions, `qos/` files and words of quality of service (`QOS.md` specifies them), `qos_cmd/` its commands,
-//! `bench_cmd.rs`,
+//! `stream_cmd/` programs from the network, `bench_cmd.rs`,
 //! `demo/` the demo: `mod.rs` from arguments to exit status, `run.rs` the run and its comparison, `supervisor.rs`
 //! start, kill and restart of the child, `writer.rs` the child process, `protocol.rs` what both say, `recorder.rs`
 //! the parent's record, `place.rs` where the store lies, `building.rs` and `analysis.rs` the task, `state.rs` one
@@ -47,6 +47,7 @@ mod replacement;
 mod replay;
 mod signals;
 mod status;
+mod stream_cmd;
 mod time_text;
 
 use std::process::ExitCode;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         cli::Command::Flash(arguments) => flash_cmd::run(&arguments.command),
         cli::Command::Mem(arguments) => mem_cmd::run(&arguments.command),
         cli::Command::Qos(arguments) => qos_cmd::run(&arguments.command),
+        cli::Command::Stream(arguments) => stream_cmd::run(&arguments.command),
         cli::Command::Bench { arguments } => bench_cmd::run(&arguments),
         cli::Command::DemoWriter { image, orphan_dir } => {
             demo::writer::run(&image, orphan_dir.as_deref())

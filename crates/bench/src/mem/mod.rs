@@ -13,11 +13,11 @@
 
 pub(crate) mod calls;
 mod case;
-mod child;
+pub(crate) mod child;
 mod fio;
 mod goals;
 pub(crate) mod mapping;
-mod memory;
+pub(crate) mod memory;
 pub(crate) mod page;
 mod paper;
 mod plot;

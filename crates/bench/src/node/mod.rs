@@ -8,7 +8,7 @@ mod broker;
 mod cases;
 pub(crate) mod consumer;
 mod disk;
-mod process;
+pub(crate) mod process;
 mod publisher;
 mod socket;
 mod sqlite;

@@ -18,7 +18,7 @@ mod identified;
 mod interference;
 mod line;
 pub(crate) mod page;
-mod plot;
+pub(crate) mod plot;
 mod real;
 mod response;
 mod scenario;

@@ -153,7 +153,7 @@ impl Line {
 
 /// A name for people: what is no UTF-8 byte by byte, as `\xff`. A backslash of a name is shown as two, so no two names
 /// look the same.
-fn shown(name: &[u8]) -> String {
+pub(crate) fn shown(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
         text.push_str(&shown_name(chunk.valid()));
@@ -165,7 +165,7 @@ fn shown(name: &[u8]) -> String {
 }
 
 /// The bytes of a name that is no UTF-8, for programs; nothing of others.
-fn hex(name: &[u8]) -> Option<String> {
+pub(crate) fn hex(name: &[u8]) -> Option<String> {
     let is_text = std::str::from_utf8(name).is_ok();
     (!is_text).then(|| name.iter().map(|byte| format!("{byte:02x}")).collect())
 }
@@ -183,7 +183,7 @@ fn type_text(mode: u32) -> &'static str {
 }
 
 /// As `ls -l` shows it: `drwxr-xr-x`.
-fn mode_text(mode: u32) -> String {
+pub(crate) fn mode_text(mode: u32) -> String {
     let kind = match mode & libc::S_IFMT {
         libc::S_IFDIR => 'd',
         libc::S_IFLNK => 'l',

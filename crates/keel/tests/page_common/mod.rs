@@ -80,18 +80,33 @@ fn fits(shown: &[&str], lines: &[&str]) -> bool {
 
 /// Runs the blocks of a page in their order in a directory. `has` says whether what a block needs is there; without it
 /// the block is left out. `variables` are set for all of them. How many outputs were compared.
+#[allow(dead_code)]
 pub fn run_page(
     name: &str,
     directory: &Path,
     variables: &[(&str, &Path)],
     has: impl Fn(&str) -> bool,
 ) -> usize {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let page = std::fs::read_to_string(page.join(name)).unwrap();
+    run_text(&text(name), directory, variables, has)
+}
+
+/// The text of a page.
+pub fn text(name: &str) -> String {
+    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    std::fs::read_to_string(pages.join(name)).unwrap()
+}
+
+/// The same for the text of a page, in which a test may have put other ports.
+pub fn run_text(
+    page: &str,
+    directory: &Path,
+    variables: &[(&str, &Path)],
+    has: impl Fn(&str) -> bool,
+) -> usize {
     let programs = Path::new(env!("CARGO_BIN_EXE_keel")).parent().unwrap();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let mut compared = 0;
-    for block in blocks(&page) {
+    for block in blocks(page) {
         let commands = &block.commands;
         if let Some(missing) = block.needs.iter().find(|thing| !has(thing)) {
             println!("skipped: no {missing}: {commands}");

@@ -1,0 +1,400 @@
+//! Many devices that start the same program at the same time: devices of the library in a few processes, each reading
+//! the blocks that the program needs, in the order of the program.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use stream::device::{Device, Publisher, Settings};
+use stream::{BlockAt, FileId};
+
+use super::bed::{Bed, KEEL, Prepared, Way};
+use super::cases::{Course, RUN_TIME, named};
+use super::keel::{PORT, Serving};
+use super::net::{Rate, at_server};
+use super::sys;
+use crate::figures::Metric;
+use crate::report::percentile;
+
+/// The part's name in cases.
+pub(crate) const CLIENTS: &str = "clients-200";
+
+/// The 99th percentile of starts, divided by the time in which the line carries all that went over it.
+pub(crate) const OF_FAIR_SHARE: Metric = Metric::shown("p99_of_fair_share", "1");
+const START_P50: Metric = Metric::shown("start_p50", "ms");
+const START_P99: Metric = Metric::shown("start_p99", "ms");
+const FAIR_SHARE: Metric = Metric::shown("fair_share", "ms");
+
+/// Devices, and the processes that they are in.
+const DEVICES: usize = 200;
+const PROCESSES: usize = 4;
+
+/// A block that has not come by then ends the measurement.
+const DEADLINE: Duration = Duration::from_secs(240);
+
+/// Pages that a device of these holds, at most: they are many, and nobody keeps what was read.
+const POOL_PAGES: usize = 256;
+
+/// `keel-bench stream-clients`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Address of the server.
+    #[arg(long, value_name = "ADDR")]
+    server: String,
+    /// Folder of the device's certificate.
+    #[arg(long, value_name = "DIR")]
+    identity: PathBuf,
+    /// File with the publisher's public key.
+    #[arg(long, value_name = "FILE")]
+    publisher: PathBuf,
+    /// Path of the program in the tree.
+    #[arg(long, value_name = "PATH")]
+    task: PathBuf,
+    /// Devices.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    count: usize,
+    /// File with the blocks to read, as JSON; without it those that the server foretells.
+    #[arg(long, value_name = "FILE")]
+    blocks: Option<PathBuf>,
+    /// Only prints what the server foretells.
+    #[arg(long)]
+    plan: bool,
+    /// A connection for each request.
+    #[arg(long)]
+    short: bool,
+    /// Blocks of a device's pool; 0: each has its page made for it.
+    #[arg(long, value_name = "N", default_value_t = POOL_PAGES)]
+    pool_pages: usize,
+}
+
+/// A block: file and index.
+pub(crate) type Place = (u32, u32);
+
+/// What the devices of a process have measured.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    /// From its begin until its last block was there, of each device.
+    pub(crate) starts_ns: Vec<u64>,
+    /// Of each block of the first device.
+    pub(crate) blocks_ns: Vec<u64>,
+}
+
+/// Devices that connect, wait for a line on standard input, read, and print what that took.
+///
+/// # Errors
+/// One line: a device could not start, or a block did not come.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let key = fs::read_to_string(&options.publisher)
+        .map_err(|error| format!("{}: {error}", options.publisher.display()))?;
+    let key = key
+        .trim()
+        .parse()
+        .map_err(|error| format!("the publisher's key: {error:?}"))?;
+    let mut settings = Settings::new(&options.server, Publisher::Key(key));
+    settings.tls = Some(options.identity.clone());
+    settings.deadline = DEADLINE;
+    settings.start_wait = Duration::from_secs(60);
+    settings.pool_pages = options.pool_pages;
+    settings.is_persistent = !options.short;
+    settings.around = false;
+    let start = || Device::start(settings.clone()).map_err(|error| error.to_string());
+    let devices: Vec<Device> = (0..options.count)
+        .map(|_| start())
+        .collect::<Result<_, _>>()?;
+    let first = devices.first().ok_or("no device")?;
+    use std::os::unix::ffi::OsStrExt;
+    let task =
+        real_file(first, options.task.as_os_str().as_bytes()).ok_or("there is no such program")?;
+    let blocks: Vec<BlockAt> = match &options.blocks {
+        Some(path) => read_places(path)?
+            .into_iter()
+            .map(|(file, index)| BlockAt {
+                file: FileId(file),
+                index,
+            })
+            .collect(),
+        None => first.plan(task).map_err(|error| error.to_string())?,
+    };
+    if options.plan {
+        let places: Vec<Place> = blocks.iter().map(|at| (at.file.0, at.index)).collect();
+        println!(
+            "{}",
+            serde_json::to_string(&places).map_err(|error| error.to_string())?
+        );
+        return Ok(());
+    }
+    println!("ready");
+    std::io::stdout()
+        .flush()
+        .map_err(|error| error.to_string())?;
+    let mut line = String::new();
+    std::io::stdin()
+        .read_line(&mut line)
+        .map_err(|error| error.to_string())?;
+    let barrier = Barrier::new(devices.len());
+    let done: Vec<Result<(u64, Vec<u64>), String>> = std::thread::scope(|scope| {
+        let starts: Vec<_> = devices
+            .iter()
+            .map(|device| scope.spawn(|| one_start(device, task, &blocks, &barrier)))
+            .collect();
+        let ended = starts.into_iter().map(|start| start.join());
+        ended
+            .map(|done| done.unwrap_or_else(|_| Err("a device has ended early".to_owned())))
+            .collect()
+    });
+    let mut measured = Measured::default();
+    for (place, done) in done.into_iter().enumerate() {
+        let (start_ns, blocks_ns) = done?;
+        measured.starts_ns.push(start_ns);
+        if place == 0 {
+            measured.blocks_ns = blocks_ns;
+        }
+    }
+    println!(
+        "{}",
+        serde_json::to_string(&measured).map_err(|error| error.to_string())?
+    );
+    for device in &devices {
+        device.stop();
+    }
+    Ok(())
+}
+
+fn one_start(
+    device: &Device,
+    task: FileId,
+    blocks: &[BlockAt],
+    barrier: &Barrier,
+) -> Result<(u64, Vec<u64>), String> {
+    let mut blocks_ns = Vec::with_capacity(blocks.len());
+    barrier.wait();
+    let begun = Instant::now();
+    let token = device.begin(task);
+    let mut last = Instant::now();
+    for at in blocks {
+        device
+            .read(Some(token), *at)
+            .map_err(|error| error.to_string())?;
+        let now = Instant::now();
+        blocks_ns.push((now - last).as_nanos() as u64);
+        last = now;
+    }
+    let start_ns = begun.elapsed().as_nanos() as u64;
+    device.end(token, true);
+    Ok((start_ns, blocks_ns))
+}
+
+/// The regular file that a path leads to, through the links of the tree.
+fn real_file(device: &Device, path: &[u8]) -> Option<FileId> {
+    use stream::manifest::{Kind, ROOT};
+    let manifest = device.manifest();
+    let mut todo: Vec<Vec<u8>> = path
+        .split(|byte| *byte == b'/')
+        .rev()
+        .map(<[u8]>::to_vec)
+        .collect();
+    let mut way = vec![ROOT];
+    let mut links = 0;
+    while let Some(part) = todo.pop() {
+        match part.as_slice() {
+            b"" | b"." => {}
+            b".." => {
+                if way.len() > 1 {
+                    way.pop();
+                }
+            }
+            name => {
+                let node = manifest.look_up(*way.last()?, name)?;
+                if let Kind::Link { target } = &manifest.node(node)?.kind {
+                    links += 1;
+                    if links > 40 {
+                        return None;
+                    }
+                    if target.starts_with(b"/") {
+                        way.truncate(1);
+                    }
+                    todo.extend(target.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
+                } else {
+                    way.push(node);
+                }
+            }
+        }
+    }
+    way.last().copied()
+}
+
+pub(crate) fn read_places(path: &Path) -> Result<Vec<Place>, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// A process with devices.
+pub(crate) struct Clients {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Clients {
+    /// Starts one on the device's side, which waits until its devices are connected.
+    ///
+    /// # Errors
+    /// One line with the reason.
+    pub(crate) fn start(
+        bed: &Bed<'_>,
+        prepared: &Prepared,
+        port: u16,
+        words: &[&str],
+    ) -> Result<Self, String> {
+        let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+        let mut command = Command::new(program);
+        command.args(["stream-clients", "--server", &at_server(port).to_string()]);
+        command.arg("--identity").arg(bed.keel()?.device_identity());
+        command
+            .arg("--publisher")
+            .arg(prepared.store.join("publisher.pub"));
+        command.arg("--task").arg(&prepared.task.path).args(words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        sys::in_network(&mut command, Some(bed.line().device()));
+        let mut child = command
+            .spawn()
+            .map_err(|error| format!("devices: {error}"))?;
+        let said = child.stdout.take().ok_or("devices that say nothing")?;
+        Ok(Self {
+            child,
+            said: BufReader::new(said),
+        })
+    }
+
+    /// What it says next.
+    ///
+    /// # Errors
+    /// One line: it has ended.
+    pub(crate) fn line(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        let read = self
+            .said
+            .read_line(&mut line)
+            .map_err(|error| format!("devices: {error}"))?;
+        if read == 0 {
+            return Err("the devices have ended early".to_owned());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// Lets its devices begin.
+    ///
+    /// # Errors
+    /// One line: it has ended.
+    pub(crate) fn go(&mut self) -> Result<(), String> {
+        let stdin = self
+            .child
+            .stdin
+            .as_mut()
+            .ok_or("devices that hear nothing")?;
+        stdin
+            .write_all(b"go\n")
+            .map_err(|error| format!("devices: {error}"))
+    }
+
+    /// What they have measured.
+    ///
+    /// # Errors
+    /// One line: a block did not come.
+    pub(crate) fn measured(mut self) -> Result<Measured, String> {
+        let line = self.line()?;
+        serde_json::from_str(&line).map_err(|error| format!("devices: {error}"))
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the server foretells of a program, in the order in which it is needed.
+///
+/// # Errors
+/// One line: it knows nothing.
+pub(crate) fn plan(bed: &Bed<'_>, prepared: &Prepared) -> Result<Vec<Place>, String> {
+    bed.take_learned(prepared)?;
+    let server = bed
+        .keel()?
+        .serve(bed.line(), &prepared.store, &Serving::default())?;
+    let mut clients = Clients::start(bed, prepared, PORT, &["--plan"])?;
+    let line = clients.line()?;
+    drop(clients);
+    server.end()?;
+    serde_json::from_str(&line).map_err(|error| format!("devices: {error}"))
+}
+
+impl Course<'_> {
+    /// Many devices at once, over one line.
+    ///
+    /// # Errors
+    /// The user has asked to stop.
+    pub(crate) fn clients(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
+        let way = Way::new(Rate::SLOW, 0);
+        for place in 0..self.prepared.len() {
+            let case = named(format!("{CLIENTS}-{}", self.prepared[place].name()));
+            show(case);
+            let bed = self.bed;
+            self.unless_failed(case, KEEL, |course| {
+                let (mut starts_ns, bytes) = many(bed, &course.prepared[place], way)?;
+                let fair_ms = bytes as f64 / way.rate.bytes_per_s() * 1e3;
+                let [p50, p99, last] = [500, 990, 1000]
+                    .map(|per_mille| percentile(&mut starts_ns, per_mille) as f64 / 1e6);
+                for (metric, value) in [
+                    (START_P50, p50),
+                    (START_P99, p99),
+                    (FAIR_SHARE, fair_ms),
+                    (OF_FAIR_SHARE, p99 / fair_ms),
+                    (RUN_TIME, last),
+                ] {
+                    course.figures.record(case, KEEL, metric, value);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// What each start took, and the bytes that the line has carried to the devices from the begin on.
+fn many(bed: &Bed<'_>, prepared: &Prepared, way: Way) -> Result<(Vec<u64>, u64), String> {
+    bed.take_learned(prepared)?;
+    // Connecting is no part of it and need not take long.
+    bed.line().limit(Rate::FAST)?;
+    let mut server = bed
+        .keel()?
+        .serve(bed.line(), &prepared.store, &Serving::default())?;
+    server.settle()?;
+    let count = (DEVICES / PROCESSES).to_string();
+    let mut all = Vec::new();
+    for _ in 0..PROCESSES {
+        all.push(Clients::start(bed, prepared, PORT, &["--count", &count])?);
+    }
+    for clients in &mut all {
+        let said = clients.line()?;
+        if said != "ready" {
+            return Err(format!("devices: {said}"));
+        }
+    }
+    bed.line().limit(way.rate)?;
+    let before = bed.line().traffic()?;
+    for clients in &mut all {
+        clients.go()?;
+    }
+    let mut starts_ns = Vec::new();
+    for clients in all {
+        starts_ns.extend(clients.measured()?.starts_ns);
+    }
+    let bytes = bed.line().traffic()?.since(before).to_device_bytes;
+    server.end()?;
+    Ok((starts_ns, bytes))
+}

@@ -1,0 +1,101 @@
+//! What was promised, of the figures that are there.
+
+use super::bed::{CARD, EXT4, READAHEAD, SSHFS};
+use super::cases::{
+    FIRST, OFFLINE, PAGE_TIME, ROUND_TRIPS, RUN_TIME, START, WARM, WIRE_SHARE, named,
+};
+use super::clients::{CLIENTS, OF_FAIR_SHARE};
+use super::limits::{
+    LOSS, MEMORY, MEMORY_MEBIBYTES, SLOWDOWN, UNREAD, UNREAD_SHARE, UNREAD_VARIED,
+};
+use super::tasks::Program;
+use crate::figures::{Bound, Figures, Goal, Metric};
+
+/// Against what a start can take at least.
+const OF_BOUND_MAX: f64 = 1.15;
+/// Against the peers, at 10 ms.
+const OF_READAHEAD_MAX: f64 = 0.25;
+const OF_SSHFS_MAX: f64 = 0.15;
+/// At 1 Gbit/s against a disk as slow as a card.
+const OF_CARD_MAX: f64 = 0.64;
+const PAGE_OF_CARD_MAX: f64 = 0.25;
+const ROUND_TRIPS_MAX: f64 = 5.0;
+const WIRE_SHARE_MAX: f64 = 0.55;
+/// Against ext4.
+const WARM_MAX: f64 = 1.05;
+const OFFLINE_MAX: f64 = 1.3;
+/// The first start of all against readahead.
+const FIRST_MAX: f64 = 1.0;
+const UNREAD_MAX: f64 = 0.02;
+const UNREAD_VARIED_MAX: f64 = 0.15;
+const MEMORY_MAX_MEBIBYTES: f64 = 24.0;
+const OF_FAIR_SHARE_MAX: f64 = 1.5;
+/// Against a copy of the same bytes.
+const SLOWDOWN_MAX: f64 = 1.0;
+
+/// States all goals.
+pub(crate) fn state(figures: &mut Figures) {
+    let mut add = |case: String, metric: Metric, peer, at_most| {
+        figures.add_goal(Goal {
+            case: named(case),
+            metric: metric.name,
+            peer,
+            bound: Bound::AtMost(at_most),
+        });
+    };
+    for program in Program::ALL {
+        let name = program.name();
+        for trip in [2, 10] {
+            let case = || format!("{START}-{name}-100-mbit-{trip}-ms");
+            add(case(), RUN_TIME, Some("bound"), OF_BOUND_MAX);
+            add(case(), ROUND_TRIPS, None, ROUND_TRIPS_MAX);
+            add(case(), WIRE_SHARE, None, WIRE_SHARE_MAX);
+            add(
+                format!("{FIRST}-{name}-100-mbit-{trip}-ms"),
+                RUN_TIME,
+                Some(READAHEAD),
+                FIRST_MAX,
+            );
+        }
+        let case = || format!("{START}-{name}-100-mbit-10-ms");
+        add(case(), RUN_TIME, Some(READAHEAD), OF_READAHEAD_MAX);
+        add(case(), RUN_TIME, Some(SSHFS), OF_SSHFS_MAX);
+        let case = || format!("{START}-{name}-1000-mbit-0-ms");
+        add(case(), RUN_TIME, Some(CARD), OF_CARD_MAX);
+        add(case(), PAGE_TIME, Some(CARD), PAGE_OF_CARD_MAX);
+        add(format!("{WARM}-{name}"), RUN_TIME, Some(EXT4), WARM_MAX);
+        add(
+            format!("{OFFLINE}-{name}"),
+            RUN_TIME,
+            Some(EXT4),
+            OFFLINE_MAX,
+        );
+        add(format!("{UNREAD}-{name}"), UNREAD_SHARE, None, UNREAD_MAX);
+        add(
+            format!("{UNREAD_VARIED}-{name}"),
+            UNREAD_SHARE,
+            None,
+            UNREAD_VARIED_MAX,
+        );
+        add(
+            format!("{MEMORY}-{name}"),
+            MEMORY_MEBIBYTES,
+            None,
+            MEMORY_MAX_MEBIBYTES,
+        );
+        add(
+            format!("{CLIENTS}-{name}"),
+            OF_FAIR_SHARE,
+            None,
+            OF_FAIR_SHARE_MAX,
+        );
+        for percent in super::limits::LOSSES_PERCENT {
+            add(
+                format!("{LOSS}-{name}-{percent}"),
+                SLOWDOWN,
+                Some("tcp-copy"),
+                SLOWDOWN_MAX,
+            );
+        }
+    }
+}

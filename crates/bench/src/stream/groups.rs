@@ -1,0 +1,133 @@
+//! Groups of processes with a limit: on the reads from a disk, on memory. They end with the run.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where systems of either generation have them; the first that is there is taken.
+const DISK_GROUPS: &str = "/sys/fs/cgroup/blkio";
+const MEMORY_GROUPS: &str = "/sys/fs/cgroup/memory";
+const ALL_GROUPS: &str = "/sys/fs/cgroup";
+
+/// A group; it is taken away when this is dropped, by when its processes must have ended.
+pub(crate) struct Group {
+    folder: PathBuf,
+    is_unified: bool,
+}
+
+impl Group {
+    /// One whose processes read so many times, and so many bytes, in a second from a disk, at most.
+    ///
+    /// # Errors
+    /// One line: the kernel does not let us.
+    pub(crate) fn of_disk(
+        name: &str,
+        disk: &Path,
+        reads_per_s: u32,
+        bytes_per_s: u32,
+    ) -> Result<Self, String> {
+        let number = number_of(disk)?;
+        let group = Self::create(DISK_GROUPS, "+io", name)?;
+        if group.is_unified {
+            group.set(
+                "io.max",
+                &format!("{number} riops={reads_per_s} rbps={bytes_per_s}"),
+            )?;
+        } else {
+            group.set(
+                "blkio.throttle.read_iops_device",
+                &format!("{number} {reads_per_s}"),
+            )?;
+            group.set(
+                "blkio.throttle.read_bps_device",
+                &format!("{number} {bytes_per_s}"),
+            )?;
+        }
+        Ok(group)
+    }
+
+    /// One whose processes have so much memory, with what the kernel caches for them.
+    ///
+    /// # Errors
+    /// One line: the kernel does not let us.
+    pub(crate) fn of_memory(name: &str, bytes: u64) -> Result<Self, String> {
+        let group = Self::create(MEMORY_GROUPS, "+memory", name)?;
+        let limit = if group.is_unified {
+            "memory.max"
+        } else {
+            "memory.limit_in_bytes"
+        };
+        group.set(limit, &bytes.to_string())?;
+        Ok(group)
+    }
+
+    /// The file that a process writes its number to, to be in it.
+    pub(crate) fn members(&self) -> PathBuf {
+        self.folder.join("cgroup.procs")
+    }
+
+    /// The most memory that it has taken, where the kernel says so.
+    pub(crate) fn memory_max_bytes(&self) -> Option<u64> {
+        let name = if self.is_unified {
+            "memory.peak"
+        } else {
+            "memory.max_usage_in_bytes"
+        };
+        let text = fs::read_to_string(self.folder.join(name)).ok()?;
+        text.trim().parse().ok()
+    }
+
+    fn create(first_generation: &str, controller: &str, name: &str) -> Result<Self, String> {
+        let is_unified = !Path::new(first_generation).is_dir();
+        let parent = Path::new(if is_unified {
+            ALL_GROUPS
+        } else {
+            first_generation
+        });
+        let failed = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
+        if is_unified {
+            let control = parent.join("cgroup.subtree_control");
+            fs::write(&control, controller).map_err(|error| failed(&control, error))?;
+        }
+        let folder = parent.join(format!("keel-bench-{name}-{}", std::process::id()));
+        fs::create_dir(&folder).map_err(|error| failed(&folder, error))?;
+        Ok(Self { folder, is_unified })
+    }
+
+    fn set(&self, file: &str, value: &str) -> Result<(), String> {
+        let path = self.folder.join(file);
+        fs::write(&path, value).map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A process that has just ended is in it for a moment longer.
+        for _ in 0..50 {
+            match fs::remove_dir(&self.folder) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                }
+                Ok(()) => return,
+                Err(error) => {
+                    eprintln!(
+                        "keel-bench: {}: {error}; remove it by hand",
+                        self.folder.display()
+                    );
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Major and minor number of a block device.
+fn number_of(disk: &Path) -> Result<String, String> {
+    use std::os::unix::fs::MetadataExt;
+    let data = fs::metadata(disk).map_err(|error| format!("{}: {error}", disk.display()))?;
+    Ok(format!(
+        "{}:{}",
+        libc::major(data.rdev()),
+        libc::minor(data.rdev())
+    ))
+}

@@ -1,0 +1,354 @@
+//! Ours, as processes: a store, its server on the server's side of the line, a mount on the device's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::net::{Line, SERVER, at_server};
+use super::sshfs::{is_mounted, wait_for_port};
+use super::sys;
+use crate::node::process::Process;
+use crate::store::tool;
+
+/// Where the server listens.
+pub(crate) const PORT: u16 = 7007;
+
+/// The mount's figures are an attribute of its root.
+const FIGURES: &str = "user.keel.stream";
+
+/// What was learned, in a store.
+const LEARNED: &str = "actions";
+
+/// Until a tree is mounted.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server is at rest when it has used less than so much processor time in each of so many looks.
+const LOOK_EVERY: Duration = Duration::from_millis(40);
+const REST_NS: u64 = 4_000_000;
+const LOOKS_AT_REST: u32 = 3;
+/// What is not ready by then is measured as it is.
+const READY_MAX: Duration = Duration::from_secs(30);
+
+/// The program, and the certificates that its parts know each other by.
+pub(crate) struct Keel {
+    program: PathBuf,
+    folder: PathBuf,
+}
+
+/// How the server is started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Serving {
+    pub(crate) predict: &'static str,
+    pub(crate) provide: &'static str,
+    /// MiB of content in memory.
+    pub(crate) memory_mebibytes: u32,
+}
+
+impl Default for Serving {
+    fn default() -> Self {
+        Self {
+            predict: "task",
+            provide: "async",
+            memory_mebibytes: 256,
+        }
+    }
+}
+
+/// How the tree is mounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mounting {
+    /// KiB that the kernel reads ahead.
+    pub(crate) readahead_kib: u32,
+    /// Pages of the pool, where not as usual.
+    pub(crate) pool_pages: Option<u32>,
+    /// Connections, where not as usual.
+    pub(crate) connections: Option<&'static str>,
+    /// A cache on this device.
+    pub(crate) cache: Option<PathBuf>,
+    /// Seconds until a read fails, where not as usual.
+    pub(crate) deadline_s: Option<u32>,
+    /// Files of groups that the mount is put into.
+    pub(crate) join: Vec<PathBuf>,
+}
+
+/// A server.
+pub(crate) struct Server {
+    process: Option<Process>,
+}
+
+/// A mounted tree.
+pub(crate) struct Mounted {
+    at: PathBuf,
+    process: Option<Process>,
+}
+
+impl Keel {
+    /// Finds the program beside this one, and makes certificates in a new folder.
+    ///
+    /// # Errors
+    /// One line: it is not there, or not of this kind.
+    pub(crate) fn create(folder: &Path) -> Result<Self, String> {
+        let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+        let program = own.with_file_name("keel");
+        if !program.is_file() {
+            return Err(format!("{} is not there: build it too", program.display()));
+        }
+        fs::create_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let keel = Self {
+            program,
+            folder: folder.to_owned(),
+        };
+        let [authority, server, device] =
+            ["authority", "server", "device"].map(|name| keel.path(name));
+        keel.tool(&["identity", "authority"], &[&authority])?;
+        keel.tool(
+            &["identity", "server", "--name", &SERVER.to_string()],
+            &[&authority, &server],
+        )?;
+        keel.tool(
+            &["identity", "device", "--name", "bench"],
+            &[&authority, &device],
+        )?;
+        Ok(keel)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The folder of the device's certificate.
+    pub(crate) fn device_identity(&self) -> PathBuf {
+        self.path("device")
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("stream").args(words);
+        command
+    }
+
+    fn tool(&self, words: &[&str], paths: &[&Path]) -> Result<String, String> {
+        tool(self.command(words).args(paths))
+    }
+
+    /// Publishes a tree in a store.
+    ///
+    /// # Errors
+    /// One line with the program's reason.
+    pub(crate) fn pack(&self, tree: &Path, store: &Path) -> Result<(), String> {
+        self.tool(&["pack"], &[tree, store]).map(drop)
+    }
+
+    /// Serves a store.
+    ///
+    /// # Errors
+    /// One line with the program's reason.
+    pub(crate) fn serve(&self, line: &Line, store: &Path, how: &Serving) -> Result<Server, String> {
+        let mut command = self.command(&["serve"]);
+        command
+            .arg(store)
+            .args(["--listen", &at_server(PORT).to_string()]);
+        command.arg("--identity").arg(self.path("server"));
+        command
+            .arg("--devices")
+            .arg(self.path("authority").join("devices"));
+        command.args(["--predict", how.predict, "--provide", how.provide]);
+        command.args(["--memory", &format!("{}M", how.memory_mebibytes)]);
+        sys::in_network(&mut command, Some(line.server()));
+        let mut process =
+            Process::spawn("keel stream serve", &mut command, &self.path("serve.log"))?;
+        wait_for_port(line.server(), at_server(PORT), &mut process)
+            .map_err(|error| self.last_words(&error, "serve.log"))?;
+        Ok(Server {
+            process: Some(process),
+        })
+    }
+
+    /// Mounts what a server has, through a port that leads to it. The note of versions seen is a new one.
+    ///
+    /// # Errors
+    /// One line with the program's reason.
+    pub(crate) fn mount(
+        &self,
+        line: &Line,
+        port: u16,
+        at: &Path,
+        how: &Mounting,
+    ) -> Result<Mounted, String> {
+        fs::create_dir_all(at).map_err(|error| format!("{}: {error}", at.display()))?;
+        let mut command = self.command(&["mount", &at_server(port).to_string()]);
+        command
+            .arg(at)
+            .arg("--identity")
+            .arg(self.device_identity());
+        match &how.cache {
+            Some(cache) => command.arg("--cache").arg(cache),
+            None => {
+                let state = self.path("state");
+                let _ = fs::remove_dir_all(&state);
+                fs::create_dir(&state).map_err(|error| format!("{}: {error}", state.display()))?;
+                command.arg("--state").arg(state)
+            }
+        };
+        let options = [
+            (
+                "--readahead-kb",
+                Some(how.readahead_kib)
+                    .filter(|kib| *kib > 0)
+                    .map(|kib| kib.to_string()),
+            ),
+            (
+                "--pool-pages",
+                how.pool_pages.map(|pages| pages.to_string()),
+            ),
+            ("--connections", how.connections.map(str::to_owned)),
+            (
+                "--deadline-s",
+                how.deadline_s.map(|seconds| seconds.to_string()),
+            ),
+        ];
+        for (name, value) in options {
+            if let Some(value) = value {
+                command.args([name, &value]);
+            }
+        }
+        sys::in_network(&mut command, Some(line.device()));
+        sys::in_groups(&mut command, &how.join)?;
+        let mut process =
+            Process::spawn("keel stream mount", &mut command, &self.path("mount.log"))?;
+        let is_there = sys::wait_until(PATIENCE, || {
+            process.check_alive()?;
+            Ok(is_mounted(at))
+        });
+        match is_there {
+            Ok(true) => Ok(Mounted {
+                at: at.to_owned(),
+                process: Some(process),
+            }),
+            Ok(false) => Err(format!("nothing is mounted after {} s", PATIENCE.as_secs())),
+            Err(error) => Err(self.last_words(&error, "mount.log")),
+        }
+    }
+
+    /// The error, with what the program said last.
+    fn last_words(&self, error: &str, log: &str) -> String {
+        let text = fs::read_to_string(self.path(log)).unwrap_or_default();
+        let last = text.lines().rev().find(|line| !line.trim().is_empty());
+        last.map_or_else(|| error.to_owned(), |line| format!("{error}: {line}"))
+    }
+}
+
+/// Keeps what a store has learned in another folder, or puts it back; what is there is replaced. Nobody serves it
+/// meanwhile.
+///
+/// # Errors
+/// One line with the path.
+pub(crate) fn copy_learned(from: &Path, to: &Path) -> Result<(), String> {
+    forget_learned(to)?;
+    let (from, to) = (from.join(LEARNED), to.join(LEARNED));
+    if !from.is_dir() {
+        return Ok(());
+    }
+    let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    fs::create_dir_all(&to).map_err(|error| failed(&to, error))?;
+    for entry in fs::read_dir(&from).map_err(|error| failed(&from, error))? {
+        let path = entry.map_err(|error| failed(&from, error))?.path();
+        let target = to.join(path.file_name().unwrap_or_default());
+        fs::copy(&path, &target).map_err(|error| failed(&path, error))?;
+    }
+    Ok(())
+}
+
+/// Lets a store that nobody serves forget what it has learned.
+///
+/// # Errors
+/// One line with the path.
+pub(crate) fn forget_learned(store: &Path) -> Result<(), String> {
+    let folder = store.join(LEARNED);
+    match fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("{}: {error}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Server {
+    /// Lets it end, and so keep what it has learned.
+    ///
+    /// # Errors
+    /// One line: it does not end.
+    pub(crate) fn end(mut self) -> Result<(), String> {
+        self.process
+            .take()
+            .map_or(Ok(()), |process| process.end().map(drop))
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::id)
+    }
+
+    /// Waits until it has made ready at its start what it makes ready then, which shows by its rest.
+    ///
+    /// # Errors
+    /// One line: it has ended.
+    pub(crate) fn settle(&mut self) -> Result<(), String> {
+        let Some(process) = &mut self.process else {
+            return Ok(());
+        };
+        let mut used_ns = process.cpu_ns()?;
+        let mut looks_at_rest = 0;
+        sys::wait_until(READY_MAX, || {
+            process.check_alive()?;
+            std::thread::sleep(LOOK_EVERY);
+            let now_ns = process.cpu_ns()?;
+            let is_at_rest = now_ns - used_ns < REST_NS;
+            looks_at_rest = if is_at_rest { looks_at_rest + 1 } else { 0 };
+            used_ns = now_ns;
+            Ok(looks_at_rest >= LOOKS_AT_REST)
+        })
+        .map(drop)
+    }
+}
+
+impl Mounted {
+    /// Its counters.
+    ///
+    /// # Errors
+    /// One line: it has none.
+    pub(crate) fn figures(&self) -> Result<Value, String> {
+        let bytes =
+            sys::attribute(&self.at, FIGURES).map_err(|error| format!("{FIGURES}: {error}"))?;
+        serde_json::from_slice(&bytes).map_err(|error| format!("{FIGURES}: {error}"))
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::id)
+    }
+
+    /// Takes it away as its user would.
+    ///
+    /// # Errors
+    /// One line: it does not end.
+    pub(crate) fn end(mut self) -> Result<(), String> {
+        self.process
+            .take()
+            .map_or(Ok(()), |process| process.end().map(drop))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Some(process) = self.process.take() {
+            let _ = process.end();
+        }
+        if is_mounted(&self.at) {
+            let _ = sys::unmount(&self.at, true);
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! What a start must not cost: blocks that nobody reads, memory, and more than a plain copy where packets get lost.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::bed::{Bed, KEEL, Ours, Prepared, Running, Way};
+use super::cases::{Course, PUSHED, RUN_TIME, named};
+use super::groups::Group;
+use super::needed::{Blocks, count_beyond, resident};
+use super::net::{Line, Rate, at_server, inside};
+use crate::figures::Metric;
+
+/// Names of parts in cases.
+pub(crate) const UNREAD: &str = "unread";
+pub(crate) const UNREAD_VARIED: &str = "unread-varied";
+pub(crate) const UNREAD_TOGETHER: &str = "unread-two-at-once";
+pub(crate) const MEMORY: &str = "memory";
+pub(crate) const MEMORY_CAPPED: &str = "memory-64-mib";
+pub(crate) const LOSS: &str = "loss";
+
+/// Blocks that were pushed and that nobody read, divided by those pushed.
+pub(crate) const UNREAD_SHARE: Metric = Metric::shown("unread_of_pushed", "1");
+/// Needed blocks that were not asked for by themselves, divided by those needed.
+const HIT_SHARE: Metric = Metric::shown("foretold_of_needed", "1");
+/// The most memory of the mount's processes that holds no file.
+pub(crate) const MEMORY_MEBIBYTES: Metric = Metric::shown("memory_max", "MiB");
+/// The same with the pages of its program.
+const RESIDENT_MEBIBYTES: Metric = Metric::shown("resident_max", "MiB");
+/// The most memory of the group, with the page cache.
+const GROUP_MEBIBYTES: Metric = Metric::shown("group_memory_max", "MiB");
+/// Divided by the time without losses.
+pub(crate) const SLOWDOWN: Metric = Metric::compared("slowdown", "1");
+
+/// A copy of as many bytes over a connection that was there before.
+pub(crate) const TCP_COPY: &str = "tcp-copy";
+
+/// What the mount has beyond the page cache must fit in a device's share.
+const CAP_BYTES: u64 = 64 << 20;
+
+/// Packets that get lost, both ways.
+pub(crate) const LOSSES_PERCENT: [f64; 6] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0];
+
+/// How often is looked how much memory there is.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Where the sender of a copy listens.
+const COPY_PORT: u16 = 7300;
+
+/// How long a copy may take.
+const COPY_MAX: Duration = Duration::from_secs(120);
+
+impl Course<'_> {
+    /// What is pushed and not read: with the arguments it was learned with, with others in turn, two at once.
+    ///
+    /// # Errors
+    /// The user has asked to stop.
+    pub(crate) fn unread(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
+        for place in 0..self.prepared.len() {
+            let name = self.prepared[place].name();
+            let bed = self.bed;
+            let case = named(format!("{UNREAD}-{name}"));
+            show(case);
+            self.unless_failed(case, KEEL, |course| {
+                let prepared = &course.prepared[place];
+                let running = bed.run_ours(prepared, Way::new(Rate::FAST, 2), &Ours::learned())?;
+                bed.start_at(prepared, 0, &running.at, &[])?;
+                let wasted = Wasted::of(&running, &[needed(prepared, 0)?])?;
+                running.end()?;
+                wasted.record(course, case);
+                Ok(())
+            })?;
+            let case = named(format!("{UNREAD_VARIED}-{name}"));
+            show(case);
+            self.unless_failed(case, KEEL, |course| course.varied(place, case))?;
+            let case = named(format!("{UNREAD_TOGETHER}-{name}"));
+            show(case);
+            self.unless_failed(case, KEEL, |course| course.together(place, case))?;
+        }
+        Ok(())
+    }
+
+    /// A server that goes on learning, and starts with each of the other arguments, twice.
+    fn varied(&mut self, place: usize, case: &'static str) -> Result<(), String> {
+        let bed = self.bed;
+        let others = self.prepared[place].task.varied.len();
+        for number in 1..=others {
+            bed.ask_needed(&mut self.prepared[place], number)?;
+        }
+        let prepared = &self.prepared[place];
+        let mut sum = Wasted::default();
+        for turn in 0..2 * others {
+            let way = Way::new(Rate::FAST, 2);
+            let ours = Ours::learned();
+            // Learned for the usual arguments at first, and what it learns stays.
+            let running = if turn == 0 {
+                bed.run_ours(prepared, way, &ours)?
+            } else {
+                bed.go(prepared, way, &ours)?
+            };
+            let number = turn % others + 1;
+            bed.start_at(prepared, number, &running.at, &[])?;
+            sum.add(Wasted::of(&running, &[needed(prepared, number)?])?);
+            running.end()?;
+        }
+        sum.record(self, case);
+        Ok(())
+    }
+
+    /// Two starts with different arguments at the same time.
+    fn together(&mut self, place: usize, case: &'static str) -> Result<(), String> {
+        let bed = self.bed;
+        bed.ask_needed(&mut self.prepared[place], 1)?;
+        let prepared = &self.prepared[place];
+        let running = bed.run_ours(prepared, Way::new(Rate::FAST, 2), &Ours::learned())?;
+        let folders = ["one", "other"].map(|name| bed.folder().join(name));
+        for folder in &folders {
+            fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
+        let root = &running.at;
+        let done = std::thread::scope(|scope| {
+            let threads: Vec<_> = folders
+                .iter()
+                .enumerate()
+                .map(|(number, folder)| {
+                    scope.spawn(move || bed.start_saying(prepared, number, root, &[], folder))
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join())
+                .collect::<Vec<_>>()
+        });
+        for outcome in done {
+            outcome.map_err(|_| "a start has ended early")??;
+        }
+        let wasted = Wasted::of(&running, &[needed(prepared, 0)?, needed(prepared, 1)?])?;
+        running.end()?;
+        wasted.record(self, case);
+        Ok(())
+    }
+
+    /// The mount's memory during a start, and a start in a group that has little.
+    ///
+    /// # Errors
+    /// The user has asked to stop.
+    pub(crate) fn memory(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
+        for place in 0..self.prepared.len() {
+            let name = self.prepared[place].name();
+            let bed = self.bed;
+            let case = named(format!("{MEMORY}-{name}"));
+            show(case);
+            self.unless_failed(case, KEEL, |course| {
+                let prepared = &course.prepared[place];
+                let running = bed.run_ours(prepared, Way::new(Rate::SLOW, 10), &Ours::learned())?;
+                let mount = running.mounted.id().ok_or("the mount has ended")?;
+                let (outcome, memory) =
+                    watched(mount, || bed.start_at(prepared, 0, &running.at, &[]));
+                outcome?;
+                running.end()?;
+                course.figures.record(
+                    case,
+                    KEEL,
+                    MEMORY_MEBIBYTES,
+                    memory.anonymous_kib as f64 / 1024.0,
+                );
+                course.figures.record(
+                    case,
+                    KEEL,
+                    RESIDENT_MEBIBYTES,
+                    memory.resident_kib as f64 / 1024.0,
+                );
+                Ok(())
+            })?;
+            let case = named(format!("{MEMORY_CAPPED}-{name}"));
+            show(case);
+            self.unless_failed(case, KEEL, |course| {
+                let prepared = &course.prepared[place];
+                let group = Group::of_memory("mount", CAP_BYTES)?;
+                let mut ours = Ours::learned();
+                ours.mounting.join = vec![group.members()];
+                let running = bed.run_ours(prepared, Way::new(Rate::SLOW, 10), &ours)?;
+                let outcome = bed.start_at(prepared, 0, &running.at, &[])?;
+                let most = group.memory_max_bytes();
+                running.end()?;
+                course
+                    .figures
+                    .record(case, KEEL, RUN_TIME, outcome.wall_ms());
+                if let Some(bytes) = most {
+                    course.figures.record(
+                        case,
+                        KEEL,
+                        GROUP_MEBIBYTES,
+                        bytes as f64 / f64::from(1 << 20),
+                    );
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Starts while packets get lost, and plain copies of as many bytes.
+    ///
+    /// # Errors
+    /// The user has asked to stop.
+    pub(crate) fn losses(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
+        let way = Way::new(Rate::SLOW, 2);
+        for place in 0..self.prepared.len() {
+            let name = self.prepared[place].name();
+            // Systems with their time without losses.
+            let mut without: [Option<f64>; 2] = [None; 2];
+            let mut bytes = 0;
+            for percent in std::iter::once(0.0).chain(LOSSES_PERCENT) {
+                let case = named(format!("{LOSS}-{name}-{percent}"));
+                for (number, system) in [KEEL, TCP_COPY].into_iter().enumerate() {
+                    show(&format!("{case} on {system}"));
+                    let bed = self.bed;
+                    let wall_ms = self.unless_failed(case, system, |course| {
+                        bed.line().lose(percent)?;
+                        let wall_ms = if system == KEEL {
+                            let started =
+                                bed.start_ours(&course.prepared[place], way, &Ours::learned());
+                            started.map(|started| {
+                                if percent == 0.0 {
+                                    bytes = started.traffic.to_device_bytes;
+                                }
+                                started.outcome.wall_ms()
+                            })
+                        } else {
+                            copy(bed, way, bytes)
+                        };
+                        bed.line().lose(0.0)?;
+                        wall_ms
+                    })?;
+                    let Some(wall_ms) = wall_ms else { continue };
+                    self.figures.record(case, system, RUN_TIME, wall_ms);
+                    if percent == 0.0 {
+                        without[number] = Some(wall_ms);
+                    } else if let Some(without) = without[number] {
+                        self.figures
+                            .record(case, system, SLOWDOWN, wall_ms / without);
+                    }
+                }
+            }
+            self.bed.line().lose(0.0)?;
+        }
+        Ok(())
+    }
+}
+
+fn needed(prepared: &Prepared, number: usize) -> Result<&Blocks, String> {
+    let needed = prepared.needed[number]
+        .as_ref()
+        .ok_or("it is not known what it needs")?;
+    Ok(&needed.blocks)
+}
+
+/// What became of the blocks that were pushed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wasted {
+    pushed: f64,
+    unread: f64,
+    needed: f64,
+    requests: f64,
+}
+
+impl Wasted {
+    /// After starts that needed these: what the kernel holds besides, and what still waits to be read.
+    fn of(running: &Running, needed: &[&Blocks]) -> Result<Self, String> {
+        let figures = running.mounted.figures()?;
+        let figure = |name: &str| {
+            super::bed::counter(&figures, name).ok_or(format!("the mount counts no {name}"))
+        };
+        let mut all = Blocks::new();
+        for (path, indexes) in needed.iter().flat_map(|blocks| blocks.iter()) {
+            let known = all.entry(path.clone()).or_default();
+            known.extend(indexes);
+            known.sort_unstable();
+            known.dedup();
+        }
+        let held = resident(&running.at)?;
+        Ok(Self {
+            pushed: figure("pushed")?,
+            unread: count_beyond(&held, &all) as f64 + figure("staged")?,
+            needed: super::needed::count(&all) as f64,
+            requests: figure("requests")?,
+        })
+    }
+
+    fn add(&mut self, other: Self) {
+        self.pushed += other.pushed;
+        self.unread += other.unread;
+        self.needed += other.needed;
+        self.requests += other.requests;
+    }
+
+    fn record(self, course: &mut Course<'_>, case: &'static str) {
+        let figures = &mut course.figures;
+        figures.record(case, KEEL, PUSHED, self.pushed);
+        figures.record(case, KEEL, UNREAD_SHARE, self.unread / self.pushed.max(1.0));
+        let hits = (self.needed - self.requests).max(0.0);
+        figures.record(case, KEEL, HIT_SHARE, hits / self.needed.max(1.0));
+    }
+}
+
+/// The most memory of a process and its children.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct MemoryMax {
+    anonymous_kib: u64,
+    resident_kib: u64,
+}
+
+/// Looks at the memory of a process while something is done.
+fn watched<T>(process: u32, work: impl FnOnce() -> T) -> (T, MemoryMax) {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut most = MemoryMax::default();
+            loop {
+                let is_last = is_over.load(Ordering::Relaxed);
+                let now = memory_of(process);
+                most.anonymous_kib = most.anonymous_kib.max(now.anonymous_kib);
+                most.resident_kib = most.resident_kib.max(now.resident_kib);
+                if is_last {
+                    return most;
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
+        });
+        let done = work();
+        is_over.store(true, Ordering::Relaxed);
+        (done, watch.join().unwrap_or_default())
+    })
+}
+
+fn memory_of(process: u32) -> MemoryMax {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let mut memory = MemoryMax {
+        anonymous_kib: kibibytes(&text, "RssAnon:") + kibibytes(&text, "RssShmem:"),
+        resident_kib: kibibytes(&text, "VmHWM:"),
+    };
+    let children =
+        fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    for child in children
+        .split_whitespace()
+        .filter_map(|number| number.parse().ok())
+    {
+        let of_child = memory_of(child);
+        memory.anonymous_kib += of_child.anonymous_kib;
+        memory.resident_kib += of_child.resident_kib;
+    }
+    memory
+}
+
+fn kibibytes(status: &str, key: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(key));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Milliseconds from asking for so many bytes until the last has come, over the way, on a connection that was there.
+pub(crate) fn copy(bed: &Bed<'_>, way: Way, bytes: u64) -> Result<f64, String> {
+    bed.line().limit(way.rate)?;
+    let sender = inside(bed.line().server(), || {
+        TcpListener::bind(at_server(COPY_PORT))
+    })?;
+    let sender = sender.map_err(|error| format!("{TCP_COPY}: {error}"))?;
+    let (_proxy, port) = bed.proxy(way, COPY_PORT)?;
+    let sending = std::thread::spawn(move || -> std::io::Result<()> {
+        let (mut stream, _) = sender.accept()?;
+        stream.set_read_timeout(Some(COPY_MAX))?;
+        stream.set_write_timeout(Some(COPY_MAX))?;
+        stream.read_exact(&mut [0])?;
+        let chunk = vec![0x5a; 64 << 10];
+        let mut left = bytes;
+        while left > 0 {
+            let part = left.min(chunk.len() as u64);
+            stream.write_all(&chunk[..part as usize])?;
+            left -= part;
+        }
+        // Until the other side has it all.
+        let _ = stream.read(&mut [0]);
+        Ok(())
+    });
+    let received = receive(bed.line(), port, bytes);
+    let sent = sending.join().map_err(|_| "the sender has ended early")?;
+    let wall_ms = received?;
+    sent.map_err(|error| format!("{TCP_COPY}: {error}"))?;
+    Ok(wall_ms)
+}
+
+fn receive(line: &Line, port: u16, bytes: u64) -> Result<f64, String> {
+    let failed = |error: std::io::Error| format!("{TCP_COPY}: {error}");
+    let stream = inside(line.device(), || TcpStream::connect(at_server(port)))?;
+    let mut stream = stream.map_err(failed)?;
+    stream.set_read_timeout(Some(COPY_MAX)).map_err(failed)?;
+    // Until the connection has gone through to the other side.
+    std::thread::sleep(Duration::from_millis(50));
+    let begun = Instant::now();
+    stream.write_all(&[1]).map_err(failed)?;
+    let mut chunk = vec![0; 64 << 10];
+    let mut left = bytes;
+    while left > 0 {
+        match stream.read(&mut chunk).map_err(failed)? {
+            0 => return Err(format!("{TCP_COPY}: it ended {left} B early")),
+            read => left = left.saturating_sub(read as u64),
+        }
+    }
+    Ok(begun.elapsed().as_secs_f64() * 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_this_program_is_seen_to_grow() {
+        let (length, memory) = watched(std::process::id(), || {
+            let block = vec![1_u8; 64 << 20];
+            std::thread::sleep(Duration::from_millis(30));
+            std::hint::black_box(&block).len()
+        });
+        assert_eq!(length, 64 << 20);
+        assert!(memory.anonymous_kib > 60 << 10, "{memory:?}");
+        assert!(memory.resident_kib >= memory.anonymous_kib);
+    }
+}

@@ -1,0 +1,226 @@
+//! The bench of executable streaming: programs that start from the network beside the same programs on the peers.
+//!
+//! **Invariants:** all systems start the same program from the same tree with the same arguments, and what it says is
+//! compared each time; systems take turns, in an order drawn anew for each round; nothing of a tree is in any cache
+//! before a start, unless the case says so, while the programs of the systems themselves are in memory; networks,
+//! mounts, loop devices and groups of a run are seen by nobody else or are taken away when it ends or is interrupted.
+//!
+//! **Files:** `tasks.rs` the programs, `tree.rs` their folders, `run.rs` one start, `needed.rs` what a start needs,
+//! `net.rs` the line, `proxy.rs` its length, `disks.rs` local disks, `groups.rs` limits on processes, `sshfs.rs` the
+//! peer, `keel.rs` ours, `bed.rs` starts on all of them, `cases.rs` and `limits.rs` what is asked, `clients.rs` many
+//! devices, `goals.rs` what was promised, `paper.rs` the figures of the paper it follows with `plots.rs` for their
+//! drawings, `page.rs` the result page, `sys.rs` calls of the kernel.
+
+mod bed;
+mod cases;
+pub(crate) mod clients;
+mod disks;
+mod goals;
+mod groups;
+mod keel;
+mod limits;
+mod needed;
+mod net;
+pub(crate) mod page;
+mod paper;
+mod plots;
+mod proxy;
+pub(crate) mod run;
+mod sshfs;
+mod sys;
+mod tasks;
+mod tree;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use base::sim::Random;
+use clap::{ValueEnum, value_parser};
+use serde_json::json;
+
+use crate::figures::Figures;
+use crate::machine::{Machine, load_1min, today};
+use crate::progress::Progress;
+use crate::report::Json;
+use crate::scratch::Scratch;
+use bed::Bed;
+use cases::Course;
+pub(crate) use disks::{ReadsOptions, reads};
+pub(crate) use paper::{PagesOptions, pages};
+use tasks::Program;
+
+/// Room for trees, stores, images and caches of all programs.
+const SCRATCH_BYTES: u64 = 3 << 30;
+
+/// `keel-bench stream`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pub(crate) output: crate::Output,
+    /// One round of a few cases with one program: shows that everything works; no goal is judged.
+    #[arg(long)]
+    quick: bool,
+    /// Folder for trees, stores and images of disks.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// The figures of the paper instead of the table of goals, with tables and plots.
+    #[arg(long)]
+    paper: bool,
+    /// Folder for the tables and plots of --paper.
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "stream-paper",
+        requires = "paper"
+    )]
+    out: PathBuf,
+    /// Only these programs.
+    #[arg(long, value_name = "TASK", value_delimiter = ',')]
+    tasks: Vec<Program>,
+    /// Only these parts.
+    #[arg(
+        long,
+        value_name = "PART",
+        value_delimiter = ',',
+        conflicts_with = "paper"
+    )]
+    only: Vec<Part>,
+    /// Rounds; each measures every case on every system once.
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = value_parser!(u32).range(1..=100))]
+    rounds: u32,
+}
+
+/// The parts of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Learned starts at 100 Mbit/s.
+    Start,
+    /// Learned starts at 1 Gbit/s, and a disk as slow as a card.
+    Card,
+    /// The start after, and one without a network.
+    Again,
+    /// The first start of all.
+    First,
+    /// Blocks that nobody reads.
+    Unread,
+    /// Memory of the mount.
+    Memory,
+    /// Many devices at once.
+    Clients,
+    /// Packets that get lost.
+    Loss,
+}
+
+/// Runs the bench; the figures, and the table for a reader.
+///
+/// # Errors
+/// One line that names what failed; nothing is reported then.
+pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
+    let load_1min = load_1min();
+    // SAFETY: the call only says who the process is.
+    if unsafe { libc::geteuid() } != 0 {
+        return Err("it takes root: networks, mounts and disks of its own".to_owned());
+    }
+    let lacking = net::lacking();
+    if !lacking.is_empty() {
+        return Err(format!(
+            "{} is not installed: scripts/setup.sh --test",
+            lacking.join(", ")
+        ));
+    }
+    let dir = std::fs::canonicalize(&options.dir)
+        .map_err(|error| format!("{}: {error}", options.dir.display()))?;
+    let scratch = Scratch::create(&dir, SCRATCH_BYTES)?;
+    sys::own_mounts().map_err(|error| format!("mounts of its own: {error}"))?;
+    let progress = Progress::new();
+    let show = |text: &str| progress.show(text);
+    let has = |part| {
+        let quick = [Part::Start, Part::Card, Part::First];
+        match (options.only.is_empty(), options.quick) {
+            (true, true) => quick.contains(&part),
+            (true, false) => true,
+            _ => options.only.contains(&part),
+        }
+    };
+    let bed = Bed::create(scratch.path())?;
+    let mut figures = Figures::new(Vec::new());
+    let programs: Vec<Program> = match (options.tasks.is_empty(), options.quick) {
+        (true, true) => vec![Program::Perl],
+        (true, false) => Program::ALL.to_vec(),
+        _ => options.tasks.clone(),
+    };
+    let mut prepared = Vec::new();
+    for program in programs {
+        show(&format!("preparing {}", program.name()));
+        match bed.prepare(program, options.paper || has(Part::Card), &mut figures) {
+            Ok(one) => prepared.push(one),
+            Err(reason) => {
+                crate::scratch::check_interrupted()?;
+                figures.missing(format!("{} ({reason})", program.name()));
+            }
+        }
+    }
+    let card = prepared.iter().find_map(|prepared| prepared.card.as_ref());
+    let card = card.map(|card| card.check()).transpose()?;
+    let mut course = Course {
+        bed: &bed,
+        prepared,
+        random: Random::new(0x7374_7265_616d),
+        failed: BTreeSet::new(),
+        figures,
+        is_quick: options.quick,
+    };
+    course.record_needed();
+    let rounds = if options.quick { 1 } else { options.rounds };
+    for round in 0..rounds {
+        let mut show = |text: &str| show(&format!("round {}: {text}", round + 1));
+        if options.paper {
+            course.paper(&mut show)?;
+            continue;
+        }
+        for part in Part::value_variants()
+            .iter()
+            .copied()
+            .filter(|part| has(*part))
+        {
+            match part {
+                Part::Start => course.starts(&mut show)?,
+                Part::Card => course.cards(&mut show)?,
+                Part::Again => course.again(&mut show)?,
+                Part::First => course.first(&mut show)?,
+                Part::Unread => course.unread(&mut show)?,
+                Part::Memory => course.memory(&mut show)?,
+                Part::Clients => course.clients(&mut show)?,
+                Part::Loss => course.losses(&mut show)?,
+            }
+        }
+    }
+    progress.clear();
+    let mut figures = course.figures;
+    if options.quick {
+        figures.note("quick: everything works; no figure is judged".to_owned());
+    } else if !options.paper {
+        goals::state(&mut figures);
+    }
+    let machine = Machine::detect();
+    if options.paper {
+        figures.missing("figure 12: the power of this machine cannot be measured".to_owned());
+        plots::write(&options.out, &figures, &machine)?;
+    }
+    let method = json!({
+        "date": today(),
+        "load_1min": load_1min,
+        "quick": options.quick,
+        "order": "drawn anew for each case and round",
+        "paper": options.paper,
+        "rounds": rounds,
+        "card_measured": card.map(|(reads_per_s, bytes_per_s)| json!({
+            "reads_per_s": reads_per_s, "bytes_per_s": bytes_per_s,
+        })),
+        "value": "median of the rounds",
+        "ratio": "median over the rounds of ours divided by the peer's of the same round",
+    });
+    let title = format!("stream: programs that start from the network, {rounds} rounds");
+    let table = figures.table(&title, &machine);
+    Ok((figures.json("stream", &machine, method), table))
+}

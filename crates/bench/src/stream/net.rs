@@ -1,0 +1,240 @@
+//! Two networks of their own, joined by one line: what the server has on one side and the device on the other. They
+//! have no name, are seen by nobody else, and end with the program.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::sys;
+use crate::store::tool;
+
+/// The device's address.
+pub(crate) const DEVICE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// The server's.
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+
+/// The name of either end of the line.
+const WIRE: &str = "wire";
+
+/// What the queue of either end holds before it drops packets, in time.
+const QUEUE: &str = "50ms";
+
+/// Parts of a packet in a million is how losses are said to the kernel.
+const LOSS_OF: u32 = 10_000_000;
+
+/// How fast the line is, both ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rate {
+    pub(crate) mbit: u32,
+}
+
+impl Rate {
+    pub(crate) const SLOW: Self = Self { mbit: 100 };
+    pub(crate) const FAST: Self = Self { mbit: 1000 };
+
+    /// Bytes in a second.
+    pub(crate) fn bytes_per_s(self) -> f64 {
+        f64::from(self.mbit) * 1e6 / 8.0
+    }
+
+    /// Bytes that may go at once: as many as the line takes in a millisecond, and one packet of the largest kind.
+    fn burst_bytes(self) -> u32 {
+        (self.mbit * 125).max(16 << 10)
+    }
+}
+
+/// The line.
+pub(crate) struct Line {
+    device: File,
+    server: File,
+}
+
+/// What has gone over the line since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    /// With the headers of every packet, those of Ethernet too.
+    pub(crate) to_device_bytes: u64,
+    pub(crate) to_server_bytes: u64,
+    pub(crate) to_device_packets: u64,
+    pub(crate) to_server_packets: u64,
+}
+
+impl Traffic {
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            to_device_bytes: self.to_device_bytes - before.to_device_bytes,
+            to_server_bytes: self.to_server_bytes - before.to_server_bytes,
+            to_device_packets: self.to_device_packets - before.to_device_packets,
+            to_server_packets: self.to_server_packets - before.to_server_packets,
+        }
+    }
+
+    /// Both ways.
+    pub(crate) fn bytes(self) -> u64 {
+        self.to_device_bytes + self.to_server_bytes
+    }
+}
+
+impl Line {
+    /// Joins two new networks.
+    ///
+    /// # Errors
+    /// One line that says what is lacking: the right to do so, or a tool.
+    pub(crate) fn create() -> Result<Self, String> {
+        let network = || sys::new_network().map_err(|error| format!("a network: {error}"));
+        let line = Self {
+            device: network()?,
+            server: network()?,
+        };
+        let other = format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            line.server.as_raw_fd()
+        );
+        line.at_device(
+            "ip",
+            &[
+                "link", "add", WIRE, "type", "veth", "peer", "name", WIRE, "netns", &other,
+            ],
+        )?;
+        for (network, address) in [(&line.device, DEVICE), (&line.server, SERVER)] {
+            run(
+                network,
+                "ip",
+                &["address", "add", &format!("{address}/24"), "dev", WIRE],
+            )?;
+            for link in [WIRE, "lo"] {
+                run(network, "ip", &["link", "set", link, "up"])?;
+            }
+            // What most systems use; where it is the only one it cannot be chosen.
+            let choose = || std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", b"cubic");
+            let _ = inside(network, choose);
+        }
+        Ok(line)
+    }
+
+    /// Limits both directions; replaces an earlier limit.
+    ///
+    /// # Errors
+    /// One line with the tool's reason.
+    pub(crate) fn limit(&self, rate: Rate) -> Result<(), String> {
+        let (speed, burst) = (format!("{}mbit", rate.mbit), rate.burst_bytes().to_string());
+        for network in [&self.device, &self.server] {
+            let arguments = [
+                "qdisc", "replace", "dev", WIRE, "root", "tbf", "rate", &speed, "burst", &burst,
+                "latency", QUEUE,
+            ];
+            run(network, "tc", &arguments)?;
+        }
+        Ok(())
+    }
+
+    /// Lets one packet in so many get lost at random, both ways: `percent` of them; 0: none.
+    ///
+    /// # Errors
+    /// One line with the tool's reason.
+    pub(crate) fn lose(&self, percent: f64) -> Result<(), String> {
+        let lost = (percent / 100.0 * f64::from(LOSS_OF)).round() as u32;
+        for network in [&self.device, &self.server] {
+            // Deleting what is not there fails, adding it twice does not.
+            let mut script = "add table ip keel_bench\ndelete table ip keel_bench\n".to_owned();
+            if lost > 0 {
+                script += &format!(
+                    "table ip keel_bench {{\n chain lost {{\n  type filter hook input priority 0;\n  \
+                     iif \"{WIRE}\" numgen random mod {LOSS_OF} < {lost} counter drop\n }}\n}}\n"
+                );
+            }
+            run(network, "nft", &[&script])?;
+        }
+        Ok(())
+    }
+
+    /// What has gone over it.
+    ///
+    /// # Errors
+    /// One line with the tool's reason.
+    pub(crate) fn traffic(&self) -> Result<Traffic, String> {
+        let (to_server_bytes, to_server_packets) = sent(&self.device)?;
+        let (to_device_bytes, to_device_packets) = sent(&self.server)?;
+        Ok(Traffic {
+            to_device_bytes,
+            to_server_bytes,
+            to_device_packets,
+            to_server_packets,
+        })
+    }
+
+    /// The network of the device.
+    pub(crate) fn device(&self) -> &File {
+        &self.device
+    }
+
+    /// The network of the server.
+    pub(crate) fn server(&self) -> &File {
+        &self.server
+    }
+
+    fn at_device(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
+        run(&self.device, program, arguments)
+    }
+}
+
+/// Does something in a network, on a thread of its own.
+///
+/// # Errors
+/// One line: the network cannot be entered.
+pub(crate) fn inside<T: Send>(
+    network: &File,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T, String> {
+    let done = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            sys::enter_network(network).map_err(|error| format!("a network: {error}"))?;
+            Ok(work())
+        });
+        thread.join()
+    });
+    done.unwrap_or_else(|_| Err("work in a network has ended early".to_owned()))
+}
+
+/// An address of the server's side.
+pub(crate) fn at_server(port: u16) -> SocketAddr {
+    (SERVER, port).into()
+}
+
+/// Programs that the line takes; those that are missing.
+pub(crate) fn lacking() -> Vec<&'static str> {
+    let is_there = |name: &&str| {
+        ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
+            .iter()
+            .any(|folder| Path::new(folder).join(name).exists())
+    };
+    ["ip", "tc", "nft"]
+        .into_iter()
+        .filter(|name| !is_there(name))
+        .collect()
+}
+
+fn run(network: &File, program: &str, arguments: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(program);
+    sys::in_network(command.args(arguments), Some(network));
+    tool(&mut command)
+}
+
+/// Bytes and packets that the limit of one end has let pass: those of large packets count as the small ones that they
+/// go as.
+fn sent(network: &File) -> Result<(u64, u64), String> {
+    let text = run(network, "tc", &["-s", "-j", "qdisc", "show", "dev", WIRE])?;
+    let limits: Value = serde_json::from_str(&text).map_err(|error| format!("tc: {error}"))?;
+    let limit = limits
+        .as_array()
+        .and_then(|limits| limits.iter().find(|limit| limit["kind"] == "tbf"));
+    let figure = |name: &str| limit.and_then(|limit| limit[name].as_u64());
+    figure("bytes")
+        .zip(figure("packets"))
+        .ok_or_else(|| "the line has no limit".to_owned())
+}

@@ -1,0 +1,462 @@
+//! The result page of executable streaming: what stands between its marks is made anew from the reports of
+//! `keel-bench stream` and `keel-bench stream --paper`; the words around it stay.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::bed::{CARD, EXT4, KEEL, READAHEAD, SSHFS};
+use super::cases::{
+    BOUNDS, COMPRESSED_BYTES, FIRST, NEEDED_BLOCKS, NEEDED_BYTES, OFFLINE, PAGE_TIME, READS,
+    RUN_TIME, START, WARM,
+};
+use super::limits::{LOSS, LOSSES_PERCENT, SLOWDOWN, TCP_COPY};
+use super::paper::{
+    ARMS, FIGURE_7A, FIGURE_7C, FIGURE_8, MODES, PART_TIME, PARTS_OF_PAGE, PATHS, PRE_READ_BLOCKS,
+    TABLE_1, TABLE_2, TOTAL_BLOCKS, WAYS_OF_OURS, WIRED,
+};
+use super::tasks::Program;
+use crate::figures::Metric;
+use crate::page::{Run, cell, fill, list, number, text};
+
+/// `keel-bench stream-page`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Folder with the reports: `goals*.json` of `stream`, whose pieces are put together, and `paper.json`.
+    #[arg(long, value_name = "DIR")]
+    results: PathBuf,
+    /// The page to change.
+    #[arg(long, value_name = "FILE")]
+    page: PathBuf,
+}
+
+/// Writes the page anew.
+///
+/// # Errors
+/// One line that names the file.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let (goals_run, paper) = (
+        pieces(&options.results, "goals")?,
+        pieces(&options.results, "paper")?,
+    );
+    let missing = [&goals_run, &paper].map(|run| run.list("missing"));
+    let missing = missing.into_iter().flatten().map(text);
+    let parts = [
+        ("run", run_text(&goals_run, &paper)),
+        ("goals", goals(&goals_run)),
+        ("need", need(&goals_run)),
+        ("starts", starts(&goals_run)),
+        ("again", again(&goals_run)),
+        ("losses", losses(&goals_run)),
+        ("table-1", table_1(&paper)),
+        ("table-2", table_2(&paper)),
+        (
+            "paths",
+            by_program(
+                &paper,
+                FIGURE_7A,
+                &PATHS.map(|(system, _)| system),
+                PAGE_TIME,
+            ),
+        ),
+        (
+            "arms",
+            by_program(
+                &paper,
+                FIGURE_7C,
+                &ARMS.map(|(system, _)| system),
+                PAGE_TIME,
+            ),
+        ),
+        ("wired", wired(&paper)),
+        (
+            "modes",
+            by_program(
+                &paper,
+                MODES,
+                &WAYS_OF_OURS.map(|(system, ..)| system),
+                RUN_TIME,
+            ),
+        ),
+        ("drawings", drawings(&options.results)),
+        ("missing", list(missing)),
+    ];
+    fill(&options.page, &parts)
+}
+
+/// The reports whose names begin so, as one: of each figure that of the piece that has it.
+fn pieces(folder: &Path, name: &str) -> Result<Run, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let is_one = path.file_name().and_then(|file| file.to_str());
+        if is_one.is_some_and(|file| file.starts_with(name) && file.ends_with(".json")) {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let mut paths = paths.into_iter();
+    let first = paths
+        .next()
+        .ok_or_else(|| format!("{}: no {name}*.json", folder.display()))?;
+    let mut whole = Run::read(&first)?;
+    for path in paths {
+        let piece = Run::read(&path)?;
+        for part in ["rows", "ratios", "missing"] {
+            let more = piece.list(part).to_vec();
+            if let Some(all) = whole.report[part].as_array_mut() {
+                for row in more {
+                    // What each piece has measured again, as its needs, is there already.
+                    if !all.iter().any(|known| is_same(known, &row)) {
+                        all.push(row);
+                    }
+                }
+            }
+        }
+    }
+    Ok(whole)
+}
+
+fn is_same(one: &Value, other: &Value) -> bool {
+    if one.is_string() {
+        return one == other;
+    }
+    ["case", "system", "peer", "metric"]
+        .iter()
+        .all(|key| one[key] == other[key])
+}
+
+fn run_text(goals: &Run, paper: &Run) -> String {
+    let (machine, method) = (&goals.report["machine"], &goals.report["method"]);
+    let mut out = format!(
+        "{}, {} cores, Linux {}; {}; {} rounds of the table of goals, {} of the paper's figures.",
+        text(&machine["cpu"]),
+        machine["cores"],
+        text(&machine["kernel"]),
+        text(&method["date"]),
+        method["rounds"].as_u64().unwrap_or(rounds_of(method)),
+        rounds_of(&paper.report["method"]),
+    );
+    let card = &method["card_measured"];
+    if let (Some(reads), Some(bytes)) = (card["reads_per_s"].as_f64(), card["bytes_per_s"].as_f64())
+    {
+        let _ = write!(
+            out,
+            " The disk that is as slow as a card did {} reads and {} MB in a second.",
+            number(reads.round()),
+            number((bytes / 1e5).round() / 10.0)
+        );
+    }
+    out.push('\n');
+    out
+}
+
+/// How many there were, of the values of the rounds.
+fn rounds_of(method: &Value) -> u64 {
+    let figures = method["rounds"].as_array().map_or(&[][..], Vec::as_slice);
+    let counts = figures
+        .iter()
+        .filter(|figure| figure["metric"] == RUN_TIME.name);
+    counts
+        .filter_map(|figure| figure["values"].as_array())
+        .map(|values| values.len() as u64)
+        .max()
+        .unwrap_or(0)
+}
+
+/// All goals with what became of them.
+fn goals(run: &Run) -> String {
+    let mut out =
+        "| case | figure | value | rounds | goal | |\n|---|---|---|---|---|---|\n".to_owned();
+    let verdict = |row: &Value| {
+        if row["met"] == true {
+            "met"
+        } else {
+            "**missed**"
+        }
+    };
+    let mut met = [0; 2];
+    for row in run
+        .list("rows")
+        .iter()
+        .filter(|row| row["goal"].is_number())
+    {
+        met[usize::from(row["met"] == true)] += 1;
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | | at most {} | {} |",
+            text(&row["case"]),
+            text(&row["metric"]).replace('_', " "),
+            cell(row["value"].as_f64()),
+            cell(row["goal"].as_f64()),
+            verdict(row)
+        );
+    }
+    for row in run
+        .list("ratios")
+        .iter()
+        .filter(|row| row["goal"].is_number())
+    {
+        met[usize::from(row["met"] == true)] += 1;
+        let range = row["of_rounds"]
+            .as_array()
+            .map_or_else(String::new, |range| {
+                let ends: Vec<String> = range.iter().map(|end| cell(end.as_f64())).collect();
+                ends.join(" to ")
+            });
+        let _ = writeln!(
+            out,
+            "| {} | {} ÷ {} | {} | {range} | at most {} | {} |",
+            text(&row["case"]),
+            text(&row["metric"]).replace('_', " "),
+            text(&row["peer"]),
+            cell(row["ratio"].as_f64()),
+            cell(row["goal"].as_f64()),
+            verdict(row)
+        );
+    }
+    let _ = writeln!(out, "\n{} of {} met.", met[1], met[0] + met[1]);
+    out
+}
+
+fn need(run: &Run) -> String {
+    let mut out = "| program | blocks | bytes | compressed, zstd 3 | zstd 19 | warm run, ms |\n\
+                   |---|---|---|---|---|---|\n"
+        .to_owned();
+    for name in Program::ALL.map(Program::name) {
+        let case = format!("need-{name}");
+        let value = |system, metric: Metric| run.value(&case, system, metric.name);
+        if value(EXT4, RUN_TIME).is_some() {
+            let _ = writeln!(
+                out,
+                "| {name} | {} | {} | {} | {} | {} |",
+                cell(value(KEEL, NEEDED_BLOCKS)),
+                cell(value(KEEL, NEEDED_BYTES)),
+                cell(value(BOUNDS[0], COMPRESSED_BYTES)),
+                cell(value(BOUNDS[1], COMPRESSED_BYTES)),
+                cell(value(EXT4, RUN_TIME)),
+            );
+        }
+    }
+    out
+}
+
+fn starts(run: &Run) -> String {
+    let mut out =
+        "| start, ms | keel | bound | readahead | sshfs | ext4 | card | keel, unlearned |\n\
+                   |---|---|---|---|---|---|---|---|\n"
+            .to_owned();
+    for way in [
+        "100-mbit-0-ms",
+        "100-mbit-2-ms",
+        "100-mbit-10-ms",
+        "1000-mbit-0-ms",
+        "1000-mbit-2-ms",
+    ] {
+        for name in Program::ALL.map(Program::name) {
+            let case = format!("{START}-{name}-{way}");
+            let values = [KEEL, BOUNDS[1], READAHEAD, SSHFS, EXT4, CARD]
+                .map(|system| run.value(&case, system, RUN_TIME.name));
+            if values.iter().all(Option::is_none) {
+                continue;
+            }
+            let first = run.value(&format!("{FIRST}-{name}-{way}"), KEEL, RUN_TIME.name);
+            let cells: Vec<String> = values.into_iter().chain([first]).map(cell).collect();
+            let _ = writeln!(
+                out,
+                "| {name}, {} | {} |",
+                way.replace('-', " "),
+                cells.join(" | ")
+            );
+        }
+    }
+    out
+}
+
+fn again(run: &Run) -> String {
+    let mut out =
+        "| program, ms | warm: keel | ext4 | offline: keel | ext4 |\n|---|---|---|---|---|\n"
+            .to_owned();
+    for name in Program::ALL.map(Program::name) {
+        let value = |part, system| run.value(&format!("{part}-{name}"), system, RUN_TIME.name);
+        let values = [
+            value(WARM, KEEL),
+            value(WARM, EXT4),
+            value(OFFLINE, KEEL),
+            value(OFFLINE, EXT4),
+        ];
+        if values.iter().any(Option::is_some) {
+            let _ = writeln!(out, "| {name} | {} |", values.map(cell).join(" | "));
+        }
+    }
+    out
+}
+
+fn losses(run: &Run) -> String {
+    let mut out =
+        "| packets lost | program | keel, times | a copy, times |\n|---|---|---|---|\n".to_owned();
+    for percent in LOSSES_PERCENT {
+        for name in Program::ALL.map(Program::name) {
+            let case = format!("{LOSS}-{name}-{percent}");
+            let values = [KEEL, TCP_COPY].map(|system| run.value(&case, system, SLOWDOWN.name));
+            if values.iter().any(Option::is_some) {
+                let _ = writeln!(
+                    out,
+                    "| {percent} % | {name} | {} |",
+                    values.map(cell).join(" | ")
+                );
+            }
+        }
+    }
+    out
+}
+
+fn table_1(run: &Run) -> String {
+    let mut out = "| one page, µs | kernel and FUSE | device, TLS, server | store | wire | all | the card |\n\
+                   |---|---|---|---|---|---|---|\n"
+        .to_owned();
+    for name in Program::ALL.map(Program::name) {
+        let case = format!("{TABLE_1}-{name}");
+        let parts = PARTS_OF_PAGE.map(|part| run.value(&case, part, PART_TIME.name));
+        if let [Some(fuse), Some(between), Some(store), Some(wire)] = parts {
+            let cells = [fuse, between, store, wire, fuse + between + store + wire].map(number);
+            let card = cell(run.value(&case, CARD, PART_TIME.name));
+            let _ = writeln!(out, "| {name} | {} | {card} |", cells.join(" | "));
+        }
+    }
+    out
+}
+
+fn table_2(run: &Run) -> String {
+    let mut out =
+        "| program | total | needed | pre-read | N/T | N/P | P/T | requests | blocks each |\n\
+                   |---|---|---|---|---|---|---|---|---|\n"
+            .to_owned();
+    for name in Program::ALL.map(Program::name) {
+        let case = format!("{TABLE_2}-{name}");
+        let value = |metric: Metric| run.value(&case, READAHEAD, metric.name);
+        if let (Some(total), Some(needed), Some(read)) = (
+            value(TOTAL_BLOCKS),
+            value(NEEDED_BLOCKS),
+            value(PRE_READ_BLOCKS),
+        ) {
+            let share = |part: f64, of: f64| format!("{:.0} %", part / of * 100.0);
+            let requests = value(READS);
+            let _ = writeln!(
+                out,
+                "| {name} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                number(total),
+                number(needed),
+                number(read),
+                share(needed, total),
+                share(needed, read),
+                share(read, total),
+                cell(requests),
+                cell(requests.map(|requests| read / requests)),
+            );
+        }
+    }
+    out
+}
+
+fn by_program(run: &Run, part: &str, systems: &[&str], metric: Metric) -> String {
+    let mut out = format!("| {}, {} |", metric.name.replace('_', " "), metric.unit);
+    for system in systems {
+        let _ = write!(out, " {system} |");
+    }
+    let _ = writeln!(out, "\n|---|{}", "---|".repeat(systems.len()));
+    for name in Program::ALL.map(Program::name) {
+        let values: Vec<_> = systems
+            .iter()
+            .map(|system| run.value(&format!("{part}-{name}"), system, metric.name))
+            .collect();
+        if values.iter().any(Option::is_some) {
+            let cells: Vec<String> = values.into_iter().map(cell).collect();
+            let _ = writeln!(out, "| {name} | {} |", cells.join(" | "));
+        }
+    }
+    out
+}
+
+fn wired(run: &Run) -> String {
+    let systems = [KEEL, READAHEAD, SSHFS, CARD, EXT4];
+    let mut out = String::new();
+    for metric in [PAGE_TIME, RUN_TIME] {
+        let mut table = format!("| {}, {} |", metric.name.replace('_', " "), metric.unit);
+        for system in systems {
+            let _ = write!(table, " {system} |");
+        }
+        let _ = writeln!(table, "\n|---|{}", "---|".repeat(systems.len()));
+        for name in Program::ALL.map(Program::name) {
+            let case = format!("{FIGURE_8}-{name}-{}", WIRED.name());
+            let values = systems.map(|system| run.value(&case, system, metric.name));
+            if values.iter().any(Option::is_some) {
+                let _ = writeln!(table, "| {name} | {} |", values.map(cell).join(" | "));
+            }
+        }
+        let _ = writeln!(out, "{table}");
+    }
+    out
+}
+
+/// Those that are beside the reports.
+fn drawings(folder: &Path) -> String {
+    let mut out = String::new();
+    for name in [
+        "figure-1",
+        "figure-7a",
+        "figure-7b",
+        "figure-7c",
+        "figure-8",
+        "figure-9",
+        "figure-10",
+        "figure-11",
+        "modes",
+    ] {
+        if folder.join(format!("{name}.png")).is_file() {
+            let _ = writeln!(out, "[![{name}](stream/{name}.png)](stream/{name}.svg)\n");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pieces_become_one_and_goals_are_counted() {
+        let folder =
+            std::env::temp_dir().join(format!("keel-bench-stream-page-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let row = |case: &str, met: bool| {
+            json!({"case": case, "system": "keel", "metric": "round_trips", "value": 3.0,
+                   "goal": 5.0, "met": met})
+        };
+        for (name, rows) in [
+            ("goals-1", json!([row("a", true)])),
+            ("goals-2", json!([row("a", false), row("b", false)])),
+        ] {
+            let report = json!({"rows": rows, "ratios": [], "missing": ["x"]});
+            std::fs::write(folder.join(format!("{name}.json")), report.to_string()).unwrap();
+        }
+        let run = pieces(&folder, "goals").unwrap();
+        let table = goals(&run);
+        assert!(
+            table.contains("| a | round trips | 3 | | at most 5 | met |"),
+            "{table}"
+        );
+        assert!(
+            table.contains("| b | round trips | 3 | | at most 5 | **missed** |"),
+            "{table}"
+        );
+        assert!(table.ends_with("1 of 2 met.\n"), "{table}");
+        assert_eq!(run.list("missing").len(), 1);
+        assert!(pieces(&folder, "paper").is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

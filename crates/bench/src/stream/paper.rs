@@ -1,0 +1,441 @@
+//! The experiments of the paper that executable streaming follows (Lu et al., "SYSFLOW: Efficient Execution Platform
+//! for IoT Devices", section V), as far as they can be made here. Figure 12, power, cannot.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use super::bed::{Bed, CARD, EXT4, KEEL, Ours, Prepared, READAHEAD, SSHFS, Way};
+use super::cases::{Course, PAGE_TIME, READS, named};
+use super::clients::{Clients, Place, plan};
+use super::disks::forget_all;
+use super::keel::{PORT, Serving};
+use super::needed::{count, resident};
+use super::net::Rate;
+use crate::figures::Metric;
+use crate::store::tool;
+
+/// The wired network of the paper.
+pub(crate) const WIRED: Way = Way::new(Rate::FAST, 0);
+/// What stands for its wireless one: slower, longer, and packets get lost.
+pub(crate) const WIRELESS: Way = Way::new(Rate::SLOW, 10);
+pub(crate) const WIRELESS_LOSS_PERCENT: f64 = 0.1;
+/// Starts of each system in a round of the wireless ones: a distribution takes many.
+const WIRELESS_STARTS: usize = 3;
+/// Losses of figure 11.
+pub(crate) const LOSSES_PERCENT: [f64; 5] = [0.001, 0.01, 0.1, 1.0, 5.0];
+
+/// Parts in cases.
+pub(crate) const TABLE_1: &str = "table-1";
+pub(crate) const TABLE_2: &str = "table-2";
+pub(crate) const FIGURE_1: &str = "figure-1";
+pub(crate) const FIGURE_7A: &str = "figure-7a";
+pub(crate) const FIGURE_7C: &str = "figure-7c";
+pub(crate) const FIGURE_8: &str = "figure-8";
+pub(crate) const FIGURE_10: &str = "figure-10";
+pub(crate) const FIGURE_11: &str = "figure-11";
+pub(crate) const MODES: &str = "modes";
+
+/// Ways to read the needed blocks, in figure 1.
+pub(crate) const ORDERS: [&str; 2] = ["sequential", "execution"];
+
+/// Connections and pages, in figure 7a.
+pub(crate) const PATHS: [(&str, &[&str]); 4] = [
+    ("keel-short-allocated", &["--short", "--pool-pages", "0"]),
+    ("keel-short-pool", &["--short", "--pool-pages", "256"]),
+    ("keel-long-allocated", &["--pool-pages", "0"]),
+    ("keel-long-pool", &["--pool-pages", "256"]),
+];
+
+/// What the server has in memory, in figure 7c.
+pub(crate) const ARMS: [(&str, &str); 4] = [
+    ("keel-none", "none"),
+    ("keel-madvise", "madvise"),
+    ("keel-variance", "variance"),
+    ("keel-async", "async"),
+];
+
+/// MiB that a server has for content in figure 7c: less than a program needs.
+const ARM_MEBIBYTES: u32 = 4;
+
+/// How ours foretells, and over how many connections.
+pub(crate) const WAYS_OF_OURS: [(&str, &str, Option<&str>); 4] = [
+    (KEEL, "task", None),
+    ("keel-paper", "paper", None),
+    ("keel-none", "none", None),
+    ("keel-connections-each", "task", Some("each")),
+];
+
+/// Parts of the time of one page, in table I.
+pub(crate) const PART_TIME: Metric = Metric::shown("part_time", "us");
+pub(crate) const PARTS_OF_PAGE: [&str; 4] = [
+    "page-fuse",
+    "page-device-and-server",
+    "page-store",
+    "page-wire",
+];
+/// Counts of table II.
+pub(crate) const TOTAL_BLOCKS: Metric = Metric::shown("total_blocks", "1");
+pub(crate) const PRE_READ_BLOCKS: Metric = Metric::shown("pre_read_blocks", "1");
+
+/// Blocks of which table I takes the mean, at most.
+const SAMPLES_MAX: usize = 400;
+
+/// `keel-bench stream-pages`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct PagesOptions {
+    /// Folder with the files.
+    #[arg(long, value_name = "DIR")]
+    root: PathBuf,
+    /// File with what to read, as JSON: paths from there with the index of a block.
+    #[arg(long, value_name = "FILE")]
+    blocks: PathBuf,
+    /// File in which the number of this process is written first.
+    #[arg(long, value_name = "FILE")]
+    join: Vec<PathBuf>,
+}
+
+/// Reads blocks one after the other and prints the mean time of one, in microseconds.
+///
+/// # Errors
+/// One line with the path.
+pub(crate) fn pages(options: &PagesOptions) -> Result<(), String> {
+    use std::os::unix::fs::FileExt;
+    let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    for file in &options.join {
+        fs::write(file, std::process::id().to_string()).map_err(|error| failed(file, error))?;
+    }
+    let text = fs::read(&options.blocks).map_err(|error| failed(&options.blocks, error))?;
+    let blocks: Vec<(PathBuf, u32)> = serde_json::from_slice(&text)
+        .map_err(|error| format!("{}: {error}", options.blocks.display()))?;
+    let mut files = std::collections::BTreeMap::new();
+    for (path, _) in &blocks {
+        if !files.contains_key(path) {
+            let place = options.root.join(path);
+            let file = fs::File::open(&place).map_err(|error| failed(&place, error))?;
+            files.insert(path.clone(), file);
+        }
+    }
+    let mut page = [0; stream::BLOCK_BYTES];
+    let begun = Instant::now();
+    for (path, index) in &blocks {
+        let from = u64::from(*index) * page.len() as u64;
+        files[path]
+            .read_at(&mut page, from)
+            .map_err(|error| failed(path, error))?;
+    }
+    println!(
+        "{}",
+        begun.elapsed().as_secs_f64() * 1e6 / blocks.len().max(1) as f64
+    );
+    Ok(())
+}
+
+impl Course<'_> {
+    /// All of them, one round.
+    ///
+    /// # Errors
+    /// The user has asked to stop.
+    pub(crate) fn paper(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
+        for place in 0..self.prepared.len() {
+            let name = self.prepared[place].name();
+            for (part, measure) in [
+                (
+                    TABLE_2,
+                    Self::table_2 as fn(&mut Self, usize, &'static str) -> Result<(), String>,
+                ),
+                (TABLE_1, Self::table_1),
+                (FIGURE_1, Self::figure_1),
+                (FIGURE_7A, Self::figure_7a),
+                (FIGURE_7C, Self::figure_7c),
+                (MODES, Self::modes),
+            ] {
+                let case = named(format!("{part}-{name}"));
+                show(case);
+                self.unless_failed(case, KEEL, |course| measure(course, place, case))?;
+            }
+        }
+        self.cold(FIGURE_8, WIRED, &[KEEL, READAHEAD, SSHFS, CARD, EXT4], show)?;
+        self.bed.line().lose(WIRELESS_LOSS_PERCENT)?;
+        for _ in 0..WIRELESS_STARTS {
+            self.cold(FIGURE_10, WIRELESS, &[KEEL, READAHEAD, SSHFS], show)?;
+        }
+        for percent in LOSSES_PERCENT {
+            self.bed.line().lose(percent)?;
+            self.cold(
+                named(format!("{FIGURE_11}-{percent}")),
+                Way::new(Rate::SLOW, 2),
+                &[KEEL, SSHFS],
+                show,
+            )?;
+        }
+        self.bed.line().lose(0.0)
+    }
+
+    /// Blocks of the files, needed, and read ahead; requests.
+    fn table_2(&mut self, place: usize, case: &'static str) -> Result<(), String> {
+        let bed = self.bed;
+        let prepared = &self.prepared[place];
+        let needed = prepared.needed[0]
+            .as_ref()
+            .ok_or("it is not known what it needs")?;
+        let total = needed.blocks_of_files as f64;
+        let running = bed.run_ours(prepared, WIRED, &Ours::readahead())?;
+        bed.start_at(prepared, 0, &running.at, &[])?;
+        let read_ahead = count(&resident(&running.at)?) as f64;
+        let figures = running.mounted.figures()?;
+        let requests = ["fuse_reads", "requests"]
+            .iter()
+            .find_map(|name| super::bed::counter(&figures, name));
+        running.end()?;
+        let needed = needed.count as f64;
+        self.figures.record(case, READAHEAD, TOTAL_BLOCKS, total);
+        self.figures
+            .record(case, READAHEAD, super::cases::NEEDED_BLOCKS, needed);
+        self.figures
+            .record(case, READAHEAD, PRE_READ_BLOCKS, read_ahead);
+        if let Some(requests) = requests {
+            self.figures.record(case, READAHEAD, READS, requests);
+        }
+        Ok(())
+    }
+
+    /// Where the time of one page goes that is asked for by itself: the kernel and FUSE, the device and the server with
+    /// TLS between them, the store, the wire.
+    fn table_1(&mut self, place: usize, case: &'static str) -> Result<(), String> {
+        let bed = self.bed;
+        let prepared = &self.prepared[place];
+        let mut blocks = execution_order(bed, prepared)?;
+        blocks.truncate(SAMPLES_MAX);
+        let running = bed.run_ours(prepared, WIRED, &Ours::on_demand())?;
+        let whole_us = read_pages(bed, &blocks, &running.at, &[])?;
+        let figures = running.mounted.figures()?;
+        running.end()?;
+        let figure = |name: &str| {
+            super::bed::counter(&figures, name).ok_or(format!("the mount counts no {name}"))
+        };
+        let device_us = figure("read_us")? / figure("reads")?.max(1.0);
+        // As many bytes as a block takes compressed.
+        let needed = prepared.needed[0]
+            .as_ref()
+            .ok_or("it is not known what it needs")?;
+        let answer_bytes = needed.compressed_bytes[0] / needed.count.max(1);
+        let mut wires_us = Vec::new();
+        for _ in 0..20 {
+            wires_us.push(super::limits::copy(bed, WIRED, answer_bytes)? * 1e3);
+        }
+        let wire_us = crate::report::median(&mut wires_us);
+        let store_us = store_us(prepared, &blocks)?;
+        let between_us = (device_us - wire_us - store_us).max(0.0);
+        let parts_us = [
+            (whole_us - device_us).max(0.0),
+            between_us,
+            store_us,
+            wire_us,
+        ];
+        for (part, us) in PARTS_OF_PAGE.into_iter().zip(parts_us) {
+            self.figures.record(case, part, PART_TIME, us);
+        }
+        let card = prepared
+            .card
+            .as_ref()
+            .map(|card| (card.disk.folder().to_owned(), card.group.members()));
+        if let Some((root, members)) = card {
+            forget_all()?;
+            let us = read_pages(bed, &blocks, &root, &[members])?;
+            self.figures.record(case, CARD, PART_TIME, us);
+        }
+        Ok(())
+    }
+
+    /// The needed blocks, read in the order of the files and in that of the program.
+    fn figure_1(&mut self, place: usize, _: &'static str) -> Result<(), String> {
+        let bed = self.bed;
+        let execution = execution_order(bed, &self.prepared[place])?;
+        let mut sequential = execution.clone();
+        sequential.sort();
+        for (order, blocks) in ORDERS.into_iter().zip([sequential, execution]) {
+            let case = named(format!(
+                "{FIGURE_1}-{order}-{}",
+                self.prepared[place].name()
+            ));
+            let prepared = &mut self.prepared[place];
+            prepared.disk.remount()?;
+            forget_all()?;
+            let us = read_pages(bed, &blocks, prepared.disk.folder(), &[])?;
+            self.figures.record(case, EXT4, PAGE_TIME, us);
+            if let Some(card) = &mut self.prepared[place].card {
+                card.disk.remount()?;
+                forget_all()?;
+                let us = read_pages(bed, &blocks, card.disk.folder(), &[card.group.members()])?;
+                self.figures.record(case, CARD, PAGE_TIME, us);
+            }
+            for (system, ours) in [
+                (READAHEAD, Ours::readahead()),
+                ("keel-on-demand", Ours::on_demand()),
+            ] {
+                let running = bed.run_ours(&self.prepared[place], WIRED, &ours)?;
+                let us = read_pages(bed, &blocks, &running.at, &[])?;
+                running.end()?;
+                self.figures.record(case, system, PAGE_TIME, us);
+            }
+        }
+        Ok(())
+    }
+
+    /// Connections for each request or for good, pages made for each block or taken from a pool; everything in the
+    /// server's memory, nothing foretold.
+    fn figure_7a(&mut self, place: usize, case: &'static str) -> Result<(), String> {
+        let bed = self.bed;
+        let prepared = &self.prepared[place];
+        let blocks = plan(bed, prepared)?;
+        let file = bed.folder().join("places.json");
+        write_json(&file, &blocks)?;
+        let serving = Serving {
+            predict: "none",
+            ..Serving::default()
+        };
+        let server = bed.keel()?.serve(bed.line(), &prepared.store, &serving)?;
+        bed.line().limit(WIRED.rate)?;
+        let mut order: Vec<_> = std::iter::once(("", PATHS[3].1)).chain(PATHS).collect();
+        // The first brings everything into the server's memory.
+        self.random.shuffle(&mut order[1..]);
+        for (system, words) in order {
+            let path = file.display().to_string();
+            let words = [words, &["--blocks", &path]].concat();
+            let mut clients = Clients::start(bed, prepared, PORT, &words)?;
+            clients.line()?;
+            clients.go()?;
+            let blocks_ns = clients.measured()?.blocks_ns;
+            if !system.is_empty() {
+                let us = blocks_ns.iter().sum::<u64>() as f64 / 1e3 / blocks_ns.len().max(1) as f64;
+                self.figures.record(case, system, PAGE_TIME, us);
+            }
+        }
+        server.end()
+    }
+
+    /// What a server that has little memory and nothing in it reads ahead.
+    fn figure_7c(&mut self, place: usize, case: &'static str) -> Result<(), String> {
+        let bed = self.bed;
+        let mut order = ARMS;
+        self.random.shuffle(&mut order);
+        for (system, provide) in order {
+            let mut ours = Ours::learned();
+            ours.serving.provide = provide;
+            ours.serving.memory_mebibytes = ARM_MEBIBYTES;
+            let started = bed.start_ours(&self.prepared[place], WIRED, &ours)?;
+            self.record_start(case, system, place, &started);
+        }
+        Ok(())
+    }
+
+    /// Ways to foretell, and connections.
+    fn modes(&mut self, place: usize, case: &'static str) -> Result<(), String> {
+        let bed = self.bed;
+        let mut order = WAYS_OF_OURS;
+        self.random.shuffle(&mut order);
+        for (system, predict, connections) in order {
+            let mut ours = Ours::learned();
+            ours.serving.predict = predict;
+            ours.mounting.connections = connections;
+            let started = if predict == "paper" {
+                bed.start_learning(&self.prepared[place], WIRELESS, &ours)?
+            } else {
+                bed.start_ours(&self.prepared[place], WIRELESS, &ours)?
+            };
+            self.record_start(case, system, place, &started);
+        }
+        Ok(())
+    }
+}
+
+/// The needed blocks as paths and indexes, in the order of the program.
+fn execution_order(bed: &Bed<'_>, prepared: &Prepared) -> Result<Vec<(PathBuf, u32)>, String> {
+    let store = stream::store::Store::open(&prepared.store).map_err(|error| error.to_string())?;
+    let newest = store.newest().map_err(|error| error.to_string())?;
+    let published = store.published(newest).map_err(|error| error.to_string())?;
+    let paths = paths(&published.manifest);
+    let named = |(file, index): Place| Some((paths.get(file as usize)?.clone(), index));
+    Ok(plan(bed, prepared)?.into_iter().filter_map(named).collect())
+}
+
+/// A path of each node of a version.
+fn paths(manifest: &stream::manifest::Manifest) -> Vec<PathBuf> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut paths = vec![PathBuf::new(); manifest.nodes.len()];
+    let mut todo = vec![stream::manifest::ROOT];
+    while let Some(directory) = todo.pop() {
+        for name in manifest.entries(directory) {
+            let part = std::ffi::OsStr::from_bytes(&name.name);
+            paths[name.node.0 as usize] = paths[directory.0 as usize].join(part);
+            if matches!(
+                manifest.nodes[name.node.0 as usize].kind,
+                stream::manifest::Kind::Directory
+            ) {
+                todo.push(name.node);
+            }
+        }
+    }
+    paths
+}
+
+/// Mean microseconds of reading one of these blocks from a folder.
+fn read_pages(
+    bed: &Bed<'_>,
+    blocks: &[(PathBuf, u32)],
+    root: &Path,
+    join: &[PathBuf],
+) -> Result<f64, String> {
+    let file = bed.folder().join("blocks.json");
+    write_json(&file, &blocks)?;
+    let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let mut command = Command::new(program);
+    command
+        .arg("stream-pages")
+        .arg("--root")
+        .arg(root)
+        .arg("--blocks")
+        .arg(&file);
+    for file in join {
+        command.arg("--join").arg(file);
+    }
+    let text = tool(&mut command)?;
+    text.trim()
+        .parse()
+        .map_err(|error| format!("stream-pages: {error}"))
+}
+
+/// Mean microseconds of what the server does for one block: to read its segment, from a warm disk, take the block out
+/// and compress it.
+fn store_us(prepared: &Prepared, blocks: &[(PathBuf, u32)]) -> Result<f64, String> {
+    let failed = |error: stream::store::StoreError| error.to_string();
+    let store = stream::store::Store::open(&prepared.store).map_err(failed)?;
+    let newest = store.newest().map_err(failed)?;
+    let published = store.published(newest).map_err(failed)?;
+    let mut total = std::time::Duration::ZERO;
+    for (path, index) in blocks {
+        use std::os::unix::ffi::OsStrExt;
+        let file = published
+            .manifest
+            .find(path.as_os_str().as_bytes())
+            .ok_or("a file is gone")?;
+        let (size, content) = published.manifest.file(file).ok_or("a file is none")?;
+        let segment = index / stream::SEGMENT_BLOCKS;
+        store.segment(&content, segment).map_err(failed)?;
+        let begun = Instant::now();
+        let bytes = store.segment(&content, segment).map_err(failed)?;
+        let from = (index % stream::SEGMENT_BLOCKS) as usize * stream::BLOCK_BYTES;
+        let to = from + stream::block::block_bytes(size, *index);
+        let block = bytes.get(from..to).ok_or("a segment is short")?;
+        stream::wire::pack_blocks(&[block], 3).map_err(|error| error.to_string())?;
+        total += begun.elapsed();
+    }
+    Ok(total.as_secs_f64() * 1e6 / blocks.len().max(1) as f64)
+}
+
+fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), String> {
+    let text = serde_json::to_vec(value).map_err(|error| error.to_string())?;
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,338 @@
+//! The figures of the paper as CSV and as drawings, of the figures that are there.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use super::bed::Way;
+use super::bed::{CARD, EXT4, KEEL, READAHEAD, SSHFS};
+use super::cases::{NEEDED_BLOCKS, PAGE_TIME, READS, RUN_TIME, named};
+use super::net::Rate;
+use super::paper::{
+    ARMS, FIGURE_1, FIGURE_7A, FIGURE_7C, FIGURE_8, FIGURE_10, FIGURE_11, LOSSES_PERCENT, MODES,
+    ORDERS, PART_TIME, PARTS_OF_PAGE, PATHS, PRE_READ_BLOCKS, TABLE_1, TABLE_2, TOTAL_BLOCKS,
+    WAYS_OF_OURS, WIRED, WIRELESS,
+};
+use super::tasks::Program;
+use crate::figures::{Figures, Metric};
+use crate::machine::Machine;
+use crate::paper::render;
+use crate::qos::plot::{COLORS, Curve, Horizontal, Panel, panels};
+
+/// Writes all for which there are values into a folder.
+///
+/// # Errors
+/// One line that names the file.
+pub(crate) fn write(folder: &Path, figures: &Figures, machine: &Machine) -> Result<(), String> {
+    std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let machine = format!(
+        "{}, {} cores, kernel {}",
+        machine.cpu, machine.cores, machine.kernel
+    );
+    let drawing = Drawing {
+        folder,
+        figures,
+        machine: &machine,
+    };
+    drawing.tables()?;
+    let of = |part: &'static str| move |name: &str| format!("{part}-{name}");
+    let wired = |name: &str| format!("{FIGURE_8}-{name}-{}", WIRED.name());
+    let systems = [KEEL, READAHEAD, SSHFS, CARD, EXT4].map(|system| (system, system));
+    let path_names = PATHS.map(|(system, _)| (system, system.trim_start_matches("keel-")));
+    let arm_names = ARMS.map(|(system, label)| (system, label));
+    let mode_names = WAYS_OF_OURS.map(|(system, ..)| (system, system));
+    drawing.by_program(
+        "figure-7a",
+        "Figure 7a: a page by connections and pages",
+        &of(FIGURE_7A),
+        &path_names,
+        PAGE_TIME,
+    )?;
+    drawing.by_program(
+        "figure-7b",
+        "Figure 7b: a page on each system, 1 Gbit/s",
+        &wired,
+        &systems,
+        PAGE_TIME,
+    )?;
+    drawing.by_program(
+        "figure-7c",
+        "Figure 7c: a page by what the server has in memory",
+        &of(FIGURE_7C),
+        &arm_names,
+        PAGE_TIME,
+    )?;
+    drawing.by_program(
+        "figure-8",
+        "Figure 8: a start on each system, 1 Gbit/s",
+        &wired,
+        &systems,
+        RUN_TIME,
+    )?;
+    drawing.by_program(
+        "modes",
+        "A start by how it is foretold, 100 Mbit/s, 10 ms",
+        &of(MODES),
+        &mode_names,
+        RUN_TIME,
+    )?;
+    drawing.orders()?;
+    drawing.distributions(
+        "figure-9",
+        "Figure 9: a page where packets get lost",
+        PAGE_TIME,
+    )?;
+    drawing.distributions(
+        "figure-10",
+        "Figure 10: a start where packets get lost",
+        RUN_TIME,
+    )?;
+    drawing.losses()
+}
+
+struct Drawing<'a> {
+    folder: &'a Path,
+    figures: &'a Figures,
+    machine: &'a str,
+}
+
+/// Systems with their names in a drawing.
+type Systems<'a> = &'a [(&'static str, &'static str)];
+
+impl Drawing<'_> {
+    fn put(
+        &self,
+        name: &str,
+        table: &str,
+        title: &str,
+        horizontal: &Horizontal,
+        shown: &[Panel],
+    ) -> Result<(), String> {
+        self.csv(name, table)?;
+        let is_empty = shown
+            .iter()
+            .all(|panel| panel.curves.iter().all(|curve| curve.points.is_empty()));
+        if is_empty {
+            return Ok(());
+        }
+        render::write(
+            self.folder,
+            name,
+            &panels(title, self.machine, horizontal, shown),
+        )
+    }
+
+    fn csv(&self, name: &str, table: &str) -> Result<(), String> {
+        let path = self.folder.join(format!("{name}.csv"));
+        std::fs::write(&path, table).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// One value for each program and system.
+    fn by_program(
+        &self,
+        name: &str,
+        title: &str,
+        case_of: &dyn Fn(&str) -> String,
+        systems: Systems<'_>,
+        metric: Metric,
+    ) -> Result<(), String> {
+        let mut table = format!("program,system,{}_{}\n", metric.name, metric.unit);
+        let mut curves = Vec::new();
+        for (color, (system, label)) in systems.iter().enumerate() {
+            let mut points = Vec::new();
+            for (place, program) in Program::ALL.into_iter().enumerate() {
+                let case = case_of(program.name());
+                if let Some(value) = self.figures.value(&case, system, metric) {
+                    let _ = writeln!(table, "{},{system},{value:.3}", program.name());
+                    points.push((place as f64, value));
+                }
+            }
+            curves.push(curve(label, color, points));
+        }
+        let names: Vec<String> = Program::ALL.map(|program| program.name().to_owned()).into();
+        let horizontal = Horizontal::names("program", &names);
+        let panel = panel(
+            format!("{}, {}", metric.name.replace('_', " "), metric.unit),
+            curves,
+        );
+        self.put(name, &table, title, &horizontal, &[panel])
+    }
+
+    fn tables(&self) -> Result<(), String> {
+        let mut table = "program,part,us\n".to_owned();
+        for program in Program::ALL {
+            let case = format!("{TABLE_1}-{}", program.name());
+            for part in PARTS_OF_PAGE.into_iter().chain([CARD]) {
+                if let Some(us) = self.figures.value(&case, part, PART_TIME) {
+                    let _ = writeln!(table, "{},{part},{us:.1}", program.name());
+                }
+            }
+        }
+        self.csv("table-1", &table)?;
+        let mut table = "program,total,needed,pre_read,requests\n".to_owned();
+        for program in Program::ALL {
+            let case = format!("{TABLE_2}-{}", program.name());
+            let counts = [TOTAL_BLOCKS, NEEDED_BLOCKS, PRE_READ_BLOCKS, READS]
+                .map(|metric| self.figures.value(&case, READAHEAD, metric));
+            if let [Some(total), Some(needed), Some(read), requests] = counts {
+                let requests = requests.unwrap_or(f64::NAN);
+                let _ = writeln!(
+                    table,
+                    "{},{total},{needed},{read},{requests}",
+                    program.name()
+                );
+            }
+        }
+        self.csv("table-2", &table)
+    }
+
+    /// Figure 1: a panel for each order.
+    fn orders(&self) -> Result<(), String> {
+        let mut table = "program,order,system,page_time_us\n".to_owned();
+        let mut shown = Vec::new();
+        for order in ORDERS {
+            let mut curves = Vec::new();
+            for (color, system) in [CARD, EXT4, READAHEAD, "keel-on-demand"]
+                .into_iter()
+                .enumerate()
+            {
+                let mut points = Vec::new();
+                for (place, program) in Program::ALL.into_iter().enumerate() {
+                    let case = named(format!("{FIGURE_1}-{order}-{}", program.name()));
+                    if let Some(value) = self.figures.value(case, system, PAGE_TIME) {
+                        let _ = writeln!(table, "{},{order},{system},{value:.3}", program.name());
+                        points.push((place as f64, value));
+                    }
+                }
+                curves.push(curve(system, color, points));
+            }
+            shown.push(panel(format!("{order} order, us a page"), curves));
+        }
+        let names: Vec<String> = Program::ALL.map(|program| program.name().to_owned()).into();
+        let title = "Figure 1: the needed blocks, read in two orders";
+        self.put(
+            "figure-1",
+            &table,
+            title,
+            &Horizontal::names("program", &names),
+            &shown,
+        )
+    }
+
+    /// Figures 9 and 10: a panel for each program with the shares of starts that took at most so long.
+    fn distributions(&self, name: &str, title: &str, metric: Metric) -> Result<(), String> {
+        let mut table = format!("program,system,{}_{},share\n", metric.name, metric.unit);
+        let mut shown = Vec::new();
+        let mut most: f64 = 0.0;
+        for program in Program::ALL {
+            let case = format!("{FIGURE_10}-{}-{}", program.name(), WIRELESS.name());
+            let mut curves = Vec::new();
+            for (color, system) in [KEEL, READAHEAD, SSHFS].into_iter().enumerate() {
+                let mut values = self.figures.rounds(&case, system, metric).to_vec();
+                values.sort_unstable_by(f64::total_cmp);
+                let count = values.len() as f64;
+                let points: Vec<(f64, f64)> = values
+                    .iter()
+                    .enumerate()
+                    .map(|(place, value)| (*value, (place + 1) as f64 / count))
+                    .collect();
+                for (value, share) in &points {
+                    let _ = writeln!(table, "{},{system},{value:.3},{share:.4}", program.name());
+                }
+                most = values.last().map_or(most, |last| most.max(*last));
+                curves.push(curve(system, color, points));
+            }
+            if curves.iter().any(|curve| !curve.points.is_empty()) {
+                shown.push(panel(program.name().to_owned(), curves));
+            }
+        }
+        let label = format!("{}, {}", metric.name.replace('_', " "), metric.unit);
+        let horizontal = Horizontal::range(&label, 0.0, most.max(1.0) * 1.05);
+        self.put(name, &table, title, &horizontal, &shown)
+    }
+
+    /// Figure 11.
+    fn losses(&self) -> Result<(), String> {
+        let way = Way::new(Rate::SLOW, 2);
+        let mut table = "program,loss_percent,system,page_time_us,run_time_ms\n".to_owned();
+        let mut shown = Vec::new();
+        for program in Program::ALL {
+            let mut curves = Vec::new();
+            for (color, system) in [KEEL, SSHFS].into_iter().enumerate() {
+                let mut points = Vec::new();
+                for (place, percent) in LOSSES_PERCENT.into_iter().enumerate() {
+                    let case = format!("{FIGURE_11}-{percent}-{}-{}", program.name(), way.name());
+                    let values = [PAGE_TIME, RUN_TIME]
+                        .map(|metric| self.figures.value(&case, system, metric));
+                    if let [Some(page), Some(run)] = values {
+                        let _ = writeln!(
+                            table,
+                            "{},{percent},{system},{page:.3},{run:.3}",
+                            program.name()
+                        );
+                        points.push((place as f64, run));
+                    }
+                }
+                curves.push(curve(system, color, points));
+            }
+            if curves.iter().any(|curve| !curve.points.is_empty()) {
+                shown.push(panel(format!("{}, ms", program.name()), curves));
+            }
+        }
+        let names: Vec<String> = LOSSES_PERCENT.map(|percent| percent.to_string()).into();
+        let horizontal = Horizontal::names("packets lost, %", &names);
+        self.put(
+            "figure-11",
+            &table,
+            "Figure 11: a start by the packets that get lost",
+            &horizontal,
+            &shown,
+        )
+    }
+}
+
+fn curve(label: &str, color: usize, points: Vec<(f64, f64)>) -> Curve {
+    Curve {
+        label: label.to_owned(),
+        color: COLORS[color % COLORS.len()],
+        dashed: false,
+        marked: true,
+        points,
+    }
+}
+
+fn panel(title: String, curves: Vec<Curve>) -> Panel {
+    Panel {
+        title,
+        curves,
+        goal: None,
+        least: 0.0,
+        most: 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_drawn_of_what_is_there() {
+        let folder =
+            std::env::temp_dir().join(format!("keel-bench-stream-plots-{}", std::process::id()));
+        let mut figures = Figures::new(Vec::new());
+        let wired = named(format!("{FIGURE_8}-perl-{}", WIRED.name()));
+        let wireless = named(format!("{FIGURE_10}-perl-{}", WIRELESS.name()));
+        for value in [30.0, 20.0] {
+            figures.record(wired, KEEL, RUN_TIME, value);
+            figures.record(wireless, KEEL, RUN_TIME, value);
+        }
+        write(&folder, &figures, &Machine::detect()).unwrap();
+        let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        assert!(text("figure-8.csv").ends_with("\nperl,keel,25.000\n"));
+        assert!(
+            text("figure-10.csv").ends_with("perl,keel,20.000,0.5000\nperl,keel,30.000,1.0000\n")
+        );
+        assert!(folder.join("figure-8.png").is_file());
+        assert!(!folder.join("figure-7a.png").exists());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,177 @@
+//! The peer sshfs, with all its caches: a server of its own on the server's side of the line, with keys of its own.
+
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::net::{Line, SERVER, inside};
+use super::sys;
+use crate::node::process::Process;
+use crate::store::tool;
+
+/// Where it listens.
+pub(crate) const PORT: u16 = 2222;
+
+/// Until the server answers, and until a tree is mounted.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long the client may remember what it was told about a tree that does not change.
+const REMEMBER_S: u32 = 86_400;
+
+/// The server.
+pub(crate) struct Sshd {
+    process: Process,
+    folder: PathBuf,
+}
+
+impl Sshd {
+    /// Starts one whose keys lie in a new folder.
+    ///
+    /// # Errors
+    /// One line that says what is lacking.
+    pub(crate) fn start(folder: &Path, line: &Line) -> Result<Self, String> {
+        fs::create_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        for name in ["host", "device"] {
+            let mut command = Command::new("ssh-keygen");
+            command.args(["-q", "-t", "ed25519", "-N", "", "-f"]);
+            tool(command.arg(folder.join(name)))?;
+        }
+        // Its own rule: it keeps itself apart in there.
+        let apart = Path::new("/run/sshd");
+        if !apart.exists() {
+            fs::create_dir(apart).map_err(|error| format!("{}: {error}", apart.display()))?;
+        }
+        let path = |name: &str| folder.join(name).display().to_string();
+        let settings = format!(
+            "Port {PORT}\nListenAddress {SERVER}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nStrictModes no\n\
+             UsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\nSubsystem sftp internal-sftp\n\
+             MaxStartups 100\nUseDNS no\n",
+            path("host"),
+            path("device.pub"),
+        );
+        let file = folder.join("settings");
+        fs::write(&file, settings).map_err(|error| format!("{}: {error}", file.display()))?;
+        let mut command = Command::new("/usr/sbin/sshd");
+        command.arg("-D").arg("-e").arg("-f").arg(&file);
+        sys::in_network(&mut command, Some(line.server()));
+        let mut process = Process::spawn("sshd", &mut command, &folder.join("log"))?;
+        wait_for_port(line.server(), (SERVER, PORT).into(), &mut process)?;
+        Ok(Self {
+            process,
+            folder: folder.to_owned(),
+        })
+    }
+
+    /// Mounts a tree of the server's side through a port that leads to it.
+    ///
+    /// # Errors
+    /// One line that says what is lacking.
+    pub(crate) fn mount(
+        &self,
+        line: &Line,
+        port: u16,
+        tree: &Path,
+        at: &Path,
+    ) -> Result<Sshfs, String> {
+        fs::create_dir_all(at).map_err(|error| format!("{}: {error}", at.display()))?;
+        // Newer ones refuse links that lead to the root unless they are told otherwise; older ones do not know the
+        // word.
+        let help = Command::new("sshfs").arg("--help").output();
+        let help = help.map_err(|error| format!("sshfs: {error}"))?;
+        let has_word = [help.stdout, help.stderr]
+            .iter()
+            .any(|text| String::from_utf8_lossy(text).contains("no_contain_symlinks"));
+        let options = [
+            format!("port={port}{}", if has_word { ",no_contain_symlinks" } else { "" }),
+            format!("IdentityFile={}", self.folder.join("device").display()),
+            "StrictHostKeyChecking=no,UserKnownHostsFile=/dev/null,GlobalKnownHostsFile=/dev/null,LogLevel=ERROR"
+                .to_owned(),
+            format!("ro,kernel_cache,dir_cache=yes,dcache_timeout={REMEMBER_S},dcache_max_size=100000"),
+            format!("entry_timeout={REMEMBER_S},attr_timeout={REMEMBER_S},negative_timeout={REMEMBER_S}"),
+        ];
+        let mut command = Command::new("sshfs");
+        command
+            .arg("-f")
+            .arg(format!("root@{SERVER}:{}", tree.display()))
+            .arg(at);
+        command.arg("-o").arg(options.join(","));
+        sys::in_network(&mut command, Some(line.device()));
+        let mut process = Process::spawn("sshfs", &mut command, &self.folder.join("sshfs.log"))?;
+        let is_there = sys::wait_until(PATIENCE, || {
+            process.check_alive()?;
+            Ok(is_mounted(at))
+        })?;
+        if !is_there {
+            return Err(format!(
+                "sshfs has not mounted after {} s",
+                PATIENCE.as_secs()
+            ));
+        }
+        Ok(Sshfs {
+            at: at.to_owned(),
+            process: Some(process),
+        })
+    }
+}
+
+impl Sshd {
+    /// All processes that take part.
+    pub(crate) fn processes(&self, mounted: &Sshfs) -> Vec<Option<u32>> {
+        vec![
+            Some(self.process.id()),
+            mounted.process.as_ref().map(Process::id),
+        ]
+    }
+}
+
+/// A mounted tree.
+pub(crate) struct Sshfs {
+    at: PathBuf,
+    process: Option<Process>,
+}
+
+impl Drop for Sshfs {
+    fn drop(&mut self) {
+        let _ = sys::unmount(&self.at, false).or_else(|_| sys::unmount(&self.at, true));
+        if let Some(process) = self.process.take() {
+            let _ = process.end();
+        }
+    }
+}
+
+/// Whether a FUSE file system is mounted right there.
+pub(crate) fn is_mounted(at: &Path) -> bool {
+    let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else {
+        return false;
+    };
+    let place = at.to_string_lossy().replace(' ', "\\040");
+    mounts.lines().any(|line| {
+        line.split(' ').nth(4) == Some(&place)
+            && line
+                .split(" - ")
+                .nth(1)
+                .is_some_and(|kind| kind.starts_with("fuse"))
+    })
+}
+
+/// Waits until somebody listens there.
+///
+/// # Errors
+/// One line: the process has ended, or nobody does.
+pub(crate) fn wait_for_port(
+    network: &File,
+    address: SocketAddr,
+    process: &mut Process,
+) -> Result<(), String> {
+    let is_there = sys::wait_until(PATIENCE, || {
+        process.check_alive()?;
+        inside(network, || TcpStream::connect(address).is_ok())
+    })?;
+    if is_there {
+        Ok(())
+    } else {
+        Err(format!("nobody listens at {address}"))
+    }
+}

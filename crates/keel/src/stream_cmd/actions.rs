@@ -1,0 +1,206 @@
+//! `keel stream actions`: what was learned, and how it is forgotten.
+
+use super::store_error::store_error;
+use crate::cli::StreamActionsArgs;
+use crate::error::CliError;
+use crate::output::Output;
+use serde_json::json;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use stream::FileId;
+use stream::predict::{ActionInfo, ActionKind, Mode};
+use stream::server::Names;
+use stream::server::learned::{self, LearnedError, Lock};
+use stream::store::{Store, StoreError};
+
+/// The modes that learn, and what they are called.
+const MODES: [(Mode, &str); 2] = [(Mode::Task, "task"), (Mode::Paper, "paper")];
+
+pub(super) fn run(arguments: &StreamActionsArgs) -> Result<u8, CliError> {
+    let failed = |error: StoreError| store_error(&arguments.store, &error);
+    let store = Store::open(&arguments.store).map_err(failed)?;
+    let newest = store.newest().map_err(failed)?;
+    let published = store.published(newest).map_err(failed)?;
+    let names = Names::new(Arc::clone(&published.manifest));
+    let task = match &arguments.task {
+        None => None,
+        Some(path) => {
+            let found = published.manifest.find(path.as_os_str().as_bytes());
+            let file = found.filter(|file| published.manifest.file(*file).is_some());
+            Some(file.ok_or_else(|| no_such_file(path, newest))?)
+        }
+    };
+    let _lock = match arguments.forget {
+        true => Some(Lock::take(&arguments.store).map_err(|error| locked(&error))?),
+        false => None,
+    };
+    let mut listed = Vec::new();
+    let mut forgotten = 0;
+    for (mode, mode_name) in MODES {
+        for tenant in tenants(arguments, mode)? {
+            let file = learned::file(&arguments.store, mode, &tenant);
+            let mut predictor = learned::predictor(mode);
+            learned::load(&file, &mut *predictor, &names).map_err(|error| unreadable(&error))?;
+            if let (true, Some(task)) = (arguments.forget, task) {
+                if predictor.forget(task) {
+                    learned::save(&file, &predictor.save(&names))
+                        .map_err(|error| unreadable(&error))?;
+                    forgotten += 1;
+                }
+                continue;
+            }
+            let actions = predictor.actions().into_iter();
+            let wanted = actions.filter(|action| task.is_none_or(|task| action.task == task));
+            listed.extend(wanted.map(|action| Listed {
+                tenant: tenant.clone(),
+                mode: mode_name,
+                path: path_text(&names, action.task),
+                action,
+            }));
+        }
+    }
+    let mut out = Output::new();
+    if arguments.forget {
+        said_forgotten(arguments, forgotten, &mut out)?;
+    } else {
+        list(arguments, newest, &listed, &mut out)?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+struct Listed {
+    tenant: String,
+    mode: &'static str,
+    path: String,
+    action: ActionInfo,
+}
+
+fn list(
+    arguments: &StreamActionsArgs,
+    version: u64,
+    listed: &[Listed],
+    out: &mut Output,
+) -> Result<(), CliError> {
+    if arguments.json {
+        let actions: Vec<_> = listed
+            .iter()
+            .map(|one| {
+                json!({
+                    "tenant": one.tenant,
+                    "mode": one.mode,
+                    "task": one.path,
+                    "kind": kind(one.action.kind),
+                    "runs": one.action.runs,
+                    "segments": one.action.segments.len(),
+                    "blocks": blocks(&one.action),
+                    "files": files(&one.action),
+                })
+            })
+            .collect();
+        return out.json(&json!({ "version": version, "actions": actions }));
+    }
+    if listed.is_empty() {
+        return out.line("nothing was learned yet");
+    }
+    out.line(format_args!(
+        "{:<12} {:<6} {:<9} {:>6} {:>9} {:>8} {:>6}  TASK",
+        "TENANT", "MODE", "KIND", "RUNS", "SEGMENTS", "BLOCKS", "FILES"
+    ))?;
+    for one in listed {
+        out.line(format_args!(
+            "{:<12} {:<6} {:<9} {:>6} {:>9} {:>8} {:>6}  {}",
+            one.tenant,
+            one.mode,
+            kind(one.action.kind),
+            one.action.runs,
+            one.action.segments.len(),
+            blocks(&one.action),
+            files(&one.action),
+            one.path
+        ))?;
+    }
+    Ok(())
+}
+
+fn said_forgotten(
+    arguments: &StreamActionsArgs,
+    forgotten: usize,
+    out: &mut Output,
+) -> Result<(), CliError> {
+    let task = arguments.task.as_deref().unwrap_or(Path::new(""));
+    if arguments.json {
+        return out.json(&json!({ "forgotten": forgotten }));
+    }
+    match forgotten {
+        0 => out.line(format_args!("nothing was learned of {}", task.display())),
+        count => out.line(format_args!(
+            "forgotten: {}, for {count} tenant{}",
+            task.display(),
+            if count == 1 { "" } else { "s" }
+        )),
+    }
+}
+
+fn tenants(arguments: &StreamActionsArgs, mode: Mode) -> Result<Vec<String>, CliError> {
+    let mut tenants =
+        learned::tenants(&arguments.store, mode).map_err(|error| unreadable(&error))?;
+    if let Some(wanted) = &arguments.tenant {
+        tenants.retain(|tenant| tenant == wanted);
+    }
+    Ok(tenants)
+}
+
+fn kind(kind: ActionKind) -> &'static str {
+    match kind {
+        ActionKind::Startup => "startup",
+        ActionKind::Workload => "workload",
+        ActionKind::Exit => "exit",
+    }
+}
+
+fn blocks(action: &ActionInfo) -> usize {
+    action.segments.iter().map(Vec::len).sum()
+}
+
+fn files(action: &ActionInfo) -> usize {
+    let mut files: Vec<FileId> = action.segments.iter().flatten().map(|at| at.file).collect();
+    files.sort_unstable();
+    files.dedup();
+    files.len()
+}
+
+/// A path as it can be shown: what is not text, and what would move the cursor, is replaced.
+fn path_text(names: &Names, file: FileId) -> String {
+    let path = String::from_utf8_lossy(names.path(file).unwrap_or_default());
+    path.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+fn no_such_file(path: &Path, version: u64) -> CliError {
+    CliError::failure(
+        path.display(),
+        format_args!("is no file of version {version}"),
+        "list them with `keel stream ls STORE PATH`",
+    )
+}
+
+fn locked(error: &LearnedError) -> CliError {
+    CliError::coded(
+        error.code(),
+        "learned actions",
+        error,
+        "end the server first: it has them in memory, and would write them over the change",
+    )
+}
+
+fn unreadable(error: &LearnedError) -> CliError {
+    CliError::coded(
+        error.code(),
+        "learned actions",
+        error,
+        "a server sets a damaged file aside when it starts, and learns anew",
+    )
+}

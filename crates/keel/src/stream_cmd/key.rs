@@ -1,0 +1,35 @@
+//! `keel stream key`: a key that manifests are signed with.
+
+use super::store_error::publish_error;
+use crate::cli::StreamKeyArgs;
+use crate::error::CliError;
+use crate::output::Output;
+use serde_json::json;
+use std::path::PathBuf;
+use stream::publish::key;
+
+pub(super) fn run(arguments: &StreamKeyArgs) -> Result<u8, CliError> {
+    let file = &arguments.file;
+    let mut beside = file.clone().into_os_string();
+    beside.push(".pub");
+    let beside = PathBuf::from(beside);
+    if beside.exists() {
+        let exists = std::io::Error::from_raw_os_error(libc::EEXIST);
+        return Err(CliError::io(beside.display(), &exists));
+    }
+    let public = key::create(file).map_err(|error| publish_error(file, &error))?;
+    std::fs::write(&beside, format!("{public}\n"))
+        .map_err(|error| CliError::io(beside.display(), &error))?;
+    let mut out = Output::new();
+    if arguments.json {
+        out.json(&json!({
+            "key": file.to_string_lossy(),
+            "public_file": beside.to_string_lossy(),
+            "public_key": public.to_string(),
+        }))?;
+    } else {
+        out.line(public)?;
+    }
+    out.flush()?;
+    Ok(0)
+}

@@ -1,0 +1,99 @@
+//! `keel stream pack`: publishes a tree.
+
+use super::store_error::publish_error;
+use crate::cli::StreamPackArgs;
+use crate::error::CliError;
+use crate::output::Output;
+use crate::progress::{Progress, bytes_text};
+use serde_json::json;
+use stream::publish::{self, PackOptions, PackReport};
+
+pub(super) fn run(arguments: &StreamPackArgs) -> Result<u8, CliError> {
+    let store = &arguments.store;
+    let options = PackOptions {
+        level: arguments.level,
+        key: arguments.key.clone(),
+        crosses_file_systems: arguments.all_file_systems,
+        version_min: arguments.version_min,
+    };
+    let progress = Progress::start(format!("publishing {}", arguments.tree.display()));
+    let mut before_bytes = 0;
+    let report = publish::pack(&arguments.tree, store, &options, &mut |done| {
+        progress.add((done.read_bytes - before_bytes) as usize);
+        before_bytes = done.read_bytes;
+    })
+    .map_err(|error| publish_error(store, &error))?;
+    drop(progress);
+    let mut out = Output::new();
+    if arguments.json {
+        out.json(&as_value(&report))?;
+    } else {
+        tell(&report, &mut out)?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn as_value(report: &PackReport) -> serde_json::Value {
+    let (tree, written) = (&report.tree, &report.written);
+    json!({
+        "version": report.version,
+        "new": report.is_new,
+        "publisher": report.publisher.to_string(),
+        "files": tree.files,
+        "directories": tree.directories,
+        "links": tree.links,
+        "hard_links": tree.hard_links,
+        "bytes": tree.bytes,
+        "special_left_out": tree.special,
+        "vanished": tree.vanished,
+        "read_again": tree.read_again,
+        "other_file_systems_left_out": tree.other_file_systems,
+        "contents_new": written.contents,
+        "segments_new": written.segments,
+        "segments_shared": written.shared_segments,
+        "segment_bytes_new": written.segment_bytes,
+        "compressed_bytes_new": written.compressed_bytes,
+        "manifest_bytes": report.manifest_bytes,
+    })
+}
+
+fn tell(report: &PackReport, out: &mut Output) -> Result<(), CliError> {
+    let (tree, written) = (&report.tree, &report.written);
+    let counts = format!(
+        "{} files, {} directories, {} links, {}",
+        tree.files,
+        tree.directories,
+        tree.links,
+        bytes_text(tree.bytes)
+    );
+    if report.is_new {
+        out.line(format_args!("version {}: {counts}", report.version))?;
+        out.line(format_args!(
+            "new: {} files, {}, compressed {}; manifest {}",
+            written.contents,
+            bytes_text(written.segment_bytes),
+            bytes_text(written.compressed_bytes),
+            bytes_text(report.manifest_bytes)
+        ))?;
+    } else {
+        out.line(format_args!(
+            "version {} is this tree already: {counts}",
+            report.version
+        ))?;
+    }
+    for (count, text) in [
+        (tree.special, "sockets, FIFOs or devices left out"),
+        (
+            tree.other_file_systems,
+            "directories left empty, as other file systems are mounted there",
+        ),
+        (tree.vanished, "files had gone before they were read"),
+        (tree.read_again, "files read again, as they changed"),
+    ] {
+        if count > 0 {
+            out.line(format_args!("{count} {text}"))?;
+        }
+    }
+    out.line(format_args!("publisher {}", report.publisher))
+}

@@ -1,0 +1,175 @@
+//! `keel stream pin`: what a task needs, or the whole tree, into the cache ahead of the first run.
+
+use super::link;
+use crate::cli::StreamPinArgs;
+use crate::error::CliError;
+use crate::output::Output;
+use crate::progress::{Progress, bytes_text};
+use serde_json::json;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use stream::device::{Device, DeviceError};
+use stream::manifest::{Kind, Manifest, ROOT};
+use stream::{BLOCK_BYTES, BlockAt, FileId};
+
+/// Links that are followed on the way to a program, as the kernel does.
+const LINKS_MAX: u32 = 40;
+
+/// Runs the command; 1: not all is in the cache.
+pub(super) fn run(arguments: &StreamPinArgs) -> Result<u8, CliError> {
+    let server = &arguments.server;
+    if arguments.link.cache.is_none() {
+        return Err(CliError::usage(
+            "stream pin",
+            "there is nowhere to keep what is fetched",
+            "say where with --cache",
+        ));
+    }
+    let settings = link::settings(server, &arguments.link)?;
+    let cache = settings.cache.clone();
+    let device = Device::start(settings).map_err(|error| link::device_error(server, &error))?;
+    let pinned = pin(&device, arguments);
+    device.stop();
+    let pinned = pinned?;
+    let (evicted, failure) = cache.map_or((0, None), |cache| {
+        cache.flush();
+        (cache.counters().evicted, cache.failure())
+    });
+    // What was dropped meanwhile made room for what came behind it: not all can be there.
+    let is_complete = pinned.error.is_none() && evicted == 0;
+    tell(arguments, &pinned, is_complete)?;
+    if let Some(error) = &pinned.error {
+        return Err(link::device_error(server, error));
+    }
+    if !is_complete {
+        eprintln!(
+            "keel: {server}: the cache is too small for all of it; make it larger with --cache-size"
+        );
+    }
+    if let Some(failure) = failure {
+        eprintln!("keel: {server}: {failure}");
+    }
+    Ok(u8::from(!is_complete))
+}
+
+/// What came of it.
+struct Pinned {
+    version: u64,
+    wanted: u64,
+    there: u64,
+    is_learned: bool,
+    error: Option<DeviceError>,
+}
+
+fn pin(device: &Device, arguments: &StreamPinArgs) -> Result<Pinned, CliError> {
+    let manifest = device.manifest();
+    let (blocks, is_learned) = match &arguments.task {
+        Some(task) => {
+            let file = program(manifest, task)?;
+            match device.plan(file) {
+                Ok(mut blocks) => {
+                    blocks.retain(|at| at.index < manifest.blocks(at.file));
+                    (blocks, true)
+                }
+                Err(DeviceError::NoPlan) => (whole(manifest, file).collect(), false),
+                Err(error) => return Err(link::device_error(&arguments.server, &error)),
+            }
+        }
+        None => {
+            let files = (0..manifest.nodes.len()).map(|node| FileId(node as u32));
+            (
+                files.flat_map(|file| whole(manifest, file)).collect(),
+                false,
+            )
+        }
+    };
+    let progress = Progress::start(format!("fetching from {}", arguments.server));
+    let mut there = 0;
+    let fetched = device.fetch(&blocks, &mut |done, _| {
+        progress.add(done.saturating_sub(there) as usize * BLOCK_BYTES);
+        there = done;
+    });
+    Ok(Pinned {
+        version: manifest.version,
+        wanted: blocks.len() as u64,
+        there,
+        is_learned,
+        error: fetched.err(),
+    })
+}
+
+fn whole(manifest: &Manifest, file: FileId) -> impl Iterator<Item = BlockAt> {
+    (0..manifest.blocks(file)).map(move |index| BlockAt { file, index })
+}
+
+/// The regular file that a path names, following links that stay in the tree.
+fn program(manifest: &Manifest, path: &Path) -> Result<FileId, CliError> {
+    let none = || {
+        CliError::failure(
+            path.display(),
+            "is no file of the published tree",
+            "give its path in the tree, such as usr/bin/plant",
+        )
+    };
+    let mut left: Vec<Vec<u8>> = parts(path.as_os_str().as_bytes());
+    let (mut way, mut links) = (vec![ROOT], 0);
+    while let Some(part) = left.pop() {
+        if part == b".." {
+            way.truncate(way.len().saturating_sub(1).max(1));
+            continue;
+        }
+        let at = way.last().copied().unwrap_or(ROOT);
+        let next = manifest.look_up(at, &part).ok_or_else(none)?;
+        match manifest.node(next).map(|node| &node.kind) {
+            Some(Kind::Link { target }) if links < LINKS_MAX => {
+                links += 1;
+                if target.first() == Some(&b'/') {
+                    way.truncate(1);
+                }
+                left.extend(parts(target));
+            }
+            Some(Kind::Link { .. }) | None => return Err(none()),
+            Some(_) => way.push(next),
+        }
+    }
+    let found = way.last().copied().unwrap_or(ROOT);
+    manifest.file(found).map(|_| found).ok_or_else(none)
+}
+
+/// The parts of a path, the last first.
+fn parts(path: &[u8]) -> Vec<Vec<u8>> {
+    path.split(|byte| *byte == b'/')
+        .filter(|part| !part.is_empty() && *part != b".")
+        .rev()
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+fn tell(arguments: &StreamPinArgs, pinned: &Pinned, is_complete: bool) -> Result<(), CliError> {
+    let mut out = Output::new();
+    if arguments.json {
+        out.json(&json!({
+            "server": arguments.server,
+            "version": pinned.version,
+            "blocks_wanted": pinned.wanted,
+            "blocks_fetched": pinned.there,
+            "is_learned": pinned.is_learned,
+            "is_complete": is_complete,
+        }))?;
+    } else {
+        let bytes = bytes_text(pinned.wanted * BLOCK_BYTES as u64);
+        let what = match (&arguments.task, pinned.is_learned) {
+            (None, _) => "the whole tree".to_owned(),
+            (Some(task), true) => format!("what {} needs", task.display()),
+            (Some(task), false) => format!(
+                "{} alone, as nothing was learned of what else it needs",
+                task.display()
+            ),
+        };
+        out.line(format_args!(
+            "version {}: {} of {} blocks in the cache ({bytes}): {what}",
+            pinned.version, pinned.there, pinned.wanted
+        ))?;
+    }
+    out.flush()
+}

@@ -1,0 +1,111 @@
+//! `keel stream serve`: a server of a store, until a signal ends it.
+
+use super::identity::failure;
+use super::store_error::store_error;
+use crate::cli::{StreamPredict, StreamProvide, StreamServeArgs};
+use crate::error::CliError;
+use crate::mounting::Stops;
+use crate::output::Output;
+use std::sync::Arc;
+use stream::predict::Mode;
+use stream::provide::Arm;
+use stream::server::{Identity, Server, ServerError, Settings};
+use stream::tls::{DEVICES_FILE, server_config};
+
+/// Threads that read the disk and compress.
+const BLOCKING_THREADS_MAX: usize = 4;
+
+/// Of the memory that is given, the part for compressed pieces of plans; the rest is for content.
+const BUNDLE_SHARE: u64 = 4;
+
+pub(super) fn run(arguments: &StreamServeArgs) -> Result<u8, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .build()
+        .map_err(|error| CliError::io("stream serve", &error))?;
+    let settings = settings(arguments)?;
+    runtime.block_on(async {
+        // Before anything that takes time: who starts this may end it at once.
+        let mut stops = Stops::heed()?;
+        let failed = |error| server_error(arguments, &error);
+        let server = Server::bind(settings).await.map_err(failed)?;
+        let mut out = Output::new();
+        out.line(format_args!(
+            "serving version {} of {} on {}",
+            server.version(),
+            arguments.store.display(),
+            server.address().unwrap_or(arguments.listen)
+        ))?;
+        if let Some(address) = server.metrics_address() {
+            out.line(format_args!("metrics on http://{address}/metrics"))?;
+        }
+        out.flush()?;
+        server.run(stops.come()).await.map_err(failed)?;
+        Ok(0)
+    })
+}
+
+fn settings(arguments: &StreamServeArgs) -> Result<Settings, CliError> {
+    let mut settings = Settings::new(arguments.store.clone(), arguments.listen);
+    if let Some(folder) = &arguments.identity {
+        let devices = arguments.devices.clone();
+        settings.identity = Some(Identity {
+            tls: server_config(folder).map_err(failure)?,
+            devices: devices.unwrap_or_else(|| folder.join(DEVICES_FILE)),
+        });
+        let devices = settings.identity.as_ref().map(|identity| &identity.devices);
+        if let Some(devices) = devices {
+            // A list that is missing or not understood is said now and not with the first device.
+            stream::tls::Devices::load(devices).map_err(failure)?;
+        }
+    }
+    settings.metrics = arguments.metrics;
+    settings.predict = mode(arguments.predict);
+    settings.provide = match arguments.provide {
+        StreamProvide::None => Arm::None,
+        StreamProvide::Madvise => Arm::Madvise,
+        StreamProvide::Variance => Arm::Variance,
+        StreamProvide::Async => Arm::Async,
+    };
+    settings.bundle_bytes_max = arguments.memory / BUNDLE_SHARE;
+    settings.memory_bytes_max = arguments.memory - settings.bundle_bytes_max;
+    settings.clients_max = arguments.clients_max as usize;
+    settings.say = Arc::new(|line| eprintln!("keel: {line}"));
+    Ok(settings)
+}
+
+/// How to foretell.
+pub(super) fn mode(predict: StreamPredict) -> Mode {
+    match predict {
+        StreamPredict::Task => Mode::Task,
+        StreamPredict::Paper => Mode::Paper,
+        StreamPredict::None => Mode::None,
+    }
+}
+
+fn server_error(arguments: &StreamServeArgs, error: &ServerError) -> CliError {
+    match error {
+        ServerError::Store(error) => store_error(&arguments.store, error),
+        ServerError::NotLoopback(address) => CliError::usage(
+            address,
+            "is not a loopback address, and without an identity anybody who reaches it would get everything",
+            "name the server's certificate with --identity, or listen on 127.0.0.1",
+        ),
+        ServerError::Listen { address, source } => {
+            let error = CliError::io(address, source);
+            match source.raw_os_error() {
+                Some(libc::EADDRINUSE) => {
+                    error.with_remedy("end what listens there, or choose another port")
+                }
+                Some(libc::EADDRNOTAVAIL) => error.with_remedy("name an address of this machine"),
+                _ => error,
+            }
+        }
+        ServerError::Thread => CliError::failure(
+            arguments.store.display(),
+            error,
+            "see what it said before, and start it anew",
+        ),
+    }
+}

@@ -1,0 +1,89 @@
+//! `keel stream status`: what a mount has done so far.
+
+use crate::cli::StreamStatusArgs;
+use crate::error::CliError;
+use crate::output::Output;
+use serde_json::Value;
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use stream_mount::COUNTERS_NAME;
+
+/// Bytes of the counters, at most: the kernel's limit of an attribute.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+
+pub(super) fn run(arguments: &StreamStatusArgs) -> Result<u8, CliError> {
+    let directory = arguments.directory.as_path();
+    let text = attribute(directory).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENODATA | libc::EOPNOTSUPP) => CliError::failure(
+            directory.display(),
+            "is no mount of a tree",
+            "name a directory on which `keel stream mount` shows one",
+        ),
+        Some(libc::ENOTCONN) => CliError::failure(
+            directory.display(),
+            "is the mount of a process that has ended",
+            "mount it again with `keel stream mount`, which takes away what is left",
+        ),
+        _ => CliError::io(directory.display(), &error),
+    })?;
+    let not_understood =
+        |error| CliError::failure(directory.display(), error, "use the keel that mounted it");
+    let value: Value = serde_json::from_slice(&text).map_err(not_understood)?;
+    let mut out = Output::new();
+    if arguments.json {
+        out.line(&value)?;
+    } else {
+        print(&value, &mut out)?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn print(value: &Value, out: &mut Output) -> Result<(), CliError> {
+    let Some(all) = value.as_object() else {
+        return Ok(());
+    };
+    for (name, count) in all.iter().filter(|(_, count)| count.is_number()) {
+        out.line(format_args!("{name:<22} {count}"))?;
+    }
+    if let Some(failure) = value["cache_failure"].as_str() {
+        out.line(format_args!("the cache's last failure: {failure}"))?;
+    }
+    let starts = value["starts"].as_array().map_or(&[][..], Vec::as_slice);
+    for start in starts {
+        let said = |name: &str| start[name].as_u64().unwrap_or_default();
+        out.line(format_args!(
+            "start of {}: {} blocks read, {} sent ahead, {} of them not seen read{}, {} requests, {} round trips",
+            start["task"].as_str().unwrap_or_default(),
+            said("read"),
+            said("pushed"),
+            said("unread"),
+            if start["is_exact"] == true { "" } else { " (not all reads are seen)" },
+            said("requests"),
+            said("round_trips"),
+        ))?;
+    }
+    Ok(())
+}
+
+fn attribute(directory: &Path) -> io::Result<Vec<u8>> {
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    let name = CString::new(COUNTERS_NAME)?;
+    let mut value = vec![0_u8; VALUE_BYTES_MAX];
+    // SAFETY: two C strings and as much room as is said, all alive until the call returns.
+    let length = unsafe {
+        libc::getxattr(
+            path.as_ptr(),
+            name.as_ptr(),
+            value.as_mut_ptr().cast(),
+            value.len(),
+        )
+    };
+    if length < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    value.truncate(length as usize);
+    Ok(value)
+}

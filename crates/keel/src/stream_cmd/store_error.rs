@@ -1,0 +1,123 @@
+//! Errors of stores and of publishing, with what to do about them.
+
+use crate::error::{CliError, describe};
+use std::io;
+use std::path::Path;
+use stream::publish::PublishError;
+use stream::store::StoreError;
+
+/// An error of a store.
+pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
+    let shown = store.display();
+    match error {
+        StoreError::System { path, what, source } => system(path, what, source),
+        StoreError::NotAStore { path } => CliError::failure(
+            path.display(),
+            "is not a store",
+            "check the path; `keel stream pack TREE STORE` makes one in a new or empty folder",
+        ),
+        StoreError::Format { path, found, .. } => CliError::failure(
+            path.display(),
+            format_args!("is a store of format {found}, which this version does not know"),
+            "use the version of keel that made it, or publish into a new store",
+        ),
+        StoreError::Empty { path } => CliError::failure(
+            path.display(),
+            "nothing is published in it",
+            format_args!("publish a tree with `keel stream pack TREE {shown}`"),
+        ),
+        StoreError::Busy { path } => CliError::failure(
+            path.display(),
+            "somebody else publishes to it or prunes it",
+            "wait until that is done",
+        )
+        .of_a_busy_thing(),
+        StoreError::NoSuchVersion { version } => CliError::failure(
+            &shown,
+            format_args!("has no version {version}"),
+            format_args!("list them with `keel stream ls {shown}`"),
+        ),
+        StoreError::Damaged { path, what } => CliError::failure(
+            path.display(),
+            format_args!("damaged: {what}"),
+            format_args!("see all damage with `keel stream check {shown}`"),
+        ),
+        other => CliError::failure(
+            &shown,
+            other,
+            format_args!("see all damage with `keel stream check {shown}`"),
+        ),
+    }
+}
+
+/// An error of publishing or pruning.
+pub(super) fn publish_error(store: &Path, error: &PublishError) -> CliError {
+    match error {
+        PublishError::Tree { path, what, source } => system(path, what, source),
+        PublishError::Changing { path } => CliError::failure(
+            path.display(),
+            "changes each time that it is read",
+            "end what writes to it, or publish a copy of the tree",
+        ),
+        PublishError::TooLong { path, .. }
+        | PublishError::TooMany { path }
+        | PublishError::TooDeep { path } => {
+            let text = error.to_string();
+            let path = path.display().to_string();
+            let wrong = text.strip_prefix(&path).unwrap_or(&text);
+            let wrong = wrong.trim_start_matches([':', ' ']);
+            CliError::failure(&path, wrong, "publish a part of the tree")
+        }
+        PublishError::StoreInTree { store, tree } => CliError::usage(
+            store.display(),
+            format_args!("lies in {}, which is to be published", tree.display()),
+            "choose a place outside of the tree",
+        ),
+        PublishError::NotAKey { path } => CliError::failure(
+            path.display(),
+            "is not an ed25519 key in PKCS#8",
+            "check the path, or make a key with `keel stream key FILE`",
+        ),
+        PublishError::NoKey { path } => CliError::failure(
+            path.display(),
+            "the key that this store is signed with is not in it",
+            "name it with --key",
+        ),
+        PublishError::OtherKey {
+            path,
+            expected,
+            found,
+        } => CliError::failure(
+            path.display(),
+            format_args!("is signed by {expected}, and the key is {found}"),
+            "use that key, or publish into a new store: devices that trust the one refuse the other",
+        ),
+        PublishError::PacksFull { path } => CliError::failure(
+            path.display(),
+            format_args!("has {} packs, and takes no more", stream::store::PACKS_MAX),
+            format_args!(
+                "drop old versions with `keel stream prune {} --keep 8`",
+                store.display()
+            ),
+        ),
+        PublishError::Store(error) => store_error(store, error),
+        other => CliError::failure(store.display(), other, "check what is published"),
+    }
+}
+
+fn system(path: &Path, what: &str, source: &io::Error) -> CliError {
+    let error = CliError::io(path.display(), source);
+    // What stands in the file system needs no more words than the reason.
+    match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::EEXIST) => error,
+        _ => CliError::failure(
+            path.display(),
+            format_args!("{what}: {}", describe(source)),
+            match source.raw_os_error() {
+                Some(libc::ENOSPC | libc::EDQUOT) => "free some space, then try again",
+                Some(libc::EROFS) => "choose a place that can be written",
+                _ => "try again, and check the disk if it stays",
+            },
+        ),
+    }
+}

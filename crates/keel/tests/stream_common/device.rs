@@ -1,0 +1,122 @@
+//! What the tests of a device share: its cache and what becomes of it, mounts that fail, being without a server.
+
+use super::{Mount, TABLE_BLOCKS, run_within};
+use crate::common::{TempDir, keel, ok, one_line, wait_until};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// What a start needs of the program's table in these tests.
+pub const ARGUMENTS: &[&str] = &["300-340", "17", "100-130"];
+
+/// All of the table.
+pub fn all_blocks() -> String {
+    format!("0-{}", TABLE_BLOCKS - 1)
+}
+
+/// The path of a name in a directory, as an argument.
+pub fn path(dir: &TempDir, name: &str) -> String {
+    dir.file(name).display().to_string()
+}
+
+/// An empty flash store in a directory, for a cache.
+pub fn flash_image(dir: &TempDir, name: &str, size: &str) -> String {
+    let image = path(dir, name);
+    ok(&["flash", "format", &image, "--size", size, "--files", "100"]);
+    image
+}
+
+/// What a mount says that does not come about, in one line.
+pub fn fails_to_mount(dir: &TempDir, at: &str, server: SocketAddr, options: &[&str]) -> String {
+    let at = dir.file(at);
+    std::fs::create_dir_all(&at).unwrap();
+    let mut command = keel();
+    command
+        .args(["stream", "mount", &server.to_string()])
+        .arg(&at)
+        .args(options)
+        .arg("--insecure");
+    let output = run_within(&mut command, Duration::from_secs(60));
+    let output = output.expect("the mount is refused within a minute");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.stdout, b"");
+    one_line(&output.stderr)
+}
+
+/// Waits until a mount has a server.
+pub fn wait_connected(mount: &Mount) {
+    wait_until("a connection", || mount.count("connected") == 1);
+}
+
+/// A block that is neither here nor to be had is an error by the deadline: EIO for a call, SIGBUS for a program, and
+/// nothing that it could compute with.
+pub fn fails_by_the_deadline(mount: &Mount, file: &str, block: &str) {
+    let error = std::fs::read(mount.at.join(file)).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+    let output = run_within(
+        Command::new(mount.program()).arg(block),
+        Duration::from_secs(60),
+    );
+    let output = output.expect("the program has ended within a minute");
+    let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+    assert_eq!(signal, Some(libc::SIGBUS), "{output:?}");
+    assert_eq!(output.stdout, b"");
+    assert!(mount.count("reads_late") >= 2);
+}
+
+/// A copy of a folder.
+pub fn copy_folder(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-a").args([from, to]).status();
+    assert!(status.unwrap().success());
+}
+
+/// The files of a cache in a directory whose names begin so.
+pub fn logs(cache: &Path, kind: &str) -> Vec<PathBuf> {
+    let mut logs: Vec<_> = std::fs::read_dir(cache)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            path.file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .starts_with(kind)
+        })
+        .collect();
+    logs.sort();
+    logs
+}
+
+/// A file system in memory of its own, until this is dropped.
+pub struct MemoryDisk(pub PathBuf);
+
+impl MemoryDisk {
+    pub fn new(dir: &TempDir, name: &str, size: &str) -> Self {
+        let at = dir.file(name);
+        std::fs::create_dir_all(&at).unwrap();
+        let disk = Self(at);
+        disk.mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "keel-test"]);
+        disk
+    }
+
+    pub fn set_read_only(&self, is_read_only: bool) {
+        let access = if is_read_only { "ro" } else { "rw" };
+        self.mount(&["-o", &format!("remount,{access}")]);
+    }
+
+    fn mount(&self, arguments: &[&str]) {
+        let status = Command::new("mount").args(arguments).arg(&self.0).status();
+        assert!(status.unwrap().success(), "mount {arguments:?}");
+    }
+
+    pub fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for MemoryDisk {
+    fn drop(&mut self) {
+        super::detach(&self.0);
+    }
+}

@@ -1,0 +1,343 @@
+//! What the tests of `keel stream` share: a published program whose reads are known, a server, a mount, and a
+//! connection between them that can be made bad.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+pub mod device;
+pub mod proxy;
+
+use crate::common::{TempDir, keel, ok, signal, wait_until};
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Blocks of the table in the program of [`tree`].
+pub const TABLE_BLOCKS: usize = 600;
+
+/// A program with a table of [`TABLE_BLOCKS`] blocks. Its arguments are runs of blocks (`10-20`), which it reads in
+/// order, or pauses (`sleep:250`, milliseconds); it prints a number made of all bytes that it read.
+const PROGRAM: &str = r#"
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+__asm__(".section .rodata\n.balign 4096\n.global table\ntable:\n.incbin \"table.bin\"\n"
+        ".global table_end\ntable_end:\n.previous\n");
+extern const unsigned char table[], table_end[];
+int main(int count, char **arguments) {
+    uint64_t sum = 14695981039346656037u;
+    for (int at = 1; at < count; at++) {
+        if (strncmp(arguments[at], "sleep:", 6) == 0) {
+            long ms = atol(arguments[at] + 6);
+            struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+            nanosleep(&time, 0);
+            continue;
+        }
+        long from = atol(arguments[at]), to = from;
+        char *dash = strchr(arguments[at], '-');
+        if (dash) to = atol(dash + 1);
+        for (long block = from; block <= to; block++) {
+            const unsigned char *bytes = table + block * 4096;
+            if (bytes + 4096 > table_end) return 2;
+            for (int i = 0; i < 4096; i++) sum = (sum ^ bytes[i]) * 1099511628211u;
+        }
+    }
+    printf("%016llx\n", (unsigned long long)sum);
+    return fflush(stdout) ? 3 : 0;
+}
+"#;
+
+/// Bytes without a pattern that a fault could hide in, half of them zero, so that they compress.
+pub fn bytes_of(seed: u32, count: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state
+    };
+    (0..count)
+        .map(|at| if at % 2 == 0 { next() as u8 } else { 0 })
+        .collect()
+}
+
+/// Why a mount cannot be made here; prints that the test is skipped.
+pub fn cannot_mount() -> bool {
+    let reason = if !Path::new("/dev/fuse").exists() {
+        "no /dev/fuse"
+    } else if base::mount::effective_ids().0 != 0 {
+        "only root can mount here"
+    } else {
+        return false;
+    };
+    println!("skipped: {reason}");
+    true
+}
+
+/// A tree with the program `bin/task` and some files; in the folder `tree` of a directory.
+pub fn tree(dir: &TempDir) -> PathBuf {
+    let tree = dir.file("tree");
+    std::fs::create_dir_all(tree.join("bin")).unwrap();
+    std::fs::create_dir_all(tree.join("share/empty")).unwrap();
+    std::fs::write(dir.file("table.bin"), bytes_of(7, TABLE_BLOCKS * 4096)).unwrap();
+    std::fs::write(dir.file("task.c"), PROGRAM).unwrap();
+    let built = Command::new("cc")
+        .args(["-O1", "-o"])
+        .arg(tree.join("bin/task"))
+        .arg("task.c")
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{built:?}");
+    std::fs::write(tree.join("share/long"), bytes_of(11, 1_000_001)).unwrap();
+    std::fs::write(tree.join("share/short"), b"short\n").unwrap();
+    std::fs::write(tree.join("share/nothing"), b"").unwrap();
+    std::os::unix::fs::symlink("short", tree.join("share/link")).unwrap();
+    tree
+}
+
+/// Publishes the tree of a directory in its folder `store`.
+pub fn publish(dir: &TempDir) -> PathBuf {
+    let store = dir.file("store");
+    let tree = dir.file("tree");
+    ok(&[
+        "stream",
+        "pack",
+        tree.to_str().unwrap(),
+        store.to_str().unwrap(),
+    ]);
+    store
+}
+
+/// A server as a process.
+pub struct Server {
+    child: Child,
+    pub address: SocketAddr,
+    store: PathBuf,
+    options: Vec<String>,
+}
+
+impl Server {
+    /// On loopback, without TLS.
+    pub fn start(store: &Path, options: &[&str]) -> Self {
+        let mut all = vec!["--insecure"];
+        all.extend(options);
+        Self::start_at(store, "127.0.0.1:0", &all)
+    }
+
+    pub fn start_at(store: &Path, listen: &str, options: &[&str]) -> Self {
+        let (child, address) = start_server(store, listen, options);
+        Self {
+            child,
+            address,
+            store: store.to_owned(),
+            options: options.iter().map(|&option| option.to_owned()).collect(),
+        }
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+
+    /// At the address where it was.
+    pub fn restart(&mut self) {
+        self.kill();
+        let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
+        self.child = start_server(&self.store, &self.address.to_string(), &options).0;
+    }
+
+    /// Ends it in order, so that all that it has learned is saved.
+    pub fn end(mut self) {
+        signal(&self.child, libc::SIGTERM);
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn start_server(store: &Path, listen: &str, options: &[&str]) -> (Child, SocketAddr) {
+    let mut child = keel()
+        .args(["stream", "serve"])
+        .arg(store)
+        .args(["--listen", listen])
+        .args(options)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    let word = |word: &str| word.trim_end_matches([',', ';', ':']).parse().ok();
+    let address = line.split_whitespace().find_map(word);
+    let address = address.unwrap_or_else(|| panic!("the server says {line:?}"));
+    drain(lines);
+    (child, address)
+}
+
+/// Reads what nobody looks at, so that whoever writes it is never held up.
+fn drain(mut from: impl Read + Send + 'static) {
+    std::thread::spawn(move || std::io::copy(&mut from, &mut std::io::sink()));
+}
+
+/// A mount as a process; unmounted and ended when this goes.
+pub struct Mount {
+    child: Child,
+    pub at: PathBuf,
+}
+
+impl Mount {
+    /// On the folder `at` of a directory, without TLS; returns when it is there.
+    pub fn start(dir: &TempDir, at: &str, server: SocketAddr, options: &[&str]) -> Self {
+        let at = dir.file(at);
+        std::fs::create_dir_all(&at).unwrap();
+        let mut child = keel()
+            .args(["stream", "mount", &server.to_string()])
+            .arg(&at)
+            .args(options)
+            .arg("--insecure")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        assert!(line.contains(at.to_str().unwrap()), "{line:?}");
+        drain(lines);
+        Self { child, at }
+    }
+
+    /// The counters that `keel stream status --json` shows.
+    pub fn status(&self) -> serde_json::Value {
+        crate::common::ok_json(&["stream", "status", self.at.to_str().unwrap(), "--json"])
+    }
+
+    /// One counter.
+    pub fn count(&self, name: &str) -> u64 {
+        let status = self.status();
+        let count = status[name].as_u64();
+        count.unwrap_or_else(|| panic!("no {name} in {status}"))
+    }
+
+    pub fn program(&self) -> PathBuf {
+        self.at.join("bin/task")
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL, and nothing cleared up.
+    pub fn kill(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.child.try_wait().ok().flatten().is_none() {
+            signal(&self.child, libc::SIGTERM);
+            let begun = Instant::now();
+            while self.child.try_wait().ok().flatten().is_none()
+                && begun.elapsed() < Duration::from_secs(10)
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        self.kill();
+        detach(&self.at);
+    }
+}
+
+/// Takes a mount away, whatever is left of it.
+pub fn detach(directory: &Path) {
+    Command::new("umount")
+        .arg("-l")
+        .arg(directory)
+        .stderr(Stdio::null())
+        .status()
+        .ok();
+}
+
+/// What a program did within a limit; `None`: it was stopped because it had not ended.
+pub fn run_within(command: &mut Command, limit: Duration) -> Option<Output> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > limit {
+            child.kill().ok();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Some(child.wait_with_output().unwrap())
+}
+
+/// What the program of the tree prints for these arguments where it lies on a disk.
+pub fn expected(dir: &TempDir, arguments: &[&str]) -> Vec<u8> {
+    let output = Command::new(dir.file("tree/bin/task"))
+        .args(
+            arguments
+                .iter()
+                .filter(|argument| !argument.starts_with("sleep")),
+        )
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    output.stdout
+}
+
+/// Runs the program of a mount, and demands that it does what it does on a disk.
+pub fn runs_well(dir: &TempDir, mount: &Mount, arguments: &[&str]) {
+    let output = run_within(
+        Command::new(mount.program()).args(arguments),
+        Duration::from_secs(60),
+    );
+    let output = output.expect("the program has ended within a minute");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&expected(dir, arguments))
+    );
+}
+
+/// Demands that every file of the mount has the bytes of the tree.
+pub fn is_whole(dir: &TempDir, mount: &Mount) {
+    for name in ["bin/task", "share/long", "share/short", "share/nothing"] {
+        let there = std::fs::read(mount.at.join(name)).unwrap();
+        let here = std::fs::read(dir.file("tree").join(name)).unwrap();
+        assert!(there == here, "{name} differs");
+    }
+}
+
+/// Waits until the server has learned so many tasks.
+pub fn wait_learned(store: &Path, tasks: usize) {
+    wait_until("what was learned", || {
+        let listed = crate::common::run(&["stream", "actions", store.to_str().unwrap(), "--json"]);
+        let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap_or_default();
+        listed["actions"]
+            .as_array()
+            .is_some_and(|actions| actions.len() >= tasks)
+    });
+}

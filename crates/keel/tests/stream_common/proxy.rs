@@ -1,0 +1,153 @@
+//! A connection that can be made bad: cut, held up, broken in the middle.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What happens to bytes on their way from the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    None,
+    /// Nothing passes, either way, and nobody is told.
+    Stall,
+    /// New connections are closed, and so are those there are.
+    Cut,
+    /// The byte with this number, counted from when this was set, is changed.
+    Flip(u64),
+    /// Connections are closed when so many more bytes have passed.
+    CloseAfter(u64),
+    /// Nothing passes any more when so many more bytes have.
+    StallAfter(u64),
+}
+
+struct Shared {
+    trouble: Mutex<Trouble>,
+    passed: AtomicU64,
+    is_over: AtomicBool,
+    open: Mutex<Vec<TcpStream>>,
+}
+
+/// Passes connections on to a server until it is dropped.
+pub struct Proxy {
+    pub address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Proxy {
+    pub fn start(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            trouble: Mutex::new(Trouble::None),
+            passed: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+            open: Mutex::default(),
+        });
+        let theirs = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if theirs.is_over.load(Ordering::SeqCst) {
+                    return;
+                }
+                if *theirs.trouble.lock().unwrap() == Trouble::Cut {
+                    continue;
+                }
+                if let Ok(server) = TcpStream::connect(server) {
+                    pass(&theirs, &client, &server);
+                }
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// Bytes that have come from the server since the trouble was set.
+    pub fn passed(&self) -> u64 {
+        self.shared.passed.load(Ordering::SeqCst)
+    }
+
+    pub fn set(&self, trouble: Trouble) {
+        let mut current = self.shared.trouble.lock().unwrap();
+        *current = trouble;
+        self.shared.passed.store(0, Ordering::SeqCst);
+        drop(current);
+        if trouble == Trouble::Cut {
+            self.close_all();
+        }
+    }
+
+    fn close_all(&self) {
+        for stream in self.shared.open.lock().unwrap().drain(..) {
+            stream.shutdown(Shutdown::Both).ok();
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::SeqCst);
+        self.close_all();
+        TcpStream::connect(self.address).ok();
+    }
+}
+
+fn pass(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) {
+    let mut open = shared.open.lock().unwrap();
+    for stream in [client, server] {
+        stream.set_nodelay(true).ok();
+        open.push(stream.try_clone().unwrap());
+    }
+    drop(open);
+    for (from, to, is_answer) in [(client, server, false), (server, client, true)] {
+        let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+        let shared = Arc::clone(shared);
+        std::thread::spawn(move || {
+            copy(&shared, from, to, is_answer);
+        });
+    }
+}
+
+fn copy(shared: &Shared, mut from: TcpStream, mut to: TcpStream, is_answer: bool) {
+    let mut buffer = [0; 4096];
+    while let Ok(count) = from.read(&mut buffer) {
+        if count == 0 {
+            break;
+        }
+        let mut closes = false;
+        loop {
+            match *shared.trouble.lock().unwrap() {
+                Trouble::Stall if !shared.is_over.load(Ordering::SeqCst) => {}
+                Trouble::StallAfter(after)
+                    if shared.passed.load(Ordering::SeqCst) >= after
+                        && !shared.is_over.load(Ordering::SeqCst) => {}
+                trouble => {
+                    if is_answer {
+                        closes = spoil(shared, trouble, &mut buffer[..count]);
+                    }
+                    break;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if closes || to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    from.shutdown(Shutdown::Both).ok();
+    to.shutdown(Shutdown::Both).ok();
+}
+
+/// Whether the connection is to be closed.
+fn spoil(shared: &Shared, trouble: Trouble, bytes: &mut [u8]) -> bool {
+    let count = bytes.len() as u64;
+    let before = shared.passed.fetch_add(count, Ordering::SeqCst);
+    match trouble {
+        Trouble::Flip(at) if (before..before + count).contains(&at) => {
+            bytes[(at - before) as usize] ^= 0x20;
+            false
+        }
+        Trouble::CloseAfter(at) => before + count > at,
+        _ => false,
+    }
+}

@@ -1,0 +1,290 @@
+//! The cache under a device: damaged while nobody looks and while it is used, full, read-only, wanted by two.
+
+mod common;
+mod stream_common;
+
+use common::TempDir;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use stream_common::device::{
+    ARGUMENTS, MemoryDisk, all_blocks, copy_folder, fails_to_mount, flash_image, logs, path,
+};
+use stream_common::proxy::{Proxy, Trouble};
+use stream_common::{Mount, Server, cannot_mount, is_whole, publish, runs_well, tree};
+
+/// Bytes between two that are changed: several in each record.
+const FLIP_STEP: u64 = 9_973;
+
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    Flip,
+    Halve,
+    Empty,
+    Delete,
+}
+
+impl Damage {
+    const ALL: [Self; 4] = [Self::Flip, Self::Halve, Self::Empty, Self::Delete];
+
+    /// Does it to a file, as it lies there.
+    fn apply(self, file: &Path) {
+        let open = || File::options().read(true).write(true).open(file).unwrap();
+        let bytes = fs::metadata(file).unwrap().len();
+        match self {
+            Self::Flip => {
+                let file = open();
+                // A file of notes is short.
+                for at in (200..bytes).step_by(FLIP_STEP.min(bytes / 3) as usize) {
+                    let mut byte = [0];
+                    file.read_exact_at(&mut byte, at).unwrap();
+                    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+                }
+            }
+            Self::Halve => open().set_len(bytes / 2 + 5).unwrap(),
+            Self::Empty => open().set_len(0).unwrap(),
+            Self::Delete => fs::remove_file(file).unwrap(),
+        }
+    }
+}
+
+/// A server behind a connection that can be cut, and a cache that has all of its tree.
+struct Filled {
+    dir: TempDir,
+    proxy: Proxy,
+    cache: String,
+    good: PathBuf,
+    _server: Server,
+}
+
+impl Filled {
+    fn new() -> Self {
+        let dir = TempDir::new();
+        tree(&dir);
+        let server = Server::start(&publish(&dir), &[]);
+        let filled = Self {
+            proxy: Proxy::start(server.address),
+            cache: path(&dir, "cache"),
+            good: dir.file("good"),
+            _server: server,
+            dir,
+        };
+        let mount = filled.mount();
+        filled.is_right(&mount);
+        drop(mount);
+        fs::rename(&filled.cache, &filled.good).unwrap();
+        filled
+    }
+
+    /// The cache as it was when it had all.
+    fn fill(&self) {
+        fs::remove_dir_all(&self.cache).ok();
+        copy_folder(&self.good, Path::new(&self.cache));
+    }
+
+    fn mount(&self) -> Mount {
+        let options = ["--cache", &self.cache, "--deadline-s", "10"];
+        Mount::start(&self.dir, "at", self.proxy.address, &options)
+    }
+
+    fn is_right(&self, mount: &Mount) {
+        runs_well(&self.dir, mount, ARGUMENTS);
+        runs_well(&self.dir, mount, &[&all_blocks()]);
+        is_whole(&self.dir, mount);
+    }
+
+    /// Without a server all is there.
+    fn is_whole_alone(&self, what: &str) {
+        println!("{what}");
+        self.proxy.set(Trouble::Cut);
+        let mount = self.mount();
+        self.is_right(&mount);
+        let status = mount.status();
+        let count = |name: &str| status[name].as_u64().unwrap();
+        assert_eq!(count("connects"), 0, "{what}: {status}");
+        assert_eq!(count("cache_damaged"), 0, "{what}: {status}");
+        assert_eq!(count("reads_late"), 0, "{what}: {status}");
+        self.proxy.set(Trouble::None);
+    }
+
+    fn damage(&self, kind: &str, damage: Damage) {
+        let logs = logs(Path::new(&self.cache), kind);
+        assert!(!logs.is_empty());
+        for log in logs {
+            damage.apply(&log);
+        }
+    }
+}
+
+#[test]
+fn what_is_damaged_while_unmounted_is_lost_once() {
+    if cannot_mount() {
+        return;
+    }
+    let filled = Filled::new();
+    filled.fill();
+    filled.is_whole_alone("untouched");
+    for kind in ["blocks", "notes"] {
+        for damage in Damage::ALL {
+            let what = format!("{kind}, {damage:?}");
+            filled.fill();
+            filled.damage(kind, damage);
+            let mount = filled.mount();
+            filled.is_right(&mount);
+            let came = mount.count("bytes_received");
+            assert!(came > 0, "{what}");
+            if kind == "blocks" {
+                // Something was lost, as it was meant to be.
+                assert!(came > 100_000, "{what}: {came}");
+            }
+            drop(mount);
+            filled.is_whole_alone(&what);
+        }
+    }
+}
+
+#[test]
+fn what_is_damaged_while_mounted_is_lost_once() {
+    if cannot_mount() {
+        return;
+    }
+    let filled = Filled::new();
+    for kind in ["blocks", "notes"] {
+        for damage in Damage::ALL {
+            let what = format!("{kind}, {damage:?}");
+            filled.fill();
+            let mount = filled.mount();
+            runs_well(&filled.dir, &mount, ARGUMENTS);
+            filled.damage(kind, damage);
+            filled.is_right(&mount);
+            assert_eq!(
+                mount.count("reads_late") + mount.count("reads_failed"),
+                0,
+                "{what}"
+            );
+            drop(mount);
+            // A file that was deleted is read until the mount ends, and a manifest is noted when a mount begins.
+            let mount = filled.mount();
+            filled.is_right(&mount);
+            drop(mount);
+            filled.is_whole_alone(&what);
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_stops_neither_programs_nor_the_note_of_a_version() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    let tree = tree(&dir);
+    let server = Server::start(&publish(&dir), &[]);
+    let proxy = Proxy::start(server.address);
+    let disk = MemoryDisk::new(&dir, "disk", "1M");
+    let options = ["--cache", disk.path(), "--deadline-s", "1"];
+    let mount = Mount::start(&dir, "at", proxy.address, &options);
+    runs_well(&dir, &mount, &[&all_blocks()]);
+    is_whole(&dir, &mount);
+    runs_well(&dir, &mount, ARGUMENTS);
+    let status = mount.status();
+    let count = |name: &str| status[name].as_u64().unwrap();
+    let lost = count("cache_evicted") + count("cache_dropped");
+    assert!(lost > 0, "{status}");
+    assert!(count("cache_bytes") <= 1 << 20, "{status}");
+    drop(mount);
+    // The disk is still full, and a newer version comes.
+    fs::write(tree.join("share/short"), "the second version\n").unwrap();
+    publish(&dir);
+    let mount = Mount::start(&dir, "at", proxy.address, &options);
+    assert_eq!(mount.count("version"), 2);
+    is_whole(&dir, &mount);
+    drop(mount);
+    proxy.set(Trouble::Cut);
+    let mount = Mount::start(&dir, "at", proxy.address, &options);
+    assert_eq!((mount.count("version"), mount.count("connects")), (2, 0));
+    drop(mount);
+    // Others take the room that it had; then what cannot be kept is said, and programs run.
+    proxy.set(Trouble::None);
+    for log in logs(&disk.0, "blocks") {
+        fs::remove_file(log).unwrap();
+    }
+    fs::write(disk.0.join("other"), vec![1; 1 << 20]).ok();
+    let mount = Mount::start(&dir, "at", proxy.address, &options);
+    runs_well(&dir, &mount, &[&all_blocks()]);
+    is_whole(&dir, &mount);
+    common::wait_until("what was not kept", || mount.count("cache_dropped") > 0);
+    let status = mount.status();
+    assert!(status["cache_failures"].as_u64().unwrap() > 0, "{status}");
+    let said = status["cache_failure"].as_str().unwrap_or_default();
+    assert!(said.contains("full"), "{status}");
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_read_and_no_newer_version_taken_without_its_note() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    let tree = tree(&dir);
+    let server = Server::start(&publish(&dir), &[]);
+    let proxy = Proxy::start(server.address);
+    let disk = MemoryDisk::new(&dir, "disk", "16M");
+    let options = ["--cache", disk.path(), "--deadline-s", "2"];
+    let mount = Mount::start(&dir, "at", proxy.address, &options);
+    runs_well(&dir, &mount, ARGUMENTS);
+    drop(mount);
+    disk.set_read_only(true);
+    let mount = Mount::start(&dir, "at", proxy.address, &options);
+    runs_well(&dir, &mount, ARGUMENTS);
+    runs_well(&dir, &mount, &["400-420"]);
+    is_whole(&dir, &mount);
+    assert!(mount.count("cache_hits") > 0);
+    common::wait_until("what was not kept", || mount.count("cache_dropped") > 0);
+    drop(mount);
+    proxy.set(Trouble::Cut);
+    let mount = Mount::start(&dir, "at", proxy.address, &options);
+    runs_well(&dir, &mount, ARGUMENTS);
+    assert_eq!(mount.count("connects"), 0);
+    drop(mount);
+    proxy.set(Trouble::None);
+    fs::write(tree.join("share/short"), "the second version\n").unwrap();
+    publish(&dir);
+    // Else the first version could be offered again afterwards.
+    let line = fails_to_mount(&dir, "at", proxy.address, &options);
+    assert!(line.contains("cache"), "{line}");
+    // With another place for the note it is taken.
+    let state = path(&dir, "state");
+    let options = [&options[..], &["--state", &state]].concat();
+    let mount = Mount::start(&dir, "at", proxy.address, &options);
+    assert_eq!(mount.count("version"), 2);
+    is_whole(&dir, &mount);
+    runs_well(&dir, &mount, ARGUMENTS);
+    drop(mount);
+    disk.set_read_only(false);
+    let mount = Mount::start(&dir, "at", proxy.address, &options);
+    is_whole(&dir, &mount);
+}
+
+#[test]
+fn two_mounts_cannot_have_one_cache() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let server = Server::start(&publish(&dir), &[]);
+    let caches = [path(&dir, "cache"), flash_image(&dir, "image", "16M")];
+    for (cache, said) in caches.iter().zip(["another process", "in use"]) {
+        let options = ["--cache", cache.as_str()];
+        let mount = Mount::start(&dir, "one", server.address, &options);
+        let line = fails_to_mount(&dir, "two", server.address, &options);
+        assert!(
+            line.contains(said) && line.contains(cache.as_str()),
+            "{line}"
+        );
+        runs_well(&dir, &mount, ARGUMENTS);
+        drop(mount);
+        drop(Mount::start(&dir, "two", server.address, &options));
+    }
+}

@@ -1,0 +1,151 @@
+//! The process of a mount is killed: nobody hangs, and the next mount takes away what is left.
+
+mod common;
+mod stream_common;
+
+use common::{TempDir, keel, run};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use stream_common::device::{ARGUMENTS, all_blocks, path};
+use stream_common::proxy::{Proxy, Trouble};
+use stream_common::{
+    Mount, Server, cannot_mount, is_whole, publish, runs_well, tree, wait_learned,
+};
+
+/// Readers at the moment of the kill.
+const READERS: usize = 4;
+
+fn start(mut command: Command) -> Child {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Demands that a program ends, whatever it says.
+fn ends(mut child: Child, what: &str) {
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > Duration::from_secs(60) {
+            child.kill().ok();
+            panic!("{what} hangs");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What the next mount on the same directory says of what it found there.
+fn says_what_was_there(dir: &TempDir, at: &str, server: &str, options: &[&str]) {
+    let at = dir.file(at);
+    let mut child = keel()
+        .args(["stream", "mount", server])
+        .arg(&at)
+        .args(options)
+        .arg("--insecure")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert!(line.contains("is taken away"), "{line:?}");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert!(line.contains("is mounted on"), "{line:?}");
+    common::signal(&child, libc::SIGTERM);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn while_programs_read() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let store = publish(&dir);
+    let server = Server::start(&store, &[]);
+    let proxy = Proxy::start(server.address);
+    let cache = path(&dir, "cache");
+    let all = all_blocks();
+    let mount = Mount::start(&dir, "at", server.address, &[]);
+    runs_well(&dir, &mount, &[&all]);
+    drop(mount);
+    wait_learned(&store, 1);
+    // The plan stops in its middle, so that programs wait and the storer may be sleeping on a page.
+    for (after_bytes, options) in [
+        (30_000, &[][..]),
+        (600_000, &[]),
+        (200_000, &["--cache", &cache]),
+    ] {
+        let mut mount = Mount::start(&dir, "at", proxy.address, options);
+        proxy.set(Trouble::StallAfter(after_bytes));
+        let programs: Vec<Child> = (0..READERS)
+            .map(|number| {
+                let mut command = Command::new(mount.program());
+                command.arg(format!("{}-599", number * 100));
+                start(command)
+            })
+            .collect();
+        common::wait_until("the middle of the plan", || proxy.passed() >= after_bytes);
+        let mut copy = Command::new("cat");
+        copy.arg(mount.at.join("share/long"));
+        let copy = start(copy);
+        mount.kill();
+        for program in programs {
+            ends(program, "a program");
+        }
+        ends(copy, "a copy");
+        proxy.set(Trouble::None);
+        let again = Mount::start(&dir, "at", proxy.address, options);
+        runs_well(&dir, &again, &[&all]);
+        is_whole(&dir, &again);
+    }
+}
+
+#[test]
+fn while_nothing_happens() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let server = Server::start(&publish(&dir), &[]);
+    let address = server.address.to_string();
+    let cache = path(&dir, "cache");
+    let options = ["--cache", cache.as_str()];
+    let mut mount = Mount::start(&dir, "at", server.address, &options);
+    runs_well(&dir, &mount, ARGUMENTS);
+    // What was settled on the disk before is not lost.
+    common::wait_until("the cache", || mount.count("cache_written") > 50);
+    // With a file open it stays where it is, dead.
+    let open = std::fs::File::open(mount.at.join("share/long")).unwrap();
+    mount.kill();
+    // Whoever comes now gets an error.
+    let error = common::run(&["stream", "status", mount.at.to_str().unwrap()]);
+    assert_eq!(error.status.code(), Some(1), "{error:?}");
+    let line = common::one_line(&error.stderr);
+    assert!(line.contains("has ended"), "{line}");
+    let mut look = Command::new("ls");
+    look.arg("-R").arg(&mount.at);
+    ends(start(look), "a look");
+    says_what_was_there(&dir, "at", &address, &options);
+    drop(open);
+    let again = Mount::start(&dir, "at", server.address, &options);
+    runs_well(&dir, &again, ARGUMENTS);
+    is_whole(&dir, &again);
+    assert!(again.count("cache_hits") > 0);
+    // A living mount is nobody's to take away.
+    let there = again.at.to_str().unwrap();
+    let refused = run(&["stream", "mount", &address, there, "--insecure"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    runs_well(&dir, &again, ARGUMENTS);
+}

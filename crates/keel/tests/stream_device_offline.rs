@@ -1,0 +1,307 @@
+//! A device without a server: from its cache alone, by a deadline where something is missing, and never an older
+//! version.
+
+mod common;
+mod stream_common;
+
+use common::{TempDir, fails, keel, ok_json, wait_until};
+use std::path::Path;
+use std::time::Duration;
+use stream::device::Cache;
+use stream::device::cache::{BlockCache, CacheOptions};
+use stream_common::device::{
+    ARGUMENTS, all_blocks, copy_folder, fails_by_the_deadline, fails_to_mount, flash_image, logs,
+    path, wait_connected,
+};
+use stream_common::{
+    Mount, Server, cannot_mount, is_whole, publish, run_within, runs_well, tree, wait_learned,
+};
+
+fn what_ran_once_runs_alone(dir: &TempDir, cache: &str) {
+    tree(dir);
+    let mut server = Server::start(&publish(dir), &[]);
+    let options = ["--cache", cache, "--deadline-s", "1"];
+    let mount = Mount::start(dir, "at", server.address, &options);
+    runs_well(dir, &mount, ARGUMENTS);
+    drop(mount);
+    server.kill();
+    let mount = Mount::start(dir, "at", server.address, &options);
+    runs_well(dir, &mount, ARGUMENTS);
+    let status = mount.status();
+    let count = |name: &str| status[name].as_u64().unwrap();
+    assert_eq!((count("connects"), count("reads_late")), (0, 0), "{status}");
+    assert!(count("cache_hits") > 0, "{status}");
+    assert_eq!(count("cache_damaged"), 0, "{status}");
+    fails_by_the_deadline(&mount, "share/long", "400-420");
+    // With a server again the same mount goes on, and what it brings is kept.
+    server.restart();
+    wait_connected(&mount);
+    runs_well(dir, &mount, &["400-420"]);
+    is_whole(dir, &mount);
+    drop(mount);
+    server.kill();
+    let mount = Mount::start(dir, "at", server.address, &options);
+    is_whole(dir, &mount);
+    runs_well(dir, &mount, &[&all_blocks()]);
+    assert_eq!(mount.count("connects"), 0);
+}
+
+#[test]
+fn what_ran_once_runs_from_a_cache_in_a_directory() {
+    if !cannot_mount() {
+        let dir = TempDir::new();
+        what_ran_once_runs_alone(&dir, &path(&dir, "cache"));
+    }
+}
+
+#[test]
+fn what_ran_once_runs_from_a_cache_in_a_flash_store() {
+    if !cannot_mount() {
+        let dir = TempDir::new();
+        what_ran_once_runs_alone(&dir, &flash_image(&dir, "cache.img", "16M"));
+    }
+}
+
+#[test]
+fn with_neither_server_nor_cache_there_is_one_line_that_says_so() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let mut server = Server::start(&publish(&dir), &[]);
+    server.kill();
+    let (cache, address) = (path(&dir, "cache"), server.address);
+    let cached = ["--cache", cache.as_str()];
+    std::thread::scope(|scope| {
+        for (at, options) in [("one", &[][..]), ("two", &cached)] {
+            let dir = &dir;
+            scope.spawn(move || {
+                let line = fails_to_mount(dir, at, address, options);
+                assert!(line.contains("no manifest"), "{line}");
+                assert!(line.contains(&address.to_string()), "{line}");
+            });
+        }
+    });
+}
+
+/// The signed manifest of the first version of a store.
+fn signed_manifest(store: &Path) -> Vec<u8> {
+    std::fs::read(store.join("manifests").join(format!("{:020}", 1))).unwrap()
+}
+
+#[test]
+fn a_cached_manifest_that_somebody_else_has_signed_is_not_believed() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let store = publish(&dir);
+    let mut server = Server::start(&store, &[]);
+    let cache = path(&dir, "cache");
+    let options = ["--cache", cache.as_str()];
+    drop(Mount::start(&dir, "at", server.address, &options));
+    server.kill();
+    std::fs::rename(&store, dir.file("right")).unwrap();
+    let wrong = signed_manifest(&publish(&dir));
+    let right = signed_manifest(&dir.file("right"));
+    // The name of the note, from the file that holds it.
+    let log = std::fs::read(&logs(Path::new(&cache), "notes")[0]).unwrap();
+    let at = log.windows(9).position(|name| name == b"manifest-");
+    let name = &log[at.unwrap()..][.."manifest-".len() + 32];
+    let name = std::str::from_utf8(name).unwrap();
+    let set = |signed: &[u8]| {
+        let cache = BlockCache::in_directory(Path::new(&cache), &CacheOptions::default()).unwrap();
+        assert!(cache.note(name).is_some());
+        cache.set_note(name, signed).unwrap();
+    };
+    set(&wrong);
+    let line = fails_to_mount(&dir, "at", server.address, &options);
+    assert!(line.contains("no manifest"), "{line}");
+    set(&right);
+    drop(Mount::start(&dir, "at", server.address, &options));
+}
+
+#[test]
+fn the_newest_version_that_was_seen_counts_with_and_without_a_server() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    let tree = tree(&dir);
+    let (store, old) = (publish(&dir), dir.file("old"));
+    copy_folder(&store, &old);
+    let mut server = Server::start(&store, &[]);
+    let address = server.address;
+    let (cache, state) = (path(&dir, "cache"), path(&dir, "state"));
+    let cached = ["--cache", cache.as_str()];
+    let noted = ["--state", state.as_str()];
+    let mount = Mount::start(&dir, "at", address, &cached);
+    runs_well(&dir, &mount, ARGUMENTS);
+    assert_eq!(mount.count("version"), 1);
+    drop(mount);
+    std::fs::write(tree.join("share/short"), "the second version\n").unwrap();
+    publish(&dir);
+    // The device sees it without running anything of it, but for one file.
+    for options in [&cached, &noted] {
+        let mount = Mount::start(&dir, "at", address, options);
+        assert_eq!(mount.count("version"), 2);
+        assert_eq!(
+            std::fs::read(mount.at.join("share/short")).unwrap(),
+            b"the second version\n"
+        );
+    }
+    server.kill();
+    // What the first version brought is in the second one too.
+    let mount = Mount::start(&dir, "at", address, &cached);
+    assert_eq!((mount.count("version"), mount.count("connects")), (2, 0));
+    runs_well(&dir, &mount, ARGUMENTS);
+    assert_eq!(
+        std::fs::read(mount.at.join("share/short")).unwrap(),
+        b"the second version\n"
+    );
+    drop(mount);
+    // Each time is a start of the device.
+    let mut older = Server::start_at(&old, &address.to_string(), &["--insecure"]);
+    for options in [&cached, &noted, &cached, &noted] {
+        let line = fails_to_mount(&dir, "at", address, options);
+        assert!(line.contains("version 1 is older than 2"), "{line}");
+    }
+    older.kill();
+    let mount = Mount::start(&dir, "at", address, &cached);
+    assert_eq!(mount.count("version"), 2);
+    runs_well(&dir, &mount, ARGUMENTS);
+}
+
+/// What a mount without a server does after `keel stream pin`.
+fn runs_alone(dir: &TempDir, server: &Server, cache: &str, arguments: &[&str]) {
+    let options = ["--cache", cache, "--deadline-s", "1"];
+    let mount = Mount::start(dir, "at", server.address, &options);
+    runs_well(dir, &mount, arguments);
+    assert_eq!(mount.count("connects"), 0);
+    assert_eq!(mount.count("reads_late"), 0);
+}
+
+#[test]
+fn what_was_pinned_runs_without_a_server() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let store = publish(&dir);
+    let mut server = Server::start(&store, &[]);
+    let address = server.address.to_string();
+    let pin = |what: &str, cache: &str| {
+        let pin = [
+            "stream",
+            "pin",
+            &address,
+            what,
+            "--insecure",
+            "--cache",
+            cache,
+            "--json",
+        ];
+        let said = ok_json(&pin);
+        assert_eq!(said["is_complete"], true, "{said}");
+        assert_eq!(said["blocks_wanted"], said["blocks_fetched"], "{said}");
+        said
+    };
+    let caches = ["program", "task", "all", "image"].map(|name| path(&dir, name));
+    // Nothing is known of it yet: all of the program.
+    let said = pin("bin/task", &caches[0]);
+    assert_eq!(said["is_learned"], false, "{said}");
+    let wanted = said["blocks_wanted"].as_u64().unwrap();
+    assert!(wanted >= stream_common::TABLE_BLOCKS as u64, "{said}");
+    let mount = Mount::start(&dir, "at", server.address, &[]);
+    runs_well(&dir, &mount, ARGUMENTS);
+    drop(mount);
+    wait_learned(&store, 1);
+    let said = pin("bin/task", &caches[1]);
+    assert_eq!(said["is_learned"], true, "{said}");
+    assert!(
+        said["blocks_wanted"].as_u64().unwrap() < wanted / 2,
+        "{said}"
+    );
+    pin("--all", &caches[2]);
+    flash_image(&dir, "image", "16M");
+    pin("--all", &caches[3]);
+    let not_there = [
+        "stream",
+        "pin",
+        &address,
+        "bin/none",
+        "--insecure",
+        "--cache",
+        &caches[0],
+    ];
+    let line = fails(&not_there, 1);
+    assert!(line.contains("is no file of the published tree"), "{line}");
+    server.kill();
+    let all = all_blocks();
+    runs_alone(&dir, &server, &caches[0], &[&all]);
+    runs_alone(&dir, &server, &caches[1], ARGUMENTS);
+    for cache in &caches[2..] {
+        runs_alone(&dir, &server, cache, &[&all]);
+        let mount = Mount::start(&dir, "at", server.address, &["--cache", cache]);
+        is_whole(&dir, &mount);
+    }
+}
+
+#[test]
+fn a_cache_that_is_too_small_to_pin_all_is_said_and_used_as_far_as_it_goes() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    let tree = tree(&dir);
+    let mut state = 1_u32;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    })
+    .take(6 << 20)
+    .collect();
+    std::fs::write(tree.join("share/noise"), &noise).unwrap();
+    let mut server = Server::start(&publish(&dir), &[]);
+    let (cache, address) = (path(&dir, "cache"), server.address.to_string());
+    let small = ["--cache", cache.as_str(), "--cache-size", "4M"];
+    let mut command = keel();
+    command.args(["stream", "pin", &address, "--all", "--insecure", "--json"]);
+    let output = run_within(command.args(small), Duration::from_secs(60)).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said["is_complete"], false, "{said}");
+    let line = common::one_line(&output.stderr);
+    assert!(line.contains("too small"), "{line}");
+    server.kill();
+    let options = [&small[..], &["--deadline-s", "1"]].concat();
+    let mount = Mount::start(&dir, "at", server.address, &options);
+    // It is right, or it is an error.
+    match std::fs::read(mount.at.join("share/noise")) {
+        Ok(read) => assert!(read == noise),
+        Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}"),
+    }
+    assert!(mount.count("cache_bytes") <= mount.count("cache_bytes_max"));
+}
+
+#[test]
+fn the_rest_of_a_program_comes_when_nothing_else_is_to_be_done() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let mut server = Server::start(&publish(&dir), &[]);
+    let cache = path(&dir, "cache");
+    let options = ["--cache", cache.as_str(), "--complete"];
+    let mount = Mount::start(&dir, "at", server.address, &options);
+    runs_well(&dir, &mount, ARGUMENTS);
+    let wanted = stream_common::TABLE_BLOCKS as u64;
+    wait_until("the rest", || mount.count("cache_blocks") >= wanted);
+    drop(mount);
+    server.kill();
+    runs_alone(&dir, &server, &cache, &[&all_blocks()]);
+}

@@ -1,0 +1,64 @@
+//! The commands of `docs/stream.md` do what the page says, and its table has every figure of a mount.
+
+mod common;
+mod page_common;
+
+use common::TempDir;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use stream::device::{CacheCounters, Counters};
+
+/// Ports of the page; nobody knows what listens on them where this test runs.
+const PORTS: [&str; 3] = ["7007", "7008", "7009"];
+
+/// Ends what a block that failed has left in its directory: servers whose ids were noted there, and the mount.
+struct Left<'a>(&'a TempDir);
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        let end = "umount here 2> unmounted.log; kill \"$(cat serve.pid)\" 2> killed.log";
+        let ended = Command::new("sh")
+            .args(["-c", end])
+            .current_dir(self.0.path())
+            .status();
+        drop(ended);
+    }
+}
+
+#[test]
+fn the_commands_of_the_page_work() {
+    let dir = TempDir::new();
+    let _left = Left(&dir);
+    // Held together until all are known, so that they differ.
+    let listeners = PORTS.map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    let ports = listeners
+        .each_ref()
+        .map(|listener| listener.local_addr().unwrap().port().to_string());
+    drop(listeners);
+    let mut page = page_common::text("stream.md");
+    for (port, free) in PORTS.iter().zip(&ports) {
+        for before in [":", "/dev/tcp/127.0.0.1/"] {
+            page = page.replace(&format!("{before}{port}"), &format!("{before}{free}"));
+        }
+    }
+    let has = |thing: &str| match thing {
+        "fuse" => Path::new("/dev/fuse").exists() && base::mount::effective_ids().0 == 0,
+        other => panic!("{other}"),
+    };
+    let can_mount = has("fuse");
+    let compared = page_common::run_text(&page, dir.path(), &[], has);
+    assert!(compared >= if can_mount { 11 } else { 5 });
+}
+
+#[test]
+fn each_figure_of_a_mount_has_a_line_in_the_table() {
+    let page = page_common::text("stream.md");
+    let counters = Counters {
+        cache: Some(CacheCounters::default()),
+        ..Counters::default()
+    };
+    for (name, _) in counters.named() {
+        assert!(page.contains(&format!("\n| `{name}` | ")), "{name}");
+    }
+}

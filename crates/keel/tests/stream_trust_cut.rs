@@ -1,0 +1,106 @@
+//! The link is cut for a while or for ever, and bytes are changed on their way.
+
+mod common;
+mod stream_common;
+
+use common::TempDir;
+use std::process::Command;
+use std::time::Duration;
+use stream_common::proxy::{Proxy, Trouble};
+use stream_common::{
+    Mount, Server, cannot_mount, is_whole, publish, run_within, runs_well, tree, wait_learned,
+};
+
+const ARGUMENTS: &[&str] = &["20-60", "sleep:600", "100-160"];
+
+/// A published tree, its server, and a connection to it that can be made bad.
+fn published(dir: &TempDir) -> (Server, Proxy) {
+    tree(dir);
+    let server = Server::start(&publish(dir), &[]);
+    let proxy = Proxy::start(server.address);
+    (server, proxy)
+}
+
+#[test]
+fn a_link_that_is_cut_for_a_second_costs_time_alone() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    let (_server, proxy) = published(&dir);
+    for (number, trouble) in [Trouble::Cut, Trouble::Stall].into_iter().enumerate() {
+        let mount = Mount::start(&dir, &format!("at{number}"), proxy.address, &[]);
+        std::thread::scope(|scope| {
+            let runs = scope.spawn(|| runs_well(&dir, &mount, ARGUMENTS));
+            std::thread::sleep(Duration::from_millis(300));
+            proxy.set(trouble);
+            std::thread::sleep(Duration::from_secs(1));
+            proxy.set(Trouble::None);
+            runs.join().unwrap();
+        });
+        is_whole(&dir, &mount);
+    }
+}
+
+#[test]
+fn without_a_link_what_is_there_goes_on_and_the_rest_fails_by_the_deadline() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    let (_server, proxy) = published(&dir);
+    for (number, trouble) in [Trouble::Cut, Trouble::Stall].into_iter().enumerate() {
+        let mount = Mount::start(
+            &dir,
+            &format!("at{number}"),
+            proxy.address,
+            &["--deadline-s", "2"],
+        );
+        runs_well(&dir, &mount, &["20-60"]);
+        proxy.set(trouble);
+        // What was read is in the page cache.
+        runs_well(&dir, &mount, &["20-60"]);
+        // A file's missing block is an error of the call.
+        let error = std::fs::read(mount.at.join("share/long")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+        // A missing page of a program is SIGBUS: an end, no hang, and no zeros that it computes with.
+        let output = run_within(
+            Command::new(mount.program()).arg("400-420"),
+            Duration::from_secs(30),
+        );
+        let output = output.expect("the program has ended");
+        let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+        assert_eq!(signal, Some(libc::SIGBUS), "{output:?}");
+        assert_eq!(output.stdout, b"");
+        assert!(mount.count("reads_late") >= 2);
+        // Nothing of it stays when the link is back.
+        proxy.set(Trouble::None);
+        runs_well(&dir, &mount, &["400-420"]);
+        is_whole(&dir, &mount);
+    }
+}
+
+#[test]
+fn a_changed_byte_is_never_seen_by_a_program() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    let (_server, proxy) = published(&dir);
+    let store = dir.file("store");
+    let mut changed = 0;
+    for number in 0..14_u64 {
+        let mount = Mount::start(&dir, &format!("at{number}"), proxy.address, &[]);
+        proxy.set(Trouble::Flip(number * 1_777));
+        runs_well(&dir, &mount, &["20-60"]);
+        is_whole(&dir, &mount);
+        let status = mount.status();
+        let rejected = status["rejected_all"]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{status}"));
+        changed += u64::from(rejected > 0 || status["disconnects"].as_u64().unwrap() > 0);
+        drop(mount);
+        wait_learned(&store, 1);
+    }
+    assert!(changed >= 10, "{changed}");
+}

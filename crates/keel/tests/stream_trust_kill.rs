@@ -1,0 +1,109 @@
+//! The server is killed and started again at every block of a short action, and at random ones of a long one.
+
+mod common;
+mod stream_common;
+
+use common::TempDir;
+use stream_common::proxy::{Proxy, Trouble};
+use stream_common::{
+    Mount, Server, cannot_mount, is_whole, publish, runs_well, tree, wait_learned,
+};
+
+/// Bytes from the server between two places where it is killed: about a block, compressed, with what goes with it.
+const STEP_BYTES: u64 = 2_500;
+
+/// Starts the program in a mount of its own while the connection breaks, and the server dies, after so many bytes.
+/// Whether it had come to that.
+fn starts_while_the_server_dies(
+    dir: &TempDir,
+    server: &mut Server,
+    proxy: &Proxy,
+    after_bytes: u64,
+    arguments: &[&str],
+) -> bool {
+    let mount = Mount::start(dir, &format!("at{after_bytes}"), proxy.address, &[]);
+    proxy.set(Trouble::CloseAfter(after_bytes));
+    let died = std::thread::scope(|scope| {
+        let runs = scope.spawn(|| runs_well(dir, &mount, arguments));
+        while proxy.passed() <= after_bytes && !runs.is_finished() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let died = proxy.passed() > after_bytes;
+        if died {
+            server.restart();
+        }
+        proxy.set(Trouble::None);
+        runs.join().unwrap();
+        died
+    });
+    is_whole(dir, &mount);
+    died
+}
+
+#[test]
+fn at_every_block_of_a_short_action() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let store = publish(&dir);
+    let mut server = Server::start(&store, &[]);
+    let proxy = Proxy::start(server.address);
+    let arguments = &["20-30"];
+    // Unlearned: each demand with its neighbours.
+    let mut kills = 0;
+    for step in 0..40 {
+        if !starts_while_the_server_dies(&dir, &mut server, &proxy, step * STEP_BYTES, arguments) {
+            break;
+        }
+        kills += 1;
+    }
+    assert!(kills >= 10, "{kills}");
+    // Learned: the plan is cut in its middle.
+    let mount = Mount::start(&dir, "whole", server.address, &[]);
+    runs_well(&dir, &mount, arguments);
+    drop(mount);
+    wait_learned(&store, 1);
+    let mut kills = 0;
+    for step in 0..40 {
+        if !starts_while_the_server_dies(&dir, &mut server, &proxy, step * STEP_BYTES, arguments) {
+            break;
+        }
+        kills += 1;
+    }
+    assert!(kills >= 8, "{kills}");
+}
+
+#[test]
+fn at_random_blocks_of_a_long_action() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let store = publish(&dir);
+    let mut server = Server::start(&store, &[]);
+    let proxy = Proxy::start(server.address);
+    let arguments = &["0-250", "300-599"];
+    let mount = Mount::start(&dir, "whole", server.address, &[]);
+    runs_well(&dir, &mount, arguments);
+    drop(mount);
+    wait_learned(&store, 1);
+    let mut kills = 0;
+    let mut state = 12_345_u64;
+    for _ in 0..8 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let after = (state >> 33) % 1_000_000;
+        kills += u32::from(starts_while_the_server_dies(
+            &dir,
+            &mut server,
+            &proxy,
+            after,
+            arguments,
+        ));
+    }
+    assert!(kills >= 4, "{kills}");
+}

@@ -1,0 +1,400 @@
+//! The requests of the kernel and their answers.
+//!
+//! Reading a directory, a link or attributes needs the manifest alone. A read is answered by the thread that took it
+//! where its blocks are at hand, else handed to one that may wait. Opening is answered with ENOSYS, after which the
+//! kernel opens files and directories by itself and keeps what it has read. All that changes something is refused by
+//! the kernel, which was told that the mount is read-only.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuse::Notice;
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
+};
+use stream::manifest::Kind;
+use stream::{BLOCK_BYTES, BlockAt, FileId, Token};
+
+use crate::pages::PageCache;
+use crate::readers::Readers;
+use crate::source::Source;
+use crate::tasks::Tasks;
+use crate::view::{View, file_of, inode_of, kind_of};
+
+/// The extended attribute of the mount's root that holds the counters, as JSON.
+pub const COUNTERS_NAME: &str = "user.keel.stream";
+
+/// Bytes that the kernel reads in one request, at most: a segment.
+const REQUEST_BYTES_MAX: u32 = stream::SEGMENT_BLOCKS * BLOCK_BYTES as u32;
+
+/// Requests that the kernel lets run at the same time without a program that waits in a call. Page faults count among
+/// them: with the kernel's 16, as many reads that wait would hold up all others.
+const BACKGROUND_MAX: u16 = 4096;
+
+/// How long the kernel may believe what it was told: a version never changes. A longer time is cut by the kernel.
+const BELIEVED: Duration = Duration::from_secs(1 << 30);
+
+/// Bytes of a name, at most.
+const NAME_BYTES_MAX: u32 = 255;
+
+/// Flag of an opened file that the kernel passes on with each read: it was opened to be executed.
+const OPENED_TO_EXECUTE: i32 = 0x20;
+
+/// The generation of each inode: numbers are never given again.
+const GENERATION: Generation = Generation(0);
+
+pub(crate) struct Adapter {
+    pub(crate) _notice: Notice,
+    pub(crate) view: Arc<View>,
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) tasks: Arc<Tasks>,
+    pub(crate) readers: Readers,
+    pub(crate) pages: Arc<PageCache>,
+    pub(crate) read_ahead_kib: u32,
+    /// The kernel opens files by itself when it is answered that nobody does.
+    pub(crate) may_leave_files: bool,
+    /// And directories.
+    pub(crate) may_leave_directories: bool,
+}
+
+impl Drop for Adapter {
+    fn drop(&mut self) {
+        // What notifies the kernel keeps the connection: nobody answers any more, so nobody should wait.
+        self.pages.close();
+    }
+}
+
+/// Said of a name that is not there, to be remembered.
+fn nothing() -> FileAttr {
+    let time = SystemTime::UNIX_EPOCH;
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        crtime: time,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    }
+}
+
+/// The bytes of a file that a read is about: from the first block to behind the last, and which of them.
+#[derive(Clone, Copy)]
+struct Wanted {
+    file: FileId,
+    first: u32,
+    last: u32,
+    /// Where the read begins in the first block.
+    skip: usize,
+    bytes: usize,
+    /// The file's length.
+    size_bytes: u64,
+}
+
+impl Wanted {
+    /// None: the file ends before it.
+    fn of(file: FileId, size_bytes: u64, offset: u64, bytes: u32) -> Option<Self> {
+        let end = size_bytes.min(offset.saturating_add(bytes.into()));
+        let block = BLOCK_BYTES as u64;
+        (offset < end).then(|| Self {
+            file,
+            // A file has fewer blocks than a u32 counts.
+            first: (offset / block) as u32,
+            last: ((end - 1) / block) as u32,
+            skip: (offset % block) as usize,
+            bytes: (end - offset) as usize,
+            size_bytes,
+        })
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = BlockAt> + use<> {
+        let file = self.file;
+        (self.first..=self.last).map(move |index| BlockAt { file, index })
+    }
+
+    /// Answers with what lies in these blocks.
+    fn answer(&self, blocks: &[Arc<[u8]>], reply: ReplyData) {
+        let is_whole = |(index, block): (u32, &Arc<[u8]>)| {
+            block.len() == stream::block::block_bytes(self.size_bytes, index)
+        };
+        // What is missing the kernel would fill up with zeros.
+        if !(self.first..=self.last).zip(blocks).all(is_whole) {
+            return reply.error(Errno::EIO);
+        }
+        let part = self.skip..self.skip + self.bytes;
+        match blocks {
+            [block] => reply.data(&block[part]),
+            _ => reply.data(&blocks.concat()[part]),
+        }
+    }
+}
+
+/// Waits for what is wanted, and answers.
+fn read(source: &dyn Source, token: Option<Token>, wanted: &Wanted, reply: ReplyData) {
+    if wanted.first < wanted.last {
+        source.want(token, &wanted.blocks().collect::<Vec<_>>());
+    }
+    let blocks: Result<Vec<_>, _> = wanted
+        .blocks()
+        .map(|block| source.read(token, block))
+        .collect();
+    match blocks {
+        Ok(blocks) => wanted.answer(&blocks, reply),
+        Err(_) => reply.error(Errno::EIO),
+    }
+}
+
+impl Adapter {
+    fn found(&self, file: Option<FileId>) -> Option<FileAttr> {
+        self.view.attributes(file?)
+    }
+
+    /// The entries of a directory from a position on: `.`, `..`, names. Each is told with the position behind it.
+    fn list(
+        &self,
+        inode: INodeNo,
+        offset: u64,
+        mut add: impl FnMut(FileId, u64, &OsStr) -> bool,
+    ) -> Result<(), Errno> {
+        let directory = file_of(inode.0).ok_or(Errno::ENOENT)?;
+        let node = self.view.node(directory).ok_or(Errno::ENOENT)?;
+        if !matches!(node.kind, Kind::Directory) {
+            return Err(Errno::ENOTDIR);
+        }
+        let parent = self.view.parent(directory);
+        let dots = [(directory, "."), (parent, "..")].map(|(file, name)| (file, OsStr::new(name)));
+        for (place, (file, name)) in dots.into_iter().enumerate().skip(offset.min(2) as usize) {
+            if add(file, place as u64 + 1, name) {
+                return Ok(());
+            }
+        }
+        let from = offset.saturating_sub(2) as usize;
+        let names = self
+            .view
+            .entries(directory)
+            .skip_while(|(place, _)| *place < from);
+        for (place, entry) in names {
+            if add(entry.node, place as u64 + 3, OsStr::from_bytes(&entry.name)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Less than a page is none, and 0 is refused by the library. Each setting answers the nearest possible value
+        // when it refuses one.
+        let read_ahead_bytes = self.read_ahead_kib.saturating_mul(1024).max(1);
+        if let Err(nearest) = config.set_max_readahead(read_ahead_bytes) {
+            config.set_max_readahead(nearest).ok();
+        }
+        if let Err(nearest) = config.set_max_write(REQUEST_BYTES_MAX) {
+            config.set_max_write(nearest).ok();
+        }
+        config.set_max_background(BACKGROUND_MAX).ok();
+        config.set_congestion_threshold(BACKGROUND_MAX).ok();
+        let offered = config.capabilities();
+        self.may_leave_files = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.may_leave_directories = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        for wanted in [
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+        ] {
+            config.add_capabilities(wanted).ok();
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if name.len() > NAME_BYTES_MAX as usize {
+            return reply.error(Errno::ENAMETOOLONG);
+        }
+        let found =
+            file_of(parent.0).and_then(|directory| self.view.look_up(directory, name.as_bytes()));
+        let attributes = self.found(found).unwrap_or_else(nothing);
+        reply.entry(&BELIEVED, &attributes, GENERATION);
+    }
+
+    fn getattr(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
+        match self.found(file_of(inode.0)) {
+            Some(attributes) => reply.attr(&BELIEVED, &attributes),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
+        match file_of(inode.0).and_then(|file| self.view.node(file)) {
+            Some(node) => match &node.kind {
+                Kind::Link { target } => reply.data(target),
+                _ => reply.error(Errno::EINVAL),
+            },
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn open(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.may_leave_files {
+            return reply.error(Errno::ENOSYS);
+        }
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    }
+
+    fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.may_leave_directories {
+            return reply.error(Errno::ENOSYS);
+        }
+        let keeps = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR;
+        reply.opened(FileHandle(0), keeps);
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let file = file_of(inode.0).and_then(|file| Some((file, self.view.size_of(file)?)));
+        let Some((file, size_bytes)) = file else {
+            return reply.error(Errno::EINVAL);
+        };
+        if size > REQUEST_BYTES_MAX {
+            // More than was agreed. Less than what is asked for must not be answered: it would mean the file's end.
+            return reply.error(Errno::EINVAL);
+        }
+        let Some(wanted) = Wanted::of(file, size_bytes, offset, size) else {
+            return reply.data(&[]);
+        };
+        let is_executed = flags.0 & OPENED_TO_EXECUTE != 0;
+        let thread = request.pid();
+        let known = self.tasks.known(thread, is_executed);
+        let only = wanted
+            .blocks()
+            .next()
+            .filter(|_| wanted.first == wanted.last);
+        if let (Some(token), Some(block)) = (known, only)
+            && let Some(bytes) = self.source.read_now(token, block)
+        {
+            return wanted.answer(&[bytes], reply);
+        }
+        let (source, tasks) = (Arc::clone(&self.source), Arc::clone(&self.tasks));
+        // Dropped with a reply in it, it answers EIO.
+        self.readers.give(move || {
+            let token = known.unwrap_or_else(|| tasks.find(thread, file, is_executed));
+            read(source.as_ref(), token, &wanted, reply);
+        });
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let listed = self.list(inode, offset, |file, behind, name| {
+            let kind = self.view.node(file).map_or(FileType::RegularFile, kind_of);
+            reply.add(INodeNo(inode_of(file)), behind, kind, name)
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let listed = self.list(inode, offset, |file, behind, name| {
+            let attributes = self.found(Some(file)).unwrap_or_else(nothing);
+            let inode = INodeNo(inode_of(file));
+            reply.add(inode, behind, name, &BELIEVED, &attributes, GENERATION)
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
+        let (size_bytes, nodes) = self.view.size();
+        let blocks = size_bytes.div_ceil(BLOCK_BYTES as u64);
+        let block = BLOCK_BYTES as u32;
+        reply.statfs(blocks, 0, 0, nodes, 0, block, NAME_BYTES_MAX, block);
+    }
+
+    fn getxattr(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
+        if inode != INodeNo::ROOT || name != COUNTERS_NAME {
+            return reply.error(Errno::ENODATA);
+        }
+        answer_attribute(reply, self.source.counters().as_bytes(), size);
+    }
+
+    fn listxattr(&self, _request: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = match inode {
+            INodeNo::ROOT => [COUNTERS_NAME.as_bytes(), b"\0"].concat(),
+            _ => Vec::new(),
+        };
+        answer_attribute(reply, &names, size);
+    }
+
+    // Nothing is written, so nothing is to be done when a file is closed; the kernel asks once.
+    fn flush(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+}
+
+fn answer_attribute(reply: ReplyXattr, value: &[u8], size: u32) {
+    match (size as usize, value.len()) {
+        (0, length) => reply.size(length as u32),
+        (room, length) if room < length => reply.error(Errno::ERANGE),
+        _ => reply.data(value),
+    }
+}

@@ -1,0 +1,148 @@
+//! The page cache: what is stored ahead of reads, and what of a file is there.
+//!
+//! Storing waits in the kernel for a page that is being read, which ends when that read is answered: whoever stores
+//! must
+//! not be who answers. The library says that a page was stored when the kernel does not know its file, so the file is
+//! held open meanwhile; to find it the kernel may ask the threads of this mount, which never wait.
+
+use std::ffi::c_void;
+use std::fs::OpenOptions;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use fuser::{INodeNo, Notifier};
+use stream::block::block_bytes;
+use stream::device::Pages;
+use stream::{BLOCK_BYTES, FileId};
+
+use crate::processes::FileSystem;
+use crate::view::{View, inode_of};
+
+/// Bytes of one notification at most; longer ones are taken apart. The kernel takes as much as it gets at once.
+const STORE_BYTES_MAX: usize = 256 * BLOCK_BYTES;
+
+struct Place {
+    directory: PathBuf,
+    file_system: FileSystem,
+}
+
+/// The page cache behind one mount.
+pub struct PageCache {
+    view: Arc<View>,
+    place: OnceLock<Place>,
+    /// None before the mount and from its end on: as long as it is there, the kernel waits for answers.
+    notifier: RwLock<Option<Notifier>>,
+}
+
+impl PageCache {
+    pub(crate) fn new(view: Arc<View>) -> Self {
+        Self {
+            view,
+            place: OnceLock::new(),
+            notifier: RwLock::new(None),
+        }
+    }
+
+    pub(crate) fn start(&self, directory: &Path, file_system: FileSystem, notifier: Notifier) {
+        let place = Place {
+            directory: directory.to_owned(),
+            file_system,
+        };
+        self.place.set(place).ok();
+        let mut guarded = self
+            .notifier
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *guarded = Some(notifier);
+    }
+
+    /// Stores nothing from here on.
+    pub(crate) fn close(&self) {
+        // Who stores at this moment keeps its own.
+        let mut guarded = self
+            .notifier
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *guarded = None;
+    }
+
+    /// A file, opened through the mount; None: it is not there, not reachable, or another mount lies on it.
+    fn open(&self, file: FileId, flags: i32) -> Option<std::fs::File> {
+        let place = self.place.get()?;
+        let path = place.directory.join(self.view.path(file)?);
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags | libc::O_NOFOLLOW)
+            .open(path)
+            .ok()?;
+        (place.file_system.file_of(opened.as_fd()) == Some(file)).then_some(opened)
+    }
+}
+
+impl Pages for PageCache {
+    fn store(&self, file: FileId, first: u32, bytes: &[u8]) -> bool {
+        let Some(size_bytes) = self.view.size_of(file) else {
+            return false;
+        };
+        let offset = u64::from(first) * BLOCK_BYTES as u64;
+        let end = offset + bytes.len() as u64;
+        let ends_well = end == size_bytes || bytes.len().is_multiple_of(BLOCK_BYTES);
+        // Bytes behind the end would make the file longer.
+        if bytes.is_empty() || end > size_bytes || !ends_well {
+            return false;
+        }
+        let notifier = {
+            let guarded = self.notifier.read().unwrap_or_else(PoisonError::into_inner);
+            guarded.clone()
+        };
+        let (Some(notifier), Some(_held)) = (notifier, self.open(file, libc::O_PATH)) else {
+            return false;
+        };
+        let inode = INodeNo(inode_of(file));
+        let mut at = offset;
+        bytes.chunks(STORE_BYTES_MAX).all(|part| {
+            let stored = notifier.store(inode, at, part);
+            at += part.len() as u64;
+            stored.is_ok()
+        })
+    }
+
+    fn resident(&self, file: FileId, blocks: u32) -> Option<Vec<bool>> {
+        // The kernel tells all pages as there to whoever could not write to the file.
+        if base::mount::effective_ids().0 != 0 {
+            return None;
+        }
+        let size_bytes = self.view.size_of(file)?;
+        let covered = (0..blocks)
+            .map(|index| block_bytes(size_bytes, index))
+            .sum::<usize>();
+        if covered == 0 {
+            return Some(vec![false; blocks as usize]);
+        }
+        let opened = self.open(file, 0)?;
+        let mut found = vec![0_u8; covered.div_ceil(BLOCK_BYTES)];
+        // SAFETY: a new mapping for reading, of a length that is not zero; no byte of it is touched.
+        let mapped = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                covered,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                opened.as_raw_fd(),
+                0,
+            )
+        };
+        if mapped == libc::MAP_FAILED {
+            return None;
+        }
+        // SAFETY: the mapping is as long as is said, and `found` has a byte for each of its pages.
+        let asked = unsafe { libc::mincore(mapped, covered, found.as_mut_ptr().cast()) };
+        // SAFETY: the mapping was made above and nothing refers to it.
+        unsafe { libc::munmap(mapped.cast::<c_void>(), covered) };
+        let mut resident: Vec<bool> = found.iter().map(|page| page & 1 != 0).collect();
+        resident.resize(blocks as usize, false);
+        (asked == 0).then_some(resident)
+    }
+}

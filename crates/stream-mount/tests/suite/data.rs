@@ -1,0 +1,249 @@
+//! Reading files: bytes, mapped memory, errors, what is stored ahead.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::{Command, Stdio};
+
+use stream::device::Pages;
+use stream::manifest::ROOT;
+use stream::{BLOCK_BYTES, BlockAt};
+
+use crate::support::*;
+
+/// A file that ends within a block, one of whole blocks, an empty one.
+fn files() -> TreeBuilder {
+    let mut tree = TreeBuilder::new();
+    let inner = tree.directory(ROOT, "inner");
+    tree.file(inner, "odd", 0o644, bytes(10 * BLOCK_BYTES + 77, 1));
+    tree.file(ROOT, "even", 0o644, bytes(4 * BLOCK_BYTES, 2));
+    tree.file(ROOT, "empty", 0o644, Vec::new());
+    tree
+}
+
+#[test]
+fn files_are_read_as_they_are() {
+    if cannot_mount() {
+        return;
+    }
+    let mount = Mount::new(files());
+    for name in ["inner/odd", "even", "empty"] {
+        let content = &mount.source.contents[&mount.source.file(name)];
+        assert!(
+            std::fs::read(mount.path(name)).unwrap() == *content,
+            "{name}"
+        );
+    }
+    assert_eq!(mount.mounted().read_ahead_kib(), Some(0));
+    let odd = mount.source.file("inner/odd");
+    assert_eq!(mount.source.blocks_read(odd), (0..=10).collect::<Vec<_>>());
+    // Again, from memory.
+    let read = mount.source.seen().reads.len();
+    std::fs::read(mount.path("inner/odd")).unwrap();
+    assert_eq!(mount.source.seen().reads.len(), read);
+    // At any place, over borders, over the end.
+    let file = File::open(mount.path("inner/odd")).unwrap();
+    let content = &mount.source.contents[&odd];
+    for (offset, length) in [
+        (1, 2),
+        (4095, 2),
+        (4096, 4096),
+        (5000, 20_000),
+        (40_960, 500),
+    ] {
+        let mut part = vec![0; length];
+        let count = file.read_at(&mut part, offset as u64).unwrap();
+        let end = content.len().min(offset + length);
+        assert_eq!(part[..count], content[offset..end]);
+    }
+    assert_eq!(file.read_at(&mut [0; 10], 41_037).unwrap(), 0);
+}
+
+#[test]
+fn what_is_read_in_one_call_past_the_page_cache_is_asked_for_together() {
+    if cannot_mount() {
+        return;
+    }
+    let mount = Mount::new(files());
+    let odd = mount.source.file("inner/odd");
+    let mut file = open_direct(&mount.path("inner/odd"));
+    let mut all = vec![0; 12 * BLOCK_BYTES];
+    let mut filled = 0;
+    loop {
+        match file.read(&mut all[filled..]).unwrap() {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    assert_eq!(all[..filled], mount.source.contents[&odd]);
+    let block = |index| BlockAt { file: odd, index };
+    let expected: Vec<_> = (0..=10).map(block).collect();
+    assert_eq!(mount.source.seen().wanted[0], expected);
+    file.seek(SeekFrom::Start(0)).unwrap();
+}
+
+fn open_direct(path: &std::path::Path) -> File {
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .unwrap()
+}
+
+#[test]
+fn a_block_that_fails_is_an_error_once_and_never_zeros() {
+    if cannot_mount() {
+        return;
+    }
+    let mount = Mount::new(files());
+    let file = mount.source.file("inner/odd");
+    let opened = File::open(mount.path("inner/odd")).unwrap();
+    let mut block = [0; 100];
+    for (index, is_short) in [(3, false), (4, true), (10, false), (10, true)] {
+        let at = BlockAt { file, index };
+        let offset = u64::from(index) * BLOCK_BYTES as u64;
+        {
+            let mut seen = mount.source.seen();
+            match is_short {
+                true => seen.short.insert(at),
+                false => seen.failing.insert(at),
+            };
+        }
+        for _ in 0..2 {
+            refused(opened.read_at(&mut block[..50], offset), libc::EIO);
+        }
+        // In a longer read that begins before it.
+        let mut long = vec![0; 2 * BLOCK_BYTES];
+        let read = open_direct(&mount.path("inner/odd")).read_at(&mut long, offset - 4096);
+        refused(read, libc::EIO);
+        {
+            let mut seen = mount.source.seen();
+            seen.short.clear();
+            seen.failing.clear();
+        }
+    }
+    let size = opened.metadata().unwrap().size();
+    assert_eq!(
+        size,
+        10 * BLOCK_BYTES as u64 + 77,
+        "no error has shortened the file"
+    );
+    assert!(std::fs::read(mount.path("inner/odd")).unwrap() == mount.source.contents[&file]);
+}
+
+#[test]
+fn a_page_stored_ahead_is_read_without_a_request() {
+    if cannot_mount() {
+        return;
+    }
+    let mount = Mount::new(files());
+    let source = &mount.source;
+    let pages = mount.mounted().pages();
+    let odd = source.file("inner/odd");
+    let content = &source.contents[&odd];
+    // Nobody has looked the file up so far.
+    assert!(pages.store(odd, 2, &content[2 * 4096..4 * 4096]));
+    assert!(pages.store(odd, 10, &content[10 * 4096..]));
+    let expected: Vec<_> = (0..12).map(|index| [2, 3, 10].contains(&index)).collect();
+    assert_eq!(pages.resident(odd, 12), Some(expected));
+    assert!(std::fs::read(mount.path("inner/odd")).unwrap() == *content);
+    assert_eq!(source.blocks_read(odd), [0, 1, 4, 5, 6, 7, 8, 9]);
+    // Not what would lie behind the end, or leave a page half full.
+    assert!(!pages.store(odd, 10, &content[..4096]));
+    assert!(!pages.store(odd, 11, &content[..4096]));
+    assert!(!pages.store(odd, 0, &content[..100]));
+    assert!(!pages.store(odd, 0, &[]));
+    assert!(!pages.store(ROOT, 0, &content[..4096]));
+    let size = std::fs::metadata(mount.path("inner/odd")).unwrap().size();
+    assert_eq!(size, content.len() as u64);
+}
+
+#[test]
+fn memory_behind_the_end_of_a_mapped_file_is_zero() {
+    if cannot_mount() {
+        return;
+    }
+    let mount = Mount::new(files());
+    let odd = mount.source.file("inner/odd");
+    let content = &mount.source.contents[&odd];
+    for is_stored in [false, true] {
+        if is_stored {
+            let mapped = File::open(mount.path("inner/odd")).unwrap();
+            drop_pages(&mapped);
+            let pages = mount.mounted().pages();
+            assert!(pages.store(odd, 10, &content[10 * 4096..]));
+        }
+        let mapped = Mapped::of(&File::open(mount.path("inner/odd")).unwrap(), 11 * 4096);
+        assert!(mapped.bytes()[..content.len()] == content[..]);
+        assert!(
+            mapped.bytes()[content.len()..]
+                .iter()
+                .all(|byte| *byte == 0)
+        );
+    }
+}
+
+#[test]
+fn readers_that_wait_hold_up_nobody() {
+    if cannot_mount() {
+        return;
+    }
+    let mut tree = TreeBuilder::new();
+    let file = tree.file(ROOT, "slow", 0o644, bytes(64 * BLOCK_BYTES, 3));
+    let quick = tree.file(ROOT, "quick", 0o644, bytes(3 * BLOCK_BYTES, 4));
+    let mount = Mount::new(tree);
+    {
+        let mut seen = mount.source.seen();
+        seen.held = (0..64).map(|index| BlockAt { file, index }).collect();
+        let at_hand = BlockAt {
+            file: quick,
+            index: 1,
+        };
+        seen.at_hand.insert(at_hand);
+    }
+    let readers: Vec<_> = (0..64)
+        .map(|index| {
+            let path = mount.path("slow");
+            std::thread::spawn(move || {
+                let mut block = [0; BLOCK_BYTES];
+                let file = File::open(path).unwrap();
+                file.read_exact_at(&mut block, index * BLOCK_BYTES as u64)
+                    .map(|()| block)
+            })
+        })
+        .collect();
+    drop(mount.source.wait_until(|seen| seen.waiting == 64));
+    // One that is at hand, one that comes at once, names, what was stored.
+    assert!(std::fs::read(mount.path("quick")).unwrap() == mount.source.contents[&quick]);
+    assert_eq!(std::fs::read_dir(mount.path("")).unwrap().count(), 2);
+    drop(mount.source.wait_until(|seen| seen.waiting == 64));
+    mount.source.release();
+    for (index, reader) in readers.into_iter().enumerate() {
+        let block = reader.join().unwrap().unwrap();
+        assert_eq!(
+            block[..],
+            mount.source.contents[&file][index * BLOCK_BYTES..][..BLOCK_BYTES]
+        );
+    }
+}
+
+#[test]
+fn a_program_that_is_killed_while_it_reads_is_gone_at_once() {
+    if cannot_mount() {
+        return;
+    }
+    let mount = Mount::new(files());
+    let file = mount.source.file("even");
+    mount.source.seen().held.insert(BlockAt { file, index: 2 });
+    let mut reader = Command::new("cat")
+        .arg(mount.path("even"))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(mount.source.wait_until(|seen| seen.waiting == 1));
+    reader.kill().unwrap();
+    assert!(!reader.wait().unwrap().success());
+    mount.source.release();
+    assert!(std::fs::read(mount.path("even")).unwrap() == mount.source.contents[&file]);
+}

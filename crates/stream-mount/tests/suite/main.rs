@@ -1,0 +1,7 @@
+//! What programs see of a mounted tree.
+
+mod data;
+mod ends;
+mod names;
+mod programs;
+mod support;

@@ -1,0 +1,250 @@
+//! A directory as the place for a cache.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io::{ErrorKind, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::error::Code;
+
+use super::format::parse_log_name;
+use super::storage::{Storage, StorageError};
+use crate::device::CacheError;
+
+/// Files that are kept open.
+const OPEN_FILES_MAX: usize = 32;
+
+/// Logs in a directory, which one process holds at a time. Whatever else is in the directory is left alone.
+pub struct DirectoryStorage {
+    path: PathBuf,
+    /// Holds the lock as well.
+    directory: File,
+    identity: (u64, u64),
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    files: HashMap<String, Arc<File>>,
+    /// A name was made or removed since the directory was synced.
+    names_changed: bool,
+}
+
+impl DirectoryStorage {
+    /// Takes a directory for this process, and makes it where there is none.
+    ///
+    /// # Errors
+    /// [`CacheError::Refused`]: another process has it. [`CacheError::Io`]: it cannot be made or read.
+    pub fn open(path: &Path) -> Result<Self, CacheError> {
+        let io = |what: &str, source| CacheError::Io {
+            what: format!("{what} {}", path.display()),
+            source,
+        };
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(|error| io("making the cache", error))?;
+        let directory = File::open(path).map_err(|error| io("opening the cache", error))?;
+        let metadata = directory
+            .metadata()
+            .map_err(|error| io("opening the cache", error))?;
+        // SAFETY: the descriptor is open, and the call touches no memory.
+        if unsafe { libc::flock(directory.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            let error = std::io::Error::last_os_error();
+            return Err(match error.kind() {
+                ErrorKind::WouldBlock => CacheError::Refused(format!(
+                    "another process has the cache {}; give each mount its own",
+                    path.display()
+                )),
+                _ => io("locking the cache", error),
+            });
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            directory,
+            identity: identity(&metadata),
+            open: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn file(&self, name: &str) -> Result<Arc<File>, StorageError> {
+        let mut open = self.lock();
+        if let Some(file) = open.files.get(name) {
+            return Ok(Arc::clone(file));
+        }
+        let open_as = |is_written: bool| {
+            File::options()
+                .read(true)
+                .append(is_written)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(self.path(name))
+        };
+        let file = open_as(true)
+            .or_else(|error| match error.kind() {
+                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => open_as(false),
+                _ => Err(error),
+            })
+            .map_err(|error| failed(&error))?;
+        let file = Arc::new(file);
+        open.keep(name, &file);
+        Ok(file)
+    }
+
+    /// Nobody has put another directory in the place of the one that is locked.
+    fn check_identity(&self) -> Result<(), StorageError> {
+        let metadata = fs::metadata(&self.path).map_err(|error| failed(&error))?;
+        if identity(&metadata) == self.identity {
+            return Ok(());
+        }
+        Err(StorageError::Failed {
+            code: Code::Stale,
+            message: "the directory was replaced by another one".to_owned(),
+        })
+    }
+}
+
+impl Open {
+    fn keep(&mut self, name: &str, file: &Arc<File>) {
+        if self.files.len() >= OPEN_FILES_MAX {
+            self.files.clear();
+        }
+        self.files.insert(name.to_owned(), Arc::clone(file));
+    }
+}
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+fn failed(error: &std::io::Error) -> StorageError {
+    match error.kind() {
+        ErrorKind::NotFound => StorageError::NotFound,
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StorageError::Full,
+        // What is behind the end is not there any more.
+        ErrorKind::UnexpectedEof => StorageError::Damaged,
+        _ => StorageError::Failed {
+            code: Code::Io,
+            message: error.to_string(),
+        },
+    }
+}
+
+impl Storage for DirectoryStorage {
+    fn list(&self) -> Result<Vec<(String, u64)>, StorageError> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(|error| failed(&error))? {
+            let entry = entry.map_err(|error| failed(&error))?;
+            let name = entry.file_name();
+            let Some(name) = OsStr::to_str(&name).filter(|name| parse_log_name(name).is_some())
+            else {
+                continue;
+            };
+            if let Ok(metadata) = entry.metadata()
+                && metadata.is_file()
+            {
+                files.push((name.to_owned(), metadata.len()));
+            }
+        }
+        Ok(files)
+    }
+
+    fn create(&self, name: &str) -> Result<(), StorageError> {
+        self.check_identity()?;
+        match fs::remove_file(self.path(name)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&error)),
+            _ => {}
+        }
+        let file = File::options()
+            .read(true)
+            .append(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(self.path(name))
+            .map_err(|error| failed(&error))?;
+        let mut open = self.lock();
+        open.names_changed = true;
+        open.keep(name, &Arc::new(file));
+        Ok(())
+    }
+
+    fn append(&self, name: &str, bytes: &[u8]) -> Result<(), StorageError> {
+        let file = self.file(name)?;
+        (&*file)
+            .write_all(bytes)
+            .map_err(|error| match error.raw_os_error() {
+                // It could be opened for reading only.
+                Some(libc::EBADF) => StorageError::Failed {
+                    code: Code::Denied,
+                    message: "it cannot be written to".to_owned(),
+                },
+                _ => failed(&error),
+            })
+    }
+
+    fn read(&self, name: &str, offset: u64, into: &mut [u8]) -> Result<(), StorageError> {
+        let file = self.file(name)?;
+        file.read_exact_at(into, offset)
+            .map_err(|error| failed(&error))
+    }
+
+    fn length(&self, name: &str) -> Result<u64, StorageError> {
+        let there = fs::symlink_metadata(self.path(name));
+        let mut open = self.lock();
+        let is_same = match (&there, open.files.get(name)) {
+            (Ok(there), Some(file)) => file
+                .metadata()
+                .is_ok_and(|held| identity(&held) == identity(there)),
+            _ => false,
+        };
+        if !is_same {
+            open.files.remove(name);
+        }
+        there
+            .map(|there| there.len())
+            .map_err(|error| failed(&error))
+    }
+
+    fn delete(&self, name: &str) -> Result<(), StorageError> {
+        {
+            let mut open = self.lock();
+            open.files.remove(name);
+            open.names_changed = true;
+        }
+        fs::remove_file(self.path(name)).map_err(|error| failed(&error))
+    }
+
+    fn sync(&self, name: &str) -> Result<(), StorageError> {
+        let file = self.file(name)?;
+        file.sync_data().map_err(|error| failed(&error))?;
+        if std::mem::take(&mut self.lock().names_changed) {
+            let synced = self.directory.sync_all();
+            if let Err(error) = synced {
+                self.lock().names_changed = true;
+                return Err(failed(&error));
+            }
+        }
+        Ok(())
+    }
+
+    fn advise(&self, name: &str, offset: u64, bytes: u64) {
+        let Ok(file) = self.file(name) else { return };
+        let (Ok(offset), Ok(bytes)) = (i64::try_from(offset), i64::try_from(bytes)) else {
+            return;
+        };
+        // SAFETY: the descriptor is open, and the call touches no memory. Whether the advice is taken does not matter.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, bytes, libc::POSIX_FADV_WILLNEED) };
+    }
+}

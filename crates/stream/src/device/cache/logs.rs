@@ -1,0 +1,516 @@
+//! The files: which there are, what they take of the budget, adding to them, and making room.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use base::error::Code;
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::core::{Core, count};
+use super::format::{
+    Draft, INDEX_HEAD_BYTES, LOG_HEADER_BYTES, LogHeader, LogKind, RECORD_BLOCKS_MAX,
+    RECORD_HEADER_BYTES, RecordKind, TRAILER_BYTES, encode_trailer, log_name, parse_log_name,
+};
+use super::index::RecordAt;
+use super::record::{Block, Packed};
+use super::scan::{Chain, push_index_entry, read_chain_from, scan};
+use super::storage::StorageError;
+
+/// Indexes of a log before they are written together anew.
+const CHAIN_INDEXES: u32 = 16;
+
+/// How often something is tried again because files changed under the writer or a full disk was given room.
+const ATTEMPTS_MAX: u32 = 64;
+
+/// How the bytes that a cache may take are divided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    pub(super) bytes_max: u64,
+    /// A log of blocks is dropped as a whole, so it is a small part.
+    pub(super) log_bytes_max: u64,
+    /// Blocks leave this much for notes.
+    pub(super) notes_bytes: u64,
+}
+
+impl Budget {
+    pub(super) fn of(bytes_max: u64) -> Self {
+        Self {
+            bytes_max,
+            log_bytes_max: (bytes_max / 16).clamp(256 << 10, 16 << 20),
+            notes_bytes: (bytes_max / 4).min(64 << 20),
+        }
+    }
+}
+
+/// A log that is added to.
+pub(super) struct Current {
+    pub(super) header: LogHeader,
+    chain: Chain,
+    /// Entries that no index has yet.
+    unindexed: Vec<u8>,
+    /// All that was added is durable.
+    pub(super) is_synced: bool,
+}
+
+/// A file.
+#[derive(Clone, Copy)]
+pub(super) struct LogFile {
+    pub(super) kind: LogKind,
+    pub(super) bytes: u64,
+}
+
+pub(super) struct Logs {
+    pub(super) budget: Budget,
+    pub(super) files: BTreeMap<u32, LogFile>,
+    next_number: u32,
+    total_bytes: u64,
+    blocks: Option<Current>,
+    pub(super) notes: Option<Current>,
+}
+
+/// Why nothing was added to a log.
+pub(super) enum NotAdded {
+    /// Somebody else changed the file.
+    Changed,
+    Storage(StorageError),
+}
+
+impl Logs {
+    /// Finds what is in the storage.
+    pub(super) fn open(core: &Core, budget: Budget) -> Result<Self, StorageError> {
+        let mut found: Vec<_> = core
+            .storage
+            .list()?
+            .into_iter()
+            .filter_map(|(name, bytes)| Some((parse_log_name(&name)?, bytes)))
+            .collect();
+        found.sort_by_key(|((_, number), _)| *number);
+        let mut logs = Self {
+            budget,
+            files: BTreeMap::new(),
+            next_number: 1,
+            total_bytes: 0,
+            blocks: None,
+            notes: None,
+        };
+        for ((kind, number), bytes) in found {
+            logs.find(core, kind, number, bytes);
+        }
+        logs.note_total(core);
+        Ok(logs)
+    }
+
+    fn find(&mut self, core: &Core, kind: LogKind, number: u32, bytes: u64) {
+        // A number is had once; a file whose number cannot be followed by another is none that was made here.
+        if self.files.contains_key(&number) || number == u32::MAX || bytes > u64::from(u32::MAX) {
+            let _ = core.storage.delete(&log_name(kind, number));
+            return;
+        }
+        self.next_number = number + 1;
+        self.files.insert(number, LogFile { kind, bytes });
+        self.total_bytes += bytes;
+        let mut index = core.index();
+        let mut notes = core.notes();
+        let mut header = [0; LOG_HEADER_BYTES];
+        let name = log_name(kind, number);
+        if core.storage.read(&name, 0, &mut header).is_ok()
+            && let Some(header) = LogHeader::decode(&header)
+        {
+            index.add_log(number, header.salt);
+        }
+        let scanned = scan(
+            &*core.storage,
+            (kind, number),
+            bytes,
+            &mut |offset, header, table| {
+                let at = RecordAt {
+                    log: number,
+                    offset: offset as u32,
+                    bytes: header.record_bytes() as u32,
+                };
+                match header.kind {
+                    RecordKind::Blocks => index.add(at, table),
+                    RecordKind::Note => notes.found(at, table, header.payload_bytes),
+                    RecordKind::Index => {}
+                }
+            },
+        );
+        // Only the newest is added to, and only behind a record: what is newer must lie behind what is older.
+        let current = scanned
+            .filter(|scanned| scanned.is_whole)
+            .map(|scanned| Current {
+                header: scanned.header,
+                chain: scanned.chain,
+                unindexed: scanned.unindexed,
+                is_synced: true,
+            });
+        match kind {
+            LogKind::Blocks => self.blocks = current,
+            LogKind::Notes => self.notes = current,
+        }
+    }
+
+    fn note_total(&self, core: &Core) {
+        core.counts.bytes.store(self.total_bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of the file that is added to, as far as is known.
+    pub(super) fn length(&self, current: &Current) -> u64 {
+        self.files
+            .get(&current.header.number)
+            .map_or(0, |file| file.bytes)
+    }
+
+    /// Bytes of all files of notes.
+    pub(super) fn notes_bytes(&self) -> u64 {
+        self.files
+            .values()
+            .filter(|file| file.kind == LogKind::Notes)
+            .map(|file| file.bytes)
+            .sum()
+    }
+
+    /// Bytes that blocks may take together with all else.
+    fn blocks_limit(&self) -> u64 {
+        let reserved = self.budget.notes_bytes.saturating_sub(self.notes_bytes());
+        self.budget.bytes_max.saturating_sub(reserved)
+    }
+
+    /// Makes a new file for what follows.
+    pub(super) fn begin(&mut self, core: &Core, kind: LogKind) -> Result<Current, StorageError> {
+        let mut salt = [0; 8];
+        SystemRandom::new()
+            .fill(&mut salt)
+            .map_err(|_| StorageError::Failed {
+                code: Code::Io,
+                message: "no random numbers".to_owned(),
+            })?;
+        let header = LogHeader {
+            kind,
+            number: self.next_number,
+            salt: u64::from_le_bytes(salt),
+        };
+        core.storage.create(&header.name())?;
+        self.next_number += 1;
+        self.files.insert(header.number, LogFile { kind, bytes: 0 });
+        let current = Current {
+            header,
+            chain: Chain::default(),
+            unindexed: Vec::new(),
+            is_synced: false,
+        };
+        match self.add(core, &current, &header.encode()) {
+            Ok(_) => {}
+            Err(NotAdded::Storage(error)) => return Err(error),
+            Err(NotAdded::Changed) => {
+                return Err(StorageError::Failed {
+                    code: Code::Stale,
+                    message: "a new file was changed by somebody else".to_owned(),
+                });
+            }
+        }
+        core.index().add_log(header.number, header.salt);
+        Ok(current)
+    }
+
+    /// Adds bytes to a file; where they begin.
+    pub(super) fn add(
+        &mut self,
+        core: &Core,
+        current: &Current,
+        bytes: &[u8],
+    ) -> Result<u64, NotAdded> {
+        let number = current.header.number;
+        let start = self.files.get(&number).ok_or(NotAdded::Changed)?.bytes;
+        let added = core.storage.append(&current.header.name(), bytes);
+        self.measure(core, number);
+        if let Err(error) = added {
+            // The beginning of a first record is worth nothing and takes room that is missing.
+            if start <= LOG_HEADER_BYTES as u64 {
+                let _ = self.delete(core, number);
+            }
+            return Err(NotAdded::Storage(error));
+        }
+        match self.files.get(&number) {
+            Some(file) if file.bytes == start + bytes.len() as u64 => Ok(start),
+            _ => Err(NotAdded::Changed),
+        }
+    }
+
+    /// Finds out how long a file is now; whether that was known. What is lost is forgotten.
+    pub(super) fn measure(&mut self, core: &Core, number: u32) -> bool {
+        let Some(file) = self.files.get_mut(&number) else {
+            return false;
+        };
+        let before = file.bytes;
+        let now = match core.storage.length(&log_name(file.kind, number)) {
+            Ok(now) => now,
+            Err(StorageError::NotFound) => 0,
+            // Nobody knows; what was added counts at least.
+            Err(_) => return false,
+        };
+        file.bytes = now;
+        self.total_bytes = self.total_bytes - before + now;
+        if now < before {
+            let lost = core.index().forget_behind(number, now);
+            count(&core.counts.damaged, lost);
+        }
+        self.note_total(core);
+        now == before
+    }
+
+    /// Deletes a file, and forgets what was in it.
+    pub(super) fn delete(&mut self, core: &Core, number: u32) -> Result<(), StorageError> {
+        let Some(file) = self.files.get(&number).copied() else {
+            return Ok(());
+        };
+        match core.storage.delete(&log_name(file.kind, number)) {
+            Ok(()) | Err(StorageError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+        for current in [&mut self.blocks, &mut self.notes] {
+            if current
+                .as_ref()
+                .is_some_and(|current| current.header.number == number)
+            {
+                *current = None;
+            }
+        }
+        self.files.remove(&number);
+        self.total_bytes -= file.bytes;
+        self.note_total(core);
+        let evicted = core.index().forget_log(number);
+        count(&core.counts.evicted, evicted);
+        Ok(())
+    }
+
+    /// Writes blocks together, at most as many as a record has.
+    pub(super) fn write_blocks(
+        &mut self,
+        core: &Core,
+        blocks: &[Block],
+    ) -> Result<(), StorageError> {
+        let packed = Packed::of(blocks);
+        let bytes = packed.draft().padded_bytes();
+        for _ in 0..ATTEMPTS_MAX {
+            self.make_room(core, bytes + LOG_HEADER_BYTES as u64)?;
+            match self.write_packed(core, &packed) {
+                Err(NotAdded::Storage(StorageError::Full)) => self.drop_oldest(core)?,
+                Err(NotAdded::Storage(error)) => return Err(error),
+                Err(NotAdded::Changed) => {}
+                Ok(()) => {
+                    count(&core.counts.written, blocks.len() as u64);
+                    return Ok(());
+                }
+            }
+        }
+        Err(StorageError::Failed {
+            code: Code::Busy,
+            message: "somebody else changes the files".to_owned(),
+        })
+    }
+
+    fn write_packed(&mut self, core: &Core, packed: &Packed) -> Result<(), NotAdded> {
+        let draft = packed.draft();
+        let mut current = self.current_for(core, draft.padded_bytes())?;
+        let offset = self.files[&current.header.number].bytes;
+        let mut bytes = Vec::with_capacity(draft.padded_bytes() as usize);
+        draft.encode(current.header.salt, offset, &mut bytes);
+        // A log to which something could not be added is never added to again: its end is not known.
+        self.add(core, &current, &bytes)?;
+        let head = RECORD_HEADER_BYTES + packed.table.len();
+        push_index_entry(&mut current.unindexed, offset, &bytes[..head]);
+        current.is_synced = false;
+        let at = RecordAt {
+            log: current.header.number,
+            offset: offset as u32,
+            bytes: (head + draft.payload.len()) as u32,
+        };
+        self.blocks = Some(current);
+        core.index().add(at, &packed.table);
+        Ok(())
+    }
+
+    /// Takes the log of blocks that so many bytes are to be added to.
+    fn current_for(&mut self, core: &Core, bytes: u64) -> Result<Current, NotAdded> {
+        if let Some(current) = self.blocks.take() {
+            let number = current.header.number;
+            if self.measure(core, number) {
+                let indexed = current.unindexed.len() as u64 + bytes;
+                if self.files[&number].bytes + indexed <= self.budget.log_bytes_max {
+                    return Ok(current);
+                }
+                self.blocks = Some(current);
+                self.settle(core);
+                self.blocks = None;
+            }
+        }
+        self.begin(core, LogKind::Blocks).map_err(NotAdded::Storage)
+    }
+
+    /// Drops the oldest blocks until there is room for so many bytes, and keeps those of them that are in use.
+    fn make_room(&mut self, core: &Core, bytes: u64) -> Result<(), StorageError> {
+        // What is kept is written before its old place is free, for which one log's room is left.
+        while self.total_bytes + bytes + self.budget.log_bytes_max > self.blocks_limit() {
+            let number = self.oldest().ok_or(StorageError::Full)?;
+            let is_current = |current: &Current| current.header.number == number;
+            if !self.blocks.as_ref().is_some_and(is_current) {
+                self.copy_used(core, number);
+            }
+            self.delete(core, number)?;
+        }
+        Ok(())
+    }
+
+    /// Drops what exceeds the budget, which was larger before.
+    pub(super) fn shrink(&mut self, core: &Core) {
+        while self.total_bytes > self.blocks_limit() {
+            if let Err(error) = self.drop_oldest(core) {
+                if error != StorageError::Full {
+                    core.fail("making the cache smaller", &error);
+                }
+                return;
+            }
+        }
+    }
+
+    fn oldest(&self) -> Option<u32> {
+        self.files
+            .iter()
+            .find(|(_, file)| file.kind == LogKind::Blocks)
+            .map(|(number, _)| *number)
+    }
+
+    /// Drops the oldest blocks, as the disk has no room.
+    pub(super) fn drop_oldest(&mut self, core: &Core) -> Result<(), StorageError> {
+        let number = self.oldest().ok_or(StorageError::Full)?;
+        self.delete(core, number)
+    }
+
+    /// Writes the blocks of a log that are in use to the newest one, up to half of what deleting it gives.
+    fn copy_used(&mut self, core: &Core, number: u32) {
+        let mut left = self.files.get(&number).map_or(0, |file| file.bytes / 2);
+        let used = core.index().used(number);
+        let mut kept: Vec<Block> = Vec::new();
+        let last = used.len().saturating_sub(1);
+        for (turn, (at, blocks)) in used.into_iter().enumerate() {
+            if let Ok(unpacked) = core.read_record(at) {
+                let wanted = (0..RECORD_BLOCKS_MAX as u8).filter(|block| blocks >> block & 1 != 0);
+                kept.extend(wanted.filter_map(|block| {
+                    let hash = unpacked.hash(block)?;
+                    Some((hash, unpacked.block(block, &hash)?))
+                }));
+            }
+            while kept.len() >= RECORD_BLOCKS_MAX || turn == last && !kept.is_empty() {
+                let rest = kept.split_off(kept.len().min(RECORD_BLOCKS_MAX));
+                let packed = Packed::of(&std::mem::replace(&mut kept, rest));
+                let bytes = packed.draft().padded_bytes();
+                let total = self.total_bytes + bytes + LOG_HEADER_BYTES as u64;
+                if bytes > left || total > self.blocks_limit() {
+                    return;
+                }
+                left -= bytes;
+                if self.write_packed(core, &packed).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Makes durable what was written, with an index behind it.
+    pub(super) fn settle(&mut self, core: &Core) {
+        if let Some(current) = self.blocks.take() {
+            self.blocks = self.write_index(core, current);
+        }
+        for current in [&mut self.blocks, &mut self.notes] {
+            let Some(open) = current.as_mut().filter(|open| !open.is_synced) else {
+                continue;
+            };
+            match core.storage.sync(&open.header.name()) {
+                Ok(()) => open.is_synced = true,
+                // What a failed sync has left is not known.
+                Err(error) => {
+                    core.fail("writing the cache", &error);
+                    *current = None;
+                }
+            }
+        }
+    }
+
+    /// Whether anything was written that is not settled.
+    pub(super) fn is_settled(&self) -> bool {
+        [&self.blocks, &self.notes]
+            .into_iter()
+            .flatten()
+            .all(|current| current.is_synced)
+    }
+
+    fn write_index(&mut self, core: &Core, mut current: Current) -> Option<Current> {
+        if current.unindexed.is_empty() {
+            return Some(current);
+        }
+        let number = current.header.number;
+        if !self.measure(core, number) {
+            return None;
+        }
+        let offset = self.files[&number].bytes;
+        let (mut prior, mut length) = (current.chain.last, current.chain.length);
+        let mut payload = vec![0; INDEX_HEAD_BYTES];
+        if length >= CHAIN_INDEXES
+            && let Some(indexes) = read_chain_from(&*core.storage, &current.header, prior)
+        {
+            for index in indexes.iter().rev() {
+                payload.extend_from_slice(&index[INDEX_HEAD_BYTES..]);
+            }
+            (prior, length) = (0, 0);
+        }
+        payload.extend_from_slice(&current.unindexed);
+        payload[..INDEX_HEAD_BYTES].copy_from_slice(&prior.to_le_bytes());
+        let draft = Draft {
+            kind: RecordKind::Index,
+            is_compressed: false,
+            count: 0,
+            table: &[],
+            payload: &payload,
+            raw_bytes: payload.len() as u32,
+        };
+        let bytes = draft.padded_bytes() + TRAILER_BYTES as u64;
+        // Without an index a log is found by its headers.
+        if self.total_bytes + bytes > self.blocks_limit() {
+            return Some(current);
+        }
+        let salt = current.header.salt;
+        let mut written = Vec::with_capacity(bytes as usize);
+        draft.encode(salt, offset, &mut written);
+        let trailer_at = offset + written.len() as u64;
+        encode_trailer(salt, trailer_at, offset as u32, &mut written);
+        match self.add(core, &current, &written) {
+            Ok(_) => {
+                current.unindexed.clear();
+                current.chain = Chain {
+                    last: offset as u32,
+                    length: length + 1,
+                };
+                current.is_synced = false;
+                Some(current)
+            }
+            Err(NotAdded::Changed) => None,
+            Err(NotAdded::Storage(error)) => {
+                core.fail("writing the cache", &error);
+                None
+            }
+        }
+    }
+
+    /// Drops blocks until so many bytes more fit into the whole.
+    pub(super) fn make_room_for_notes(
+        &mut self,
+        core: &Core,
+        bytes: u64,
+    ) -> Result<(), StorageError> {
+        while self.total_bytes + bytes > self.budget.bytes_max {
+            self.drop_oldest(core)?;
+        }
+        Ok(())
+    }
+}

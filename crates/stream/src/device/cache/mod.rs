@@ -1,0 +1,277 @@
+//! What a device keeps over its end: blocks by their hashes and small values by their names, in logs of bounded size.
+//!
+//! **Holds:** the seam to the place where the logs lie, their format (`CACHE.md`), finding what is there, the budget.
+//!
+//! **Must not know:** files of a tree, servers, where the logs lie.
+//!
+//! **Invariants:** a block that is given out has the hash that it was asked for by. All files together never exceed the
+//! budget. Blocks never take the room that notes may need. A log is added to only behind a record, and only while it is
+//! as long as it was left. What is damaged costs its record. Queue, blocks read ahead, index and notes are bounded.
+//!
+//! **Files:** `storage.rs` the seam, `directory.rs` and `memory.rs` two places, `format.rs` every byte, `record.rs`
+//! blocks that lie together, `scan.rs` what is in a log, `index.rs` where a block lies, `core.rs` reading, `logs.rs`
+//! writing and room, `notes.rs` values by name, `queue.rs` what waits for the writer, `ahead.rs` reading ahead.
+
+mod ahead;
+mod core;
+mod directory;
+mod format;
+mod index;
+mod logs;
+mod memory;
+mod notes;
+mod queue;
+mod record;
+mod scan;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use self::ahead::Ahead;
+use self::core::{Core, count};
+use self::logs::{Budget, Logs};
+use self::queue::{Queue, Work};
+use self::record::Block;
+use super::{Cache, CacheCounters, CacheError};
+use crate::block::{BLOCK_BYTES, BlockHash};
+
+pub use directory::DirectoryStorage;
+pub use format::FORMAT_VERSION;
+pub use memory::{MemoryStorage, Tail};
+pub use storage::{Storage, StorageError};
+
+/// The smallest budget: less would drop blocks as fast as they come.
+pub const CACHE_BYTES_MIN: u64 = 4 << 20;
+
+/// How much a cache may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheOptions {
+    /// Bytes of all its files, at least [`CACHE_BYTES_MIN`].
+    pub bytes_max: u64,
+    /// Bytes of blocks in memory that were read ahead, at least 2 MiB.
+    pub ahead_bytes_max: usize,
+    /// Bytes of blocks in memory that are not written yet.
+    pub queue_bytes_max: usize,
+    /// How long a block that is put waits for room in the queue.
+    pub put_wait: Duration,
+}
+
+impl Default for CacheOptions {
+    fn default() -> Self {
+        Self {
+            bytes_max: 256 << 20,
+            ahead_bytes_max: 8 << 20,
+            queue_bytes_max: 2 << 20,
+            put_wait: Duration::from_millis(200),
+        }
+    }
+}
+
+/// A cache in logs. Dropping it writes what was put.
+pub struct BlockCache {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    core: Core,
+    logs: Mutex<Logs>,
+    queue: Queue,
+    ahead: Ahead,
+    bytes_max: u64,
+    /// Blocks that were put and not kept.
+    dropped: AtomicU64,
+}
+
+impl BlockCache {
+    /// A cache in a directory, which is made where there is none.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open) and [`DirectoryStorage::open`].
+    pub fn in_directory(path: &Path, options: &CacheOptions) -> Result<Self, CacheError> {
+        Self::open(Box::new(DirectoryStorage::open(path)?), options)
+    }
+
+    /// A cache in a place that nobody else uses.
+    ///
+    /// # Errors
+    /// [`CacheError::Refused`]: the budget is too small. [`CacheError::Io`]: the place cannot be read, or no thread be
+    /// started.
+    pub fn open(storage: Box<dyn Storage>, options: &CacheOptions) -> Result<Self, CacheError> {
+        if options.bytes_max < CACHE_BYTES_MIN {
+            return Err(CacheError::Refused(format!(
+                "a cache has at least {} MiB",
+                CACHE_BYTES_MIN >> 20
+            )));
+        }
+        let core = Core::new(storage);
+        let logs =
+            Logs::open(&core, Budget::of(options.bytes_max)).map_err(|error| CacheError::Io {
+                what: "opening the cache".to_owned(),
+                source: std::io::Error::other(error.to_string()),
+            })?;
+        let shared = Arc::new(Shared {
+            core,
+            logs: Mutex::new(logs),
+            queue: Queue::new(options.queue_bytes_max, options.put_wait),
+            ahead: Ahead::new(options.ahead_bytes_max),
+            bytes_max: options.bytes_max,
+            dropped: AtomicU64::new(0),
+        });
+        let mut cache = Self {
+            shared,
+            threads: Vec::new(),
+        };
+        cache.start("cache-writer", |shared| shared.write())?;
+        cache.start("cache-ahead", |shared| shared.ahead.run(&shared.core))?;
+        Ok(cache)
+    }
+
+    fn start(&mut self, name: &str, run: fn(&Shared)) -> Result<(), CacheError> {
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || run(&shared))
+            .map_err(|source| CacheError::Io {
+                what: "starting a thread of the cache".to_owned(),
+                source,
+            })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+}
+
+impl Drop for BlockCache {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        self.shared.ahead.close();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn logs(&self) -> MutexGuard<'_, Logs> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the writer does until the queue is closed.
+    fn write(&self) {
+        {
+            // What was opened may exceed a budget that was made smaller.
+            let mut logs = self.logs();
+            logs.shrink(&self.core);
+        }
+        loop {
+            match self.queue.next() {
+                Work::Blocks(blocks) => {
+                    let is_missing = |block: &&Block| !self.core.holds(&block.0);
+                    let missing: Vec<Block> = blocks.iter().filter(is_missing).cloned().collect();
+                    if !missing.is_empty() {
+                        let written = self.logs().write_blocks(&self.core, &missing);
+                        if let Err(error) = written {
+                            self.core.fail("writing the cache", &error);
+                            count(&self.dropped, missing.len() as u64);
+                        }
+                    }
+                    self.queue.done(&blocks);
+                }
+                Work::Settle(flush) => {
+                    self.logs().settle(&self.core);
+                    self.queue.settled(flush);
+                }
+                Work::End => return,
+            }
+        }
+    }
+
+    fn find(&self, hash: &BlockHash) -> Option<Arc<[u8]>> {
+        self.queue
+            .get(hash)
+            .or_else(|| self.ahead.take(hash))
+            .or_else(|| self.core.block(hash))
+    }
+}
+
+impl Cache for BlockCache {
+    fn get(&self, hash: &BlockHash, bytes: usize) -> Option<Arc<[u8]>> {
+        let found = self.shared.find(hash).filter(|found| found.len() == bytes);
+        let counts = &self.shared.core.counts;
+        match found {
+            Some(_) => count(&counts.hits, 1),
+            None => count(&counts.misses, 1),
+        }
+        found
+    }
+
+    fn has(&self, hash: &BlockHash) -> bool {
+        self.shared.core.index().has(hash) || self.shared.queue.get(hash).is_some()
+    }
+
+    fn put(&self, hash: &BlockHash, bytes: &Arc<[u8]>) {
+        let is_block = (1..=BLOCK_BYTES).contains(&bytes.len());
+        if !is_block {
+            return;
+        }
+        // Also what is there already: the writer looks whether it is right, since nobody may read it before it is
+        // needed without a server.
+        if !self.shared.queue.put(hash, bytes) {
+            count(&self.shared.dropped, 1);
+        }
+    }
+
+    fn expect(&self, hashes: &[BlockHash]) {
+        self.shared.ahead.expect(hashes);
+    }
+
+    fn note(&self, name: &str) -> Option<Vec<u8>> {
+        notes::read_note(&self.shared.core, name)
+    }
+
+    fn set_note(&self, name: &str, bytes: &[u8]) -> Result<(), CacheError> {
+        let mut logs = self.shared.logs();
+        let set = logs.set_note(&self.shared.core, name, bytes);
+        if !logs.is_settled() {
+            self.shared.queue.set_unsettled();
+        }
+        set
+    }
+
+    fn counters(&self) -> CacheCounters {
+        let core = &self.shared.core;
+        let counts = &core.counts;
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let blocks = core.index().blocks();
+        CacheCounters {
+            hits: value(&counts.hits),
+            misses: value(&counts.misses),
+            damaged: value(&counts.damaged),
+            written: value(&counts.written),
+            dropped: value(&self.shared.dropped),
+            evicted: value(&counts.evicted),
+            failures: value(&counts.failures),
+            blocks,
+            bytes: value(&counts.bytes),
+            bytes_max: self.shared.bytes_max,
+            memory_bytes: core.memory_bytes()
+                + self.shared.ahead.memory_bytes()
+                + self.shared.queue.memory_bytes(),
+        }
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.shared.core.failure()
+    }
+
+    fn flush(&self) {
+        self.shared.queue.flush();
+    }
+}

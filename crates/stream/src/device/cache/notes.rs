@@ -1,0 +1,469 @@
+//! Small values by name: manifests, versions, lists of hashes, plans.
+
+use std::collections::HashMap;
+
+use super::core::{Core, count};
+use super::format::{
+    ALIGNMENT, Draft, LOG_HEADER_BYTES, LogKind, NOTE_NAME_BYTES_MAX, RECORD_HEADER_BYTES,
+    RecordHeader, RecordKind, log_name, padded, sum,
+};
+use super::index::RecordAt;
+use super::logs::{Current, Logs, NotAdded};
+use super::storage::StorageError;
+use crate::device::CacheError;
+
+/// Notes at one time, at most.
+const NOTES_MAX: usize = 32_768;
+
+/// Of these, notes that are no lists.
+const KEPT_NOTES_MAX: usize = 1024;
+
+/// What the names of lists begin with. They can be had again from a server, so they go when there is no room.
+const LIST_PREFIXES: [&str; 2] = ["hashes", "plan"];
+
+/// Values up to this are kept in memory, so that they outlive the file under them.
+const SMALL_BYTES: usize = 1024;
+
+/// Places of earlier values of a note, for the case that the newest is damaged.
+const PLACES_MAX: usize = 3;
+
+/// Bytes of outdated notes that are not worth writing the others anew.
+const OUTDATED_BYTES_MAX: u64 = 256 << 10;
+
+/// Files of notes, at most.
+const FILES_MAX: usize = 4;
+
+/// How often something is tried again because files changed or a full disk was given room.
+const ATTEMPTS_MAX: u32 = 64;
+
+struct Note {
+    /// Where its values lie, the newest last.
+    places: Vec<RecordAt>,
+    /// When it was used last.
+    used: u64,
+    small: Option<Box<[u8]>>,
+}
+
+impl Note {
+    /// Bytes of the newest value in its file.
+    fn bytes(&self) -> u64 {
+        self.places
+            .last()
+            .map_or(0, |at| padded(u64::from(at.bytes)))
+    }
+}
+
+/// Where each note lies.
+#[derive(Default)]
+pub(super) struct NoteMap {
+    notes: HashMap<Box<str>, Note>,
+    clock: u64,
+    list_bytes: u64,
+    kept_bytes: u64,
+    kept_count: usize,
+}
+
+fn is_list(name: &str) -> bool {
+    LIST_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=NOTE_NAME_BYTES_MAX).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-'))
+}
+
+impl NoteMap {
+    /// A record with a note was found, newer than all that were found before.
+    pub(super) fn found(&mut self, at: RecordAt, name: &[u8], bytes: u32) {
+        let Some(name) = str::from_utf8(name).ok().filter(|name| is_name(name)) else {
+            return;
+        };
+        match bytes {
+            0 => drop(self.remove(name)),
+            _ => self.place(name, at, None),
+        }
+    }
+
+    fn place(&mut self, name: &str, at: RecordAt, small: Option<Box<[u8]>>) {
+        let mut places = self.remove(name).map_or_else(Vec::new, |note| note.places);
+        if places.len() == PLACES_MAX {
+            places.remove(0);
+        }
+        places.push(at);
+        self.clock += 1;
+        let used = self.clock;
+        self.insert(
+            name,
+            Note {
+                places,
+                used,
+                small,
+            },
+        );
+    }
+
+    fn insert(&mut self, name: &str, note: Note) {
+        match is_list(name) {
+            true => self.list_bytes += note.bytes(),
+            false => {
+                self.kept_bytes += note.bytes();
+                self.kept_count += 1;
+            }
+        }
+        self.notes.insert(name.into(), note);
+    }
+
+    fn remove(&mut self, name: &str) -> Option<Note> {
+        let note = self.notes.remove(name)?;
+        match is_list(name) {
+            true => self.list_bytes -= note.bytes(),
+            false => {
+                self.kept_bytes -= note.bytes();
+                self.kept_count -= 1;
+            }
+        }
+        Some(note)
+    }
+
+    /// All values of a note lie here only.
+    fn moved(&mut self, name: &str, at: RecordAt) {
+        if let Some(mut note) = self.remove(name) {
+            note.places = vec![at];
+            self.insert(name, note);
+        }
+    }
+
+    /// A value was found to be damaged: the one before it counts.
+    fn lose(&mut self, name: &str, at: RecordAt) {
+        if let Some(mut note) = self.remove(name) {
+            note.places.retain(|place| *place != at);
+            if !note.places.is_empty() {
+                self.insert(name, note);
+            }
+        }
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.list_bytes + self.kept_bytes
+    }
+
+    /// Forgets the lists that were used least recently until so many bytes more can be kept.
+    fn drop_lists(&mut self, bytes: u64, bytes_max: u64) {
+        if self.list_bytes + bytes <= bytes_max && self.notes.len() < NOTES_MAX {
+            return;
+        }
+        let mut lists: Vec<_> = self
+            .notes
+            .iter()
+            .filter(|(name, _)| is_list(name))
+            .map(|(name, note)| (note.used, name.clone()))
+            .collect();
+        lists.sort_unstable();
+        // A few more than needed, so that not every note has to look for the oldest.
+        let notes_max = NOTES_MAX - NOTES_MAX / 16;
+        let bytes_max = (bytes_max - bytes_max / 16).saturating_sub(bytes);
+        for (_, name) in lists {
+            if self.list_bytes <= bytes_max && self.notes.len() < notes_max {
+                break;
+            }
+            self.remove(&name);
+        }
+    }
+
+    /// Bytes of memory, about.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let small: usize = self
+            .notes
+            .iter()
+            .map(|(name, note)| {
+                name.len()
+                    + note.places.capacity() * size_of::<RecordAt>()
+                    + note.small.as_ref().map_or(0, |small| small.len())
+            })
+            .sum();
+        (small + self.notes.capacity() * (size_of::<(Box<str>, Note)>() + 1)) as u64
+    }
+}
+
+fn cannot(error: &StorageError) -> CacheError {
+    match error {
+        StorageError::Full => CacheError::Full("for a note in the cache".to_owned()),
+        other => CacheError::Io {
+            what: "writing a note to the cache".to_owned(),
+            source: std::io::Error::other(other.to_string()),
+        },
+    }
+}
+
+/// The value of a note.
+pub(super) fn read_note(core: &Core, name: &str) -> Option<Vec<u8>> {
+    match find_note(core, name) {
+        Ok(value) => value,
+        Err(error) => {
+            core.fail("reading a note", &error);
+            None
+        }
+    }
+}
+
+fn find_note(core: &Core, name: &str) -> Result<Option<Vec<u8>>, StorageError> {
+    loop {
+        let at = {
+            let mut map = core.notes();
+            map.clock += 1;
+            let now = map.clock;
+            let Some(note) = map.notes.get_mut(name) else {
+                return Ok(None);
+            };
+            note.used = now;
+            if let Some(small) = &note.small {
+                return Ok(Some(small.to_vec()));
+            }
+            let Some(at) = note.places.last() else {
+                return Ok(None);
+            };
+            *at
+        };
+        match read_value(core, at, name) {
+            Ok(value) => return Ok(Some(value)),
+            Err(StorageError::NotFound | StorageError::Damaged) => {
+                let mut map = core.notes();
+                // Written elsewhere meanwhile, it is looked for there.
+                let is_there = map.notes.get(name).and_then(|note| note.places.last()) == Some(&at);
+                if is_there {
+                    map.lose(name, at);
+                    count(&core.counts.damaged, 1);
+                }
+            }
+            Err(other) => return Err(other),
+        }
+    }
+}
+
+fn read_value(core: &Core, at: RecordAt, name: &str) -> Result<Vec<u8>, StorageError> {
+    let salt = core.index().salt(at.log).ok_or(StorageError::NotFound)?;
+    let mut bytes = vec![0; at.bytes as usize];
+    let file = log_name(LogKind::Notes, at.log);
+    let offset = u64::from(at.offset);
+    core.storage.read(&file, offset, &mut bytes)?;
+    let value_at = RECORD_HEADER_BYTES + name.len();
+    let is_right = RecordHeader::decode(&bytes, salt, offset).is_some_and(|header| {
+        header.kind == RecordKind::Note
+            && header.record_bytes() == bytes.len() as u64
+            && bytes.get(RECORD_HEADER_BYTES..value_at) == Some(name.as_bytes())
+            && sum(salt, offset, &bytes[value_at..]) == header.payload_sum
+    });
+    match is_right {
+        true => Ok(bytes.split_off(value_at)),
+        false => Err(StorageError::Damaged),
+    }
+}
+
+fn draft<'d>(name: &'d str, value: &'d [u8]) -> Draft<'d> {
+    Draft {
+        kind: RecordKind::Note,
+        is_compressed: false,
+        count: name.len() as u16,
+        table: name.as_bytes(),
+        payload: value,
+        raw_bytes: value.len() as u32,
+    }
+}
+
+impl Logs {
+    /// Keeps a value under a name. It is durable afterwards, but for that of a list, which is with the next
+    /// [`settle`](Self::settle).
+    pub(super) fn set_note(
+        &mut self,
+        core: &Core,
+        name: &str,
+        value: &[u8],
+    ) -> Result<(), CacheError> {
+        if !is_name(name) {
+            return Err(CacheError::Refused(format!(
+                "a note's name has 1 to {NOTE_NAME_BYTES_MAX} letters, digits, points, dashes and underscores"
+            )));
+        }
+        let is_same = match find_note(core, name) {
+            Ok(Some(before)) => before == value,
+            Ok(None) => value.is_empty(),
+            Err(_) => false,
+        };
+        if is_same {
+            return Ok(());
+        }
+        let bytes = padded((RECORD_HEADER_BYTES + name.len() + value.len()) as u64);
+        self.check_limits(core, name, bytes)?;
+        for _ in 0..ATTEMPTS_MAX {
+            match self.write_note(core, name, value) {
+                Ok(()) => return Ok(()),
+                Err(NotAdded::Changed) => {}
+                Err(NotAdded::Storage(error)) => {
+                    if error != StorageError::Full || self.drop_oldest(core).is_err() {
+                        core.fail("writing a note", &error);
+                        return Err(cannot(&error));
+                    }
+                }
+            }
+        }
+        Err(CacheError::Damaged(
+            "somebody else changes the files of the cache".to_owned(),
+        ))
+    }
+
+    fn check_limits(&self, core: &Core, name: &str, bytes: u64) -> Result<(), CacheError> {
+        let mut map = core.notes();
+        let is_allowed = match is_list(name) {
+            true => {
+                let bytes_max = self.budget.notes_bytes / 3;
+                map.drop_lists(bytes, bytes_max);
+                map.list_bytes + bytes <= bytes_max
+            }
+            false => {
+                // What is replaced does not count twice.
+                let before = map.notes.get(name).map_or(0, Note::bytes);
+                bytes <= self.budget.bytes_max / 4
+                    && map.kept_bytes - before + bytes <= self.budget.bytes_max / 3
+                    && map.kept_count < KEPT_NOTES_MAX
+            }
+        };
+        match is_allowed {
+            true => Ok(()),
+            false => Err(CacheError::Full(format!(
+                "the note {name} has {bytes} bytes, too many beside the others in a cache of {}",
+                self.budget.bytes_max
+            ))),
+        }
+    }
+
+    fn write_note(&mut self, core: &Core, name: &str, value: &[u8]) -> Result<(), NotAdded> {
+        let draft = draft(name, value);
+        let number = self.notes.as_ref().map(|current| current.header.number);
+        let is_changed = number.is_some_and(|number| !self.measure(core, number));
+        if is_changed || self.is_outdated(core) {
+            self.rewrite_notes(core)?;
+        }
+        let bytes = draft.padded_bytes() + LOG_HEADER_BYTES as u64;
+        self.make_room_for_notes(core, bytes)
+            .map_err(NotAdded::Storage)?;
+        let mut current = match self.notes.take() {
+            Some(current) => current,
+            None => self
+                .begin(core, LogKind::Notes)
+                .map_err(NotAdded::Storage)?,
+        };
+        let at = self.add_note(core, &current, &draft)?;
+        current.is_synced = false;
+        if !is_list(name) {
+            core.storage
+                .sync(&current.header.name())
+                .map_err(NotAdded::Storage)?;
+            current.is_synced = true;
+        }
+        self.notes = Some(current);
+        let mut map = core.notes();
+        match value.is_empty() {
+            true => drop(map.remove(name)),
+            false => {
+                let small = (value.len() <= SMALL_BYTES).then(|| value.into());
+                map.place(name, at, small);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_note(
+        &mut self,
+        core: &Core,
+        current: &Current,
+        draft: &Draft<'_>,
+    ) -> Result<RecordAt, NotAdded> {
+        let offset = self.length(current);
+        debug_assert_eq!(offset % ALIGNMENT as u64, 0);
+        let mut bytes = Vec::with_capacity(draft.padded_bytes() as usize);
+        draft.encode(current.header.salt, offset, &mut bytes);
+        self.add(core, current, &bytes)?;
+        Ok(RecordAt {
+            log: current.header.number,
+            offset: offset as u32,
+            bytes: (RECORD_HEADER_BYTES + draft.table.len() + draft.payload.len()) as u32,
+        })
+    }
+
+    fn notes_files(&self) -> Vec<u32> {
+        self.files
+            .iter()
+            .filter(|(_, file)| file.kind == LogKind::Notes)
+            .map(|(number, _)| *number)
+            .collect()
+    }
+
+    fn is_outdated(&self, core: &Core) -> bool {
+        let live = core.notes().live_bytes();
+        let slack = (self.budget.notes_bytes / 4).min(OUTDATED_BYTES_MAX);
+        self.notes_bytes() > live + live / 2 + slack || self.notes_files().len() > FILES_MAX
+    }
+
+    /// Writes what counts to a new file, and deletes the others.
+    fn rewrite_notes(&mut self, core: &Core) -> Result<(), NotAdded> {
+        let old = self.notes_files();
+        let bytes = core.notes().live_bytes() + LOG_HEADER_BYTES as u64;
+        self.make_room_for_notes(core, bytes)
+            .map_err(NotAdded::Storage)?;
+        let mut current = self
+            .begin(core, LogKind::Notes)
+            .map_err(NotAdded::Storage)?;
+        let moved = match self.copy_notes(core, &current) {
+            Ok(moved) => moved,
+            Err(error) => {
+                // Half of the notes say nothing new.
+                let _ = self.delete(core, current.header.number);
+                return Err(error);
+            }
+        };
+        {
+            let mut map = core.notes();
+            for (name, at) in moved {
+                map.moved(&name, at);
+            }
+        }
+        for number in old {
+            if let Err(error) = self.delete(core, number) {
+                core.fail("deleting outdated notes", &error);
+            }
+        }
+        current.is_synced = true;
+        self.notes = Some(current);
+        Ok(())
+    }
+
+    fn copy_notes(
+        &mut self,
+        core: &Core,
+        current: &Current,
+    ) -> Result<Vec<(Box<str>, RecordAt)>, NotAdded> {
+        let mut names: Vec<_> = {
+            let map = core.notes();
+            let entry = |(name, note): (_, &Note)| (note.used, Box::clone(name));
+            map.notes.iter().map(entry).collect()
+        };
+        // The order tells the next process which were used least recently.
+        names.sort_unstable();
+        let mut moved = Vec::with_capacity(names.len());
+        for (used, name) in names {
+            let value = find_note(core, &name).map_err(NotAdded::Storage)?;
+            let Some(value) = value else { continue };
+            if let Some(note) = core.notes().notes.get_mut(&name) {
+                note.used = used;
+            }
+            let at = self.add_note(core, current, &draft(&name, &value))?;
+            moved.push((name, at));
+        }
+        core.storage
+            .sync(&current.header.name())
+            .map_err(NotAdded::Storage)?;
+        Ok(moved)
+    }
+}

@@ -1,0 +1,179 @@
+//! What was put and is not written yet.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::format::RECORD_BLOCKS_MAX;
+use super::record::Block;
+use crate::block::BlockHash;
+
+/// How long the writer waits for more blocks, so that they are compressed together.
+const GATHER: Duration = Duration::from_millis(25);
+
+/// How long the writer waits for more blocks before it makes durable what it wrote.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// Memory of a block beside its bytes.
+const BLOCK_OVERHEAD_BYTES: usize = 160;
+
+/// What the writer is to do next.
+pub(super) enum Work {
+    /// Write these together.
+    Blocks(Vec<Block>),
+    /// Make durable what was written, because somebody waits for it with this number or nothing new has come.
+    Settle(u64),
+    /// Nothing more will come.
+    End,
+}
+
+#[derive(Default)]
+struct State {
+    /// Those that wait, and those that are being written.
+    blocks: HashMap<BlockHash, Arc<[u8]>>,
+    waiting: VecDeque<BlockHash>,
+    bytes: usize,
+    is_unsettled: bool,
+    /// How often somebody wanted all to be written, and up to which time that is so.
+    flushes: u64,
+    flushed: u64,
+    is_closed: bool,
+}
+
+pub(super) struct Queue {
+    state: Mutex<State>,
+    /// For the writer: there is something to do.
+    work: Condvar,
+    /// For all others: something was done.
+    done: Condvar,
+    bytes_max: usize,
+    put_wait: Duration,
+}
+
+impl Queue {
+    pub(super) fn new(bytes_max: usize, put_wait: Duration) -> Self {
+        Self {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            done: Condvar::new(),
+            bytes_max,
+            put_wait,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a block; false: there was no room for too long.
+    pub(super) fn put(&self, hash: &BlockHash, bytes: &Arc<[u8]>) -> bool {
+        let is_full = |state: &mut State| {
+            !state.blocks.contains_key(hash)
+                && state.bytes > 0
+                && state.bytes + bytes.len() > self.bytes_max
+        };
+        let (mut state, _) = self
+            .done
+            .wait_timeout_while(self.lock(), self.put_wait, is_full)
+            .unwrap_or_else(PoisonError::into_inner);
+        if is_full(&mut state) {
+            return false;
+        }
+        if state.blocks.insert(*hash, Arc::clone(bytes)).is_none() {
+            state.waiting.push_back(*hash);
+            state.bytes += bytes.len();
+            self.work.notify_one();
+        }
+        true
+    }
+
+    /// A block that is not written yet.
+    pub(super) fn get(&self, hash: &BlockHash) -> Option<Arc<[u8]>> {
+        self.lock().blocks.get(hash).map(Arc::clone)
+    }
+
+    /// Something was written that is not durable.
+    pub(super) fn set_unsettled(&self) {
+        self.lock().is_unsettled = true;
+        self.work.notify_one();
+    }
+
+    /// Waits until all that was put before is written and durable, as far as it can be.
+    pub(super) fn flush(&self) {
+        let mut state = self.lock();
+        if state.is_closed {
+            return;
+        }
+        state.flushes += 1;
+        let wanted = state.flushes;
+        self.work.notify_one();
+        drop(
+            self.done
+                .wait_while(state, |state| state.flushed < wanted)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+    }
+
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+        self.work.notify_one();
+    }
+
+    /// What the writer is to do; waits for it.
+    pub(super) fn next(&self) -> Work {
+        let is_urgent = |state: &State| state.flushed < state.flushes || state.is_closed;
+        let mut state = self.lock();
+        if state.waiting.is_empty() && !is_urgent(&state) {
+            let is_idle = |state: &mut State| state.waiting.is_empty() && !is_urgent(state);
+            state = if state.is_unsettled {
+                let waited = self.work.wait_timeout_while(state, SETTLE, is_idle);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                let is_calm = |state: &mut State| is_idle(state) && !state.is_unsettled;
+                let waited = self.work.wait_while(state, is_calm);
+                waited.unwrap_or_else(PoisonError::into_inner)
+            };
+        }
+        if !state.waiting.is_empty() {
+            let is_short =
+                |state: &mut State| state.waiting.len() < RECORD_BLOCKS_MAX && !is_urgent(state);
+            let waited = self.work.wait_timeout_while(state, GATHER, is_short);
+            let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let count = state.waiting.len().min(RECORD_BLOCKS_MAX);
+            let hashes: Vec<_> = state.waiting.drain(..count).collect();
+            let block = |hash: BlockHash| Some((hash, Arc::clone(state.blocks.get(&hash)?)));
+            return Work::Blocks(hashes.into_iter().filter_map(block).collect());
+        }
+        let is_over = state.is_closed && !state.is_unsettled && state.flushed == state.flushes;
+        if is_over {
+            return Work::End;
+        }
+        Work::Settle(state.flushes)
+    }
+
+    /// These were written, or cannot be.
+    pub(super) fn done(&self, blocks: &[Block]) {
+        let mut state = self.lock();
+        for (hash, _) in blocks {
+            if let Some(bytes) = state.blocks.remove(hash) {
+                state.bytes -= bytes.len();
+            }
+        }
+        state.is_unsettled = true;
+        self.done.notify_all();
+    }
+
+    /// All that was written is durable, as far as it can be.
+    pub(super) fn settled(&self, flush: u64) {
+        let mut state = self.lock();
+        state.is_unsettled = false;
+        state.flushed = flush;
+        self.done.notify_all();
+    }
+
+    /// Bytes of memory, about.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let state = self.lock();
+        (state.bytes + state.blocks.len() * BLOCK_OVERHEAD_BYTES) as u64
+    }
+}

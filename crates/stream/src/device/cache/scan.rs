@@ -1,0 +1,260 @@
+//! What is in a log: by the indexes at its end, or from header to header.
+
+use super::format::{
+    ALIGNMENT, INDEX_HEAD_BYTES, LOG_HEADER_BYTES, LogHeader, LogKind, RECORD_HEADER_BYTES,
+    RecordHeader, RecordKind, TRAILER_BYTES, decode_trailer, is_table_sound, padded, sum, word,
+};
+use super::storage::{Storage, StorageError};
+
+/// Indexes that lead from one to the one before; a longer chain is not followed.
+pub(super) const CHAIN_INDEXES_MAX: u32 = 64;
+
+/// Bytes of an index, at most.
+const INDEX_BYTES_MAX: u32 = 16 << 20;
+
+/// Bytes that are read at once on the way from header to header.
+const WINDOW_BYTES: u64 = 256 << 10;
+
+/// Bytes that are passed over where the storage cannot read.
+const UNREADABLE_BYTES: u64 = 4096;
+
+/// The indexes of a log that are already written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Chain {
+    /// Where the last one begins; 0: there is none.
+    pub(super) last: u32,
+    /// How many there are.
+    pub(super) length: u32,
+}
+
+/// What was found in a log.
+pub(super) struct Scanned {
+    pub(super) header: LogHeader,
+    /// All of its bytes are records: more can be added behind them.
+    pub(super) is_whole: bool,
+    pub(super) chain: Chain,
+    /// Entries of records that no index has.
+    pub(super) unindexed: Vec<u8>,
+}
+
+/// One record: where it begins, its header, its table.
+pub(super) type Visit<'v> = dyn FnMut(u64, &RecordHeader, &[u8]) + 'v;
+
+/// Reads the headers of a log. None: it is not one, or nothing of its header is left.
+pub(super) fn scan(
+    storage: &dyn Storage,
+    (kind, number): (LogKind, u32),
+    length: u64,
+    visit: &mut Visit<'_>,
+) -> Option<Scanned> {
+    let name = super::format::log_name(kind, number);
+    let mut bytes = [0; LOG_HEADER_BYTES];
+    storage.read(&name, 0, &mut bytes).ok()?;
+    let header = LogHeader::decode(&bytes)?;
+    if (header.kind, header.number) != (kind, number) {
+        return None;
+    }
+    if let Some((chain, indexes)) = read_chain(storage, &header, length) {
+        for index in indexes.iter().rev() {
+            walk_index(index, &header, visit);
+        }
+        return Some(Scanned {
+            header,
+            is_whole: true,
+            chain,
+            unindexed: Vec::new(),
+        });
+    }
+    Some(walk_headers(storage, header, length, visit))
+}
+
+/// The indexes of a log that ends with one, the newest first.
+fn read_chain(
+    storage: &dyn Storage,
+    header: &LogHeader,
+    length: u64,
+) -> Option<(Chain, Vec<Vec<u8>>)> {
+    let name = header.name();
+    let at = length.checked_sub(TRAILER_BYTES as u64)?;
+    let mut trailer = [0; TRAILER_BYTES];
+    storage.read(&name, at, &mut trailer).ok()?;
+    let last = decode_trailer(&trailer, header.salt, at)?;
+    let indexes = read_chain_from(storage, header, last)?;
+    let chain = Chain {
+        last,
+        length: indexes.len() as u32,
+    };
+    Some((chain, indexes))
+}
+
+/// An index and those before it, the newest first.
+pub(super) fn read_chain_from(
+    storage: &dyn Storage,
+    header: &LogHeader,
+    last: u32,
+) -> Option<Vec<Vec<u8>>> {
+    let (mut indexes, mut place) = (Vec::new(), last);
+    while place != 0 {
+        if indexes.len() as u32 == CHAIN_INDEXES_MAX {
+            return None;
+        }
+        let index = read_index(storage, header, u64::from(place))?;
+        place = word(&index, 0);
+        indexes.push(index);
+    }
+    Some(indexes)
+}
+
+fn read_index(storage: &dyn Storage, log: &LogHeader, offset: u64) -> Option<Vec<u8>> {
+    let name = log.name();
+    let mut bytes = [0; RECORD_HEADER_BYTES];
+    storage.read(&name, offset, &mut bytes).ok()?;
+    let header = RecordHeader::decode(&bytes, log.salt, offset)?;
+    let is_index = header.kind == RecordKind::Index
+        && (INDEX_HEAD_BYTES as u32..=INDEX_BYTES_MAX).contains(&header.payload_bytes);
+    if !is_index {
+        return None;
+    }
+    let mut payload = vec![0; header.payload_bytes as usize];
+    storage
+        .read(&name, offset + RECORD_HEADER_BYTES as u64, &mut payload)
+        .ok()?;
+    let is_right = sum(log.salt, offset, &payload) == header.payload_sum
+        && u64::from(word(&payload, 0)) < offset;
+    is_right.then_some(payload)
+}
+
+/// The records that an index names. What it says of them is checked again when they are read.
+fn walk_index(index: &[u8], log: &LogHeader, visit: &mut Visit<'_>) {
+    let mut rest = &index[INDEX_HEAD_BYTES..];
+    while rest.len() >= 4 + RECORD_HEADER_BYTES {
+        let offset = u64::from(word(rest, 0));
+        let Some(header) = RecordHeader::decode(&rest[4..], log.salt, offset) else {
+            return;
+        };
+        let table_at = 4 + RECORD_HEADER_BYTES;
+        let Some(table) = rest.get(table_at..table_at + header.table_bytes as usize) else {
+            return;
+        };
+        if is_record_sound(&header, log, offset, table) {
+            visit(offset, &header, table);
+        }
+        rest = &rest[table_at + table.len()..];
+    }
+}
+
+fn is_record_sound(header: &RecordHeader, log: &LogHeader, offset: u64, table: &[u8]) -> bool {
+    let is_of_this_kind = match header.kind {
+        RecordKind::Blocks => log.kind == LogKind::Blocks,
+        RecordKind::Note => log.kind == LogKind::Notes,
+        RecordKind::Index => true,
+    };
+    is_of_this_kind
+        && sum(log.salt, offset, table) == header.table_sum
+        && (header.kind != RecordKind::Blocks || is_table_sound(table, header.raw_bytes))
+}
+
+fn walk_headers(
+    storage: &dyn Storage,
+    log: LogHeader,
+    length: u64,
+    visit: &mut Visit<'_>,
+) -> Scanned {
+    let mut window = Window {
+        storage,
+        name: log.name(),
+        length,
+        start: 0,
+        bytes: Vec::new(),
+    };
+    let mut found = Scanned {
+        header: log,
+        is_whole: true,
+        chain: Chain::default(),
+        unindexed: Vec::new(),
+    };
+    let mut offset = LOG_HEADER_BYTES as u64;
+    while offset < length {
+        let (step, is_right) = match window.get(offset, RECORD_HEADER_BYTES as u64) {
+            Ok(bytes) => {
+                let header = RecordHeader::decode(bytes, log.salt, offset)
+                    .filter(|header| offset + header.record_bytes() <= length);
+                let is_trailer = decode_trailer(bytes, log.salt, offset).is_some();
+                let step = match header {
+                    Some(header) => take_record(&mut window, &mut found, offset, &header, visit),
+                    None => is_trailer.then_some(TRAILER_BYTES as u64),
+                };
+                (step.unwrap_or(ALIGNMENT as u64), step.is_some())
+            }
+            Err(_) => (UNREADABLE_BYTES, false),
+        };
+        found.is_whole &= is_right;
+        offset += step;
+    }
+    found.is_whole &= offset == length;
+    found
+}
+
+/// Bytes to the place behind a record; None: its table is damaged.
+fn take_record(
+    window: &mut Window<'_>,
+    found: &mut Scanned,
+    offset: u64,
+    header: &RecordHeader,
+    visit: &mut Visit<'_>,
+) -> Option<u64> {
+    let head_bytes = RECORD_HEADER_BYTES + header.table_bytes as usize;
+    let head = window.get(offset, head_bytes as u64).ok()?;
+    let table = head.get(RECORD_HEADER_BYTES..head_bytes)?;
+    if !is_record_sound(header, &found.header, offset, table) {
+        return None;
+    }
+    if header.kind != RecordKind::Index {
+        visit(offset, header, table);
+    }
+    if header.kind == RecordKind::Blocks {
+        push_index_entry(&mut found.unindexed, offset, head);
+    }
+    Some(padded(header.record_bytes()))
+}
+
+/// Adds a record to the entries of an index that is to be written; `head` is its header and its table.
+pub(super) fn push_index_entry(entries: &mut Vec<u8>, offset: u64, head: &[u8]) {
+    entries.extend_from_slice(&(offset as u32).to_le_bytes());
+    entries.extend_from_slice(head);
+}
+
+/// A piece of a file in memory.
+struct Window<'s> {
+    storage: &'s dyn Storage,
+    name: String,
+    length: u64,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window<'_> {
+    /// So many bytes from `offset` on, fewer at the end of the file.
+    fn get(&mut self, offset: u64, bytes: u64) -> Result<&[u8], StorageError> {
+        let end = (offset + bytes).min(self.length);
+        let held = self.start..self.start + self.bytes.len() as u64;
+        if !(held.contains(&offset) && end <= held.end) {
+            let ahead = (offset + WINDOW_BYTES).max(end).min(self.length);
+            if self.fill(offset, ahead).is_err() {
+                self.fill(offset, end)?;
+            }
+        }
+        let from = (offset - self.start) as usize;
+        Ok(&self.bytes[from..from + (end - offset) as usize])
+    }
+
+    fn fill(&mut self, start: u64, end: u64) -> Result<(), StorageError> {
+        self.start = start;
+        self.bytes.resize((end - start) as usize, 0);
+        let read = self.storage.read(&self.name, start, &mut self.bytes);
+        if read.is_err() {
+            self.bytes.clear();
+        }
+        read
+    }
+}

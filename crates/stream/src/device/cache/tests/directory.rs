@@ -1,0 +1,88 @@
+//! A cache in a directory.
+
+use super::*;
+use crate::device::CacheError;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("keel-cache-{}-{number}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn it_outlives_the_process_and_one_has_it_at_a_time() {
+    let scratch = Scratch::new();
+    let blocks: Vec<_> = (0..200).map(block).collect();
+    let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
+    fs::write(scratch.0.join("mine.txt"), "not the cache's").unwrap();
+    put_all(&cache, &blocks);
+    cache.set_note("seen-1", b"3").unwrap();
+    let second = BlockCache::in_directory(&scratch.0, &OPTIONS);
+    let Err(CacheError::Refused(text)) = second else {
+        panic!("two have the same cache")
+    };
+    assert!(text.contains("another process"));
+    drop(cache);
+    let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
+    let hashes: Vec<_> = blocks.iter().map(|block| block.0).collect();
+    cache.expect(&hashes);
+    assert_eq!(there(&cache, &blocks), 200);
+    assert_eq!(cache.note("seen-1").unwrap(), b"3");
+    assert!(scratch.0.join("mine.txt").exists());
+}
+
+#[test]
+fn cut_under_the_running_process_replaced_or_removed() {
+    let scratch = Scratch::new();
+    let (first, second, third) = (
+        (0..100).map(block).collect::<Vec<_>>(),
+        (100..200).map(block).collect::<Vec<_>>(),
+        (200..300).map(block).collect::<Vec<_>>(),
+    );
+    let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
+    put_all(&cache, &first);
+    let log = scratch.0.join("blocks-0000000001");
+    fs::File::options()
+        .write(true)
+        .open(&log)
+        .unwrap()
+        .set_len(1000)
+        .unwrap();
+    put_all(&cache, &second);
+    assert_eq!(there(&cache, &second), 100);
+    drop(cache);
+    let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
+    assert_eq!(there(&cache, &second), 100);
+    assert_eq!(there(&cache, &first), 0);
+    // The file is another one now, which is still open here.
+    let log = scratch.0.join("blocks-0000000002");
+    fs::remove_file(&log).unwrap();
+    put_all(&cache, &third);
+    drop(cache);
+    let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
+    assert_eq!(there(&cache, &third), 100);
+    fs::remove_dir_all(&scratch.0).unwrap();
+    put_all(&cache, &first);
+    assert_eq!(there(&cache, &first), 0);
+    assert_eq!(cache.counters().dropped, 100);
+    assert!(cache.failure().is_some());
+    assert!(cache.set_note("seen-1", b"4").is_err());
+    // A new directory of that name is not this process's.
+    fs::create_dir(&scratch.0).unwrap();
+    put_all(&cache, &second);
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
+}

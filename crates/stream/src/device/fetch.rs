@@ -1,0 +1,163 @@
+//! What nobody waits for in a program: fetching blocks into the cache, and asking what is known of a task.
+
+use super::inner::{Inner, Waited};
+use super::network::{Asked, locked};
+use super::{Cache, DeviceError};
+use crate::block::{BlockAt, BlockHash, FileId, block_bytes};
+use crate::wire::{BLOCKS_PER_MESSAGE_MAX, Request};
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Blocks of one request: few, so that what a program waits for has to wait for little.
+const FETCHED_AT_ONCE: usize = 256;
+
+/// How often somebody who waits looks whether the device was stopped.
+const LOOK: Duration = Duration::from_millis(100);
+
+const _: () = assert!(FETCHED_AT_ONCE <= BLOCKS_PER_MESSAGE_MAX);
+
+impl Inner {
+    /// Brings blocks into the cache. `on_progress` is told how many are there, and of how many.
+    pub fn fetch(
+        &self,
+        blocks: &[BlockAt],
+        on_progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), DeviceError> {
+        let Some(cache) = self.settings.cache.as_deref() else {
+            return Err(DeviceError::Settings("no cache to fetch into".to_owned()));
+        };
+        if let Some(at) = blocks
+            .iter()
+            .find(|at| at.index >= self.manifest.blocks(at.file))
+        {
+            return Err(DeviceError::NoSuchBlock(*at));
+        }
+        let total = blocks.len() as u64;
+        let mut done = 0;
+        for chunk in blocks.chunks(FETCHED_AT_ONCE) {
+            let mut progress = Instant::now();
+            // What is damaged in the cache is found by reading it: a promise is made here.
+            let mut is_read = true;
+            loop {
+                let is_missing = |at: &&BlockAt| {
+                    let hash = self.list(at.file).and_then(|list| list.get(at.index));
+                    !hash.is_some_and(|hash| match is_read {
+                        true => self.is_kept(cache, at, &hash),
+                        false => cache.has(&hash),
+                    })
+                };
+                let missing: Vec<BlockAt> = chunk.iter().filter(is_missing).copied().collect();
+                is_read = false;
+                if missing.is_empty() {
+                    break;
+                }
+                let asked = missing.len();
+                let left = self.fetch_once(missing)?;
+                if left < asked {
+                    // What has come is in the cache soon.
+                    cache.flush();
+                    progress = Instant::now();
+                } else if progress.elapsed() >= self.settings.deadline {
+                    return Err(DeviceError::Late(self.settings.deadline));
+                } else {
+                    self.network.pause(LOOK);
+                }
+            }
+            done += chunk.len() as u64;
+            on_progress(done, total);
+        }
+        cache.flush();
+        Ok(())
+    }
+
+    fn is_kept(&self, cache: &dyn Cache, at: &BlockAt, hash: &BlockHash) -> bool {
+        let file = self.manifest.file(at.file);
+        file.is_some_and(|(size_bytes, _)| {
+            let bytes = block_bytes(size_bytes, at.index);
+            cache.get(hash, bytes).is_some()
+        })
+    }
+
+    // How many of the blocks did not come.
+    fn fetch_once(&self, blocks: Vec<BlockAt>) -> Result<usize, DeviceError> {
+        let missing: HashSet<BlockAt> = blocks.iter().copied().collect();
+        let asked = Asked::Fetch(Arc::new(missing.clone()));
+        let waited = Waited {
+            missing,
+            ..Waited::default()
+        };
+        let count = blocks.len();
+        let waited = self.exchange(asked, waited, |id| Request::Fetch { id, blocks })?;
+        Ok(waited.map_or(count, |waited| waited.missing.len()))
+    }
+
+    /// What is known of a task, of the server or here.
+    pub fn plan(&self, task: FileId) -> Result<Vec<BlockAt>, DeviceError> {
+        let waited = self.exchange(Asked::Plan(None), Waited::default(), |id| {
+            Request::AskPlan { id, task }
+        });
+        let plan = match waited {
+            Ok(Some(waited)) if !waited.plan.is_empty() => waited.plan,
+            Ok(_) | Err(DeviceError::Late(_)) => self.local_plan(task).to_vec(),
+            Err(error) => return Err(error),
+        };
+        match plan.is_empty() {
+            true => Err(DeviceError::NoPlan),
+            false => Ok(plan),
+        }
+    }
+
+    // Asks something and waits for the answer. None: there is no connection, or it has ended.
+    fn exchange(
+        &self,
+        asked: Asked,
+        waited: Waited,
+        request: impl FnOnce(u32) -> Request,
+    ) -> Result<Option<Waited>, DeviceError> {
+        let Some(connection) = self.network.idlest() else {
+            return match self.is_stopped() {
+                true => Err(DeviceError::Stopped),
+                false => Ok(None),
+            };
+        };
+        let id = self.network.id();
+        let mut waits = locked(&self.waits);
+        let mut left = waited.missing.len();
+        waits.insert(id, waited);
+        connection.expect(id, asked);
+        let mut is_up = connection.send(&request(id), false);
+        let mut progress = Instant::now();
+        let waited = loop {
+            let Some(now) = waits.get(&id) else {
+                break Waited::default();
+            };
+            if now.missing.len() < left {
+                left = now.missing.len();
+                progress = Instant::now();
+            }
+            is_up &= self.network.connection(connection.number).is_some();
+            let is_late = progress.elapsed() >= self.settings.deadline;
+            if now.is_over || !is_up || is_late || self.is_stopped() {
+                break waits.remove(&id).unwrap_or_default();
+            }
+            waits = self
+                .waits_changed
+                .wait_timeout(waits, LOOK)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        };
+        drop(waits);
+        connection.answered(id);
+        if self.is_stopped() {
+            return Err(DeviceError::Stopped);
+        }
+        if let Some(reason) = waited.refused {
+            return Err(DeviceError::Refused(reason));
+        }
+        if progress.elapsed() >= self.settings.deadline {
+            return Err(DeviceError::Late(self.settings.deadline));
+        }
+        Ok(Some(waited))
+    }
+}

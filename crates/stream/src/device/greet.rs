@@ -1,0 +1,208 @@
+//! The beginning of a connection: both say who they are, and the first time the manifest comes.
+
+use super::counters::{Counts, Reason, add};
+use super::network::Network;
+use crate::link::{Link, LinkControl, LinkError, LinkReader, LinkWriter, connect};
+use crate::wire::{Answer, FrameReader, MANIFEST_BYTES_MAX, PROTOCOL_VERSION, Refusal, Request};
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+/// A gap in what comes above which bandwidth is not measured over it.
+const GAP_MAX: Duration = Duration::from_millis(3);
+
+/// Bytes behind one another that bandwidth is measured over, at least.
+const MEASURED_BYTES_MIN: u64 = 64 << 10;
+
+/// Why a connection ended, or did not begin.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The link.
+    Link(LinkError),
+    /// The socket: closed, or silent.
+    Socket(io::Error),
+    /// The server sent something wrong.
+    Wrong(Reason),
+    /// The server refused.
+    Refused(Refusal),
+}
+
+/// What comes in on a connection, message by message.
+pub(super) struct Incoming {
+    reader: LinkReader,
+    frames: FrameReader,
+    last: Option<Instant>,
+    together: u64,
+    since: Option<Instant>,
+}
+
+impl Incoming {
+    fn new(reader: LinkReader) -> Self {
+        Self {
+            reader,
+            frames: FrameReader::for_answers(),
+            last: None,
+            together: 0,
+            since: None,
+        }
+    }
+
+    /// The next message. None: nothing has come for a while, or only a part.
+    ///
+    /// # Errors
+    /// The connection has ended, or is of no more use.
+    pub fn next(&mut self, network: &Network) -> Result<Option<Answer>, Ended> {
+        loop {
+            let frame = self
+                .frames
+                .next()
+                .map_err(|_| Ended::Wrong(Reason::Frame))?;
+            if let Some(frame) = frame {
+                let answer = Answer::decode(frame.kind, frame.version, frame.payload);
+                return Ok(Some(answer.map_err(|_| Ended::Wrong(Reason::Message))?));
+            }
+            match self.reader.read(self.frames.space()) {
+                Ok(0) => return Err(Ended::Socket(io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => {
+                    self.frames.advance(count);
+                    self.measure(count as u64, network);
+                }
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(None),
+                Err(error) => return Err(Ended::Socket(error)),
+            }
+        }
+    }
+
+    // The bandwidth is that of bytes which come without gaps.
+    fn measure(&mut self, count: u64, network: &Network) {
+        let now = Instant::now();
+        let is_behind = self.last.is_some_and(|last| now - last < GAP_MAX);
+        self.last = Some(now);
+        let Some(since) = self.since.filter(|_| is_behind) else {
+            self.since = Some(now);
+            self.together = 0;
+            return;
+        };
+        self.together += count;
+        if self.together >= MEASURED_BYTES_MIN && now > since {
+            network.came(self.together, now - since);
+            self.since = Some(now);
+            self.together = 0;
+        }
+    }
+}
+
+/// A connection on which both have said who they are.
+pub(super) struct Greeted {
+    pub incoming: Incoming,
+    pub writer: LinkWriter,
+    pub control: LinkControl,
+    pub version: u64,
+    /// The signed manifest, if it was sent.
+    pub signed: Option<Vec<u8>>,
+}
+
+/// Connects and greets, within so long. `version`: the one that is used already. `held`: the hash of the signed
+/// manifest that is here.
+///
+/// # Errors
+/// There is no connection.
+pub(super) fn greet(
+    network: &Network,
+    counts: &Counts,
+    version: Option<u64>,
+    held: Option<[u8; 32]>,
+    time: Duration,
+) -> Result<Greeted, Ended> {
+    let result = match connect(&network.link) {
+        Ok(link) => {
+            let control = link.control.clone();
+            let greeted = greet_on(link, network, version, held, time);
+            if greeted.is_err() {
+                control.shutdown();
+                network.count_bytes(&control);
+            }
+            greeted
+        }
+        Err(error) => Err(Ended::Link(error)),
+    };
+    match &result {
+        Ok(_) => add(&counts.connects, 1),
+        Err(_) => add(&counts.connects_failed, 1),
+    }
+    result
+}
+
+fn greet_on(
+    link: Link,
+    network: &Network,
+    version: Option<u64>,
+    held: Option<[u8; 32]>,
+    time: Duration,
+) -> Result<Greeted, Ended> {
+    let Link {
+        reader,
+        mut writer,
+        control,
+    } = link;
+    let mut incoming = Incoming::new(reader);
+    let mut hello = Vec::new();
+    Request::Hello {
+        protocol: PROTOCOL_VERSION,
+        device: network.device,
+        version,
+        manifest_held: held,
+    }
+    .encode(&mut hello);
+    let begun = Instant::now();
+    writer.write_all(&hello).map_err(Ended::Socket)?;
+    // While a manifest comes, its bytes put the deadline off, but each must be a step ahead.
+    let mut deadline = begun + time;
+    let mut next = |deadline: Instant| loop {
+        if let Some(answer) = incoming.next(network)? {
+            return Ok(answer);
+        }
+        if Instant::now() >= deadline || network.is_stopped() {
+            return Err(Ended::Socket(io::ErrorKind::TimedOut.into()));
+        }
+    };
+    let (found, bytes) = match next(deadline)? {
+        Answer::Welcome {
+            protocol: PROTOCOL_VERSION,
+            version,
+            manifest_bytes,
+        } => (version, manifest_bytes),
+        Answer::Refused { reason, .. } => return Err(Ended::Refused(reason)),
+        _ => return Err(Ended::Wrong(Reason::Greeting)),
+    };
+    network.took(begun.elapsed());
+    let is_expected = version.is_none_or(|version| version == found)
+        && bytes <= MANIFEST_BYTES_MAX
+        && (bytes == 0 || version.is_none())
+        && (bytes > 0 || held.is_some());
+    if !is_expected {
+        return Err(Ended::Wrong(Reason::Greeting));
+    }
+    let mut signed = Vec::new();
+    while (signed.len() as u64) < bytes {
+        match next(deadline)? {
+            Answer::Manifest {
+                offset,
+                bytes: piece,
+            } if offset == signed.len() as u64
+                && !piece.is_empty()
+                && offset + piece.len() as u64 <= bytes =>
+            {
+                signed.extend_from_slice(&piece);
+                deadline = Instant::now() + time;
+            }
+            _ => return Err(Ended::Wrong(Reason::Greeting)),
+        }
+    }
+    Ok(Greeted {
+        incoming,
+        writer,
+        control,
+        version: found,
+        signed: (bytes > 0).then_some(signed),
+    })
+}

@@ -1,0 +1,276 @@
+//! What others have of a device.
+
+use super::counters::{Counters, Counts, Start, add};
+use super::hashes::Lists;
+use super::inner::{Inner, JOBS_MAX, random};
+use super::network::{Network, locked};
+use super::notes::Paths;
+use super::settings::{DeviceError, ReadError, Settings};
+use super::stage::Stage;
+use super::{Pages, keeper, open, slot};
+use crate::block::{BlockAt, FileId, Token};
+use crate::manifest::Manifest;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long a full stage on which nothing moves holds up what comes.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the end of a device waits until the server has what it was told.
+const SETTLE_MAX: Duration = Duration::from_millis(500);
+
+/// How long a start waits for the thread that takes up a connection that has been made.
+const UP_WAIT: Duration = Duration::from_secs(1);
+
+/// A device's end of streaming. Clones are the same device; it is stopped with the last.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<Inner>,
+    owner: Arc<Owner>,
+}
+
+// The threads have the rest too, so only this is gone with the last of those outside.
+struct Owner {
+    inner: Arc<Inner>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Owner {
+    fn stop(&self) {
+        if self.inner.counters().tasks > 0 {
+            self.inner.settle(SETTLE_MAX);
+        }
+        self.inner.stop();
+        let threads = std::mem::take(&mut *locked(&self.threads));
+        for thread in threads {
+            // One that has panicked has nothing to say any more; and no thread waits for itself.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+
+    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), DeviceError> {
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(run)
+            .map_err(DeviceError::Thread)?;
+        let mut threads = locked(&self.threads);
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        Ok(())
+    }
+}
+
+impl Device {
+    /// Connects, takes the newest manifest and verifies it. Without a server it uses the newest that the cache has, and
+    /// goes on trying to connect.
+    ///
+    /// # Errors
+    /// The settings make no sense, what the server sends is refused, or there is neither server nor cached manifest.
+    pub fn start(settings: Settings) -> Result<Self, DeviceError> {
+        open::check(&settings)?;
+        let no_random = || DeviceError::Settings("the system gives no random numbers".to_owned());
+        let device = random().ok_or_else(no_random)?;
+        let network = Network::new(open::link(&settings)?, device, &settings);
+        let counts = Counts::default();
+        let opened = open::open(&settings, &network, &counts)?;
+        let (jobs, to_do) = sync_channel(JOBS_MAX);
+        let inner = Arc::new(Inner {
+            paths: Paths::of(&opened.manifest),
+            manifest: Arc::new(opened.manifest),
+            manifest_hash: opened.hash,
+            stage: Stage::new(settings.pool_pages, PATIENCE.min(settings.deadline / 8)),
+            lists: Lists::new(settings.hashes_bytes_max),
+            tasks: Mutex::default(),
+            counts,
+            network,
+            pages: RwLock::default(),
+            waits: Mutex::default(),
+            waits_changed: Condvar::new(),
+            jobs,
+            starts: Mutex::default(),
+            plans: Mutex::default(),
+            settings,
+        });
+        let device = Self {
+            owner: Arc::new(Owner {
+                inner: Arc::clone(&inner),
+                threads: Mutex::default(),
+            }),
+            inner,
+        };
+        let mut first = opened.greeted;
+        let is_greeted = first.is_some();
+        for _ in 0..device.inner.settings.connections {
+            let (inner, first) = (Arc::clone(&device.inner), first.take());
+            device
+                .owner
+                .spawn("stream-reader", move || slot::keep(&inner, first))?;
+        }
+        let inner = Arc::clone(&device.inner);
+        device
+            .owner
+            .spawn("stream-keeper", move || keeper::keep(&inner))?;
+        let inner = Arc::clone(&device.inner);
+        device
+            .owner
+            .spawn("stream-notes", move || keeper::note(&inner, &to_do))?;
+        let inner = Arc::clone(&device.inner);
+        device
+            .owner
+            .spawn("stream-storer", move || keeper::store(&inner))?;
+        // Whoever asks at once is asked of the server, not told that there is none.
+        if is_greeted {
+            device.inner.network.wait_up(UP_WAIT);
+        }
+        Ok(device)
+    }
+
+    /// The version that is used.
+    #[must_use]
+    pub fn manifest(&self) -> &Arc<Manifest> {
+        &self.inner.manifest
+    }
+
+    /// Gives the page cache, or takes it away (None) before its mount ends.
+    pub fn set_pages(&self, pages: Option<Arc<dyn Pages>>) {
+        let mut now = self
+            .inner
+            .pages
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *now = pages;
+    }
+
+    /// A task begins: the server is told, and what the cache has of its needs is made ready. May ask the page cache
+    /// what it has, and so needs another thread of the mount to be free.
+    #[must_use]
+    pub fn begin(&self, task: FileId) -> Token {
+        let inner = &self.inner;
+        // A task without a name of its own is none, and is served all the same.
+        let token = Token(random().unwrap_or_default());
+        let plan = inner.local_plan(task);
+        let (resident, cached) = inner.held(&plan);
+        let now = Instant::now();
+        let is_known = locked(&inner.tasks).begin(token, task, plan, !resident.is_empty(), now);
+        add(&inner.counts.tasks, 1);
+        if !is_known {
+            return token;
+        }
+        if let Some(connection) = inner.network.idlest() {
+            let mut held = resident;
+            held.extend(cached.iter().map(|(at, _)| *at));
+            inner.begin_on(&connection, token, held);
+        }
+        if !cached.is_empty() {
+            let inner = Arc::clone(inner);
+            // Without the thread each block is taken from the cache when it is read.
+            let _ = self.owner.spawn("stream-feeder", move || {
+                keeper::feed(&inner, token, &cached)
+            });
+        }
+        token
+    }
+
+    /// A task has ended: its processes have (`has_exited`), or nobody wants to know more of it.
+    pub fn end(&self, token: Token, has_exited: bool) {
+        let inner = &self.inner;
+        let mut tasks = locked(&inner.tasks);
+        let Some(mut task) = tasks.end(&token) else {
+            return;
+        };
+        drop(tasks);
+        if let Some((wire, connection)) = task.wire {
+            if !keeper::trace(inner, connection, wire, &task.take_untold()) {
+                task.set_blind();
+            }
+            // What came after the first end was told is no part of what that one was about.
+            let is_exact = task.is_exact() && !task.is_told_end;
+            keeper::end(inner, connection, wire, is_exact, has_exited);
+        }
+        inner.start_is_over(&mut task);
+        inner.stage.end(token);
+    }
+
+    /// A block that a program reads, verified. Waits for it, by the deadline at most.
+    ///
+    /// # Errors
+    /// There is no such block, or it did not come.
+    pub fn read(&self, token: Option<Token>, at: BlockAt) -> Result<Arc<[u8]>, ReadError> {
+        self.inner.read(token, at)
+    }
+
+    /// The same if the block waits on the stage: never waits for network or disk.
+    #[must_use]
+    pub fn read_now(&self, token: Option<Token>, at: BlockAt) -> Option<Arc<[u8]>> {
+        self.inner.read_now(token, at)
+    }
+
+    /// These blocks will be read at once, one behind the other: those that are missing are asked for together.
+    pub fn want(&self, token: Option<Token>, blocks: &[BlockAt]) {
+        self.inner.want(token, blocks);
+    }
+
+    /// What is known of a task, in the order in which it needs it: as the server says, or as it was here last.
+    ///
+    /// # Errors
+    /// Nothing is known; the server refuses.
+    pub fn plan(&self, task: FileId) -> Result<Vec<BlockAt>, DeviceError> {
+        self.inner.plan(task)
+    }
+
+    /// Brings blocks into the cache, behind everything that programs wait for. `on_progress` is told how many are
+    /// there, and of how many.
+    ///
+    /// # Errors
+    /// There is no cache or no such block; nothing came for as long as the deadline; the server refuses.
+    pub fn fetch(
+        &self,
+        blocks: &[BlockAt],
+        on_progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), DeviceError> {
+        self.inner.fetch(blocks, on_progress)
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.inner.counters()
+    }
+
+    /// What the cache's last failure said, if anything failed.
+    #[must_use]
+    pub fn cache_failure(&self) -> Option<String> {
+        let cache = self.inner.settings.cache.as_ref();
+        cache.and_then(|cache| cache.failure())
+    }
+
+    /// The last starts of tasks, the newest first.
+    #[must_use]
+    pub fn starts(&self) -> Vec<Start> {
+        locked(&self.inner.starts).iter().copied().collect()
+    }
+
+    /// Whether a server is connected.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        !self.inner.network.connections().is_empty()
+    }
+
+    /// Ends all connections and threads; whoever waits gets an error.
+    pub fn stop(&self) {
+        self.owner.stop();
+        if let Some(cache) = &self.inner.settings.cache {
+            cache.flush();
+        }
+    }
+}

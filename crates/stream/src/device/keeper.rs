@@ -1,0 +1,221 @@
+//! What is done besides reading: telling the server what was read, finding dead connections, handing blocks to the page
+//! cache, keeping notes, and feeding the stage from the cache.
+
+use super::counters::add;
+use super::inner::{Inner, Job};
+use super::network::{Asked, locked};
+use super::notes;
+use super::stage::{Arrived, Kind};
+use super::tasks::Tell;
+use crate::block::{BLOCK_BYTES, BlockAt, BlockHash, Token, block_bytes};
+use crate::wire::{BLOCKS_PER_MESSAGE_MAX, Request};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+/// How often the keeper looks while tasks run, and while none does.
+const LOOK: Duration = Duration::from_millis(50);
+const LOOK_IDLE: Duration = Duration::from_millis(200);
+
+/// A connection on which nothing came for so long is asked whether anybody is there.
+const PING_AFTER_MAX: Duration = Duration::from_secs(5);
+
+/// Blocks that are handed to the page cache at once, at most.
+const STORED_AT_ONCE_MAX: usize = 64;
+
+/// How long the feeding of a start waits for the server to say whether all reads are to be seen.
+const BEGUN_WAIT: Duration = Duration::from_millis(200);
+
+/// The keeper's thread.
+pub(super) fn keep(inner: &Inner) {
+    while !inner.is_stopped() {
+        let tells = locked(&inner.tasks).take_due(Instant::now());
+        for tell in tells {
+            self::tell(inner, &tell);
+        }
+        ping(inner);
+        let is_idle = locked(&inner.tasks).len() == 0;
+        inner.network.pause(if is_idle { LOOK_IDLE } else { LOOK });
+    }
+}
+
+fn tell(inner: &Inner, tell: &Tell) {
+    let is_told = trace(inner, tell.connection, tell.wire, &tell.blocks);
+    let mut is_exact = false;
+    if let Some(task) = locked(&inner.tasks).get(&tell.token) {
+        if !is_told {
+            task.set_blind();
+        }
+        is_exact = task.is_exact();
+        if tell.is_end {
+            inner.start_is_over(task);
+        }
+    }
+    if tell.is_end {
+        inner.stage.end(tell.token);
+        end(inner, tell.connection, tell.wire, is_exact, false);
+    }
+}
+
+/// Tells what was read; false: it could not be.
+pub(super) fn trace(inner: &Inner, connection: u64, wire: Token, blocks: &[BlockAt]) -> bool {
+    if blocks.is_empty() {
+        return true;
+    }
+    let Some(connection) = inner.network.connection(connection) else {
+        return false;
+    };
+    blocks.chunks(BLOCKS_PER_MESSAGE_MAX).all(|blocks| {
+        let trace = Request::Trace {
+            token: wire,
+            blocks: blocks.to_vec(),
+        };
+        connection.send(&trace, false)
+    })
+}
+
+/// Tells the end of a task or of its first action.
+pub(super) fn end(inner: &Inner, connection: u64, token: Token, is_exact: bool, has_exited: bool) {
+    if let Some(connection) = inner.network.connection(connection) {
+        let end = Request::End {
+            token,
+            is_exact,
+            has_exited,
+        };
+        connection.send(&end, false);
+    }
+}
+
+// A silent connection is asked whether anybody is there, and given up when nobody answers.
+fn ping(inner: &Inner) {
+    let ping_after = PING_AFTER_MAX.min(inner.settings.deadline / 6).as_millis() as u64;
+    let dead_after = (inner.settings.deadline / 3).as_millis() as u64;
+    let now_ms = inner.network.now_ms();
+    for connection in inner.network.connections() {
+        if connection.is_placing.load(Ordering::Acquire) {
+            connection.heard_ms.store(now_ms, Ordering::Relaxed);
+            connection.pinged_ms.store(0, Ordering::Relaxed);
+            continue;
+        }
+        let heard_ms = connection.heard_ms.load(Ordering::Relaxed);
+        let pinged_ms = connection.pinged_ms.load(Ordering::Relaxed);
+        if pinged_ms > 0 {
+            if now_ms.saturating_sub(pinged_ms) > dead_after {
+                add(&inner.counts.connections_dead, 1);
+                connection.close();
+            }
+        } else if now_ms.saturating_sub(heard_ms) > ping_after {
+            let id = inner.network.id();
+            connection.pinged_ms.store(now_ms, Ordering::Relaxed);
+            connection.expect(id, Asked::Ping(Instant::now()));
+            connection.send(&Request::Ping { id }, true);
+        }
+    }
+}
+
+/// The storer's thread: the only one that sleeps where the kernel wants it to.
+pub(super) fn store(inner: &Inner) {
+    while let Some(run) = inner.stage.take_run(STORED_AT_ONCE_MAX) {
+        let mut bytes = Vec::with_capacity(run.blocks.len() * BLOCK_BYTES);
+        for block in &run.blocks {
+            bytes.extend_from_slice(block);
+        }
+        let pages = inner.pages();
+        // Before the page cache has it: then it can be read without being seen.
+        locked(&inner.tasks).blind();
+        let is_there = pages.is_some_and(|pages| pages.store(run.file, run.first, &bytes));
+        inner.stage.stored(&run, is_there);
+    }
+}
+
+/// The thread for what may wait for a disk.
+pub(super) fn note(inner: &Inner, jobs: &Receiver<Job>) {
+    while !inner.is_stopped() {
+        if let Ok(job) = jobs.recv_timeout(LOOK_IDLE) {
+            do_job(inner, job);
+        }
+    }
+    // What was learned until the end is kept.
+    while let Ok(job) = jobs.try_recv() {
+        do_job(inner, job);
+    }
+}
+
+fn do_job(inner: &Inner, job: Job) {
+    let cache = inner.settings.cache.as_deref();
+    let kept = match (job, cache) {
+        (Job::Hashes(content, list), Some(cache)) => notes::set_hashes(cache, &content, &list),
+        (Job::Plan(task, plan), Some(cache)) => {
+            let path = inner.paths.get(&inner.manifest, task);
+            let bytes = notes::plan_bytes(&inner.manifest, &inner.paths, &plan);
+            notes::set_plan(cache, &path, &bytes)
+        }
+        (Job::Nothing, _) => Ok(()),
+        (Job::Resident(token), _) => {
+            see_resident(inner, token);
+            Ok(())
+        }
+        (_, None) => Ok(()),
+    };
+    if kept.is_err() {
+        add(&inner.counts.notes_failed, 1);
+    }
+}
+
+// What the page cache had before is read without being seen.
+fn see_resident(inner: &Inner, token: Token) {
+    if inner.is_stopped() {
+        return;
+    }
+    let (is_audit, plan) = match locked(&inner.tasks).get(&token) {
+        Some(task) => (task.is_audit || task.begun.is_none(), task.plan.clone()),
+        None => return,
+    };
+    if !is_audit || !inner.has_pages() {
+        return;
+    }
+    let resident = inner.resident(&plan);
+    if let Some(task) = locked(&inner.tasks).get(&token)
+        && resident.iter().any(|at| !task.has_read(*at))
+    {
+        task.set_blind();
+    }
+}
+
+/// Puts what a task needed last time from the cache onto the stage, as the server would.
+pub(super) fn feed(inner: &Arc<Inner>, token: Token, blocks: &[(BlockAt, BlockHash)]) {
+    let Some(cache) = inner.settings.cache.as_deref() else {
+        return;
+    };
+    let hashes: Vec<BlockHash> = blocks.iter().map(|(_, hash)| *hash).collect();
+    cache.expect(&hashes);
+    let begun = Instant::now();
+    for (at, hash) in blocks {
+        let (is_storable, is_known) = loop {
+            let mut tasks = locked(&inner.tasks);
+            let Some(task) = tasks.get(&token) else {
+                return;
+            };
+            if task.wire.is_none() || task.begun.is_some() || begun.elapsed() > BEGUN_WAIT {
+                break (!task.is_audit && inner.has_pages(), task.has_read(*at));
+            }
+            drop(tasks);
+            inner.network.pause(Duration::from_millis(1));
+        };
+        if inner.is_stopped() {
+            return;
+        }
+        let Some((size_bytes, _)) = inner.manifest.file(at.file) else {
+            continue;
+        };
+        if is_known || inner.stage.is_staged(*at) {
+            continue;
+        }
+        if let Some(bytes) = cache.get(hash, block_bytes(size_bytes, at.index)) {
+            let kind = Kind::Foretold { token, is_storable };
+            let arrived = inner.stage.arrive(*at, bytes, kind);
+            add(&inner.counts.fed, u64::from(arrived == Arrived::Staged));
+        }
+    }
+}

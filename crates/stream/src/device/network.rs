@@ -1,0 +1,527 @@
+//! The Networker of SYSFLOW: connections that stay, which requests are spread over, and what each still has to answer.
+//!
+//! Each connection has a reader, which lives as long as the device and connects again, and a writer.
+
+use super::counters::{Counts, Reason, add};
+use super::settings::{QUARANTINE_MAX, Settings};
+use crate::block::{BlockAt, Token};
+use crate::link::{LinkControl, LinkSettings, LinkWriter};
+use crate::wire::Request;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes that wait to be sent on one connection, at most; what is more is not sent.
+const OUTGOING_BYTES_MAX: usize = 1 << 20;
+
+/// Requests of one connection whose answers are recognised, at most.
+const ASKED_MAX: usize = 1024;
+
+/// The first pause before connecting again, and the longest.
+const RECONNECT_MIN: Duration = Duration::from_millis(50);
+const RECONNECT_MAX: Duration = Duration::from_secs(1);
+
+/// How long one attempt to connect may take.
+pub(super) const CONNECT_MAX: Duration = Duration::from_secs(3);
+
+/// A reader looks up so often, to see whether the device was stopped.
+const READ_MAX: Duration = Duration::from_secs(1);
+
+/// Wrong things after which a server is left alone, and right blocks after which they are forgotten.
+const LIES_MAX: u32 = 3;
+const GOOD_BLOCKS: u64 = 1024;
+
+/// What is assumed until it was measured: 2 ms, 100 Mbit/s.
+const ROUND_TRIP_US: u64 = 2_000;
+const BANDWIDTH_BYTES_S: u64 = 12_500_000;
+
+/// Bytes that a block takes on the wire, about: what zstd leaves of programs.
+pub(super) const WIRE_BLOCK_BYTES: u64 = 1700;
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these guard is changed in single steps, so it is whole even behind a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What an answer belongs to.
+#[derive(Clone, Debug)]
+pub(super) enum Asked {
+    /// A block that somebody waits for, and so many behind it.
+    Block {
+        at: BlockAt,
+        around: u32,
+        token: Option<Token>,
+        // The block itself has come: until then its neighbours may.
+        answered_until: Option<Instant>,
+    },
+    /// Blocks for the cache.
+    Fetch(Arc<HashSet<BlockAt>>),
+    /// What is known of a task: for the task itself, or for somebody who waits for it.
+    Plan(Option<Token>),
+    /// Whether anybody is there.
+    Ping(Instant),
+}
+
+#[derive(Default)]
+struct Outgoing {
+    urgent: VecDeque<Vec<u8>>,
+    later: VecDeque<Vec<u8>>,
+    bytes: usize,
+    is_closed: bool,
+}
+
+/// A connection that is up.
+pub(super) struct Connection {
+    /// Never used again.
+    pub number: u64,
+    pub control: LinkControl,
+    outgoing: Mutex<Outgoing>,
+    wake: Condvar,
+    asked: Mutex<BTreeMap<u32, Asked>>,
+    blocks_asked: AtomicUsize,
+    /// When something came last, milliseconds of the network's clock.
+    pub heard_ms: AtomicU64,
+    /// When it was asked whether anybody is there; 0: it was not, since something came.
+    pub pinged_ms: AtomicU64,
+    /// The reader waits for room on the stage: that nothing is heard means nothing.
+    pub is_placing: AtomicBool,
+}
+
+impl Connection {
+    fn new(number: u64, control: LinkControl, now_ms: u64) -> Self {
+        Self {
+            number,
+            control,
+            outgoing: Mutex::default(),
+            wake: Condvar::new(),
+            asked: Mutex::default(),
+            blocks_asked: AtomicUsize::new(0),
+            heard_ms: AtomicU64::new(now_ms),
+            pinged_ms: AtomicU64::new(0),
+            is_placing: AtomicBool::new(false),
+        }
+    }
+
+    /// Has a request sent, before those that nobody waits for; false: it is closed, or too much waits already.
+    pub fn send(&self, request: &Request, is_urgent: bool) -> bool {
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
+        let mut outgoing = locked(&self.outgoing);
+        if outgoing.is_closed || outgoing.bytes + bytes.len() > OUTGOING_BYTES_MAX {
+            return false;
+        }
+        outgoing.bytes += bytes.len();
+        match is_urgent {
+            true => outgoing.urgent.push_back(bytes),
+            false => outgoing.later.push_back(bytes),
+        }
+        drop(outgoing);
+        self.wake.notify_one();
+        true
+    }
+
+    /// Notes what the answer with a number will belong to.
+    pub fn expect(&self, id: u32, what: Asked) {
+        let mut asked = locked(&self.asked);
+        if matches!(what, Asked::Block { .. }) {
+            self.blocks_asked.fetch_add(1, Ordering::Relaxed);
+        }
+        asked.insert(id, what);
+        while asked.len() > ASKED_MAX {
+            if let Some((_, old)) = asked.pop_first() {
+                self.forgotten(&old);
+            }
+        }
+    }
+
+    fn forgotten(&self, asked: &Asked) {
+        if matches!(
+            asked,
+            Asked::Block {
+                answered_until: None,
+                ..
+            }
+        ) {
+            self.blocks_asked.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What an answer with this number belongs to.
+    pub fn asked(&self, id: u32) -> Option<Asked> {
+        locked(&self.asked).get(&id).cloned()
+    }
+
+    /// Everything with this number has been answered.
+    pub fn answered(&self, id: u32) -> Option<Asked> {
+        let asked = locked(&self.asked).remove(&id)?;
+        self.forgotten(&asked);
+        Some(asked)
+    }
+
+    /// The block itself has come; its neighbours may follow for so long.
+    pub fn block_came(&self, id: u32, neighbours_wait: Duration) {
+        if let Some(Asked::Block { answered_until, .. }) = locked(&self.asked).get_mut(&id)
+            && answered_until.is_none()
+        {
+            *answered_until = Some(Instant::now() + neighbours_wait);
+            self.blocks_asked.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How long a request that was sent before may still bring a block; None: there is no such request.
+    pub fn brings(&self, wanted: BlockAt) -> Option<Option<Duration>> {
+        let now = Instant::now();
+        let covers = |asked: &Asked| match asked {
+            Asked::Block {
+                at,
+                around,
+                answered_until,
+                ..
+            } if at.file == wanted.file
+                && (at.index..=at.index.saturating_add(*around)).contains(&wanted.index) =>
+            {
+                match answered_until {
+                    None => Some(None),
+                    Some(until) if *until > now => Some(Some(*until - now)),
+                    Some(_) => None,
+                }
+            }
+            _ => None,
+        };
+        locked(&self.asked).values().find_map(covers)
+    }
+
+    /// All that was asked and not answered.
+    pub fn take_asked(&self) -> Vec<(u32, Asked)> {
+        std::mem::take(&mut *locked(&self.asked))
+            .into_iter()
+            .collect()
+    }
+
+    /// Nothing is sent any more.
+    pub fn close(&self) {
+        locked(&self.outgoing).is_closed = true;
+        self.wake.notify_one();
+        self.control.shutdown();
+    }
+
+    /// Sends what is to be sent until the connection is closed.
+    pub fn write(&self, mut writer: LinkWriter) {
+        loop {
+            let mut outgoing = locked(&self.outgoing);
+            while outgoing.bytes == 0 && !outgoing.is_closed {
+                outgoing = self
+                    .wake
+                    .wait(outgoing)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            if outgoing.is_closed {
+                return;
+            }
+            let mut together = Vec::with_capacity(outgoing.bytes);
+            let outgoing_now = &mut *outgoing;
+            for message in outgoing_now
+                .urgent
+                .drain(..)
+                .chain(outgoing_now.later.drain(..))
+            {
+                together.extend_from_slice(&message);
+            }
+            outgoing.bytes = 0;
+            drop(outgoing);
+            if writer.write_all(&together).is_err() {
+                self.close();
+                return;
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Lies {
+    count: u32,
+    good_blocks: u64,
+    pause: Duration,
+    until: Option<Instant>,
+}
+
+/// All connections to the server.
+pub(super) struct Network {
+    /// How to connect.
+    pub link: LinkSettings,
+    /// The same for all connections of this device.
+    pub device: [u8; 16],
+    connections: Mutex<Vec<Arc<Connection>>>,
+    numbers: AtomicU64,
+    ids: AtomicU32,
+    lies: Mutex<Lies>,
+    quarantine: Duration,
+    // Whether somebody wants a connection and there is none: what those wait for that are made for each demand.
+    pause: Mutex<bool>,
+    wake: Condvar,
+    is_stopped: AtomicBool,
+    started: Instant,
+    round_trip_us: AtomicU64,
+    bandwidth_bytes_s: AtomicU64,
+    sent_before: AtomicU64,
+    received_before: AtomicU64,
+}
+
+impl Network {
+    pub fn new(link: LinkSettings, device: [u8; 16], settings: &Settings) -> Self {
+        Self {
+            link,
+            device,
+            connections: Mutex::default(),
+            numbers: AtomicU64::new(1),
+            ids: AtomicU32::new(1),
+            lies: Mutex::new(Lies {
+                pause: settings.quarantine,
+                ..Lies::default()
+            }),
+            quarantine: settings.quarantine,
+            pause: Mutex::default(),
+            wake: Condvar::new(),
+            is_stopped: AtomicBool::new(false),
+            started: Instant::now(),
+            round_trip_us: AtomicU64::new(ROUND_TRIP_US),
+            bandwidth_bytes_s: AtomicU64::new(BANDWIDTH_BYTES_S),
+            sent_before: AtomicU64::new(0),
+            received_before: AtomicU64::new(0),
+        }
+    }
+
+    /// The settings of its links, but for the server's name and identity.
+    pub fn link_settings(settings: &Settings) -> LinkSettings {
+        LinkSettings {
+            server: settings.server.clone(),
+            tls: None,
+            connect_max: CONNECT_MAX.min(settings.deadline),
+            read_max: Some(READ_MAX.min(settings.deadline / 3)),
+            write_max: Some(settings.deadline / 3),
+        }
+    }
+
+    /// Milliseconds since the start, never 0.
+    pub fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64 + 1
+    }
+
+    /// A number for a request. Never 0.
+    pub fn id(&self) -> u32 {
+        loop {
+            let id = self.ids.fetch_add(1, Ordering::Relaxed);
+            if id != 0 {
+                return id;
+            }
+        }
+    }
+
+    /// A connection is up.
+    pub fn up(&self, control: LinkControl) -> Arc<Connection> {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let connection = Arc::new(Connection::new(number, control, self.now_ms()));
+        locked(&self.connections).push(Arc::clone(&connection));
+        // Behind the lock nobody is between looking and waiting.
+        drop(locked(&self.pause));
+        self.wake.notify_all();
+        if self.is_stopped() {
+            connection.close();
+        }
+        connection
+    }
+
+    /// A connection has ended.
+    pub fn down(&self, connection: &Connection) {
+        connection.close();
+        locked(&self.connections).retain(|other| other.number != connection.number);
+        add(&self.sent_before, connection.control.sent_bytes());
+        add(&self.received_before, connection.control.received_bytes());
+    }
+
+    /// Those that are up.
+    pub fn connections(&self) -> Vec<Arc<Connection>> {
+        locked(&self.connections).clone()
+    }
+
+    /// One of them.
+    pub fn connection(&self, number: u64) -> Option<Arc<Connection>> {
+        let connections = locked(&self.connections);
+        connections.iter().find(|c| c.number == number).cloned()
+    }
+
+    /// How long what was asked for on one of them may still bring a block: until it is answered (None inside), or so
+    /// long. None: nothing brings it.
+    pub fn brings(&self, at: BlockAt) -> Option<Option<Duration>> {
+        let connections = locked(&self.connections);
+        connections
+            .iter()
+            .find_map(|connection| connection.brings(at))
+    }
+
+    /// How long the line takes for so many bytes.
+    pub fn line_time(&self, bytes: u64) -> Duration {
+        Duration::from_micros(bytes.saturating_mul(1_000_000) / self.bandwidth().max(1))
+    }
+
+    /// The one that has the fewest blocks to answer.
+    pub fn idlest(&self) -> Option<Arc<Connection>> {
+        let connections = locked(&self.connections);
+        let load = |c: &&Arc<Connection>| c.blocks_asked.load(Ordering::Relaxed);
+        connections.iter().min_by_key(load).cloned()
+    }
+
+    /// Bytes sent and received, with everything that is added to messages above TCP.
+    pub fn bytes(&self) -> (u64, u64) {
+        let connections = locked(&self.connections);
+        let sum =
+            |of: fn(&LinkControl) -> u64| connections.iter().map(|c| of(&c.control)).sum::<u64>();
+        (
+            self.sent_before.load(Ordering::Relaxed) + sum(LinkControl::sent_bytes),
+            self.received_before.load(Ordering::Relaxed) + sum(LinkControl::received_bytes),
+        )
+    }
+
+    /// Bytes of a connection that was never up.
+    pub fn count_bytes(&self, control: &LinkControl) {
+        add(&self.sent_before, control.sent_bytes());
+        add(&self.received_before, control.received_bytes());
+    }
+
+    /// The shortest of the last round trips.
+    pub fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed))
+    }
+
+    /// A round trip took so long: taken at once if it is shorter, slowly if it is longer.
+    pub fn took(&self, time: Duration) {
+        let (now, before) = (
+            time.as_micros().min(60_000_000) as u64,
+            self.round_trip_us.load(Ordering::Relaxed),
+        );
+        let next = if now < before {
+            now
+        } else {
+            (7 * before + now) / 8
+        };
+        self.round_trip_us.store(next.max(1), Ordering::Relaxed);
+    }
+
+    /// Bytes in a second, as measured.
+    pub fn bandwidth(&self) -> u64 {
+        self.bandwidth_bytes_s.load(Ordering::Relaxed)
+    }
+
+    /// So many bytes came one behind the other in this time.
+    pub fn came(&self, bytes: u64, time: Duration) {
+        let now = (bytes as f64 / time.as_secs_f64().max(1e-6)) as u64;
+        let before = self.bandwidth();
+        let next = (3 * before + now) / 4;
+        self.bandwidth_bytes_s.store(next.max(1), Ordering::Relaxed);
+    }
+
+    /// The server has sent something wrong. After some of that it is left alone for a while.
+    pub fn lied(&self, counts: &Counts, reason: Reason) {
+        counts.reject(reason);
+        let mut lies = locked(&self.lies);
+        lies.count += 1;
+        lies.good_blocks = 0;
+        if lies.count < LIES_MAX {
+            return;
+        }
+        lies.count = 0;
+        lies.until = Some(Instant::now() + lies.pause);
+        lies.pause = (2 * lies.pause).min(QUARANTINE_MAX);
+        drop(lies);
+        add(&counts.quarantines, 1);
+        for connection in self.connections() {
+            connection.close();
+        }
+    }
+
+    /// So many blocks were right.
+    pub fn was_right(&self, blocks: u64) {
+        let mut lies = locked(&self.lies);
+        lies.good_blocks += blocks;
+        if lies.good_blocks >= GOOD_BLOCKS {
+            lies.count = 0;
+            lies.pause = self.quarantine;
+        }
+    }
+
+    /// How long the server is still left alone.
+    pub fn left_alone(&self) -> Duration {
+        let until = locked(&self.lies).until;
+        until.map_or(Duration::ZERO, |until| {
+            until.saturating_duration_since(Instant::now())
+        })
+    }
+
+    /// The pause behind one of this length, before connecting again.
+    pub fn next_pause(pause: Duration) -> Duration {
+        (2 * pause).clamp(RECONNECT_MIN, RECONNECT_MAX)
+    }
+
+    /// Waits so long, or until the device is stopped.
+    pub fn pause(&self, time: Duration) {
+        self.wait_while(time, || true);
+    }
+
+    /// Waits so long for a connection that is up.
+    pub fn wait_up(&self, time: Duration) {
+        self.wait_while(time, || locked(&self.connections).is_empty());
+    }
+
+    fn wait_while(&self, time: Duration, waits: impl Fn() -> bool) {
+        let end = Instant::now() + time;
+        let mut guard = locked(&self.pause);
+        while !self.is_stopped() && waits() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            guard = self
+                .wake
+                .wait_timeout(guard, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    /// Somebody wants a connection, and there is none.
+    pub fn want(&self) {
+        *locked(&self.pause) = true;
+        self.wake.notify_all();
+    }
+
+    /// Waits until somebody wants a connection, or the device is stopped.
+    pub fn wait_for_want(&self) {
+        let mut is_wanted = locked(&self.pause);
+        while !*is_wanted && !self.is_stopped() {
+            is_wanted = self
+                .wake
+                .wait(is_wanted)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        *is_wanted = false;
+    }
+
+    /// Whether the device was stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire)
+    }
+
+    /// Ends all connections; none is made any more.
+    pub fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Release);
+        {
+            let _guard = locked(&self.pause);
+            self.wake.notify_all();
+        }
+        for connection in self.connections() {
+            connection.close();
+        }
+    }
+}

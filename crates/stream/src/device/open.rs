@@ -1,0 +1,183 @@
+//! The start of a device: the manifest, from the server or as the cache has it, verified and not older than any before.
+
+use super::counters::{Counts, add};
+use super::greet::{Ended, Greeted, greet};
+use super::network::{CONNECT_MAX, Network};
+use super::notes::{self, Seen};
+use super::settings::{CONNECTIONS_MAX, DeviceError, Publisher, Settings};
+use crate::link::LinkSettings;
+use crate::manifest::{self, Manifest, ManifestError};
+use crate::tls;
+use std::time::{Duration, Instant};
+
+/// A manifest that may be used.
+pub(super) struct Opened {
+    pub manifest: Manifest,
+    /// The blake3 hash of the signed manifest.
+    pub hash: [u8; 32],
+    /// The connection that it came on, or was confirmed on. None: it is what the cache has.
+    pub greeted: Option<Greeted>,
+}
+
+/// Whether the settings make sense.
+pub(super) fn check(settings: &Settings) -> Result<(), DeviceError> {
+    let refuse = |what: &str| Err(DeviceError::Settings(what.to_owned()));
+    if settings.connections == 0 || settings.connections > CONNECTIONS_MAX {
+        return refuse("there must be 1 to 64 connections");
+    }
+    if settings.deadline < Duration::from_millis(10) {
+        return refuse("the deadline must be at least 10 ms");
+    }
+    Ok(())
+}
+
+/// How links are made.
+pub(super) fn link(settings: &Settings) -> Result<LinkSettings, DeviceError> {
+    let mut link = Network::link_settings(settings);
+    if let Some(folder) = &settings.tls {
+        let identity = tls::device_config(folder, &settings.server);
+        link.tls = Some(identity.map_err(|error| DeviceError::Identity(error.to_string()))?);
+    }
+    Ok(link)
+}
+
+struct Opening<'a> {
+    settings: &'a Settings,
+    seen: Option<Seen>,
+}
+
+impl Opening<'_> {
+    fn verify(&self, signed: &[u8]) -> Result<Manifest, DeviceError> {
+        let server = || self.settings.server.clone();
+        let refused = |source| DeviceError::Manifest {
+            server: server(),
+            source,
+        };
+        let publisher = match (&self.settings.publisher, &self.seen) {
+            (Publisher::Key(key), _) => *key,
+            (Publisher::FirstSeen, Some(seen)) => seen.publisher,
+            (Publisher::FirstSeen, None) => {
+                manifest::publisher(signed).ok_or(refused(ManifestError::NotAManifest))?
+            }
+        };
+        let manifest = manifest::verify(signed, &publisher).map_err(refused)?;
+        let highest = self.seen.filter(|seen| seen.publisher == publisher);
+        if let Some(Seen {
+            version: highest, ..
+        }) = highest
+            && manifest.version < highest
+        {
+            return Err(DeviceError::Older {
+                found: manifest.version,
+                highest,
+            });
+        }
+        // On the disk before the manifest is used: else an older one could be taken behind a crash.
+        let seen = Seen {
+            publisher,
+            version: manifest.version,
+        };
+        if self.seen != Some(seen) {
+            let (state, cache) = (
+                self.settings.state.as_deref(),
+                self.settings.cache.as_deref(),
+            );
+            notes::set_seen(state, cache, &self.settings.server, &seen)?;
+        }
+        Ok(manifest)
+    }
+}
+
+/// Gets a manifest.
+///
+/// # Errors
+/// What the server offers is refused; or there is no server, and nothing in the cache.
+pub(super) fn open(
+    settings: &Settings,
+    network: &Network,
+    counts: &Counts,
+) -> Result<Opened, DeviceError> {
+    let cache = settings.cache.as_deref();
+    let seen = notes::seen(settings.state.as_deref(), cache, &settings.server)?;
+    let opening = Opening { settings, seen };
+    let name = notes::manifest_name(&settings.server);
+    // A note that is no manifest of the publisher, or too old, is as good as none.
+    let cached = cache
+        .filter(|_| seen.is_some() || settings.publisher != Publisher::FirstSeen)
+        .and_then(|cache| cache.note(&name))
+        .and_then(|signed| {
+            let manifest = opening.verify(&signed).ok()?;
+            Some((manifest, *blake3::hash(&signed).as_bytes()))
+        });
+    let held = cached.as_ref().map(|(_, hash)| *hash);
+    let deadline = Instant::now() + settings.start_wait;
+    let mut pause = Duration::ZERO;
+    let last = loop {
+        let time = settings
+            .start_wait
+            .min(CONNECT_MAX)
+            .max(settings.deadline / 3);
+        match greet(network, counts, None, held, time) {
+            Ok(mut greeted) => {
+                let Some(signed) = greeted.signed.take() else {
+                    return match cached {
+                        Some((manifest, hash)) if manifest.version == greeted.version => {
+                            Ok(Opened {
+                                manifest,
+                                hash,
+                                greeted: Some(greeted),
+                            })
+                        }
+                        _ => Err(refused("it confirms a manifest that it was not asked for")),
+                    };
+                };
+                let manifest = opening.verify(&signed)?;
+                if manifest.version != greeted.version {
+                    return Err(refused("its manifest is of another version than it says"));
+                }
+                // Without it there is no start without a server, and every other is as it was.
+                if let Some(cache) = cache
+                    && cache.set_note(&name, &signed).is_err()
+                {
+                    add(&counts.notes_failed, 1);
+                }
+                return Ok(Opened {
+                    manifest,
+                    hash: *blake3::hash(&signed).as_bytes(),
+                    greeted: Some(greeted),
+                });
+            }
+            Err(ended) => {
+                if let Ended::Wrong(reason) = &ended {
+                    counts.reject(*reason);
+                }
+                pause = Network::next_pause(pause);
+                if cached.is_some() || Instant::now() + pause >= deadline {
+                    break describe(&ended);
+                }
+                network.pause(pause);
+            }
+        }
+    };
+    match cached {
+        Some((manifest, hash)) => Ok(Opened {
+            manifest,
+            hash,
+            greeted: None,
+        }),
+        None => Err(DeviceError::NoServer(last)),
+    }
+}
+
+fn refused(why: &str) -> DeviceError {
+    DeviceError::NoServer(format!("the server is not to be believed: {why}"))
+}
+
+fn describe(ended: &Ended) -> String {
+    match ended {
+        Ended::Link(error) => error.to_string(),
+        Ended::Socket(error) => format!("the connection ended: {error}"),
+        Ended::Wrong(reason) => format!("the server's greeting was rejected: {}", reason.name()),
+        Ended::Refused(reason) => format!("the server refuses: {reason:?}"),
+    }
+}

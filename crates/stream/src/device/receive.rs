@@ -1,0 +1,365 @@
+//! What a server says: checked, and only then given to whom it is for.
+
+use super::counters::{Reason, add};
+use super::inner::{Inner, Job, Waited};
+use super::network::{Asked, Connection, WIRE_BLOCK_BYTES, locked};
+use super::stage::{Arrived, Kind};
+use crate::block::{BlockAt, BlockHash, FileId, HashList, SEGMENT_BLOCKS, Token, block_bytes};
+use crate::wire::{Answer, Refusal, Request, unpack};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Hash lists that are coming in pieces on one connection at the same time, at most.
+const PARTIAL_LISTS_MAX: usize = 8;
+
+/// How long neighbours may come behind the block that was asked for, beside the time that the line takes.
+const NEIGHBOURS_WAIT: Duration = Duration::from_millis(3);
+
+/// What is received on one connection.
+pub(super) struct Receiver<'a> {
+    inner: &'a Inner,
+    connection: &'a Connection,
+    partial: HashMap<FileId, Vec<BlockHash>>,
+}
+
+/// Why blocks came.
+enum Cause {
+    Asked { id: u32, at: BlockAt, around: u32 },
+    Fetched { id: u32 },
+    Foretold { token: Token },
+    // For a task that has ended meanwhile.
+    Late,
+}
+
+type Checked<T> = Result<T, Reason>;
+
+impl<'a> Receiver<'a> {
+    pub fn new(inner: &'a Inner, connection: &'a Connection) -> Self {
+        Self {
+            inner,
+            connection,
+            partial: HashMap::new(),
+        }
+    }
+
+    /// One message.
+    ///
+    /// # Errors
+    /// It is wrong, and nothing that comes behind it on this connection is to be believed.
+    pub fn take(&mut self, answer: Answer) -> Checked<()> {
+        let inner = self.inner;
+        match answer {
+            Answer::Hashes {
+                file,
+                first,
+                hashes,
+            } => return self.hashes(file, first, &hashes),
+            Answer::Blocks {
+                id,
+                token,
+                blocks,
+                compressed,
+            } => return self.blocks(id, token, &blocks, &compressed),
+            Answer::Begun {
+                token,
+                blocks,
+                is_audit,
+            } => {
+                if let Some((_, task)) = locked(&inner.tasks).by_wire(&token) {
+                    task.begun = Some(blocks);
+                    task.is_audit = is_audit;
+                    task.is_coming = blocks > 0;
+                    task.start.is_audit = is_audit;
+                    add(&inner.counts.tasks_foretold, u64::from(blocks > 0));
+                    add(&inner.counts.audits, u64::from(blocks > 0 && is_audit));
+                }
+                inner.stage.look_again();
+            }
+            Answer::Foretold { token, .. } => {
+                if let Some((_, task)) = locked(&inner.tasks).by_wire(&token) {
+                    task.foretold_is_over();
+                }
+                inner.stage.look_again();
+            }
+            Answer::Fetched { id } => {
+                self.connection.answered(id);
+                inner.waited(id, Waited::end);
+            }
+            Answer::Plan {
+                id,
+                has_more,
+                blocks,
+            } => return self.plan(id, has_more, &blocks),
+            Answer::Refused { id, reason } => self.refused(id, reason),
+            Answer::Pong { id } => {
+                if let Some(Asked::Ping(since)) = self.connection.answered(id) {
+                    inner.network.took(since.elapsed());
+                }
+            }
+            Answer::Welcome { .. } | Answer::Manifest { .. } => return Err(Reason::Greeting),
+        }
+        Ok(())
+    }
+
+    fn hashes(&mut self, file: FileId, first: u32, hashes: &[BlockHash]) -> Checked<()> {
+        let inner = self.inner;
+        let (_, content) = inner.manifest.file(file).ok_or(Reason::Place)?;
+        let total = inner.manifest.blocks(file) as usize;
+        if first == 0 {
+            self.partial.remove(&file);
+            if self.partial.len() >= PARTIAL_LISTS_MAX {
+                return Err(Reason::Hashes);
+            }
+        }
+        let list = self.partial.entry(file).or_default();
+        if list.len() != first as usize || list.len() + hashes.len() > total {
+            return Err(Reason::Hashes);
+        }
+        list.extend_from_slice(hashes);
+        if list.len() < total {
+            return Ok(());
+        }
+        let list = self.partial.remove(&file).unwrap_or_default();
+        let list = HashList(list.into_boxed_slice());
+        let list = inner
+            .lists
+            .put(file, list, &content)
+            .ok_or(Reason::Hashes)?;
+        if inner.settings.cache.is_some() {
+            inner.note(Job::Hashes(content, list));
+        }
+        inner.stage.look_again();
+        Ok(())
+    }
+
+    // Whether anybody wants them. None: nobody; they are left aside.
+    fn cause(&self, id: u32, wire: Token, blocks: &[BlockAt]) -> Checked<Option<Cause>> {
+        let inner = self.inner;
+        if id == 0 {
+            let mut tasks = locked(&inner.tasks);
+            if let Some((token, _)) = tasks.by_wire(&wire) {
+                return Ok(Some(Cause::Foretold { token }));
+            }
+            if tasks.has_ended(&wire) {
+                return Ok(Some(Cause::Late));
+            }
+            return Ok(None);
+        }
+        match self.connection.asked(id) {
+            Some(Asked::Block { at, around, .. }) => {
+                // Which neighbours come is for the server to choose.
+                let run = |index: u32| index / SEGMENT_BLOCKS;
+                let fits = |other: &BlockAt| {
+                    other.file == at.file
+                        && run(other.index) == run(at.index)
+                        && (*other == at || around > 0)
+                };
+                match blocks.iter().all(fits) {
+                    true => Ok(Some(Cause::Asked { id, at, around })),
+                    false => Err(Reason::Place),
+                }
+            }
+            Some(Asked::Fetch(wanted)) => match blocks.iter().all(|at| wanted.contains(at)) {
+                true => Ok(Some(Cause::Fetched { id })),
+                false => Err(Reason::Place),
+            },
+            _ => Ok(None),
+        }
+    }
+
+    fn blocks(&self, id: u32, wire: Token, blocks: &[BlockAt], compressed: &[u8]) -> Checked<()> {
+        let inner = self.inner;
+        let Some(cause) = self.cause(id, wire, blocks)? else {
+            inner.network.lied(&inner.counts, Reason::Unrequested);
+            return Ok(());
+        };
+        let mut lengths = Vec::with_capacity(blocks.len());
+        for at in blocks {
+            let (size_bytes, _) = inner.manifest.file(at.file).ok_or(Reason::Place)?;
+            match block_bytes(size_bytes, at.index) {
+                0 => return Err(Reason::Place),
+                length => lengths.push(length),
+            }
+        }
+        let mut hashes = Vec::with_capacity(blocks.len());
+        for at in blocks {
+            let hash = inner.lists.get(at.file).and_then(|list| list.get(at.index));
+            let Some(hash) = hash else {
+                self.unproven(id, at.file);
+                return Ok(());
+            };
+            hashes.push(hash);
+        }
+        let bytes = unpack(compressed, &lengths).map_err(|_| Reason::Length)?;
+        let mut rest = &bytes[..];
+        let mut pages = Vec::with_capacity(blocks.len());
+        for (length, hash) in lengths.iter().zip(&hashes) {
+            let (block, behind) = rest.split_at_checked(*length).ok_or(Reason::Length)?;
+            if BlockHash::of(block) != *hash {
+                return Err(Reason::Hash);
+            }
+            pages.push(block);
+            rest = behind;
+        }
+        // From here on all of it is what the publisher has signed.
+        inner.network.was_right(blocks.len() as u64);
+        let pages: Vec<Arc<[u8]>> = pages.into_iter().map(|b| inner.stage.page(b)).collect();
+        self.place(&cause, blocks, &pages);
+        if let Some(cache) = &inner.settings.cache {
+            for (hash, page) in hashes.iter().zip(&pages) {
+                cache.put(hash, page);
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self, cause: &Cause, blocks: &[BlockAt], pages: &[Arc<[u8]>]) {
+        let (inner, counts) = (self.inner, &self.inner.counts);
+        let each = || blocks.iter().zip(pages);
+        match *cause {
+            Cause::Asked { id, at, around } => {
+                // Neighbours first: who waits for the block asks for the next one at once.
+                let mut block_itself = None;
+                for (block, page) in each() {
+                    if *block == at {
+                        block_itself = Some(page);
+                        continue;
+                    }
+                    add(&counts.neighbours, 1);
+                    inner
+                        .stage
+                        .arrive(*block, Arc::clone(page), Kind::Neighbour);
+                }
+                if let Some(page) = block_itself {
+                    inner.stage.arrive(at, Arc::clone(page), Kind::Neighbour);
+                    let behind = inner
+                        .network
+                        .line_time(u64::from(around) * WIRE_BLOCK_BYTES);
+                    self.connection.block_came(id, 2 * behind + NEIGHBOURS_WAIT);
+                }
+                // Neighbours come together: in the same message, or in one behind it.
+                if around == 0 || blocks.iter().any(|block| *block != at) {
+                    self.connection.answered(id);
+                    inner.stage.look_again();
+                    if !inner.settings.is_persistent {
+                        self.connection.close();
+                    }
+                }
+            }
+            Cause::Foretold { token } => {
+                add(&counts.pushed, blocks.len() as u64);
+                let (mut is_storable, mut is_read) = (false, vec![false; blocks.len()]);
+                let now = Instant::now();
+                if let Some(task) = locked(&inner.tasks).get(&token) {
+                    is_storable = !task.is_audit && inner.has_pages();
+                    for (at, is_read) in blocks.iter().zip(&mut is_read) {
+                        task.came(*at, now);
+                        *is_read = task.has_read(*at);
+                    }
+                }
+                let kind = Kind::Foretold { token, is_storable };
+                self.connection.is_placing.store(true, Ordering::Release);
+                for ((at, page), is_read) in each().zip(is_read) {
+                    // Who has read it once and asks again waits for it; nobody else needs it twice.
+                    let arrived = match is_read && !inner.stage.is_wanted(*at) {
+                        true => Arrived::Repeated,
+                        false => inner.stage.arrive(*at, Arc::clone(page), kind),
+                    };
+                    add(
+                        &counts.pushed_repeated,
+                        u64::from(arrived == Arrived::Repeated),
+                    );
+                }
+                self.connection.is_placing.store(false, Ordering::Release);
+                // Not before: a reader in between would take for lost what is about to be placed.
+                if let Some(task) = locked(&inner.tasks).get(&token) {
+                    for at in blocks {
+                        task.placed(*at);
+                    }
+                }
+            }
+            Cause::Fetched { id } => {
+                add(&counts.fetched, blocks.len() as u64);
+                for (at, page) in each() {
+                    if inner.stage.is_wanted(*at) {
+                        inner.stage.arrive(*at, Arc::clone(page), Kind::Neighbour);
+                    }
+                }
+                inner.waited(id, |waited| waited.came(blocks));
+            }
+            Cause::Late => {
+                add(&counts.pushed, blocks.len() as u64);
+                for (at, page) in each() {
+                    if inner.stage.is_wanted(*at) {
+                        inner.stage.arrive(*at, Arc::clone(page), Kind::Neighbour);
+                    }
+                }
+            }
+        }
+    }
+
+    // A block of a file whose list is not here any more, because others had to have room, or never came.
+    fn unproven(&self, id: u32, file: FileId) {
+        let inner = self.inner;
+        inner.counts.reject(Reason::Unproven);
+        self.connection
+            .send(&Request::AskHashes { files: vec![file] }, true);
+        if let Some(Asked::Block { at, .. }) = self.connection.answered(id) {
+            inner.stage.not_answered(at, None);
+        }
+    }
+
+    fn plan(&self, id: u32, has_more: bool, blocks: &[BlockAt]) -> Checked<()> {
+        let inner = self.inner;
+        let exists = |at: &BlockAt| at.index < inner.manifest.blocks(at.file);
+        if !blocks.iter().all(exists) {
+            return Err(Reason::Place);
+        }
+        match self.connection.asked(id) {
+            Some(Asked::Plan(Some(token))) => {
+                if let Some(task) = locked(&inner.tasks).get(&token) {
+                    task.add_plan(blocks);
+                }
+                if !has_more {
+                    inner.note(Job::Resident(token));
+                }
+            }
+            Some(Asked::Plan(None)) => inner.waited(id, |waited| waited.plan(blocks, has_more)),
+            _ => {
+                inner.network.lied(&inner.counts, Reason::Unrequested);
+                return Ok(());
+            }
+        }
+        if !has_more {
+            self.connection.answered(id);
+        }
+        Ok(())
+    }
+
+    fn refused(&self, id: u32, reason: Refusal) {
+        let inner = self.inner;
+        add(&inner.counts.refused, 1);
+        match self.connection.answered(id) {
+            Some(Asked::Block { at, token, .. }) => {
+                if reason == Refusal::NoSuchToken
+                    && let Some(token) = token
+                {
+                    // The block is asked for again, without the task.
+                    let mut tasks = locked(&inner.tasks);
+                    tasks.lose_wire(&token);
+                    if let Some(task) = tasks.get(&token) {
+                        task.is_told_end = true;
+                    }
+                    drop(tasks);
+                    inner.stage.not_answered(at, None);
+                } else {
+                    inner.stage.not_answered(at, Some(reason));
+                }
+            }
+            Some(_) => inner.waited(id, |waited| waited.refuse(reason)),
+            None => {}
+        }
+    }
+}

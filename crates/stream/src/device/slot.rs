@@ -1,0 +1,130 @@
+//! A place for a connection: its thread connects, reads, and connects again when the connection ends.
+
+use super::counters::{Reason, add};
+use super::greet::{Ended, Greeted, greet};
+use super::inner::Inner;
+use super::network::{Connection, Network};
+use super::receive::Receiver;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A connection that lived so long was one: the next attempt is made at once when it ends.
+const LIVED: Duration = Duration::from_secs(1);
+
+/// The pause behind a refused greeting.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+
+/// Keeps one connection until the device is stopped. `first`: it is up already.
+pub(super) fn keep(inner: &Arc<Inner>, first: Option<Greeted>) {
+    let mut next = first;
+    let mut pause = Duration::ZERO;
+    while !inner.is_stopped() {
+        let left_alone = inner.network.left_alone();
+        if !left_alone.is_zero() {
+            inner.network.pause(left_alone);
+            continue;
+        }
+        let greeted = match next.take() {
+            Some(greeted) => greeted,
+            None if !inner.settings.is_persistent && !inner.stage.has_waiters() => {
+                inner.network.wait_for_want();
+                continue;
+            }
+            None => match again(inner) {
+                Ok(greeted) => greeted,
+                Err(ended) => {
+                    pause = Network::next_pause(pause);
+                    match ended {
+                        Ended::Wrong(reason) => inner.network.lied(&inner.counts, reason),
+                        Ended::Refused(_) => {
+                            add(&inner.counts.refused, 1);
+                            pause = REFUSED_PAUSE;
+                        }
+                        Ended::Link(_) | Ended::Socket(_) => {}
+                    }
+                    inner.network.pause(pause);
+                    continue;
+                }
+            },
+        };
+        let begun = Instant::now();
+        let has_served = serve(inner, greeted);
+        add(&inner.counts.disconnects, 1);
+        if has_served || begun.elapsed() >= LIVED {
+            pause = Duration::ZERO;
+        } else {
+            pause = Network::next_pause(pause);
+            inner.network.pause(pause);
+        }
+    }
+}
+
+fn again(inner: &Inner) -> Result<Greeted, Ended> {
+    greet(
+        &inner.network,
+        &inner.counts,
+        Some(inner.manifest.version),
+        Some(inner.manifest_hash),
+        inner.settings.deadline / 3,
+    )
+}
+
+// Reads until the connection ends; whether anything came.
+fn serve(inner: &Arc<Inner>, greeted: Greeted) -> bool {
+    let Greeted {
+        mut incoming,
+        writer,
+        control,
+        ..
+    } = greeted;
+    let connection = inner.network.up(control);
+    let writing = Arc::clone(&connection);
+    let thread = thread::Builder::new()
+        .name("stream-writer".to_owned())
+        .spawn(move || writing.write(writer));
+    let mut has_served = false;
+    if let Ok(thread) = thread {
+        inner.connected(&connection);
+        has_served = read(inner, &connection, &mut incoming);
+        inner.network.down(&connection);
+        inner.disconnected(&connection);
+        // It ends with the connection, and it does not panic.
+        let _ = thread.join();
+    } else {
+        inner.network.down(&connection);
+    }
+    has_served
+}
+
+fn read(inner: &Inner, connection: &Connection, incoming: &mut super::greet::Incoming) -> bool {
+    let mut receiver = Receiver::new(inner, connection);
+    let mut has_served = false;
+    let lied = |reason: Reason| inner.network.lied(&inner.counts, reason);
+    loop {
+        match incoming.next(&inner.network) {
+            Ok(Some(answer)) => {
+                connection
+                    .heard_ms
+                    .store(inner.network.now_ms(), Ordering::Relaxed);
+                connection.pinged_ms.store(0, Ordering::Relaxed);
+                if let Err(reason) = receiver.take(answer) {
+                    lied(reason);
+                    return has_served;
+                }
+                has_served = true;
+            }
+            Ok(None) => {
+                if inner.is_stopped() || connection.control.is_ended() {
+                    return has_served;
+                }
+            }
+            Err(Ended::Wrong(reason)) => {
+                lied(reason);
+                return has_served;
+            }
+            Err(_) => return has_served,
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! The tasks that run: what each has read, what is foretold for it, and whether all of that was seen.
+//!
+//! Pure: whoever uses this says the time. A task is known here by the token that the mount has; what the server knows
+//! it by is made anew on each connection, as a server that was started again has forgotten it.
+
+use super::counters::Start;
+use crate::block::{BlockAt, FileId, Token};
+use crate::wire::BLOCKS_PER_MESSAGE_MAX;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Tasks that are followed at the same time, at most; others run without a plan.
+pub(super) const TASKS_MAX: usize = 256;
+
+/// Blocks in the traces of all tasks together, at most (each takes about 24 bytes).
+pub(super) const TRACED_MAX: usize = 128 << 10;
+
+/// Blocks of a plan that are taken, at most.
+pub(super) const PLAN_BLOCKS_MAX: usize = 32 << 10;
+
+/// After so long without anything new, the first action of a task is over.
+pub(super) const QUIET: Duration = Duration::from_secs(3);
+
+/// After so long without anything new, what was read is told.
+pub(super) const PAUSE: Duration = Duration::from_millis(200);
+
+/// Ended tasks whose late pushes are recognised.
+const ENDED_MAX: usize = 64;
+
+/// What is known of a task.
+pub(super) struct Task {
+    /// The executable.
+    pub file: FileId,
+    /// What the server knows it by, and on which connection it was begun. None: no server knows it.
+    pub wire: Option<(Token, u64)>,
+    /// The server has answered: so many blocks are foretold.
+    pub begun: Option<u32>,
+    /// All reads are to be seen.
+    pub is_audit: bool,
+    /// Foretold blocks are still coming.
+    pub is_coming: bool,
+    /// The server's plan, in order.
+    pub plan: Vec<BlockAt>,
+    positions: HashMap<BlockAt, u32>,
+    // Foretold blocks have come up to here.
+    came_to: u32,
+    /// When the last of it came.
+    pub last_came: Option<Instant>,
+    seen: HashSet<BlockAt>,
+    trace: Vec<BlockAt>,
+    told: usize,
+    last_new: Instant,
+    before: Arc<Vec<BlockAt>>,
+    // Foretold blocks that came while all reads were to be seen.
+    foretold: HashSet<BlockAt>,
+    // Something could be read without being seen.
+    is_blind: bool,
+    /// The end of its first action was told to the server.
+    pub is_told_end: bool,
+    /// Requests under way: a round trip is counted when there is none.
+    pub under_way: u32,
+    /// What its start has done.
+    pub start: Start,
+}
+
+/// All tasks.
+#[derive(Default)]
+pub(super) struct Tasks {
+    tasks: HashMap<Token, Task>,
+    by_wire: HashMap<Token, Token>,
+    ended: Vec<Token>,
+    traced: usize,
+}
+
+/// Whether a plan brings a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Coming {
+    /// It is on its way, or will be before a request for it could be answered.
+    Soon,
+    /// No.
+    No,
+}
+
+/// What is to be told of a task now.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Tell {
+    pub token: Token,
+    pub wire: Token,
+    pub connection: u64,
+    pub blocks: Vec<BlockAt>,
+    /// Nothing new for [`QUIET`]: its end is to be told too.
+    pub is_end: bool,
+}
+
+impl Tasks {
+    /// A task begins; false: there are too many. `is_blind`: some of what it will read can be read without being seen.
+    /// `before`: what it needed last time, as far as that is known here.
+    pub fn begin(
+        &mut self,
+        token: Token,
+        file: FileId,
+        before: Arc<Vec<BlockAt>>,
+        is_blind: bool,
+        now: Instant,
+    ) -> bool {
+        if self.tasks.len() >= TASKS_MAX {
+            return false;
+        }
+        let task = Task {
+            file,
+            wire: None,
+            begun: None,
+            is_audit: false,
+            is_coming: false,
+            plan: Vec::new(),
+            positions: HashMap::new(),
+            came_to: 0,
+            last_came: None,
+            seen: HashSet::new(),
+            trace: Vec::new(),
+            told: 0,
+            last_new: now,
+            before,
+            foretold: HashSet::new(),
+            is_blind,
+            is_told_end: false,
+            under_way: 0,
+            start: Start {
+                task: file,
+                ..Start::default()
+            },
+        };
+        self.tasks.insert(token, task);
+        true
+    }
+
+    /// A task.
+    pub fn get(&mut self, token: &Token) -> Option<&mut Task> {
+        self.tasks.get_mut(token)
+    }
+
+    /// The task that the server knows by this.
+    pub fn by_wire(&mut self, wire: &Token) -> Option<(Token, &mut Task)> {
+        let token = *self.by_wire.get(wire)?;
+        Some((token, self.tasks.get_mut(&token)?))
+    }
+
+    /// Whether the server knew a task by this that has ended here.
+    pub fn has_ended(&self, wire: &Token) -> bool {
+        self.ended.contains(wire)
+    }
+
+    /// How many run.
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Blocks in traces and plans.
+    pub fn blocks(&self) -> usize {
+        self.traced
+            + self
+                .tasks
+                .values()
+                .map(|task| task.plan.len())
+                .sum::<usize>()
+    }
+
+    /// The server is told of a task by this name on this connection, and all that it has read once more.
+    pub fn set_wire(&mut self, token: &Token, wire: Token, connection: u64) {
+        let Some(task) = self.tasks.get_mut(token) else {
+            return;
+        };
+        if let Some((before, _)) = task.wire.replace((wire, connection)) {
+            self.by_wire.remove(&before);
+            remember(&mut self.ended, before);
+        }
+        self.by_wire.insert(wire, *token);
+        task.told = 0;
+        task.begun = None;
+        task.is_coming = false;
+        task.plan.clear();
+        task.positions.clear();
+        task.came_to = 0;
+    }
+
+    /// The server does not know this task any more.
+    pub fn lose_wire(&mut self, token: &Token) {
+        let Some(task) = self.tasks.get_mut(token) else {
+            return;
+        };
+        if let Some((wire, _)) = task.wire.take() {
+            self.by_wire.remove(&wire);
+            remember(&mut self.ended, wire);
+        }
+        task.is_coming = false;
+    }
+
+    /// A connection has ended: the tasks that were begun on it, and had not ended, are to be begun anew.
+    pub fn lost_connection(&mut self, connection: u64) -> Vec<Token> {
+        let on_it = |task: &Task| task.wire.is_some_and(|(_, on)| on == connection);
+        let lost: Vec<Token> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| on_it(task))
+            .map(|(token, _)| *token)
+            .collect();
+        for token in &lost {
+            self.lose_wire(token);
+        }
+        lost
+    }
+
+    /// Tasks that no server knows and whose start is not over.
+    pub fn unknown(&self) -> Vec<Token> {
+        self.tasks
+            .iter()
+            .filter(|(_, task)| task.wire.is_none() && !task.is_told_end)
+            .map(|(token, _)| *token)
+            .collect()
+    }
+
+    /// A program of a task reads a block; false: it had before, or it cannot be noted.
+    pub fn read(&mut self, token: &Token, at: BlockAt, now: Instant) -> bool {
+        let Some(task) = self.tasks.get_mut(token) else {
+            return false;
+        };
+        if task.seen.contains(&at) {
+            return false;
+        }
+        if self.traced >= TRACED_MAX {
+            task.is_blind = true;
+            return false;
+        }
+        self.traced += 1;
+        task.seen.insert(at);
+        task.trace.push(at);
+        task.last_new = now;
+        task.start.read += 1;
+        true
+    }
+
+    /// Something may have been read without being seen, by any task that runs.
+    pub fn blind(&mut self) {
+        for task in self.tasks.values_mut() {
+            task.is_blind = true;
+        }
+    }
+
+    /// What is to be told, of all tasks: at a pause, when there is enough, and at the end of the first action.
+    pub fn take_due(&mut self, now: Instant) -> Vec<Tell> {
+        let mut all = Vec::new();
+        for (token, task) in &mut self.tasks {
+            let quiet = now.saturating_duration_since(task.last_new);
+            let is_end = quiet >= QUIET && !task.is_told_end;
+            let untold = task.trace.len() - task.told;
+            if untold >= BLOCKS_PER_MESSAGE_MAX || untold > 0 && quiet >= PAUSE || is_end {
+                let Some((wire, connection)) = task.wire else {
+                    // What no server knows of ends nevertheless, for what is noted here.
+                    if is_end {
+                        all.push(Tell {
+                            token: *token,
+                            wire: Token([0; 16]),
+                            connection: 0,
+                            blocks: Vec::new(),
+                            is_end,
+                        });
+                    }
+                    continue;
+                };
+                all.push(Tell {
+                    token: *token,
+                    wire,
+                    connection,
+                    blocks: task.take_untold(),
+                    is_end,
+                });
+            }
+        }
+        all
+    }
+
+    /// A task has ended. What it was.
+    pub fn end(&mut self, token: &Token) -> Option<Task> {
+        let task = self.tasks.remove(token)?;
+        self.traced -= task.trace.len();
+        if let Some((wire, _)) = &task.wire {
+            self.by_wire.remove(wire);
+            remember(&mut self.ended, *wire);
+        }
+        Some(task)
+    }
+}
+
+fn remember(ended: &mut Vec<Token>, wire: Token) {
+    if ended.len() >= ENDED_MAX {
+        ended.remove(0);
+    }
+    ended.push(wire);
+}
+
+impl Task {
+    /// What was read and not told yet; it counts as told now.
+    pub fn take_untold(&mut self) -> Vec<BlockAt> {
+        let untold = self.trace[self.told..].to_vec();
+        self.told = self.trace.len();
+        untold
+    }
+
+    /// What was read, in order.
+    pub fn trace(&self) -> &[BlockAt] {
+        &self.trace
+    }
+
+    /// Whether a program of the task was seen reading a block.
+    pub fn has_read(&self, at: BlockAt) -> bool {
+        self.seen.contains(&at)
+    }
+
+    /// A piece of the server's plan.
+    pub fn add_plan(&mut self, blocks: &[BlockAt]) {
+        for at in blocks {
+            if self.plan.len() < PLAN_BLOCKS_MAX {
+                self.positions.insert(*at, self.plan.len() as u32);
+                self.plan.push(*at);
+            }
+        }
+    }
+
+    /// Something that the task reads can be read without being seen.
+    pub fn set_blind(&mut self) {
+        self.is_blind = true;
+    }
+
+    /// A foretold block has come.
+    pub fn came(&mut self, at: BlockAt, now: Instant) {
+        self.start.pushed += 1;
+        self.last_came = Some(now);
+        if self.is_audit && self.foretold.len() < PLAN_BLOCKS_MAX {
+            self.foretold.insert(at);
+        }
+    }
+
+    /// It is where readers find it: whoever does not find what lies before it need not wait for the plan.
+    pub fn placed(&mut self, at: BlockAt) {
+        if let Some(position) = self.positions.get(&at) {
+            self.came_to = self.came_to.max(position + 1);
+        }
+    }
+
+    /// No more is coming of what was foretold.
+    pub fn foretold_is_over(&mut self) {
+        self.is_coming = false;
+        self.positions = HashMap::new();
+    }
+
+    /// Whether a block that is not here comes within the next so many blocks of the plan.
+    pub fn coming(&self, at: BlockAt, blocks_ahead: u32) -> Coming {
+        let position = self.positions.get(&at).filter(|_| self.is_coming);
+        match position {
+            Some(position)
+                if *position >= self.came_to && position - self.came_to <= blocks_ahead =>
+            {
+                Coming::Soon
+            }
+            _ => Coming::No,
+        }
+    }
+
+    /// Foretold blocks that came and were not seen being read; known only if all reads were to be seen.
+    pub fn unread(&self) -> u64 {
+        self.foretold.difference(&self.seen).count() as u64
+    }
+
+    /// Whether all that was read was seen.
+    pub fn is_exact(&self) -> bool {
+        !self.is_blind && (self.is_audit || self.begun == Some(0))
+    }
+
+    /// What its next start will need, as far as this one knows: in order, what the server foretold and what was read
+    /// beside it; only what was read where all reads were seen.
+    pub fn needed(&self) -> Vec<BlockAt> {
+        if self.is_exact() {
+            return self.trace.clone();
+        }
+        let known = match self.plan.is_empty() {
+            true => self.before.as_slice(),
+            false => &self.plan,
+        };
+        let mut all = known.to_vec();
+        let known: HashSet<_> = known.iter().copied().collect();
+        all.extend(self.trace.iter().filter(|at| !known.contains(at)));
+        all.truncate(PLAN_BLOCKS_MAX);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(index: u32) -> BlockAt {
+        BlockAt {
+            file: FileId(7),
+            index,
+        }
+    }
+
+    const TOKEN: Token = Token([1; 16]);
+    const WIRE: Token = Token([2; 16]);
+
+    fn running(now: Instant) -> Tasks {
+        let mut tasks = Tasks::default();
+        let before = Arc::new([1, 2].map(block).to_vec());
+        assert!(tasks.begin(TOKEN, FileId(7), before, false, now));
+        tasks.set_wire(&TOKEN, WIRE, 1);
+        tasks
+    }
+
+    #[test]
+    fn each_block_is_told_once_in_order_at_a_pause_and_the_end_after_quiet() {
+        let now = Instant::now();
+        let mut tasks = running(now);
+        for index in [3, 1, 3, 2, 1] {
+            tasks.read(&TOKEN, block(index), now);
+        }
+        assert_eq!(tasks.take_due(now), []);
+        let told = tasks.take_due(now + PAUSE);
+        assert_eq!(told[0].blocks, [3, 1, 2].map(block));
+        assert!(!told[0].is_end && told[0].wire == WIRE);
+        assert_eq!(tasks.take_due(now + PAUSE), []);
+        let told = tasks.take_due(now + QUIET);
+        assert!(told[0].is_end && told[0].blocks.is_empty());
+    }
+
+    #[test]
+    fn after_a_lost_connection_all_is_told_again() {
+        let now = Instant::now();
+        let mut tasks = running(now);
+        tasks.read(&TOKEN, block(5), now);
+        assert_eq!(tasks.take_due(now + PAUSE)[0].blocks, [block(5)]);
+        assert_eq!(tasks.lost_connection(2), []);
+        assert_eq!(tasks.lost_connection(1), [TOKEN]);
+        assert_eq!(tasks.unknown(), [TOKEN]);
+        assert!(tasks.has_ended(&WIRE) && tasks.by_wire(&WIRE).is_none());
+        tasks.set_wire(&TOKEN, Token([3; 16]), 4);
+        assert_eq!(tasks.take_due(now + PAUSE)[0].blocks, [block(5)]);
+    }
+
+    #[test]
+    fn a_block_is_waited_for_only_while_its_plan_brings_it_soon() {
+        let now = Instant::now();
+        let mut tasks = running(now);
+        let task = tasks.get(&TOKEN).unwrap();
+        task.add_plan(&[0, 1, 2, 9, 8].map(block));
+        assert_eq!(task.coming(block(1), 9), Coming::No, "nothing comes yet");
+        task.is_coming = true;
+        assert_eq!(task.coming(block(1), 9), Coming::Soon);
+        assert_eq!(task.coming(block(8), 3), Coming::No, "too far ahead");
+        task.came(block(2), now);
+        assert_eq!(task.coming(block(2), 9), Coming::Soon);
+        task.placed(block(2));
+        assert_eq!(task.coming(block(1), 9), Coming::No, "passed by");
+        assert_eq!(task.coming(block(8), 3), Coming::Soon);
+        assert_eq!(task.coming(block(4), 9), Coming::No, "in no plan");
+        task.foretold_is_over();
+        assert_eq!(task.coming(block(8), 9), Coming::No);
+    }
+
+    #[test]
+    fn a_start_is_exact_only_if_nothing_could_be_read_unseen() {
+        let now = Instant::now();
+        let mut tasks = running(now);
+        let task = tasks.get(&TOKEN).unwrap();
+        assert!(!task.is_exact(), "the server has not answered");
+        task.begun = Some(3);
+        assert!(
+            !task.is_exact(),
+            "foretold blocks are stored before they are read"
+        );
+        task.is_audit = true;
+        assert!(task.is_exact());
+        tasks.blind();
+        assert!(!tasks.get(&TOKEN).unwrap().is_exact());
+    }
+
+    #[test]
+    fn what_is_needed_is_the_plan_and_what_it_missed_unless_all_was_seen() {
+        let now = Instant::now();
+        let mut tasks = running(now);
+        tasks.read(&TOKEN, block(4), now);
+        tasks.read(&TOKEN, block(1), now);
+        let task = tasks.get(&TOKEN).unwrap();
+        assert_eq!(task.needed(), [1, 2, 4].map(block));
+        task.begun = Some(0);
+        assert_eq!(task.needed(), [4, 1].map(block));
+    }
+
+    #[test]
+    fn traces_are_bounded() {
+        let now = Instant::now();
+        let mut tasks = running(now);
+        for index in 0..TRACED_MAX as u32 {
+            assert!(tasks.read(&TOKEN, block(index), now));
+        }
+        tasks.get(&TOKEN).unwrap().begun = Some(0);
+        assert!(tasks.get(&TOKEN).unwrap().is_exact());
+        assert!(!tasks.read(&TOKEN, block(u32::MAX), now));
+        assert!(!tasks.get(&TOKEN).unwrap().is_exact());
+        assert_eq!(tasks.end(&TOKEN).unwrap().trace().len(), TRACED_MAX);
+        assert_eq!((tasks.blocks(), tasks.len()), (0, 0));
+    }
+}

@@ -1,0 +1,139 @@
+//! From the name of a server to a link.
+
+use super::secure::Secure;
+use super::{Link, LinkError, Shared};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How a link is made.
+#[derive(Clone)]
+pub struct LinkSettings {
+    /// Host or address, a colon, the port.
+    pub server: String,
+    /// With what the device shows who it is, and who the server must be; None: plain TCP, to this machine only.
+    pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    /// For connecting to one address and shaking hands with it.
+    pub connect_max: Duration,
+    /// A read without a byte for so long is [`io::ErrorKind::TimedOut`]; None: it waits.
+    pub read_max: Option<Duration>,
+    /// The same for a write, which ends the link.
+    pub write_max: Option<Duration>,
+}
+
+/// Connects, to the first of the name's addresses that answers.
+///
+/// # Errors
+/// There is no such name, nobody answers in time, or the two do not agree on TLS.
+pub fn connect(settings: &LinkSettings) -> Result<Link, LinkError> {
+    let server = &settings.server;
+    let addresses = server
+        .to_socket_addrs()
+        .map_err(|source| LinkError::Address {
+            server: server.clone(),
+            source,
+        })?;
+    let nothing = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut last = LinkError::Address {
+        server: server.clone(),
+        source: nothing,
+    };
+    for address in addresses {
+        match connect_to(address, settings) {
+            Ok(link) => return Ok(link),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn connect_to(address: SocketAddr, settings: &LinkSettings) -> Result<Link, LinkError> {
+    if settings.tls.is_none() && !address.ip().is_loopback() {
+        return Err(LinkError::NotLoopback(address));
+    }
+    let failed = |source| LinkError::Socket {
+        server: settings.server.clone(),
+        source: super::timed_out(source),
+    };
+    let deadline = Instant::now() + settings.connect_max;
+    let socket = TcpStream::connect_timeout(&address, settings.connect_max).map_err(failed)?;
+    socket.set_nodelay(true).map_err(failed)?;
+    let mut shared = Shared::new(socket);
+    if let Some((config, name)) = &settings.tls {
+        let refused = |source| LinkError::Tls {
+            server: settings.server.clone(),
+            source,
+        };
+        let mut connection =
+            ClientConnection::new(Arc::clone(config), name.clone()).map_err(refused)?;
+        match shake_hands(&mut connection, &shared, deadline) {
+            Ok(()) => {}
+            Err(Shaken::Socket(source)) => return Err(failed(source)),
+            Err(Shaken::Tls(source)) => return Err(refused(source)),
+        }
+        shared.secure = Some(Secure::new(connection));
+    }
+    let socket = &shared.socket;
+    socket
+        .set_read_timeout(settings.read_max)
+        .and_then(|()| socket.set_write_timeout(settings.write_max))
+        .map_err(failed)?;
+    Ok(Link::new(shared))
+}
+
+enum Shaken {
+    Socket(io::Error),
+    Tls(rustls::Error),
+}
+
+impl From<io::Error> for Shaken {
+    fn from(error: io::Error) -> Self {
+        Self::Socket(error)
+    }
+}
+
+/// Until both know each other, or the deadline: a server that sends a byte now and then does not put it off.
+fn shake_hands(
+    connection: &mut ClientConnection,
+    shared: &Shared,
+    deadline: Instant,
+) -> Result<(), Shaken> {
+    let mut buffer = [0; 4096];
+    let mut records = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Shaken::Socket(io::ErrorKind::TimedOut.into()));
+        }
+        shared.socket.set_read_timeout(Some(left))?;
+        shared.socket.set_write_timeout(Some(left))?;
+        records.clear();
+        while connection.wants_write() {
+            connection.write_tls(&mut records)?;
+        }
+        shared.send(&records)?;
+        if !connection.is_handshaking() {
+            return Ok(());
+        }
+        let count = shared.receive(&mut buffer)?;
+        if count == 0 {
+            return Err(Shaken::Socket(io::ErrorKind::UnexpectedEof.into()));
+        }
+        let mut rest = &buffer[..count];
+        while !rest.is_empty() {
+            connection.read_tls(&mut rest)?;
+            if let Err(error) = connection.process_new_packets() {
+                // The server is told why, if it listens.
+                records.clear();
+                while connection.wants_write() {
+                    connection.write_tls(&mut records)?;
+                }
+                let _ = shared.send(&records);
+                return Err(Shaken::Tls(error));
+            }
+        }
+    }
+}

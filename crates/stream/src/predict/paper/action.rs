@@ -1,0 +1,156 @@
+//! One action of an executable, cut into what is sent at once.
+
+use super::super::{ActionInfo, ActionKind, Plan, Push};
+use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS};
+use std::sync::Arc;
+
+/// Above this SEG_MAX the first segment has three match positions instead of two.
+const TWO_MATCHES_SEG_MAX: u32 = 32;
+
+/// Position in the first segment up to which the first request is answered, and of the first match.
+const FIRST_MATCH: usize = 2;
+
+/// An action as it was recorded.
+pub(super) struct Action {
+    /// No other action ever has it.
+    pub(super) name: u64,
+    pub(super) kind: ActionKind,
+    /// Runs that recorded it or followed it to its end.
+    pub(super) runs: u64,
+    /// What is sent at once: the parts of the first segment between its match positions, then a segment each.
+    pub(super) deliveries: Vec<Delivery>,
+    /// How many of them are the first segment.
+    first_segment: usize,
+    /// The whole first segment, where it has several parts: what the scan sends.
+    first_whole: Delivery,
+}
+
+/// Blocks that are sent at once, when the first of them is asked for.
+pub(super) struct Delivery {
+    pub(super) blocks: Vec<u32>,
+    /// Where they are more than one message holds.
+    plan: Option<Arc<Plan>>,
+}
+
+impl Delivery {
+    fn new(file: FileId, blocks: &[u32]) -> Self {
+        let is_long = blocks.len() > SEGMENT_BLOCKS as usize;
+        Self {
+            blocks: blocks.to_vec(),
+            plan: is_long.then(|| {
+                let blocks: Vec<BlockAt> = blocks
+                    .iter()
+                    .map(|&index| BlockAt { file, index })
+                    .collect();
+                Arc::new(Plan::of(&blocks))
+            }),
+        }
+    }
+
+    /// What to send beside the block that was asked for.
+    pub(super) fn push(&self, asked: BlockAt) -> Push {
+        if let Some(plan) = &self.plan {
+            return Push::Plan(Arc::clone(plan));
+        }
+        let blocks: Vec<BlockAt> = self
+            .blocks
+            .iter()
+            .map(|&index| BlockAt { index, ..asked })
+            .filter(|at| *at != asked)
+            .collect();
+        if blocks.is_empty() {
+            Push::Nothing
+        } else {
+            Push::Blocks(blocks)
+        }
+    }
+}
+
+impl Action {
+    /// Of these blocks, of which there is at least one.
+    pub(super) fn new(
+        name: u64,
+        file: FileId,
+        kind: ActionKind,
+        blocks: &[u32],
+        seg_max: u32,
+        runs: u64,
+    ) -> Self {
+        let mut segments = blocks.chunks(seg_max as usize);
+        let first = segments.next().unwrap_or_default();
+        let mut deliveries = Vec::new();
+        let mut from = 0;
+        for to in match_positions(seg_max) {
+            if from < to && to < first.len() {
+                deliveries.push(Delivery::new(file, &first[from..to]));
+                from = to;
+            }
+        }
+        deliveries.push(Delivery::new(file, &first[from..]));
+        let first_segment = deliveries.len();
+        deliveries.extend(segments.map(|segment| Delivery::new(file, segment)));
+        Self {
+            name,
+            kind,
+            runs,
+            deliveries,
+            first_segment,
+            first_whole: Delivery::new(file, first),
+        }
+    }
+
+    /// All blocks, in order.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.deliveries
+            .iter()
+            .flat_map(|delivery| delivery.blocks.iter().copied())
+    }
+
+    /// The segment that has this block.
+    pub(super) fn segment_of(&self, index: u32) -> Option<usize> {
+        let delivery = self
+            .deliveries
+            .iter()
+            .position(|delivery| delivery.blocks.contains(&index))?;
+        Some((delivery + 1).saturating_sub(self.first_segment))
+    }
+
+    /// A segment, whole.
+    pub(super) fn segment(&self, segment: usize) -> &Delivery {
+        match segment {
+            0 => &self.first_whole,
+            _ => &self.deliveries[self.first_segment + segment - 1],
+        }
+    }
+
+    /// What is sent behind a segment.
+    pub(super) fn delivery_behind(&self, segment: usize) -> usize {
+        self.first_segment + segment
+    }
+
+    /// As it is listed.
+    pub(super) fn info(&self, file: FileId) -> ActionInfo {
+        let segments = (0..=self.deliveries.len() - self.first_segment)
+            .map(|segment| {
+                let blocks = self.segment(segment).blocks.iter();
+                blocks.map(|&index| BlockAt { file, index }).collect()
+            })
+            .collect();
+        ActionInfo {
+            task: file,
+            kind: self.kind,
+            segments,
+            runs: self.runs,
+        }
+    }
+}
+
+/// Where in the first segment a request must be what was recorded there.
+fn match_positions(seg_max: u32) -> Vec<usize> {
+    let last = seg_max as usize - 2;
+    if seg_max > TWO_MATCHES_SEG_MAX {
+        vec![FIRST_MATCH, seg_max as usize / 2, last]
+    } else {
+        vec![FIRST_MATCH, last]
+    }
+}

@@ -1,0 +1,435 @@
+//! SYSFLOW as it is written (section III.B): actions of an executable, matched and sent segment by segment.
+//!
+//! An executable is a file here; a request names one of its blocks. What the text leaves open is decided so:
+//! positions count from 0; the first request is answered up to position 2 of the first segment (two blocks); the match
+//! pointer then stands at position 2 and at SEG_MAX - 2, and where SEG_MAX exceeds 32 at SEG_MAX / 2 between them (the
+//! third match, halfway, so that a wrong guess costs half a segment at most); each match is answered up to the next
+//! pointer. Positions behind the end of a short segment are left out. A first request matches an action whose first
+//! two blocks have it; any other block is found by the scan, which sends its whole segment and goes on behind it.
+
+mod action;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use super::tokens::Tokens;
+use super::{ActionInfo, ActionKind, Begun, Catalogue, Counters, LoadError, Plan, Predictor, Push};
+use crate::block::{BlockAt, FileId, Token};
+use crate::wire::Held;
+use action::{Action, Delivery};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+pub(super) use store::{kind_from, kind_number};
+
+/// SEG_MAX, at least: first part, match and rest each have a block.
+pub const SEG_MAX_MIN: u32 = 4;
+
+/// SEG_MAX, at most.
+pub const SEG_MAX_MAX: u32 = 1024;
+
+/// How the paper's predictor is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PaperSettings {
+    /// Blocks of a segment, [`SEG_MAX_MIN`] to [`SEG_MAX_MAX`]; other values are moved there.
+    pub seg_max: u32,
+    /// How long an action is recorded, from its first request.
+    pub construct_ms: u64,
+    /// Executables with actions, at most.
+    pub executables_max: usize,
+    /// Actions of an executable, at most.
+    pub actions_max: usize,
+    /// Blocks of an action, at most.
+    pub blocks_per_action_max: usize,
+    /// Blocks of all actions and of all that is being recorded, at most.
+    pub blocks_total_max: usize,
+    /// Runs alive, at most.
+    pub tokens_max: usize,
+    /// Tokens of ended runs that are remembered.
+    pub ended_max: usize,
+}
+
+impl Default for PaperSettings {
+    fn default() -> Self {
+        Self {
+            seg_max: 32,
+            construct_ms: 3_000,
+            executables_max: 4_096,
+            actions_max: 16,
+            blocks_per_action_max: 32_768,
+            blocks_total_max: 1 << 20,
+            tokens_max: 1_024,
+            ended_max: 4_096,
+        }
+    }
+}
+
+/// What an executable is known by.
+#[derive(Default)]
+struct Executable {
+    actions: Vec<Action>,
+    /// All its blocks, as they were first recorded.
+    plan: Option<Arc<Plan>>,
+}
+
+/// One run.
+struct Run {
+    stages: HashMap<FileId, Stage>,
+    /// Executables that it has asked for before: what it does with them next is no startup.
+    started: HashSet<FileId>,
+}
+
+/// What a run is doing with an executable; none: the next request is matched anew.
+enum Stage {
+    Construct(Recording),
+    /// Match and generation: the next delivery of an action comes when its first block is asked for.
+    Follow {
+        action: u64,
+        next: usize,
+    },
+}
+
+struct Recording {
+    kind: ActionKind,
+    first_ms: u64,
+    blocks: Vec<u32>,
+    recorded: HashSet<u32>,
+}
+
+/// Foretells as in SYSFLOW.
+pub struct PaperPredictor {
+    settings: PaperSettings,
+    executables: BTreeMap<FileId, Executable>,
+    runs: Tokens<Run>,
+    counters: Counters,
+    /// Names for actions that no other one ever has, so that a run can tell that its own is gone.
+    action_next: u64,
+    /// Blocks of all actions, and of all that is being recorded.
+    blocks_total: usize,
+    is_changed: bool,
+}
+
+impl PaperPredictor {
+    /// Knows nothing yet.
+    #[must_use]
+    pub fn new(settings: PaperSettings) -> Self {
+        let seg_max = settings.seg_max.clamp(SEG_MAX_MIN, SEG_MAX_MAX);
+        Self {
+            settings: PaperSettings {
+                seg_max,
+                ..settings
+            },
+            executables: BTreeMap::new(),
+            runs: Tokens::new(settings.tokens_max, settings.ended_max),
+            counters: Counters::default(),
+            action_next: 1,
+            blocks_total: 0,
+            is_changed: false,
+        }
+    }
+
+    /// Ends what a run records of an executable, and keeps it.
+    fn complete(&mut self, file: FileId, recording: Recording, has_exited: bool) {
+        self.blocks_total -= recording.blocks.len();
+        let kind = match recording.kind {
+            ActionKind::Workload if has_exited => ActionKind::Exit,
+            kind => kind,
+        };
+        self.counters.runs_learned += 1;
+        self.keep(file, kind, &recording.blocks, 1);
+    }
+
+    /// Puts an action to those of its executable, unless it is there already or there is no room.
+    fn keep(&mut self, file: FileId, kind: ActionKind, blocks: &[u32], runs: u64) {
+        let is_known = self.executables.contains_key(&file);
+        if blocks.is_empty()
+            || (!is_known && self.executables.len() >= self.settings.executables_max)
+            || self.blocks_total + blocks.len() > self.settings.blocks_total_max
+        {
+            self.counters.actions_refused += u64::from(!blocks.is_empty());
+            return;
+        }
+        let executable = self.executables.entry(file).or_default();
+        if let Some(same) = executable
+            .actions
+            .iter_mut()
+            .find(|action| action.blocks().eq(blocks.iter().copied()))
+        {
+            same.runs += runs;
+            self.is_changed = true;
+            return;
+        }
+        if executable.actions.len() >= self.settings.actions_max {
+            self.counters.actions_refused += 1;
+            return;
+        }
+        let name = self.action_next;
+        self.action_next += 1;
+        self.blocks_total += blocks.len();
+        let seg_max = self.settings.seg_max;
+        executable
+            .actions
+            .push(Action::new(name, file, kind, blocks, seg_max, runs));
+        executable.plan = None;
+        let mut known = HashSet::new();
+        let all: Vec<BlockAt> = executable
+            .actions
+            .iter()
+            .flat_map(Action::blocks)
+            .filter(|index| known.insert(*index))
+            .map(|index| BlockAt { file, index })
+            .collect();
+        executable.plan = Some(Arc::new(Plan::of(&all)));
+        self.is_changed = true;
+    }
+
+    /// Match, or scan; None: construct.
+    fn match_anew(&mut self, at: BlockAt) -> Option<(Push, Option<Stage>)> {
+        let executable = self.executables.get_mut(&at.file)?;
+        let actions = &mut executable.actions;
+        let first = actions
+            .iter()
+            .position(|action| action.deliveries[0].blocks.contains(&at.index));
+        let (number, delivery) = match first {
+            Some(number) => (number, Found::Delivery(0)),
+            None => actions.iter().enumerate().find_map(|(number, action)| {
+                let segment = action.segment_of(at.index)?;
+                Some((number, Found::Segment(segment)))
+            })?,
+        };
+        let action = &mut actions[number];
+        let (push, next) = match delivery {
+            Found::Delivery(delivery) => (action.deliveries[delivery].push(at), delivery + 1),
+            Found::Segment(segment) => (
+                action.segment(segment).push(at),
+                action.delivery_behind(segment),
+            ),
+        };
+        let stage = (next < action.deliveries.len()).then_some(Stage::Follow {
+            action: action.name,
+            next,
+        });
+        if stage.is_none() {
+            action.runs += 1;
+            self.is_changed = true;
+        }
+        Some((push, stage))
+    }
+
+    /// The next delivery of the action that a run follows, where this request is its first block.
+    fn follow(&mut self, at: BlockAt, name: u64, next: usize) -> Option<(Push, Option<Stage>)> {
+        let executable = self.executables.get_mut(&at.file)?;
+        let action = executable
+            .actions
+            .iter_mut()
+            .find(|action| action.name == name)?;
+        let delivery: &Delivery = action.deliveries.get(next)?;
+        if delivery.blocks[0] != at.index {
+            return None;
+        }
+        let push = delivery.push(at);
+        let next = next + 1;
+        if next < action.deliveries.len() {
+            return Some((push, Some(Stage::Follow { action: name, next })));
+        }
+        action.runs += 1;
+        self.is_changed = true;
+        Some((push, None))
+    }
+
+    fn record(&mut self, recording: &mut Recording, at: BlockAt) {
+        if recording.recorded.contains(&at.index) {
+            return;
+        }
+        if recording.blocks.len() >= self.settings.blocks_per_action_max
+            || self.blocks_total >= self.settings.blocks_total_max
+        {
+            self.counters.blocks_refused += 1;
+            return;
+        }
+        recording.recorded.insert(at.index);
+        recording.blocks.push(at.index);
+        self.blocks_total += 1;
+    }
+
+    fn is_over(&self, recording: &Recording, now_ms: u64) -> bool {
+        now_ms.saturating_sub(recording.first_ms) >= self.settings.construct_ms
+    }
+
+    fn end_run(&mut self, run: Run, has_exited: bool) {
+        let mut stages: Vec<(FileId, Stage)> = run.stages.into_iter().collect();
+        stages.sort_by_key(|stage| stage.0);
+        for (file, stage) in stages {
+            if let Stage::Construct(recording) = stage {
+                self.complete(file, recording, has_exited);
+            }
+        }
+    }
+}
+
+enum Found {
+    Delivery(usize),
+    Segment(usize),
+}
+
+impl Predictor for PaperPredictor {
+    fn begin(&mut self, token: Token, _task: FileId, _held: &Held, now_ms: u64) -> Begun {
+        if let Ok(forgotten) = self.runs.admit(token, now_ms, &mut self.counters) {
+            if let Some(run) = forgotten {
+                self.end_run(run, false);
+            }
+            let run = Run {
+                stages: HashMap::new(),
+                started: HashSet::new(),
+            };
+            self.runs.insert(token, run, now_ms);
+        }
+        Begun::default()
+    }
+
+    fn request(&mut self, token: Token, at: BlockAt, now_ms: u64) -> Push {
+        let Some(run) = self.runs.hear(token, now_ms, &mut self.counters) else {
+            return Push::Nothing;
+        };
+        let stage = run.stages.remove(&at.file);
+        let kind = if run.started.contains(&at.file) {
+            ActionKind::Workload
+        } else if run.started.len() < self.settings.executables_max {
+            run.started.insert(at.file);
+            ActionKind::Startup
+        } else {
+            ActionKind::Workload
+        };
+        let answer = match stage {
+            Some(Stage::Construct(mut recording)) if !self.is_over(&recording, now_ms) => {
+                self.record(&mut recording, at);
+                Some((Push::Nothing, Some(Stage::Construct(recording))))
+            }
+            Some(Stage::Construct(recording)) => {
+                self.complete(at.file, recording, false);
+                None
+            }
+            Some(Stage::Follow { action, next }) => {
+                let followed = self.follow(at, action, next);
+                self.counters.misses += u64::from(followed.is_none());
+                followed
+            }
+            None => None,
+        };
+        let (push, stage) = answer.or_else(|| self.match_anew(at)).unwrap_or_else(|| {
+            let mut recording = Recording {
+                kind,
+                first_ms: now_ms,
+                blocks: Vec::new(),
+                recorded: HashSet::new(),
+            };
+            self.record(&mut recording, at);
+            (Push::Nothing, Some(Stage::Construct(recording)))
+        });
+        if let Some(stage) = stage
+            && let Some(run) = self.runs.hear(token, now_ms, &mut self.counters)
+        {
+            run.stages.insert(at.file, stage);
+        }
+        push
+    }
+
+    fn trace(&mut self, _token: Token, _blocks: &[BlockAt], _now_ms: u64) {}
+
+    fn end(&mut self, token: Token, _is_exact: bool, has_exited: bool, now_ms: u64) {
+        if !has_exited {
+            // A pause ends no action here: the timer does.
+            self.runs.hear(token, now_ms, &mut self.counters);
+            return;
+        }
+        match self.runs.end(token) {
+            Some(run) => self.end_run(run, true),
+            None => self.counters.tokens_unknown += 1,
+        }
+    }
+
+    fn tick(&mut self, now_ms: u64) {
+        let construct_ms = self.settings.construct_ms;
+        let mut over = Vec::new();
+        for run in self.runs.iter_mut() {
+            let ended = run.stages.extract_if(|_, stage| match stage {
+                Stage::Construct(recording) => {
+                    now_ms.saturating_sub(recording.first_ms) >= construct_ms
+                }
+                Stage::Follow { .. } => false,
+            });
+            for (file, stage) in ended {
+                if let Stage::Construct(recording) = stage {
+                    over.push((recording.first_ms, file, recording));
+                }
+            }
+        }
+        // Runs lie in no order; what is kept must not depend on that.
+        over.sort_by(|a, b| (a.0, a.1, &a.2.blocks).cmp(&(b.0, b.1, &b.2.blocks)));
+        for (_, file, recording) in over {
+            self.complete(file, recording, false);
+        }
+    }
+
+    fn plan(&self, task: FileId) -> Option<Arc<Plan>> {
+        self.executables.get(&task)?.plan.clone()
+    }
+
+    fn actions(&self) -> Vec<ActionInfo> {
+        self.executables
+            .iter()
+            .flat_map(|(file, executable)| {
+                let actions = executable.actions.iter();
+                actions.map(|action| action.info(*file))
+            })
+            .collect()
+    }
+
+    fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.is_changed)
+    }
+
+    fn save(&self, catalogue: &dyn Catalogue) -> Vec<u8> {
+        store::save(&self.executables, catalogue)
+    }
+
+    fn load(&mut self, bytes: &[u8], catalogue: &dyn Catalogue) -> Result<(), LoadError> {
+        let stored = store::load(bytes, catalogue)?;
+        let known: usize = self
+            .executables
+            .values()
+            .flat_map(|executable| &executable.actions)
+            .map(|action| action.blocks().count())
+            .sum();
+        self.blocks_total -= known;
+        self.executables.clear();
+        for action in stored {
+            let blocks =
+                &action.blocks[..action.blocks.len().min(self.settings.blocks_per_action_max)];
+            self.keep(action.file, action.kind, blocks, action.runs);
+        }
+        self.is_changed = false;
+        Ok(())
+    }
+
+    fn forget(&mut self, task: FileId) -> bool {
+        let Some(executable) = self.executables.remove(&task) else {
+            return false;
+        };
+        let known: usize = executable
+            .actions
+            .iter()
+            .map(|action| action.blocks().count())
+            .sum();
+        self.blocks_total -= known;
+        self.is_changed = true;
+        true
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn is_used(&self, token: Token) -> bool {
+        self.runs.is_used(token)
+    }
+}

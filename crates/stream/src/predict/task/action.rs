@@ -1,0 +1,368 @@
+//! What is known of one action: each block that its runs have read, in order, and in which of the last runs.
+
+use super::TaskSettings;
+use crate::block::BlockAt;
+use crate::predict::{Counters, Plan};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Runs that a block's history reaches back.
+pub(super) const RUNS_KEPT: u32 = u32::BITS;
+
+/// Guesses of a run, at least, that show whether guessing is worth it.
+const GUESSES_JUDGED_MIN: usize = 8;
+
+/// Share of them that should have been read.
+const GUESSES_RIGHT_MIN: f64 = 0.75;
+
+/// How much more evidence is asked for after a run of bad guesses, how much less after one of good ones, and the most.
+const GUESS_SHARE_UP: f64 = 0.05;
+const GUESS_SHARE_DOWN: f64 = 0.05;
+const GUESS_SHARE_MAX: f64 = 0.95;
+
+/// A block that was read in at least one of the last runs of an action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) at: BlockAt,
+    /// Bit i: read in the run i runs ago.
+    pub(super) read: u32,
+    /// Bit i: it is known of the run i runs ago whether it was.
+    pub(super) known: u32,
+    /// It is part of the plan.
+    pub(super) is_planned: bool,
+}
+
+/// A plan, and what is in it.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) plan: Arc<Plan>,
+    blocks: HashSet<BlockAt>,
+}
+
+impl Planned {
+    fn of(blocks: &[BlockAt]) -> Self {
+        Self {
+            plan: Arc::new(Plan::of(blocks)),
+            blocks: blocks.iter().copied().collect(),
+        }
+    }
+
+    pub(super) fn has(&self, at: BlockAt) -> bool {
+        self.blocks.contains(&at)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+}
+
+/// One action of a task.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Action {
+    /// In the order in which they are read.
+    pub(super) entries: Vec<Entry>,
+    places: HashMap<BlockAt, usize>,
+    /// Bit i: all that was read in the run i runs ago is known.
+    pub(super) exact: u32,
+    /// Runs that something was learned from.
+    pub(super) runs: u64,
+    /// Starts that were sent the plan as it is now.
+    pub(super) starts: u64,
+    /// Some of it is from an older version of its files: the next start is to show what still holds.
+    pub(super) is_unconfirmed: bool,
+    /// How likely a block must be to be sent with another one; grows where that was wrong. 0: as set.
+    guess_share: f64,
+    planned: Option<Arc<Planned>>,
+}
+
+/// What one run has shown.
+pub(super) struct Observed<'a> {
+    /// What it has read, in order, each block once.
+    pub(super) blocks: &'a [BlockAt],
+    /// All that it has read is in there.
+    pub(super) is_exact: bool,
+    /// What it may have read unseen, because it was there before it was asked for.
+    pub(super) hidden: &'a dyn Fn(BlockAt) -> bool,
+    /// Its plan was stopped because it did other things.
+    pub(super) was_stopped: bool,
+    /// What was sent to it on a guess.
+    pub(super) guessed: &'a [BlockAt],
+}
+
+impl Action {
+    /// From a file. The plan is made of what is marked.
+    pub(super) fn restore(
+        entries: Vec<Entry>,
+        exact: u32,
+        runs: u64,
+        is_unconfirmed: bool,
+    ) -> Self {
+        let mut action = Self {
+            entries,
+            exact,
+            runs,
+            is_unconfirmed,
+            ..Self::default()
+        };
+        action.index();
+        action.make_plan();
+        action
+    }
+
+    pub(super) fn planned(&self) -> Option<&Arc<Planned>> {
+        self.planned.as_ref()
+    }
+
+    pub(super) fn plan(&self) -> Option<&Arc<Plan>> {
+        self.planned.as_ref().map(|planned| &planned.plan)
+    }
+
+    /// What is known of a block.
+    pub(super) fn entry(&self, at: BlockAt) -> Option<&Entry> {
+        self.places.get(&at).map(|place| &self.entries[*place])
+    }
+
+    /// Counts a start that is sent the plan, and says whether it is to let all reads be seen.
+    pub(super) fn start(&mut self, settings: &TaskSettings) -> bool {
+        self.starts += 1;
+        let is_due = match self.starts {
+            1 => self.is_unconfirmed,
+            2 => true,
+            later => settings.audit_every > 0 && (later - 2).is_multiple_of(settings.audit_every),
+        };
+        self.is_unconfirmed &= !is_due;
+        is_due
+    }
+
+    /// Learns from a run. At most `room` blocks are added.
+    pub(super) fn learn(
+        &mut self,
+        run: &Observed<'_>,
+        settings: &TaskSettings,
+        room: usize,
+        counters: &mut Counters,
+    ) {
+        if run.blocks.is_empty() {
+            return;
+        }
+        self.runs += 1;
+        counters.runs_learned += 1;
+        if !run.is_exact
+            && self.entries.iter().all(|entry| (run.hidden)(entry.at))
+            && (run.blocks.iter()).all(|at| self.places.contains_key(at))
+        {
+            // It shows nothing (all was there already): it must not push out of the history what others have shown.
+            return;
+        }
+        let read: HashSet<BlockAt> = run.blocks.iter().copied().collect();
+        self.judge_guesses(run, &read, settings);
+        let is_off = run.was_stopped || (run.is_exact && self.is_unread(&read, settings));
+        self.exact = self.exact << 1 | u32::from(run.is_exact);
+        for entry in &mut self.entries {
+            entry.read <<= 1;
+            entry.known <<= 1;
+            // Of what was pushed or there before, only an exact run says anything: reads of it are seen by chance
+            // (when the program was faster than the push), and counting those alone would make it look needed.
+            if run.is_exact || !(run.hidden)(entry.at) {
+                entry.known |= 1;
+                entry.read |= u32::from(read.contains(&entry.at));
+            }
+        }
+        self.insert(run.blocks, room, counters);
+        self.entries.retain(|entry| {
+            // What is pushed in each run and shown by none has nothing against it.
+            let is_alive = entry.read != 0 || (entry.known == 0 && entry.is_planned);
+            counters.blocks_dropped += u64::from(!is_alive);
+            is_alive
+        });
+        self.index();
+        self.choose(settings);
+        if is_off {
+            // More was sent for nothing than is allowed, or would have been: the very next start is to show what else
+            // is not read.
+            self.starts = 1;
+        }
+    }
+
+    /// Whether more of the plan than is allowed was not read.
+    fn is_unread(&self, read: &HashSet<BlockAt>, settings: &TaskSettings) -> bool {
+        self.planned.as_ref().is_some_and(|planned| {
+            let unread = planned.blocks.iter().filter(|at| !read.contains(at));
+            unread.count() as f64 > planned.len() as f64 * settings.unread_share_max
+        })
+    }
+
+    /// Asks for more evidence where what was sent on a guess was not read, and for less where it was.
+    fn judge_guesses(
+        &mut self,
+        run: &Observed<'_>,
+        read: &HashSet<BlockAt>,
+        settings: &TaskSettings,
+    ) {
+        if !run.is_exact || run.guessed.len() < GUESSES_JUDGED_MIN {
+            return;
+        }
+        let right = run.guessed.iter().filter(|at| read.contains(at)).count();
+        let is_bad = (right as f64) < run.guessed.len() as f64 * GUESSES_RIGHT_MIN;
+        let step = if is_bad {
+            GUESS_SHARE_UP
+        } else {
+            -GUESS_SHARE_DOWN
+        };
+        self.guess_share =
+            (self.guess_share(settings) + step).clamp(settings.guess_share_min, GUESS_SHARE_MAX);
+    }
+
+    fn guess_share(&self, settings: &TaskSettings) -> f64 {
+        self.guess_share.max(settings.guess_share_min)
+    }
+
+    /// Puts what is new behind what was read before it.
+    fn insert(&mut self, blocks: &[BlockAt], room: usize, counters: &mut Counters) {
+        let mut behind: Vec<Vec<Entry>> = vec![Vec::new(); self.entries.len() + 1];
+        let (mut place, mut added) = (0, 0);
+        for at in blocks {
+            if let Some(known) = self.places.get(at) {
+                place = known + 1;
+            } else if added < room {
+                added += 1;
+                behind[place].push(Entry {
+                    at: *at,
+                    read: 1,
+                    // What ran before and showed all has not read it.
+                    known: self.exact | 1,
+                    is_planned: false,
+                });
+            } else {
+                counters.blocks_refused += 1;
+            }
+        }
+        if added == 0 {
+            return;
+        }
+        let mut behind = behind.into_iter();
+        let mut entries = behind.next().unwrap_or_default();
+        entries.reserve(self.entries.len() + added);
+        for (entry, new) in self.entries.drain(..).zip(behind) {
+            entries.push(entry);
+            entries.extend(new);
+        }
+        self.entries = entries;
+    }
+
+    fn index(&mut self) {
+        self.places = self
+            .entries
+            .iter()
+            .enumerate()
+            .map(|(place, entry)| (entry.at, place))
+            .collect();
+    }
+
+    /// Decides what is pushed. Of the blocks that are read often enough the most frequent come first, until what is
+    /// expected to be read by nobody reaches its share.
+    fn choose(&mut self, settings: &TaskSettings) {
+        let mut shares: Vec<(f64, usize)> = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter_map(|(place, entry)| Some((entry.share(settings)?, place)))
+            .collect();
+        shares.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let mut unread = 0.0;
+        let mut planned = vec![false; self.entries.len()];
+        for (number, (share, place)) in shares.iter().enumerate() {
+            unread += 1.0 - share;
+            if unread > settings.unread_share_max * (number + 1) as f64 {
+                break;
+            }
+            planned[*place] = true;
+        }
+        for (entry, is_planned) in self.entries.iter_mut().zip(planned) {
+            entry.is_planned = is_planned;
+        }
+        self.make_plan();
+    }
+
+    fn make_plan(&mut self) {
+        let planned = self.entries.iter().filter(|entry| entry.is_planned);
+        let blocks: Vec<BlockAt> = planned.map(|entry| entry.at).collect();
+        let is_same = match self.plan() {
+            Some(plan) => plan.blocks().eq(blocks.iter().copied()),
+            None => blocks.is_empty(),
+        };
+        if !is_same {
+            self.planned = (!blocks.is_empty()).then(|| Arc::new(Planned::of(&blocks)));
+            self.starts = 0;
+        }
+    }
+
+    /// What is likely to be read after a block that the plan does not have, in order.
+    pub(super) fn guess(
+        &self,
+        at: BlockAt,
+        settings: &TaskSettings,
+        is_wanted: impl Fn(&Entry) -> bool,
+    ) -> Vec<BlockAt> {
+        let Some(place) = self.places.get(&at) else {
+            return Vec::new();
+        };
+        let asked = self.entries[*place];
+        let share_min = self.guess_share(settings);
+        let rest = self.entries[place + 1..].iter();
+        rest.take(settings.guess_reach)
+            .filter(|entry| entry.follows(&asked, share_min) && is_wanted(entry))
+            .take(settings.guess_blocks)
+            .map(|entry| entry.at)
+            .collect()
+    }
+}
+
+impl Entry {
+    /// How often it is read, 0 to 1; None: too seldom to be pushed.
+    fn share(&self, settings: &TaskSettings) -> Option<f64> {
+        if self.known == 0 {
+            return self.is_planned.then_some(1.0);
+        }
+        let runs = self.known.count_ones();
+        let share = f64::from(self.read.count_ones()) / f64::from(runs);
+        // Of the latest runs that show it: how many, one after the other, have read it, or have not.
+        let (mut left, mut streak, mut was_read) = (self.known, 0, None);
+        while left != 0 {
+            let latest = left & left.wrapping_neg();
+            let is_read = self.read & latest != 0;
+            if *was_read.get_or_insert(is_read) != is_read {
+                break;
+            }
+            streak += 1;
+            left ^= latest;
+        }
+        let is_streak = streak >= settings.drop_runs;
+        let was_read = was_read == Some(true);
+        if is_streak && !was_read {
+            return None;
+        }
+        // A program that has changed its ways is believed as soon as one that no longer reads something. What has been
+        // read now and then before is no such change, unless it goes on for twice as long.
+        let is_new = self.read.count_ones() == streak || streak >= settings.drop_runs * 2;
+        let share = if is_streak && is_new {
+            share.max(1.0 - settings.unread_share_max)
+        } else {
+            share
+        };
+        let min = if self.is_planned {
+            settings.share_stay_min
+        } else {
+            settings.share_min
+        };
+        (share >= min).then_some(share)
+    }
+
+    /// Whether it is likely to be read when the other one is.
+    fn follows(&self, other: &Self, share_min: f64) -> bool {
+        let runs = (other.read & self.known).count_ones();
+        let both = (other.read & self.read).count_ones();
+        // Laplace's rule: one run alone is some evidence, not all of it.
+        f64::from(both + 1) / f64::from(runs + 2) >= share_min && both > 0
+    }
+}

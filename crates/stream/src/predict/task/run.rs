@@ -1,0 +1,174 @@
+//! One run of a task: what it has asked for and read, and in which phase it is.
+
+use super::action::Planned;
+use crate::block::{BlockAt, FileId};
+use crate::wire::Held;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Which action of its task a run is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Phase {
+    /// From its begin to the first pause.
+    Startup,
+    /// Between pauses: what began with this block.
+    Workload(BlockAt),
+    /// As the last one, and the task's exit action began so.
+    Exit,
+}
+
+const ASKED: u8 = 1;
+const TRACED: u8 = 2;
+const GUESSED: u8 = 4;
+const EARLIER: u8 = 8;
+
+/// The state of one token.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) task: FileId,
+    pub(super) held: Held,
+    /// None: a pause.
+    pub(super) phase: Option<Phase>,
+    /// When the phase began.
+    pub(super) first_ms: u64,
+    /// When something new was read last.
+    pub(super) last_ms: u64,
+    /// What is being sent to it.
+    pub(super) planned: Option<Arc<Planned>>,
+    pub(super) was_stopped: bool,
+    /// Demands, one after the other, that nothing had foretold.
+    pub(super) mismatches: u32,
+    pub(super) has_asked: bool,
+    /// What was sent on a guess in this phase.
+    pub(super) guessed: Vec<BlockAt>,
+    asked: Vec<BlockAt>,
+    traced: Vec<BlockAt>,
+    flags: HashMap<BlockAt, u8>,
+}
+
+impl Run {
+    pub(super) fn new(task: FileId, held: Held, now_ms: u64) -> Self {
+        Self {
+            task,
+            held,
+            phase: Some(Phase::Startup),
+            first_ms: now_ms,
+            last_ms: now_ms,
+            planned: None,
+            was_stopped: false,
+            mismatches: 0,
+            has_asked: false,
+            guessed: Vec::new(),
+            asked: Vec::new(),
+            traced: Vec::new(),
+            flags: HashMap::new(),
+        }
+    }
+
+    /// Blocks that are recorded of it.
+    pub(super) fn recorded(&self) -> usize {
+        self.flags.len()
+    }
+
+    /// Whether it has asked for or read this, in this phase or before.
+    pub(super) fn has_read(&self, at: BlockAt) -> bool {
+        self.flags
+            .get(&at)
+            .is_some_and(|flags| flags & (ASKED | TRACED | EARLIER) != 0)
+    }
+
+    /// Whether it has this, or will: read, guessed or held.
+    pub(super) fn has(&self, at: BlockAt) -> bool {
+        self.flags.contains_key(&at) || self.held.has(at)
+    }
+
+    pub(super) fn begin_phase(&mut self, phase: Phase, now_ms: u64) {
+        self.phase = Some(phase);
+        self.first_ms = now_ms;
+        self.planned = None;
+        self.was_stopped = false;
+        self.mismatches = 0;
+        self.guessed.clear();
+    }
+
+    /// It waits for this. Whether that is new.
+    pub(super) fn ask(&mut self, at: BlockAt, now_ms: u64) {
+        if self.mark(at, ASKED) {
+            self.asked.push(at);
+            self.last_ms = now_ms;
+        }
+    }
+
+    /// It has read this.
+    pub(super) fn trace(&mut self, at: BlockAt, now_ms: u64) {
+        if self.mark(at, TRACED) {
+            self.traced.push(at);
+            self.last_ms = now_ms;
+        }
+    }
+
+    pub(super) fn guess(&mut self, at: BlockAt) {
+        if self.mark(at, GUESSED) {
+            self.guessed.push(at);
+        }
+    }
+
+    fn mark(&mut self, at: BlockAt, flag: u8) -> bool {
+        let flags = self.flags.entry(at).or_default();
+        let is_new = *flags & (flag | EARLIER) == 0;
+        *flags |= flag;
+        is_new
+    }
+
+    /// Ends the phase: what was read in it, in order.
+    pub(super) fn end_phase(&mut self) -> Vec<BlockAt> {
+        self.phase = None;
+        let (asked, traced) = (
+            std::mem::take(&mut self.asked),
+            std::mem::take(&mut self.traced),
+        );
+        let blocks = in_order(traced, &asked);
+        for at in &blocks {
+            self.mark(*at, EARLIER);
+        }
+        blocks
+    }
+
+    /// A test of whether a block may have been read unseen.
+    pub(super) fn hidden(&self) -> impl Fn(BlockAt) -> bool + use<'_> {
+        move |at| {
+            self.planned.as_ref().is_some_and(|planned| planned.has(at))
+                || self.held.has(at)
+                || self
+                    .flags
+                    .get(&at)
+                    .is_some_and(|flags| flags & GUESSED != 0)
+        }
+    }
+}
+
+/// Traces are in the order of reading; what was asked for and is in none of them (the device may have lost its last
+/// words) is put behind what was asked for before it.
+fn in_order(traced: Vec<BlockAt>, asked: &[BlockAt]) -> Vec<BlockAt> {
+    let known: HashSet<BlockAt> = traced.iter().copied().collect();
+    if asked.iter().all(|at| known.contains(at)) {
+        return traced;
+    }
+    let mut behind: HashMap<Option<BlockAt>, Vec<BlockAt>> = HashMap::new();
+    let mut last = None;
+    for at in asked {
+        if known.contains(at) {
+            last = Some(*at);
+        } else {
+            behind.entry(last).or_default().push(*at);
+        }
+    }
+    let mut blocks = behind.remove(&None).unwrap_or_default();
+    for at in traced {
+        blocks.push(at);
+        if let Some(lost) = behind.remove(&Some(at)) {
+            blocks.extend(lost);
+        }
+    }
+    blocks
+}

@@ -1,0 +1,312 @@
+//! What a server holds in memory of what it serves: SYSFLOW's Provider, in its four arms.
+//!
+//! `memory.rs` holds the segments. All calls that may read the disk block; they are made on threads for that and never
+//! where the network is served.
+
+mod memory;
+
+use crate::block::{BLOCK_BYTES, BlockAt, ContentId, FileId, SEGMENT_BLOCKS, block_bytes};
+use crate::predict::ActionInfo;
+use crate::predict::variance;
+use crate::store::{Published, Store, StoreError};
+use base::error::Code;
+use memory::{Key, Memory};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Pieces of an action that are read ahead while it is sent, as in SYSFLOW.
+pub const AHEAD_PIECES: usize = 3;
+
+/// Requests for reading ahead that may wait; more are dropped and counted.
+const AHEAD_QUEUE: usize = 64;
+
+/// What is in memory before it is asked for. What was asked for stays there in all arms, as far as there is room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arm {
+    /// Nothing.
+    None,
+    /// Whole files of a task, when it begins, by the kernel (`posix_fadvise`).
+    Madvise,
+    /// At the start: segments above a threshold of normalised variance, and the first segment of each action.
+    Variance,
+    /// The same, and while something is sent a thread reads the next three segments.
+    #[default]
+    Async,
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProviderCounters {
+    /// Segments that were in memory when they were needed.
+    pub hits: u64,
+    /// Segments that had to be read from the store.
+    pub misses: u64,
+    /// Segments read ahead, at the start or while something was sent.
+    pub ahead: u64,
+    /// Segments read ahead that were asked for.
+    pub ahead_used: u64,
+    /// Segments read ahead that went before anybody asked for them.
+    pub ahead_unused: u64,
+    /// Wishes to read ahead that found the queue full.
+    pub ahead_dropped: u64,
+    /// Segments that could not be read, or were damaged.
+    pub failures: u64,
+    /// Bytes of memory that segments take now.
+    pub memory_bytes: u64,
+}
+
+/// Blocks could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ProvideError {
+    /// No such file or block in the version.
+    #[error("file {} has no block {}", .0.file.0, .0.index)]
+    NoSuchBlock(BlockAt),
+    /// The store could not read it, or it is damaged.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The segment is shorter than the manifest says.
+    #[error("content {content}, segment {segment}: shorter than the manifest says")]
+    Short {
+        /// Which content.
+        content: ContentId,
+        /// Which segment of it.
+        segment: u32,
+    },
+}
+
+impl ProvideError {
+    /// The one code this error maps to.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::NoSuchBlock(_) => Code::NotFound,
+            Self::Store(error) => error.code(),
+            Self::Short { .. } => Code::Corrupt,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    ahead: AtomicU64,
+    ahead_dropped: AtomicU64,
+    failures: AtomicU64,
+}
+
+/// Reads blocks of what is published, most of them from memory.
+pub struct Provider {
+    store: Arc<Store>,
+    arm: Arm,
+    memory: Mutex<Memory>,
+    ahead: Option<SyncSender<Vec<Key>>>,
+    counts: Counts,
+}
+
+impl Provider {
+    /// With so many bytes of memory for segments. In the arm `Async` it has a thread, which ends with the last owner.
+    #[must_use]
+    pub fn new(store: Arc<Store>, arm: Arm, memory_bytes_max: u64) -> Arc<Self> {
+        let (sender, receiver) = sync_channel(AHEAD_QUEUE);
+        let provider = Arc::new(Self {
+            store,
+            arm,
+            memory: Mutex::new(Memory::new(memory_bytes_max)),
+            ahead: (arm == Arm::Async).then_some(sender),
+            counts: Counts::default(),
+        });
+        if arm == Arm::Async {
+            let weak = Arc::downgrade(&provider);
+            // Without the thread only what is read ahead is missing.
+            std::thread::Builder::new()
+                .name("stream-provider".into())
+                .spawn(move || read_ahead(&receiver, &weak))
+                .ok();
+        }
+        provider
+    }
+
+    /// In which arm it works.
+    #[must_use]
+    pub fn arm(&self) -> Arm {
+        self.arm
+    }
+
+    /// The bytes of blocks, one behind the other. May read the disk.
+    ///
+    /// # Errors
+    /// A block does not exist, or cannot be read.
+    pub fn blocks(
+        &self,
+        published: &Published,
+        blocks: &[BlockAt],
+    ) -> Result<Vec<u8>, ProvideError> {
+        let mut bytes = Vec::with_capacity(blocks.len() * BLOCK_BYTES);
+        let mut last: Option<(Key, Arc<[u8]>)> = None;
+        for at in blocks {
+            let (key, size_bytes) = locate(published, *at)?;
+            let segment = match last.take() {
+                Some((same, segment)) if same == key => segment,
+                _ => self.segment(key)?,
+            };
+            let from = (at.index % SEGMENT_BLOCKS) as usize * BLOCK_BYTES;
+            let to = from + block_bytes(size_bytes, at.index);
+            let short = ProvideError::Short {
+                content: key.0,
+                segment: key.1,
+            };
+            bytes.extend_from_slice(segment.get(from..to).ok_or(short)?);
+            last = Some((key, segment));
+        }
+        Ok(bytes)
+    }
+
+    /// Whether all of these are in memory, so that [`blocks`](Self::blocks) does not read the disk.
+    #[must_use]
+    pub fn has(&self, published: &Published, blocks: &[BlockAt]) -> bool {
+        let memory = self.memory();
+        let has = |at: &BlockAt| locate(published, *at).is_ok_and(|(key, _)| memory.has(&key));
+        blocks.iter().all(has)
+    }
+
+    /// At the start, or when something new is served: reads into memory what the arm says. Reads the disk.
+    pub fn prepare(&self, published: &Published, actions: &[ActionInfo], variance_min: f64) {
+        if !matches!(self.arm, Arm::Variance | Arm::Async) {
+            return;
+        }
+        let firsts = actions.iter().filter_map(|action| action.segments.first());
+        let chosen = variance::choose(actions, variance_min);
+        let others = chosen
+            .iter()
+            .filter_map(|chosen| actions.get(chosen.action)?.segments.get(chosen.segment));
+        for segment in firsts.chain(others) {
+            self.read_ahead(&keys(published, segment));
+        }
+    }
+
+    /// A task begins that will need blocks of these files.
+    pub fn begin(&self, published: &Published, files: &BTreeSet<FileId>) {
+        if self.arm != Arm::Madvise {
+            return;
+        }
+        for file in files {
+            let Some((_, content)) = published.manifest.file(*file) else {
+                continue;
+            };
+            let segments = published.manifest.blocks(*file).div_ceil(SEGMENT_BLOCKS);
+            for segment in 0..segments {
+                if let Ok(at) = self.store.locate(&content, segment) {
+                    self.store.advise(&at);
+                }
+            }
+        }
+    }
+
+    /// These will be asked for soon. Never blocks.
+    pub fn expect<'a>(&self, published: &Published, blocks: impl IntoIterator<Item = &'a BlockAt>) {
+        let Some(queue) = &self.ahead else { return };
+        let mut keys = keys(published, blocks);
+        {
+            let memory = self.memory();
+            keys.retain(|key| !memory.has(key));
+        }
+        if keys.is_empty() {
+            return;
+        }
+        if let Err(TrySendError::Full(_)) = queue.try_send(keys) {
+            self.counts.ahead_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn counters(&self) -> ProviderCounters {
+        let (ahead, memory_bytes) = {
+            let memory = self.memory();
+            (memory.ahead(), memory.bytes())
+        };
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ProviderCounters {
+            hits: read(&self.counts.hits),
+            misses: read(&self.counts.misses),
+            ahead: read(&self.counts.ahead),
+            ahead_used: ahead.used,
+            ahead_unused: ahead.unused,
+            ahead_dropped: read(&self.counts.ahead_dropped),
+            failures: read(&self.counts.failures),
+            memory_bytes,
+        }
+    }
+
+    fn segment(&self, key: Key) -> Result<Arc<[u8]>, ProvideError> {
+        if let Some(segment) = self.memory().get(&key) {
+            self.counts.hits.fetch_add(1, Ordering::Relaxed);
+            return Ok(segment);
+        }
+        self.counts.misses.fetch_add(1, Ordering::Relaxed);
+        let segment = self.read(key)?;
+        self.memory().put(key, Arc::clone(&segment), false);
+        Ok(segment)
+    }
+
+    fn read_ahead(&self, keys: &[Key]) {
+        for key in keys {
+            if self.memory().has(key) {
+                continue;
+            }
+            if let Ok(segment) = self.read(*key) {
+                self.counts.ahead.fetch_add(1, Ordering::Relaxed);
+                self.memory().put(*key, segment, true);
+            }
+        }
+    }
+
+    fn read(&self, key: Key) -> Result<Arc<[u8]>, StoreError> {
+        self.store
+            .segment(&key.0, key.1)
+            .map(Into::into)
+            .inspect_err(|_| {
+                self.counts.failures.fetch_add(1, Ordering::Relaxed);
+            })
+    }
+
+    /// Nothing is half done when a thread panics with it.
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read_ahead(receiver: &Receiver<Vec<Key>>, provider: &std::sync::Weak<Provider>) {
+    while let Ok(keys) = receiver.recv() {
+        let Some(provider) = provider.upgrade() else {
+            return;
+        };
+        provider.read_ahead(&keys);
+    }
+}
+
+/// In which segment of which content a block is, and how long its file.
+fn locate(published: &Published, at: BlockAt) -> Result<(Key, u64), ProvideError> {
+    match published.manifest.file(at.file) {
+        Some((size_bytes, content)) if block_bytes(size_bytes, at.index) > 0 => {
+            Ok(((content, at.index / SEGMENT_BLOCKS), size_bytes))
+        }
+        _ => Err(ProvideError::NoSuchBlock(at)),
+    }
+}
+
+/// The segments of blocks, each once, in the order of their first block.
+fn keys<'a>(published: &Published, blocks: impl IntoIterator<Item = &'a BlockAt>) -> Vec<Key> {
+    let mut keys: Vec<Key> = Vec::new();
+    for at in blocks {
+        if let Ok((key, _)) = locate(published, *at)
+            && !keys.contains(&key)
+        {
+            keys.push(key);
+        }
+    }
+    keys
+}

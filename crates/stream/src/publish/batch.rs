@@ -1,0 +1,268 @@
+//! What a publication adds to a store: new segments to a pack, new contents to an index.
+
+use super::{PublishError, Written};
+use crate::block::{BLOCK_BYTES, BlockHash, ContentId, HashList, SEGMENT_BLOCKS};
+use crate::store::files::{self, Layout};
+use crate::store::index::IndexWriter;
+use crate::store::{
+    Location, PACK_FORMAT, PACK_HEADER_BYTES, PACK_MAGIC, PACKS_MAX, SEGMENT_HEADER_BYTES, State,
+    StoreError,
+};
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+/// Segments that are known again when they come once more: 64 MiB of memory. Those beyond are only shared as part of
+/// a whole file.
+const SEGMENTS_KNOWN_MAX: usize = 1 << 20;
+
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// The next number of a pack and its index, which neither has now; whoever reads meanwhile may have the last ones open.
+pub(crate) fn next_number(layout: &Layout) -> Result<u32, PublishError> {
+    let (packs, indexes) = layout.numbers()?;
+    let last = packs.last().max(indexes.last()).copied().unwrap_or(0);
+    last.checked_add(1).ok_or_else(|| PublishError::PacksFull {
+        path: layout.folder.clone(),
+    })
+}
+
+/// A pack that is being written.
+pub(crate) struct PackWriter {
+    number: u32,
+    out: BufWriter<File>,
+    new: PathBuf,
+    path: PathBuf,
+    at: u64,
+}
+
+impl PackWriter {
+    pub(crate) fn begin(layout: &Layout, number: u32) -> Result<Self, StoreError> {
+        let path = layout.pack(number);
+        let (file, new) = files::begin(&path, 0o644)?;
+        let mut writer = Self {
+            number,
+            out: BufWriter::with_capacity(BUFFER_BYTES, file),
+            new,
+            path,
+            at: PACK_HEADER_BYTES as u64,
+        };
+        let mut header = [0; PACK_HEADER_BYTES];
+        header[..8].copy_from_slice(&PACK_MAGIC);
+        header[8..12].copy_from_slice(&PACK_FORMAT.to_le_bytes());
+        writer.write(&header)?;
+        Ok(writer)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.out
+            .write_all(bytes)
+            .map_err(|error| StoreError::system(&self.new, "cannot be written", error))
+    }
+
+    /// Appends a compressed segment of so many blocks.
+    pub(crate) fn add(&mut self, compressed: &[u8], blocks: u32) -> Result<Location, StoreError> {
+        let bytes = compressed.len() as u32;
+        self.write(&bytes.to_le_bytes())?;
+        self.write(&crc32c::crc32c(compressed).to_le_bytes())?;
+        self.write(compressed)?;
+        let offset = self.at + SEGMENT_HEADER_BYTES as u64;
+        self.at = offset + u64::from(bytes);
+        Ok(Location {
+            pack: self.number,
+            offset,
+            bytes,
+            blocks,
+        })
+    }
+
+    /// Makes it lasting under its name.
+    pub(crate) fn finish(self) -> Result<(), StoreError> {
+        let file = flushed(self.out, &self.new)?;
+        files::finish(&file, &self.new, &self.path)
+    }
+}
+
+/// An index that is being written.
+pub(crate) struct IndexFile {
+    writer: IndexWriter<BufWriter<File>>,
+    new: PathBuf,
+    path: PathBuf,
+}
+
+impl IndexFile {
+    pub(crate) fn begin(layout: &Layout, number: u32, is_whole: bool) -> Result<Self, StoreError> {
+        let path = layout.index(number);
+        let (file, new) = files::begin(&path, 0o644)?;
+        let out = BufWriter::with_capacity(BUFFER_BYTES, file);
+        let writer = IndexWriter::new(out, is_whole)
+            .map_err(|error| StoreError::system(&new, "cannot be written", error))?;
+        Ok(Self { writer, new, path })
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        content: ContentId,
+        list: &[BlockHash],
+        segments: &[Location],
+    ) -> Result<(), StoreError> {
+        self.writer
+            .add(content, list, segments)
+            .map_err(|error| StoreError::system(&self.new, "cannot be written", error))
+    }
+
+    pub(crate) fn finish(self) -> Result<(), StoreError> {
+        let out = self.writer.finish();
+        let out = out.map_err(|error| StoreError::system(&self.new, "cannot be written", error))?;
+        let file = flushed(out, &self.new)?;
+        files::finish(&file, &self.new, &self.path)
+    }
+}
+
+fn flushed(out: BufWriter<File>, path: &std::path::Path) -> Result<File, StoreError> {
+    out.into_inner()
+        .map_err(io::IntoInnerError::into_error)
+        .map_err(|error| StoreError::system(path, "cannot be written", error))
+}
+
+/// What is new.
+pub(crate) struct Batch<'s> {
+    layout: &'s Layout,
+    state: &'s State,
+    number: u32,
+    compressor: zstd::bulk::Compressor<'static>,
+    /// By the hash of its blocks' hashes.
+    segments: HashMap<ContentId, Location>,
+    contents: HashSet<ContentId>,
+    pack: Option<PackWriter>,
+    index: Option<IndexFile>,
+    written: Written,
+    current: Current,
+}
+
+/// The file that is being read.
+#[derive(Default)]
+struct Current {
+    hashes: Vec<BlockHash>,
+    places: Vec<Location>,
+}
+
+impl<'s> Batch<'s> {
+    pub(crate) fn begin(
+        layout: &'s Layout,
+        state: &'s State,
+        level: i32,
+    ) -> Result<Self, PublishError> {
+        let memory = |error| StoreError::system(&layout.folder, "memory to compress in", error);
+        if state.packs.len() >= PACKS_MAX {
+            return Err(PublishError::PacksFull {
+                path: layout.folder.clone(),
+            });
+        }
+        let mut batch = Self {
+            layout,
+            state,
+            number: next_number(layout)?,
+            compressor: zstd::bulk::Compressor::new(level).map_err(memory)?,
+            segments: HashMap::new(),
+            contents: HashSet::new(),
+            pack: None,
+            index: None,
+            written: Written::default(),
+            current: Current::default(),
+        };
+        for content in state.contents.keys() {
+            if batch.segments.len() >= SEGMENTS_KNOWN_MAX {
+                break;
+            }
+            let Some(record) = state.record(layout, content)? else {
+                continue;
+            };
+            let runs = record.list.0.chunks(SEGMENT_BLOCKS as usize);
+            for (hashes, at) in runs.zip(&record.segments) {
+                batch
+                    .segments
+                    .insert(HashList(hashes.into()).content(), *at);
+            }
+        }
+        Ok(batch)
+    }
+
+    /// A file begins, or begins again.
+    pub(crate) fn begin_file(&mut self) {
+        self.current.hashes.clear();
+        self.current.places.clear();
+    }
+
+    /// The next [`SEGMENT_BLOCKS`] blocks of the file, or fewer at its end.
+    pub(crate) fn add_segment(&mut self, bytes: &[u8]) -> Result<(), PublishError> {
+        let from = self.current.hashes.len();
+        let hashes = bytes.chunks(BLOCK_BYTES).map(BlockHash::of);
+        self.current.hashes.extend(hashes);
+        let own = &self.current.hashes[from..];
+        let (segment, blocks) = (HashList(own.into()).content(), own.len() as u32);
+        if let Some(at) = self.segments.get(&segment) {
+            self.written.shared_segments += 1;
+            self.current.places.push(*at);
+            return Ok(());
+        }
+        let compressed = self.compressor.compress(bytes).map_err(|error| {
+            StoreError::system(&self.layout.folder, "memory to compress in", error)
+        })?;
+        let pack = match &mut self.pack {
+            Some(pack) => pack,
+            none => none.insert(PackWriter::begin(self.layout, self.number)?),
+        };
+        let at = pack.add(&compressed, blocks)?;
+        self.written.segments += 1;
+        self.written.segment_bytes += bytes.len() as u64;
+        self.written.compressed_bytes += compressed.len() as u64;
+        if self.segments.len() < SEGMENTS_KNOWN_MAX {
+            self.segments.insert(segment, at);
+        }
+        self.current.places.push(at);
+        Ok(())
+    }
+
+    /// The file has ended, and was the same all the time.
+    pub(crate) fn end_file(&mut self) -> Result<ContentId, PublishError> {
+        let hashes = std::mem::take(&mut self.current.hashes);
+        let list = HashList(hashes.into());
+        let content = list.content();
+        let is_known = list.0.is_empty()
+            || self.state.contents.contains_key(&content)
+            || self.contents.contains(&content);
+        if !is_known {
+            let index = match &mut self.index {
+                Some(index) => index,
+                none => none.insert(IndexFile::begin(self.layout, self.number, false)?),
+            };
+            index.add(content, &list.0, &self.current.places)?;
+            self.contents.insert(content);
+            self.written.contents += 1;
+        }
+        self.begin_file();
+        Ok(content)
+    }
+
+    /// Makes all of it lasting.
+    pub(crate) fn finish(self) -> Result<Written, PublishError> {
+        if let Some(pack) = self.pack {
+            pack.finish()?;
+        }
+        if let Some(index) = self.index {
+            index.finish()?;
+        }
+        Ok(self.written)
+    }
+
+    /// Throws it away.
+    pub(crate) fn discard(self) {
+        let pack = self.pack.map(|pack| pack.new);
+        let index = self.index.map(|index| index.new);
+        for new in pack.into_iter().chain(index) {
+            std::fs::remove_file(new).ok();
+        }
+    }
+}

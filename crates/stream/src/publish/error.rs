@@ -1,0 +1,123 @@
+//! What can go wrong when a tree is published.
+
+use crate::manifest::{DEPTH_MAX, FILE_BYTES_MAX, ManifestError, NODES_MAX, PublicKey};
+use crate::store::{PACKS_MAX, StoreError};
+use base::error::Code;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a tree was not published.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// Something of the tree cannot be read.
+    #[error("{}: {what}: {source}", path.display())]
+    Tree {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was not possible.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file changed each time that it was read.
+    #[error("{}: changes while it is read", path.display())]
+    Changing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file is longer than is published.
+    #[error("{}: has {bytes} bytes, and files of at most {FILE_BYTES_MAX} are published", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        bytes: u64,
+    },
+    /// More files than a version may have.
+    #[error("{}: more than {NODES_MAX} files and directories", path.display())]
+    TooMany {
+        /// The file or directory at which the limit was reached.
+        path: PathBuf,
+    },
+    /// Directories are too deep in each other.
+    #[error("{}: more than {DEPTH_MAX} directories in each other", path.display())]
+    TooDeep {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The store is part of the tree.
+    #[error("{}: lies in {}, which is to be published into it", store.display(), tree.display())]
+    StoreInTree {
+        /// The store.
+        store: PathBuf,
+        /// The tree.
+        tree: PathBuf,
+    },
+    /// zstd has no such level.
+    #[error("level {level} is not 1 to 22")]
+    Level {
+        /// What was asked for.
+        level: i32,
+    },
+    /// The file of a key is something else.
+    #[error("{}: not an ed25519 key in PKCS#8", path.display())]
+    NotAKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is no key to sign with.
+    #[error("{}: the key of this store is not in it", path.display())]
+    NoKey {
+        /// Where it would be.
+        path: PathBuf,
+    },
+    /// The key is not the one that the store was published with before.
+    #[error("{}: is published by {expected}, not by {found}", path.display())]
+    OtherKey {
+        /// The store.
+        path: PathBuf,
+        /// Who published before.
+        expected: PublicKey,
+        /// Whose key was given.
+        found: PublicKey,
+    },
+    /// Too many packs.
+    #[error("{}: has {PACKS_MAX} packs", path.display())]
+    PacksFull {
+        /// The store.
+        path: PathBuf,
+    },
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The tree cannot be described.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+}
+
+impl PublishError {
+    pub(crate) fn tree(path: &Path, what: &'static str, source: io::Error) -> Self {
+        Self::Tree {
+            path: path.to_path_buf(),
+            what,
+            source,
+        }
+    }
+
+    /// What kind of failure it is.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Tree { source, .. } => Code::from_io(source),
+            Self::Changing { .. } => Code::Busy,
+            Self::TooLong { .. } | Self::TooMany { .. } | Self::PacksFull { .. } => Code::Full,
+            Self::TooDeep { .. } | Self::StoreInTree { .. } | Self::Level { .. } => Code::Invalid,
+            Self::NotAKey { .. } => Code::Invalid,
+            Self::NoKey { .. } => Code::NotFound,
+            Self::OtherKey { .. } => Code::Denied,
+            Self::Store(error) => error.code(),
+            Self::Manifest(error) => error.code(),
+        }
+    }
+}

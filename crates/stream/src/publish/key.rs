@@ -1,0 +1,77 @@
+//! Files of keys: the secret one as PKCS#8, which only its owner may read, the public one as a line of hexadecimal
+//! digits.
+
+use super::PublishError;
+use crate::manifest::{KeyPair, PublicKey};
+use crate::store::StoreError;
+use crate::store::files::{self, Layout};
+use crate::store::read_publisher;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Makes a key in a file that must not be there yet.
+///
+/// # Errors
+/// The file exists or cannot be written.
+pub fn create(path: &Path) -> Result<PublicKey, PublishError> {
+    let (pair, secret) = KeyPair::generate()?;
+    let failed = |error| StoreError::system(path, "cannot be made", error);
+    let mut file = std::fs::File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(failed)?;
+    let written = file.write_all(&secret).and_then(|()| file.sync_all());
+    written.map_err(failed)?;
+    files::sync_folder(path.parent().unwrap_or(Path::new(".")))?;
+    Ok(pair.public())
+}
+
+/// Reads a key.
+///
+/// # Errors
+/// The file cannot be read or is no key.
+pub fn load(path: &Path) -> Result<KeyPair, PublishError> {
+    let bytes = files::read_small(path)
+        .map_err(|error| StoreError::system(path, "cannot be read", error))?;
+    KeyPair::from_pkcs8(&bytes).map_err(|_| PublishError::NotAKey {
+        path: PathBuf::from(path),
+    })
+}
+
+/// The key to sign with in a store: the given one, or its own, which is made where nothing was published yet.
+pub(crate) fn of_store(layout: &Layout, given: Option<&Path>) -> Result<KeyPair, PublishError> {
+    let expected = read_publisher(layout)?;
+    let own = layout.secret_key();
+    let pair = match given {
+        Some(path) => load(path)?,
+        None => match load(&own) {
+            Err(PublishError::Store(StoreError::System { source, .. }))
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
+                if expected.is_some() {
+                    return Err(PublishError::NoKey { path: own });
+                }
+                let (pair, secret) = KeyPair::generate()?;
+                files::replace(&own, &secret, 0o600)?;
+                pair
+            }
+            other => other?,
+        },
+    };
+    let found = pair.public();
+    match expected {
+        Some(expected) if expected != found => Err(PublishError::OtherKey {
+            path: layout.folder.clone(),
+            expected,
+            found,
+        }),
+        Some(_) => Ok(pair),
+        None => {
+            files::replace(&layout.public_key(), format!("{found}\n").as_bytes(), 0o644)?;
+            Ok(pair)
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Throws old versions away, and all that only they need.
+//!
+//! First the manifests go. Then what is left is described by one index that makes all others void, and packs with
+//! something dead in them are copied without it. That index's rename is what counts; before it the old packs and
+//! indexes are all there, and after it nobody needs them.
+
+use super::PublishError;
+use super::batch::{IndexFile, PackWriter, next_number};
+use crate::block::ContentId;
+use crate::manifest::{self, Kind};
+use crate::store::files::{self, Layout, WriterLock};
+use crate::store::index::{Index, SEGMENT_BYTES_MAX, word};
+use crate::store::{
+    Location, PACK_HEADER_BYTES, SEGMENT_HEADER_BYTES, State, StoreError, read_publisher,
+};
+use crate::wire::MANIFEST_BYTES_MAX;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// More packs than this are copied into one, whatever is dead in them.
+const PACKS_KEPT_MAX: usize = 64;
+
+/// What was thrown away.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PruneReport {
+    /// The versions that were removed.
+    pub removed: Vec<u64>,
+    /// Those that are left.
+    pub kept: Vec<u64>,
+    /// Contents that only removed versions needed.
+    pub contents_removed: u64,
+    /// Bytes of the store's packs before.
+    pub pack_bytes_before: u64,
+    /// And after.
+    pub pack_bytes: u64,
+    /// Files of an interrupted publication or prune that were removed.
+    pub leftovers: u64,
+}
+
+/// Keeps the newest `keep` versions of a store, at least one. `progress` is told how many bytes were copied since it
+/// was told last.
+///
+/// # Errors
+/// The store is damaged, in use, or cannot be written. Whatever happens, the versions that are still listed are whole.
+pub fn prune(
+    store: &Path,
+    keep: usize,
+    progress: &mut dyn FnMut(usize),
+) -> Result<PruneReport, PublishError> {
+    let layout = Layout::new(store);
+    layout.check_format()?;
+    let _lock = WriterLock::take(&layout)?;
+    let mut kept = layout.versions()?;
+    let removed = kept
+        .drain(..kept.len().saturating_sub(keep.max(1)))
+        .collect();
+    let mut report = PruneReport {
+        removed,
+        kept,
+        pack_bytes_before: pack_bytes(&layout)?,
+        ..PruneReport::default()
+    };
+    // Damage of the indexes is found before anything is removed.
+    let live = live_contents(&layout, &report.kept)?;
+    let state = State::load(&layout, &State::default())?;
+    for content in &live {
+        if !state.contents.contains_key(content) {
+            return Err(StoreError::NoSuchContent { content: *content }.into());
+        }
+    }
+    report.contents_removed = (state.contents.len() - live.len()) as u64;
+    let segments = live_segments(&layout, &state, &live)?;
+    let rewritten = packs_to_rewrite(&layout, &state, &segments)?;
+    for version in &report.removed {
+        remove(&layout.manifest(*version))?;
+    }
+    files::sync_folder(&layout.manifests())?;
+    let packs_live: HashSet<u32> = segments.iter().map(|at| at.pack).collect();
+    // A pack that goes takes its number with it, unless a higher one stays: readers may have it open.
+    let has_dead_pack = state.packs.keys().any(|pack| !packs_live.contains(pack));
+    if report.contents_removed > 0 || !rewritten.is_empty() || has_dead_pack {
+        rewrite(&layout, &state, &live, &segments, &rewritten, progress)?;
+    }
+    for path in leftovers(&layout)? {
+        remove(&path)?;
+        report.leftovers += u64::from(path.extension().is_some_and(|ending| ending == "new"));
+    }
+    files::sync_folder(&layout.packs())?;
+    report.pack_bytes = pack_bytes(&layout)?;
+    Ok(report)
+}
+
+fn remove(path: &Path) -> Result<(), StoreError> {
+    fs::remove_file(path).map_err(|error| StoreError::system(path, "cannot be removed", error))
+}
+
+fn pack_bytes(layout: &Layout) -> Result<u64, StoreError> {
+    let (packs, _) = layout.numbers()?;
+    packs
+        .into_iter()
+        .map(|number| {
+            let path = layout.pack(number);
+            let found = fs::metadata(&path);
+            found
+                .map(|found| found.len())
+                .map_err(|error| StoreError::system(&path, "cannot be read", error))
+        })
+        .sum()
+}
+
+fn live_contents(layout: &Layout, versions: &[u64]) -> Result<BTreeSet<ContentId>, StoreError> {
+    let mut live = BTreeSet::new();
+    if versions.is_empty() {
+        return Ok(live);
+    }
+    let publisher = read_publisher(layout)?
+        .ok_or_else(|| StoreError::damaged(&layout.public_key(), "it is missing"))?;
+    for version in versions {
+        let path = layout.manifest(*version);
+        let signed = files::read_limited(&path, MANIFEST_BYTES_MAX)
+            .map_err(|error| StoreError::system(&path, "cannot be read", error))?;
+        let read = manifest::verify(&signed, &publisher)
+            .map_err(|error| StoreError::damaged(&path, error))?;
+        live.extend(read.nodes.iter().filter_map(|node| match node.kind {
+            Kind::File {
+                size_bytes: 1..,
+                content,
+            } => Some(content),
+            _ => None,
+        }));
+    }
+    Ok(live)
+}
+
+/// The segments of these contents, in the order they lie in.
+fn live_segments(
+    layout: &Layout,
+    state: &State,
+    live: &BTreeSet<ContentId>,
+) -> Result<BTreeSet<Location>, StoreError> {
+    let mut segments = BTreeSet::new();
+    for content in live {
+        if let Some(record) = state.record(layout, content)? {
+            segments.extend(record.segments.iter().copied());
+        }
+    }
+    Ok(segments)
+}
+
+/// The packs that hold something that is needed and something that is not.
+fn packs_to_rewrite(
+    layout: &Layout,
+    state: &State,
+    segments: &BTreeSet<Location>,
+) -> Result<HashSet<u32>, StoreError> {
+    let mut bytes: HashMap<u32, u64> = HashMap::new();
+    for at in segments {
+        let whole = u64::from(at.bytes) + SEGMENT_HEADER_BYTES as u64;
+        *bytes.entry(at.pack).or_insert(PACK_HEADER_BYTES as u64) += whole;
+    }
+    let has_many = bytes.len() > PACKS_KEPT_MAX;
+    let mut rewritten = HashSet::new();
+    for (number, live_bytes) in bytes {
+        let path = layout.pack(number);
+        let pack = state.packs.get(&number);
+        let pack = pack.ok_or_else(|| StoreError::damaged(&path, "it is missing"))?;
+        let found = pack
+            .metadata()
+            .map_err(|error| StoreError::system(&path, "cannot be read", error))?;
+        if has_many || found.len() != live_bytes {
+            rewritten.insert(number);
+        }
+    }
+    Ok(rewritten)
+}
+
+fn rewrite(
+    layout: &Layout,
+    state: &State,
+    live: &BTreeSet<ContentId>,
+    segments: &BTreeSet<Location>,
+    rewritten: &HashSet<u32>,
+    progress: &mut dyn FnMut(usize),
+) -> Result<(), PublishError> {
+    let number = next_number(layout)?;
+    let mut moved = HashMap::new();
+    if !rewritten.is_empty() {
+        let mut pack = PackWriter::begin(layout, number)?;
+        for at in segments.iter().filter(|at| rewritten.contains(&at.pack)) {
+            let compressed = read(layout, state, at)?;
+            let to = pack.add(&compressed, at.blocks)?;
+            moved.insert((at.pack, at.offset), to);
+            progress(compressed.len());
+        }
+        pack.finish()?;
+    }
+    let mut index = IndexFile::begin(layout, number, true)?;
+    for content in live {
+        if let Some(mut record) = state.record(layout, content)? {
+            for at in &mut record.segments {
+                if let Some(to) = moved.get(&(at.pack, at.offset)) {
+                    *at = *to;
+                }
+            }
+            index.add(*content, &record.list.0, &record.segments)?;
+        }
+    }
+    index.finish()?;
+    Ok(())
+}
+
+/// The compressed bytes of a segment, whose checksum is right: damage is not copied as if it were none.
+fn read(layout: &Layout, state: &State, at: &Location) -> Result<Vec<u8>, StoreError> {
+    let path = layout.pack(at.pack);
+    let damaged = || StoreError::damaged(&path, format!("the segment at byte {}", at.offset));
+    let pack = state.packs.get(&at.pack).ok_or_else(damaged)?;
+    if at.bytes > SEGMENT_BYTES_MAX || at.offset < SEGMENT_HEADER_BYTES as u64 {
+        return Err(damaged());
+    }
+    let mut head = [0; SEGMENT_HEADER_BYTES];
+    let mut bytes = vec![0; at.bytes as usize];
+    pack.read_exact_at(&mut head, at.offset - SEGMENT_HEADER_BYTES as u64)
+        .and_then(|()| pack.read_exact_at(&mut bytes, at.offset))
+        .map_err(|error| crate::store::system(&path, "cannot be read", error))?;
+    if word(&head, 0) == at.bytes && word(&head, 4) == crc32c::crc32c(&bytes) {
+        Ok(bytes)
+    } else {
+        Err(damaged())
+    }
+}
+
+/// Files that no version needs: what was being written when somebody was cut off, indexes that are void, and packs
+/// that no index leads to.
+pub(crate) fn leftovers(layout: &Layout) -> Result<Vec<PathBuf>, StoreError> {
+    let mut found = Vec::new();
+    for folder in [layout.folder.clone(), layout.manifests(), layout.packs()] {
+        let failed = |error| StoreError::system(&folder, "cannot be read", error);
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_some_and(|ending| ending == "new") {
+                found.push(path);
+            }
+        }
+    }
+    let (packs, indexes) = layout.numbers()?;
+    let mut needed = HashSet::new();
+    let mut is_void = false;
+    for number in indexes.iter().rev() {
+        let path = layout.index(*number);
+        if is_void {
+            found.push(path);
+            continue;
+        }
+        let index = match Index::open(&path) {
+            Err(StoreError::Damaged { .. }) => return Ok(found),
+            Err(StoreError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                continue;
+            }
+            other => other?,
+        };
+        for row in &index.rows {
+            let Ok(record) = row.record(&index.file, &path) else {
+                return Ok(found);
+            };
+            needed.extend(record.segments.iter().map(|at| at.pack));
+        }
+        is_void = index.is_whole;
+    }
+    let unneeded = packs.iter().filter(|number| !needed.contains(number));
+    found.extend(unneeded.map(|number| layout.pack(*number)));
+    Ok(found)
+}

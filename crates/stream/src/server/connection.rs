@@ -1,0 +1,347 @@
+//! One connection, from its first byte to its last.
+
+use super::counters::{Reason, add};
+use super::queue::Queue;
+use super::session::Session;
+use super::tenant::Tenant;
+use super::{State, requests, system, writer};
+use crate::block::FileId;
+use crate::store::{Published, StoreError};
+use crate::tls::{Devices, fingerprint};
+use crate::wire::{Answer, DecodeError, FrameReader, PROTOCOL_VERSION, Refusal, Request};
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// The tenant of all devices of a server without TLS.
+pub(super) const LOCAL_TENANT: &str = "local";
+
+/// How long to wait when no connection can be accepted: the process has no descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long whoever is refused has to take the reason.
+const REFUSAL_DEADLINE: Duration = Duration::from_millis(500);
+
+/// A socket, plain or with TLS.
+trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
+
+/// A connection that has said who it is.
+pub(super) struct Connection {
+    pub(super) state: Arc<State>,
+    pub(super) id: u64,
+    device: [u8; 16],
+    pub(super) session: Arc<Session>,
+    pub(super) published: Arc<Published>,
+    queue: Mutex<Queue>,
+    /// Something is to be sent.
+    pub(super) wake: Arc<Notify>,
+    /// Something was taken off the queue.
+    pub(super) room: Notify,
+    hashes: Mutex<HashSet<FileId>>,
+}
+
+impl Connection {
+    /// Nothing is half done when a thread panics with it.
+    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Files whose hashes were sent.
+    pub(super) fn hashes(&self) -> MutexGuard<'_, HashSet<FileId>> {
+        self.hashes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a short message before all else.
+    pub(super) fn answer(&self, answer: Answer) {
+        self.queue().answer(answer);
+        self.wake.notify_one();
+    }
+
+    /// Refuses a request; the connection stays.
+    pub(super) fn refuse(&self, id: u32, reason: Refusal, counted: Reason) {
+        self.state.counters.refuse(counted);
+        self.answer(Answer::Refused { id, reason });
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let now_ms = self.state.now_ms();
+        let admission = &self.state.admission;
+        admission.leave(&self.session, self.device, self.id, now_ms);
+    }
+}
+
+/// Takes connections until it is dropped.
+pub(super) async fn accept(
+    state: &Arc<State>,
+    listener: &TcpListener,
+    connections: &mut tokio::task::JoinSet<()>,
+) {
+    let mut id = 0;
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((socket, _)) => {
+                    id += 1;
+                    connections.spawn(serve(Arc::clone(state), socket, id));
+                }
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn serve(state: Arc<State>, socket: TcpStream, id: u64) {
+    add(&state.counters.accepted, 1);
+    let has_to_go = state.admission.knock(id, state.settings.half_open_max);
+    let greeted = tokio::select! {
+        greeted = timeout(state.settings.handshake_deadline, greet(&state, socket, id)) => {
+            greeted.unwrap_or(Err(Reason::HandshakeDeadline))
+        }
+        _ = has_to_go => Err(Reason::HalfOpen),
+    };
+    state.admission.settle(id);
+    let ended = match greeted {
+        Ok((io, frames, connection)) => {
+            let (mut read, mut write) = tokio::io::split(io);
+            tokio::select! {
+                ended = receive(&connection, &mut read, frames) => ended,
+                ended = writer::run(&connection, &mut write) => ended,
+            }
+        }
+        Err(reason) => Err(reason),
+    };
+    if let Err(reason) = ended {
+        state.counters.refuse(reason);
+    }
+}
+
+/// TLS, if there is to be any, and Hello.
+async fn greet(
+    state: &Arc<State>,
+    socket: TcpStream,
+    id: u64,
+) -> Result<(Box<dyn Io>, FrameReader, Connection), Reason> {
+    // What of these cannot be set makes the connection slower, not wrong.
+    socket.set_nodelay(true).ok();
+    system::keep_unsent_short(&socket).ok();
+    if let Some(bytes) = state.settings.send_buffer_bytes {
+        system::send_buffer(&socket, bytes).ok();
+    }
+    let (mut io, tenant): (Box<dyn Io>, Arc<str>) = match &state.settings.identity {
+        None => (Box::new(socket), LOCAL_TENANT.into()),
+        Some(identity) => {
+            let acceptor = tokio_rustls::TlsAcceptor::from(Arc::clone(&identity.tls));
+            let stream = acceptor.accept(socket).await.map_err(|_| Reason::Tls)?;
+            let certificates = stream.get_ref().1.peer_certificates();
+            let certificate = certificates.and_then(<[_]>::first).ok_or(Reason::Tls)?;
+            let fingerprint = fingerprint(certificate);
+            let tenant = tenant(state, &identity.devices, fingerprint).await?;
+            (Box::new(stream), tenant)
+        }
+    };
+    let mut frames = FrameReader::for_requests();
+    let hello = loop {
+        if let Some(request) = next(&mut frames)? {
+            break request;
+        }
+        if fill(state, &mut io, &mut frames).await? == 0 {
+            return Err(Reason::Broken);
+        }
+    };
+    let (device, version, held) = match hello {
+        Request::Hello {
+            protocol: PROTOCOL_VERSION,
+            device,
+            version,
+            manifest_held,
+        } => (device, version, manifest_held),
+        Request::Hello { .. } => return Err(Reason::Protocol),
+        _ => return Err(Reason::OutOfOrder),
+    };
+    match welcome(state, id, &tenant, device, version, held).await {
+        Ok(connection) => Ok((io, frames, connection)),
+        Err((reason, refusal)) => {
+            let mut bytes = Vec::new();
+            let answer = Answer::Refused {
+                id: 0,
+                reason: refusal,
+            };
+            answer.encode(&mut bytes);
+            let say = async {
+                io.write_all(&bytes).await?;
+                io.shutdown().await
+            };
+            timeout(REFUSAL_DEADLINE, say).await.ok();
+            Err(reason)
+        }
+    }
+}
+
+/// Finds the version and the tenant, and takes the device in.
+async fn welcome(
+    state: &Arc<State>,
+    id: u64,
+    tenant: &Arc<str>,
+    device: [u8; 16],
+    version: Option<u64>,
+    held: Option<[u8; 32]>,
+) -> Result<Connection, (Reason, Refusal)> {
+    let (finding, name) = (Arc::clone(state), Arc::clone(tenant));
+    let find = move || -> Result<Arc<Tenant>, (Reason, Refusal)> {
+        let store = &finding.store;
+        let published = match version {
+            Some(version) => store.published(version),
+            None => store.newest().and_then(|version| store.published(version)),
+        };
+        let published = published.map_err(|error| match error {
+            StoreError::NoSuchVersion { .. } => (Reason::NoSuchVersion, Refusal::NoSuchVersion),
+            _ => (Reason::Damaged, Refusal::Damaged),
+        })?;
+        let tenant = finding.tenants.get(&finding, &name, &published);
+        tenant.ok_or((Reason::Tenants, Refusal::Limit))
+    };
+    let tenant = tokio::task::spawn_blocking(find)
+        .await
+        .unwrap_or(Err((Reason::Damaged, Refusal::Damaged)))?;
+    let wake = Arc::new(Notify::new());
+    let session = state
+        .admission
+        .enter(state, device, &tenant, id, &wake)
+        .map_err(|reason| (reason, Refusal::Limit))?;
+    let published = Arc::clone(&tenant.published);
+    let is_held = held.is_some_and(|held| blake3::hash(&published.signed) == held);
+    let manifest_bytes = if is_held {
+        0
+    } else {
+        published.signed.len() as u64
+    };
+    let mut queue = Queue::default();
+    queue.answer(Answer::Welcome {
+        protocol: PROTOCOL_VERSION,
+        version: published.version,
+        manifest_bytes,
+    });
+    if manifest_bytes > 0 {
+        queue.manifest(manifest_bytes);
+    }
+    Ok(Connection {
+        state: Arc::clone(state),
+        id,
+        device,
+        session,
+        published,
+        queue: Mutex::new(queue),
+        wake,
+        room: Notify::new(),
+        hashes: Mutex::default(),
+    })
+}
+
+/// Whose a device is.
+async fn tenant(
+    state: &Arc<State>,
+    devices: &Path,
+    fingerprint: [u8; 32],
+) -> Result<Arc<str>, Reason> {
+    let (state, path) = (Arc::clone(state), devices.to_path_buf());
+    let find = move || {
+        let devices = state.devices.get(&path).ok_or(Reason::BadDevices)?;
+        let tenant = devices.tenant(&fingerprint).ok_or(Reason::UnknownDevice)?;
+        if super::learned::is_tenant(tenant) {
+            Ok(Arc::from(tenant))
+        } else {
+            Err(Reason::BadDevices)
+        }
+    };
+    tokio::task::spawn_blocking(find)
+        .await
+        .unwrap_or(Err(Reason::BadDevices))
+}
+
+/// The list of devices as it was when its file was looked at last.
+#[derive(Default)]
+pub(super) struct DeviceList(Mutex<Option<(SystemTime, u64, Arc<Devices>)>>);
+
+impl DeviceList {
+    /// The list; read anew if the file is another one. None: it cannot be read, and nobody is let in.
+    fn get(&self, path: &Path) -> Option<Arc<Devices>> {
+        let about = std::fs::metadata(path).ok()?;
+        let (time, bytes) = (about.modified().ok()?, about.len());
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((kept_time, kept_bytes, devices)) = &*kept
+            && (*kept_time, *kept_bytes) == (time, bytes)
+        {
+            return Some(Arc::clone(devices));
+        }
+        let devices = Arc::new(Devices::load(path).ok()?);
+        *kept = Some((time, bytes, Arc::clone(&devices)));
+        Some(devices)
+    }
+}
+
+/// Reads requests until the device goes or does wrong.
+async fn receive(
+    connection: &Connection,
+    io: &mut ReadHalf<Box<dyn Io>>,
+    mut frames: FrameReader,
+) -> Result<(), Reason> {
+    let settings = &connection.state.settings;
+    // When the message began that has not come whole; its deadline does not begin anew with each of its bytes.
+    let mut since = None;
+    loop {
+        while let Some(request) = next(&mut frames)? {
+            since = None;
+            while connection.queue().requests() >= settings.requests_max {
+                connection.room.notified().await;
+            }
+            requests::handle(connection, request)?;
+        }
+        let now = Instant::now();
+        let (deadline, late) = if frames.is_within_frame() {
+            let since = *since.get_or_insert(now);
+            (since + settings.message_deadline, Reason::SlowSender)
+        } else {
+            (now + settings.idle_deadline, Reason::Idle)
+        };
+        match timeout_at(deadline, fill(&connection.state, io, &mut frames)).await {
+            Err(_) => return Err(late),
+            Ok(Ok(0)) if frames.is_within_frame() => return Err(Reason::Broken),
+            Ok(Ok(0)) => return Ok(()),
+            Ok(Ok(_)) => {}
+            Ok(Err(reason)) => return Err(reason),
+        }
+    }
+}
+
+/// Reads what has come.
+async fn fill(
+    state: &State,
+    io: &mut (impl AsyncRead + Unpin),
+    frames: &mut FrameReader,
+) -> Result<usize, Reason> {
+    let count = io.read(frames.space()).await.map_err(|_| Reason::Broken)?;
+    frames.advance(count);
+    add(&state.counters.received_bytes, count);
+    Ok(count)
+}
+
+fn next(frames: &mut FrameReader) -> Result<Option<Request>, Reason> {
+    let Some(frame) = frames.next().map_err(|_| Reason::BadFrame)? else {
+        return Ok(None);
+    };
+    Request::decode(frame.kind, frame.version, frame.payload)
+        .map(Some)
+        .map_err(|error| match error {
+            DecodeError::Version(_) => Reason::Protocol,
+            _ => Reason::BadMessage,
+        })
+}

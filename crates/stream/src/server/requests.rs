@@ -1,0 +1,221 @@
+//! What each request of a device does.
+
+use super::connection::Connection;
+use super::counters::{Reason, add};
+use super::queue::ReadJob;
+use super::task::{Task, around_of};
+use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token, block_bytes};
+use crate::predict::Mode;
+use crate::provide::{AHEAD_PIECES, Arm};
+use crate::wire::{Answer, Held, Refusal, Request};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Does what a request asks for. An error ends the connection.
+pub(super) fn handle(connection: &Connection, request: Request) -> Result<(), Reason> {
+    match request {
+        Request::Hello { .. } => return Err(Reason::OutOfOrder),
+        Request::Begin { token, task, held } => begin(connection, token, task, held),
+        Request::Read {
+            id,
+            token,
+            at,
+            around,
+        } => read(connection, id, token, at, around),
+        Request::Fetch { id, blocks } => fetch(connection, id, blocks),
+        Request::AskHashes { files } => hashes(connection, &files),
+        Request::AskPlan { id, task } => plan(connection, id, task),
+        Request::Trace { token, blocks } => trace(connection, token, &blocks),
+        Request::End {
+            token,
+            is_exact,
+            has_exited,
+        } => end(connection, token, is_exact, has_exited),
+        Request::Ping { id } => connection.answer(Answer::Pong { id }),
+    }
+    Ok(())
+}
+
+fn has(connection: &Connection, at: BlockAt) -> bool {
+    let file = connection.published.manifest.file(at.file);
+    file.is_some_and(|(size_bytes, _)| block_bytes(size_bytes, at.index) > 0)
+}
+
+fn begin(connection: &Connection, token: Token, task: FileId, held: Held) {
+    let state = &connection.state;
+    let session = &connection.session;
+    if connection.published.manifest.file(task).is_none() {
+        return connection.refuse(0, Refusal::NoSuchBlock, Reason::NoSuchBlock);
+    }
+    match session.admit(token, state.settings.tasks_max) {
+        Ok(None) => {}
+        Ok(Some(gone)) => {
+            let now_ms = state.now_ms();
+            let mut predictor = session.tenant.predictor();
+            predictor.end(gone, false, true, now_ms);
+        }
+        Err(Refusal::TokenReused) => {
+            return connection.refuse(0, Refusal::TokenReused, Reason::TokenReused);
+        }
+        Err(refusal) => return connection.refuse(0, refusal, Reason::Tokens),
+    }
+    let begun = {
+        let mut predictor = session.tenant.predictor();
+        if predictor.is_used(token) {
+            drop(predictor);
+            return connection.refuse(0, Refusal::TokenReused, Reason::TokenReused);
+        }
+        predictor.begin(token, task, &held, state.now_ms())
+    };
+    let mut new = Task::new(token, task, connection.id, held);
+    let blocks = new.push(begun.push);
+    add(&state.counters.tasks_begun, 1);
+    add(&state.counters.tasks_foretold, usize::from(new.has_next()));
+    add(&state.counters.blocks_held, new.held_blocks());
+    if state.provider.arm() == Arm::Madvise {
+        let mut files: BTreeSet<FileId> = new.ahead(usize::MAX).map(|at| at.file).collect();
+        files.insert(task);
+        let (provider, published) = (
+            Arc::clone(&state.provider),
+            Arc::clone(&connection.published),
+        );
+        tokio::task::spawn_blocking(move || provider.begin(&published, &files));
+    }
+    let ahead: Vec<BlockAt> = new.ahead(AHEAD_PIECES).copied().collect();
+    state.provider.expect(&connection.published, &ahead);
+    // Before the task can be seen by the writer, so that this goes before all else of it.
+    connection.answer(Answer::Begun {
+        token,
+        blocks,
+        is_audit: begun.is_audit,
+    });
+    session.begin(new);
+    connection.wake.notify_one();
+}
+
+fn read(connection: &Connection, id: u32, token: Option<Token>, at: BlockAt, around: u8) {
+    let state = &connection.state;
+    if !has(connection, at) {
+        return connection.refuse(id, Refusal::NoSuchBlock, Reason::NoSuchBlock);
+    }
+    // SYSFLOW records what is asked for, so it serves block by block: what came unasked would be missing from its
+    // actions.
+    let around = match state.settings.predict {
+        Mode::Paper => 0,
+        Mode::Task | Mode::None => around,
+    };
+    let file_blocks = connection.published.manifest.blocks(at.file);
+    let session = &connection.session;
+    let known = token.and_then(|token| {
+        let of_task = session.with(token, |task| {
+            task.is_paused = false;
+            task.demand(at);
+        });
+        of_task?;
+        let push = {
+            let mut predictor = session.tenant.predictor();
+            predictor.request(token, at, state.now_ms())
+        };
+        session.with(token, |task| {
+            task.push(push);
+            task.around(at, around, file_blocks)
+        })
+    });
+    if token.is_some() && known.is_none() {
+        // The block is given all the same: a server that was started anew knows no tokens, and programs wait.
+        state.counters.refuse(Reason::NoSuchToken);
+    }
+    let around = known.unwrap_or_else(|| around_of(at, around, file_blocks, |_| true));
+    let following = (1..=AHEAD_PIECES as u32).filter_map(|step| {
+        let index = at.index.checked_add(step * SEGMENT_BLOCKS)?;
+        (index < file_blocks).then_some(BlockAt { index, ..at })
+    });
+    let following: Vec<BlockAt> = following.collect();
+    state.provider.expect(&connection.published, &following);
+    let job = ReadJob {
+        id,
+        token,
+        at,
+        around,
+    };
+    connection.queue().read(job);
+    connection.wake.notify_one();
+}
+
+fn fetch(connection: &Connection, id: u32, blocks: Vec<BlockAt>) {
+    if !blocks.iter().all(|at| has(connection, *at)) {
+        return connection.refuse(id, Refusal::NoSuchBlock, Reason::NoSuchBlock);
+    }
+    let waiting = connection.queue().fetch_blocks() + blocks.len();
+    if waiting > connection.state.settings.fetch_blocks_max {
+        return connection.refuse(id, Refusal::Limit, Reason::Waiting);
+    }
+    connection.queue().fetch(id, blocks);
+    connection.wake.notify_one();
+}
+
+fn hashes(connection: &Connection, files: &[FileId]) {
+    let manifest = &connection.published.manifest;
+    if !files.iter().all(|file| manifest.file(*file).is_some()) {
+        return connection.refuse(0, Refusal::NoSuchBlock, Reason::NoSuchBlock);
+    }
+    let mut queue = connection.queue();
+    for file in files {
+        queue.hashes(*file);
+    }
+    drop(queue);
+    connection.wake.notify_one();
+}
+
+fn plan(connection: &Connection, id: u32, task: FileId) {
+    if connection.published.manifest.file(task).is_none() {
+        return connection.refuse(id, Refusal::NoSuchBlock, Reason::NoSuchBlock);
+    }
+    let plan = connection.session.tenant.predictor().plan(task);
+    connection.queue().plan(id, plan.as_ref());
+    connection.wake.notify_one();
+}
+
+fn trace(connection: &Connection, token: Token, blocks: &[BlockAt]) {
+    if !blocks.iter().all(|at| has(connection, *at)) {
+        return connection.refuse(0, Refusal::NoSuchBlock, Reason::NoSuchBlock);
+    }
+    let session = &connection.session;
+    if session.with(token, |task| task.trace(blocks)).is_none() {
+        return connection.refuse(0, Refusal::NoSuchToken, Reason::NoSuchToken);
+    }
+    let mut predictor = session.tenant.predictor();
+    predictor.trace(token, blocks, connection.state.now_ms());
+}
+
+fn end(connection: &Connection, token: Token, is_exact: bool, has_exited: bool) {
+    let state = &connection.state;
+    let session = &connection.session;
+    let known = session.with(token, |task| {
+        task.is_paused = true;
+        if has_exited {
+            task.drop_rest();
+        }
+        let unread = if is_exact { task.unread_blocks() } else { 0 };
+        (task.task, task.has_next(), unread)
+    });
+    let Some((task, was_sending, unread)) = known else {
+        return connection.refuse(0, Refusal::NoSuchToken, Reason::NoSuchToken);
+    };
+    add(&state.counters.blocks_unread, unread);
+    let plan = {
+        let mut predictor = session.tenant.predictor();
+        predictor.end(token, is_exact, has_exited, state.now_ms());
+        predictor.plan(task)
+    };
+    if has_exited {
+        session.end(token);
+        if was_sending {
+            let was_stopped = true;
+            connection.answer(Answer::Foretold { token, was_stopped });
+        }
+    }
+    if let Some(plan) = plan {
+        state.improver.plan(&connection.published, &plan);
+    }
+}

@@ -1,0 +1,146 @@
+//! A device, whatever connections it has at the moment: its tasks, and which connection each is sent on.
+
+use super::task::{Next, Task};
+use super::tenant::Tenant;
+use crate::block::{BlockAt, Token};
+use crate::wire::Refusal;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// How a device is known: its tenant, the number it chose, and the version that it mounts.
+pub(super) type SessionKey = (Arc<str>, [u8; 16], u64);
+
+/// A device at one version.
+pub(super) struct Session {
+    pub(super) tenant: Arc<Tenant>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    tasks: HashMap<Token, Task>,
+    /// Tasks that have something to be sent; they take turns.
+    turns: VecDeque<Token>,
+    connections: HashMap<u64, Arc<Notify>>,
+}
+
+impl Session {
+    pub(super) fn new(tenant: Arc<Tenant>) -> Self {
+        Self {
+            tenant,
+            inner: Mutex::default(),
+        }
+    }
+
+    /// Nothing is half done when a thread panics with it.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection of it, if it has fewer than `connections_max`.
+    pub(super) fn join(&self, id: u64, wake: &Arc<Notify>, connections_max: usize) -> bool {
+        let mut inner = self.inner();
+        let has_room = inner.connections.len() < connections_max;
+        if has_room {
+            inner.connections.insert(id, Arc::clone(wake));
+        }
+        has_room
+    }
+
+    /// A connection has ended, and with it the tasks that were begun on it: their tokens. The device begins them anew
+    /// on another one, since what was on its way is lost.
+    pub(super) fn leave(&self, id: u64) -> Vec<Token> {
+        let mut inner = self.inner();
+        inner.connections.remove(&id);
+        let ended = inner.tasks.extract_if(|_, task| task.home == id);
+        let ended: Vec<Token> = ended.map(|(token, _)| token).collect();
+        inner.turns.retain(|token| !ended.contains(token));
+        ended
+    }
+
+    /// Connections now.
+    pub(super) fn connections(&self) -> usize {
+        self.inner().connections.len()
+    }
+
+    /// Tasks now.
+    pub(super) fn tasks(&self) -> usize {
+        self.inner().tasks.len()
+    }
+
+    /// Makes room for a task; the token of one that is paused and had to go for it.
+    pub(super) fn admit(&self, token: Token, tasks_max: usize) -> Result<Option<Token>, Refusal> {
+        let mut inner = self.inner();
+        if inner.tasks.contains_key(&token) {
+            return Err(Refusal::TokenReused);
+        }
+        if inner.tasks.len() < tasks_max {
+            return Ok(None);
+        }
+        let paused = inner.tasks.values().find(|task| task.is_paused);
+        let paused = paused.map(|task| task.token).ok_or(Refusal::Limit)?;
+        inner.tasks.remove(&paused);
+        Ok(Some(paused))
+    }
+
+    /// A task begins.
+    pub(super) fn begin(&self, task: Task) {
+        let mut inner = self.inner();
+        let token = task.token;
+        if task.has_next() {
+            inner.turns.push_back(token);
+        }
+        inner.tasks.insert(token, task);
+    }
+
+    /// Does something with a task; None where there is no such task.
+    pub(super) fn with<T>(&self, token: Token, work: impl FnOnce(&mut Task) -> T) -> Option<T> {
+        let mut inner = self.inner();
+        let Inner {
+            tasks,
+            turns,
+            connections,
+            ..
+        } = &mut *inner;
+        let task = tasks.get_mut(&token)?;
+        let done = work(task);
+        if task.has_next() && !turns.contains(&token) {
+            turns.push_back(token);
+            if let Some(wake) = connections.get(&task.home) {
+                wake.notify_one();
+            }
+        }
+        Some(done)
+    }
+
+    /// A task has ended, with all its processes.
+    pub(super) fn end(&self, token: Token) {
+        let mut inner = self.inner();
+        inner.turns.retain(|other| *other != token);
+        inner.tasks.remove(&token);
+    }
+
+    /// What is to be sent next on a connection of what was foretold; and, of that task, what comes `ahead` pieces
+    /// later.
+    pub(super) fn next(&self, id: u64, ahead: usize) -> Option<(Token, Next, Vec<BlockAt>)> {
+        let mut inner = self.inner();
+        for _ in 0..inner.turns.len() {
+            let token = inner.turns.pop_front()?;
+            let Some(task) = inner.tasks.get_mut(&token) else {
+                continue;
+            };
+            if task.home != id {
+                inner.turns.push_back(token);
+                continue;
+            }
+            let Some(next) = task.next() else { continue };
+            let ahead = task.ahead(ahead).copied().collect();
+            if task.has_next() {
+                inner.turns.push_back(token);
+            }
+            return Some((token, next, ahead));
+        }
+        None
+    }
+}

@@ -1,0 +1,327 @@
+//! What of a task was sent, and what is still to be sent. Pure: no clock, no socket.
+
+use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token};
+use crate::predict::{Plan, Push};
+use crate::wire::Held;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Words of 64 blocks that a task's record of what was sent has at most (some 2 MiB). Behind that a block may be
+/// foretold twice.
+const SENT_WORDS_MAX: usize = 1 << 16;
+
+/// Blocks outside plans that may wait to be sent; more are not foretold.
+const LOOSE_BLOCKS_MAX: usize = 4096;
+
+/// Which blocks were sent.
+#[derive(Debug, Default)]
+struct Sent(HashMap<(FileId, u32), u64>);
+
+impl Sent {
+    fn has(&self, at: BlockAt) -> bool {
+        self.0
+            .get(&(at.file, at.index / 64))
+            .is_some_and(|word| word >> (at.index % 64) & 1 == 1)
+    }
+
+    fn add(&mut self, at: BlockAt) {
+        let key = (at.file, at.index / 64);
+        if self.0.len() < SENT_WORDS_MAX || self.0.contains_key(&key) {
+            *self.0.entry(key).or_default() |= 1 << (at.index % 64);
+        }
+    }
+
+    fn remove(&mut self, at: BlockAt) {
+        if let Some(word) = self.0.get_mut(&(at.file, at.index / 64)) {
+            *word &= !(1 << (at.index % 64));
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.0.values().map(|word| word.count_ones() as usize).sum()
+    }
+}
+
+/// What is to be sent of a task next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// These blocks.
+    Piece {
+        /// The plan and which of its pieces, if these are all of its blocks.
+        whole: Option<(u64, usize)>,
+        /// 1 to [`SEGMENT_BLOCKS`].
+        blocks: Vec<BlockAt>,
+    },
+    /// Nothing more was foretold.
+    Done {
+        /// Because the task did other things.
+        was_stopped: bool,
+    },
+}
+
+/// A task that has begun.
+#[derive(Debug)]
+pub(super) struct Task {
+    /// Whose run it is.
+    pub(super) token: Token,
+    /// The executable.
+    pub(super) task: FileId,
+    /// The connection that it was begun on, which its foretold blocks go to and with which it ends.
+    pub(super) home: u64,
+    /// It has ended, but its processes live.
+    pub(super) is_paused: bool,
+    held: Held,
+    sent: Sent,
+    /// Of what was foretold and sent, what no trace has.
+    unread: Sent,
+    plan: Option<(Arc<Plan>, usize)>,
+    loose: VecDeque<BlockAt>,
+    is_open: bool,
+    was_stopped: bool,
+}
+
+impl Task {
+    pub(super) fn new(token: Token, task: FileId, home: u64, held: Held) -> Self {
+        Self {
+            token,
+            task,
+            home,
+            is_paused: false,
+            held,
+            sent: Sent::default(),
+            unread: Sent::default(),
+            plan: None,
+            loose: VecDeque::new(),
+            is_open: false,
+            was_stopped: false,
+        }
+    }
+
+    /// Takes in what was foretold; blocks of the plan that will be sent.
+    pub(super) fn push(&mut self, push: Push) -> u32 {
+        match push {
+            Push::Nothing => return 0,
+            Push::Blocks(blocks) => {
+                let room = LOOSE_BLOCKS_MAX - self.loose.len();
+                self.loose.extend(blocks.into_iter().take(room));
+            }
+            Push::Plan(plan) => self.plan = Some((plan, 0)),
+            Push::Stop => {
+                self.was_stopped = self.is_open;
+                self.drop_rest();
+                return 0;
+            }
+        }
+        self.is_open = true;
+        let rest = self.plan.iter().flat_map(|(plan, _)| plan.blocks());
+        let is_wanted = |at: &BlockAt| self.is_wanted(*at);
+        u32::try_from(rest.filter(is_wanted).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Of the plan that is being sent, blocks that the device holds.
+    pub(super) fn held_blocks(&self) -> usize {
+        let blocks = self.plan.iter().flat_map(|(plan, _)| plan.blocks());
+        blocks.filter(|at| self.held.has(*at)).count()
+    }
+
+    /// No more is sent of what was foretold.
+    pub(super) fn drop_rest(&mut self) {
+        self.plan = None;
+        self.loose.clear();
+    }
+
+    /// A program waits for this block: it is sent now, and not once more with the plan.
+    pub(super) fn demand(&mut self, at: BlockAt) {
+        self.sent.add(at);
+    }
+
+    /// Which of the `around` blocks that follow a demanded one in its aligned run go behind it: none that was sent or
+    /// that
+    /// the device holds.
+    pub(super) fn around(&mut self, at: BlockAt, around: u8, file_blocks: u32) -> Vec<BlockAt> {
+        let blocks = around_of(at, around, file_blocks, |at| self.is_wanted(at));
+        for at in &blocks {
+            self.sent.add(*at);
+        }
+        blocks
+    }
+
+    /// What is to be sent next, which counts as sent then.
+    pub(super) fn next(&mut self) -> Option<Next> {
+        while let Some((plan, at)) = &mut self.plan {
+            let (plan, piece) = (Arc::clone(plan), *at);
+            let Some(blocks) = plan.pieces.get(piece) else {
+                self.plan = None;
+                break;
+            };
+            *at += 1;
+            let wanted = self.claim(blocks.iter().copied());
+            if !wanted.is_empty() {
+                let whole = (wanted.len() == blocks.len()).then_some((plan.number, piece));
+                return Some(Next::Piece {
+                    whole,
+                    blocks: wanted,
+                });
+            }
+        }
+        while !self.loose.is_empty() {
+            let count = self.loose.len().min(SEGMENT_BLOCKS as usize);
+            let blocks: Vec<BlockAt> = self.loose.drain(..count).collect();
+            let blocks = self.claim(blocks);
+            if !blocks.is_empty() {
+                return Some(Next::Piece {
+                    whole: None,
+                    blocks,
+                });
+            }
+        }
+        if std::mem::take(&mut self.is_open) {
+            return Some(Next::Done {
+                was_stopped: std::mem::take(&mut self.was_stopped),
+            });
+        }
+        None
+    }
+
+    /// Blocks that come soon after what [`next`](Self::next) gave: of so many pieces of the plan.
+    pub(super) fn ahead(&self, pieces: usize) -> impl Iterator<Item = &BlockAt> {
+        let rest = self.plan.iter().flat_map(move |(plan, at)| {
+            let from = (*at).min(plan.pieces.len());
+            plan.pieces[from..].iter().take(pieces)
+        });
+        rest.flatten()
+    }
+
+    /// Whether something is to be sent.
+    pub(super) fn has_next(&self) -> bool {
+        self.is_open
+    }
+
+    /// Programs have read these.
+    pub(super) fn trace(&mut self, blocks: &[BlockAt]) {
+        for at in blocks {
+            self.unread.remove(*at);
+        }
+    }
+
+    /// Blocks that were foretold, sent, and are in no trace.
+    pub(super) fn unread_blocks(&self) -> usize {
+        self.unread.count()
+    }
+
+    fn is_wanted(&self, at: BlockAt) -> bool {
+        !self.sent.has(at) && !self.held.has(at)
+    }
+
+    fn claim(&mut self, blocks: impl IntoIterator<Item = BlockAt>) -> Vec<BlockAt> {
+        let mut wanted = Vec::new();
+        for at in blocks {
+            if self.is_wanted(at) {
+                self.sent.add(at);
+                self.unread.add(at);
+                wanted.push(at);
+            }
+        }
+        wanted
+    }
+}
+
+/// See [`Task::around`]; what is wanted is for the caller to say.
+pub(super) fn around_of(
+    at: BlockAt,
+    around: u8,
+    file_blocks: u32,
+    is_wanted: impl Fn(BlockAt) -> bool,
+) -> Vec<BlockAt> {
+    let run_end = (at.index / SEGMENT_BLOCKS + 1).saturating_mul(SEGMENT_BLOCKS);
+    let behind = at.index.saturating_add(1);
+    let end = behind
+        .saturating_add(u32::from(around))
+        .min(run_end)
+        .min(file_blocks);
+    (behind..end)
+        .map(|index| BlockAt { index, ..at })
+        .filter(|at| is_wanted(*at))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(index: u32) -> BlockAt {
+        let file = FileId(3);
+        BlockAt { file, index }
+    }
+
+    fn task(held: Held) -> Task {
+        Task::new(Token([1; 16]), FileId(3), 7, held)
+    }
+
+    fn all(indexes: std::ops::Range<u32>) -> Vec<BlockAt> {
+        indexes.map(at).collect()
+    }
+
+    #[test]
+    fn a_plan_goes_piece_by_piece_and_whole_pieces_are_known_as_such() {
+        let plan = Arc::new(Plan::of(&all(0..70)));
+        let mut task = task(Held::of(vec![at(40)]));
+        assert_eq!(task.push(Push::Plan(Arc::clone(&plan))), 69);
+        assert_eq!(task.held_blocks(), 1);
+        let piece = |whole, blocks| Some(Next::Piece { whole, blocks });
+        assert_eq!(task.next(), piece(Some((plan.number, 0)), all(0..32)));
+        task.demand(at(50));
+        let rest = all(32..64);
+        let rest = rest.into_iter().filter(|b| ![40, 50].contains(&b.index));
+        assert_eq!(task.next(), piece(None, rest.collect()));
+        assert_eq!(task.ahead(3).count(), 6);
+        assert_eq!(task.next(), piece(Some((plan.number, 2)), all(64..70)));
+        let was_stopped = false;
+        assert_eq!(task.next(), Some(Next::Done { was_stopped }));
+        assert_eq!((task.next(), task.has_next()), (None, false));
+        task.trace(&all(0..60));
+        assert_eq!(task.unread_blocks(), 10);
+    }
+
+    #[test]
+    fn a_stopped_plan_is_told_once() {
+        let mut task = task(Held::default());
+        task.push(Push::Stop);
+        assert_eq!(task.next(), None);
+        task.push(Push::Plan(Arc::new(Plan::of(&all(0..70)))));
+        task.next();
+        task.push(Push::Stop);
+        let was_stopped = true;
+        assert_eq!(task.next(), Some(Next::Done { was_stopped }));
+        assert_eq!(task.next(), None);
+        // Another plan for the same task begins anew, but for what was sent.
+        assert_eq!(task.push(Push::Plan(Arc::new(Plan::of(&all(0..70))))), 38);
+    }
+
+    #[test]
+    fn single_blocks_are_sent_together_once_and_as_many_as_may_wait() {
+        let mut task = task(Held::default());
+        task.demand(at(1));
+        task.push(Push::Blocks(all(0..40)));
+        task.push(Push::Blocks(all(0..40)));
+        let mut sent = Vec::new();
+        while let Some(Next::Piece { blocks, .. }) = task.next() {
+            assert!(blocks.len() <= SEGMENT_BLOCKS as usize);
+            sent.extend(blocks);
+        }
+        let expected = all(0..40).into_iter().filter(|block| *block != at(1));
+        assert_eq!(sent, expected.collect::<Vec<_>>());
+        task.push(Push::Blocks(all(100..10_000)));
+        assert_eq!(task.loose.len(), LOOSE_BLOCKS_MAX);
+    }
+
+    #[test]
+    fn neighbours_stay_in_their_run_and_file() {
+        let around = |index, around, blocks| around_of(at(index), around, blocks, |_| true);
+        assert_eq!(around(3, 4, 100), all(4..8));
+        assert_eq!(around(30, 32, 100), all(31..32));
+        assert_eq!(around(64, 255, 70), all(65..70));
+        assert_eq!(around(u32::MAX, 255, u32::MAX), []);
+        assert_eq!(around(3, 0, 100), []);
+    }
+}

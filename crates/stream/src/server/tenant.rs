@@ -1,0 +1,242 @@
+//! Whose devices these are: for each tenant and version one predictor, which nobody else moves.
+
+use super::State;
+use super::counters::add;
+use super::learned::{self, LearnedError};
+use super::names::Names;
+use crate::predict::{ActionInfo, Counters, Mode, Predictor};
+use crate::store::Published;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// A tenant of one version.
+pub(super) struct Tenant {
+    pub(super) name: Arc<str>,
+    pub(super) published: Arc<Published>,
+    names: Arc<Names>,
+    predictor: Mutex<Box<dyn Predictor>>,
+}
+
+impl Tenant {
+    /// Nothing is half done when a thread panics with it.
+    pub(super) fn predictor(&self) -> MutexGuard<'_, Box<dyn Predictor>> {
+        self.predictor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tenants by their name and version.
+type TenantMap = HashMap<(Arc<str>, u64), Arc<Tenant>>;
+
+/// All tenants in memory.
+#[derive(Default)]
+pub(super) struct Tenants {
+    map: Mutex<TenantMap>,
+    names: Mutex<HashMap<u64, Weak<Names>>>,
+    /// Held while files are written: two writers of one file would spoil what is beside it.
+    saving: Mutex<()>,
+}
+
+impl Tenants {
+    fn map(&self) -> MutexGuard<'_, TenantMap> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tenant, made where it is not there. Reads the disk. None: as many as may be are in use.
+    pub(super) fn get(
+        &self,
+        state: &State,
+        name: &str,
+        published: &Arc<Published>,
+    ) -> Option<Arc<Tenant>> {
+        let key = (Arc::from(name), published.version);
+        if let Some(tenant) = self.map().get(&key) {
+            return Some(Arc::clone(tenant));
+        }
+        let names = self.names(published);
+        let mut predictor = learned::predictor(state.settings.predict);
+        let before = self.before(name, published.version);
+        match before {
+            // What is not saved yet counts, too.
+            Some(before) => {
+                let bytes = before.predictor().save(&*before.names);
+                predictor.load(&bytes, &*names).ok();
+            }
+            None => load(state, name, &mut *predictor, &names),
+        }
+        // What was loaded is not a change.
+        predictor.take_changed();
+        let tenant = Arc::new(Tenant {
+            name: Arc::clone(&key.0),
+            published: Arc::clone(published),
+            names,
+            predictor: Mutex::new(predictor),
+        });
+        let (tenant, gone) = {
+            let mut map = self.map();
+            let mut gone = None;
+            if map.len() >= state.settings.tenants_max && !map.contains_key(&key) {
+                // One that no device uses now.
+                let mut idle = map
+                    .iter()
+                    .filter(|(_, tenant)| Arc::strong_count(tenant) == 1);
+                let idle = idle.next().map(|(key, _)| key.clone())?;
+                gone = map.remove(&idle);
+            }
+            (Arc::clone(map.entry(key).or_insert(tenant)), gone)
+        };
+        if let Some(gone) = gone
+            && gone.predictor().take_changed()
+        {
+            let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+            save_one(state, &gone);
+        }
+        // A server that was started anew sends as few bytes as before.
+        let mut tasks: Vec<_> = {
+            let predictor = tenant.predictor();
+            predictor
+                .actions()
+                .iter()
+                .map(|action| action.task)
+                .collect()
+        };
+        tasks.dedup();
+        for task in tasks {
+            let plan = tenant.predictor().plan(task);
+            if let Some(plan) = plan {
+                state.improver.plan(published, &plan);
+            }
+        }
+        Some(tenant)
+    }
+
+    /// The same tenant at the version next to this one that is in memory.
+    fn before(&self, name: &str, version: u64) -> Option<Arc<Tenant>> {
+        let map = self.map();
+        let same = map.values().filter(|tenant| *tenant.name == *name);
+        let older = same.filter(|tenant| tenant.published.version < version);
+        older
+            .max_by_key(|tenant| tenant.published.version)
+            .map(Arc::clone)
+    }
+
+    fn names(&self, published: &Published) -> Arc<Names> {
+        let mut all = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, names| names.strong_count() > 0);
+        if let Some(names) = all.get(&published.version).and_then(Weak::upgrade) {
+            return names;
+        }
+        let names = Arc::new(Names::new(Arc::clone(&published.manifest)));
+        all.insert(published.version, Arc::downgrade(&names));
+        names
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.map().len()
+    }
+
+    /// Time passes.
+    pub(super) fn tick(&self, now_ms: u64) {
+        for tenant in self.all() {
+            tenant.predictor().tick(now_ms);
+        }
+    }
+
+    /// What all predictors have counted.
+    pub(super) fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        for tenant in self.all() {
+            let one = tenant.predictor().counters();
+            sum.tokens_reused += one.tokens_reused;
+            sum.tokens_refused += one.tokens_refused;
+            sum.tokens_forgotten += one.tokens_forgotten;
+            sum.tokens_unknown += one.tokens_unknown;
+            sum.tasks_evicted += one.tasks_evicted;
+            sum.actions_refused += one.actions_refused;
+            sum.blocks_refused += one.blocks_refused;
+            sum.blocks_dropped += one.blocks_dropped;
+            sum.runs_learned += one.runs_learned;
+            sum.plans_stopped += one.plans_stopped;
+            sum.misses += one.misses;
+        }
+        sum
+    }
+
+    /// What is known for all tenants of a version.
+    pub(super) fn actions(&self, version: u64) -> Vec<ActionInfo> {
+        let all = self.all().into_iter();
+        all.filter(|tenant| tenant.published.version == version)
+            .flat_map(|tenant| tenant.predictor().actions())
+            .collect()
+    }
+
+    fn all(&self) -> Vec<Arc<Tenant>> {
+        self.map().values().map(Arc::clone).collect()
+    }
+
+    /// Writes what has changed. Writes to the disk. Of a tenant in several versions the newest one is written, since
+    /// the
+    /// next start serves that; what older ones learn meanwhile ends with them.
+    pub(super) fn save(&self, state: &State) {
+        let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+        for tenant in self.all() {
+            if !tenant.predictor().take_changed() {
+                continue;
+            }
+            let newest = self.all().into_iter().all(|other| {
+                other.name != tenant.name || other.published.version <= tenant.published.version
+            });
+            if !newest {
+                continue;
+            }
+            save_one(state, &tenant);
+        }
+    }
+}
+
+fn save_one(state: &State, tenant: &Tenant) {
+    if state.settings.predict == Mode::None {
+        return;
+    }
+    let bytes = tenant.predictor().save(&*tenant.names);
+    match learned::save(&path(state, &tenant.name), &bytes) {
+        Ok(()) => add(&state.counters.actions_saved, 1),
+        Err(error) => {
+            add(&state.counters.actions_unsaved, 1);
+            state.say(&format!("learned actions cannot be saved: {error}"));
+        }
+    }
+}
+
+fn path(state: &State, tenant: &str) -> PathBuf {
+    learned::file(&state.settings.store, state.settings.predict, tenant)
+}
+
+/// Loads what was learned for a tenant; a damaged file is said, counted and set aside.
+fn load(state: &State, name: &str, predictor: &mut dyn Predictor, names: &Names) {
+    if state.settings.predict == Mode::None {
+        return;
+    }
+    let path = path(state, name);
+    let Err(error) = learned::load(&path, predictor, names) else {
+        return;
+    };
+    add(&state.counters.actions_damaged, 1);
+    let aside = match &error {
+        LearnedError::Damaged { .. } => learned::set_aside(&path),
+        LearnedError::System { .. } | LearnedError::Busy(_) => {
+            state.say(&error.to_string());
+            return;
+        }
+    };
+    match aside {
+        Ok(aside) => state.say(&format!(
+            "{error}; it is kept as {}, and learning begins anew",
+            aside.display()
+        )),
+        Err(unmoved) => state.say(&format!("{error}; {unmoved}")),
+    }
+}

@@ -1,0 +1,306 @@
+//! What is sent on a connection, and in which order: short answers, blocks that programs wait for, what was asked for
+//! beside them, what was foretold, and last what nobody waits for. One message at a time is made, and taken by the
+//! socket before the next one: a demand waits for at most one piece, and a slow reader costs one message of memory.
+
+use super::State;
+use super::bundles::{LEVEL_FAST, compress, compress_bytes};
+use super::connection::Connection;
+use super::counters::{Reason, add};
+use super::queue::{Job, ReadJob};
+use super::task::Next;
+use crate::block::{BlockAt, FileId, HashList, Token};
+use crate::provide::AHEAD_PIECES;
+use crate::store::Published;
+use crate::wire::{Answer, HASHES_PER_MESSAGE_MAX, Refusal};
+use std::sync::Arc;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+
+/// The token of what is nobody's.
+const NOBODY: Token = Token([0; 16]);
+
+/// What goes wrong with blocks; it is said once, and counted.
+struct Failed(String);
+
+/// Sends until the connection breaks.
+pub(super) async fn run(
+    connection: &Connection,
+    io: &mut (impl AsyncWrite + Unpin),
+) -> Result<(), Reason> {
+    let mut writer = Writer { connection, io };
+    loop {
+        let urgent = connection.queue().next_urgent();
+        if let Some(job) = urgent {
+            writer.job(job).await?;
+            connection.room.notify_one();
+            continue;
+        }
+        if let Some((token, next, ahead)) = connection.session.next(connection.id, AHEAD_PIECES) {
+            connection
+                .state
+                .provider
+                .expect(&connection.published, &ahead);
+            writer.foretold(token, next).await?;
+            continue;
+        }
+        let fetch = connection.queue().next_fetch();
+        if let Some(job) = fetch {
+            writer.job(job).await?;
+            connection.room.notify_one();
+            continue;
+        }
+        connection.wake.notified().await;
+    }
+}
+
+struct Writer<'a, W> {
+    connection: &'a Connection,
+    io: &'a mut W,
+}
+
+impl<W: AsyncWrite + Unpin> Writer<'_, W> {
+    async fn job(&mut self, job: Job) -> Result<(), Reason> {
+        match job {
+            Job::Answer(answer) => self.send(&answer).await,
+            Job::Read(job) => self.read(job).await,
+            Job::Manifest { offset, bytes } => {
+                let signed = &self.connection.published.signed;
+                let piece = &signed[offset as usize..(offset + bytes) as usize];
+                let bytes = piece.to_vec();
+                self.send(&Answer::Manifest { offset, bytes }).await
+            }
+            Job::Hashes(file) => {
+                // Asked for: sent, also if it was sent before.
+                self.connection.hashes().remove(&file);
+                let block = BlockAt { file, index: 0 };
+                match self.hashes(&[block]).await? {
+                    Ok(()) => Ok(()),
+                    Err(failed) => self.damaged(0, &failed).await,
+                }
+            }
+            Job::Fetch {
+                id,
+                blocks,
+                is_last,
+            } => self.fetch(id, blocks, is_last).await,
+        }
+    }
+
+    async fn read(&mut self, job: ReadJob) -> Result<(), Reason> {
+        let counters = &self.connection.state.counters;
+        let ReadJob {
+            id,
+            token,
+            at,
+            around,
+        } = job;
+        let token = token.unwrap_or(NOBODY);
+        if let Err(failed) = self.hashes(&[at]).await? {
+            return self.damaged(id, &failed).await;
+        }
+        // Of the same segment: reading its neighbours now costs nothing more, and compressing them can wait.
+        let wanted = around.clone();
+        let both = blocking(self.connection, move |state, published| {
+            let demand = state
+                .provider
+                .blocks(published, &[at])
+                .map_err(|error| Failed(error.to_string()))?;
+            let demand = compress_bytes(published, &[at], &demand, LEVEL_FAST).map_err(Failed)?;
+            let rest = state.provider.blocks(published, &wanted).ok();
+            Ok((demand, rest))
+        });
+        let (compressed, rest) = match both.await {
+            Ok(both) => both,
+            Err(failed) => return self.damaged(id, &failed).await,
+        };
+        let blocks = vec![at];
+        add(&counters.blocks_demand, 1);
+        self.send(&Answer::Blocks {
+            id,
+            token,
+            blocks,
+            compressed,
+        })
+        .await?;
+        let (Some(rest), false) = (rest, around.is_empty()) else {
+            return Ok(());
+        };
+        let blocks = around.clone();
+        let packed = blocking(self.connection, move |_, published| {
+            compress_bytes(published, &blocks, &rest, LEVEL_FAST).map_err(Failed)
+        });
+        // Nobody waits for neighbours, so nobody is told of a failure.
+        let Ok(compressed) = packed.await else {
+            return Ok(());
+        };
+        add(&counters.blocks_around, around.len());
+        self.send(&Answer::Blocks {
+            id,
+            token,
+            blocks: around,
+            compressed,
+        })
+        .await
+    }
+
+    async fn foretold(&mut self, token: Token, next: Next) -> Result<(), Reason> {
+        let (whole, blocks) = match next {
+            Next::Piece { whole, blocks } => (whole, blocks),
+            Next::Done { was_stopped } => {
+                return self.send(&Answer::Foretold { token, was_stopped }).await;
+            }
+        };
+        if self.hashes(&blocks).await?.is_err() {
+            // A program that needs them asks, and is told what is wrong.
+            return Ok(());
+        }
+        let state = &self.connection.state;
+        let bundle = whole.and_then(|(plan, piece)| state.bundles.get(plan, piece));
+        add(&state.counters.bundles_hits, usize::from(bundle.is_some()));
+        let compressed = match bundle {
+            Some(bundle) => bundle.to_vec(),
+            None => {
+                let wanted = blocks.clone();
+                let packed = blocking(self.connection, move |state, published| {
+                    let packed = compress(&state.provider, published, &wanted, LEVEL_FAST);
+                    let packed = packed.map_err(Failed)?;
+                    if let Some((plan, piece)) = whole {
+                        add(&state.counters.bundles_misses, 1);
+                        let kept = packed.as_slice().into();
+                        state.bundles.put(plan, piece, kept, false);
+                    }
+                    Ok(packed)
+                });
+                match packed.await {
+                    Ok(packed) => packed,
+                    Err(Failed(text)) => {
+                        self.connection.state.counters.refuse(Reason::Damaged);
+                        self.connection.state.say(&text);
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        add(&state.counters.blocks_foretold, blocks.len());
+        self.send(&Answer::Blocks {
+            id: 0,
+            token,
+            blocks,
+            compressed,
+        })
+        .await
+    }
+
+    async fn fetch(&mut self, id: u32, blocks: Vec<BlockAt>, is_last: bool) -> Result<(), Reason> {
+        if let Err(failed) = self.hashes(&blocks).await? {
+            return self.damaged(id, &failed).await;
+        }
+        let wanted = blocks.clone();
+        let packed = blocking(self.connection, move |state, published| {
+            compress(&state.provider, published, &wanted, LEVEL_FAST).map_err(Failed)
+        });
+        let compressed = match packed.await {
+            Ok(packed) => packed,
+            Err(failed) => return self.damaged(id, &failed).await,
+        };
+        add(&self.connection.state.counters.blocks_fetched, blocks.len());
+        self.send(&Answer::Blocks {
+            id,
+            token: NOBODY,
+            blocks,
+            compressed,
+        })
+        .await?;
+        if is_last {
+            self.send(&Answer::Fetched { id }).await?;
+        }
+        Ok(())
+    }
+
+    /// The hashes of the files of these blocks, as far as they were not sent on this connection.
+    async fn hashes(&mut self, blocks: &[BlockAt]) -> Result<Result<(), Failed>, Reason> {
+        let mut files: Vec<FileId> = Vec::new();
+        {
+            let sent = self.connection.hashes();
+            for at in blocks {
+                if !sent.contains(&at.file) && !files.contains(&at.file) {
+                    files.push(at.file);
+                }
+            }
+        }
+        for file in files {
+            let list = blocking(self.connection, move |state, published| {
+                let (_, content) = published.manifest.file(file).ok_or_else(missing)?;
+                let list = state.store.hashes(&content);
+                list.map_err(|error| Failed(error.to_string()))
+            });
+            let list: Arc<HashList> = match list.await {
+                Ok(list) => list,
+                Err(failed) => return Ok(Err(failed)),
+            };
+            let mut first = 0;
+            for hashes in list.0.chunks(HASHES_PER_MESSAGE_MAX) {
+                let count = hashes.len() as u32;
+                let hashes = hashes.to_vec();
+                self.send(&Answer::Hashes {
+                    file,
+                    first,
+                    hashes,
+                })
+                .await?;
+                first += count;
+            }
+            self.connection.hashes().insert(file);
+        }
+        Ok(Ok(()))
+    }
+
+    async fn damaged(&mut self, id: u32, failed: &Failed) -> Result<(), Reason> {
+        let state = &self.connection.state;
+        state.counters.refuse(Reason::Damaged);
+        state.say(&failed.0);
+        let reason = Refusal::Damaged;
+        self.send(&Answer::Refused { id, reason }).await
+    }
+
+    /// Sends one message, and waits until the socket has taken it.
+    async fn send(&mut self, answer: &Answer) -> Result<(), Reason> {
+        let mut bytes = Vec::new();
+        answer.encode(&mut bytes);
+        let mut rest = &bytes[..];
+        let deadline = self.connection.state.settings.write_deadline;
+        while !rest.is_empty() {
+            let count = match timeout(deadline, self.io.write(rest)).await {
+                Err(_) => return Err(Reason::SlowReader),
+                Ok(Err(_) | Ok(0)) => return Err(Reason::Broken),
+                Ok(Ok(count)) => count,
+            };
+            rest = &rest[count..];
+        }
+        match timeout(deadline, self.io.flush()).await {
+            Err(_) => return Err(Reason::SlowReader),
+            Ok(Err(_)) => return Err(Reason::Broken),
+            Ok(Ok(())) => {}
+        }
+        add(&self.connection.state.counters.sent_bytes, bytes.len());
+        Ok(())
+    }
+}
+
+fn missing() -> Failed {
+    Failed("no such file".into())
+}
+
+/// Does something that may read the disk, or takes long, on a thread for that.
+async fn blocking<T: Send + 'static>(
+    connection: &Connection,
+    work: impl FnOnce(&Arc<State>, &Arc<Published>) -> Result<T, Failed> + Send + 'static,
+) -> Result<T, Failed> {
+    let (state, published) = (
+        Arc::clone(&connection.state),
+        Arc::clone(&connection.published),
+    );
+    tokio::task::spawn_blocking(move || work(&state, &published))
+        .await
+        .unwrap_or_else(|_| Err(Failed("a thread of the server failed".into())))
+}

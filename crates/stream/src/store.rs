@@ -1,0 +1,420 @@
+//! Reading a store: the versions that are published, what their files are made of, and the compressed segments.
+//!
+//! `store/files.rs` knows the files of a store and how they are replaced, `store/index.rs` the bytes of an index,
+//! `store/error.rs` what can go wrong. A store may be published to and pruned while others read it.
+
+pub(crate) mod error;
+pub(crate) mod files;
+pub(crate) mod index;
+mod records;
+
+pub use error::StoreError;
+
+use crate::block::{BLOCK_BYTES, BlockHash, ContentId, HashList, SEGMENT_BLOCKS};
+use crate::manifest::{self, Manifest, PublicKey};
+use crate::wire::MANIFEST_BYTES_MAX;
+use files::Layout;
+use index::{Index, Record, Row, SEGMENT_BYTES_MAX};
+use records::Records;
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+pub(crate) use error::system;
+
+/// Packs of a store, at most: each is a file that readers hold open.
+pub const PACKS_MAX: usize = 512;
+
+/// A store that changes while its indexes are read is read so often: publications and prunes take longer.
+const LOADS_MAX: u32 = 5;
+
+/// Versions that are kept in memory.
+const PUBLISHED_MAX: usize = 3;
+
+pub(crate) const PACK_MAGIC: [u8; 8] = *b"keelpack";
+pub(crate) const PACK_FORMAT: u32 = 1;
+pub(crate) const PACK_HEADER_BYTES: usize = 16;
+
+/// Length and checksum before each segment.
+pub(crate) const SEGMENT_HEADER_BYTES: usize = 8;
+
+/// Where a compressed segment lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Location {
+    /// Number of the pack.
+    pub pack: u32,
+    /// Where in it.
+    pub offset: u64,
+    /// Compressed bytes.
+    pub bytes: u32,
+    /// Its blocks, 1 to [`SEGMENT_BLOCKS`].
+    pub blocks: u32,
+}
+
+/// A version that is published.
+#[derive(Debug)]
+pub struct Published {
+    /// Which.
+    pub version: u64,
+    /// The manifest as devices get it.
+    pub signed: Arc<[u8]>,
+    /// What it says, checked.
+    pub manifest: Arc<Manifest>,
+}
+
+/// A store, to be read.
+#[derive(Debug)]
+pub struct Store {
+    layout: Layout,
+    publisher: PublicKey,
+    state: RwLock<Arc<State>>,
+    published: Mutex<VecDeque<Arc<Published>>>,
+    records: Mutex<Records>,
+}
+
+/// What the indexes say, and the open packs.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// The numbers of the indexes that count.
+    numbers: Vec<u32>,
+    indexes: Vec<Arc<File>>,
+    /// For each content the place of its index in `indexes`, and its row.
+    pub(crate) contents: HashMap<ContentId, (u32, Row)>,
+    pub(crate) packs: HashMap<u32, Arc<File>>,
+}
+
+impl Store {
+    /// Opens a store.
+    ///
+    /// # Errors
+    /// There is none, it is of another format, or it is damaged.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let layout = Layout::new(path);
+        layout.check_format()?;
+        let publisher = read_publisher(&layout)?.ok_or_else(|| StoreError::Empty {
+            path: path.to_path_buf(),
+        })?;
+        let state = State::load(&layout, &State::default())?;
+        Ok(Self {
+            layout,
+            publisher,
+            state: RwLock::new(Arc::new(state)),
+            published: Mutex::default(),
+            records: Mutex::default(),
+        })
+    }
+
+    /// Who has signed what is in it.
+    #[must_use]
+    pub fn publisher(&self) -> &PublicKey {
+        &self.publisher
+    }
+
+    /// The newest version, also when it was published after the store was opened.
+    ///
+    /// # Errors
+    /// Nothing is published, or the folder cannot be read.
+    pub fn newest(&self) -> Result<u64, StoreError> {
+        self.versions()?
+            .last()
+            .copied()
+            .ok_or_else(|| StoreError::Empty {
+                path: self.layout.folder.clone(),
+            })
+    }
+
+    /// All versions, ascending.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn versions(&self) -> Result<Vec<u64>, StoreError> {
+        self.layout.versions()
+    }
+
+    /// A version; the last few that were asked for stay in memory.
+    ///
+    /// # Errors
+    /// There is no such version, or its manifest is damaged.
+    pub fn published(&self, version: u64) -> Result<Arc<Published>, StoreError> {
+        let mut kept = lock(&self.published);
+        if let Some(at) = kept.iter().position(|kept| kept.version == version)
+            && let Some(found) = kept.remove(at)
+        {
+            kept.push_front(Arc::clone(&found));
+            return Ok(found);
+        }
+        let path = self.layout.manifest(version);
+        let signed = files::read_limited(&path, MANIFEST_BYTES_MAX).map_err(|error| {
+            if error.kind() == io::ErrorKind::NotFound {
+                StoreError::NoSuchVersion { version }
+            } else {
+                system(&path, "cannot be read", error)
+            }
+        })?;
+        let read = manifest::verify(&signed, &self.publisher)
+            .map_err(|error| StoreError::damaged(&path, error))?;
+        if read.version != version {
+            return Err(StoreError::damaged(&path, "it is another version"));
+        }
+        let found = Arc::new(Published {
+            version,
+            signed: signed.into(),
+            manifest: Arc::new(read),
+        });
+        kept.push_front(Arc::clone(&found));
+        kept.truncate(PUBLISHED_MAX);
+        Ok(found)
+    }
+
+    /// The hashes of a content, checked against it.
+    ///
+    /// # Errors
+    /// The store has no such content, or its index is damaged.
+    pub fn hashes(&self, content: &ContentId) -> Result<Arc<HashList>, StoreError> {
+        Ok(Arc::clone(&self.record(content)?.list))
+    }
+
+    /// Where a segment of a content lies: that of the block `SEGMENT_BLOCKS × segment`.
+    ///
+    /// # Errors
+    /// As [`Store::hashes`]; there is no such segment.
+    pub fn locate(&self, content: &ContentId, segment: u32) -> Result<Location, StoreError> {
+        let record = self.record(content)?;
+        let found = record.segments.get(segment as usize).copied();
+        found.ok_or(StoreError::NoSuchContent { content: *content })
+    }
+
+    /// The compressed bytes of a segment, whose checksum is right.
+    ///
+    /// # Errors
+    /// The pack is gone, cannot be read or is damaged there.
+    pub fn read(&self, at: &Location) -> Result<Vec<u8>, StoreError> {
+        let pack = self.pack(at)?;
+        let path = self.layout.pack(at.pack);
+        let damaged = || StoreError::damaged(&path, format_args!("the segment at {}", at.offset));
+        if at.bytes > SEGMENT_BYTES_MAX || at.offset < SEGMENT_HEADER_BYTES as u64 {
+            return Err(damaged());
+        }
+        let mut bytes = vec![0; SEGMENT_HEADER_BYTES + at.bytes as usize];
+        let from = at.offset - SEGMENT_HEADER_BYTES as u64;
+        pack.read_exact_at(&mut bytes, from).map_err(|error| {
+            if error.kind() == io::ErrorKind::UnexpectedEof {
+                damaged()
+            } else {
+                system(&path, "cannot be read", error)
+            }
+        })?;
+        let sum = crc32c::crc32c(&bytes[SEGMENT_HEADER_BYTES..]);
+        if index::word(&bytes, 0) != at.bytes || index::word(&bytes, 4) != sum {
+            return Err(damaged());
+        }
+        bytes.drain(..SEGMENT_HEADER_BYTES);
+        Ok(bytes)
+    }
+
+    /// Lets the kernel read a segment ahead. What goes wrong is seen when it is read.
+    pub fn advise(&self, at: &Location) {
+        let Ok(pack) = self.pack(at) else { return };
+        let from = at.offset.saturating_sub(SEGMENT_HEADER_BYTES as u64);
+        let length = i64::from(at.bytes) + SEGMENT_HEADER_BYTES as i64;
+        // SAFETY: the descriptor is open; the call changes no memory of this process.
+        unsafe {
+            libc::posix_fadvise(
+                pack.as_raw_fd(),
+                i64::try_from(from).unwrap_or(i64::MAX),
+                length,
+                libc::POSIX_FADV_WILLNEED,
+            );
+        }
+    }
+
+    /// The blocks of a segment, one behind the other; each has the hash that the content says.
+    ///
+    /// # Errors
+    /// As [`Store::locate`] and [`Store::read`].
+    pub fn segment(&self, content: &ContentId, segment: u32) -> Result<Vec<u8>, StoreError> {
+        let record = self.record(content)?;
+        let at = record.segments.get(segment as usize).copied();
+        let at = at.ok_or(StoreError::NoSuchContent { content: *content })?;
+        let bytes = unpack(
+            &self.read(&at)?,
+            &at,
+            &record.list.0[first_block(segment)..],
+        );
+        bytes.ok_or_else(|| {
+            let text = format!("the segment at {}", at.offset);
+            StoreError::damaged(&self.layout.pack(at.pack), text)
+        })
+    }
+
+    fn pack(&self, at: &Location) -> Result<Arc<File>, StoreError> {
+        if let Some(pack) = self.state().packs.get(&at.pack) {
+            return Ok(Arc::clone(pack));
+        }
+        self.refresh()?;
+        let found = self.state().packs.get(&at.pack).cloned();
+        found.ok_or_else(|| StoreError::damaged(&self.layout.pack(at.pack), "it is missing"))
+    }
+
+    fn record(&self, content: &ContentId) -> Result<Arc<Record>, StoreError> {
+        if let Some(record) = lock(&self.records).get(content) {
+            return Ok(record);
+        }
+        let mut state = self.state();
+        let mut found = state.contents.get(content).copied();
+        if found.is_none() {
+            self.refresh()?;
+            state = self.state();
+            found = state.contents.get(content).copied();
+        }
+        let (place, row) = found.ok_or(StoreError::NoSuchContent { content: *content })?;
+        let path = self.layout.index(state.numbers[place as usize]);
+        let record = Arc::new(row.record(&state.indexes[place as usize], &path)?);
+        lock(&self.records).put(*content, &record);
+        Ok(record)
+    }
+
+    pub(crate) fn state(&self) -> Arc<State> {
+        Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads the indexes anew where there are others than before.
+    fn refresh(&self) -> Result<(), StoreError> {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let (packs, indexes) = self.layout.numbers()?;
+        let is_known = state.numbers.last() == indexes.last()
+            && packs.iter().all(|number| state.packs.contains_key(number));
+        if !is_known {
+            *state = Arc::new(State::load(&self.layout, &state)?);
+            // Where segments lie may have changed.
+            lock(&self.records).clear();
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Reads all indexes that count. Packs that were open stay so: somebody may know a place in them.
+    pub(crate) fn load(layout: &Layout, before: &Self) -> Result<Self, StoreError> {
+        let mut listed = layout.numbers()?;
+        for _ in 0..LOADS_MAX {
+            let state = Self::load_listed(layout, before, &listed.0, &listed.1)?;
+            let now = layout.numbers()?;
+            if now == listed {
+                return Ok(state);
+            }
+            listed = now;
+        }
+        Err(StoreError::Busy {
+            path: layout.folder.clone(),
+        })
+    }
+
+    fn load_listed(
+        layout: &Layout,
+        before: &Self,
+        packs: &[u32],
+        numbers: &[u32],
+    ) -> Result<Self, StoreError> {
+        let mut state = Self::default();
+        let mut opened = Vec::new();
+        for &number in numbers.iter().rev() {
+            let path = layout.index(number);
+            let index = match Index::open(&path) {
+                // It was pruned meanwhile: then a newer one stands for all.
+                Err(StoreError::System { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound =>
+                {
+                    continue;
+                }
+                other => other?,
+            };
+            let is_whole = index.is_whole;
+            opened.push((number, index));
+            if is_whole {
+                break;
+            }
+        }
+        for (number, index) in opened.into_iter().rev() {
+            let place = state.indexes.len() as u32;
+            state.numbers.push(number);
+            state.indexes.push(Arc::new(index.file));
+            let rows = index.rows.into_iter();
+            let rows = rows.map(|row| (row.content, (place, row)));
+            state.contents.extend(rows);
+        }
+        if packs.len() > 2 * PACKS_MAX {
+            return Err(StoreError::damaged(&layout.packs(), "too many packs"));
+        }
+        for &number in packs {
+            let path = layout.pack(number);
+            let pack = match before.packs.get(&number) {
+                Some(pack) => Arc::clone(pack),
+                None => match File::open(&path) {
+                    Ok(pack) => Arc::new(pack),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => return Err(system(&path, "cannot be opened", error)),
+                },
+            };
+            state.packs.insert(number, pack);
+        }
+        for (number, pack) in &before.packs {
+            // Bounded, should a server run through hundreds of prunes.
+            if state.packs.len() < 2 * PACKS_MAX {
+                state.packs.entry(*number).or_insert(Arc::clone(pack));
+            }
+        }
+        Ok(state)
+    }
+
+    /// The record of a content, past any cache.
+    pub(crate) fn record(
+        &self,
+        layout: &Layout,
+        content: &ContentId,
+    ) -> Result<Option<Record>, StoreError> {
+        let Some((place, row)) = self.contents.get(content) else {
+            return Ok(None);
+        };
+        let path = layout.index(self.numbers[*place as usize]);
+        row.record(&self.indexes[*place as usize], &path).map(Some)
+    }
+}
+
+/// The key of a store; None before anything was published.
+pub(crate) fn read_publisher(layout: &Layout) -> Result<Option<PublicKey>, StoreError> {
+    let path = layout.public_key();
+    let text = match files::read_small(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(system(&path, "cannot be read", error)),
+    };
+    let key = String::from_utf8_lossy(&text).parse();
+    key.map(Some)
+        .map_err(|error| StoreError::damaged(&path, error))
+}
+
+/// The first block of a segment.
+pub(crate) fn first_block(segment: u32) -> usize {
+    segment as usize * SEGMENT_BLOCKS as usize
+}
+
+/// Unpacks a segment; None where a block has not the hash that it should have, of those from the segment's first.
+pub(crate) fn unpack(compressed: &[u8], at: &Location, hashes: &[BlockHash]) -> Option<Vec<u8>> {
+    let blocks = at.blocks as usize;
+    let bytes = zstd::bulk::decompress(compressed, blocks * BLOCK_BYTES).ok()?;
+    let is_right = bytes.len().div_ceil(BLOCK_BYTES) == blocks
+        && bytes
+            .chunks(BLOCK_BYTES)
+            .zip(hashes)
+            .all(|(block, hash)| BlockHash::of(block) == *hash);
+    is_right.then_some(bytes)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

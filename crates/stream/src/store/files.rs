@@ -1,0 +1,260 @@
+//! Which files a store has, and how they are replaced so that a power cut leaves the old or the new one.
+
+use super::StoreError;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The format of stores that is made and read here.
+pub(crate) const FORMAT: u32 = 1;
+
+/// Longer than any file that is read whole, but manifests.
+const SMALL_FILE_BYTES_MAX: u64 = 64 << 10;
+
+const FORMAT_HEAD: &str = "keel stream store, format ";
+
+/// The names of a store's files.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub(crate) folder: PathBuf,
+}
+
+impl Layout {
+    pub(crate) fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.to_path_buf(),
+        }
+    }
+
+    pub(crate) fn format(&self) -> PathBuf {
+        self.folder.join("format")
+    }
+
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.folder.join("lock")
+    }
+
+    pub(crate) fn secret_key(&self) -> PathBuf {
+        self.folder.join("publisher.key")
+    }
+
+    pub(crate) fn public_key(&self) -> PathBuf {
+        self.folder.join("publisher.pub")
+    }
+
+    pub(crate) fn manifests(&self) -> PathBuf {
+        self.folder.join("manifests")
+    }
+
+    pub(crate) fn manifest(&self, version: u64) -> PathBuf {
+        self.manifests().join(format!("{version:020}"))
+    }
+
+    pub(crate) fn packs(&self) -> PathBuf {
+        self.folder.join("packs")
+    }
+
+    pub(crate) fn pack(&self, number: u32) -> PathBuf {
+        self.packs().join(format!("{number:010}.pack"))
+    }
+
+    pub(crate) fn index(&self, number: u32) -> PathBuf {
+        self.packs().join(format!("{number:010}.index"))
+    }
+
+    /// Whether there is a store of a format that is known.
+    pub(crate) fn check_format(&self) -> Result<(), StoreError> {
+        let path = self.format();
+        let text = match read_small(&path) {
+            Ok(text) => text,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Err(StoreError::NotAStore {
+                    path: self.folder.clone(),
+                });
+            }
+            Err(error) => return Err(StoreError::system(&path, "cannot be read", error)),
+        };
+        let found = String::from_utf8_lossy(&text)
+            .trim_end()
+            .strip_prefix(FORMAT_HEAD)
+            .and_then(|number| number.parse().ok());
+        match found {
+            Some(FORMAT) => Ok(()),
+            Some(found) => Err(StoreError::Format {
+                path: self.folder.clone(),
+                found,
+            }),
+            None => Err(StoreError::NotAStore {
+                path: self.folder.clone(),
+            }),
+        }
+    }
+
+    /// Makes a store where none is, or finds the one that is there.
+    pub(crate) fn make(&self) -> Result<(), StoreError> {
+        if self.format().exists() {
+            return self.check_format();
+        }
+        let folder = &self.folder;
+        fs::create_dir_all(folder)
+            .map_err(|error| StoreError::system(folder, "cannot be made", error))?;
+        let mut entries = fs::read_dir(folder)
+            .map_err(|error| StoreError::system(folder, "cannot be read", error))?;
+        // What a maker that was cut off has left: the format is written last.
+        let is_ours = |name: &str| {
+            ["packs", "manifests", "lock"].contains(&name) || name.ends_with(TEMPORARY)
+        };
+        if entries
+            .any(|entry| !entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(is_ours)))
+        {
+            return Err(StoreError::NotAStore {
+                path: folder.clone(),
+            });
+        }
+        for part in [self.packs(), self.manifests()] {
+            fs::create_dir_all(&part)
+                .map_err(|error| StoreError::system(&part, "cannot be made", error))?;
+        }
+        let text = format!("{FORMAT_HEAD}{FORMAT}\n");
+        replace(&self.format(), text.as_bytes(), 0o644)
+    }
+
+    /// The versions that are published, ascending.
+    pub(crate) fn versions(&self) -> Result<Vec<u64>, StoreError> {
+        let mut versions = names(&self.manifests())?
+            .iter()
+            .filter(|name| name.len() == 20)
+            .filter_map(|name| name.parse().ok())
+            .collect::<Vec<u64>>();
+        versions.sort_unstable();
+        Ok(versions)
+    }
+
+    /// The numbers of packs and of indexes, ascending.
+    pub(crate) fn numbers(&self) -> Result<(Vec<u32>, Vec<u32>), StoreError> {
+        let names = names(&self.packs())?;
+        let of = |ending: &str| {
+            let mut numbers: Vec<u32> = names
+                .iter()
+                .filter_map(|name| name.strip_suffix(ending))
+                .filter(|number| number.len() == 10)
+                .filter_map(|number| number.parse().ok())
+                .collect();
+            numbers.sort_unstable();
+            numbers
+        };
+        Ok((of(".pack"), of(".index")))
+    }
+}
+
+const TEMPORARY: &str = ".new";
+
+fn names(folder: &Path) -> Result<Vec<String>, StoreError> {
+    let failed = |error| StoreError::system(folder, "cannot be read", error);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        if let Ok(name) = entry.map_err(failed)?.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Reads a file that is small by its nature.
+pub(crate) fn read_small(path: &Path) -> io::Result<Vec<u8>> {
+    read_limited(path, SMALL_FILE_BYTES_MAX)
+}
+
+/// Reads a file up to a limit; one that is longer is an error.
+pub(crate) fn read_limited(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path)?;
+    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+    }
+    Ok(bytes)
+}
+
+/// Puts a file in place of another one, or of none, durably.
+pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
+    let (mut file, new) = begin(path, mode)?;
+    file.write_all(bytes)
+        .map_err(|error| StoreError::system(&new, "cannot be written", error))?;
+    finish(&file, &new, path)
+}
+
+/// Opens the file that will take the place of another one.
+pub(crate) fn begin(path: &Path, mode: u32) -> Result<(File, PathBuf), StoreError> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(TEMPORARY);
+    let new = PathBuf::from(new);
+    // Left over from one that was cut off: the lock of the store is held.
+    fs::remove_file(&new).ok();
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&new)
+        .map_err(|error| StoreError::system(&new, "cannot be made", error))?;
+    Ok((file, new))
+}
+
+/// Ends [`begin`].
+pub(crate) fn finish(file: &File, new: &Path, path: &Path) -> Result<(), StoreError> {
+    file.sync_all()
+        .map_err(|error| StoreError::system(new, "cannot be written", error))?;
+    fs::rename(new, path).map_err(|error| StoreError::system(path, "cannot be replaced", error))?;
+    sync_folder(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// Makes lasting which names a folder has.
+pub(crate) fn sync_folder(folder: &Path) -> Result<(), StoreError> {
+    // A bare name is in the folder that the program is in.
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    File::open(folder)
+        .and_then(|file| file.sync_all())
+        .map_err(|error| StoreError::system(folder, "cannot be written", error))
+}
+
+/// Held by whoever writes to a store.
+pub(crate) struct WriterLock {
+    _file: File,
+}
+
+impl WriterLock {
+    pub(crate) fn take(layout: &Layout) -> Result<Self, StoreError> {
+        let path = layout.lock();
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o644)
+            .open(&path)
+            .map_err(|error| StoreError::system(&path, "cannot be opened", error))?;
+        // SAFETY: the descriptor is open, and the call has no other argument.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(Self { _file: file });
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() == io::ErrorKind::WouldBlock {
+            Err(StoreError::Busy {
+                path: layout.folder.clone(),
+            })
+        } else {
+            Err(StoreError::system(&path, "cannot be locked", error))
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What rustls is told: TLS 1.3 only, both sides show certificates, no session is resumed.
+//!
+//! A resumed session would let a device in without its certificate being looked at again, so one that was struck off
+//! the list meanwhile; and its handshake takes as many round trips.
+
+use super::files::{self, PEM_BYTES_MAX};
+use super::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, TlsError};
+use rustls::client::Resumption;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+/// For a server with the identity of this folder. Who connects must show a certificate of the same authority; whether
+/// that device is still on the list is for the server to look up, by its [`fingerprint`].
+///
+/// # Errors
+/// A file of the folder cannot be read, is damaged, or does not fit the others.
+pub fn server_config(folder: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+    let failed = |error: &dyn std::error::Error| TlsError::cryptography(folder, &error);
+    let provider = provider();
+    let (certificates, key) = identity(folder)?;
+    let roots = Arc::new(authority(folder)?);
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+        .build()
+        .map_err(|error| failed(&error))?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(|error| failed(&error))?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(certificates, key)
+        .map_err(|error| failed(&error))?;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// For a device with the identity of this folder, and the name that its server must have a certificate for: the host
+/// of `server` (`host`, `host:port`, an address, `[address]:port`).
+///
+/// # Errors
+/// A file of the folder cannot be read, is damaged, or does not fit the others; `server` is none.
+pub fn device_config(
+    folder: &Path,
+    server: &str,
+) -> Result<(Arc<ClientConfig>, ServerName<'static>), TlsError> {
+    let failed = |error: &dyn std::error::Error| TlsError::cryptography(folder, &error);
+    let name = server_name(server)?;
+    let (certificates, key) = identity(folder)?;
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(|error| failed(&error))?
+        .with_root_certificates(authority(folder)?)
+        .with_client_auth_cert(certificates, key)
+        .map_err(|error| failed(&error))?;
+    config.resumption = Resumption::disabled();
+    Ok((Arc::new(config), name))
+}
+
+/// The host of `host`, `host:port`, an address, or `[address]:port`.
+///
+/// # Errors
+/// It is neither a host name nor an address.
+pub fn server_name(server: &str) -> Result<ServerName<'static>, TlsError> {
+    let refused = || TlsError::Host(server.to_owned());
+    if let Ok(address) = server.parse::<IpAddr>() {
+        return Ok(address.into());
+    }
+    let host = match server.rsplit_once(':') {
+        Some((host, port)) => {
+            port.parse::<u16>().map_err(|_| refused())?;
+            host
+        }
+        None => server,
+    };
+    if let Some(inner) = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+    {
+        let address: IpAddr = inner.parse().map_err(|_| refused())?;
+        return Ok(address.into());
+    }
+    ServerName::try_from(host.to_owned()).map_err(|_| refused())
+}
+
+/// What a certificate is known by in the list of devices: the blake3 hash of its bytes.
+#[must_use]
+pub fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
+    *blake3::hash(certificate).as_bytes()
+}
+
+/// Given to rustls by hand, because a process may have several.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let pem = files::read(path, PEM_BYTES_MAX)?;
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<_, _>>()
+        .map_err(|error| TlsError::damaged(path, error))?;
+    if certificates.is_empty() {
+        return Err(TlsError::damaged(path, "no certificate"));
+    }
+    Ok(certificates)
+}
+
+fn identity(
+    folder: &Path,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+    let path = folder.join(KEY_FILE);
+    let pem = files::read(&path, PEM_BYTES_MAX)?;
+    let key =
+        PrivateKeyDer::from_pem_slice(&pem).map_err(|error| TlsError::damaged(&path, error))?;
+    Ok((certificates(&folder.join(CERTIFICATE_FILE))?, key))
+}
+
+fn authority(folder: &Path) -> Result<RootCertStore, TlsError> {
+    let path = folder.join(AUTHORITY_FILE);
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(&path)? {
+        roots
+            .add(certificate)
+            .map_err(|error| TlsError::damaged(&path, error))?;
+    }
+    Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_named_with_and_without_its_port() {
+        let dns = |name: &str| ServerName::try_from(name.to_owned()).unwrap();
+        assert_eq!(server_name("a.example").unwrap(), dns("a.example"));
+        assert_eq!(server_name("a.example:7000").unwrap(), dns("a.example"));
+        let address = |text: &str| ServerName::from(text.parse::<IpAddr>().unwrap());
+        assert_eq!(server_name("127.0.0.1:1").unwrap(), address("127.0.0.1"));
+        assert_eq!(server_name("::1").unwrap(), address("::1"));
+        assert_eq!(server_name("[::1]:7000").unwrap(), address("::1"));
+        for bad in [
+            "",
+            ":1",
+            "a:b",
+            "a:70000",
+            "[a]:1",
+            "a b",
+            "[::1",
+            "a.example:",
+        ] {
+            assert!(server_name(bad).is_err(), "{bad}");
+        }
+    }
+}

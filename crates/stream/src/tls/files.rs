@@ -1,0 +1,84 @@
+//! Files of identities: small, whole or not there, keys for their owner only.
+
+use super::TlsError;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Bytes of a list of devices, at most: the longest lines, as many as there may be.
+pub(super) const LIST_BYTES_MAX: u64 = 16 << 20;
+
+/// Bytes of a file with a certificate or a key, at most.
+pub(super) const PEM_BYTES_MAX: u64 = 64 << 10;
+
+/// Permissions of a file with a private key.
+pub(super) const PRIVATE: u32 = 0o600;
+/// Permissions of all others.
+pub(super) const PUBLIC: u32 = 0o644;
+
+/// Reads a whole file up to a limit.
+pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, TlsError> {
+    let file = File::open(path).map_err(TlsError::file(path))?;
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1)
+        .read_to_end(&mut bytes)
+        .map_err(TlsError::file(path))?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(TlsError::damaged(path, "too long"));
+    }
+    Ok(bytes)
+}
+
+/// Makes a folder that only its owner enters, unless it is there.
+pub(super) fn make_folder(path: &Path) -> Result<(), TlsError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(TlsError::file(path))
+}
+
+/// Puts a file in place of the one that is there, if one is: whole, and lasting when this returns.
+pub(super) fn replace(folder: &Path, name: &str, bytes: &[u8], mode: u32) -> Result<(), TlsError> {
+    let path = folder.join(name);
+    let beside = folder.join(format!(".{name}.{}.tmp", std::process::id()));
+    let write = || -> io::Result<()> {
+        // One that is there is left over from a process of the same number that was killed.
+        if let Err(error) = std::fs::remove_file(&beside)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, &path)?;
+        File::open(folder)?.sync_all()
+    };
+    write().map_err(|error| {
+        // It is not there any more where the renaming was what worked last.
+        let _ = std::fs::remove_file(&beside);
+        TlsError::file(&path)(error)
+    })
+}
+
+/// Keeps other processes from changing a folder until it is dropped.
+pub(super) fn lock(folder: &Path) -> Result<File, TlsError> {
+    let file = File::open(folder).map_err(TlsError::file(folder))?;
+    // SAFETY: flock has no memory arguments, and the descriptor is open as long as `file` is.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(file);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::WouldBlock {
+        Err(TlsError::Busy(folder.to_path_buf()))
+    } else {
+        Err(TlsError::file(folder)(error))
+    }
+}

@@ -1,0 +1,117 @@
+//! Who is who on a connection: an authority signs the certificates of servers and devices, and keeps a list of devices.
+//!
+//! A device knows its server by the authority's signature and the name or address that it was reached by; a server
+//! knows a device by the authority's signature and the list, which says whose device it is. A line struck off the list
+//! is a device that is refused. Certificates do not run out: devices have clocks that are wrong, and nobody to renew
+//! them.
+//!
+//! `authority.rs` makes identities, `devices.rs` is the list, `config.rs` what rustls is told, `files.rs` how all is
+//! kept.
+
+mod authority;
+mod config;
+mod devices;
+mod files;
+
+pub use authority::Authority;
+pub use config::{device_config, fingerprint, server_config, server_name};
+pub use devices::{DEVICES_MAX, Device, Devices, check_name};
+
+use base::error::Code;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The certificate of a server or device, in its folder; with [`KEY_FILE`] and [`AUTHORITY_FILE`].
+pub const CERTIFICATE_FILE: &str = "cert.pem";
+/// Its private key.
+pub const KEY_FILE: &str = "key.pem";
+/// The certificate of the authority, in every folder.
+pub const AUTHORITY_FILE: &str = "ca.pem";
+/// The private key of the authority, in its folder only.
+pub const AUTHORITY_KEY_FILE: &str = "ca.key";
+/// The list of devices, in the authority's folder.
+pub const DEVICES_FILE: &str = "devices";
+
+/// Why an identity cannot be made or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file or folder cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// A file is not what it should be.
+    #[error("{}: {problem}", path.display())]
+    Damaged {
+        /// Which.
+        path: PathBuf,
+        /// In what.
+        problem: String,
+    },
+    /// A name that is none.
+    #[error("{0:?} is no name: 1 to 64 of a-z, 0-9, dot, underscore and hyphen")]
+    Name(String),
+    /// A name or address of a server that is none.
+    #[error("{0:?} is neither a host name nor an address")]
+    Host(String),
+    /// A device of this name, or a folder with an identity, is there already.
+    #[error("{0} is there already")]
+    Exists(String),
+    /// No device has this name.
+    #[error("no device is called {0}")]
+    NoSuchDevice(String),
+    /// The list of devices is full.
+    #[error("the list has {DEVICES_MAX} devices already")]
+    Full,
+    /// Another process is changing the authority's folder.
+    #[error("{}: another process is changing it", .0.display())]
+    Busy(PathBuf),
+    /// Keys could not be made, or do not fit each other.
+    #[error("{}: {problem}", path.display())]
+    Cryptography {
+        /// Whose.
+        path: PathBuf,
+        /// What the library says.
+        problem: String,
+    },
+}
+
+impl TlsError {
+    /// The one code this error maps to; see [`base::error`].
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::File { source, .. } => Code::from_io(source),
+            Self::Damaged { .. } | Self::Cryptography { .. } => Code::Corrupt,
+            Self::Name(_) | Self::Host(_) => Code::Invalid,
+            Self::Exists(_) => Code::Exists,
+            Self::NoSuchDevice(_) => Code::NotFound,
+            Self::Full => Code::Full,
+            Self::Busy(_) => Code::Busy,
+        }
+    }
+
+    fn file(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |source| Self::File { path, source }
+    }
+
+    fn damaged(path: &Path, problem: impl ToString) -> Self {
+        Self::Damaged {
+            path: path.to_path_buf(),
+            problem: problem.to_string(),
+        }
+    }
+
+    fn cryptography(path: &Path, problem: &impl ToString) -> Self {
+        Self::Cryptography {
+            path: path.to_path_buf(),
+            problem: problem.to_string(),
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Messages out of frames. Every length is checked before anything is made room for; nothing may be left over.
+
+use super::message::{
+    Answer, BLOCKS_PER_MESSAGE_MAX, Held, MANIFEST_BYTES_MAX, PROTOCOL_VERSION, Refusal, Request,
+};
+use super::primitive::Cursor;
+use super::{COMPRESSED_BYTES_MAX, HASHES_PER_MESSAGE_MAX, HELD_FILES_MAX, HELD_RUNS_MAX, kind};
+use crate::block::{BlockAt, BlockHash, FileId, SEGMENT_BLOCKS, Token};
+use base::error::Code;
+
+/// Why a payload is not a message. The connection that it came on is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// A frame of another version of the protocol.
+    #[error("a message of version {0} of the protocol")]
+    Version(u16),
+    /// No such message goes this way.
+    #[error("no message of kind {0:#06x}")]
+    Kind(u16),
+    /// The payload ends within the message.
+    #[error("a message that ends too early")]
+    Short,
+    /// The payload goes on behind the message.
+    #[error("a message with bytes behind its end")]
+    Trailing,
+    /// A number that is not in its shortest form, or is too large for what it means.
+    #[error("a number that is none")]
+    Number,
+    /// More of something than is allowed.
+    #[error("too many: {0}")]
+    Limit(&'static str),
+    /// A value that means nothing.
+    #[error("{0}")]
+    Value(&'static str),
+}
+
+impl DecodeError {
+    /// The one code this error maps to; see [`base::error`].
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Version(_) | Self::Kind(_) => Code::Unsupported,
+            Self::Limit(_) => Code::Invalid,
+            Self::Short | Self::Trailing | Self::Number | Self::Value(_) => Code::Corrupt,
+        }
+    }
+}
+
+impl Request {
+    /// The message of a frame.
+    ///
+    /// # Errors
+    /// It is none; see [`DecodeError`].
+    pub fn decode(kind: u16, version: u16, payload: &[u8]) -> Result<Self, DecodeError> {
+        check_version(version)?;
+        let mut cursor = Cursor::new(payload);
+        let request = Self::read(kind, &mut cursor)?;
+        cursor.end()?;
+        Ok(request)
+    }
+
+    fn read(kind: u16, cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
+        Ok(match kind {
+            kind::HELLO => {
+                let protocol = protocol(cursor)?;
+                let device = cursor.array()?;
+                let flags = cursor.flags(3)?;
+                let version = (flags & 1 != 0).then(|| cursor.number()).transpose()?;
+                let manifest_held = (flags & 2 != 0).then(|| cursor.array()).transpose()?;
+                Self::Hello {
+                    protocol,
+                    device,
+                    version,
+                    manifest_held,
+                }
+            }
+            kind::BEGIN => Self::Begin {
+                token: cursor.token()?,
+                task: FileId(cursor.number_u32()?),
+                held: held(cursor)?,
+            },
+            kind::READ => {
+                let id = cursor.id()?;
+                let token = optional_token(cursor)?;
+                let file = FileId(cursor.number_u32()?);
+                let index = cursor.number_u32()?;
+                let around = cursor.byte()?;
+                if u32::from(around) > SEGMENT_BLOCKS {
+                    return Err(DecodeError::Limit("blocks around one"));
+                }
+                Self::Read {
+                    id,
+                    token,
+                    at: BlockAt { file, index },
+                    around,
+                }
+            }
+            kind::FETCH => Self::Fetch {
+                id: cursor.id()?,
+                blocks: cursor.blocks(1, BLOCKS_PER_MESSAGE_MAX)?,
+            },
+            kind::ASK_HASHES => Self::AskHashes {
+                files: cursor.files(BLOCKS_PER_MESSAGE_MAX)?,
+            },
+            kind::ASK_PLAN => Self::AskPlan {
+                id: cursor.id()?,
+                task: FileId(cursor.number_u32()?),
+            },
+            kind::TRACE => Self::Trace {
+                token: cursor.token()?,
+                blocks: cursor.blocks(1, BLOCKS_PER_MESSAGE_MAX)?,
+            },
+            kind::END => {
+                let token = cursor.token()?;
+                let flags = cursor.flags(3)?;
+                Self::End {
+                    token,
+                    is_exact: flags & 1 != 0,
+                    has_exited: flags & 2 != 0,
+                }
+            }
+            kind::PING => Self::Ping { id: cursor.id()? },
+            other => return Err(DecodeError::Kind(other)),
+        })
+    }
+}
+
+impl Answer {
+    /// The message of a frame.
+    ///
+    /// # Errors
+    /// It is none; see [`DecodeError`].
+    pub fn decode(kind: u16, version: u16, payload: &[u8]) -> Result<Self, DecodeError> {
+        check_version(version)?;
+        let mut cursor = Cursor::new(payload);
+        let answer = Self::read(kind, &mut cursor)?;
+        cursor.end()?;
+        Ok(answer)
+    }
+
+    fn read(kind: u16, cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
+        Ok(match kind {
+            kind::WELCOME => Self::Welcome {
+                protocol: protocol(cursor)?,
+                version: cursor.number()?,
+                manifest_bytes: cursor.number_within(MANIFEST_BYTES_MAX, "bytes of a manifest")?,
+            },
+            kind::MANIFEST => {
+                let offset = cursor.number_within(MANIFEST_BYTES_MAX, "bytes of a manifest")?;
+                let bytes = cursor.remainder();
+                if bytes.is_empty() {
+                    return Err(DecodeError::Short);
+                }
+                if offset + bytes.len() as u64 > MANIFEST_BYTES_MAX {
+                    return Err(DecodeError::Limit("bytes of a manifest"));
+                }
+                Self::Manifest {
+                    offset,
+                    bytes: bytes.to_vec(),
+                }
+            }
+            kind::HASHES => hashes(cursor)?,
+            kind::BLOCKS => {
+                let id = cursor.number_u32()?;
+                let token = optional_token(cursor)?.unwrap_or(Token([0; 16]));
+                let blocks = cursor.blocks(1, SEGMENT_BLOCKS as usize)?;
+                let compressed = cursor.remainder();
+                if compressed.is_empty() {
+                    return Err(DecodeError::Short);
+                }
+                if compressed.len() > COMPRESSED_BYTES_MAX {
+                    return Err(DecodeError::Limit("bytes of blocks"));
+                }
+                Self::Blocks {
+                    id,
+                    token,
+                    blocks,
+                    compressed: compressed.to_vec(),
+                }
+            }
+            kind::BEGUN => Self::Begun {
+                token: cursor.token()?,
+                blocks: cursor.number_u32()?,
+                is_audit: cursor.flags(1)? != 0,
+            },
+            kind::FORETOLD => Self::Foretold {
+                token: cursor.token()?,
+                was_stopped: cursor.flags(1)? != 0,
+            },
+            kind::FETCHED => Self::Fetched { id: cursor.id()? },
+            kind::PLAN => Self::Plan {
+                id: cursor.id()?,
+                has_more: cursor.flags(1)? != 0,
+                blocks: cursor.blocks(0, BLOCKS_PER_MESSAGE_MAX)?,
+            },
+            kind::REFUSED => Self::Refused {
+                id: cursor.number_u32()?,
+                reason: refusal(cursor.byte()?)?,
+            },
+            kind::PONG => Self::Pong { id: cursor.id()? },
+            other => return Err(DecodeError::Kind(other)),
+        })
+    }
+}
+
+fn check_version(version: u16) -> Result<(), DecodeError> {
+    if version == PROTOCOL_VERSION {
+        Ok(())
+    } else {
+        Err(DecodeError::Version(version))
+    }
+}
+
+fn protocol(cursor: &mut Cursor<'_>) -> Result<u16, DecodeError> {
+    u16::try_from(cursor.number()?).map_err(|_| DecodeError::Number)
+}
+
+fn optional_token(cursor: &mut Cursor<'_>) -> Result<Option<Token>, DecodeError> {
+    let is_there = cursor.flags(1)? != 0;
+    is_there.then(|| cursor.token()).transpose()
+}
+
+fn hashes(cursor: &mut Cursor<'_>) -> Result<Answer, DecodeError> {
+    let file = FileId(cursor.number_u32()?);
+    let first = cursor.number_u32()?;
+    let (hashes, rest) = cursor.remainder().as_chunks::<32>();
+    if !rest.is_empty() {
+        return Err(DecodeError::Short);
+    }
+    if hashes.len() > HASHES_PER_MESSAGE_MAX {
+        return Err(DecodeError::Limit("hashes"));
+    }
+    if u64::from(first) + hashes.len() as u64 > u64::from(u32::MAX) {
+        return Err(DecodeError::Number);
+    }
+    Ok(Answer::Hashes {
+        file,
+        first,
+        hashes: hashes.iter().map(|hash| BlockHash(*hash)).collect(),
+    })
+}
+
+/// A run of blocks that are held takes two bytes at least, a file with one run four.
+const RUN_BYTES_MIN: usize = 2;
+const FILE_BYTES_MIN: usize = 4;
+
+fn held(cursor: &mut Cursor<'_>) -> Result<Held, DecodeError> {
+    let count = cursor.number_within(HELD_FILES_MAX as u64, "files")?;
+    let mut files = cursor.room_for(count, FILE_BYTES_MIN)?;
+    let (mut runs_left, mut file_min) = (HELD_RUNS_MAX as u64, 0);
+    for _ in 0..count {
+        let file = ascending(file_min, cursor)?;
+        let runs_count = cursor.number_within(runs_left, "runs of blocks")?;
+        if runs_count == 0 {
+            return Err(DecodeError::Value("a file without blocks"));
+        }
+        runs_left -= runs_count;
+        let (mut runs, mut first_min) = (cursor.room_for(runs_count, RUN_BYTES_MIN)?, 0);
+        for _ in 0..runs_count {
+            let first = ascending(first_min, cursor)?;
+            let blocks = u64::from(cursor.number_u32()?) + 1;
+            let end = u32::try_from(u64::from(first) + blocks).map_err(|_| DecodeError::Number)?;
+            runs.push((first, end - first));
+            // One block at least lies between two runs, else they were one.
+            first_min = u64::from(end) + 1;
+        }
+        files.push((FileId(file), runs));
+        file_min = u64::from(file) + 1;
+    }
+    Ok(Held { files })
+}
+
+/// A number that is said by how far it is above the lowest that it may be.
+fn ascending(min: u64, cursor: &mut Cursor<'_>) -> Result<u32, DecodeError> {
+    u32::try_from(min + u64::from(cursor.number_u32()?)).map_err(|_| DecodeError::Number)
+}
+
+fn refusal(byte: u8) -> Result<Refusal, DecodeError> {
+    Refusal::ALL
+        .into_iter()
+        .find(|reason| *reason as u8 == byte)
+        .ok_or(DecodeError::Value("an unknown reason of a refusal"))
+}

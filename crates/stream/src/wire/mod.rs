@@ -1,0 +1,54 @@
+//! What device and server say to each other. `WIRE.md` beside this crate's manifest says every byte.
+
+mod decode;
+mod encode;
+mod frames;
+mod message;
+mod pack;
+mod primitive;
+
+pub use decode::DecodeError;
+pub use frames::{Frame, FrameReader};
+pub use message::{
+    ANSWER_BYTES_MAX, Answer, BLOCKS_PER_MESSAGE_MAX, Held, MANIFEST_BYTES_MAX, PROTOCOL_VERSION,
+    REQUEST_BYTES_MAX, Refusal, Request,
+};
+pub use pack::{PackError, pack_blocks, unpack};
+
+/// Hashes that one message has at most: those of 64 MiB.
+pub const HASHES_PER_MESSAGE_MAX: usize = 16 << 10;
+
+/// Compressed bytes of one message's blocks, at most: a segment that cannot be compressed, and what zstd adds to it.
+pub const COMPRESSED_BYTES_MAX: usize = 33 * crate::block::BLOCK_BYTES;
+
+/// Files of which a device says what it holds, at most; more are not told.
+pub const HELD_FILES_MAX: usize = 4096;
+
+/// Runs of blocks that a device says it holds, at most; more are not told.
+pub const HELD_RUNS_MAX: usize = 16 << 10;
+
+/// Bytes that say what a device holds, at most; more are not told.
+const HELD_BYTES_MAX: usize = REQUEST_BYTES_MAX - 1024;
+
+/// The kinds of frames. Those of answers have the highest bit of the lower byte.
+mod kind {
+    pub(super) const HELLO: u16 = 0x01;
+    pub(super) const BEGIN: u16 = 0x02;
+    pub(super) const READ: u16 = 0x03;
+    pub(super) const FETCH: u16 = 0x04;
+    pub(super) const ASK_HASHES: u16 = 0x05;
+    pub(super) const ASK_PLAN: u16 = 0x06;
+    pub(super) const TRACE: u16 = 0x07;
+    pub(super) const END: u16 = 0x08;
+    pub(super) const PING: u16 = 0x09;
+    pub(super) const WELCOME: u16 = 0x81;
+    pub(super) const MANIFEST: u16 = 0x82;
+    pub(super) const HASHES: u16 = 0x83;
+    pub(super) const BLOCKS: u16 = 0x84;
+    pub(super) const BEGUN: u16 = 0x85;
+    pub(super) const FORETOLD: u16 = 0x86;
+    pub(super) const FETCHED: u16 = 0x87;
+    pub(super) const PLAN: u16 = 0x88;
+    pub(super) const REFUSED: u16 = 0x89;
+    pub(super) const PONG: u16 = 0x8a;
+}

@@ -1,0 +1,593 @@
+//! A device and a server that does what a script says: what it gets right, what it is told wrong, and who waits.
+
+mod common;
+#[path = "device_support/mod.rs"]
+mod support;
+
+use common::Scratch;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use stream::device::{Device, DeviceError, Publisher, ReadError, Reason, Settings};
+use stream::wire::{Answer, Refusal, Request};
+use stream::{BlockAt, BlockHash, FileId};
+use support::{Fake, Flow, MemoryCache, PageCache, Tree, at};
+
+fn settings(fake: &Fake) -> Settings {
+    let mut settings = Settings::new(&fake.address, Publisher::Key(fake.tree.publisher));
+    settings.deadline = Duration::from_secs(6);
+    settings.quarantine = Duration::from_millis(20);
+    settings
+}
+
+fn rejected(device: &Device, reason: Reason) -> u64 {
+    device.counters().rejected[reason as usize]
+}
+
+/// Reads all of these blocks and compares each with the tree.
+fn read_all(device: &Device, tree: &Tree, blocks: &[BlockAt]) {
+    for at in blocks {
+        let bytes = device.read(None, *at).unwrap();
+        assert_eq!(bytes[..], *tree.block(*at), "{at:?}");
+    }
+}
+
+#[test]
+fn every_block_of_every_file_is_what_was_published() {
+    let fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let device = Device::start(settings(&fake)).unwrap();
+    assert_eq!(device.manifest().version, 1);
+    read_all(&device, &fake.tree, &fake.tree.all());
+    let none = at(1, 1000);
+    assert_eq!(device.read(None, none), Err(ReadError::NoSuchBlock));
+    assert_eq!(device.read(None, at(0, 0)), Err(ReadError::NoSuchBlock));
+    let counters = device.counters();
+    assert_eq!(counters.rejected_all, 0, "{counters:?}");
+    let blocks = fake.tree.all().len() as u64;
+    assert!(
+        counters.requests * 4 < blocks,
+        "neighbours come along: {counters:?}"
+    );
+    assert_eq!(counters.neighbours_read + counters.requests, blocks);
+}
+
+#[test]
+fn a_foretold_start_needs_no_request_and_is_traced_in_order() {
+    let tree = Tree::usual();
+    let plan: Vec<BlockAt> = tree.all().into_iter().step_by(3).collect();
+    let fake = Fake::start(tree, support::learned(plan.clone(), true));
+    let device = Device::start(settings(&fake)).unwrap();
+    let token = device.begin(FileId(1));
+    fake.wait_for(|seen| seen.iter().any(|r| matches!(r, Request::AskPlan { .. })));
+    support::wait_until(|| device.counters().pushed == plan.len() as u64);
+    for at in &plan {
+        let bytes = device.read(Some(token), *at).unwrap();
+        assert_eq!(bytes[..], *fake.tree.block(*at));
+    }
+    device.end(token, true);
+    fake.wait_for(|seen| seen.iter().any(|r| matches!(r, Request::End { .. })));
+    let counters = device.counters();
+    assert_eq!(counters.requests, 0, "{counters:?}");
+    assert_eq!(counters.pushed_read, plan.len() as u64);
+    assert_eq!(
+        (counters.audited_pushed, counters.audited_unread),
+        (plan.len() as u64, 0)
+    );
+    let traced: Vec<BlockAt> = fake
+        .seen()
+        .into_iter()
+        .filter_map(|request| match request {
+            Request::Trace { blocks, .. } => Some(blocks),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    assert_eq!(traced, plan);
+    let end = fake
+        .seen()
+        .into_iter()
+        .rev()
+        .find_map(|request| match request {
+            Request::End {
+                is_exact,
+                has_exited,
+                ..
+            } => Some((is_exact, has_exited)),
+            _ => None,
+        });
+    assert_eq!(end, Some((true, true)));
+    let start = device.starts()[0];
+    assert_eq!((start.unread, start.requests, start.is_exact), (0, 0, true));
+}
+
+#[test]
+fn what_nobody_read_of_a_plan_is_counted_and_what_it_misses_is_asked_for() {
+    let tree = Tree::usual();
+    let all = tree.all();
+    let (plan, others) = (all[..20].to_vec(), all[40..44].to_vec());
+    let fake = Fake::start(tree, support::learned(plan.clone(), true));
+    let device = Device::start(settings(&fake)).unwrap();
+    let token = device.begin(FileId(1));
+    support::wait_until(|| device.counters().pushed == plan.len() as u64);
+    for at in plan[..15].iter().chain(&others) {
+        let bytes = device.read(Some(token), *at).unwrap();
+        assert_eq!(bytes[..], *fake.tree.block(*at));
+    }
+    device.end(token, true);
+    let start = device.starts()[0];
+    assert_eq!((start.pushed, start.unread, start.read), (20, 5, 19));
+    assert!(start.requests >= 1);
+}
+
+#[test]
+fn foretold_blocks_go_to_the_page_cache_but_not_while_all_reads_are_to_be_seen() {
+    for is_audit in [false, true] {
+        let tree = Tree::usual();
+        let plan = tree.all();
+        let fake = Fake::start(tree, support::learned(plan.clone(), is_audit));
+        let device = Device::start(settings(&fake)).unwrap();
+        let pages = Arc::new(PageCache::default());
+        device.set_pages(Some(Arc::clone(&pages) as _));
+        // Storing takes its time: however fast it goes, what comes meanwhile waits for the next run.
+        let stored = pages.blocks.lock().unwrap();
+        let token = device.begin(FileId(1));
+        support::wait_until(|| device.counters().pushed == plan.len() as u64);
+        drop(stored);
+        if is_audit {
+            assert_eq!(device.counters().pushed_stored, 0);
+            assert!(pages.blocks.lock().unwrap().is_empty());
+        } else {
+            support::wait_until(|| device.counters().pushed_stored == plan.len() as u64);
+            let stored = pages.blocks.lock().unwrap();
+            for at in &plan {
+                assert_eq!(stored[at], fake.tree.block(*at));
+            }
+            assert!(
+                pages.stores.load(Ordering::Relaxed) < plan.len() / 8,
+                "runs together"
+            );
+        }
+        device.end(token, true);
+        assert_eq!(device.starts()[0].is_exact, is_audit);
+    }
+}
+
+#[test]
+fn a_page_cache_that_takes_nothing_costs_no_block() {
+    let tree = Tree::usual();
+    let plan = tree.all();
+    let fake = Fake::start(tree, support::learned(plan.clone(), false));
+    let device = Device::start(settings(&fake)).unwrap();
+    let pages = Arc::new(PageCache::default());
+    pages.refuses.store(true, Ordering::Relaxed);
+    device.set_pages(Some(Arc::clone(&pages) as _));
+    let token = device.begin(FileId(1));
+    support::wait_until(|| device.counters().pushed_not_stored == plan.len() as u64);
+    for at in &plan {
+        assert_eq!(
+            device.read(Some(token), *at).unwrap()[..],
+            *fake.tree.block(*at)
+        );
+    }
+    assert_eq!(device.counters().requests, 0);
+}
+
+#[test]
+fn a_plan_longer_than_the_stage_waits_or_gives_way() {
+    let tree = Tree::usual();
+    let plan = tree.all();
+    let fake = Fake::start(tree, support::learned(plan.clone(), true));
+    let device = Device::start(Settings {
+        pool_pages: 8,
+        deadline: Duration::from_secs(4),
+        ..settings(&fake)
+    })
+    .unwrap();
+    let token = device.begin(FileId(1));
+    support::wait_until(|| device.counters().waits_for_room > 0);
+    assert!(device.counters().staged <= 8);
+    // In order: what comes is held up until it is read. Then from the end: who waits comes first.
+    for at in plan[..50].iter().chain(plan[50..].iter().rev()) {
+        assert_eq!(
+            device.read(Some(token), *at).unwrap()[..],
+            *fake.tree.block(*at)
+        );
+        assert!(device.counters().staged <= 8);
+    }
+    assert!(device.counters().gone_blocks > 0);
+}
+
+/// The first answer to a read is `wrong`; all others are right. Blocks must come all the same.
+fn survives(reason: Reason, wrong: fn(&mut support::Peer, u32, BlockAt)) {
+    let told = Mutex::new(0);
+    let fake = Fake::start(Tree::usual(), move |peer, request| match request {
+        Request::Read { id, at, .. } => {
+            let mut told = told.lock().unwrap();
+            *told += 1;
+            if *told > 2 {
+                return Flow::Usual;
+            }
+            drop(told);
+            wrong(peer, *id, *at);
+            Flow::Done
+        }
+        _ => Flow::Usual,
+    });
+    let device = Device::start(settings(&fake)).unwrap();
+    read_all(&device, &fake.tree, &fake.tree.all());
+    let counters = device.counters();
+    assert!(
+        counters.rejected[reason as usize] >= 1,
+        "{reason:?} {counters:?}"
+    );
+}
+
+#[test]
+fn a_flipped_byte_is_found() {
+    survives(Reason::Hash, |peer, id, at| {
+        peer.prove(at.file);
+        let mut block = peer.tree.block(at);
+        block[7] ^= 1;
+        peer.send_blocks(id, &[at], &[block]);
+    });
+}
+
+#[test]
+fn another_length_is_found() {
+    survives(Reason::Length, |peer, id, at| {
+        peer.prove(at.file);
+        let mut block = peer.tree.block(at);
+        block.pop();
+        peer.send_blocks(id, &[at], &[block]);
+    });
+}
+
+#[test]
+fn a_wrong_hash_list_is_found() {
+    survives(Reason::Hashes, |peer, id, at| {
+        let mut block = peer.tree.block(at);
+        block[0] ^= 1;
+        let mut hashes = peer.tree.hashes(at.file).0.to_vec();
+        hashes[at.index as usize] = BlockHash::of(&block);
+        peer.send(&Answer::Hashes {
+            file: at.file,
+            first: 0,
+            hashes,
+        });
+        peer.send_blocks(id, &[at], &[block]);
+    });
+}
+
+#[test]
+fn pieces_of_a_hash_list_out_of_order_are_refused() {
+    survives(Reason::Hashes, |peer, _, at| {
+        peer.send(&Answer::Hashes {
+            file: at.file,
+            first: 1,
+            hashes: peer.tree.hashes(at.file).0[1..].to_vec(),
+        });
+    });
+}
+
+#[test]
+fn a_block_of_another_file_is_refused() {
+    survives(Reason::Place, |peer, id, at| {
+        let other = BlockAt {
+            file: FileId(3 - at.file.0),
+            index: 0,
+        };
+        peer.prove(other.file);
+        let block = peer.tree.block(other);
+        peer.send_blocks(id, &[other], &[block]);
+    });
+}
+
+#[test]
+fn a_block_without_its_hash_list_is_not_taken() {
+    survives(Reason::Unproven, |peer, id, at| {
+        let block = peer.tree.block(at);
+        peer.send_blocks(id, &[at], &[block]);
+    });
+}
+
+#[test]
+fn an_oversized_frame_ends_the_connection() {
+    survives(Reason::Frame, |peer, _, _| {
+        peer.send_raw(&u32::MAX.to_le_bytes())
+    });
+}
+
+#[test]
+fn a_frame_that_is_cut_off_is_nothing() {
+    let told = Mutex::new(0);
+    let fake = Fake::start(Tree::usual(), move |peer, request| match request {
+        Request::Read { id, at, .. } => {
+            let mut told = told.lock().unwrap();
+            *told += 1;
+            if *told > 2 {
+                return Flow::Usual;
+            }
+            peer.prove(at.file);
+            let block = peer.tree.block(*at);
+            let whole = peer.encode_blocks(*id, &[*at], &[block]);
+            peer.send_raw(&whole[..whole.len() / 2]);
+            Flow::Close
+        }
+        _ => Flow::Usual,
+    });
+    let device = Device::start(settings(&fake)).unwrap();
+    read_all(&device, &fake.tree, &fake.tree.all());
+}
+
+#[test]
+fn what_nobody_asked_for_is_left_aside_and_its_sender_left_alone() {
+    let fake = Fake::start(Tree::usual(), |peer, request| {
+        if let Request::Read { at, .. } = request {
+            peer.prove(at.file);
+            let block = peer.tree.block(*at);
+            peer.send_blocks(0, &[*at], std::slice::from_ref(&block));
+            peer.send_blocks(4_000_000_000, &[*at], &[block]);
+        }
+        Flow::Usual
+    });
+    let device = Device::start(settings(&fake)).unwrap();
+    read_all(&device, &fake.tree, &fake.tree.all()[..40]);
+    support::wait_until(|| rejected(&device, Reason::Unrequested) >= 3);
+    support::wait_until(|| device.counters().quarantines >= 1);
+}
+
+#[test]
+fn a_server_that_ends_the_connection_at_every_message_costs_no_block() {
+    let blocks = [at(1, 0), at(2, 3), at(1, 60), at(2, 40)];
+    for ends_at in 0..12 {
+        let count = Mutex::new(0);
+        let plan = blocks[..2].to_vec();
+        let learned = support::learned(plan, false);
+        let fake = Fake::start(Tree::usual(), move |peer, request| {
+            let mut count = count.lock().unwrap();
+            *count += 1;
+            if *count == ends_at + 1 {
+                return Flow::Close;
+            }
+            drop(count);
+            learned(peer, request)
+        });
+        let device = Device::start(settings(&fake)).unwrap();
+        let token = device.begin(FileId(1));
+        for at in blocks {
+            assert_eq!(
+                device.read(Some(token), at).unwrap()[..],
+                *fake.tree.block(at)
+            );
+        }
+        device.end(token, true);
+        fake.wait_for(|seen| seen.iter().any(|r| matches!(r, Request::End { .. })) || ends_at > 4);
+    }
+}
+
+#[test]
+fn a_server_that_is_silent_makes_late_and_nothing_worse() {
+    let fake = Fake::start(Tree::usual(), |_, request| match request {
+        Request::Read { .. } | Request::Ping { .. } => Flow::Done,
+        _ => Flow::Usual,
+    });
+    let device = Device::start(Settings {
+        deadline: Duration::from_millis(300),
+        ..settings(&fake)
+    })
+    .unwrap();
+    assert_eq!(device.read(None, at(1, 0)), Err(ReadError::Late));
+    let counters = device.counters();
+    assert!(counters.requests >= 2, "it is asked again: {counters:?}");
+    assert!(counters.connections_dead >= 1);
+    assert_eq!(counters.reads_late, 1);
+}
+
+#[test]
+fn a_server_that_is_gone_is_found_again() {
+    let mut fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let device = Device::start(settings(&fake)).unwrap();
+    read_all(&device, &fake.tree, &[at(1, 0)]);
+    fake.stop();
+    support::wait_until(|| !device.is_connected());
+    let waiting = {
+        let device = device.clone();
+        std::thread::spawn(move || device.read(None, at(2, 50)))
+    };
+    fake.again();
+    assert_eq!(
+        waiting.join().unwrap().unwrap()[..],
+        *fake.tree.block(at(2, 50))
+    );
+}
+
+#[test]
+fn a_refusal_fails_this_read_alone() {
+    let told = Mutex::new(false);
+    let fake = Fake::start(Tree::usual(), move |peer, request| match request {
+        Request::Read { id, .. } if !std::mem::replace(&mut *told.lock().unwrap(), true) => {
+            peer.send(&Answer::Refused {
+                id: *id,
+                reason: Refusal::Damaged,
+            });
+            Flow::Done
+        }
+        _ => Flow::Usual,
+    });
+    let device = Device::start(settings(&fake)).unwrap();
+    assert_eq!(device.read(None, at(1, 0)), Err(ReadError::Damaged));
+    read_all(&device, &fake.tree, &[at(1, 0)]);
+}
+
+#[test]
+fn many_readers_of_one_block_share_a_request() {
+    let fake = Fake::start(Tree::usual(), |_, request| {
+        if matches!(request, Request::Read { .. }) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Flow::Usual
+    });
+    let device = Device::start(settings(&fake)).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                let bytes = device.read(None, at(2, 9)).unwrap();
+                assert_eq!(bytes[..], *fake.tree.block(at(2, 9)));
+            });
+        }
+    });
+    let asked = fake.seen();
+    let asked = asked.iter().filter(|r| matches!(r, Request::Read { .. }));
+    assert_eq!(asked.count(), 1);
+}
+
+#[test]
+fn several_connections_share_the_requests() {
+    let fake = Fake::start(Tree::usual(), |_, request| {
+        if matches!(request, Request::Read { .. }) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Flow::Usual
+    });
+    let device = Device::start(Settings {
+        connections: 2,
+        around: false,
+        ..settings(&fake)
+    })
+    .unwrap();
+    support::wait_until(|| device.counters().connected == 2);
+    let all = fake.tree.all();
+    std::thread::scope(|scope| {
+        for part in all.chunks(all.len().div_ceil(4)) {
+            scope.spawn(|| read_all(&device, &fake.tree, part));
+        }
+    });
+    let reads = fake.reads_of_connections();
+    assert_eq!(reads.len(), 2);
+    assert!(reads.iter().all(|reads| *reads > 10), "{reads:?}");
+}
+
+#[test]
+fn short_connections_are_made_for_each_demand() {
+    let fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let device = Device::start(Settings {
+        is_persistent: false,
+        around: false,
+        ..settings(&fake)
+    })
+    .unwrap();
+    read_all(&device, &fake.tree, &fake.tree.all()[..10]);
+    // A connection may serve the next demand, too, before its end is noticed.
+    let connects = device.counters().connects;
+    assert!(connects > 5, "{connects}");
+}
+
+#[test]
+fn blocks_that_are_wanted_together_are_asked_for_together() {
+    let fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let device = Device::start(settings(&fake)).unwrap();
+    let blocks: Vec<BlockAt> = (20..44).map(|index| at(1, index)).collect();
+    device.want(None, &blocks);
+    read_all(&device, &fake.tree, &blocks);
+    let asked = fake.seen();
+    let asked = asked.iter().filter(|r| matches!(r, Request::Read { .. }));
+    // One for each run of 32; more only where the machine is so loaded that a reader asks once more.
+    assert!(asked.count() < blocks.len() / 4);
+}
+
+#[test]
+fn another_publisher_and_an_older_version_are_refused() {
+    let scratch = Scratch::new("device-state");
+    let state = Some(scratch.path("state"));
+    let mut tree = Tree::usual();
+    tree.set_version(5);
+    let fake = Fake::start(tree.clone(), |_, _| Flow::Usual);
+    let first_seen = |fake: &Fake| Settings {
+        publisher: Publisher::FirstSeen,
+        state: state.clone(),
+        ..settings(fake)
+    };
+    drop(Device::start(first_seen(&fake)).unwrap());
+    for (version, is_right) in [(4, false), (5, true), (7, true), (6, false)] {
+        fake.set_version(version);
+        match Device::start(first_seen(&fake)) {
+            Ok(device) => assert!(is_right && device.manifest().version == version),
+            Err(DeviceError::Older { found, .. }) => assert!(!is_right && found == version),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    fake.set_version(9);
+    fake.set_publisher();
+    let refused = Device::start(first_seen(&fake));
+    assert!(matches!(refused, Err(DeviceError::Manifest { .. })));
+    let refused = Device::start(settings(&fake));
+    assert!(matches!(refused, Err(DeviceError::Manifest { .. })));
+}
+
+#[test]
+fn what_ran_once_runs_without_a_network() {
+    let tree = Tree::usual();
+    let needed: Vec<BlockAt> = tree.all().into_iter().step_by(2).collect();
+    let mut fake = Fake::start(tree, |_, _| Flow::Usual);
+    let cache = Arc::new(MemoryCache::default());
+    let with_cache = Settings {
+        cache: Some(Arc::clone(&cache) as _),
+        around: false,
+        ..settings(&fake)
+    };
+    let device = Device::start(with_cache.clone()).unwrap();
+    let token = device.begin(FileId(1));
+    for at in &needed {
+        device.read(Some(token), *at).unwrap();
+    }
+    device.end(token, true);
+    support::wait_until(|| cache.has_note("plan-"));
+    device.stop();
+    fake.stop();
+    let device = Device::start(with_cache).unwrap();
+    let token = device.begin(FileId(1));
+    for at in &needed {
+        assert_eq!(
+            device.read(Some(token), *at).unwrap()[..],
+            *fake.tree.block(*at)
+        );
+    }
+    assert_eq!(device.counters().requests, 0);
+    support::wait_until(|| cache.expected.load(Ordering::Relaxed) == needed.len() as u64);
+    // What was never needed is not there, and does not hang.
+    device.stop();
+    assert_eq!(device.read(None, at(1, 1)).err(), Some(ReadError::Stopped));
+}
+
+#[test]
+fn fetched_blocks_are_in_the_cache_whatever_happens_on_the_way() {
+    let count = Mutex::new(0);
+    let fake = Fake::start(Tree::usual(), move |_, request| {
+        let mut count = count.lock().unwrap();
+        if let Request::Fetch { .. } = request {
+            *count += 1;
+            if *count == 1 {
+                return Flow::Close;
+            }
+        }
+        Flow::Usual
+    });
+    let cache = Arc::new(MemoryCache::default());
+    let device = Device::start(Settings {
+        cache: Some(Arc::clone(&cache) as _),
+        ..settings(&fake)
+    })
+    .unwrap();
+    let all = fake.tree.all();
+    let mut progress = Vec::new();
+    device
+        .fetch(&all, &mut |done, total| progress.push((done, total)))
+        .unwrap();
+    assert_eq!(progress.last(), Some(&(all.len() as u64, all.len() as u64)));
+    for at in &all {
+        assert!(cache.holds(&fake.tree.block(*at)));
+    }
+    assert_eq!(device.counters().staged, 0);
+    read_all(&device, &fake.tree, &all);
+    assert_eq!(device.counters().requests, 0);
+}

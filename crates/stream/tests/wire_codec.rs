@@ -1,0 +1,355 @@
+//! The messages of the wire: what is written comes back, anything else is refused, and lists are as short as they
+//! should be.
+
+use proptest::collection::{btree_map, btree_set, vec};
+use proptest::option;
+use proptest::prelude::*;
+use stream::wire::{
+    Answer, BLOCKS_PER_MESSAGE_MAX, DecodeError, FrameReader, HELD_FILES_MAX, Held,
+    MANIFEST_BYTES_MAX, REQUEST_BYTES_MAX, Refusal, Request,
+};
+use stream::{BlockAt, BlockHash, FileId, SEGMENT_BLOCKS, Token};
+
+fn at(file: u32, index: u32) -> BlockAt {
+    let file = FileId(file);
+    BlockAt { file, index }
+}
+
+fn token() -> impl Strategy<Value = Token> {
+    any::<[u8; 16]>()
+        .prop_filter("zero is nobody's", |bytes| *bytes != [0; 16])
+        .prop_map(Token)
+}
+
+/// Numbers as they are: mostly small, at times the largest.
+fn number() -> impl Strategy<Value = u32> {
+    prop_oneof![8 => 0..2000u32, 1 => any::<u32>(), 1 => u32::MAX - 40..=u32::MAX]
+}
+
+/// Runs of neighbours in several files, in any order.
+fn blocks(min: usize, max: usize) -> impl Strategy<Value = Vec<BlockAt>> {
+    let run = (number(), number(), 1..20u32);
+    vec(run, min..60).prop_map(move |runs| {
+        runs.into_iter()
+            .flat_map(|(file, first, count)| {
+                (first..=first.saturating_add(count - 1)).map(move |index| at(file, index))
+            })
+            .take(max)
+            .collect()
+    })
+}
+
+fn held() -> impl Strategy<Value = Held> {
+    let runs = btree_set(0..5000u32, 1..40);
+    btree_map(number(), runs, 0..20).prop_map(|files| {
+        Held::of(
+            files
+                .into_iter()
+                .flat_map(|(file, blocks)| blocks.into_iter().map(move |index| at(file, index)))
+                .collect(),
+        )
+    })
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let id = 1..=u32::MAX;
+    prop_oneof![
+        (
+            any::<u16>(),
+            any::<[u8; 16]>(),
+            option::of(any::<u64>()),
+            option::of(any::<[u8; 32]>())
+        )
+            .prop_map(|(protocol, device, version, manifest_held)| {
+                Request::Hello {
+                    protocol,
+                    device,
+                    version,
+                    manifest_held,
+                }
+            }),
+        (token(), number(), held()).prop_map(|(token, task, held)| Request::Begin {
+            token,
+            task: FileId(task),
+            held
+        }),
+        (
+            id.clone(),
+            option::of(token()),
+            number(),
+            number(),
+            0..=SEGMENT_BLOCKS as u8
+        )
+            .prop_map(|(id, token, file, index, around)| Request::Read {
+                id,
+                token,
+                at: at(file, index),
+                around
+            }),
+        (id.clone(), blocks(1, BLOCKS_PER_MESSAGE_MAX))
+            .prop_map(|(id, blocks)| Request::Fetch { id, blocks }),
+        vec(number().prop_map(FileId), 1..200).prop_map(|files| Request::AskHashes { files }),
+        (id.clone(), number()).prop_map(|(id, task)| Request::AskPlan {
+            id,
+            task: FileId(task)
+        }),
+        (token(), blocks(1, BLOCKS_PER_MESSAGE_MAX))
+            .prop_map(|(token, blocks)| Request::Trace { token, blocks }),
+        (token(), any::<bool>(), any::<bool>()).prop_map(|(token, is_exact, has_exited)| {
+            Request::End {
+                token,
+                is_exact,
+                has_exited,
+            }
+        }),
+        id.prop_map(|id| Request::Ping { id }),
+    ]
+}
+
+fn answer() -> impl Strategy<Value = Answer> {
+    let id = 1..=u32::MAX;
+    let owner = option::of(token()).prop_map(|token| token.unwrap_or(Token([0; 16])));
+    let bytes = || vec(any::<u8>(), 1..3000);
+    let hashes = vec(any::<[u8; 32]>().prop_map(BlockHash), 0..50);
+    prop_oneof![
+        (any::<u16>(), any::<u64>(), 0..=MANIFEST_BYTES_MAX).prop_map(
+            |(protocol, version, manifest_bytes)| Answer::Welcome {
+                protocol,
+                version,
+                manifest_bytes
+            }
+        ),
+        (0..MANIFEST_BYTES_MAX - 3000, bytes())
+            .prop_map(|(offset, bytes)| Answer::Manifest { offset, bytes }),
+        (number(), 0..1_000_000u32, hashes).prop_map(|(file, first, hashes)| Answer::Hashes {
+            file: FileId(file),
+            first,
+            hashes
+        }),
+        (
+            any::<u32>(),
+            owner,
+            blocks(1, SEGMENT_BLOCKS as usize),
+            bytes()
+        )
+            .prop_map(|(id, token, blocks, compressed)| Answer::Blocks {
+                id,
+                token,
+                blocks,
+                compressed
+            }),
+        (token(), any::<u32>(), any::<bool>()).prop_map(|(token, blocks, is_audit)| {
+            Answer::Begun {
+                token,
+                blocks,
+                is_audit,
+            }
+        }),
+        (token(), any::<bool>())
+            .prop_map(|(token, was_stopped)| Answer::Foretold { token, was_stopped }),
+        id.clone().prop_map(|id| Answer::Fetched { id }),
+        (id.clone(), any::<bool>(), blocks(0, BLOCKS_PER_MESSAGE_MAX)).prop_map(
+            |(id, has_more, blocks)| Answer::Plan {
+                id,
+                has_more,
+                blocks
+            }
+        ),
+        (any::<u32>(), prop::sample::select(Refusal::ALL.to_vec()))
+            .prop_map(|(id, reason)| Answer::Refused { id, reason }),
+        id.prop_map(|id| Answer::Pong { id }),
+    ]
+}
+
+/// Kind, version and payload of the one frame that these bytes are.
+fn parts(mut bytes: &[u8]) -> (u16, u16, Vec<u8>) {
+    let mut reader = FrameReader::for_answers();
+    loop {
+        let taken = reader.push(bytes);
+        bytes = &bytes[taken..];
+        if let Some(frame) = reader.next().unwrap() {
+            let parts = (frame.kind, frame.version, frame.payload.to_vec());
+            assert!(bytes.is_empty() && !reader.is_within_frame());
+            return parts;
+        }
+        assert!(taken > 0);
+    }
+}
+
+fn encoded(request: &Request) -> (u16, u16, Vec<u8>) {
+    let mut bytes = Vec::new();
+    request.encode(&mut bytes);
+    parts(&bytes)
+}
+
+fn encoded_answer(answer: &Answer) -> (u16, u16, Vec<u8>) {
+    let mut bytes = Vec::new();
+    answer.encode(&mut bytes);
+    parts(&bytes)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn requests_come_back(request in request()) {
+        let (kind, version, payload) = encoded(&request);
+        prop_assert_eq!(Request::decode(kind, version, &payload), Ok(request));
+        // Without its last byte, and with one more, it is not the same message.
+        prop_assert!(Request::decode(kind, version, &payload[..payload.len() - 1]).is_err());
+        let longer = [&payload[..], &[0]].concat();
+        prop_assert_eq!(Request::decode(kind, version, &longer), Err(DecodeError::Trailing));
+    }
+
+    #[test]
+    fn answers_come_back(answer in answer()) {
+        let (kind, version, payload) = encoded_answer(&answer);
+        prop_assert_eq!(Answer::decode(kind, version, &payload), Ok(answer));
+    }
+
+    /// Whatever is a message is written as the same bytes again: there is one form for each.
+    #[test]
+    fn any_bytes_are_a_message_in_its_one_form_or_refused(
+        kind in prop_oneof![0..=10u16, 0x80..=0x8b_u16],
+        payload in vec(prop_oneof![3 => 0..8u8, 1 => any::<u8>()], 0..120),
+    ) {
+        if let Ok(request) = Request::decode(kind, 1, &payload) {
+            prop_assert_eq!(encoded(&request), (kind, 1, payload.clone()));
+        }
+        if let Ok(answer) = Answer::decode(kind, 1, &payload) {
+            prop_assert_eq!(encoded_answer(&answer), (kind, 1, payload));
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_refused_or_another_message(request in request(), place: usize, to: u8) {
+        let (kind, version, mut payload) = encoded(&request);
+        let place = place % payload.len();
+        if payload[place] != to {
+            payload[place] = to;
+            prop_assert_ne!(Request::decode(kind, version, &payload), Ok(request));
+        }
+    }
+}
+
+#[test]
+fn scattered_blocks_take_about_three_bytes_each() {
+    // As a start needs them: three libraries, here and there, now and then neighbours.
+    let mut blocks = Vec::new();
+    for step in 0..29u32 {
+        let file = 300 + [0, 0, 0, 7, 7, 7, 2][step as usize / 4 % 7];
+        blocks.push(at(file, step * 7919 % 1500));
+    }
+    blocks.extend([at(300, 12), at(300, 13), at(300, 14)]);
+    assert_eq!(blocks.len(), 32);
+    let header = |blocks: &[BlockAt]| {
+        let answer = Answer::Blocks {
+            id: 0,
+            token: Token([7; 16]),
+            blocks: blocks.to_vec(),
+            compressed: vec![0],
+        };
+        encoded_answer(&answer).2.len() - 1
+    };
+    let scattered = header(&blocks);
+    assert!(scattered <= 100, "{scattered} bytes");
+    let run: Vec<BlockAt> = (64..96).map(|index| at(300, index)).collect();
+    let run = header(&run);
+    assert!(run <= 26, "{run} bytes");
+}
+
+#[test]
+fn what_is_above_a_limit_is_refused() {
+    let many = |count: u32| (0..count).map(|index| at(1, index * 2)).collect::<Vec<_>>();
+    let refused = |request: &Request| {
+        let (kind, version, payload) = encoded(request);
+        Request::decode(kind, version, &payload).unwrap_err()
+    };
+    let id = 1;
+    let blocks = many(BLOCKS_PER_MESSAGE_MAX as u32 + 1);
+    assert_eq!(
+        refused(&Request::Fetch { id, blocks }),
+        DecodeError::Limit("blocks")
+    );
+    let around = SEGMENT_BLOCKS as u8 + 1;
+    let read = Request::Read {
+        id,
+        token: None,
+        at: at(1, 2),
+        around,
+    };
+    assert!(matches!(refused(&read), DecodeError::Limit(_)));
+    for (id, blocks) in [(1, vec![]), (0, many(1))] {
+        assert!(matches!(
+            refused(&Request::Fetch { id, blocks }),
+            DecodeError::Value(_)
+        ));
+    }
+    let nobody = Request::End {
+        token: Token([0; 16]),
+        is_exact: true,
+        has_exited: true,
+    };
+    assert!(matches!(refused(&nobody), DecodeError::Value(_)));
+    let (kind, version, payload) = encoded_answer(&Answer::Blocks {
+        id: 0,
+        token: Token([1; 16]),
+        blocks: many(SEGMENT_BLOCKS + 1),
+        compressed: vec![0],
+    });
+    assert_eq!(
+        Answer::decode(kind, version, &payload),
+        Err(DecodeError::Limit("blocks"))
+    );
+    assert_eq!(
+        Answer::decode(kind, version + 1, &payload),
+        Err(DecodeError::Version(version + 1))
+    );
+    assert_eq!(
+        Request::decode(kind, version, &payload),
+        Err(DecodeError::Kind(kind))
+    );
+}
+
+#[test]
+fn of_too_much_that_is_held_as_much_is_told_as_fits() {
+    let held = Held::of((0..40_000).map(|step| at(step / 4, step % 4 * 9)).collect());
+    let begin = Request::Begin {
+        token: Token([1; 16]),
+        task: FileId(1),
+        held: held.clone(),
+    };
+    let (kind, version, payload) = encoded(&begin);
+    assert!(payload.len() <= REQUEST_BYTES_MAX);
+    let Ok(Request::Begin { held: told, .. }) = Request::decode(kind, version, &payload) else {
+        panic!("refused");
+    };
+    assert!(!told.files.is_empty() && told.files.len() <= HELD_FILES_MAX);
+    assert_eq!(told.files[..], held.files[..told.files.len()]);
+}
+
+#[test]
+fn held_says_what_it_was_made_of() {
+    let held = Held::of(vec![at(3, 5), at(1, 1), at(3, 4), at(3, 5), at(3, 9)]);
+    assert_eq!(
+        held.files,
+        [(FileId(1), vec![(1, 1)]), (FileId(3), vec![(4, 2), (9, 1)])]
+    );
+    assert!(held.has(at(3, 5)) && !held.has(at(3, 6)) && !held.has(at(2, 5)));
+}
+
+#[test]
+fn no_message_has_a_second_form() {
+    let fetch = |payload: &[u8]| Request::decode(0x04, 1, payload);
+    // Two blocks side by side are one run: 1, 2 blocks, (file 0, several), none more.
+    assert!(fetch(&[1, 2, 2, 0]).is_ok());
+    assert!(matches!(fetch(&[1, 2, 0, 0]), Err(DecodeError::Value(_))));
+    // The file before, as another one.
+    assert!(matches!(fetch(&[1, 1, 1, 0]), Err(DecodeError::Value(_))));
+    // A number with a zero that it does not need.
+    assert_eq!(fetch(&[0x81, 0, 2, 2, 0]), Err(DecodeError::Number));
+    assert_eq!(
+        fetch(&[1, 1, 0xff, 0xff, 0xff, 0]),
+        Err(DecodeError::Number)
+    );
+}

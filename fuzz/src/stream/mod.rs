@@ -1,0 +1,85 @@
+//! What the fuzz targets of streaming's messages do with their bytes. A test of `stream` includes this file too and
+//! runs the committed corpora through it.
+
+use stream::BLOCK_BYTES;
+use stream::wire::{Answer, FrameReader, Request, unpack};
+
+/// What devices send: see [`message`].
+pub fn stream_request(data: &[u8]) {
+    message(data, FrameReader::for_requests, |kind, version, payload| {
+        let request = Request::decode(kind, version, payload).ok()?;
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
+        Some(bytes)
+    });
+}
+
+/// What a server sends: see [`message`]. Blocks are unpacked as well, as whole ones.
+pub fn stream_answer(data: &[u8]) {
+    message(data, FrameReader::for_answers, |kind, version, payload| {
+        let answer = Answer::decode(kind, version, payload).ok()?;
+        if let Answer::Blocks {
+            blocks, compressed, ..
+        } = &answer
+        {
+            let lengths = vec![BLOCK_BYTES; blocks.len()];
+            if let Ok(bytes) = unpack(compressed, &lengths) {
+                assert_eq!(bytes.len(), BLOCK_BYTES * blocks.len());
+            }
+        }
+        let mut bytes = Vec::new();
+        answer.encode(&mut bytes);
+        Some(bytes)
+    });
+}
+
+/// An even first byte: a stream of frames follows, which is read whole and in pieces, of so many bytes. An odd one: the
+/// kind, which lies in the next byte, and the payload follow. Whatever is a message is written as the same bytes again.
+fn message(
+    data: &[u8],
+    reader: impl Fn() -> FrameReader,
+    again: impl Fn(u16, u16, &[u8]) -> Option<Vec<u8>>,
+) {
+    let Some((&first, rest)) = data.split_first() else {
+        return;
+    };
+    if first % 2 == 0 {
+        let whole = frames(&mut reader(), rest, usize::MAX);
+        let parts = frames(&mut reader(), rest, 1 + usize::from(first));
+        assert_eq!(whole, parts);
+        for (kind, version, payload) in whole {
+            if let Some(bytes) = again(kind, version, &payload) {
+                let written = frames(&mut reader(), &bytes, usize::MAX);
+                assert_eq!(written, [(kind, version, payload)]);
+            }
+        }
+    } else if let Some((&kind, payload)) = rest.split_first() {
+        let kind = u16::from(kind);
+        if let Some(bytes) = again(kind, 1, payload) {
+            let written = frames(&mut reader(), &bytes, usize::MAX);
+            assert_eq!(written, [(kind, 1, payload.to_vec())]);
+        }
+    }
+}
+
+/// The frames of a stream that is read in pieces, up to its first error.
+fn frames(reader: &mut FrameReader, stream: &[u8], piece_bytes: usize) -> Vec<(u16, u16, Vec<u8>)> {
+    let mut frames = Vec::new();
+    for mut piece in stream.chunks(piece_bytes) {
+        while !piece.is_empty() {
+            let taken = reader.push(piece);
+            assert!(taken > 0, "no room for a byte");
+            piece = &piece[taken..];
+            loop {
+                match reader.next() {
+                    Ok(Some(frame)) => {
+                        frames.push((frame.kind, frame.version, frame.payload.to_vec()));
+                    }
+                    Ok(None) => break,
+                    Err(_) => return frames,
+                }
+            }
+        }
+    }
+    frames
+}
