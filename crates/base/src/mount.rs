@@ -77,6 +77,8 @@ pub fn check_directory(directory: &Path) -> Result<(), MountError> {
     if !std::fs::metadata(directory).map_err(failed)?.is_dir() {
         return Err(MountError::NotADirectory);
     }
+    // What the kernel remembers of a mount that nobody answers for is no sign of life; this it never remembers.
+    ask(directory).map_err(failed)?;
     match std::fs::read_dir(directory).map_err(failed)?.next() {
         None => Ok(()),
         Some(Ok(_)) => Err(match Place::source_at(directory) {
@@ -84,6 +86,17 @@ pub fn check_directory(directory: &Path) -> Result<(), MountError> {
             None => MountError::NotEmpty,
         }),
         Some(Err(error)) => Err(failed(error)),
+    }
+}
+
+/// Asks a directory's file system something.
+fn ask(directory: &Path) -> io::Result<()> {
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: a C string and room for the structure, both alive until the call returns.
+    match unsafe { libc::statfs(path.as_ptr(), found.as_mut_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -221,7 +221,7 @@ fn a_disk_that_fills_up_stops_neither_programs_nor_the_note_of_a_version() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_is_read_and_no_newer_version_taken_without_its_note() {
+fn a_cache_that_cannot_be_written_is_read_and_stops_no_newer_version() {
     if cannot_mount() {
         return;
     }
@@ -250,10 +250,16 @@ fn a_cache_that_cannot_be_written_is_read_and_no_newer_version_taken_without_its
     proxy.set(Trouble::None);
     fs::write(tree.join("share/short"), "the second version\n").unwrap();
     publish(&dir);
-    // Else the first version could be offered again afterwards.
-    let line = fails_to_mount(&dir, "at", proxy.address, &options);
-    assert!(line.contains("cache"), "{line}");
-    // With another place for the note it is taken.
+    // A cache is no condition of a start; that it keeps no note of the version is said.
+    let mount = Mount::start(&dir, "at", proxy.address, &options);
+    assert_eq!(mount.count("version"), 2);
+    is_whole(&dir, &mount);
+    assert!(mount.count("notes_failed") > 0);
+    let status = mount.status();
+    let said = status["cache_failure"].as_str().unwrap_or_default();
+    assert!(said.contains("written"), "{status}");
+    drop(mount);
+    // With a place of its own the note is a condition, and there.
     let state = path(&dir, "state");
     let options = [&options[..], &["--state", &state]].concat();
     let mount = Mount::start(&dir, "at", proxy.address, &options);
@@ -264,6 +270,88 @@ fn a_cache_that_cannot_be_written_is_read_and_no_newer_version_taken_without_its
     disk.set_read_only(false);
     let mount = Mount::start(&dir, "at", proxy.address, &options);
     is_whole(&dir, &mount);
+}
+
+#[test]
+fn a_cache_that_cannot_be_opened_stops_no_mount_and_is_said() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let server = Server::start(&publish(&dir), &[]);
+    let disk = MemoryDisk::new(&dir, "disk", "1M");
+    disk.set_read_only(true);
+    let cache = disk.0.join("cache");
+    let options = ["--cache", cache.to_str().unwrap()];
+    let mount = Mount::start(&dir, "at", server.address, &options);
+    runs_well(&dir, &mount, &[&all_blocks()]);
+    is_whole(&dir, &mount);
+    let status = mount.status();
+    assert!(status["cache_failures"].as_u64().unwrap() > 0, "{status}");
+    let said = status["cache_failure"].as_str().unwrap_or_default();
+    assert!(said.contains(options[1]), "{status}");
+    let printed = common::ok(&["stream", "status", mount.at.to_str().unwrap()]);
+    assert!(
+        printed.contains("the cache's last failure: making the cache"),
+        "{printed}"
+    );
+    drop(mount);
+    // Who wants nothing else than to fill it is told.
+    let server = server.address.to_string();
+    let pin = ["stream", "pin", &server, "--all", "--insecure"];
+    let line = common::fails(&[&pin[..], &options].concat(), 1);
+    assert!(line.contains(options[1]), "{line}");
+}
+
+#[test]
+fn a_version_is_remembered_when_one_of_the_places_that_say_it_is_lost() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    let tree = tree(&dir);
+    let (store, old) = (publish(&dir), dir.file("old"));
+    copy_folder(&store, &old);
+    fs::write(tree.join("share/short"), "the second version\n").unwrap();
+    publish(&dir);
+    let mut server = Server::start(&store, &[]);
+    let address = server.address;
+    let (cache, image) = (path(&dir, "cache"), flash_image(&dir, "image", "16M"));
+    for place in [&cache, &image] {
+        drop(Mount::start(&dir, "at", address, &["--cache", place]));
+    }
+    server.kill();
+    let older = Server::start_at(&old, &address.to_string(), &["--insecure"]);
+    let is_refused = |options: &[&str]| {
+        let line = fails_to_mount(&dir, "at", address, options);
+        assert!(line.contains("version 1 is older than 2"), "{line}");
+    };
+    let options = ["--cache", cache.as_str()];
+    // Each time what is left says it, and the start that is refused writes nothing.
+    for kind in ["notes", "versions"] {
+        let kept = dir.file("kept");
+        copy_folder(Path::new(&cache), &kept);
+        for log in logs(Path::new(&cache), kind) {
+            fs::remove_file(log).unwrap();
+        }
+        is_refused(&options);
+        fs::remove_dir_all(&cache).unwrap();
+        fs::rename(kept, &cache).unwrap();
+    }
+    // A start in order makes good what was lost: each is enough again.
+    drop(older);
+    let server = Server::start_at(&store, &address.to_string(), &["--insecure"]);
+    for kind in ["notes", "versions"] {
+        for log in logs(Path::new(&cache), kind) {
+            fs::remove_file(log).unwrap();
+        }
+        drop(Mount::start(&dir, "at", address, &options));
+    }
+    drop(server);
+    let _older = Server::start_at(&old, &address.to_string(), &["--insecure"]);
+    is_refused(&options);
+    is_refused(&["--cache", &image]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use stream_common::device::{ARGUMENTS, all_blocks, path};
 use stream_common::proxy::{Proxy, Trouble};
 use stream_common::{
-    Mount, Server, cannot_mount, is_whole, publish, runs_well, tree, wait_learned,
+    Mount, Server, cannot_mount, detach, is_whole, publish, runs_well, tree, wait_learned,
 };
 
 /// Readers at the moment of the kill.
@@ -90,7 +90,11 @@ fn while_programs_read() {
         proxy.set(Trouble::StallAfter(after_bytes));
         let programs: Vec<Child> = (0..READERS)
             .map(|number| {
-                let mut command = Command::new(mount.program());
+                // By a shell, as starting the program may have to wait for the plan, too, and fails then.
+                let mut command = Command::new("sh");
+                command
+                    .args(["-c", "exec \"$0\" \"$1\""])
+                    .arg(mount.program());
                 command.arg(format!("{}-599", number * 100));
                 start(command)
             })
@@ -148,4 +152,60 @@ fn while_nothing_happens() {
     let refused = run(&["stream", "mount", &address, there, "--insecure"]);
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     runs_well(&dir, &again, ARGUMENTS);
+}
+
+/// The process that lets go of the programs of a mount whose process is killed.
+fn guard_of(mount: &Mount) -> u32 {
+    let children = format!("/proc/{0}/task/{0}/children", mount.id());
+    let children = std::fs::read_to_string(children).unwrap();
+    let mut children = children.split_whitespace();
+    let guard = children.next().unwrap().parse().unwrap();
+    assert_eq!(children.next(), None);
+    guard
+}
+
+fn send(process: u32, signal: libc::c_int) {
+    // SAFETY: a plain system call; the process is a guard that waits, so that the number is still its own.
+    unsafe { libc::kill(process as libc::pid_t, signal) };
+}
+
+#[test]
+fn a_guard_that_is_late_leaves_the_next_mount_alone() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let server = Server::start(&publish(&dir), &[]);
+    let mut mount = Mount::start(&dir, "at", server.address, &[]);
+    let guard = guard_of(&mount);
+    send(guard, libc::SIGSTOP);
+    mount.kill();
+    // It gets the numbers that the dead one had, as soon as that is gone.
+    detach(&mount.at);
+    let again = Mount::start(&dir, "at", server.address, &[]);
+    send(guard, libc::SIGCONT);
+    common::wait_until("the end of the guard", || {
+        let stat = std::fs::read_to_string(format!("/proc/{guard}/stat")).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    });
+    runs_well(&dir, &again, ARGUMENTS);
+    is_whole(&dir, &again);
+}
+
+#[test]
+fn what_the_kernel_remembers_of_a_dead_mount_is_no_life() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let server = Server::start(&publish(&dir), &[]);
+    let mut mount = Mount::start(&dir, "at", server.address, &[]);
+    // The list of names is in the kernel from here on.
+    assert_eq!(std::fs::read_dir(&mount.at).unwrap().count(), 2);
+    let open = std::fs::File::open(mount.at.join("share/long")).unwrap();
+    mount.kill();
+    says_what_was_there(&dir, "at", &server.address.to_string(), &[]);
+    drop(open);
 }

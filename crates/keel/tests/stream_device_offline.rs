@@ -251,6 +251,55 @@ fn what_was_pinned_runs_without_a_server() {
 }
 
 #[test]
+fn a_pin_reads_what_it_promises_and_says_at_once_what_it_cannot_have() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let mut server = Server::start(&publish(&dir), &[]);
+    let (cache, address) = (path(&dir, "cache"), server.address.to_string());
+    let pin = [
+        "stream",
+        "pin",
+        &address,
+        "--all",
+        "--insecure",
+        "--cache",
+        &cache,
+    ];
+    let whole = || {
+        assert_eq!(
+            ok_json(&[&pin[..], &["--json"]].concat())["is_complete"],
+            true
+        )
+    };
+    whole();
+    let damage = || {
+        for log in logs(Path::new(&cache), "blocks") {
+            let mut bytes = std::fs::read(&log).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            std::fs::write(log, bytes).unwrap();
+        }
+    };
+    damage();
+    whole();
+    server.kill();
+    // All is there again, and without a server that is found out, too.
+    whole();
+    runs_alone(&dir, &server, &cache, &[&all_blocks()]);
+    damage();
+    let line = fails(&pin, 1);
+    assert!(
+        line.contains("no server, and ") && line.contains("are not in the cache"),
+        "{line}"
+    );
+    server.restart();
+    whole();
+}
+
+#[test]
 fn a_cache_that_is_too_small_to_pin_all_is_said_and_used_as_far_as_it_goes() {
     if cannot_mount() {
         return;

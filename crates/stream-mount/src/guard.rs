@@ -10,7 +10,7 @@
 //! was prepared before: other threads may have held locks at that moment, that of the allocator among them.
 
 use std::ffi::{CString, c_char};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -25,6 +25,9 @@ const ORDER_BYTES_MAX: usize = 8192;
 /// the
 /// guard, which may be the one that sleeps.
 const LOOK_INTERVAL_MS: i32 = 500;
+
+/// How long the guard may take to hold on to what it is told of.
+const HOLD_MAX_MS: i32 = 10_000;
 
 /// The signal by which the kernel tells of the death of the thread that has made the guard.
 const DEATH: i32 = libc::SIGUSR1;
@@ -44,11 +47,12 @@ impl Guard {
     /// Makes a guard of nothing, to be told later of what. The earlier, the less memory it holds.
     ///
     /// # Errors
-    /// No process, pipe or signal descriptor could be made.
+    /// No process, sockets or signal descriptor could be made.
     pub fn start() -> io::Result<Self> {
         let mut ends: [RawFd; 2] = [0; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         // SAFETY: an array of two descriptors that lives until the call returns.
-        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
+        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: both are new descriptors that nobody else has.
@@ -87,16 +91,32 @@ impl Guard {
         order.push(0);
         order.extend_from_slice(directory.as_os_str().as_bytes());
         order.push(0);
-        match &mut self.orders {
-            // A pipe takes this much in one piece or not at all.
-            Some(orders) if order.len() < ORDER_BYTES_MAX => orders.write_all(&order),
-            _ => Err(io::ErrorKind::InvalidInput.into()),
+        let Some(orders) = &mut self.orders else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        if order.len() >= ORDER_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        orders.write_all(&order)?;
+        // Until it holds on to what it guards: were this process killed before, and the next mount given the same
+        // numbers, the guard would take that one for what it was told of.
+        let mut ready = libc::pollfd {
+            fd: orders.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one structure that lives until the call returns.
+        let found = unsafe { libc::poll(&raw mut ready, 1, HOLD_MAX_MS) };
+        let mut held = [0];
+        match found {
+            1.. if orders.read(&mut held)? == held.len() => Ok(()),
+            _ => Err(io::ErrorKind::TimedOut.into()),
         }
     }
 
     /// Leaves it alone: it acts when this process ends, whatever keeps that from being complete.
     pub(crate) fn leave(mut self) {
-        // The pipe stays open until then.
+        // Its end stays open until then.
         std::mem::forget(self.orders.take());
         std::mem::forget(self);
     }
@@ -158,6 +178,8 @@ unsafe fn watch(mount: u32, orders: RawFd, stat: &CString, order: &mut [u8; ORDE
                 }
                 if target.is_none() {
                     target = Target::of(&order[..filled]);
+                    let held = b'h';
+                    libc::write(orders, (&raw const held).cast(), 1);
                 }
             }
             if ready[1].revents != 0 && found > 0 {
@@ -284,13 +306,16 @@ impl Target {
     }
 }
 
+/// The number of a mount that no other one gets again, from Linux 6.8 on; before, the usual number is given.
+const STATX_MNT_ID_UNIQUE: libc::c_uint = 0x4000;
+
 /// What is mounted at a directory, without asking it.
 unsafe fn mount_at(directory: *const c_char) -> (u64, u32, u32) {
     // SAFETY: all zero is a valid `statx`; the C string and the structure live until the call returns.
     let found = unsafe {
         let mut found: libc::statx = std::mem::zeroed();
         let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
-        let wanted = libc::STATX_MNT_ID;
+        let wanted = libc::STATX_MNT_ID | STATX_MNT_ID_UNIQUE;
         libc::statx(libc::AT_FDCWD, directory, flags, wanted, &raw mut found);
         found
     };

@@ -5,9 +5,10 @@ mod common;
 mod support;
 
 use common::Scratch;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use stream::device::cache::UnusableCache;
 use stream::device::{Device, DeviceError, Publisher, ReadError, Reason, Settings};
 use stream::wire::{Answer, Refusal, Request};
 use stream::{BlockAt, BlockHash, FileId};
@@ -590,4 +591,83 @@ fn fetched_blocks_are_in_the_cache_whatever_happens_on_the_way() {
     assert_eq!(device.counters().staged, 0);
     read_all(&device, &fake.tree, &all);
     assert_eq!(device.counters().requests, 0);
+}
+
+/// What comes of something that could wait for ever, or for as long as the deadline.
+fn soon<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(run()).ok());
+    told.recv_timeout(SOON).expect("it comes to an end")
+}
+
+/// Far behind the time that it takes, and far before the deadline.
+const SOON: Duration = Duration::from_secs(60);
+const FAR_DEADLINE: Duration = Duration::from_secs(1000);
+
+#[test]
+fn a_silent_server_holds_up_no_start_that_has_a_manifest() {
+    let is_silent = Arc::new(AtomicBool::new(false));
+    let silent = Arc::clone(&is_silent);
+    let fake = Fake::start(Tree::usual(), move |_, _| {
+        match silent.load(Ordering::SeqCst) {
+            true => Flow::Done,
+            false => Flow::Usual,
+        }
+    });
+    let with_cache = Settings {
+        cache: Some(Arc::new(MemoryCache::default()) as _),
+        deadline: FAR_DEADLINE,
+        start_wait: FAR_DEADLINE,
+        ..settings(&fake)
+    };
+    drop(Device::start(with_cache.clone()).unwrap());
+    is_silent.store(true, Ordering::SeqCst);
+    let device = soon(move || Device::start(with_cache).unwrap());
+    assert_eq!(device.manifest().version, 1);
+    assert!(!device.is_connected());
+    // Whatever waits for a server waits no longer.
+    is_silent.store(false, Ordering::SeqCst);
+}
+
+#[test]
+fn without_a_server_what_is_missing_is_said_and_not_waited_for() {
+    let mut fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let with_cache = Settings {
+        cache: Some(Arc::new(MemoryCache::default()) as _),
+        deadline: FAR_DEADLINE,
+        ..settings(&fake)
+    };
+    let device = Device::start(with_cache.clone()).unwrap();
+    let all = fake.tree.all();
+    device.fetch(&all[..5], &mut |_, _| {}).unwrap();
+    device.stop();
+    fake.stop();
+    let (fetched, all) = soon(move || {
+        let device = Device::start(with_cache).unwrap();
+        device.fetch(&all[..5], &mut |_, _| {}).unwrap();
+        (device.fetch(&all, &mut |_, _| {}), all)
+    });
+    let Err(DeviceError::Offline { missing }) = fetched else {
+        panic!("{fetched:?}");
+    };
+    assert_eq!(missing, all.len() as u64 - 5);
+}
+
+#[test]
+fn a_cache_that_keeps_nothing_is_not_filled_for_ever() {
+    let fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let device = Device::start(Settings {
+        cache: Some(Arc::new(UnusableCache::new("it is gone".to_owned())) as _),
+        deadline: FAR_DEADLINE,
+        ..settings(&fake)
+    })
+    .unwrap();
+    assert_eq!(device.counters().notes_failed, 2, "version and manifest");
+    assert_eq!(device.cache_failure().as_deref(), Some("it is gone"));
+    let all = fake.tree.all();
+    let read = device.clone();
+    let fetched = soon(move || device.fetch(&all, &mut |_, _| {}));
+    let error = fetched.unwrap_err().to_string();
+    assert!(error.contains("it is gone"), "{error}");
+    read_all(&read, &fake.tree, &fake.tree.all());
 }

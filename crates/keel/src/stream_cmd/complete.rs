@@ -9,6 +9,9 @@ use stream::{BlockAt, FileId};
 /// Time between two looks for tasks that have run.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Time before the next attempt when the cache has failed.
+const FAILED_PAUSE: Duration = Duration::from_secs(60);
+
 /// Starts a thread, which ends with the process: all blocks of the files that a task needs, once it has run.
 pub(super) fn start(device: Device) -> Result<(), CliError> {
     let thread = std::thread::Builder::new().name("stream-complete".to_owned());
@@ -26,6 +29,8 @@ pub(super) fn start(device: Device) -> Result<(), CliError> {
                         done.insert(task);
                     }
                     Err(DeviceError::Stopped) => return,
+                    // A cache that keeps nothing has all of it fetched each time.
+                    Err(DeviceError::Cache(_)) => std::thread::sleep(FAILED_PAUSE),
                     // Without network, or not learned yet: later.
                     Err(_) => {}
                 }

@@ -5,16 +5,30 @@ use super::storage::FlashStorage;
 use crate::cli::StreamLinkArgs;
 use crate::error::{CliError, describe};
 use crate::flash_cmd::open_alone;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use stream::device::cache::{BlockCache, CacheOptions};
-use stream::device::{Cache, CacheError, DeviceError, Publisher, Settings};
+use stream::device::cache::{BlockCache, CacheOptions, UnusableCache};
+use stream::device::{Cache, CacheError, Device, DeviceError, Publisher, Settings};
 use stream::manifest::PublicKey;
 use stream::tls;
 
+/// What a cache is to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// A help: without it all is fetched each time.
+    May,
+    /// What it is about.
+    Must,
+}
+
 /// The settings of a device that talks to `server`, with the cache opened.
-pub(super) fn settings(server: &str, arguments: &StreamLinkArgs) -> Result<Settings, CliError> {
+pub(super) fn settings(
+    server: &str,
+    arguments: &StreamLinkArgs,
+    need: Need,
+) -> Result<Settings, CliError> {
     let publisher = match &arguments.publisher {
         Some(text) => Publisher::Key(key(text)?),
         None => Publisher::FirstSeen,
@@ -27,7 +41,7 @@ pub(super) fn settings(server: &str, arguments: &StreamLinkArgs) -> Result<Setti
         std::fs::create_dir_all(folder).map_err(|error| CliError::io(folder.display(), &error))?;
     }
     if let Some(place) = &arguments.cache {
-        settings.cache = Some(open_cache(place, arguments.cache_size)?);
+        settings.cache = Some(open_cache(place, arguments.cache_size, need)?);
     }
     Ok(settings)
 }
@@ -53,7 +67,7 @@ fn check_server(server: &str, arguments: &StreamLinkArgs) -> Result<(), CliError
 }
 
 /// A directory, or the image of a flash store.
-fn open_cache(place: &Path, bytes_max: u64) -> Result<Arc<dyn Cache>, CliError> {
+fn open_cache(place: &Path, bytes_max: u64, need: Need) -> Result<Arc<dyn Cache>, CliError> {
     let options = CacheOptions {
         bytes_max,
         ..CacheOptions::default()
@@ -64,9 +78,44 @@ fn open_cache(place: &Path, bytes_max: u64) -> Result<Arc<dyn Cache>, CliError> 
     } else {
         BlockCache::in_directory(place, &options)
     };
-    cache
-        .map(|cache| Arc::new(cache) as Arc<dyn Cache>)
-        .map_err(|error| cache_error(place, &error))
+    match cache {
+        Ok(cache) => Ok(Arc::new(cache)),
+        // A disk that cannot be read or written to costs what is kept, not the start; `failure` says so.
+        Err(error @ CacheError::Io { .. }) if need == Need::May => {
+            Ok(Arc::new(UnusableCache::new(error.to_string())))
+        }
+        Err(error) => Err(cache_error(place, &error)),
+    }
+}
+
+/// Says what the cache has failed to do until now, and that nobody's manifests are told apart. Who does not listen
+/// stops nothing.
+pub(super) fn warn(server: &str, arguments: &StreamLinkArgs, device: &Device) {
+    let mut out = std::io::stderr();
+    if let (Some(place), Some(failure)) = (&arguments.cache, device.cache_failure()) {
+        let place = place.display();
+        writeln!(
+            out,
+            "keel: {place}: the cache fails: {failure}; what it does not keep is fetched each time"
+        )
+        .ok();
+        if arguments.state.is_none() && device.counters().notes_failed > 0 {
+            writeln!(
+                out,
+                "keel: {server}: nothing keeps which version was seen, so an older one may be believed next time; name \
+                 a place for that with --state"
+            )
+            .ok();
+        }
+    }
+    if arguments.publisher.is_none() && arguments.cache.is_none() && arguments.state.is_none() {
+        writeln!(
+            out,
+            "keel: {server}: whoever publishes there is believed, in any version, at each start; name the key with \
+             --publisher, and a place to note the version with --state or --cache"
+        )
+        .ok();
+    }
 }
 
 fn cache_error(place: &Path, error: &CacheError) -> CliError {
@@ -100,7 +149,7 @@ pub(super) fn device_error(server: &str, error: &DeviceError) -> CliError {
         DeviceError::NoServer(why) if why.starts_with(ENDED) => {
             "a server takes devices of its list alone, with --identity, or with --insecure if it was started so"
         }
-        DeviceError::NoServer(_) | DeviceError::Late(_) => {
+        DeviceError::NoServer(_) | DeviceError::Offline { .. } | DeviceError::Late(_) => {
             "start the server, or look at address and network"
         }
         DeviceError::Manifest { .. } => {

@@ -1,6 +1,6 @@
 //! `keel stream mount`: a published tree as a directory, until it is unmounted or told to stop.
 
-use super::link;
+use super::link::{self, Need};
 use crate::cli::StreamMountArgs;
 use crate::error::CliError;
 use crate::mounting::{self, Stops, unmount_command};
@@ -35,7 +35,7 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
         );
     }
     base::mount::check_directory(directory).map_err(wrong)?;
-    let mut settings = link::settings(&arguments.server, &arguments.link)?;
+    let mut settings = link::settings(&arguments.server, &arguments.link, Need::May)?;
     settings.pool_pages = arguments.pool_pages as usize;
     settings.connections = connections(&arguments.connections)?;
     settings.deadline = Duration::from_secs(arguments.deadline_s);
@@ -61,6 +61,7 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
             tell.notify_one();
         })
         .map_err(wrong)?;
+        link::warn(&arguments.server, &arguments.link, &device);
         say_ready(arguments, &device);
         if arguments.complete {
             super::complete::start(device.clone())?;

@@ -1,6 +1,6 @@
 //! `keel stream pin`: what a task needs, or the whole tree, into the cache ahead of the first run.
 
-use super::link;
+use super::link::{self, Need};
 use crate::cli::StreamPinArgs;
 use crate::error::CliError;
 use crate::output::Output;
@@ -25,7 +25,7 @@ pub(super) fn run(arguments: &StreamPinArgs) -> Result<u8, CliError> {
             "say where with --cache",
         ));
     }
-    let settings = link::settings(server, &arguments.link)?;
+    let settings = link::settings(server, &arguments.link, Need::Must)?;
     let cache = settings.cache.clone();
     let device = Device::start(settings).map_err(|error| link::device_error(server, &error))?;
     let pinned = pin(&device, arguments);

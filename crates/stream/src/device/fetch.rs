@@ -2,10 +2,11 @@
 
 use super::inner::{Inner, Waited};
 use super::network::{Asked, locked};
-use super::{Cache, DeviceError};
+use super::{Cache, CacheError, DeviceError};
 use crate::block::{BlockAt, BlockHash, FileId, block_bytes};
 use crate::wire::{BLOCKS_PER_MESSAGE_MAX, Request};
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,20 @@ const FETCHED_AT_ONCE: usize = 256;
 /// How often somebody who waits looks whether the device was stopped.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How often blocks may come without one of them being in the cache afterwards.
+const IN_VAIN_MAX: u32 = 3;
+
+/// How long a device that has had no server since its start is waited for to find one.
+const MEET_WAIT: Duration = Duration::from_secs(1);
+
 const _: () = assert!(FETCHED_AT_ONCE <= BLOCKS_PER_MESSAGE_MAX);
+
+fn not_kept(cache: &dyn Cache, blocks: usize) -> DeviceError {
+    let why = cache
+        .failure()
+        .unwrap_or_else(|| "they make room for each other".to_owned());
+    CacheError::Full(format!("{blocks} blocks are not kept: {why}")).into()
+}
 
 impl Inner {
     /// Brings blocks into the cache. `on_progress` is told how many are there, and of how many.
@@ -39,6 +53,8 @@ impl Inner {
             let mut progress = Instant::now();
             // What is damaged in the cache is found by reading it: a promise is made here.
             let mut is_read = true;
+            let mut in_vain = 0;
+            let mut missing_before = usize::MAX;
             loop {
                 let is_missing = |at: &&BlockAt| {
                     let hash = self.list(at.file).and_then(|list| list.get(at.index));
@@ -53,10 +69,25 @@ impl Inner {
                     break;
                 }
                 let asked = missing.len();
+                // A cache that keeps nothing of what comes would have it fetched for ever.
+                in_vain = match asked < missing_before {
+                    true => 0,
+                    false => in_vain,
+                };
+                missing_before = asked;
+                if in_vain >= IN_VAIN_MAX {
+                    return Err(not_kept(cache, asked));
+                }
+                if !self.has_met_a_server() {
+                    return Err(DeviceError::Offline {
+                        missing: self.count_missing(cache, blocks),
+                    });
+                }
                 let left = self.fetch_once(missing)?;
                 if left < asked {
                     // What has come is in the cache soon.
                     cache.flush();
+                    in_vain += 1;
                     progress = Instant::now();
                 } else if progress.elapsed() >= self.settings.deadline {
                     return Err(DeviceError::Late(self.settings.deadline));
@@ -69,6 +100,24 @@ impl Inner {
         }
         cache.flush();
         Ok(())
+    }
+
+    // Whether a server was there since the start. One that went may come back by the deadline; for one that never was
+    // there the start has waited already.
+    fn has_met_a_server(&self) -> bool {
+        if self.counts.connects.load(Ordering::Relaxed) == 0 {
+            self.network.wait_up(MEET_WAIT);
+        }
+        self.counts.connects.load(Ordering::Relaxed) > 0
+    }
+
+    // How many of these the cache does not have, as it finds by reading them.
+    fn count_missing(&self, cache: &dyn Cache, blocks: &[BlockAt]) -> u64 {
+        let is_missing = |at: &&BlockAt| {
+            let hash = self.list(at.file).and_then(|list| list.get(at.index));
+            !hash.is_some_and(|hash| self.is_kept(cache, at, &hash))
+        };
+        blocks.iter().filter(is_missing).count() as u64
     }
 
     fn is_kept(&self, cache: &dyn Cache, at: &BlockAt, hash: &BlockHash) -> bool {

@@ -102,7 +102,7 @@ pub(super) struct Greeted {
 }
 
 /// Connects and greets, within so long. `version`: the one that is used already. `held`: the hash of the signed
-/// manifest that is here.
+/// manifest that is here. `on_connected` is told when there is a connection, before it is greeted on.
 ///
 /// # Errors
 /// There is no connection.
@@ -112,9 +112,11 @@ pub(super) fn greet(
     version: Option<u64>,
     held: Option<[u8; 32]>,
     time: Duration,
+    on_connected: impl FnOnce(),
 ) -> Result<Greeted, Ended> {
     let result = match connect(&network.link) {
         Ok(link) => {
+            on_connected();
             let control = link.control.clone();
             let greeted = greet_on(link, network, version, held, time);
             if greeted.is_err() {

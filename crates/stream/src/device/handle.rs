@@ -80,8 +80,8 @@ impl Device {
         open::check(&settings)?;
         let no_random = || DeviceError::Settings("the system gives no random numbers".to_owned());
         let device = random().ok_or_else(no_random)?;
-        let network = Network::new(open::link(&settings)?, device, &settings);
-        let counts = Counts::default();
+        let network = Arc::new(Network::new(open::link(&settings)?, device, &settings));
+        let counts = Arc::new(Counts::default());
         let opened = open::open(&settings, &network, &counts)?;
         let (jobs, to_do) = sync_channel(JOBS_MAX);
         let inner = Arc::new(Inner {

@@ -80,8 +80,8 @@ pub(super) struct Inner {
     pub lists: Lists,
     // Locks are taken in this order: stage, tasks, those of the network.
     pub tasks: Mutex<Tasks>,
-    pub counts: Counts,
-    pub network: Network,
+    pub counts: Arc<Counts>,
+    pub network: Arc<Network>,
     pub pages: RwLock<Option<Arc<dyn Pages>>>,
     pub waits: Mutex<HashMap<u32, Waited>>,
     pub waits_changed: Condvar,

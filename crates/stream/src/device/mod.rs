@@ -75,6 +75,12 @@ pub trait Cache: Send + Sync {
     /// What was kept under a name.
     fn note(&self, name: &str) -> Option<Vec<u8>>;
 
+    /// All that is kept under a name, the value that counts first: more than one where it is kept in two places, and
+    /// they differ because one was damaged.
+    fn notes(&self, name: &str) -> Vec<Vec<u8>> {
+        self.note(name).into_iter().collect()
+    }
+
     /// Keeps bytes under a name of letters, digits and `-`, in place of what was there; on the disk when it returns.
     ///
     /// # Errors

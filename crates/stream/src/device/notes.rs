@@ -64,9 +64,19 @@ pub(super) fn seen(
 ) -> Result<Option<Seen>, DeviceError> {
     let name = seen_name(server);
     let Some(folder) = state else {
-        let note = cache.and_then(|cache| cache.note(&name));
-        // The cache itself finds out what is damaged.
-        return Ok(note.and_then(|bytes| Seen::parse(&bytes)));
+        let notes = cache.map_or_else(Vec::new, |cache| cache.notes(&name));
+        // The cache itself finds out what is damaged, and then what is left may be older.
+        let mut all = notes.iter().filter_map(|bytes| Seen::parse(bytes));
+        let first = all.next();
+        return Ok(first.map(|first| {
+            let others = all.filter(|other| other.publisher == first.publisher);
+            others.fold(first, |highest, other| {
+                match other.version > highest.version {
+                    true => other,
+                    false => highest,
+                }
+            })
+        }));
     };
     let path = folder.join(name);
     let bytes = match fs::metadata(&path) {

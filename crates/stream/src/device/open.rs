@@ -8,7 +8,16 @@ use super::settings::{CONNECTIONS_MAX, DeviceError, Publisher, Settings};
 use crate::link::LinkSettings;
 use crate::manifest::{self, Manifest, ManifestError};
 use crate::tls;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
+
+/// How long a start that could go on without a server waits for a connection, and on that for its greeting. Names are
+/// looked up, and TLS agreed on, within the first.
+const CONNECT_MAX_CACHED: Duration = Duration::from_secs(1);
+const GREET_MAX_CACHED: Duration = Duration::from_secs(3);
 
 /// A manifest that may be used.
 pub(super) struct Opened {
@@ -43,6 +52,7 @@ pub(super) fn link(settings: &Settings) -> Result<LinkSettings, DeviceError> {
 
 struct Opening<'a> {
     settings: &'a Settings,
+    counts: &'a Counts,
     seen: Option<Seen>,
 }
 
@@ -77,12 +87,17 @@ impl Opening<'_> {
             publisher,
             version: manifest.version,
         };
-        if self.seen != Some(seen) {
-            let (state, cache) = (
-                self.settings.state.as_deref(),
-                self.settings.cache.as_deref(),
-            );
-            notes::set_seen(state, cache, &self.settings.server, &seen)?;
+        let (state, cache) = (
+            self.settings.state.as_deref(),
+            self.settings.cache.as_deref(),
+        );
+        // A cache that has it in one of its places alone writes it to the other again.
+        if self.seen != Some(seen) || state.is_none() {
+            match notes::set_seen(state, cache, &self.settings.server, &seen) {
+                // A cache is a help and no condition; who wants the note to be one gives it a place of its own.
+                Err(DeviceError::Cache(_)) => add(&self.counts.notes_failed, 1),
+                noted => noted?,
+            }
         }
         Ok(manifest)
     }
@@ -94,12 +109,16 @@ impl Opening<'_> {
 /// What the server offers is refused; or there is no server, and nothing in the cache.
 pub(super) fn open(
     settings: &Settings,
-    network: &Network,
-    counts: &Counts,
+    network: &Arc<Network>,
+    counts: &Arc<Counts>,
 ) -> Result<Opened, DeviceError> {
     let cache = settings.cache.as_deref();
     let seen = notes::seen(settings.state.as_deref(), cache, &settings.server)?;
-    let opening = Opening { settings, seen };
+    let opening = Opening {
+        settings,
+        counts,
+        seen,
+    };
     let name = notes::manifest_name(&settings.server);
     // A note that is no manifest of the publisher, or too old, is as good as none.
     let cached = cache
@@ -117,7 +136,11 @@ pub(super) fn open(
             .start_wait
             .min(CONNECT_MAX)
             .max(settings.deadline / 3);
-        match greet(network, counts, None, held, time) {
+        let greeted = match held {
+            Some(held) => greet_soon(network, counts, held, time),
+            None => greet(network, counts, None, None, time, || {}),
+        };
+        match greeted {
             Ok(mut greeted) => {
                 let Some(signed) = greeted.signed.take() else {
                     return match cached {
@@ -166,6 +189,38 @@ pub(super) fn open(
             greeted: None,
         }),
         None => Err(DeviceError::NoServer(last)),
+    }
+}
+
+/// Greets a server whose manifest is here already, unless that takes too long.
+fn greet_soon(
+    network: &Arc<Network>,
+    counts: &Arc<Counts>,
+    held: [u8; 32],
+    time: Duration,
+) -> Result<Greeted, Ended> {
+    let late = || Ended::Socket(io::ErrorKind::TimedOut.into());
+    let (tell_connected, connected) = channel();
+    let (tell_greeted, greeted) = channel();
+    let (network, counts) = (Arc::clone(network), Arc::clone(counts));
+    // A thread of its own: nothing bounds how long a name is looked up. It ends when its attempt has.
+    let thread = thread::Builder::new().name("stream-greeter".to_owned());
+    let run = move || {
+        let on_connected = || {
+            tell_connected.send(()).ok();
+        };
+        let time = time.min(GREET_MAX_CACHED);
+        let result = greet(&network, &counts, None, Some(held), time, on_connected);
+        // Where nobody waits any more, the connection goes with it.
+        tell_greeted.send(result).ok();
+    };
+    thread.spawn(run).map_err(Ended::Socket)?;
+    match connected.recv_timeout(CONNECT_MAX_CACHED) {
+        // Bounded from here on: it is greeted, or there is no connection.
+        Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+            greeted.recv().unwrap_or_else(|_| Err(late()))
+        }
+        Err(RecvTimeoutError::Timeout) => Err(late()),
     }
 }
 

@@ -121,6 +121,12 @@ pub enum DeviceError {
     /// It was not answered in time.
     #[error("no answer within {0:?}")]
     Late(Duration),
+    /// No server has answered since the start, and the cache has not all.
+    #[error("no server, and {missing} blocks of it are not in the cache")]
+    Offline {
+        /// Blocks that are not there, or damaged.
+        missing: u64,
+    },
     /// The server refused.
     #[error("the server refuses: {0:?}")]
     Refused(Refusal),
@@ -144,7 +150,9 @@ impl DeviceError {
     pub fn code(&self) -> Code {
         match self {
             Self::Settings(_) | Self::NoSuchBlock(_) => Code::Invalid,
-            Self::NoServer(_) | Self::State { .. } | Self::Thread(_) => Code::Io,
+            Self::NoServer(_) | Self::Offline { .. } | Self::State { .. } | Self::Thread(_) => {
+                Code::Io
+            }
             Self::Manifest { .. } | Self::Identity(_) => Code::Denied,
             Self::Older { .. } => Code::Stale,
             Self::Cache(error) => error.code(),

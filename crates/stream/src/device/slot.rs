@@ -68,6 +68,7 @@ fn again(inner: &Inner) -> Result<Greeted, Ended> {
         Some(inner.manifest.version),
         Some(inner.manifest_hash),
         inner.settings.deadline / 3,
+        || {},
     )
 }
 

@@ -137,10 +137,14 @@ impl Ahead {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         let taken = state.take(hash);
-        if taken.is_none() && !state.expected.is_empty() && !self.has_room(&state) {
+        let gives_up = taken.is_none() && !state.expected.is_empty() && !self.has_room(&state);
+        if gives_up {
             state.give_up_some();
         }
-        self.changed.notify_all();
+        // Most of what is asked for was not expected: then nothing changes, and nobody is to be woken.
+        if gives_up || taken.is_some() {
+            self.changed.notify_all();
+        }
         taken
     }
 

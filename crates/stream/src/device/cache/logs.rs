@@ -15,6 +15,7 @@ use super::index::RecordAt;
 use super::record::{Block, Packed};
 use super::scan::{Chain, push_index_entry, read_chain_from, scan};
 use super::storage::StorageError;
+use super::twice::RESERVED_BYTES;
 
 /// Indexes of a log before they are written together anew.
 const CHAIN_INDEXES: u32 = 16;
@@ -35,7 +36,7 @@ pub(super) struct Budget {
 impl Budget {
     pub(super) fn of(bytes_max: u64) -> Self {
         Self {
-            bytes_max,
+            bytes_max: bytes_max.saturating_sub(RESERVED_BYTES),
             log_bytes_max: (bytes_max / 16).clamp(256 << 10, 16 << 20),
             notes_bytes: (bytes_max / 4).min(64 << 20),
         }

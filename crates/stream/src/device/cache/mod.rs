@@ -10,7 +10,8 @@
 //!
 //! **Files:** `storage.rs` the seam, `directory.rs` and `memory.rs` two places, `format.rs` every byte, `record.rs`
 //! blocks that lie together, `scan.rs` what is in a log, `index.rs` where a block lies, `core.rs` reading, `logs.rs`
-//! writing and room, `notes.rs` values by name, `queue.rs` what waits for the writer, `ahead.rs` reading ahead.
+//! writing and room, `notes.rs` values by name, `twice.rs` those of them that are kept twice, `queue.rs` what waits for the writer, `ahead.rs` reading ahead,
+//! `unusable.rs` what stands in for a cache that cannot be opened.
 
 mod ahead;
 mod core;
@@ -26,6 +27,8 @@ mod scan;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod twice;
+mod unusable;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,6 +48,7 @@ pub use directory::DirectoryStorage;
 pub use format::FORMAT_VERSION;
 pub use memory::{MemoryStorage, Tail};
 pub use storage::{Storage, StorageError};
+pub use unusable::UnusableCache;
 
 /// The smallest budget: less would drop blocks as fast as they come.
 pub const CACHE_BYTES_MIN: u64 = 4 << 20;
@@ -237,12 +241,34 @@ impl Cache for BlockCache {
     }
 
     fn set_note(&self, name: &str, bytes: &[u8]) -> Result<(), CacheError> {
+        let core = &self.shared.core;
         let mut logs = self.shared.logs();
-        let set = logs.set_note(&self.shared.core, name, bytes);
+        let set = logs.set_note(core, name, bytes);
         if !logs.is_settled() {
             self.shared.queue.set_unsettled();
         }
-        set
+        if !twice::is_twice(name) || matches!(set, Err(CacheError::Refused(_))) {
+            return set;
+        }
+        // One place is enough; that the other one failed is counted.
+        match twice::write(&*core.storage, name, bytes) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                core.fail("writing a note a second time", &error);
+                set
+            }
+        }
+    }
+
+    fn notes(&self, name: &str) -> Vec<Vec<u8>> {
+        let mut found: Vec<_> = self.note(name).into_iter().collect();
+        if twice::is_twice(name) {
+            // Nobody writes meanwhile.
+            let _logs = self.shared.logs();
+            let second = twice::read(&*self.shared.core.storage, name);
+            found.extend(second.filter(|second| found.first() != Some(second)));
+        }
+        found
     }
 
     fn counters(&self) -> CacheCounters {

@@ -261,7 +261,7 @@ fn read_value(core: &Core, at: RecordAt, name: &str) -> Result<Vec<u8>, StorageE
     }
 }
 
-fn draft<'d>(name: &'d str, value: &'d [u8]) -> Draft<'d> {
+pub(super) fn draft<'d>(name: &'d str, value: &'d [u8]) -> Draft<'d> {
     Draft {
         kind: RecordKind::Note,
         is_compressed: false,

@@ -82,10 +82,78 @@ fn small_notes_outlive_the_file_under_them_and_a_damaged_one_its_newest_value() 
     cache.set_note("manifest-1", &[1; 5000]).unwrap();
     cache.set_note("manifest-1", &[2; 5000]).unwrap();
     drop(cache);
-    let name = storage.names().pop().unwrap();
+    let is_log = |name: &&String| name.starts_with("notes");
+    let name = storage.names().iter().rfind(is_log).cloned().unwrap();
     storage.damage(&name, |bytes| {
         let end = bytes.len();
         bytes[end - 100] ^= 1;
     });
     assert_eq!(open(&storage).note("manifest-1").unwrap(), [1; 5000]);
+}
+
+#[test]
+fn a_version_is_kept_in_two_places_of_which_each_is_enough() {
+    let storage = MemoryStorage::default();
+    let cache = open(&storage);
+    // More often than a file of one place holds.
+    for version in 0..1000_u32 {
+        let value = format!("version {version}");
+        cache.set_note("seen-1", value.as_bytes()).unwrap();
+        assert!(storage.names().len() < 4);
+    }
+    cache.set_note("seen-2", b"version 5").unwrap();
+    assert!(storage.used_bytes() < 1 << 20);
+    drop(cache);
+    let last: [&[u8]; 1] = [b"version 999"];
+    for lost in storage.names() {
+        let left = storage.restarted();
+        crate::device::cache::Storage::delete(&left, &lost).unwrap();
+        let cache = open(&left);
+        assert_eq!(cache.notes("seen-1"), last, "without {lost}");
+        assert_eq!(cache.notes("seen-2").len(), 1);
+        // Said again, it is in both again.
+        for (name, value) in [("seen-1", last[0]), ("seen-2", b"version 5")] {
+            cache.set_note(name, value).unwrap();
+        }
+        drop(cache);
+        for lost in left.names() {
+            let left = left.restarted();
+            crate::device::cache::Storage::delete(&left, &lost).unwrap();
+            assert_eq!(open(&left).notes("seen-1"), last);
+        }
+    }
+    // At every byte: what is damaged is not read, and never does another value come of it.
+    let name = "versions";
+    let mut length = 0;
+    storage.damage(name, |bytes| length = bytes.len());
+    for at in (0..length).step_by(7) {
+        let left = storage.restarted();
+        left.damage(name, |bytes| bytes[at] ^= 1);
+        let cache = open(&left);
+        assert_eq!(cache.notes("seen-1")[0], last[0]);
+        cache.set_note("seen-1", b"version 1000").unwrap();
+        drop(cache);
+        for name in left.names().iter().filter(|name| name.starts_with("notes")) {
+            crate::device::cache::Storage::delete(&left, name).unwrap();
+        }
+        assert_eq!(open(&left).notes("seen-1"), [b"version 1000"], "{at}");
+    }
+}
+
+#[test]
+fn a_version_finds_room_on_a_full_disk_in_what_its_last_block_leaves() {
+    let storage = MemoryStorage::default();
+    let cache = open(&storage);
+    cache.set_note("seen-1", b"version 1").unwrap();
+    // What is there can be added to, a little.
+    storage.set_capacity(storage.used_bytes() + 100);
+    cache.set_note("seen-1", &[b'v'; 60]).unwrap();
+    drop(cache);
+    let cache = open(&storage);
+    assert!(cache.notes("seen-1").contains(&vec![b'v'; 60]));
+    // Nothing at all: said, and what was there is there.
+    storage.set_capacity(0);
+    assert!(cache.set_note("seen-1", &[b'w'; 200]).is_err());
+    assert!(cache.failure().unwrap().contains("full"));
+    assert!(cache.notes("seen-1").contains(&vec![b'v'; 60]));
 }
