@@ -5,12 +5,12 @@ mod common;
 mod support;
 
 use common::Scratch;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stream::device::cache::UnusableCache;
 use stream::device::{Device, DeviceError, Publisher, ReadError, Reason, Settings};
-use stream::wire::{Answer, Refusal, Request};
+use stream::wire::{Answer, PROTOCOL_VERSION, Refusal, Request};
 use stream::{BlockAt, BlockHash, FileId};
 use support::{Fake, Flow, MemoryCache, PageCache, Tree, at};
 
@@ -523,6 +523,75 @@ fn another_publisher_and_an_older_version_are_refused() {
     assert!(matches!(refused, Err(DeviceError::Manifest { .. })));
     let refused = Device::start(settings(&fake));
     assert!(matches!(refused, Err(DeviceError::Manifest { .. })));
+}
+
+/// A device that starts with a server whose greeting is told like this, byte by byte or piece by piece, every 10 ms:
+/// it must be given up before all of it was told.
+fn is_given_up(greeting: impl Fn(&Tree) -> Vec<Vec<u8>> + Send + Sync + 'static) {
+    let told = Arc::new(AtomicUsize::new(0));
+    let total = Arc::new(AtomicUsize::new(0));
+    let (now, all) = (Arc::clone(&told), Arc::clone(&total));
+    let fake = Fake::start(Tree::usual(), move |peer, _| {
+        let pieces = greeting(&peer.tree);
+        all.store(pieces.len(), Ordering::SeqCst);
+        for (count, piece) in pieces.iter().enumerate() {
+            if !peer.try_send_raw(piece) {
+                break;
+            }
+            now.store(count + 1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Flow::Close
+    });
+    let started = Device::start(Settings {
+        deadline: Duration::from_millis(300),
+        start_wait: Duration::from_millis(200),
+        ..settings(&fake)
+    });
+    let error = started.err().expect("there is no greeting");
+    assert!(matches!(error, DeviceError::NoServer(_)), "{error}");
+    let (told, total) = (told.load(Ordering::SeqCst), total.load(Ordering::SeqCst));
+    assert!(told > 0 && told < total, "{told} of {total}");
+}
+
+fn encoded(answer: &Answer) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    answer.encode(&mut bytes);
+    bytes
+}
+
+#[test]
+fn a_greeting_that_comes_byte_by_byte_is_given_up() {
+    is_given_up(|tree| {
+        let welcome = encoded(&Answer::Welcome {
+            protocol: PROTOCOL_VERSION,
+            version: 1,
+            manifest_bytes: tree.signed.len() as u64,
+        });
+        let manifest = encoded(&Answer::Manifest {
+            offset: 0,
+            bytes: vec![0; 1000],
+        });
+        let bytes = [welcome, manifest].concat();
+        bytes.chunks(1).map(<[u8]>::to_vec).collect()
+    });
+}
+
+#[test]
+fn a_manifest_that_comes_byte_by_byte_is_given_up() {
+    is_given_up(|_| {
+        let welcome = encoded(&Answer::Welcome {
+            protocol: PROTOCOL_VERSION,
+            version: 1,
+            manifest_bytes: 1000,
+        });
+        let piece = |offset| Answer::Manifest {
+            offset,
+            bytes: vec![0],
+        };
+        let pieces = (0..1000).map(|offset| encoded(&piece(offset)));
+        [welcome].into_iter().chain(pieces).collect()
+    });
 }
 
 #[test]

@@ -153,6 +153,20 @@ fn a_time_limit_of_reading_leaves_the_link_as_it_was() {
 }
 
 #[test]
+fn a_record_that_comes_byte_by_byte_does_not_put_the_time_limit_off() {
+    let identities = Identities::new();
+    // It takes 10 s.
+    let server = Server::send_byte_by_byte(Some(identities.server()), 2000);
+    let mut settings = settings(&server.address(), Some(identities.device()));
+    settings.read_max = Some(Duration::from_millis(50));
+    let mut link = connect(&settings).unwrap();
+    for _ in 0..3 {
+        let error = link.reader.read(&mut [0; 10]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+}
+
+#[test]
 fn a_writer_that_nobody_reads_gives_up_after_its_time_limit() {
     let identities = Identities::new();
     for tls in [false, true] {

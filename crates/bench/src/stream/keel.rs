@@ -157,6 +157,8 @@ impl Keel {
             .arg(self.path("authority").join("devices"));
         command.args(["--predict", how.predict, "--provide", how.provide]);
         command.args(["--memory", &format!("{}M", how.memory_mebibytes)]);
+        // All clients of a run have the one identity of this bench.
+        command.args(["--clients-max-per-device", "1024"]);
         sys::in_network(&mut command, Some(line.server()));
         let mut process =
             Process::spawn("keel stream serve", &mut command, &self.path("serve.log"))?;

@@ -271,6 +271,9 @@ pub(crate) struct StreamServeArgs {
     /// Devices that are served at the same time
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) clients_max: u32,
+    /// Mounts and other programs that are served at the same time with one device's certificate
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) clients_max_per_device: u32,
 }
 
 #[derive(Debug, Args)]

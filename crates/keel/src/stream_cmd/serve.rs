@@ -10,7 +10,7 @@ use std::sync::Arc;
 use stream::predict::Mode;
 use stream::provide::Arm;
 use stream::server::{Identity, Server, ServerError, Settings};
-use stream::tls::{DEVICES_FILE, server_config};
+use stream::tls::DEVICES_FILE;
 
 /// Threads that read the disk and compress.
 const BLOCKING_THREADS_MAX: usize = 4;
@@ -50,15 +50,8 @@ fn settings(arguments: &StreamServeArgs) -> Result<Settings, CliError> {
     let mut settings = Settings::new(arguments.store.clone(), arguments.listen);
     if let Some(folder) = &arguments.identity {
         let devices = arguments.devices.clone();
-        settings.identity = Some(Identity {
-            tls: server_config(folder).map_err(failure)?,
-            devices: devices.unwrap_or_else(|| folder.join(DEVICES_FILE)),
-        });
-        let devices = settings.identity.as_ref().map(|identity| &identity.devices);
-        if let Some(devices) = devices {
-            // A list that is missing or not understood is said now and not with the first device.
-            stream::tls::Devices::load(devices).map_err(failure)?;
-        }
+        let devices = devices.unwrap_or_else(|| folder.join(DEVICES_FILE));
+        settings.identity = Some(Identity::load(folder, &devices).map_err(failure)?);
     }
     settings.metrics = arguments.metrics;
     settings.predict = mode(arguments.predict);
@@ -71,6 +64,7 @@ fn settings(arguments: &StreamServeArgs) -> Result<Settings, CliError> {
     settings.bundle_bytes_max = arguments.memory / BUNDLE_SHARE;
     settings.memory_bytes_max = arguments.memory - settings.bundle_bytes_max;
     settings.clients_max = arguments.clients_max as usize;
+    settings.clients_of_certificate_max = arguments.clients_max_per_device as usize;
     settings.say = Arc::new(|line| eprintln!("keel: {line}"));
     Ok(settings)
 }
@@ -102,6 +96,11 @@ fn server_error(arguments: &StreamServeArgs, error: &ServerError) -> CliError {
                 _ => error,
             }
         }
+        ServerError::Descriptors { .. } => CliError::failure(
+            format_args!("--clients-max {}", arguments.clients_max),
+            error,
+            "lower it, or raise the hard limit with `ulimit -Hn` (LimitNOFILE= of systemd)",
+        ),
         ServerError::Thread => CliError::failure(
             arguments.store.display(),
             error,

@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 pub mod device;
+pub mod liar;
 pub mod proxy;
 
 use crate::common::{TempDir, keel, ok, signal, wait_until};

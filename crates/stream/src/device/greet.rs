@@ -13,6 +13,12 @@ const GAP_MAX: Duration = Duration::from_millis(3);
 /// Bytes behind one another that bandwidth is measured over, at least.
 const MEASURED_BYTES_MIN: u64 = 64 << 10;
 
+/// Bytes of a manifest that must come in a second, on average: who sends fewer is given up.
+const MANIFEST_BYTES_S_MIN: u64 = 16 << 10;
+
+/// How long a greeting may take with the longest manifest, however fast it comes.
+const GREETING_MAX: Duration = Duration::from_secs(15 * 60);
+
 /// Why a connection ended, or did not begin.
 #[derive(Debug)]
 pub(super) enum Ended {
@@ -51,6 +57,15 @@ impl Incoming {
     /// # Errors
     /// The connection has ended, or is of no more use.
     pub fn next(&mut self, network: &Network) -> Result<Option<Answer>, Ended> {
+        self.next_by(network, None)
+    }
+
+    // The same; with a deadline, None behind it however much is still coming.
+    fn next_by(
+        &mut self,
+        network: &Network,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Answer>, Ended> {
         loop {
             let frame = self
                 .frames
@@ -59,6 +74,9 @@ impl Incoming {
             if let Some(frame) = frame {
                 let answer = Answer::decode(frame.kind, frame.version, frame.payload);
                 return Ok(Some(answer.map_err(|_| Ended::Wrong(Reason::Message))?));
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(None);
             }
             match self.reader.read(self.frames.space()) {
                 Ok(0) => return Err(Ended::Socket(io::ErrorKind::UnexpectedEof.into())),
@@ -101,8 +119,17 @@ pub(super) struct Greeted {
     pub signed: Option<Vec<u8>>,
 }
 
-/// Connects and greets, within so long. `version`: the one that is used already. `held`: the hash of the signed
-/// manifest that is here. `on_connected` is told when there is a connection, before it is greeted on.
+/// When a greeting must be at its end that was begun then and may take `time` and what the manifest's bytes take that
+/// have come: a server that sends one byte after the other does not put it off.
+fn greeting_deadline(begun: Instant, time: Duration, manifest_bytes: u64) -> Instant {
+    let transfer =
+        Duration::from_millis(manifest_bytes.saturating_mul(1000) / MANIFEST_BYTES_S_MIN);
+    begun + (time + transfer).min(GREETING_MAX.max(time))
+}
+
+/// Connects and greets, within so long, beside what a manifest takes. `version`: the one that is used already. `held`:
+/// the hash of the signed manifest that is here. `on_connected` is told when there is a connection, before it is greeted
+/// on.
 ///
 /// # Errors
 /// There is no connection.
@@ -157,17 +184,16 @@ fn greet_on(
     .encode(&mut hello);
     let begun = Instant::now();
     writer.write_all(&hello).map_err(Ended::Socket)?;
-    // While a manifest comes, its bytes put the deadline off, but each must be a step ahead.
-    let mut deadline = begun + time;
-    let mut next = |deadline: Instant| loop {
-        if let Some(answer) = incoming.next(network)? {
+    let mut next = |manifest_bytes: u64| loop {
+        let deadline = greeting_deadline(begun, time, manifest_bytes);
+        if let Some(answer) = incoming.next_by(network, Some(deadline))? {
             return Ok(answer);
         }
         if Instant::now() >= deadline || network.is_stopped() {
             return Err(Ended::Socket(io::ErrorKind::TimedOut.into()));
         }
     };
-    let (found, bytes) = match next(deadline)? {
+    let (found, bytes) = match next(0)? {
         Answer::Welcome {
             protocol: PROTOCOL_VERSION,
             version,
@@ -186,7 +212,7 @@ fn greet_on(
     }
     let mut signed = Vec::new();
     while (signed.len() as u64) < bytes {
-        match next(deadline)? {
+        match next(signed.len() as u64)? {
             Answer::Manifest {
                 offset,
                 bytes: piece,
@@ -195,7 +221,6 @@ fn greet_on(
                 && offset + piece.len() as u64 <= bytes =>
             {
                 signed.extend_from_slice(&piece);
-                deadline = Instant::now() + time;
             }
             _ => return Err(Ended::Wrong(Reason::Greeting)),
         }

@@ -245,6 +245,8 @@ struct Lies {
     good_blocks: u64,
     pause: Duration,
     until: Option<Instant>,
+    /// Connections with lower numbers were given up together: what more they say does not make the pause longer.
+    given_up_below: u64,
 }
 
 /// All connections to the server.
@@ -422,10 +424,14 @@ impl Network {
         self.bandwidth_bytes_s.store(next.max(1), Ordering::Relaxed);
     }
 
-    /// The server has sent something wrong. After some of that it is left alone for a while.
-    pub fn lied(&self, counts: &Counts, reason: Reason) {
+    /// The server has sent something wrong, on a connection (None: in a greeting). After some of that it is left alone
+    /// for a while, once for all connections there are: else a burst on one of them would make the pause the longest.
+    pub fn lied(&self, counts: &Counts, reason: Reason, connection: Option<u64>) {
         counts.reject(reason);
         let mut lies = locked(&self.lies);
+        if connection.is_some_and(|number| number < lies.given_up_below) {
+            return;
+        }
         lies.count += 1;
         lies.good_blocks = 0;
         if lies.count < LIES_MAX {
@@ -434,6 +440,7 @@ impl Network {
         lies.count = 0;
         lies.until = Some(Instant::now() + lies.pause);
         lies.pause = (2 * lies.pause).min(QUARANTINE_MAX);
+        lies.given_up_below = self.numbers.load(Ordering::Relaxed);
         drop(lies);
         add(&counts.quarantines, 1);
         for connection in self.connections() {
@@ -523,5 +530,39 @@ impl Network {
         for connection in self.connections() {
             connection.close();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::Publisher;
+    use super::*;
+
+    #[test]
+    fn a_burst_of_wrong_messages_is_one_reason_to_wait() {
+        let mut settings = Settings::new("127.0.0.1:1", Publisher::FirstSeen);
+        settings.quarantine = Duration::from_secs(10);
+        let network = Network::new(Network::link_settings(&settings), [1; 16], &settings);
+        let counts = Counts::default();
+        let burst = |connection| {
+            for _ in 0..100 {
+                network.lied(&counts, Reason::Unrequested, connection);
+            }
+        };
+        let pause = || locked(&network.lies).pause;
+        // Both of these connections are given up for the first three messages.
+        let connections = [(); 2].map(|()| network.numbers.fetch_add(1, Ordering::Relaxed));
+        burst(Some(connections[0]));
+        burst(Some(connections[1]));
+        assert!(!network.left_alone().is_zero());
+        assert!(network.left_alone() <= settings.quarantine);
+        assert_eq!(pause(), 2 * settings.quarantine);
+        assert_eq!(counts.snapshot().quarantines, 1);
+        // The next connection is another matter.
+        let next = network.numbers.fetch_add(1, Ordering::Relaxed);
+        burst(Some(next));
+        assert!(network.left_alone() <= 2 * settings.quarantine);
+        assert_eq!(pause(), 4 * settings.quarantine);
+        assert_eq!(counts.snapshot().quarantines, 2);
     }
 }

@@ -8,6 +8,7 @@ use super::settings::{CONNECTIONS_MAX, DeviceError, Publisher, Settings};
 use crate::link::LinkSettings;
 use crate::manifest::{self, Manifest, ManifestError};
 use crate::tls;
+use crate::wire::Refusal;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -231,8 +232,16 @@ fn refused(why: &str) -> DeviceError {
 fn describe(ended: &Ended) -> String {
     match ended {
         Ended::Link(error) => error.to_string(),
-        Ended::Socket(error) => format!("the connection ended: {error}"),
+        Ended::Socket(error) => match tls::why_refused(error) {
+            Some(why) => format!("the server refuses this device's certificate: {why}"),
+            None => format!("the connection ended: {error}"),
+        },
         Ended::Wrong(reason) => format!("the server's greeting was rejected: {}", reason.name()),
+        Ended::Refused(Refusal::Limit) => {
+            "the server is at a limit: as many devices as it may serve, or as many mounts \
+             with this device's certificate, or connections of this mount"
+                .to_owned()
+        }
         Ended::Refused(reason) => format!("the server refuses: {reason:?}"),
     }
 }

@@ -172,7 +172,7 @@ impl<'a> Receiver<'a> {
     fn blocks(&self, id: u32, wire: Token, blocks: &[BlockAt], compressed: &[u8]) -> Checked<()> {
         let inner = self.inner;
         let Some(cause) = self.cause(id, wire, blocks)? else {
-            inner.network.lied(&inner.counts, Reason::Unrequested);
+            self.unrequested();
             return Ok(());
         };
         let mut lengths = Vec::with_capacity(blocks.len());
@@ -300,6 +300,13 @@ impl<'a> Receiver<'a> {
         }
     }
 
+    // Something that nobody asked for, or not any more: left aside, and counted.
+    fn unrequested(&self) {
+        let (inner, number) = (self.inner, self.connection.number);
+        let network = &inner.network;
+        network.lied(&inner.counts, Reason::Unrequested, Some(number));
+    }
+
     // A block of a file whose list is not here any more, because others had to have room, or never came.
     fn unproven(&self, id: u32, file: FileId) {
         let inner = self.inner;
@@ -328,7 +335,7 @@ impl<'a> Receiver<'a> {
             }
             Some(Asked::Plan(None)) => inner.waited(id, |waited| waited.plan(blocks, has_more)),
             _ => {
-                inner.network.lied(&inner.counts, Reason::Unrequested);
+                self.unrequested();
                 return Ok(());
             }
         }

@@ -37,7 +37,7 @@ pub(super) fn keep(inner: &Arc<Inner>, first: Option<Greeted>) {
                 Err(ended) => {
                     pause = Network::next_pause(pause);
                     match ended {
-                        Ended::Wrong(reason) => inner.network.lied(&inner.counts, reason),
+                        Ended::Wrong(reason) => inner.network.lied(&inner.counts, reason, None),
                         Ended::Refused(_) => {
                             add(&inner.counts.refused, 1);
                             pause = REFUSED_PAUSE;
@@ -102,7 +102,8 @@ fn serve(inner: &Arc<Inner>, greeted: Greeted) -> bool {
 fn read(inner: &Inner, connection: &Connection, incoming: &mut super::greet::Incoming) -> bool {
     let mut receiver = Receiver::new(inner, connection);
     let mut has_served = false;
-    let lied = |reason: Reason| inner.network.lied(&inner.counts, reason);
+    let number = Some(connection.number);
+    let lied = |reason: Reason| inner.network.lied(&inner.counts, reason, number);
     loop {
         match incoming.next(&inner.network) {
             Ok(Some(answer)) => {
@@ -115,6 +116,10 @@ fn read(inner: &Inner, connection: &Connection, incoming: &mut super::greet::Inc
                     return has_served;
                 }
                 has_served = true;
+                if connection.control.is_ended() {
+                    // What has come and was not looked at yet is of no use to anybody.
+                    return has_served;
+                }
             }
             Ok(None) => {
                 if inner.is_stopped() || connection.control.is_ended() {

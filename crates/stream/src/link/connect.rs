@@ -9,6 +9,9 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Addresses of a name that are tried, at most: each may take its time.
+const ADDRESSES_MAX: usize = 8;
+
 /// How a link is made.
 #[derive(Clone)]
 pub struct LinkSettings {
@@ -18,13 +21,13 @@ pub struct LinkSettings {
     pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     /// For connecting to one address and shaking hands with it.
     pub connect_max: Duration,
-    /// A read without a byte for so long is [`io::ErrorKind::TimedOut`]; None: it waits.
+    /// A read that has given no byte for so long is [`io::ErrorKind::TimedOut`]; None: it waits.
     pub read_max: Option<Duration>,
     /// The same for a write, which ends the link.
     pub write_max: Option<Duration>,
 }
 
-/// Connects, to the first of the name's addresses that answers.
+/// Connects, to the first that answers of the name's first 8 addresses.
 ///
 /// # Errors
 /// There is no such name, nobody answers in time, or the two do not agree on TLS.
@@ -41,7 +44,7 @@ pub fn connect(settings: &LinkSettings) -> Result<Link, LinkError> {
         server: server.clone(),
         source: nothing,
     };
-    for address in addresses {
+    for address in addresses.take(ADDRESSES_MAX) {
         match connect_to(address, settings) {
             Ok(link) => return Ok(link),
             Err(error) => last = error,
@@ -61,7 +64,7 @@ fn connect_to(address: SocketAddr, settings: &LinkSettings) -> Result<Link, Link
     let deadline = Instant::now() + settings.connect_max;
     let socket = TcpStream::connect_timeout(&address, settings.connect_max).map_err(failed)?;
     socket.set_nodelay(true).map_err(failed)?;
-    let mut shared = Shared::new(socket);
+    let mut shared = Shared::new(socket, settings.read_max);
     if let Some((config, name)) = &settings.tls {
         let refused = |source| LinkError::Tls {
             server: settings.server.clone(),

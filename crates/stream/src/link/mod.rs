@@ -15,6 +15,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +72,8 @@ impl LinkError {
 struct Shared {
     socket: TcpStream,
     secure: Option<Secure>,
+    /// As in [`LinkSettings`].
+    read_max: Option<Duration>,
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
     is_ended: AtomicBool,
@@ -79,10 +82,11 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(socket: TcpStream) -> Self {
+    fn new(socket: TcpStream, read_max: Option<Duration>) -> Self {
         Self {
             socket,
             secure: None,
+            read_max,
             sent_bytes: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
             is_ended: AtomicBool::new(false),

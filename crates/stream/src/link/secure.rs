@@ -7,6 +7,7 @@ use super::Shared;
 use rustls::ClientConnection;
 use std::io::{self, Read, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Ciphertext that is read at once.
 const INCOMING_BYTES: usize = 32 << 10;
@@ -62,6 +63,7 @@ impl Secure {
         if into.is_empty() {
             return Ok(0);
         }
+        let begun = Instant::now();
         loop {
             let taken = self.take(incoming, into);
             if let Err(error) = &taken
@@ -72,6 +74,10 @@ impl Secure {
             match taken {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 other => return other,
+            }
+            // A record that comes byte by byte is no byte of what it holds.
+            if shared.read_max.is_some_and(|max| begun.elapsed() >= max) {
+                return Err(io::ErrorKind::TimedOut.into());
             }
             let count = shared.receive(&mut incoming.buffer)?;
             (incoming.start, incoming.end) = (0, count);

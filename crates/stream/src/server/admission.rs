@@ -1,9 +1,10 @@
 //! Who may come in: connections that have not said who they are, and devices.
 
-use super::State;
+use super::Settings;
 use super::counters::Reason;
 use super::session::{Session, SessionKey};
 use super::tenant::Tenant;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
@@ -12,11 +13,55 @@ use tokio::sync::{Notify, oneshot};
 #[derive(Default)]
 pub(super) struct Admission {
     half_open: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
-    sessions: Mutex<HashMap<SessionKey, Arc<Session>>>,
+    sessions: Mutex<Sessions>,
+}
+
+/// Devices that are connected, and how many of them came with each certificate.
+#[derive(Default)]
+struct Sessions {
+    map: HashMap<SessionKey, Arc<Session>>,
+    of_certificate: HashMap<[u8; 32], usize>,
+}
+
+impl Sessions {
+    /// Whether a new one may come in.
+    fn has_room(&self, certificate: Option<[u8; 32]>, settings: &Settings) -> Result<(), Reason> {
+        if self.map.len() >= settings.clients_max {
+            return Err(Reason::Clients);
+        }
+        let of_certificate = certificate.and_then(|of| self.of_certificate.get(&of));
+        match of_certificate {
+            Some(count) if *count >= settings.clients_of_certificate_max => {
+                Err(Reason::ClientsOfCertificate)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn insert(&mut self, key: SessionKey, session: Arc<Session>) {
+        if let Some(certificate) = key.certificate {
+            *self.of_certificate.entry(certificate).or_default() += 1;
+        }
+        self.map.insert(key, session);
+    }
+
+    fn remove(&mut self, key: &SessionKey) {
+        if self.map.remove(key).is_none() {
+            return;
+        }
+        if let Some(certificate) = key.certificate
+            && let Entry::Occupied(mut count) = self.of_certificate.entry(certificate)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
 }
 
 impl Admission {
-    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionKey, Arc<Session>>> {
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -46,50 +91,46 @@ impl Admission {
     /// A connection of a device comes in.
     pub(super) fn enter(
         &self,
-        state: &State,
-        device: [u8; 16],
+        settings: &Settings,
+        key: &SessionKey,
         tenant: &Arc<Tenant>,
         id: u64,
         wake: &Arc<Notify>,
     ) -> Result<Arc<Session>, Reason> {
-        let key = (Arc::clone(&tenant.name), device, tenant.published.version);
         let mut sessions = self.sessions();
-        if !sessions.contains_key(&key) && sessions.len() >= state.settings.clients_max {
-            return Err(Reason::Clients);
+        if let Some(session) = sessions.map.get(key) {
+            return match session.join(id, wake, settings.connections_max) {
+                true => Ok(Arc::clone(session)),
+                false => Err(Reason::Connections),
+            };
         }
-        let session = sessions
-            .entry(key)
-            .or_insert_with(|| Arc::new(Session::new(Arc::clone(tenant))));
-        if session.join(id, wake, state.settings.connections_max) {
-            Ok(Arc::clone(session))
-        } else {
-            Err(Reason::Connections)
+        sessions.has_room(key.certificate, settings)?;
+        let session = Arc::new(Session::new(Arc::clone(tenant)));
+        if !session.join(id, wake, settings.connections_max) {
+            return Err(Reason::Connections);
         }
+        sessions.insert(key.clone(), Arc::clone(&session));
+        Ok(session)
     }
 
     /// A connection of a device has ended.
-    pub(super) fn leave(&self, session: &Session, device: [u8; 16], id: u64, now_ms: u64) {
+    pub(super) fn leave(&self, session: &Session, key: &SessionKey, id: u64, now_ms: u64) {
         let tenant = &session.tenant;
         for token in session.leave(id) {
             tenant.predictor().end(token, false, true, now_ms);
         }
         let mut sessions = self.sessions();
-        if session.connections() == 0 {
-            let key = (Arc::clone(&tenant.name), device, tenant.published.version);
-            // Another connection may have made a new one meanwhile.
-            if sessions
-                .get(&key)
-                .is_some_and(|kept| std::ptr::eq(&**kept, session))
-            {
-                sessions.remove(&key);
-            }
+        // Another connection may have made a new one meanwhile.
+        let is_this = |kept: &Arc<Session>| std::ptr::eq(&**kept, session);
+        if session.connections() == 0 && sessions.map.get(key).is_some_and(is_this) {
+            sessions.remove(key);
         }
     }
 
     /// Devices that are connected, connections, and tasks.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         let sessions = self.sessions();
-        sessions.values().fold((0, 0, 0), |sum, session| {
+        sessions.map.values().fold((0, 0, 0), |sum, session| {
             let (connections, tasks) = (session.connections(), session.tasks());
             (sum.0 + 1, sum.1 + connections, sum.2 + tasks)
         })

@@ -2,21 +2,22 @@
 
 use super::counters::{Reason, add};
 use super::queue::Queue;
-use super::session::Session;
+use super::session::{Session, SessionKey};
 use super::tenant::Tenant;
-use super::{State, requests, system, writer};
+use super::{Identity, State, requests, system, writer};
 use crate::block::FileId;
 use crate::store::{Published, StoreError};
-use crate::tls::{Devices, fingerprint};
+use crate::tls::{ListedDevices, fingerprint, is_unlisted};
 use crate::wire::{Answer, DecodeError, FrameReader, PROTOCOL_VERSION, Refusal, Request};
 use std::collections::HashSet;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// The tenant of all devices of a server without TLS.
 pub(super) const LOCAL_TENANT: &str = "local";
@@ -31,11 +32,28 @@ const REFUSAL_DEADLINE: Duration = Duration::from_millis(500);
 trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
+/// Whose a connection is.
+struct Owner {
+    tenant: Arc<str>,
+    /// The fingerprint of the certificate.
+    certificate: Option<[u8; 32]>,
+}
+
+impl Owner {
+    /// Of a server without TLS.
+    fn local() -> Self {
+        Self {
+            tenant: LOCAL_TENANT.into(),
+            certificate: None,
+        }
+    }
+}
+
 /// A connection that has said who it is.
 pub(super) struct Connection {
     pub(super) state: Arc<State>,
     pub(super) id: u64,
-    device: [u8; 16],
+    key: SessionKey,
     pub(super) session: Arc<Session>,
     pub(super) published: Arc<Published>,
     queue: Mutex<Queue>,
@@ -74,7 +92,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let now_ms = self.state.now_ms();
         let admission = &self.state.admission;
-        admission.leave(&self.session, self.device, self.id, now_ms);
+        admission.leave(&self.session, &self.key, self.id, now_ms);
     }
 }
 
@@ -136,16 +154,19 @@ async fn greet(
     if let Some(bytes) = state.settings.send_buffer_bytes {
         system::send_buffer(&socket, bytes).ok();
     }
-    let (mut io, tenant): (Box<dyn Io>, Arc<str>) = match &state.settings.identity {
-        None => (Box::new(socket), LOCAL_TENANT.into()),
+    let (mut io, owner): (Box<dyn Io>, Owner) = match &state.settings.identity {
+        None => (Box::new(socket), Owner::local()),
         Some(identity) => {
-            let acceptor = tokio_rustls::TlsAcceptor::from(Arc::clone(&identity.tls));
-            let stream = acceptor.accept(socket).await.map_err(|_| Reason::Tls)?;
+            let stream = shake_hands(identity, socket).await?;
             let certificates = stream.get_ref().1.peer_certificates();
             let certificate = certificates.and_then(<[_]>::first).ok_or(Reason::Tls)?;
             let fingerprint = fingerprint(certificate);
-            let tenant = tenant(state, &identity.devices, fingerprint).await?;
-            (Box::new(stream), tenant)
+            let tenant = tenant(&identity.devices, fingerprint).await?;
+            let owner = Owner {
+                tenant,
+                certificate: Some(fingerprint),
+            };
+            (Box::new(stream), owner)
         }
     };
     let mut frames = FrameReader::for_requests();
@@ -167,7 +188,7 @@ async fn greet(
         Request::Hello { .. } => return Err(Reason::Protocol),
         _ => return Err(Reason::OutOfOrder),
     };
-    match welcome(state, id, &tenant, device, version, held).await {
+    match welcome(state, id, owner, device, version, held).await {
         Ok(connection) => Ok((io, frames, connection)),
         Err((reason, refusal)) => {
             let mut bytes = Vec::new();
@@ -190,12 +211,12 @@ async fn greet(
 async fn welcome(
     state: &Arc<State>,
     id: u64,
-    tenant: &Arc<str>,
+    owner: Owner,
     device: [u8; 16],
     version: Option<u64>,
     held: Option<[u8; 32]>,
 ) -> Result<Connection, (Reason, Refusal)> {
-    let (finding, name) = (Arc::clone(state), Arc::clone(tenant));
+    let (finding, name) = (Arc::clone(state), Arc::clone(&owner.tenant));
     let find = move || -> Result<Arc<Tenant>, (Reason, Refusal)> {
         let store = &finding.store;
         let published = match version {
@@ -212,12 +233,18 @@ async fn welcome(
     let tenant = tokio::task::spawn_blocking(find)
         .await
         .unwrap_or(Err((Reason::Damaged, Refusal::Damaged)))?;
+    let published = Arc::clone(&tenant.published);
+    let key = SessionKey {
+        tenant: owner.tenant,
+        certificate: owner.certificate,
+        device,
+        version: published.version,
+    };
     let wake = Arc::new(Notify::new());
     let session = state
         .admission
-        .enter(state, device, &tenant, id, &wake)
+        .enter(&state.settings, &key, &tenant, id, &wake)
         .map_err(|reason| (reason, Refusal::Limit))?;
-    let published = Arc::clone(&tenant.published);
     let is_held = held.is_some_and(|held| blake3::hash(&published.signed) == held);
     let manifest_bytes = if is_held {
         0
@@ -236,7 +263,7 @@ async fn welcome(
     Ok(Connection {
         state: Arc::clone(state),
         id,
-        device,
+        key,
         session,
         published,
         queue: Mutex::new(queue),
@@ -247,14 +274,10 @@ async fn welcome(
 }
 
 /// Whose a device is.
-async fn tenant(
-    state: &Arc<State>,
-    devices: &Path,
-    fingerprint: [u8; 32],
-) -> Result<Arc<str>, Reason> {
-    let (state, path) = (Arc::clone(state), devices.to_path_buf());
+async fn tenant(devices: &Arc<ListedDevices>, fingerprint: [u8; 32]) -> Result<Arc<str>, Reason> {
+    let devices = Arc::clone(devices);
     let find = move || {
-        let devices = state.devices.get(&path).ok_or(Reason::BadDevices)?;
+        let devices = devices.get().ok_or(Reason::BadDevices)?;
         let tenant = devices.tenant(&fingerprint).ok_or(Reason::UnknownDevice)?;
         if super::learned::is_tenant(tenant) {
             Ok(Arc::from(tenant))
@@ -267,24 +290,31 @@ async fn tenant(
         .unwrap_or(Err(Reason::BadDevices))
 }
 
-/// The list of devices as it was when its file was looked at last.
-#[derive(Default)]
-pub(super) struct DeviceList(Mutex<Option<(SystemTime, u64, Arc<Devices>)>>);
-
-impl DeviceList {
-    /// The list; read anew if the file is another one. None: it cannot be read, and nobody is let in.
-    fn get(&self, path: &Path) -> Option<Arc<Devices>> {
-        let about = std::fs::metadata(path).ok()?;
-        let (time, bytes) = (about.modified().ok()?, about.len());
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((kept_time, kept_bytes, devices)) = &*kept
-            && (*kept_time, *kept_bytes) == (time, bytes)
-        {
-            return Some(Arc::clone(devices));
-        }
-        let devices = Arc::new(Devices::load(path).ok()?);
-        *kept = Some((time, bytes, Arc::clone(&devices)));
-        Some(devices)
+/// Shakes hands. Who is not on the list is told so by an alert, and so is who has another certificate.
+async fn shake_hands(
+    identity: &Identity,
+    socket: TcpStream,
+) -> Result<TlsStream<TcpStream>, Reason> {
+    // The handshake looks into what was read last, as it must not wait for the disk.
+    let devices = Arc::clone(&identity.devices);
+    tokio::task::spawn_blocking(move || devices.get())
+        .await
+        .ok();
+    let acceptor = TlsAcceptor::from(Arc::clone(&identity.tls));
+    let (error, mut socket) = match acceptor.accept(socket).into_fallible().await {
+        Ok(stream) => return Ok(stream),
+        Err(failed) => failed,
+    };
+    // The device's Hello may be on its way: a socket that is closed before that has come takes the alert with it.
+    let take_the_rest = async {
+        socket.shutdown().await?;
+        while socket.read(&mut [0; 512]).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    timeout(REFUSAL_DEADLINE, take_the_rest).await.ok();
+    match is_unlisted(&error) {
+        true => Err(Reason::UnknownDevice),
+        false => Err(Reason::Tls),
     }
 }
 

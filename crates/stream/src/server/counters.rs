@@ -34,6 +34,8 @@ reasons! {
     BadDevices = "bad_devices",
     /// As many devices are connected as may be.
     Clients = "clients",
+    /// As many devices are connected with one certificate as may be.
+    ClientsOfCertificate = "clients_of_certificate",
     /// The device has as many connections as it may have.
     Connections = "connections",
     /// As many tenants are in memory as may be.

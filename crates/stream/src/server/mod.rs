@@ -22,16 +22,16 @@ mod task;
 mod tenant;
 mod writer;
 
+pub use crate::tls::Identity;
 pub use counters::{Counters, Reason};
 pub use names::Names;
 
 use crate::predict::Mode;
 use crate::provide::{Arm, Provider, ProviderCounters};
-use crate::store::{Store, StoreError};
+use crate::store::{PACKS_MAX, Store, StoreError};
 use admission::Admission;
 use base::error::Code;
 use bundles::{Bundles, Improver};
-use connection::DeviceList;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -40,15 +40,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tenant::Tenants;
 use tokio::net::TcpListener;
-
-/// How a server is told apart from others by its devices, and who they are.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    /// Its certificate, and whose devices are let in.
-    pub tls: Arc<rustls::ServerConfig>,
-    /// The list of devices; read anew when it changes.
-    pub devices: PathBuf,
-}
 
 /// What is said to whoever runs the server: one line without its end.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
@@ -78,6 +69,9 @@ pub struct Settings {
     pub bundle_level: i32,
     /// Devices at the same time.
     pub clients_max: usize,
+    /// Devices at the same time with one certificate: else one certificate could take the places of all. Without TLS
+    /// nobody can be told from others, and all of them are on this machine: this does not count then.
+    pub clients_of_certificate_max: usize,
     /// Connections of a device.
     pub connections_max: usize,
     /// Connections that have not said who they are. When there are more, the oldest one has to go.
@@ -122,6 +116,7 @@ impl Settings {
             bundle_bytes_max: 64 << 20,
             bundle_level: 19,
             clients_max: 1024,
+            clients_of_certificate_max: 16,
             connections_max: 16,
             half_open_max: 256,
             tenants_max: 256,
@@ -158,6 +153,14 @@ pub enum ServerError {
         /// Why.
         source: io::Error,
     },
+    /// The system does not allow as many open files as the limits of the settings need.
+    #[error("{needed} open files are needed for so many devices, and the system allows {allowed}")]
+    Descriptors {
+        /// For connections and packs.
+        needed: u64,
+        /// The hard limit.
+        allowed: u64,
+    },
     /// A thread ended that should not.
     #[error("a thread of the server failed")]
     Thread,
@@ -171,6 +174,7 @@ impl ServerError {
             Self::Store(error) => error.code(),
             Self::NotLoopback(_) => Code::Denied,
             Self::Listen { source, .. } => Code::from_io(source),
+            Self::Descriptors { .. } => Code::Full,
             Self::Thread => Code::Io,
         }
     }
@@ -184,7 +188,6 @@ pub(crate) struct State {
     bundles: Arc<Bundles>,
     improver: Improver,
     tenants: Tenants,
-    devices: DeviceList,
     admission: Admission,
     counters: Arc<Counters>,
     started: Instant,
@@ -238,6 +241,9 @@ impl Watch {
 /// How often time passes for what has no deadline of its own.
 const TICK: Duration = Duration::from_millis(250);
 
+/// Descriptors of a server beside connections and packs, at most.
+const OTHER_DESCRIPTORS: u64 = 64;
+
 impl Server {
     /// Opens the store, reads into memory what is read ahead, and listens.
     ///
@@ -246,6 +252,12 @@ impl Server {
     pub async fn bind(settings: Settings) -> Result<Self, ServerError> {
         if settings.identity.is_none() && !settings.listen.ip().is_loopback() {
             return Err(ServerError::NotLoopback(settings.listen));
+        }
+        let needed = descriptors(&settings);
+        if let Some(allowed) = system::raise_limit_of_descriptors()
+            && allowed < needed
+        {
+            return Err(ServerError::Descriptors { needed, allowed });
         }
         let listener = listen(settings.listen).await?;
         let metrics = match settings.metrics {
@@ -317,6 +329,13 @@ impl Server {
     }
 }
 
+/// Descriptors that a server may need: a connection of each device, those that have not said who they are, the packs of
+/// the store, and a few. Further connections of a device wait to be accepted when there are no more.
+fn descriptors(settings: &Settings) -> u64 {
+    let connections = settings.clients_max.saturating_add(settings.half_open_max);
+    (connections as u64).saturating_add(PACKS_MAX as u64 + OTHER_DESCRIPTORS)
+}
+
 async fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
     TcpListener::bind(address)
         .await
@@ -346,7 +365,6 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
         _lock: lock,
         admission: Admission::default(),
         tenants: Tenants::default(),
-        devices: DeviceList::default(),
         started: Instant::now(),
         settings,
         store,

@@ -20,9 +20,20 @@ pub(super) struct ReadJob {
 /// Something long: sent message by message.
 #[derive(Debug)]
 enum Long {
-    Manifest { offset: u64, bytes: u64 },
+    Manifest {
+        offset: u64,
+        bytes: u64,
+    },
     Hashes(FileId),
-    Plan { id: u32, blocks: Vec<BlockAt> },
+    /// Shared by all who ask, as the plan is long and a request short. What was sent: so many pieces of it, and so many
+    /// blocks of the next one.
+    Plan {
+        id: u32,
+        task: FileId,
+        plan: Option<Arc<Plan>>,
+        pieces: usize,
+        blocks: usize,
+    },
 }
 
 #[derive(Debug)]
@@ -81,9 +92,29 @@ impl Queue {
         self.longs.push_back(Long::Hashes(file));
     }
 
-    pub(super) fn plan(&mut self, id: u32, plan: Option<&Arc<Plan>>) {
-        let blocks = plan.map_or_else(Vec::new, |plan| plan.blocks().collect());
-        self.longs.push_back(Long::Plan { id, blocks });
+    /// What is known of a task. Who asked before and has got nothing of it yet gets the same: else one that asks behind
+    /// each change and reads nothing would keep them all.
+    pub(super) fn plan(&mut self, id: u32, task: FileId, plan: Option<&Arc<Plan>>) {
+        for long in &mut self.longs {
+            if let Long::Plan {
+                task: of,
+                plan: older,
+                pieces: 0,
+                blocks: 0,
+                ..
+            } = long
+                && *of == task
+            {
+                *older = plan.cloned();
+            }
+        }
+        self.longs.push_back(Long::Plan {
+            id,
+            task,
+            plan: plan.cloned(),
+            pieces: 0,
+            blocks: 0,
+        });
     }
 
     pub(super) fn fetch(&mut self, id: u32, blocks: Vec<BlockAt>) {
@@ -121,19 +152,53 @@ impl Queue {
                 let bytes = piece;
                 Some(Job::Manifest { offset, bytes })
             }
-            Long::Plan { id, mut blocks } => {
-                let rest = blocks.split_off(blocks.len().min(BLOCKS_PER_MESSAGE_MAX));
-                let has_more = !rest.is_empty();
-                if has_more {
-                    self.longs.push_front(Long::Plan { id, blocks: rest });
-                }
-                Some(Job::Answer(Answer::Plan {
-                    id,
-                    has_more,
-                    blocks,
-                }))
+            Long::Plan {
+                id,
+                task,
+                plan,
+                pieces,
+                blocks,
+            } => Some(self.next_of_plan((id, task), plan, pieces, blocks)),
+        }
+    }
+
+    /// A message of a plan, and the rest of it in front of the queue.
+    fn next_of_plan(
+        &mut self,
+        (id, task): (u32, FileId),
+        plan: Option<Arc<Plan>>,
+        mut piece: usize,
+        mut sent: usize,
+    ) -> Job {
+        let mut message = Vec::new();
+        let all = plan.as_ref().map_or(&[][..], |plan| &plan.pieces[..]);
+        while let Some(blocks) = all.get(piece)
+            && message.len() < BLOCKS_PER_MESSAGE_MAX
+        {
+            let room = BLOCKS_PER_MESSAGE_MAX - message.len();
+            let rest = &blocks[sent..];
+            let count = rest.len().min(room);
+            message.extend_from_slice(&rest[..count]);
+            sent += count;
+            if sent == blocks.len() {
+                (piece, sent) = (piece + 1, 0);
             }
         }
+        let has_more = piece < all.len();
+        if has_more {
+            self.longs.push_front(Long::Plan {
+                id,
+                task,
+                plan,
+                pieces: piece,
+                blocks: sent,
+            });
+        }
+        Job::Answer(Answer::Plan {
+            id,
+            has_more,
+            blocks: message,
+        })
     }
 
     /// What goes when nothing else is to be sent.
@@ -151,5 +216,73 @@ impl Queue {
             blocks,
             is_last,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(count: u32) -> Vec<BlockAt> {
+        let file = FileId(1);
+        (0..count).map(|index| BlockAt { file, index }).collect()
+    }
+
+    #[test]
+    fn a_plan_that_is_asked_for_again_and_again_is_in_memory_once() {
+        let mut queue = Queue::default();
+        let plan = Arc::new(Plan::of(&blocks(100_000)));
+        for id in 1..=200 {
+            queue.plan(id, FileId(1), Some(&plan));
+        }
+        assert_eq!(queue.requests(), 200);
+        assert_eq!(Arc::strong_count(&plan), 201);
+        // What was begun is no copy either.
+        assert!(queue.next_urgent().is_some());
+        assert_eq!(Arc::strong_count(&plan), 201);
+        // Another task has its own; a newer one of this task takes the place of those that were not begun.
+        let [other, newer] = [(); 2].map(|()| Arc::new(Plan::of(&blocks(5))));
+        queue.plan(201, FileId(2), Some(&other));
+        queue.plan(202, FileId(1), Some(&newer));
+        assert_eq!(Arc::strong_count(&plan), 2);
+        assert_eq!(Arc::strong_count(&other), 2);
+        assert_eq!(Arc::strong_count(&newer), 201);
+    }
+
+    #[test]
+    fn a_plan_comes_whole_and_in_order_whatever_its_pieces() {
+        let message = BLOCKS_PER_MESSAGE_MAX as u32;
+        for count in [
+            0,
+            1,
+            message - 1,
+            message,
+            message + 1,
+            3 * message,
+            3 * message + 5,
+        ] {
+            for piece in [1, 7, 31, 32, 1500] {
+                let wanted = blocks(count);
+                let mut plan = Plan::of(&[]);
+                plan.pieces = wanted.chunks(piece).map(<[BlockAt]>::to_vec).collect();
+                let mut queue = Queue::default();
+                queue.plan(7, FileId(1), Some(&Arc::new(plan)));
+                let (mut came, mut goes_on) = (Vec::new(), true);
+                while let Some(job) = queue.next_urgent() {
+                    let Job::Answer(Answer::Plan {
+                        id,
+                        has_more,
+                        blocks,
+                    }) = job
+                    else {
+                        panic!("{job:?}");
+                    };
+                    assert!(goes_on && id == 7 && blocks.len() <= BLOCKS_PER_MESSAGE_MAX);
+                    came.extend(blocks);
+                    goes_on = has_more;
+                }
+                assert!(!goes_on && came == wanted, "{count} {piece}");
+            }
+        }
     }
 }

@@ -172,7 +172,7 @@ fn plan(connection: &Connection, id: u32, task: FileId) {
         return connection.refuse(id, Refusal::NoSuchBlock, Reason::NoSuchBlock);
     }
     let plan = connection.session.tenant.predictor().plan(task);
-    connection.queue().plan(id, plan.as_ref());
+    connection.queue().plan(id, task, plan.as_ref());
     connection.wake.notify_one();
 }
 

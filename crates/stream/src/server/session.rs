@@ -8,8 +8,17 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// How a device is known: its tenant, the number it chose, and the version that it mounts.
-pub(super) type SessionKey = (Arc<str>, [u8; 16], u64);
+/// How a device is known.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SessionKey {
+    pub(super) tenant: Arc<str>,
+    /// The fingerprint of its certificate; None: the server is without TLS, and nobody can be told from others.
+    pub(super) certificate: Option<[u8; 32]>,
+    /// The number it chose.
+    pub(super) device: [u8; 16],
+    /// The version that it mounts.
+    pub(super) version: u64,
+}
 
 /// A device at one version.
 pub(super) struct Session {

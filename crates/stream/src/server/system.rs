@@ -36,6 +36,23 @@ pub(super) fn lock(file: &impl AsRawFd, is_shared: bool) -> io::Result<()> {
     }
 }
 
+/// Lets this process have as many descriptors as it may; how many, or None where that cannot be known.
+pub(super) fn raise_limit_of_descriptors() -> Option<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a structure that lives as long as the call.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return None;
+    }
+    let before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: as above.
+    let is_raised = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0;
+    Some(if is_raised { limit.rlim_max } else { before })
+}
+
 /// Keeps the kernel's queue of bytes that are not sent yet short.
 pub(super) fn keep_unsent_short(socket: &impl AsRawFd) -> io::Result<()> {
     set(

@@ -4,11 +4,13 @@
 //! the list meanwhile; and its handshake takes as many round trips.
 
 use super::files::{self, PEM_BYTES_MAX};
+use super::listed::{ListedDevices, ListedVerifier};
 use super::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, TlsError};
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -22,17 +24,37 @@ use std::sync::Arc;
 /// # Errors
 /// A file of the folder cannot be read, is damaged, or does not fit the others.
 pub fn server_config(folder: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+    server_config_of(folder, |authority| authority)
+}
+
+/// The same for a server that lets in only devices of a list.
+pub(super) fn listed_server_config(
+    folder: &Path,
+    devices: &Arc<ListedDevices>,
+) -> Result<Arc<ServerConfig>, TlsError> {
+    server_config_of(folder, |authority| {
+        Arc::new(ListedVerifier {
+            authority,
+            devices: Arc::clone(devices),
+        })
+    })
+}
+
+fn server_config_of(
+    folder: &Path,
+    verifier: impl FnOnce(Arc<dyn ClientCertVerifier>) -> Arc<dyn ClientCertVerifier>,
+) -> Result<Arc<ServerConfig>, TlsError> {
     let failed = |error: &dyn std::error::Error| TlsError::cryptography(folder, &error);
     let provider = provider();
     let (certificates, key) = identity(folder)?;
     let roots = Arc::new(authority(folder)?);
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+    let authority = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
         .build()
         .map_err(|error| failed(&error))?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .map_err(|error| failed(&error))?
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(verifier(authority))
         .with_single_cert(certificates, key)
         .map_err(|error| failed(&error))?;
     config.session_storage = Arc::new(NoServerSessionStorage {});

@@ -5,17 +5,20 @@
 //! is a device that is refused. Certificates do not run out: devices have clocks that are wrong, and nobody to renew
 //! them.
 //!
-//! `authority.rs` makes identities, `devices.rs` is the list, `config.rs` what rustls is told, `files.rs` how all is
-//! kept.
+//! `authority.rs` makes identities, `devices.rs` is the list, `config.rs` what rustls is told, `listed.rs` how a
+//! server looks up who connects, `files.rs` how all is kept.
 
 mod authority;
 mod config;
 mod devices;
 mod files;
+mod listed;
 
 pub use authority::Authority;
 pub use config::{device_config, fingerprint, server_config, server_name};
 pub use devices::{DEVICES_MAX, Device, Devices, check_name};
+pub use listed::Identity;
+pub(crate) use listed::{ListedDevices, is_unlisted, why_refused};
 
 use base::error::Code;
 use std::io;

@@ -143,7 +143,12 @@ impl Peer {
     }
 
     pub fn send_raw(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).ok();
+        self.try_send_raw(bytes);
+    }
+
+    /// Whether the device still takes it.
+    pub fn try_send_raw(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
     }
 
     /// The hash list of a file, once on a connection.

@@ -5,7 +5,7 @@ use rustls::{ClientConfig, ServerConfig};
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 use std::thread;
@@ -89,6 +89,7 @@ enum Does {
     BothWays(usize, fn(usize) -> u8),
     SendThenReceive(usize, fn(usize) -> u8),
     Echo,
+    SendByteByByte(usize),
     Nothing,
 }
 
@@ -106,6 +107,11 @@ impl Server {
     /// Sends back what comes.
     pub fn echo(tls: Tls) -> Self {
         Self::start(tls, Does::Echo)
+    }
+
+    /// Sends so many bytes as one message, each byte of what that makes on the wire by itself.
+    pub fn send_byte_by_byte(tls: Tls, bytes: usize) -> Self {
+        Self::start(tls, Does::SendByteByByte(bytes))
     }
 
     /// Neither reads nor writes.
@@ -141,9 +147,9 @@ impl Server {
                     counts: Arc::clone(&counts),
                 };
                 let is_whole = match tls {
-                    None => serve(counted, does).await,
+                    None => serve(counted, does, &counts).await,
                     Some(config) => match TlsAcceptor::from(config).accept(counted).await {
-                        Ok(stream) => serve(stream, does).await,
+                        Ok(stream) => serve(stream, does, &counts).await,
                         Err(_) => false,
                     },
                 };
@@ -160,7 +166,7 @@ impl Server {
     }
 }
 
-async fn serve<S: AsyncRead + AsyncWrite>(stream: S, does: Does) -> bool {
+async fn serve<S: AsyncRead + AsyncWrite>(stream: S, does: Does, counts: &Counts) -> bool {
     let (mut reader, mut writer) = split(stream);
     match does {
         Does::BothWays(bytes, pattern) => {
@@ -177,6 +183,10 @@ async fn serve<S: AsyncRead + AsyncWrite>(stream: S, does: Does) -> bool {
         Does::Echo => {
             let _ = tokio::io::copy(&mut reader, &mut writer).await;
             true
+        }
+        Does::SendByteByByte(bytes) => {
+            counts.is_slow.store(true, Ordering::Relaxed);
+            send(&mut writer, bytes, |_| 7).await.is_ok()
         }
         Does::Nothing => {
             // Until the test's process ends: the other end must not need this one's.
@@ -228,6 +238,7 @@ async fn receive<S: AsyncRead>(
 struct Counts {
     received: AtomicU64,
     sent: AtomicU64,
+    is_slow: AtomicBool,
 }
 
 /// A socket that counts.
@@ -258,6 +269,12 @@ impl AsyncWrite for Counted {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        let is_slow = self.counts.is_slow.load(Ordering::Relaxed);
+        if is_slow {
+            // The thread has nothing else to do.
+            thread::sleep(Duration::from_millis(5));
+        }
+        let bytes = &bytes[..if is_slow { 1 } else { bytes.len() }];
         let result = Pin::new(&mut self.socket).poll_write(context, bytes);
         if let Poll::Ready(Ok(count)) = result {
             self.counts.sent.fetch_add(count as u64, Ordering::Relaxed);

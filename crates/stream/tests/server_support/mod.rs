@@ -183,10 +183,19 @@ impl Device {
 
     /// The same with the identity of a folder.
     pub fn with_tls(running: &Running, scratch: &Scratch, identity: &Path, number: u8) -> Self {
+        Self::try_with_tls(running, scratch, identity, number).unwrap()
+    }
+
+    pub fn try_with_tls(
+        running: &Running,
+        scratch: &Scratch,
+        identity: &Path,
+        number: u8,
+    ) -> Result<Self, Refusal> {
         let (config, name) = device_config(identity, "127.0.0.1:1").unwrap();
         let tls = rustls::ClientConnection::new(config, name).unwrap();
         let store = scratch.path("store");
-        Self::greet_over(running.address, Some(tls), &store, number, None).unwrap()
+        Self::greet_over(running.address, Some(tls), &store, number, None)
     }
 
     pub fn greet(
