@@ -135,6 +135,8 @@ counters! {
     requests,
     /// Of these, second ones for the same block.
     requests_repeated,
+    /// Requests for neighbours and for runs ahead of a reader.
+    requests_ahead,
     /// Times that programs waited for a round trip: requests, without those made while another was under way.
     round_trips,
     /// Blocks that came because they were foretold.

@@ -1,12 +1,13 @@
 //! What others have of a device.
 
+use super::ahead::Ahead;
 use super::counters::{Counters, Counts, Start, add};
 use super::hashes::Lists;
 use super::inner::{Inner, JOBS_MAX, random};
 use super::network::{Network, locked};
 use super::notes::Paths;
 use super::settings::{DeviceError, ReadError, Settings};
-use super::stage::Stage;
+use super::stage::{STAGED_MAX_DEFAULT, Stage};
 use super::{Pages, keeper, open, slot};
 use crate::block::{BlockAt, FileId, Token};
 use crate::manifest::Manifest;
@@ -91,6 +92,10 @@ impl Device {
             stage: Stage::new(settings.pool_pages, PATIENCE.min(settings.deadline / 8)),
             lists: Lists::new(settings.hashes_bytes_max),
             tasks: Mutex::default(),
+            ahead: Mutex::new(Ahead::new(match settings.pool_pages {
+                0 => STAGED_MAX_DEFAULT,
+                pages => pages,
+            })),
             counts,
             network,
             pages: RwLock::default(),

@@ -1,6 +1,7 @@
 //! What all threads of a device share.
 
 use super::Pages;
+use super::ahead::Ahead;
 use super::counters::{Counters, Counts, Start, add};
 use super::hashes::Lists;
 use super::network::{Asked, Connection, Network, locked};
@@ -80,6 +81,7 @@ pub(super) struct Inner {
     pub lists: Lists,
     // Locks are taken in this order: stage, tasks, those of the network.
     pub tasks: Mutex<Tasks>,
+    pub ahead: Mutex<Ahead>,
     pub counts: Counts,
     pub network: Network,
     pub pages: RwLock<Option<Arc<dyn Pages>>>,
