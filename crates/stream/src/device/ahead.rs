@@ -12,6 +12,9 @@
 //! - A block that was here and had to go comes back with a few that follow it only: the rest of its run was not wanted
 //!   the first time.
 //!
+//! - Where a round trip is short and most of what came for readers that jump about had to go unread, only the half of
+//!   the run that the block lies in: the line is what they wait for then.
+//!
 //! Nothing of this is told to the server as read: it is asked for as blocks that nobody waits for, of no task. What
 //! makes an action is what programs have read.
 //!
@@ -125,12 +128,23 @@ impl Ahead {
 }
 
 /// Which of the missing blocks of a run (a bit for each) come with one of it that is asked for.
-pub(super) fn beside(at: BlockAt, missing: u32, was_here: bool) -> u32 {
+/// `was_here`: it had to go. `is_scattered`: most of what comes has to.
+pub(super) fn beside(
+    at: BlockAt,
+    missing: u32,
+    was_here: bool,
+    is_scattered: bool,
+    line: Line,
+) -> u32 {
     let place = at.index % SEGMENT_BLOCKS;
     let others = missing & !(1 << place);
-    match was_here {
-        false => others,
-        true => others & (((1_u64 << BACK_BLOCKS) - 1) << (place + 1)) as u32,
+    let half = SEGMENT_BLOCKS / 2;
+    if was_here {
+        others & (((1_u64 << BACK_BLOCKS) - 1) << (place + 1)) as u32
+    } else if is_scattered && line.run_tenths() < LONG_TENTHS {
+        others & (u32::MAX >> half << (place / half * half))
+    } else {
+        others
     }
 }
 
@@ -203,10 +217,14 @@ mod tests {
     #[test]
     fn those_that_follow_come_first_and_what_had_to_go_brings_few() {
         let all = u32::MAX;
-        assert_eq!(beside(at(5), all, false).count_ones(), 31);
-        assert_eq!(beside(at(37), all, true), 0b1111_1111 << 6);
-        assert_eq!(beside(at(63), all, true), 0);
-        assert_eq!(beside(at(5), 0b10_0000, false), 0);
+        let wide = |index, missing| beside(at(index), missing, false, false, NEAR);
+        assert_eq!(wide(5, all).count_ones(), 31);
+        assert_eq!(beside(at(37), all, true, false, NEAR), 0b1111_1111 << 6);
+        assert_eq!(beside(at(63), all, true, true, NEAR), 0);
+        assert_eq!(wide(5, 0b10_0000), 0);
+        assert_eq!(beside(at(5), all, false, true, NEAR), 0xffff & !0b10_0000);
+        assert_eq!(beside(at(48), all, false, true, NEAR), 0xfffe_0000);
+        assert_eq!(beside(at(48), all, false, true, FAR).count_ones(), 31);
         let blocks = blocks_of(FileId(1), 1, 0b1010_0111, 5);
         assert_eq!(blocks, [37, 39, 32, 33, 34].map(at));
     }

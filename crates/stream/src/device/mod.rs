@@ -28,6 +28,8 @@ mod notes;
 mod open;
 mod read;
 mod receive;
+#[cfg(test)]
+mod replay;
 mod settings;
 mod shelf;
 mod slot;

@@ -379,7 +379,9 @@ impl Inner {
         let run = at.index / SEGMENT_BLOCKS;
         let missing = self.missing(at.file, run);
         if is_first && self.gives_ahead() {
-            let mask = ahead::beside(at, missing, self.stage.is_gone(at));
+            let was_here = self.stage.is_gone(at);
+            let is_scattered = self.stage.is_scattered();
+            let mask = ahead::beside(at, missing, was_here, is_scattered, self.line());
             beside.runs.push((run, mask));
             let further = self.further(at, true);
             beside
@@ -419,12 +421,16 @@ impl Inner {
     }
 
     fn further(&self, at: BlockAt, is_missing: bool) -> Range<u32> {
-        let line = Line {
+        let blocks = self.manifest.blocks(at.file);
+        let line = self.line();
+        locked(&self.ahead).read(at, blocks, is_missing, line)
+    }
+
+    fn line(&self) -> Line {
+        Line {
             round_trip: self.network.round_trip(),
             bandwidth_bytes_s: self.network.bandwidth(),
-        };
-        let blocks = self.manifest.blocks(at.file);
-        locked(&self.ahead).read(at, blocks, is_missing, line)
+        }
     }
 
     // Which blocks of an aligned run are neither here nor on their way: a bit for each.

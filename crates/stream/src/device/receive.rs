@@ -45,14 +45,15 @@ struct Message<'a> {
 }
 
 impl Message<'_> {
-    fn shelve(&self, inner: &Inner) {
+    fn shelve(&self, inner: &Inner, asked: Option<BlockAt>) {
         let Self {
             blocks,
             pages,
             lengths,
             compressed,
         } = *self;
-        inner.stage.shelve(blocks, pages, lengths, compressed);
+        let stage = &inner.stage;
+        stage.shelve(blocks, pages, lengths, compressed, asked);
     }
 }
 
@@ -270,7 +271,7 @@ impl<'a> Receiver<'a> {
                         .store(true, Ordering::Relaxed);
                 }
                 // Together: who waits for the block asks for the next one at once.
-                message.shelve(inner);
+                message.shelve(inner, Some(at));
                 if neighbours < blocks.len() {
                     let behind = inner
                         .network
@@ -320,7 +321,7 @@ impl<'a> Receiver<'a> {
             }
             Cause::Ahead { id } => {
                 add(&counts.neighbours, blocks.len() as u64);
-                message.shelve(inner);
+                message.shelve(inner, None);
                 self.connection.answered(id);
                 inner.stage.look_again();
             }

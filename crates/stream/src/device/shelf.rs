@@ -10,10 +10,16 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Bundles that are unpacked at the same time, at most: some 128 KiB each.
-const UNPACKED_MAX: usize = 8;
+const UNPACKED_MAX: usize = 6;
 
 /// Pages of the pool for each bundle that may be unpacked.
 const PAGES_PER_UNPACKED: usize = 128;
+
+/// What is read of bundles before they have to go, at most, where readers jump about: a part of so much of their blocks.
+const SCATTERED_PART: u32 = 8;
+
+/// Of how many bundles that is the mean, about.
+const MEAN_OF: u32 = 8;
 
 /// What beside its bytes a block and a bundle take in tables, about.
 const ENTRY_BYTES: usize = 48;
@@ -70,6 +76,8 @@ pub(crate) struct Shelf {
     kept_bytes: usize,
     unpacked_pages: usize,
     next: u64,
+    /// Of 1,024 blocks that had to go or whose bundle had, how many were read before, as of late. 0: none had to go.
+    read_of_1024: u32,
 }
 
 impl Shelf {
@@ -84,6 +92,7 @@ impl Shelf {
     }
 
     /// Blocks that wait to be read.
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.places.len()
     }
@@ -173,6 +182,16 @@ impl Shelf {
         page
     }
 
+    /// Whether most of what comes here goes unread, for want of room.
+    pub fn is_scattered(&self) -> bool {
+        (1..1024 / SCATTERED_PART).contains(&self.read_of_1024)
+    }
+
+    /// Bundles.
+    pub fn bundles(&self) -> usize {
+        self.bundles.len()
+    }
+
     /// Gives up the bundle that was not read from for the longest time: its unread blocks.
     pub fn drop_oldest(&mut self) -> Vec<BlockAt> {
         let Some(number) = self.ages.first_key_value().map(|(_, number)| *number) else {
@@ -181,6 +200,13 @@ impl Shelf {
         let Some(bundle) = self.bundles.get(&number) else {
             return Vec::new();
         };
+        let blocks = bundle.indexes.len().max(1);
+        let read_of_1024 = ((blocks - bundle.unread.min(blocks)) * 1024 / blocks) as u32;
+        self.read_of_1024 = match self.read_of_1024 {
+            0 => read_of_1024,
+            mean => ((MEAN_OF - 1) * mean + read_of_1024) / MEAN_OF,
+        }
+        .max(1);
         let file = bundle.file;
         let blocks = bundle.indexes.iter().zip(0..).map(|(index, place)| {
             let index = *index;

@@ -307,13 +307,14 @@ impl Stage {
     }
 
     /// Neighbours that came in one message, verified, unpacked from `packed`: whoever waits for one gets it, the others
-    /// wait to be read while there is room.
+    /// wait to be read while there is room. `asked`: the one among them that is no neighbour.
     pub fn shelve(
         &self,
         blocks: &[BlockAt],
         pages: &[Arc<[u8]>],
         lengths: &[usize],
         packed: &[u8],
+        asked: Option<BlockAt>,
     ) {
         let mut state = self.lock();
         let (mut kept, mut was_awaited) = (Vec::new(), false);
@@ -325,7 +326,7 @@ impl Stage {
                 was_awaited = true;
                 if wanted.bytes.is_none() {
                     wanted.bytes = Some(Arc::clone(page));
-                    state.counts.neighbours_read += 1;
+                    state.counts.neighbours_read += u64::from(asked != Some(*at));
                 }
             } else if is_new && !state.is_delivered(*at) {
                 if let Some(place) = kept.last_mut() {
@@ -436,6 +437,11 @@ impl Stage {
         self.lock().gone.contains(&at)
     }
 
+    /// Whether most neighbours have to go before they are read.
+    pub fn is_scattered(&self) -> bool {
+        self.lock().shelf.is_scattered()
+    }
+
     /// Whether a block waits here to be read.
     pub fn is_staged(&self, at: BlockAt) -> bool {
         self.lock().is_here(at)
@@ -513,6 +519,11 @@ impl State {
             let bytes = self.shelf.take(at, staged_max)?;
             self.counts.neighbours_read += 1;
             self.progress = Some(Instant::now());
+            // It may have been unpacked for that.
+            while self.used() > staged_max && self.shelf.bundles() > 1 {
+                self.push_out_neighbour(spare_max);
+            }
+            self.shorten_spare(spare_max);
             self.keep_spare(&bytes, spare_max);
             self.deliver(at);
             return Some(bytes);
