@@ -3,8 +3,8 @@
 //!
 //! - The whole aligned run of 32 blocks that the block lies in. The block itself is a request of its own, answered
 //!   first; the others come behind everything that programs wait for: those that follow it, then those before it.
-//! - Further runs, where a reader goes from one run to the next and has read a good part of the one before: two at
-//!   first, then more, up to as many as lie on the line for two round trips. So a file that is read from its beginning
+//! - Further runs: the next one, where a reader has read some blocks of a run one behind the other; where he goes on to
+//!   it and has read a good part of the one before, two, then more, up to as many as lie on the line for two round trips. So a file that is read from its beginning
 //!   to its end is one round trip and the line's bandwidth.
 //! - Where a round trip takes longer than a run does on the line, the run behind that of a missing block too: what
 //!   is not read of it costs less than another wait.
@@ -66,6 +66,9 @@ struct Reader {
     run: u32,
     /// Blocks of the run, since it was entered.
     read: u32,
+    /// The block that was read last, and how many it ends that were read one behind the other in this run.
+    last: u32,
+    straight: u32,
     /// Runs that were entered one behind the other.
     sequence: u32,
 }
@@ -102,14 +105,22 @@ impl Ahead {
         }
         let is_new = !self.files.contains_key(&at.file);
         let reader = self.files.entry(at.file).or_default();
+        let left = u64::from(file_blocks.div_ceil(SEGMENT_BLOCKS).saturating_sub(behind));
         if !is_new && reader.run == run {
             reader.read += 1;
-            return behind..behind;
+            let is_straight = at.index == reader.last.saturating_add(1);
+            reader.straight = if is_straight { reader.straight + 1 } else { 1 };
+            reader.last = at.index;
+            let begins = reader.sequence == 0 && reader.straight == SEQUENCE_READ_MIN;
+            let has_room = left > 0 && self.runs_max > 0;
+            return behind..behind + u32::from(begins && has_room);
         }
         let is_next = !is_new && run == reader.run + 1 && reader.read >= SEQUENCE_READ_MIN;
         *reader = Reader {
             run,
             read: 1,
+            last: at.index,
+            straight: 1,
             sequence: if is_next { reader.sequence + 1 } else { 0 },
         };
         let tenths = line.run_tenths();
@@ -118,7 +129,6 @@ impl Ahead {
             0 => 0,
             long => u64::from(long.min(4)) * (2 * tenths.max(10) + 5) / 10,
         };
-        let left = u64::from(file_blocks.div_ceil(SEGMENT_BLOCKS).saturating_sub(behind));
         if left <= 1 && is_missing {
             runs = left;
         }
@@ -189,7 +199,7 @@ mod tests {
                 runs.push((index, asked));
             }
         }
-        assert_eq!(runs[..3], [(32, 2..4), (64, 3..8), (96, 4..11)]);
+        assert_eq!(runs[..3], [(7, 1..2), (32, 2..4), (64, 3..8)]);
         assert_eq!(ahead.read(at(3200), 6400, true, NEAR), 101..101);
         assert_eq!(
             ahead.read(at(3232), 6400, true, NEAR),

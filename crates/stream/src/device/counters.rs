@@ -201,6 +201,8 @@ counters! {
     tasks_foretold,
     /// Of these, those of which all reads were to be seen.
     audits,
+    /// Starts that had ended while no server could be reached, and were told later.
+    told_late,
     /// Blocks that traces could not hold.
     trace_overflow,
     /// Notes that could not be kept.

@@ -22,9 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the end of a device waits until the server has what it was told.
 const SETTLE_MAX: Duration = Duration::from_millis(500);
 
-/// How long a start waits for the thread that takes up a connection that has been made.
-const UP_WAIT: Duration = Duration::from_secs(1);
-
 /// A device's end of streaming. Clones are the same device; it is stopped with the last.
 #[derive(Clone)]
 pub struct Device {
@@ -103,6 +100,7 @@ impl Device {
             waits_changed: Condvar::new(),
             jobs,
             starts: Mutex::default(),
+            untold: Mutex::default(),
             plans: Mutex::default(),
             settings,
         });
@@ -113,8 +111,11 @@ impl Device {
             }),
             inner,
         };
-        let mut first = opened.greeted;
-        let is_greeted = first.is_some();
+        // Up before this returns: whoever asks at once is asked of the server, not told that there is none, and a task
+        // that begins is begun there before it reads.
+        let network = &device.inner.network;
+        let greeted = opened.greeted;
+        let mut first = greeted.map(|greeted| (network.up(greeted.control.clone()), greeted));
         for _ in 0..device.inner.settings.connections {
             let (inner, first) = (Arc::clone(&device.inner), first.take());
             device
@@ -133,10 +134,6 @@ impl Device {
         device
             .owner
             .spawn("stream-storer", move || keeper::store(&inner))?;
-        // Whoever asks at once is asked of the server, not told that there is none.
-        if is_greeted {
-            device.inner.network.wait_up(UP_WAIT);
-        }
         Ok(device)
     }
 
@@ -201,6 +198,9 @@ impl Device {
             // What came after the first end was told is no part of what that one was about.
             let is_exact = task.is_exact() && !task.is_told_end;
             keeper::end(inner, connection, wire, is_exact, has_exited);
+        }
+        if let Some(untold) = task.unheard() {
+            inner.keep_untold(untold);
         }
         inner.start_is_over(&mut task);
         inner.stage.end(token);

