@@ -323,11 +323,16 @@ fn a_frame_that_is_cut_off_is_nothing() {
 #[test]
 fn what_nobody_asked_for_is_left_aside_and_its_sender_left_alone() {
     let fake = Fake::start(Tree::usual(), |peer, request| {
-        if let Request::Read { at, .. } = request {
+        let at = match request {
+            Request::Read { at, .. } => Some(*at),
+            Request::Fetch { blocks, .. } => blocks.first().copied(),
+            _ => None,
+        };
+        if let Some(at) = at {
             peer.prove(at.file);
-            let block = peer.tree.block(*at);
-            peer.send_blocks(0, &[*at], std::slice::from_ref(&block));
-            peer.send_blocks(4_000_000_000, &[*at], &[block]);
+            let block = peer.tree.block(at);
+            peer.send_blocks(0, &[at], std::slice::from_ref(&block));
+            peer.send_blocks(4_000_000_000, &[at], &[block]);
         }
         Flow::Usual
     });
@@ -627,6 +632,112 @@ fn what_ran_once_runs_without_a_network() {
     // What was never needed is not there, and does not hang.
     device.stop();
     assert_eq!(device.read(None, at(1, 1)).err(), Some(ReadError::Stopped));
+}
+
+#[test]
+fn a_start_that_ends_without_a_server_is_told_to_the_next_one() {
+    let tree = Tree::usual();
+    let needed: Vec<BlockAt> = tree.all().into_iter().step_by(2).collect();
+    let mut fake = Fake::start(tree, |_, _| Flow::Usual);
+    let cache = Arc::new(MemoryCache::default());
+    let device = Device::start(Settings {
+        cache: Some(Arc::clone(&cache) as _),
+        ..settings(&fake)
+    })
+    .unwrap();
+    device.fetch(&needed, &mut |_, _| {}).unwrap();
+    fake.stop();
+    support::wait_until(|| !device.is_connected());
+    let starts = 10;
+    for start in 0..starts {
+        let token = device.begin(FileId(1));
+        for at in needed.iter().skip(start) {
+            device.read(Some(token), *at).unwrap();
+        }
+        device.end(token, true);
+    }
+    let ends = |seen: &[Request]| {
+        let is_end = |r: &&Request| {
+            matches!(
+                r,
+                Request::End {
+                    is_exact: true,
+                    has_exited: true,
+                    ..
+                }
+            )
+        };
+        seen.iter().filter(is_end).count()
+    };
+    assert_eq!(ends(&fake.seen()), 0);
+    fake.again();
+    fake.wait_for(|seen| ends(seen) == 8);
+    assert_eq!(device.counters().told_late, 8);
+    // Each is what was read, in order, and held, so that nothing is sent for it. The two oldest are forgotten.
+    let mut told = 2;
+    let mut held_of = None;
+    for request in fake.seen() {
+        match request {
+            Request::Begin { held, .. } => held_of = Some(held),
+            Request::Trace { blocks, .. } => {
+                assert_eq!(blocks, needed[told..]);
+                assert!(
+                    held_of
+                        .take()
+                        .is_some_and(|held| blocks.iter().all(|at| held.has(*at)))
+                );
+                told += 1;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(told, starts);
+}
+
+#[test]
+fn a_first_start_asks_for_runs_and_tells_only_what_was_read() {
+    let tree = Tree::usual();
+    let needed: Vec<BlockAt> = [0, 5, 1, 40, 33, 69, 6].map(|index| at(1, index)).to_vec();
+    let fake = Fake::start(tree, |_, _| Flow::Usual);
+    let device = Device::start(settings(&fake)).unwrap();
+    let token = device.begin(FileId(1));
+    // Until the server has said that it knows nothing, a plan may come, and nothing else is asked for.
+    fake.wait_for(|seen| seen.iter().any(|r| matches!(r, Request::AskPlan { .. })));
+    device.read(None, at(2, 0)).unwrap();
+    for at in &needed {
+        let bytes = device.read(Some(token), *at).unwrap();
+        assert_eq!(bytes[..], *fake.tree.block(*at));
+    }
+    device.end(token, true);
+    fake.wait_for(|seen| seen.iter().any(|r| matches!(r, Request::End { .. })));
+    let (mut asked, mut beside, mut told) = (Vec::new(), Vec::new(), Vec::new());
+    for request in fake.seen() {
+        match request {
+            // Of a task, a server takes it for read.
+            Request::Read {
+                token: Some(_), at, ..
+            } => asked.push(at),
+            Request::Fetch { blocks, .. } => beside.extend(blocks),
+            Request::Trace { blocks, .. } => told.extend(blocks),
+            _ => {}
+        }
+    }
+    assert_eq!(told, needed);
+    assert!(asked.iter().all(|at| needed.contains(at)), "{asked:?}");
+    assert!(
+        asked.len() <= 4,
+        "one for each run, and the first two at once: {asked:?}"
+    );
+    assert!(
+        !beside.is_empty() && beside.iter().all(|at| !asked.contains(at)),
+        "{beside:?}"
+    );
+    let counters = device.counters();
+    assert!(
+        device.starts()[0].is_exact && device.starts()[0].read == 7,
+        "{counters:?}"
+    );
+    assert_eq!(counters.requests, asked.len() as u64 + 1);
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
     settings.pool_pages = arguments.pool_pages as usize;
     settings.connections = connections(&arguments.connections)?;
     settings.deadline = Duration::from_secs(arguments.deadline_s);
+    // Where the kernel reads ahead, nothing else does: what is compared with is that alone.
+    settings.around = arguments.readahead_kb == 0;
     let options = MountOptions {
         source: arguments.server.clone(),
         allows_other_users: arguments.allow_other,

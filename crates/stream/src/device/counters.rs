@@ -135,6 +135,8 @@ counters! {
     requests,
     /// Of these, second ones for the same block.
     requests_repeated,
+    /// Requests for neighbours and for runs ahead of a reader.
+    requests_ahead,
     /// Times that programs waited for a round trip: requests, without those made while another was under way.
     round_trips,
     /// Blocks that came because they were foretold.
@@ -199,6 +201,8 @@ counters! {
     tasks_foretold,
     /// Of these, those of which all reads were to be seen.
     audits,
+    /// Starts that had ended while no server could be reached, and were told later.
+    told_late,
     /// Blocks that traces could not hold.
     trace_overflow,
     /// Notes that could not be kept.

@@ -1,12 +1,13 @@
 //! What others have of a device.
 
+use super::ahead::Ahead;
 use super::counters::{Counters, Counts, Start, add};
 use super::hashes::Lists;
 use super::inner::{Inner, JOBS_MAX, random};
 use super::network::{Network, locked};
 use super::notes::Paths;
 use super::settings::{DeviceError, ReadError, Settings};
-use super::stage::Stage;
+use super::stage::{STAGED_MAX_DEFAULT, Stage};
 use super::{Pages, keeper, open, slot};
 use crate::block::{BlockAt, FileId, Token};
 use crate::manifest::Manifest;
@@ -20,9 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the end of a device waits until the server has what it was told.
 const SETTLE_MAX: Duration = Duration::from_millis(500);
-
-/// How long a start waits for the thread that takes up a connection that has been made.
-const UP_WAIT: Duration = Duration::from_secs(1);
 
 /// A device's end of streaming. Clones are the same device; it is stopped with the last.
 #[derive(Clone)]
@@ -91,6 +89,10 @@ impl Device {
             stage: Stage::new(settings.pool_pages, PATIENCE.min(settings.deadline / 8)),
             lists: Lists::new(settings.hashes_bytes_max),
             tasks: Mutex::default(),
+            ahead: Mutex::new(Ahead::new(match settings.pool_pages {
+                0 => STAGED_MAX_DEFAULT,
+                pages => pages,
+            })),
             counts,
             network,
             pages: RwLock::default(),
@@ -98,6 +100,7 @@ impl Device {
             waits_changed: Condvar::new(),
             jobs,
             starts: Mutex::default(),
+            untold: Mutex::default(),
             plans: Mutex::default(),
             settings,
         });
@@ -108,8 +111,11 @@ impl Device {
             }),
             inner,
         };
-        let mut first = opened.greeted;
-        let is_greeted = first.is_some();
+        // Up before this returns: whoever asks at once is asked of the server, not told that there is none, and a task
+        // that begins is begun there before it reads.
+        let network = &device.inner.network;
+        let greeted = opened.greeted;
+        let mut first = greeted.map(|greeted| (network.up(greeted.control.clone()), greeted));
         for _ in 0..device.inner.settings.connections {
             let (inner, first) = (Arc::clone(&device.inner), first.take());
             device
@@ -128,10 +134,6 @@ impl Device {
         device
             .owner
             .spawn("stream-storer", move || keeper::store(&inner))?;
-        // Whoever asks at once is asked of the server, not told that there is none.
-        if is_greeted {
-            device.inner.network.wait_up(UP_WAIT);
-        }
         Ok(device)
     }
 
@@ -196,6 +198,9 @@ impl Device {
             // What came after the first end was told is no part of what that one was about.
             let is_exact = task.is_exact() && !task.is_told_end;
             keeper::end(inner, connection, wire, is_exact, has_exited);
+        }
+        if let Some(untold) = task.unheard() {
+            inner.keep_untold(untold);
         }
         inner.start_is_over(&mut task);
         inner.stage.end(token);

@@ -1,16 +1,17 @@
 //! What all threads of a device share.
 
 use super::Pages;
+use super::ahead::Ahead;
 use super::counters::{Counters, Counts, Start, add};
 use super::hashes::Lists;
 use super::network::{Asked, Connection, Network, locked};
 use super::notes::{self, Paths};
 use super::settings::Settings;
 use super::stage::Stage;
-use super::tasks::{PLAN_BLOCKS_MAX, Task, Tasks};
+use super::tasks::{PLAN_BLOCKS_MAX, Task, Tasks, Untold};
 use crate::block::{BLOCK_BYTES, BlockAt, BlockHash, ContentId, FileId, HashList, Token};
 use crate::manifest::Manifest;
-use crate::wire::{Held, Refusal, Request};
+use crate::wire::{BLOCKS_PER_MESSAGE_MAX, Held, Refusal, Request};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
@@ -18,6 +19,10 @@ use std::time::{Duration, Instant};
 
 /// Tasks whose needs are remembered in memory, at most.
 const PLANS_MAX: usize = 8;
+
+/// Starts that are kept until a server can be told, and their blocks together, at most; then the oldest goes.
+const UNTOLD_MAX: usize = 8;
+const UNTOLD_BLOCKS_MAX: usize = PLAN_BLOCKS_MAX;
 
 /// Starts whose figures are remembered, at most.
 const STARTS_MAX: usize = 64;
@@ -80,6 +85,7 @@ pub(super) struct Inner {
     pub lists: Lists,
     // Locks are taken in this order: stage, tasks, those of the network.
     pub tasks: Mutex<Tasks>,
+    pub ahead: Mutex<Ahead>,
     pub counts: Arc<Counts>,
     pub network: Arc<Network>,
     pub pages: RwLock<Option<Arc<dyn Pages>>>,
@@ -87,6 +93,7 @@ pub(super) struct Inner {
     pub waits_changed: Condvar,
     pub jobs: SyncSender<Job>,
     pub starts: Mutex<VecDeque<Start>>,
+    pub untold: Mutex<VecDeque<Untold>>,
     pub plans: Mutex<VecDeque<(FileId, Arc<Vec<BlockAt>>)>>,
 }
 
@@ -227,8 +234,55 @@ impl Inner {
             held.extend(self.held_in_cache(&plan));
             self.begin_on(connection, token, held);
         }
+        self.tell_late(connection);
         self.stage.look_again();
         self.waits_changed.notify_all();
+    }
+
+    /// Keeps a start until a server can be told of it.
+    pub fn keep_untold(&self, untold: Untold) {
+        let mut all = locked(&self.untold);
+        let blocks = |all: &VecDeque<Untold>| all.iter().map(|one| one.blocks.len()).sum::<usize>();
+        while all.len() >= UNTOLD_MAX
+            || !all.is_empty() && blocks(&all) + untold.blocks.len() > UNTOLD_BLOCKS_MAX
+        {
+            all.pop_front();
+        }
+        all.push_back(untold);
+    }
+
+    // Starts that ended while there was no server: as tasks that hold all they need, so that nothing is sent for them.
+    fn tell_late(&self, connection: &Connection) {
+        while let Some(untold) = locked(&self.untold).pop_front() {
+            let Some(wire) = random().map(Token) else {
+                return;
+            };
+            let mut held = untold.blocks.clone();
+            held.extend(self.local_plan(untold.file).iter());
+            let begin = Request::Begin {
+                token: wire,
+                task: untold.file,
+                held: Held::of(held),
+            };
+            locked(&self.tasks).told_late(wire);
+            let traces = untold.blocks.chunks(BLOCKS_PER_MESSAGE_MAX);
+            let traces = traces.map(|blocks| Request::Trace {
+                token: wire,
+                blocks: blocks.to_vec(),
+            });
+            let end = Request::End {
+                token: wire,
+                is_exact: untold.is_exact,
+                has_exited: true,
+            };
+            let mut all = std::iter::once(begin).chain(traces).chain([end]);
+            // In this order, behind what programs wait for.
+            if !all.all(|request| connection.send(&request, false)) {
+                // What was said of it is given up with the connection.
+                return self.keep_untold(untold);
+            }
+            add(&self.counts.told_late, 1);
+        }
     }
 
     /// Which of these blocks are in the page cache.

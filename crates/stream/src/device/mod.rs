@@ -13,6 +13,7 @@
 //! `model.rs` in drawn orders), `read.rs` reading a block, `tasks.rs` who has read what, `keeper.rs` what is done
 //! beside, `fetch.rs` what no program waits for, `hashes.rs`, `notes.rs`, `counters.rs`.
 
+mod ahead;
 mod counters;
 mod fetch;
 mod greet;
@@ -27,7 +28,10 @@ mod notes;
 mod open;
 mod read;
 mod receive;
+#[cfg(test)]
+mod replay;
 mod settings;
+mod shelf;
 mod slot;
 mod stage;
 mod tasks;

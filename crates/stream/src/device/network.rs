@@ -4,7 +4,7 @@
 
 use super::counters::{Counts, Reason, add};
 use super::settings::{QUARANTINE_MAX, Settings};
-use crate::block::{BlockAt, Token};
+use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token};
 use crate::link::{LinkControl, LinkSettings, LinkWriter};
 use crate::wire::Request;
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -56,6 +56,8 @@ pub(super) enum Asked {
         // The block itself has come: until then its neighbours may.
         answered_until: Option<Instant>,
     },
+    /// Blocks of an aligned run that nobody waits for, a bit for each.
+    Ahead { file: FileId, run: u32, mask: u32 },
     /// Blocks for the cache.
     Fetch(Arc<HashSet<BlockAt>>),
     /// What is known of a task: for the task itself, or for somebody who waits for it.
@@ -188,9 +190,24 @@ impl Connection {
                     Some(_) => None,
                 }
             }
+            Asked::Ahead { file, run, mask } => {
+                let is_it = *file == wanted.file
+                    && *run == wanted.index / SEGMENT_BLOCKS
+                    && mask >> (wanted.index % SEGMENT_BLOCKS) & 1 == 1;
+                is_it.then_some(None)
+            }
             _ => None,
         };
         locked(&self.asked).values().find_map(covers)
+    }
+
+    /// Blocks that were asked for ahead and have not come.
+    pub fn blocks_ahead(&self) -> u32 {
+        let blocks = |asked: &Asked| match asked {
+            Asked::Ahead { mask, .. } => mask.count_ones(),
+            _ => 0,
+        };
+        locked(&self.asked).values().map(blocks).sum()
     }
 
     /// All that was asked and not answered.
@@ -265,6 +282,9 @@ pub(super) struct Network {
     wake: Condvar,
     is_stopped: AtomicBool,
     started: Instant,
+    /// The server has sent neighbours of a block: one that foretells as SYSFLOW does sends none, and learns of what is
+    /// asked for by itself.
+    pub gives_neighbours: AtomicBool,
     round_trip_us: AtomicU64,
     bandwidth_bytes_s: AtomicU64,
     sent_before: AtomicU64,
@@ -288,6 +308,7 @@ impl Network {
             wake: Condvar::new(),
             is_stopped: AtomicBool::new(false),
             started: Instant::now(),
+            gives_neighbours: AtomicBool::new(false),
             round_trip_us: AtomicU64::new(ROUND_TRIP_US),
             bandwidth_bytes_s: AtomicU64::new(BANDWIDTH_BYTES_S),
             sent_before: AtomicU64::new(0),
@@ -326,9 +347,6 @@ impl Network {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let connection = Arc::new(Connection::new(number, control, self.now_ms()));
         locked(&self.connections).push(Arc::clone(&connection));
-        // Behind the lock nobody is between looking and waiting.
-        drop(locked(&self.pause));
-        self.wake.notify_all();
         if self.is_stopped() {
             connection.close();
         }
@@ -361,6 +379,13 @@ impl Network {
         connections
             .iter()
             .find_map(|connection| connection.brings(at))
+    }
+
+    /// Blocks that were asked for ahead and have not come.
+    pub fn blocks_ahead(&self) -> u64 {
+        let connections = locked(&self.connections);
+        let blocks = connections.iter().map(|c| u64::from(c.blocks_ahead()));
+        blocks.sum()
     }
 
     /// How long the line takes for so many bytes.
@@ -473,18 +498,9 @@ impl Network {
 
     /// Waits so long, or until the device is stopped.
     pub fn pause(&self, time: Duration) {
-        self.wait_while(time, || true);
-    }
-
-    /// Waits so long for a connection that is up.
-    pub fn wait_up(&self, time: Duration) {
-        self.wait_while(time, || locked(&self.connections).is_empty());
-    }
-
-    fn wait_while(&self, time: Duration, waits: impl Fn() -> bool) {
         let end = Instant::now() + time;
         let mut guard = locked(&self.pause);
-        while !self.is_stopped() && waits() {
+        while !self.is_stopped() {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;

@@ -1,17 +1,20 @@
 //! A program reads a block: from the stage, from the cache, or from the server, by a deadline.
 
+use super::ahead::{self, Line};
 use super::counters::add;
 use super::inner::Inner;
 use super::network::{Asked, WIRE_BLOCK_BYTES, locked};
 use super::settings::ReadError;
 use super::stage::{Step, Wanted};
 use super::tasks::{Coming, Task};
-use crate::block::{BLOCK_BYTES, BlockAt, SEGMENT_BLOCKS, Token};
+use crate::block::{BLOCK_BYTES, BlockAt, FileId, SEGMENT_BLOCKS, Token};
 use crate::wire::{Refusal, Request};
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Neighbours that are asked for at least, whatever the line.
+/// Neighbours of what a plan has missed.
 const AROUND_MIN: u32 = 8;
 
 /// Bytes that a server may have given to its system and that are not on the wire yet.
@@ -25,6 +28,15 @@ const FORETOLD_MIN: Duration = Duration::from_millis(100);
 
 /// Who waits looks again after so long when there is no connection, or a server at its limit.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// What is asked for with a block.
+#[derive(Debug, Default)]
+struct Beside {
+    /// Neighbours that the server chooses, in the same request.
+    around: u32,
+    /// Blocks of runs, a bit for each, in requests of their own.
+    runs: Vec<(u32, u32)>,
+}
 
 impl Inner {
     pub fn read(&self, token: Option<Token>, at: BlockAt) -> Result<Arc<[u8]>, ReadError> {
@@ -49,6 +61,7 @@ impl Inner {
         }
         add(&self.counts.reads, 1);
         add(&self.counts.reads_staged, 1);
+        self.look_ahead(token, at);
         Some(bytes)
     }
 
@@ -124,10 +137,17 @@ impl Inner {
         started: Instant,
     ) -> Result<Arc<[u8]>, ReadError> {
         // Counted before the stage's lock is taken; nobody is hurt if it is another number meanwhile.
-        let around = self.around(token, at);
+        let is_coming = self.stage.is_wanted(at) || self.network.brings(at).is_some();
+        let beside = match is_coming || self.stage.is_staged(at) {
+            true => {
+                self.look_ahead(token, at);
+                Beside::default()
+            }
+            false => self.beside(token, at),
+        };
         let mut has_asked = false;
         let read = self.stage.read(at, |wanted| {
-            self.next_step(wanted, token, at, around, started, &mut has_asked)
+            self.next_step(wanted, token, at, &beside, started, &mut has_asked)
         });
         if has_asked
             && let Some(token) = &token
@@ -151,7 +171,7 @@ impl Inner {
         wanted: &mut Wanted,
         token: Option<Token>,
         at: BlockAt,
-        around: u32,
+        beside: &Beside,
         started: Instant,
         has_asked: &mut bool,
     ) -> Step<ReadError> {
@@ -188,7 +208,7 @@ impl Inner {
         if let Some(time) = self.expected(wanted, token, at, now) {
             return Step::Wait(time.min(left));
         }
-        match self.ask(wanted, token, at, around, now) {
+        match self.ask(wanted, token, at, beside, now) {
             true => {
                 *has_asked = true;
                 Step::Wait(left.min(deadline / 3))
@@ -231,7 +251,10 @@ impl Inner {
             // As a neighbour of what was asked for: as long as that may take.
             false => match self.network.brings(at)? {
                 Some(left) => return Some(left),
-                None => 3 * round_trip + self.network.line_time(SERVER_BUFFER_BYTES),
+                None => {
+                    let ahead = self.network.blocks_ahead() * WIRE_BLOCK_BYTES;
+                    3 * round_trip + self.network.line_time(SERVER_BUFFER_BYTES + ahead)
+                }
             },
         };
         let limit = limit.max(EXPECTED_MIN).min(self.settings.deadline / 4);
@@ -248,13 +271,22 @@ impl Inner {
         wanted: &mut Wanted,
         token: Option<Token>,
         at: BlockAt,
-        around: u32,
+        beside: &Beside,
         now: Instant,
     ) -> bool {
         let is_first = wanted.tries == 0;
-        let Some(connection) = self.send_read(token, at, around, is_first) else {
+        let Some(connection) = self.send_read(token, at, beside.around, is_first) else {
             return false;
         };
+        for (run, mask) in beside.runs.iter().filter(|_| is_first) {
+            let is_own = *run == at.index / SEGMENT_BLOCKS;
+            let from = if is_own {
+                at.index % SEGMENT_BLOCKS + 1
+            } else {
+                0
+            };
+            self.fetch_ahead(Some(connection), at.file, *run, *mask, from);
+        }
         add(&self.counts.requests_repeated, u64::from(!is_first));
         wanted.tries += 1;
         wanted.asked = Some((connection, now));
@@ -320,48 +352,121 @@ impl Inner {
         })
     }
 
-    /// How many neighbours are wanted with a block: none while a plan may bring them, few where there is one and it
-    /// missed, else as many as fill the line for a round trip; none that are here already.
-    fn around(&self, token: Option<Token>, at: BlockAt) -> u32 {
+    // Whether nothing is foretold for who reads; None: that is not known yet.
+    fn is_first(&self, token: Option<Token>) -> Option<bool> {
+        let Some(token) = &token else {
+            return Some(true);
+        };
+        match locked(&self.tasks).get(token) {
+            Some(task) if task.wire.is_some() => {
+                let blocks = task.begun?;
+                Some(blocks == 0 && task.plan.is_empty())
+            }
+            _ => Some(true),
+        }
+    }
+
+    /// What is wanted with a block that is to be asked for: nothing while a plan may bring it, few where there is one
+    /// and it missed, else its run and what the reader will come to. Nothing that is here already.
+    fn beside(&self, token: Option<Token>, at: BlockAt) -> Beside {
+        let mut beside = Beside::default();
         if !self.settings.around || self.stage.is_staged(at) {
-            return 0;
+            return beside;
         }
-        let begun = match &token {
-            None => Some(0),
-            Some(token) => match locked(&self.tasks).get(token) {
-                Some(task) if task.wire.is_some() => task.begun,
-                _ => Some(0),
-            },
+        let Some(is_first) = self.is_first(token) else {
+            return beside;
         };
-        let bytes = self
-            .network
-            .bandwidth()
-            .saturating_mul(self.network.round_trip().as_micros() as u64)
-            / 1_000_000;
-        let width = match begun {
-            None => return 0,
-            Some(0) => (bytes / WIRE_BLOCK_BYTES).clamp(u64::from(AROUND_MIN), 31) as u32,
-            Some(_) => AROUND_MIN,
-        };
-        if self.settings.cache.is_none() && begun.is_some() && self.is_known(token) {
-            // The server leaves out what it has sent for the task, and goes on before the block.
-            let missing = self.stage.missing_in_run(at, self.manifest.blocks(at.file));
-            return width.min(missing);
+        let run = at.index / SEGMENT_BLOCKS;
+        let missing = self.missing(at.file, run);
+        if is_first && self.gives_ahead() {
+            let was_here = self.stage.is_gone(at);
+            let is_scattered = self.stage.is_scattered();
+            let mask = ahead::beside(at, missing, was_here, is_scattered, self.line());
+            beside.runs.push((run, mask));
+            let further = self.further(at, true);
+            beside
+                .runs
+                .extend(further.map(|run| (run, self.missing(at.file, run))));
+            return beside;
         }
-        let in_run = SEGMENT_BLOCKS - 1 - at.index % SEGMENT_BLOCKS;
-        let in_file = self.manifest.blocks(at.file) - 1 - at.index;
-        let missing = self
+        let width = if is_first {
+            SEGMENT_BLOCKS - 1
+        } else {
+            AROUND_MIN
+        };
+        let place = at.index % SEGMENT_BLOCKS;
+        let others = match self.settings.cache.is_none() && self.is_known(token) {
+            // The server leaves out what it has sent for the task.
+            true => (missing & !(1 << place)).count_ones(),
+            false => (u64::from(missing) >> (place + 1)).trailing_ones(),
+        };
+        beside.around = width.min(others);
+        beside
+    }
+
+    /// Asks for runs that the reader of a block that is here will come to, unless a plan brings them.
+    fn look_ahead(&self, token: Option<Token>, at: BlockAt) {
+        if !self.settings.around || !self.gives_ahead() || self.is_first(token) != Some(true) {
+            return;
+        }
+        for run in self.further(at, false) {
+            let mask = self.missing(at.file, run);
+            self.fetch_ahead(None, at.file, run, mask, 0);
+        }
+    }
+
+    // Whether this server gives what nobody waits for, and on a connection that stays.
+    fn gives_ahead(&self) -> bool {
+        self.settings.is_persistent && self.network.gives_neighbours.load(Ordering::Relaxed)
+    }
+
+    fn further(&self, at: BlockAt, is_missing: bool) -> Range<u32> {
+        let blocks = self.manifest.blocks(at.file);
+        let line = self.line();
+        locked(&self.ahead).read(at, blocks, is_missing, line)
+    }
+
+    fn line(&self) -> Line {
+        Line {
+            round_trip: self.network.round_trip(),
+            bandwidth_bytes_s: self.network.bandwidth(),
+        }
+    }
+
+    // Which blocks of an aligned run are neither here nor on their way: a bit for each.
+    fn missing(&self, file: FileId, run: u32) -> u32 {
+        let mut missing = self
             .stage
-            .missing_behind(at, width.min(in_run).min(in_file));
-        let Some((cache, list)) = self.settings.cache.as_deref().zip(self.lists.get(at.file))
-        else {
-            return missing;
+            .missing_of_run(file, run, self.manifest.blocks(file));
+        for place in 0..SEGMENT_BLOCKS {
+            let index = run * SEGMENT_BLOCKS + place;
+            let at = BlockAt { file, index };
+            if missing >> place & 1 == 1
+                && (self.network.brings(at).is_some() || self.is_cached(at))
+            {
+                missing &= !(1 << place);
+            }
+        }
+        missing
+    }
+
+    // Asks for blocks of a run that nobody waits for: behind all that somebody does, and of no task, so that the server
+    // does not take them for read.
+    fn fetch_ahead(&self, on: Option<u64>, file: FileId, run: u32, mask: u32, from: u32) {
+        let connection = on.and_then(|number| self.network.connection(number));
+        let Some(connection) = connection.or_else(|| self.network.idlest()) else {
+            return;
         };
-        let is_missing = |behind: &u32| {
-            let hash = list.get(at.index + behind);
-            !hash.is_some_and(|hash| cache.has(&hash))
-        };
-        (1..=missing).take_while(is_missing).count() as u32
+        if mask == 0 {
+            return;
+        }
+        let id = self.network.id();
+        connection.expect(id, Asked::Ahead { file, run, mask });
+        let blocks = ahead::blocks_of(file, run, mask, from);
+        match connection.send(&Request::Fetch { id, blocks }, false) {
+            true => add(&self.counts.requests_ahead, 1),
+            false => drop(connection.answered(id)),
+        }
     }
 }
 

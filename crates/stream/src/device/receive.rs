@@ -28,12 +28,34 @@ pub(super) struct Receiver<'a> {
 enum Cause {
     Asked { id: u32, at: BlockAt, around: u32 },
     Fetched { id: u32 },
+    Ahead { id: u32 },
     Foretold { token: Token },
     // For a task that has ended meanwhile.
     Late,
 }
 
 type Checked<T> = Result<T, Reason>;
+
+/// Blocks that were found to be right.
+struct Message<'a> {
+    blocks: &'a [BlockAt],
+    pages: &'a [Arc<[u8]>],
+    lengths: &'a [usize],
+    compressed: &'a [u8],
+}
+
+impl Message<'_> {
+    fn shelve(&self, inner: &Inner, asked: Option<BlockAt>) {
+        let Self {
+            blocks,
+            pages,
+            lengths,
+            compressed,
+        } = *self;
+        let stage = &inner.stage;
+        stage.shelve(blocks, pages, lengths, compressed, asked);
+    }
+}
 
 impl<'a> Receiver<'a> {
     pub fn new(inner: &'a Inner, connection: &'a Connection) -> Self {
@@ -84,7 +106,9 @@ impl<'a> Receiver<'a> {
                 inner.stage.look_again();
             }
             Answer::Fetched { id } => {
-                self.connection.answered(id);
+                if let Some(Asked::Ahead { .. }) = self.connection.answered(id) {
+                    inner.stage.look_again();
+                }
                 inner.waited(id, Waited::end);
             }
             Answer::Plan {
@@ -165,6 +189,17 @@ impl<'a> Receiver<'a> {
                 true => Ok(Some(Cause::Fetched { id })),
                 false => Err(Reason::Place),
             },
+            Some(Asked::Ahead { file, run, mask }) => {
+                let fits = |at: &BlockAt| {
+                    at.file == file
+                        && at.index / SEGMENT_BLOCKS == run
+                        && mask >> (at.index % SEGMENT_BLOCKS) & 1 == 1
+                };
+                match blocks.iter().all(fits) {
+                    true => Ok(Some(Cause::Ahead { id })),
+                    false => Err(Reason::Place),
+                }
+            }
             _ => Ok(None),
         }
     }
@@ -206,7 +241,13 @@ impl<'a> Receiver<'a> {
         // From here on all of it is what the publisher has signed.
         inner.network.was_right(blocks.len() as u64);
         let pages: Vec<Arc<[u8]>> = pages.into_iter().map(|b| inner.stage.page(b)).collect();
-        self.place(&cause, blocks, &pages);
+        let message = Message {
+            blocks,
+            pages: &pages,
+            lengths: &lengths,
+            compressed,
+        };
+        self.place(&cause, &message);
         if let Some(cache) = &inner.settings.cache {
             for (hash, page) in hashes.iter().zip(&pages) {
                 cache.put(hash, page);
@@ -215,32 +256,30 @@ impl<'a> Receiver<'a> {
         Ok(())
     }
 
-    fn place(&self, cause: &Cause, blocks: &[BlockAt], pages: &[Arc<[u8]>]) {
+    fn place(&self, cause: &Cause, message: &Message<'_>) {
+        let Message { blocks, pages, .. } = *message;
         let (inner, counts) = (self.inner, &self.inner.counts);
         let each = || blocks.iter().zip(pages);
         match *cause {
             Cause::Asked { id, at, around } => {
-                // Neighbours first: who waits for the block asks for the next one at once.
-                let mut block_itself = None;
-                for (block, page) in each() {
-                    if *block == at {
-                        block_itself = Some(page);
-                        continue;
-                    }
-                    add(&counts.neighbours, 1);
+                let neighbours = blocks.iter().filter(|block| **block != at).count();
+                if neighbours > 0 {
+                    add(&counts.neighbours, neighbours as u64);
                     inner
-                        .stage
-                        .arrive(*block, Arc::clone(page), Kind::Neighbour);
+                        .network
+                        .gives_neighbours
+                        .store(true, Ordering::Relaxed);
                 }
-                if let Some(page) = block_itself {
-                    inner.stage.arrive(at, Arc::clone(page), Kind::Neighbour);
+                // Together: who waits for the block asks for the next one at once.
+                message.shelve(inner, Some(at));
+                if neighbours < blocks.len() {
                     let behind = inner
                         .network
                         .line_time(u64::from(around) * WIRE_BLOCK_BYTES);
                     self.connection.block_came(id, 2 * behind + NEIGHBOURS_WAIT);
                 }
                 // Neighbours come together: in the same message, or in one behind it.
-                if around == 0 || blocks.iter().any(|block| *block != at) {
+                if around == 0 || neighbours > 0 {
                     self.connection.answered(id);
                     inner.stage.look_again();
                     if !inner.settings.is_persistent {
@@ -280,6 +319,12 @@ impl<'a> Receiver<'a> {
                     }
                 }
             }
+            Cause::Ahead { id } => {
+                add(&counts.neighbours, blocks.len() as u64);
+                message.shelve(inner, None);
+                self.connection.answered(id);
+                inner.stage.look_again();
+            }
             Cause::Fetched { id } => {
                 add(&counts.fetched, blocks.len() as u64);
                 for (at, page) in each() {
@@ -313,8 +358,10 @@ impl<'a> Receiver<'a> {
         inner.counts.reject(Reason::Unproven);
         self.connection
             .send(&Request::AskHashes { files: vec![file] }, true);
-        if let Some(Asked::Block { at, .. }) = self.connection.answered(id) {
-            inner.stage.not_answered(at, None);
+        match self.connection.answered(id) {
+            Some(Asked::Block { at, .. }) => inner.stage.not_answered(at, None),
+            Some(Asked::Ahead { .. }) => inner.stage.look_again(),
+            _ => {}
         }
     }
 
@@ -365,6 +412,7 @@ impl<'a> Receiver<'a> {
                     inner.stage.not_answered(at, Some(reason));
                 }
             }
+            Some(Asked::Ahead { .. }) => inner.stage.look_again(),
             Some(_) => inner.waited(id, |waited| waited.refuse(reason)),
             None => {}
         }

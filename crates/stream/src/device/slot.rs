@@ -17,7 +17,7 @@ const LIVED: Duration = Duration::from_secs(1);
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Keeps one connection until the device is stopped. `first`: it is up already.
-pub(super) fn keep(inner: &Arc<Inner>, first: Option<Greeted>) {
+pub(super) fn keep(inner: &Arc<Inner>, first: Option<(Arc<Connection>, Greeted)>) {
     let mut next = first;
     let mut pause = Duration::ZERO;
     while !inner.is_stopped() {
@@ -26,14 +26,14 @@ pub(super) fn keep(inner: &Arc<Inner>, first: Option<Greeted>) {
             inner.network.pause(left_alone);
             continue;
         }
-        let greeted = match next.take() {
-            Some(greeted) => greeted,
+        let (connection, greeted) = match next.take() {
+            Some(up) => up,
             None if !inner.settings.is_persistent && !inner.stage.has_waiters() => {
                 inner.network.wait_for_want();
                 continue;
             }
             None => match again(inner) {
-                Ok(greeted) => greeted,
+                Ok(greeted) => (inner.network.up(greeted.control.clone()), greeted),
                 Err(ended) => {
                     pause = Network::next_pause(pause);
                     match ended {
@@ -50,7 +50,7 @@ pub(super) fn keep(inner: &Arc<Inner>, first: Option<Greeted>) {
             },
         };
         let begun = Instant::now();
-        let has_served = serve(inner, greeted);
+        let has_served = serve(inner, connection, greeted);
         add(&inner.counts.disconnects, 1);
         if has_served || begun.elapsed() >= LIVED {
             pause = Duration::ZERO;
@@ -73,14 +73,12 @@ fn again(inner: &Inner) -> Result<Greeted, Ended> {
 }
 
 // Reads until the connection ends; whether anything came.
-fn serve(inner: &Arc<Inner>, greeted: Greeted) -> bool {
+fn serve(inner: &Arc<Inner>, connection: Arc<Connection>, greeted: Greeted) -> bool {
     let Greeted {
         mut incoming,
         writer,
-        control,
         ..
     } = greeted;
-    let connection = inner.network.up(control);
     let writing = Arc::clone(&connection);
     let thread = thread::Builder::new()
         .name("stream-writer".to_owned())

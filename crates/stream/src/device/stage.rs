@@ -3,16 +3,20 @@
 //!
 //! One lock guards all of it, so that no block can arrive between a look at the stage and the wait for it. What is
 //! being stored stays here until the page cache has it: whoever asks meanwhile is answered from here.
+//!
+//! Neighbours wait on the shelf, compressed. They, the other blocks and the pages that are kept for reuse never take
+//! more than the pool's pages together.
 
 use super::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::block::{BLOCK_BYTES, BlockAt, FileId, SEGMENT_BLOCKS, Token};
+use crate::device::shelf::Shelf;
 use crate::wire::Refusal;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Blocks that were pushed out unread and are remembered, to count how many are asked for anew.
-const GONE_MAX: usize = 4096;
+const GONE_MAX: usize = 8192;
 
 /// Blocks that wait when nothing else is said.
 pub(crate) const STAGED_MAX_DEFAULT: usize = 2048;
@@ -91,9 +95,16 @@ struct Staged {
     was_read: bool,
 }
 
+#[derive(Clone, Copy)]
+struct Limits {
+    spare_max: usize,
+    staged_max: usize,
+}
+
 #[derive(Default)]
 struct State {
     staged: HashMap<BlockAt, Staged>,
+    shelf: Shelf,
     wanted: HashMap<BlockAt, Wanted>,
     neighbours: VecDeque<(BlockAt, u64)>,
     foretold: VecDeque<(BlockAt, u64)>,
@@ -140,6 +151,13 @@ impl Stage {
         }
     }
 
+    fn limits(&self) -> Limits {
+        Limits {
+            spare_max: self.spare_max,
+            staged_max: self.staged_max,
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing is left half done by a panic: every change is made of single steps that cannot fail.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -161,7 +179,7 @@ impl Stage {
 
     /// A block that is here.
     pub fn take(&self, at: BlockAt) -> Option<Arc<[u8]>> {
-        let bytes = self.lock().take(at, self.spare_max)?;
+        let bytes = self.lock().take(at, self.limits())?;
         self.room.notify_all();
         Some(bytes)
     }
@@ -174,7 +192,7 @@ impl Stage {
         mut next: impl FnMut(&mut Wanted) -> Step<E>,
     ) -> Result<(Arc<[u8]>, bool), E> {
         let mut state = self.lock();
-        if let Some(bytes) = state.take(at, self.spare_max) {
+        if let Some(bytes) = state.take(at, self.limits()) {
             drop(state);
             self.room.notify_all();
             return Ok((bytes, false));
@@ -227,10 +245,10 @@ impl Stage {
                     false => Arrived::Repeated,
                 };
             }
-            if state.staged.contains_key(&at) {
+            if state.is_here(at) {
                 return Arrived::Repeated;
             }
-            if state.staged.len() < self.staged_max
+            if state.used() < self.staged_max
                 || state.push_out_neighbour(self.spare_max)
                 || state.is_stopped
             {
@@ -286,6 +304,50 @@ impl Stage {
             self.work.notify_one();
         }
         Arrived::Staged
+    }
+
+    /// Neighbours that came in one message, verified, unpacked from `packed`: whoever waits for one gets it, the others
+    /// wait to be read while there is room. `asked`: the one among them that is no neighbour.
+    pub fn shelve(
+        &self,
+        blocks: &[BlockAt],
+        pages: &[Arc<[u8]>],
+        lengths: &[usize],
+        packed: &[u8],
+        asked: Option<BlockAt>,
+    ) {
+        let mut state = self.lock();
+        let (mut kept, mut was_awaited) = (Vec::new(), false);
+        let mut seen = HashSet::new();
+        for (at, page) in blocks.iter().zip(pages) {
+            let is_new = seen.insert(*at) && !state.is_here(*at);
+            kept.push(None);
+            if let Some(wanted) = state.wanted.get_mut(at) {
+                was_awaited = true;
+                if wanted.bytes.is_none() {
+                    wanted.bytes = Some(Arc::clone(page));
+                    state.counts.neighbours_read += u64::from(asked != Some(*at));
+                }
+            } else if is_new && !state.is_delivered(*at) {
+                if let Some(place) = kept.last_mut() {
+                    *place = Some(Arc::clone(page));
+                }
+            }
+        }
+        let pages_needed = Shelf::pages_of(kept.iter().flatten().count(), packed.len());
+        while pages_needed <= self.staged_max
+            && state.used() + pages_needed > self.staged_max
+            && state.push_out_neighbour(self.spare_max)
+        {}
+        if state.used() + pages_needed <= self.staged_max {
+            let shelf = &mut state.shelf;
+            shelf.put(blocks, kept, lengths, packed, self.staged_max);
+            state.shorten_spare(self.spare_max);
+        }
+        drop(state);
+        if was_awaited {
+            self.came.notify_all();
+        }
     }
 
     /// The oldest blocks that may be stored, with what lies beside them; waits for some. None: it is over.
@@ -361,36 +423,28 @@ impl Stage {
         self.lock().has(at)
     }
 
-    /// How many blocks behind this one, up to so many, are neither here nor waited for nor handed to the kernel.
-    pub fn missing_behind(&self, at: BlockAt, blocks_max: u32) -> u32 {
+    /// Which blocks of an aligned run are neither here nor waited for nor handed to the kernel: a bit for each.
+    pub fn missing_of_run(&self, file: FileId, run: u32, file_blocks: u32) -> u32 {
         let state = self.lock();
-        let is_missing = |index: &u32| {
-            !state.has(BlockAt {
-                index: at.index + index,
-                ..at
-            })
-        };
-        (1..=blocks_max).take_while(is_missing).count() as u32
+        let first = run.saturating_mul(SEGMENT_BLOCKS);
+        let indexes = first..first.saturating_add(SEGMENT_BLOCKS).min(file_blocks);
+        let missing = indexes.filter(|&index| !state.has(BlockAt { file, index }));
+        missing.fold(0, |mask, index| mask | 1 << (index % SEGMENT_BLOCKS))
     }
 
-    /// How many other blocks of this one's aligned run are neither here nor waited for nor handed to the kernel.
-    pub fn missing_in_run(&self, at: BlockAt, file_blocks: u32) -> u32 {
-        let state = self.lock();
-        let start = at.index / SEGMENT_BLOCKS * SEGMENT_BLOCKS;
-        let run = start..start.saturating_add(SEGMENT_BLOCKS).min(file_blocks);
-        let is_missing = |index: &u32| {
-            *index != at.index
-                && !state.has(BlockAt {
-                    index: *index,
-                    ..at
-                })
-        };
-        run.filter(is_missing).count() as u32
+    /// Whether a block was here and had to go before it was read, as far as that is remembered.
+    pub fn is_gone(&self, at: BlockAt) -> bool {
+        self.lock().gone.contains(&at)
+    }
+
+    /// Whether most neighbours have to go before they are read.
+    pub fn is_scattered(&self) -> bool {
+        self.lock().shelf.is_scattered()
     }
 
     /// Whether a block waits here to be read.
     pub fn is_staged(&self, at: BlockAt) -> bool {
-        self.lock().staged.contains_key(&at)
+        self.lock().is_here(at)
     }
 
     /// Whether anybody waits for any block.
@@ -448,16 +502,32 @@ impl Stage {
         self.work.notify_all();
     }
 
-    /// What has happened, and blocks and pages that are held now.
+    /// What has happened, pages that blocks take now, and pages that are kept for others.
     pub fn counts(&self) -> (StageCounts, usize, usize) {
         let state = self.lock();
-        (state.counts, state.staged.len(), state.spare.len())
+        (state.counts, state.used(), state.spare.len())
     }
 }
 
 impl State {
-    fn take(&mut self, at: BlockAt, spare_max: usize) -> Option<Arc<[u8]>> {
-        let staged = self.staged.get_mut(&at)?;
+    fn take(&mut self, at: BlockAt, limits: Limits) -> Option<Arc<[u8]>> {
+        let Limits {
+            spare_max,
+            staged_max,
+        } = limits;
+        let Some(staged) = self.staged.get_mut(&at) else {
+            let bytes = self.shelf.take(at, staged_max)?;
+            self.counts.neighbours_read += 1;
+            self.progress = Some(Instant::now());
+            // It may have been unpacked for that.
+            while self.used() > staged_max && self.shelf.bundles() > 1 {
+                self.push_out_neighbour(spare_max);
+            }
+            self.shorten_spare(spare_max);
+            self.keep_spare(&bytes, spare_max);
+            self.deliver(at);
+            return Some(bytes);
+        };
         let bytes = Arc::clone(&staged.bytes);
         if !staged.was_read {
             match staged.kind {
@@ -476,10 +546,28 @@ impl State {
     fn remove(&mut self, at: BlockAt, spare_max: usize) {
         if let Some(staged) = self.staged.remove(&at) {
             self.progress = Some(Instant::now());
-            if self.spare.len() < spare_max && staged.bytes.len() == BLOCK_BYTES {
-                self.spare.push_back(staged.bytes);
-            }
+            self.keep_spare(&staged.bytes, spare_max);
         }
+    }
+
+    /// Pages that blocks take.
+    fn used(&self) -> usize {
+        self.staged.len() + self.shelf.pages()
+    }
+
+    fn is_here(&self, at: BlockAt) -> bool {
+        self.staged.contains_key(&at) || self.shelf.has(at)
+    }
+
+    fn keep_spare(&mut self, page: &Arc<[u8]>, spare_max: usize) {
+        if self.spare.len() + self.used() < spare_max && page.len() == BLOCK_BYTES {
+            self.spare.push_back(Arc::clone(page));
+        }
+    }
+
+    fn shorten_spare(&mut self, spare_max: usize) {
+        let room = spare_max.saturating_sub(self.used());
+        self.spare.truncate(room);
     }
 
     fn push_out(&mut self, at: BlockAt, spare_max: usize) {
@@ -487,6 +575,10 @@ impl State {
         self.remove(at, spare_max);
         // What is pushed out is no sign that somebody reads.
         self.progress = progress;
+        self.note_gone(at);
+    }
+
+    fn note_gone(&mut self, at: BlockAt) {
         self.counts.gone += 1;
         if self.gone.len() >= GONE_MAX {
             self.gone.clear();
@@ -504,7 +596,11 @@ impl State {
                 return true;
             }
         }
-        false
+        let gone = self.shelf.drop_oldest();
+        for at in &gone {
+            self.note_gone(*at);
+        }
+        !gone.is_empty()
     }
 
     fn push_out_foretold(&mut self, spare_max: usize) -> bool {
@@ -580,7 +676,7 @@ impl State {
     }
 
     fn has(&self, at: BlockAt) -> bool {
-        self.staged.contains_key(&at) || self.wanted.contains_key(&at) || self.is_delivered(at)
+        self.is_here(at) || self.wanted.contains_key(&at) || self.is_delivered(at)
     }
 
     fn is_delivered(&self, at: BlockAt) -> bool {

@@ -56,12 +56,23 @@ pub(super) struct Task {
     foretold: HashSet<BlockAt>,
     // Something could be read without being seen.
     is_blind: bool,
-    /// The end of its first action was told to the server.
+    /// The end of its first action was told to the server, or there was none to be told.
     pub is_told_end: bool,
+    // Blocks of the trace when that was so; a server heard it.
+    start_blocks: Option<usize>,
+    was_heard: bool,
     /// Requests under way: a round trip is counted when there is none.
     pub under_way: u32,
     /// What its start has done.
     pub start: Start,
+}
+
+/// A start that ended while no server could be reached.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Untold {
+    pub file: FileId,
+    pub blocks: Vec<BlockAt>,
+    pub is_exact: bool,
 }
 
 /// All tasks.
@@ -125,6 +136,8 @@ impl Tasks {
             foretold: HashSet::new(),
             is_blind,
             is_told_end: false,
+            start_blocks: None,
+            was_heard: false,
             under_way: 0,
             start: Start {
                 task: file,
@@ -255,6 +268,10 @@ impl Tasks {
             let is_end = quiet >= QUIET && !task.is_told_end;
             let untold = task.trace.len() - task.told;
             if untold >= BLOCKS_PER_MESSAGE_MAX || untold > 0 && quiet >= PAUSE || is_end {
+                if is_end {
+                    task.start_blocks.get_or_insert(task.trace.len());
+                    task.was_heard |= task.wire.is_some();
+                }
                 let Some((wire, connection)) = task.wire else {
                     // What no server knows of ends nevertheless, for what is noted here.
                     if is_end {
@@ -278,6 +295,11 @@ impl Tasks {
             }
         }
         all
+    }
+
+    /// The server is told of a task by this name that has ended here: what it sends for it is recognised.
+    pub fn told_late(&mut self, wire: Token) {
+        remember(&mut self.ended, wire);
     }
 
     /// A task has ended. What it was.
@@ -305,6 +327,16 @@ impl Task {
         let untold = self.trace[self.told..].to_vec();
         self.told = self.trace.len();
         untold
+    }
+
+    /// What its start read, if no server has heard of that: to be told later, and whether all reads were seen.
+    pub fn unheard(&self) -> Option<Untold> {
+        let blocks = &self.trace[..self.start_blocks.unwrap_or(self.trace.len())];
+        (self.wire.is_none() && !self.was_heard && !blocks.is_empty()).then(|| Untold {
+            file: self.file,
+            blocks: blocks.to_vec(),
+            is_exact: self.is_exact() || !self.is_blind && self.begun.is_none(),
+        })
     }
 
     /// What was read, in order.
@@ -494,6 +526,33 @@ mod tests {
         assert_eq!(task.needed(), [1, 2, 4].map(block));
         task.begun = Some(0);
         assert_eq!(task.needed(), [4, 1].map(block));
+    }
+
+    #[test]
+    fn a_start_that_no_server_has_heard_of_is_kept_up_to_its_quiet() {
+        let now = Instant::now();
+        let mut tasks = Tasks::default();
+        assert!(tasks.begin(TOKEN, FileId(7), Arc::default(), false, now));
+        tasks.read(&TOKEN, block(4), now);
+        tasks.take_due(now + QUIET);
+        tasks.read(&TOKEN, block(5), now + QUIET);
+        let untold = Untold {
+            file: FileId(7),
+            blocks: vec![block(4)],
+            is_exact: true,
+        };
+        let task = tasks.get(&TOKEN).unwrap();
+        assert_eq!(task.unheard(), Some(untold));
+        task.set_blind();
+        assert!(!task.unheard().unwrap().is_exact);
+        tasks.set_wire(&TOKEN, WIRE, 1);
+        assert_eq!(tasks.end(&TOKEN).unwrap().unheard(), None);
+
+        let mut tasks = running(now);
+        tasks.read(&TOKEN, block(4), now);
+        tasks.take_due(now + QUIET);
+        tasks.lost_connection(1);
+        assert_eq!(tasks.end(&TOKEN).unwrap().unheard(), None, "it was heard");
     }
 
     #[test]

@@ -1,0 +1,252 @@
+//! What is asked for beside a block that is missing, while nothing is foretold: in the first run of a program, and for
+//! whoever reads without being one.
+//!
+//! - The whole aligned run of 32 blocks that the block lies in. The block itself is a request of its own, answered
+//!   first; the others come behind everything that programs wait for: those that follow it, then those before it.
+//! - Further runs: the next one, where a reader has read some blocks of a run one behind the other; where he goes on to
+//!   it and has read a good part of the one before, two, then more, up to as many as lie on the line for two round trips. So a file that is read from its beginning
+//!   to its end is one round trip and the line's bandwidth.
+//! - Where a round trip takes longer than a run does on the line, the run behind that of a missing block too: what
+//!   is not read of it costs less than another wait.
+//! - The last run of a file with the one before it, by the same reasoning.
+//! - A block that was here and had to go comes back with a few that follow it only: the rest of its run was not wanted
+//!   the first time.
+//!
+//! - Where a round trip is short and most of what came for readers that jump about had to go unread, only the half of
+//!   the run that the block lies in: the line is what they wait for then.
+//!
+//! Nothing of this is told to the server as read: it is asked for as blocks that nobody waits for, of no task. What
+//! makes an action is what programs have read.
+//!
+//! Pure; which of these blocks are here already is for the caller to say.
+
+use super::network::WIRE_BLOCK_BYTES;
+use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Files whose readers are followed, at most; more, and all are forgotten.
+const FILES_MAX: usize = 512;
+
+/// Blocks of a run that were read before its successor counts as the next in a sequence.
+const SEQUENCE_READ_MIN: u32 = 8;
+
+/// Runs that are asked for ahead of a reader, at most.
+const RUNS_AHEAD_MAX: u32 = 8;
+
+/// The part of the pool that runs ahead of one reader may take.
+const POOL_PART: usize = 4;
+
+/// A round trip counts as long when it takes as long as so many tenths of a run.
+const LONG_TENTHS: u64 = 15;
+
+/// Blocks that follow one that had to go and come back with it.
+const BACK_BLOCKS: u32 = 8;
+
+/// What is known of the line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    pub round_trip: Duration,
+    pub bandwidth_bytes_s: u64,
+}
+
+impl Line {
+    /// Tenths of runs that the line carries in a round trip.
+    fn run_tenths(&self) -> u64 {
+        let micros = u64::try_from(self.round_trip.as_micros()).unwrap_or(u64::MAX);
+        let bytes = self.bandwidth_bytes_s.saturating_mul(micros) / 1_000_000;
+        bytes.saturating_mul(10) / (WIRE_BLOCK_BYTES * u64::from(SEGMENT_BLOCKS))
+    }
+}
+
+/// How a file is read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reader {
+    run: u32,
+    /// Blocks of the run, since it was entered.
+    read: u32,
+    /// The block that was read last, and how many it ends that were read one behind the other in this run.
+    last: u32,
+    straight: u32,
+    /// Runs that were entered one behind the other.
+    sequence: u32,
+}
+
+/// Who reads what.
+pub(super) struct Ahead {
+    files: HashMap<FileId, Reader>,
+    runs_max: u32,
+}
+
+impl Ahead {
+    /// For a pool of so many pages.
+    pub fn new(pool_pages: usize) -> Self {
+        let runs = pool_pages / POOL_PART / SEGMENT_BLOCKS as usize;
+        Self {
+            files: HashMap::new(),
+            runs_max: RUNS_AHEAD_MAX.min(u32::try_from(runs).unwrap_or(RUNS_AHEAD_MAX)),
+        }
+    }
+
+    /// A block is read, which has to be asked for (`is_missing`) or does not. Which runs of its file are to be asked
+    /// for as well, beside its own.
+    pub fn read(
+        &mut self,
+        at: BlockAt,
+        file_blocks: u32,
+        is_missing: bool,
+        line: Line,
+    ) -> Range<u32> {
+        let run = at.index / SEGMENT_BLOCKS;
+        let behind = run + 1;
+        if self.files.len() >= FILES_MAX && !self.files.contains_key(&at.file) {
+            self.files.clear();
+        }
+        let is_new = !self.files.contains_key(&at.file);
+        let reader = self.files.entry(at.file).or_default();
+        let left = u64::from(file_blocks.div_ceil(SEGMENT_BLOCKS).saturating_sub(behind));
+        if !is_new && reader.run == run {
+            reader.read += 1;
+            let is_straight = at.index == reader.last.saturating_add(1);
+            reader.straight = if is_straight { reader.straight + 1 } else { 1 };
+            reader.last = at.index;
+            let begins = reader.sequence == 0 && reader.straight == SEQUENCE_READ_MIN;
+            let has_room = left > 0 && self.runs_max > 0;
+            return behind..behind + u32::from(begins && has_room);
+        }
+        let is_next = !is_new && run == reader.run + 1 && reader.read >= SEQUENCE_READ_MIN;
+        *reader = Reader {
+            run,
+            read: 1,
+            last: at.index,
+            straight: 1,
+            sequence: if is_next { reader.sequence + 1 } else { 0 },
+        };
+        let tenths = line.run_tenths();
+        let mut runs = match reader.sequence {
+            0 if is_missing && tenths >= LONG_TENTHS => 1,
+            0 => 0,
+            long => u64::from(long.min(4)) * (2 * tenths.max(10) + 5) / 10,
+        };
+        if left <= 1 && is_missing {
+            runs = left;
+        }
+        let runs = runs.min(left).min(self.runs_max.into()) as u32;
+        behind..behind + runs
+    }
+}
+
+/// Which of the missing blocks of a run (a bit for each) come with one of it that is asked for.
+/// `was_here`: it had to go. `is_scattered`: most of what comes has to.
+pub(super) fn beside(
+    at: BlockAt,
+    missing: u32,
+    was_here: bool,
+    is_scattered: bool,
+    line: Line,
+) -> u32 {
+    let place = at.index % SEGMENT_BLOCKS;
+    let others = missing & !(1 << place);
+    let half = SEGMENT_BLOCKS / 2;
+    if was_here {
+        others & (((1_u64 << BACK_BLOCKS) - 1) << (place + 1)) as u32
+    } else if is_scattered && line.run_tenths() < LONG_TENTHS {
+        others & (u32::MAX >> half << (place / half * half))
+    } else {
+        others
+    }
+}
+
+/// The blocks of a run that a mask has: those behind `from`, then those before.
+pub(super) fn blocks_of(file: FileId, run: u32, mask: u32, from: u32) -> Vec<BlockAt> {
+    let first = run * SEGMENT_BLOCKS;
+    let places = (from..SEGMENT_BLOCKS).chain(0..from.min(SEGMENT_BLOCKS));
+    let wanted = places.filter(|place| mask >> place & 1 == 1);
+    wanted
+        .map(|place| BlockAt {
+            file,
+            index: first + place,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEAR: Line = Line {
+        round_trip: Duration::from_millis(2),
+        bandwidth_bytes_s: 12_500_000,
+    };
+    const FAR: Line = Line {
+        round_trip: Duration::from_millis(10),
+        ..NEAR
+    };
+
+    fn at(index: u32) -> BlockAt {
+        let file = FileId(1);
+        BlockAt { file, index }
+    }
+
+    #[test]
+    fn a_sequence_is_asked_for_ahead_and_a_jump_ends_it() {
+        let mut ahead = Ahead::new(2048);
+        let mut runs = Vec::new();
+        for index in 0..200 {
+            let asked = ahead.read(at(index), 6400, index == 0, NEAR);
+            if !asked.is_empty() {
+                runs.push((index, asked));
+            }
+        }
+        assert_eq!(runs[..3], [(7, 1..2), (32, 2..4), (64, 3..8)]);
+        assert_eq!(ahead.read(at(3200), 6400, true, NEAR), 101..101);
+        assert_eq!(
+            ahead.read(at(3232), 6400, true, NEAR),
+            102..102,
+            "one block is no sequence"
+        );
+        let small = Ahead::new(8).read(at(0), 6400, true, FAR);
+        assert!(small.is_empty(), "a small pool has no room");
+    }
+
+    #[test]
+    fn a_long_line_brings_the_next_run_and_no_line_what_lies_behind_the_file() {
+        let mut ahead = Ahead::new(2048);
+        assert_eq!(ahead.read(at(100), 6400, true, FAR), 4..5);
+        assert_eq!(ahead.read(at(640), 6400, false, FAR), 21..21, "it was here");
+        assert_eq!(ahead.read(at(6399), 6400, true, FAR), 200..200);
+        assert_eq!(
+            ahead.read(at(6340), 6400, true, NEAR),
+            199..200,
+            "the last one"
+        );
+        assert_eq!(ahead.read(at(u32::MAX - 1), u32::MAX, true, FAR).count(), 0);
+    }
+
+    #[test]
+    fn those_that_follow_come_first_and_what_had_to_go_brings_few() {
+        let all = u32::MAX;
+        let wide = |index, missing| beside(at(index), missing, false, false, NEAR);
+        assert_eq!(wide(5, all).count_ones(), 31);
+        assert_eq!(beside(at(37), all, true, false, NEAR), 0b1111_1111 << 6);
+        assert_eq!(beside(at(63), all, true, true, NEAR), 0);
+        assert_eq!(wide(5, 0b10_0000), 0);
+        assert_eq!(beside(at(5), all, false, true, NEAR), 0xffff & !0b10_0000);
+        assert_eq!(beside(at(48), all, false, true, NEAR), 0xfffe_0000);
+        assert_eq!(beside(at(48), all, false, true, FAR).count_ones(), 31);
+        let blocks = blocks_of(FileId(1), 1, 0b1010_0111, 5);
+        assert_eq!(blocks, [37, 39, 32, 33, 34].map(at));
+    }
+
+    #[test]
+    fn files_that_are_followed_are_bounded() {
+        let mut ahead = Ahead::new(2048);
+        for file in 0..3 * FILES_MAX as u32 {
+            let index = 0;
+            let file = FileId(file);
+            ahead.read(BlockAt { file, index }, 10, true, NEAR);
+        }
+        assert!(ahead.files.len() <= FILES_MAX);
+    }
+}

@@ -1,0 +1,422 @@
+//! First starts replayed in the time of a model: what programs read, block by block, against a line of a bandwidth and
+//! a delay. The pool and what is asked for are the code itself that runs; the line, the server and the kernel are
+//! arithmetic, so that each run gives the same figures.
+//!
+//! The peer is the kernel's reading ahead of 128 KiB over the same line: a missing page brings the 32 around it, whole
+//! before the program goes on; one of the last of them asks for the next 32 without waiting, the first of these for the
+//! next, and so on. What it has stays.
+//!
+//! The traces (`tests/traces/`) are of real programs: each page that was read from a file system without readahead,
+//! in order, as the kernel's tracepoint `mm_filemap_add_to_page_cache` tells it. A file has the blocks of each file,
+//! then steps: file, block and count, and behind `@` the microseconds that the program took before the next.
+
+use super::ahead::{self, Ahead, Line};
+use super::stage::{STAGED_MAX_DEFAULT, Stage};
+use crate::block::{BLOCK_BYTES, BlockAt, FileId, SEGMENT_BLOCKS};
+use crate::wire::pack_blocks;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+const BANDWIDTH_BYTES_S: u64 = 12_500_000;
+
+/// Microseconds: a read of a page through FUSE that is there, one that the page cache has, and what a request takes on
+/// both ends beside the line.
+const READ_US: u64 = 35;
+const CACHED_US: u64 = 1;
+const REQUEST_US: u64 = 120;
+
+/// Bytes of a message beside its blocks, and of each hash of a list, which comes before a file's first block.
+const MESSAGE_BYTES: u64 = 60;
+const HASH_BYTES: u64 = 32;
+
+/// Blocks of the kernel's window, and how far before the end of the first one it asks for the next.
+const WINDOW_BLOCKS: u32 = 32;
+const WINDOW_REST: u32 = 8;
+
+struct Trace {
+    /// Blocks of each file.
+    files: Vec<u32>,
+    /// Blocks, and microseconds behind each.
+    steps: Vec<(BlockAt, u64)>,
+    /// What zstd leaves of a block, percent.
+    packed_percent: u64,
+}
+
+impl Trace {
+    fn of(text: &str, packed_percent: u64) -> Self {
+        let (files, rest) = text.split_once("\n\n").unwrap();
+        let files = files
+            .split_whitespace()
+            .map(|blocks| blocks.parse().unwrap());
+        let mut steps = Vec::new();
+        for step in rest.split_whitespace() {
+            let (step, think_us) = step.split_once('@').unwrap_or((step, "0"));
+            let (file, blocks) = step.split_once(':').unwrap();
+            let (first, count) = blocks.split_once('+').unwrap();
+            let (first, count): (u32, u32) = (first.parse().unwrap(), count.parse().unwrap());
+            let file = FileId(file.parse().unwrap());
+            for index in first..first + count {
+                steps.push((BlockAt { file, index }, 0));
+            }
+            steps.last_mut().unwrap().1 = think_us.parse().unwrap();
+        }
+        let files = files.collect();
+        Self {
+            files,
+            steps,
+            packed_percent,
+        }
+    }
+
+    /// One file, read in this order; each block once.
+    fn of_file(blocks: u32, think_us: u64, order: impl Iterator<Item = u32>) -> Self {
+        let mut seen = HashSet::new();
+        let file = FileId(0);
+        let once = order.filter(|index| seen.insert(*index));
+        Self {
+            files: vec![blocks],
+            steps: once
+                .map(|index| (BlockAt { file, index }, think_us))
+                .collect(),
+            packed_percent: 40,
+        }
+    }
+
+    fn blocks(&self, file: FileId) -> u32 {
+        self.files[file.0 as usize]
+    }
+}
+
+/// The line and the server: answers come in the order of the requests.
+struct Wire {
+    round_trip_us: u64,
+    free_us: u64,
+    proved: HashSet<FileId>,
+    packed_percent: u64,
+    requests: u64,
+    blocks: u64,
+}
+
+impl Wire {
+    fn new(trace: &Trace, round_trip_ms: u64) -> Self {
+        Self {
+            round_trip_us: round_trip_ms * 1000,
+            free_us: 0,
+            proved: HashSet::new(),
+            packed_percent: trace.packed_percent,
+            requests: 0,
+            blocks: 0,
+        }
+    }
+
+    /// When the answer to a request is there.
+    fn ask(&mut self, now_us: u64, file: FileId, file_blocks: u32, blocks: usize) -> u64 {
+        self.requests += 1;
+        self.blocks += blocks as u64;
+        let mut bytes = blocks as u64 * BLOCK_BYTES as u64 * self.packed_percent / 100;
+        bytes += MESSAGE_BYTES;
+        if self.proved.insert(file) {
+            bytes += HASH_BYTES * u64::from(file_blocks);
+        }
+        let begins_us = self.free_us.max(now_us + self.round_trip_us / 2);
+        self.free_us = begins_us + bytes * 1_000_000 / BANDWIDTH_BYTES_S;
+        self.free_us + self.round_trip_us / 2
+    }
+}
+
+#[derive(Debug)]
+struct Figures {
+    time_us: u64,
+    requests: u64,
+    /// Times that the program waited for a request of its own.
+    round_trips: u64,
+    blocks: u64,
+    used_max: usize,
+}
+
+/// The kernel's reading ahead.
+fn readahead(trace: &Trace, round_trip_ms: u64) -> Figures {
+    let mut wire = Wire::new(trace, round_trip_ms);
+    let mut come_us: HashMap<BlockAt, u64> = HashMap::new();
+    let mut marks = HashMap::new();
+    let (mut now_us, mut round_trips) = (0, 0);
+    for (at, think_us) in &trace.steps {
+        let is_there = come_us.contains_key(at);
+        // Where the next window begins, and which of its pages asks for the one behind it.
+        let window = match (is_there, marks.remove(at)) {
+            (false, _) => {
+                let first = at.index.saturating_sub(WINDOW_BLOCKS / 2);
+                Some((first, first + WINDOW_BLOCKS - WINDOW_REST))
+            }
+            (true, Some(first)) => Some((first, first)),
+            (true, None) => None,
+        };
+        if let Some((first, mark)) = window {
+            let file_blocks = trace.blocks(at.file);
+            let end = first + WINDOW_BLOCKS;
+            let blocks = (first..end.min(file_blocks)).map(|index| BlockAt { index, ..*at });
+            let missing: Vec<BlockAt> = blocks.filter(|at| !come_us.contains_key(at)).collect();
+            if !missing.is_empty() {
+                let there_us = wire.ask(now_us, at.file, file_blocks, missing.len());
+                come_us.extend(missing.iter().map(|at| (*at, there_us)));
+            }
+            marks.insert(BlockAt { index: mark, ..*at }, end);
+        }
+        now_us = now_us.max(come_us[at]) + if is_there { CACHED_US } else { REQUEST_US };
+        round_trips += u64::from(!is_there);
+        now_us += think_us;
+    }
+    Figures {
+        time_us: now_us,
+        requests: wire.requests,
+        round_trips,
+        blocks: wire.blocks,
+        used_max: 0,
+    }
+}
+
+/// A device in its first start.
+struct First<'a> {
+    trace: &'a Trace,
+    stage: Stage,
+    ahead: Ahead,
+    line: Line,
+    wire: Wire,
+    now_us: u64,
+    /// Messages on their way, in order, and what they bring.
+    messages: VecDeque<(u64, Vec<BlockAt>)>,
+    coming: HashSet<BlockAt>,
+}
+
+impl First<'_> {
+    /// What has come by now goes where the network puts it.
+    fn receive(&mut self) {
+        while let Some((_, blocks)) = self
+            .messages
+            .pop_front_if(|(there_us, _)| *there_us <= self.now_us)
+        {
+            let bytes: Vec<Vec<u8>> = blocks.iter().map(|at| self.bytes(*at)).collect();
+            let slices: Vec<&[u8]> = bytes.iter().map(|bytes| &bytes[..]).collect();
+            let packed = pack_blocks(&slices, 1).unwrap();
+            let pages: Vec<Arc<[u8]>> = bytes.iter().map(|bytes| self.stage.page(bytes)).collect();
+            let lengths = vec![BLOCK_BYTES; blocks.len()];
+            self.stage.shelve(&blocks, &pages, &lengths, &packed, None);
+            for at in &blocks {
+                self.coming.remove(at);
+            }
+        }
+    }
+
+    /// Compressible as much as the trace says.
+    fn bytes(&self, at: BlockAt) -> Vec<u8> {
+        let mut word = u64::from(at.file.0) << 32 | u64::from(at.index) | 1 << 63;
+        let noise = BLOCK_BYTES * self.trace.packed_percent as usize / 100;
+        let byte = |place| {
+            word = word
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            if place < noise { (word >> 56) as u8 } else { 0 }
+        };
+        (0..BLOCK_BYTES).map(byte).collect()
+    }
+
+    fn missing(&self, file: FileId, run: u32) -> u32 {
+        let missing = self
+            .stage
+            .missing_of_run(file, run, self.trace.blocks(file));
+        let coming = (0..SEGMENT_BLOCKS).filter(|place| {
+            let index = run * SEGMENT_BLOCKS + place;
+            self.coming.contains(&BlockAt { file, index })
+        });
+        coming.fold(missing, |mask, place| mask & !(1 << place))
+    }
+
+    fn fetch(&mut self, file: FileId, run: u32, mask: u32, from: u32) {
+        let blocks = ahead::blocks_of(file, run, mask, from);
+        if !blocks.is_empty() {
+            let there_us = self
+                .wire
+                .ask(self.now_us, file, self.trace.blocks(file), blocks.len());
+            self.coming.extend(&blocks);
+            self.messages.push_back((there_us, blocks));
+        }
+    }
+
+    fn further(&mut self, at: BlockAt, is_missing: bool) {
+        let file_blocks = self.trace.blocks(at.file);
+        for run in self.ahead.read(at, file_blocks, is_missing, self.line) {
+            let mask = self.missing(at.file, run);
+            self.fetch(at.file, run, mask, 0);
+        }
+    }
+
+    /// Whether the program had to wait for a request of its own.
+    fn read(&mut self, at: BlockAt) -> bool {
+        self.receive();
+        if !self.stage.is_staged(at) && !self.coming.contains(&at) {
+            let (run, place) = (at.index / SEGMENT_BLOCKS, at.index % SEGMENT_BLOCKS);
+            let missing = self.missing(at.file, run);
+            let (was_here, is_scattered) = (self.stage.is_gone(at), self.stage.is_scattered());
+            let beside = ahead::beside(at, missing, was_here, is_scattered, self.line);
+            let there_us = self
+                .wire
+                .ask(self.now_us, at.file, self.trace.blocks(at.file), 1);
+            self.fetch(at.file, run, beside, place + 1);
+            self.further(at, true);
+            self.now_us = there_us + REQUEST_US;
+            self.stage.delivered(at);
+            return true;
+        }
+        self.further(at, false);
+        if self.coming.contains(&at) {
+            let mut messages = self.messages.iter();
+            let (there_us, _) = messages.find(|(_, blocks)| blocks.contains(&at)).unwrap();
+            self.now_us = self.now_us.max(*there_us);
+            self.receive();
+        }
+        self.now_us += READ_US;
+        let found = self.stage.take(at);
+        assert_eq!(found.unwrap()[..], self.bytes(at), "{at:?}");
+        false
+    }
+}
+
+fn first_start(trace: &Trace, round_trip_ms: u64) -> Figures {
+    let mut first = First {
+        trace,
+        stage: Stage::new(STAGED_MAX_DEFAULT, Duration::from_secs(1)),
+        ahead: Ahead::new(STAGED_MAX_DEFAULT),
+        line: Line {
+            round_trip: Duration::from_millis(round_trip_ms),
+            bandwidth_bytes_s: BANDWIDTH_BYTES_S,
+        },
+        wire: Wire::new(trace, round_trip_ms),
+        now_us: 0,
+        messages: VecDeque::new(),
+        coming: HashSet::new(),
+    };
+    let (mut round_trips, mut used_max) = (0, 0);
+    for (at, think_us) in &trace.steps {
+        round_trips += u64::from(first.read(*at));
+        first.now_us += think_us;
+        let (_, used, spare) = first.stage.counts();
+        used_max = used_max.max(used + spare);
+    }
+    Figures {
+        time_us: first.now_us,
+        requests: first.wire.requests,
+        round_trips,
+        blocks: first.wire.blocks,
+        used_max,
+    }
+}
+
+/// What a first start may take over a line.
+struct Limits {
+    round_trip_ms: u64,
+    requests: u64,
+    round_trips: u64,
+    blocks: u64,
+}
+
+const fn limits(round_trip_ms: u64, requests: u64, round_trips: u64, blocks: u64) -> Limits {
+    Limits {
+        round_trip_ms,
+        requests,
+        round_trips,
+        blocks,
+    }
+}
+
+/// Replays against both: the first start takes no longer than the peer, and no more of the line than this.
+fn compare(name: &str, trace: &Trace, all: [Limits; 2]) {
+    for limits in all {
+        let ms = limits.round_trip_ms;
+        let peer = readahead(trace, ms);
+        let ours = first_start(trace, ms);
+        let percent = ours.time_us as f64 * 100.0 / peer.time_us as f64;
+        let needed = trace.steps.len();
+        println!(
+            "{name}, {ms} ms, {needed} blocks needed: {percent:.1} % of the peer's time\n{ours:?}\n{peer:?}"
+        );
+        // To a whole percent: where the line is all that counts, both take what it takes.
+        assert!(percent.round() <= 100.0, "{name}, {ms} ms: {percent:.1} %");
+        let is_within = ours.requests <= limits.requests
+            && ours.round_trips <= limits.round_trips
+            && ours.blocks <= limits.blocks;
+        assert!(is_within, "{name}, {ms} ms: {ours:?}");
+        assert!(
+            ours.used_max <= STAGED_MAX_DEFAULT,
+            "{name}, {ms} ms: {ours:?}"
+        );
+    }
+}
+
+/// Numbers that look drawn, the same each time.
+fn drawn(below: u32) -> impl FnMut() -> u32 {
+    let mut word = 1_u64;
+    move || {
+        word = word
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        ((word >> 33) % u64::from(below)) as u32
+    }
+}
+
+#[test]
+fn python() {
+    let trace = Trace::of(include_str!("../../tests/traces/python3.txt"), 39);
+    let limits = [limits(2, 370, 190, 4100), limits(10, 340, 150, 4300)];
+    compare("python3", &trace, limits);
+}
+
+#[test]
+fn gcc() {
+    let trace = Trace::of(include_str!("../../tests/traces/gcc.txt"), 49);
+    let limits = [limits(2, 700, 370, 7800), limits(10, 740, 335, 9900)];
+    compare("gcc", &trace, limits);
+}
+
+#[test]
+fn java() {
+    let trace = Trace::of(include_str!("../../tests/traces/java.txt"), 33);
+    let limits = [limits(2, 500, 200, 9200), limits(10, 450, 135, 9700)];
+    compare("java", &trace, limits);
+}
+
+#[test]
+fn a_file_of_100_megabytes_from_its_beginning_to_its_end() {
+    let trace = Trace::of_file(25_600, 10, 0..25_600);
+    let limits = [limits(2, 830, 2, 25600), limits(10, 830, 2, 25600)];
+    compare("sequence", &trace, limits);
+}
+
+#[test]
+fn a_reader_that_jumps_about() {
+    let mut next = drawn(25_600);
+    let trace = Trace::of_file(25_600, 300, (0..600).map(|_| next()));
+    let limits = [limits(2, 1050, 520, 10500), limits(10, 1500, 520, 29500)];
+    compare("jumps", &trace, limits);
+}
+
+/// As a Java machine reads its modules: classes of some blocks, most of them not far from the one before.
+#[test]
+fn a_reader_of_scattered_classes() {
+    const BLOCKS: u32 = 30_000;
+    let mut next = drawn(1 << 30);
+    let mut centre = 0;
+    let mut order = Vec::new();
+    for _ in 0..900 {
+        if next() % 10 < 3 {
+            centre = next() % BLOCKS;
+        }
+        // The sum of three is near the middle more often.
+        let offset = (0..3).map(|_| next() % 80).sum::<u32>();
+        let first = (centre + offset).saturating_sub(120).min(BLOCKS - 4);
+        order.extend(first..first + 1 + next() % 3);
+    }
+    let trace = Trace::of_file(BLOCKS, 80, order.into_iter());
+    let limits = [limits(2, 1200, 600, 11900), limits(10, 1200, 440, 22300)];
+    compare("classes", &trace, limits);
+}

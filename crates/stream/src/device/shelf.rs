@@ -1,0 +1,326 @@
+//! Neighbours that wait to be read, as they came: compressed, all of one message together. So as many again fit in the
+//! same memory as zstd saves, and a first start, of which most of what comes is read late or never, need not ask for
+//! the same blocks twice. The bundles that were read from last are there unpacked too.
+//!
+//! Pure. What is put here was verified by whoever put it, unpacked from these very bytes.
+
+use crate::block::{BLOCK_BYTES, BlockAt, FileId};
+use crate::wire::unpack;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Bundles that are unpacked at the same time, at most: some 128 KiB each.
+const UNPACKED_MAX: usize = 6;
+
+/// Pages of the pool for each bundle that may be unpacked.
+const PAGES_PER_UNPACKED: usize = 128;
+
+/// What is read of bundles before they have to go, at most, where readers jump about: a part of so much of their blocks.
+const SCATTERED_PART: u32 = 8;
+
+/// Of how many bundles that is the mean, about.
+const MEAN_OF: u32 = 8;
+
+/// What beside its bytes a block and a bundle take in tables, about.
+const ENTRY_BYTES: usize = 48;
+
+/// The blocks of one message.
+struct Bundle {
+    file: FileId,
+    indexes: Box<[u32]>,
+    packed: Box<[u8]>,
+    /// How long each block is.
+    lengths: Box<[u16]>,
+    /// Unpacked, those that were not read. Empty: they are to be unpacked.
+    pages: Vec<Option<Arc<[u8]>>>,
+    unread: usize,
+    age: u64,
+}
+
+impl Bundle {
+    fn kept_bytes(&self) -> usize {
+        self.packed.len() + self.indexes.len() * ENTRY_BYTES
+    }
+
+    fn unpacked_pages(&self) -> usize {
+        self.pages.iter().flatten().count()
+    }
+
+    fn unpack(&mut self) -> bool {
+        let lengths: Vec<usize> = self.lengths.iter().map(|&length| length.into()).collect();
+        let Ok(bytes) = unpack(&self.packed, &lengths) else {
+            return false;
+        };
+        let mut rest = &bytes[..];
+        for length in lengths {
+            let Some((block, behind)) = rest.split_at_checked(length) else {
+                return false;
+            };
+            self.pages.push(Some(Arc::from(block)));
+            rest = behind;
+        }
+        true
+    }
+}
+
+/// The bundles.
+#[derive(Default)]
+pub(crate) struct Shelf {
+    bundles: HashMap<u64, Bundle>,
+    /// Unread blocks: in which bundle, and where in it.
+    places: HashMap<BlockAt, (u64, usize)>,
+    /// By when they were last read from.
+    ages: BTreeMap<u64, u64>,
+    /// Those that are unpacked, the one read from last at the end.
+    unpacked: VecDeque<u64>,
+    kept_bytes: usize,
+    unpacked_pages: usize,
+    next: u64,
+    /// Of 1,024 blocks that had to go or whose bundle had, how many were read before, as of late. 0: none had to go.
+    read_of_1024: u32,
+}
+
+impl Shelf {
+    /// Pages that it takes, of memory.
+    pub fn pages(&self) -> usize {
+        self.kept_bytes.div_ceil(BLOCK_BYTES) + self.unpacked_pages
+    }
+
+    /// Pages that a new bundle would take at most.
+    pub fn pages_of(blocks: usize, packed_bytes: usize) -> usize {
+        (packed_bytes + blocks * ENTRY_BYTES).div_ceil(BLOCK_BYTES) + blocks
+    }
+
+    /// Blocks that wait to be read.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether a block waits here.
+    pub fn has(&self, at: BlockAt) -> bool {
+        self.places.contains_key(&at)
+    }
+
+    /// Puts the blocks of one message here, but for those whose page is None; none of the others may be here.
+    /// `pool_pages`: what the whole pool may have.
+    pub fn put(
+        &mut self,
+        blocks: &[BlockAt],
+        mut pages: Vec<Option<Arc<[u8]>>>,
+        lengths: &[usize],
+        packed: &[u8],
+        pool_pages: usize,
+    ) {
+        pages.truncate(blocks.len());
+        let unread = pages.iter().flatten().count();
+        let Some(first) = blocks.first().filter(|_| unread > 0) else {
+            return;
+        };
+        let (number, age) = (self.step(), self.step());
+        for (place, (at, page)) in blocks.iter().zip(&pages).enumerate() {
+            if page.is_some() {
+                self.places.insert(*at, (number, place));
+            }
+        }
+        let bundle = Bundle {
+            file: first.file,
+            indexes: blocks.iter().map(|at| at.index).collect(),
+            packed: packed.into(),
+            // No block is longer than a page.
+            lengths: lengths.iter().map(|&length| length as u16).collect(),
+            pages,
+            unread,
+            age,
+        };
+        self.kept_bytes += bundle.kept_bytes();
+        self.unpacked_pages += unread;
+        self.bundles.insert(number, bundle);
+        self.ages.insert(age, number);
+        self.unpacked.push_back(number);
+        self.pack_oldest(pool_pages);
+    }
+
+    /// Takes a block, if it is here.
+    pub fn take(&mut self, at: BlockAt, pool_pages: usize) -> Option<Arc<[u8]>> {
+        let (number, place) = self.places.remove(&at)?;
+        let age = self.step();
+        let bundle = self.bundles.get_mut(&number)?;
+        self.ages.remove(&bundle.age);
+        if bundle.pages.is_empty() {
+            let is_whole = bundle.unpack();
+            debug_assert!(is_whole, "it was unpacked before");
+            // Only what waits is kept.
+            for (index, place) in bundle.indexes.iter().zip(0..) {
+                let other = BlockAt {
+                    file: bundle.file,
+                    index: *index,
+                };
+                let waits = other == at || self.places.get(&other) == Some(&(number, place));
+                if let Some(page) = bundle.pages.get_mut(place)
+                    && !waits
+                {
+                    *page = None;
+                }
+            }
+            self.unpacked_pages += bundle.unpacked_pages();
+            self.unpacked.push_back(number);
+        } else if self.unpacked.back() != Some(&number) {
+            self.unpacked.retain(|other| *other != number);
+            self.unpacked.push_back(number);
+        }
+        let page = bundle.pages.get_mut(place).and_then(Option::take);
+        self.unpacked_pages -= usize::from(page.is_some());
+        bundle.unread -= 1;
+        bundle.age = age;
+        self.ages.insert(age, number);
+        if bundle.unread == 0 {
+            self.remove(number);
+        } else {
+            self.pack_oldest(pool_pages);
+        }
+        page
+    }
+
+    /// Whether most of what comes here goes unread, for want of room.
+    pub fn is_scattered(&self) -> bool {
+        (1..1024 / SCATTERED_PART).contains(&self.read_of_1024)
+    }
+
+    /// Bundles.
+    pub fn bundles(&self) -> usize {
+        self.bundles.len()
+    }
+
+    /// Gives up the bundle that was not read from for the longest time: its unread blocks.
+    pub fn drop_oldest(&mut self) -> Vec<BlockAt> {
+        let Some(number) = self.ages.first_key_value().map(|(_, number)| *number) else {
+            return Vec::new();
+        };
+        let Some(bundle) = self.bundles.get(&number) else {
+            return Vec::new();
+        };
+        let blocks = bundle.indexes.len().max(1);
+        let read_of_1024 = ((blocks - bundle.unread.min(blocks)) * 1024 / blocks) as u32;
+        self.read_of_1024 = match self.read_of_1024 {
+            0 => read_of_1024,
+            mean => ((MEAN_OF - 1) * mean + read_of_1024) / MEAN_OF,
+        }
+        .max(1);
+        let file = bundle.file;
+        let blocks = bundle.indexes.iter().zip(0..).map(|(index, place)| {
+            let index = *index;
+            (BlockAt { file, index }, place)
+        });
+        let mut unread: Vec<(BlockAt, usize)> = blocks.collect();
+        unread.retain(|(at, place)| self.places.get(at) == Some(&(number, *place)));
+        for (at, _) in &unread {
+            self.places.remove(at);
+        }
+        self.remove(number);
+        unread.into_iter().map(|(at, _)| at).collect()
+    }
+
+    fn step(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    // Nothing of it waits any more.
+    fn remove(&mut self, number: u64) {
+        if let Some(bundle) = self.bundles.remove(&number) {
+            self.kept_bytes -= bundle.kept_bytes();
+            self.unpacked_pages -= bundle.unpacked_pages();
+            self.ages.remove(&bundle.age);
+            self.unpacked.retain(|other| *other != number);
+        }
+    }
+
+    fn pack_oldest(&mut self, pool_pages: usize) {
+        let unpacked_max = (pool_pages / PAGES_PER_UNPACKED).clamp(1, UNPACKED_MAX);
+        while self.unpacked.len() > unpacked_max {
+            let oldest = self.unpacked.pop_front();
+            if let Some(bundle) = oldest.and_then(|number| self.bundles.get_mut(&number)) {
+                self.unpacked_pages -= bundle.unpacked_pages();
+                bundle.pages = Vec::new();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::pack_blocks;
+
+    const POOL_PAGES: usize = 2048;
+
+    fn at(index: u32) -> BlockAt {
+        let file = FileId(9);
+        BlockAt { file, index }
+    }
+
+    fn block(index: u32) -> Vec<u8> {
+        let length = if index == 99 { 100 } else { BLOCK_BYTES };
+        (0..length as u32)
+            .map(|byte| (byte / 64 + index) as u8)
+            .collect()
+    }
+
+    /// Blocks from `first` on, all but those in `without` waiting.
+    fn put(shelf: &mut Shelf, first: u32, count: u32, without: &[u32]) {
+        let blocks: Vec<BlockAt> = (first..first + count).map(at).collect();
+        let bytes: Vec<Vec<u8>> = blocks.iter().map(|at| block(at.index)).collect();
+        let slices: Vec<&[u8]> = bytes.iter().map(|bytes| &bytes[..]).collect();
+        let packed = pack_blocks(&slices, 1).unwrap();
+        let lengths: Vec<usize> = bytes.iter().map(Vec::len).collect();
+        let page = |at: &BlockAt| {
+            let is_kept = !without.contains(&at.index);
+            is_kept.then(|| Arc::from(block(at.index)))
+        };
+        let pages = blocks.iter().map(page).collect();
+        shelf.put(&blocks, pages, &lengths, &packed, POOL_PAGES);
+    }
+
+    fn is_empty(shelf: &Shelf) -> bool {
+        let tables = shelf.places.len() + shelf.bundles.len() + shelf.ages.len();
+        tables + shelf.unpacked.len() + shelf.kept_bytes + shelf.unpacked_pages == 0
+    }
+
+    #[test]
+    fn what_was_put_is_taken_once_packed_or_not_and_leaves_nothing() {
+        let mut shelf = Shelf::default();
+        let starts: Vec<u32> = (0..40).map(|bundle| bundle * 32 + 4).collect();
+        for first in &starts {
+            put(&mut shelf, *first, 30, &[first + 1]);
+        }
+        assert_eq!(shelf.len(), 40 * 29);
+        assert!(shelf.unpacked_pages <= UNPACKED_MAX * 29);
+        assert!(shelf.pages() < shelf.len() / 2, "{} pages", shelf.pages());
+        for offset in 0..30 {
+            for first in &starts {
+                let found = shelf.take(at(first + offset), POOL_PAGES);
+                let expected = (offset != 1).then(|| block(first + offset));
+                assert_eq!(found.as_deref(), expected.as_deref(), "{first} {offset}");
+                assert!(shelf.take(at(first + offset), POOL_PAGES).is_none());
+                assert!(shelf.unpacked.len() <= UNPACKED_MAX);
+            }
+        }
+        assert!(is_empty(&shelf));
+    }
+
+    #[test]
+    fn what_was_read_from_last_goes_last() {
+        let mut shelf = Shelf::default();
+        for first in [0, 32, 64] {
+            put(&mut shelf, first, 4, &[]);
+        }
+        assert!(shelf.take(at(1), POOL_PAGES).is_some());
+        assert_eq!(shelf.drop_oldest(), (32..36).map(at).collect::<Vec<_>>());
+        assert!(!shelf.has(at(33)) && shelf.has(at(65)));
+        assert_eq!(shelf.drop_oldest(), (64..68).map(at).collect::<Vec<_>>());
+        assert_eq!(shelf.drop_oldest(), [0, 2, 3].map(at));
+        assert_eq!(shelf.drop_oldest(), []);
+        assert!(is_empty(&shelf));
+    }
+}
