@@ -1,6 +1,6 @@
 //! What the table of goals asks for, measured round after round.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -66,6 +66,8 @@ pub(crate) struct Course<'a> {
     /// Case and system of what has failed, which is not tried again.
     pub(crate) failed: BTreeSet<(&'static str, &'static str)>,
     pub(crate) figures: Figures,
+    /// What the kernel was seen to read ahead of each system, in KiB.
+    pub(crate) readahead_kib: BTreeMap<&'static str, BTreeSet<u32>>,
     pub(crate) is_quick: bool,
 }
 
@@ -122,6 +124,9 @@ impl Course<'_> {
         let prepared = &self.prepared[place];
         let wall_ms = started.outcome.wall_ms();
         let figures = &mut self.figures;
+        if let Some(kib) = started.readahead_kib {
+            self.readahead_kib.entry(system).or_default().insert(kib);
+        }
         figures.record(case, system, RUN_TIME, wall_ms);
         if let Some(needed) = &prepared.needed[0] {
             let beyond_us = (wall_ms - prepared.warm_ms).max(0.0) * 1e3;

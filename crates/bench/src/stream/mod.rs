@@ -14,24 +14,29 @@
 mod bed;
 mod cases;
 pub(crate) mod clients;
+mod copies;
 mod disks;
 mod goals;
 mod groups;
 mod keel;
+mod leftovers;
 mod limits;
 mod needed;
 mod net;
 pub(crate) mod page;
 mod paper;
+pub(crate) mod plain;
 mod plots;
 mod proxy;
 pub(crate) mod run;
+mod spread;
 mod sshfs;
 mod sys;
+mod table_1;
 mod tasks;
 mod tree;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use base::sim::Random;
@@ -130,7 +135,11 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     }
     let dir = std::fs::canonicalize(&options.dir)
         .map_err(|error| format!("{}: {error}", options.dir.display()))?;
+    for what in leftovers::sweep(&dir) {
+        eprintln!("keel-bench: taken away, as the run that left it has ended: {what}");
+    }
     let scratch = Scratch::create(&dir, SCRATCH_BYTES)?;
+    leftovers::mark(scratch.path())?;
     sys::own_mounts().map_err(|error| format!("mounts of its own: {error}"))?;
     let progress = Progress::new();
     let show = |text: &str| progress.show(text);
@@ -168,6 +177,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         random: Random::new(0x7374_7265_616d),
         failed: BTreeSet::new(),
         figures,
+        readahead_kib: BTreeMap::new(),
         is_quick: options.quick,
     };
     course.record_needed();
@@ -217,6 +227,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         "card_measured": card.map(|(reads_per_s, bytes_per_s)| json!({
             "reads_per_s": reads_per_s, "bytes_per_s": bytes_per_s,
         })),
+        "readahead_kib": course.readahead_kib,
         "value": "median of the rounds",
         "ratio": "median over the rounds of ours divided by the peer's of the same round",
     });

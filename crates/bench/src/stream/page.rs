@@ -13,9 +13,10 @@ use super::cases::{
 };
 use super::limits::{LOSS, LOSSES_PERCENT, SLOWDOWN, TCP_COPY};
 use super::paper::{
-    ARMS, FIGURE_7A, FIGURE_7C, FIGURE_8, MODES, PART_TIME, PARTS_OF_PAGE, PATHS, PRE_READ_BLOCKS,
+    ARMS, FIGURE_7A, FIGURE_7C, FIGURE_8, MODES, PATHS, PRE_READ_BLOCKS,
     TABLE_1, TABLE_2, TOTAL_BLOCKS, WAYS_OF_OURS, WIRED,
 };
+use super::table_1::{PART_TIME, PARTS};
 use super::tasks::Program;
 use crate::figures::Metric;
 use crate::page::{Run, cell, fill, list, number, text};
@@ -314,16 +315,28 @@ fn losses(run: &Run) -> String {
 }
 
 fn table_1(run: &Run) -> String {
-    let mut out = "| one page, µs | kernel and FUSE | device, TLS, server | store | wire | all | the card |\n\
-                   |---|---|---|---|---|---|---|\n"
+    let mut out = "| one page, µs | card: kernel | its limit | all | sshfs: network | all else | all \
+                   | keel: kernel, FUSE | programs, TLS | server's store | network | all |\n\
+                   |---|---|---|---|---|---|---|---|---|---|---|---|\n"
         .to_owned();
     for name in Program::ALL.map(Program::name) {
         let case = format!("{TABLE_1}-{name}");
-        let parts = PARTS_OF_PAGE.map(|part| run.value(&case, part, PART_TIME.name));
-        if let [Some(fuse), Some(between), Some(store), Some(wire)] = parts {
-            let cells = [fuse, between, store, wire, fuse + between + store + wire].map(number);
-            let card = cell(run.value(&case, CARD, PART_TIME.name));
-            let _ = writeln!(out, "| {name} | {} | {card} |", cells.join(" | "));
+        let mut cells = Vec::new();
+        for (system, parts) in PARTS {
+            let all = run.value(&case, system, PART_TIME.name);
+            for part in &parts[1..] {
+                let us = run.value(&case, part, PART_TIME.name);
+                // Medians of rounds do not add up exactly.
+                let share = us.zip(all).map(|(us, all)| us / all * 100.0);
+                cells.push(match us.zip(share) {
+                    Some((us, share)) => format!("{} ({share:.0} %)", number(us)),
+                    None => cell(None),
+                });
+            }
+            cells.push(cell(all));
+        }
+        if run.value(&case, KEEL, PART_TIME.name).is_some() {
+            let _ = writeln!(out, "| {name} | {} |", cells.join(" | "));
         }
     }
     out

@@ -13,6 +13,7 @@ use super::disks::forget_all;
 use super::keel::{PORT, Serving};
 use super::needed::{count, resident};
 use super::net::Rate;
+use super::sys;
 use crate::figures::Metric;
 use crate::store::tool;
 
@@ -67,20 +68,9 @@ pub(crate) const WAYS_OF_OURS: [(&str, &str, Option<&str>); 4] = [
     ("keel-connections-each", "task", Some("each")),
 ];
 
-/// Parts of the time of one page, in table I.
-pub(crate) const PART_TIME: Metric = Metric::shown("part_time", "us");
-pub(crate) const PARTS_OF_PAGE: [&str; 4] = [
-    "page-fuse",
-    "page-device-and-server",
-    "page-store",
-    "page-wire",
-];
 /// Counts of table II.
 pub(crate) const TOTAL_BLOCKS: Metric = Metric::shown("total_blocks", "1");
 pub(crate) const PRE_READ_BLOCKS: Metric = Metric::shown("pre_read_blocks", "1");
-
-/// Blocks of which table I takes the mean, at most.
-const SAMPLES_MAX: usize = 400;
 
 /// `keel-bench stream-pages`.
 #[derive(clap::Args, Clone, Debug)]
@@ -91,6 +81,9 @@ pub(crate) struct PagesOptions {
     /// File with what to read, as JSON: paths from there with the index of a block.
     #[arg(long, value_name = "FILE")]
     blocks: PathBuf,
+    /// Each block by itself: the kernel is not to read ahead.
+    #[arg(long)]
+    single: bool,
     /// File in which the number of this process is written first.
     #[arg(long, value_name = "FILE")]
     join: Vec<PathBuf>,
@@ -114,6 +107,9 @@ pub(crate) fn pages(options: &PagesOptions) -> Result<(), String> {
         if !files.contains_key(path) {
             let place = options.root.join(path);
             let file = fs::File::open(&place).map_err(|error| failed(&place, error))?;
+            if options.single {
+                advise_single(&file).map_err(|error| failed(&place, error))?;
+            }
             files.insert(path.clone(), file);
         }
     }
@@ -130,6 +126,15 @@ pub(crate) fn pages(options: &PagesOptions) -> Result<(), String> {
         begun.elapsed().as_secs_f64() * 1e6 / blocks.len().max(1) as f64
     );
     Ok(())
+}
+
+fn advise_single(file: &fs::File) -> std::io::Result<()> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: an open descriptor; no memory is passed.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) } {
+        0 => Ok(()),
+        error => Err(std::io::Error::from_raw_os_error(error)),
+    }
 }
 
 impl Course<'_> {
@@ -185,9 +190,8 @@ impl Course<'_> {
         bed.start_at(prepared, 0, &running.at, &[])?;
         let read_ahead = count(&resident(&running.at)?) as f64;
         let figures = running.mounted.figures()?;
-        let requests = ["fuse_reads", "requests"]
-            .iter()
-            .find_map(|name| super::bed::counter(&figures, name));
+        let requests = super::bed::counter(&figures, "fuse_reads")
+            .ok_or("the mount counts no fuse_reads")?;
         running.end()?;
         let needed = needed.count as f64;
         self.figures.record(case, READAHEAD, TOTAL_BLOCKS, total);
@@ -195,57 +199,7 @@ impl Course<'_> {
             .record(case, READAHEAD, super::cases::NEEDED_BLOCKS, needed);
         self.figures
             .record(case, READAHEAD, PRE_READ_BLOCKS, read_ahead);
-        if let Some(requests) = requests {
-            self.figures.record(case, READAHEAD, READS, requests);
-        }
-        Ok(())
-    }
-
-    /// Where the time of one page goes that is asked for by itself: the kernel and FUSE, the device and the server with
-    /// TLS between them, the store, the wire.
-    fn table_1(&mut self, place: usize, case: &'static str) -> Result<(), String> {
-        let bed = self.bed;
-        let prepared = &self.prepared[place];
-        let mut blocks = execution_order(bed, prepared)?;
-        blocks.truncate(SAMPLES_MAX);
-        let running = bed.run_ours(prepared, WIRED, &Ours::on_demand())?;
-        let whole_us = read_pages(bed, &blocks, &running.at, &[])?;
-        let figures = running.mounted.figures()?;
-        running.end()?;
-        let figure = |name: &str| {
-            super::bed::counter(&figures, name).ok_or(format!("the mount counts no {name}"))
-        };
-        let device_us = figure("read_us")? / figure("reads")?.max(1.0);
-        // As many bytes as a block takes compressed.
-        let needed = prepared.needed[0]
-            .as_ref()
-            .ok_or("it is not known what it needs")?;
-        let answer_bytes = needed.compressed_bytes[0] / needed.count.max(1);
-        let mut wires_us = Vec::new();
-        for _ in 0..20 {
-            wires_us.push(super::limits::copy(bed, WIRED, answer_bytes)? * 1e3);
-        }
-        let wire_us = crate::report::median(&mut wires_us);
-        let store_us = store_us(prepared, &blocks)?;
-        let between_us = (device_us - wire_us - store_us).max(0.0);
-        let parts_us = [
-            (whole_us - device_us).max(0.0),
-            between_us,
-            store_us,
-            wire_us,
-        ];
-        for (part, us) in PARTS_OF_PAGE.into_iter().zip(parts_us) {
-            self.figures.record(case, part, PART_TIME, us);
-        }
-        let card = prepared
-            .card
-            .as_ref()
-            .map(|card| (card.disk.folder().to_owned(), card.group.members()));
-        if let Some((root, members)) = card {
-            forget_all()?;
-            let us = read_pages(bed, &blocks, &root, &[members])?;
-            self.figures.record(case, CARD, PART_TIME, us);
-        }
+        self.figures.record(case, READAHEAD, READS, requests);
         Ok(())
     }
 
@@ -351,13 +305,25 @@ impl Course<'_> {
     }
 }
 
+/// A block by its path.
+pub(crate) type Named = (PathBuf, u32);
+
 /// The needed blocks as paths and indexes, in the order of the program.
-fn execution_order(bed: &Bed<'_>, prepared: &Prepared) -> Result<Vec<(PathBuf, u32)>, String> {
+fn execution_order(bed: &Bed<'_>, prepared: &Prepared) -> Result<Vec<Named>, String> {
+    let both = execution_order_of_both(bed, prepared)?;
+    Ok(both.into_iter().map(|(_, named)| named).collect())
+}
+
+/// The same, also as the numbers that the store knows them by.
+pub(crate) fn execution_order_of_both(
+    bed: &Bed<'_>,
+    prepared: &Prepared,
+) -> Result<Vec<(Place, Named)>, String> {
     let store = stream::store::Store::open(&prepared.store).map_err(|error| error.to_string())?;
     let newest = store.newest().map_err(|error| error.to_string())?;
     let published = store.published(newest).map_err(|error| error.to_string())?;
     let paths = paths(&published.manifest);
-    let named = |(file, index): Place| Some((paths.get(file as usize)?.clone(), index));
+    let named = |place: Place| Some((place, (paths.get(place.0 as usize)?.clone(), place.1)));
     Ok(plan(bed, prepared)?.into_iter().filter_map(named).collect())
 }
 
@@ -384,16 +350,29 @@ fn paths(manifest: &stream::manifest::Manifest) -> Vec<PathBuf> {
 /// Mean microseconds of reading one of these blocks from a folder.
 fn read_pages(
     bed: &Bed<'_>,
-    blocks: &[(PathBuf, u32)],
+    blocks: &[Named],
     root: &Path,
     join: &[PathBuf],
+) -> Result<f64, String> {
+    read_pages_with(bed, blocks, root, join, &[])
+}
+
+/// The same, with further words.
+pub(crate) fn read_pages_with(
+    bed: &Bed<'_>,
+    blocks: &[Named],
+    root: &Path,
+    join: &[PathBuf],
+    words: &[&str],
 ) -> Result<f64, String> {
     let file = bed.folder().join("blocks.json");
     write_json(&file, &blocks)?;
     let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let mut command = Command::new(program);
+    sys::in_network(&mut command, None);
     command
         .arg("stream-pages")
+        .args(words)
         .arg("--root")
         .arg(root)
         .arg("--blocks")
@@ -405,34 +384,6 @@ fn read_pages(
     text.trim()
         .parse()
         .map_err(|error| format!("stream-pages: {error}"))
-}
-
-/// Mean microseconds of what the server does for one block: to read its segment, from a warm disk, take the block out
-/// and compress it.
-fn store_us(prepared: &Prepared, blocks: &[(PathBuf, u32)]) -> Result<f64, String> {
-    let failed = |error: stream::store::StoreError| error.to_string();
-    let store = stream::store::Store::open(&prepared.store).map_err(failed)?;
-    let newest = store.newest().map_err(failed)?;
-    let published = store.published(newest).map_err(failed)?;
-    let mut total = std::time::Duration::ZERO;
-    for (path, index) in blocks {
-        use std::os::unix::ffi::OsStrExt;
-        let file = published
-            .manifest
-            .find(path.as_os_str().as_bytes())
-            .ok_or("a file is gone")?;
-        let (size, content) = published.manifest.file(file).ok_or("a file is none")?;
-        let segment = index / stream::SEGMENT_BLOCKS;
-        store.segment(&content, segment).map_err(failed)?;
-        let begun = Instant::now();
-        let bytes = store.segment(&content, segment).map_err(failed)?;
-        let from = (index % stream::SEGMENT_BLOCKS) as usize * stream::BLOCK_BYTES;
-        let to = from + stream::block::block_bytes(size, *index);
-        let block = bytes.get(from..to).ok_or("a segment is short")?;
-        stream::wire::pack_blocks(&[block], 3).map_err(|error| error.to_string())?;
-        total += begun.elapsed();
-    }
-    Ok(total.as_secs_f64() * 1e6 / blocks.len().max(1) as f64)
 }
 
 fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), String> {

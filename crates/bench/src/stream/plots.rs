@@ -9,9 +9,10 @@ use super::cases::{NEEDED_BLOCKS, PAGE_TIME, READS, RUN_TIME, named};
 use super::net::Rate;
 use super::paper::{
     ARMS, FIGURE_1, FIGURE_7A, FIGURE_7C, FIGURE_8, FIGURE_10, FIGURE_11, LOSSES_PERCENT, MODES,
-    ORDERS, PART_TIME, PARTS_OF_PAGE, PATHS, PRE_READ_BLOCKS, TABLE_1, TABLE_2, TOTAL_BLOCKS,
+    ORDERS, PATHS, PRE_READ_BLOCKS, TABLE_1, TABLE_2, TOTAL_BLOCKS,
     WAYS_OF_OURS, WIRED, WIRELESS,
 };
+use super::table_1::{PART_TIME, PARTS};
 use super::tasks::Program;
 use crate::figures::{Figures, Metric};
 use crate::machine::Machine;
@@ -158,12 +159,16 @@ impl Drawing<'_> {
     }
 
     fn tables(&self) -> Result<(), String> {
-        let mut table = "program,part,us\n".to_owned();
+        let mut table = "program,system,part,us\n".to_owned();
         for program in Program::ALL {
             let case = format!("{TABLE_1}-{}", program.name());
-            for part in PARTS_OF_PAGE.into_iter().chain([CARD]) {
-                if let Some(us) = self.figures.value(&case, part, PART_TIME) {
-                    let _ = writeln!(table, "{},{part},{us:.1}", program.name());
+            for (system, parts) in PARTS {
+                for part in parts {
+                    let name = part.strip_prefix(system).unwrap_or(part);
+                    let name = name.strip_prefix('-').unwrap_or("all");
+                    if let Some(us) = self.figures.value(&case, part, PART_TIME) {
+                        let _ = writeln!(table, "{},{system},{name},{us:.1}", program.name());
+                    }
                 }
             }
         }
