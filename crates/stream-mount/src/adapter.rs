@@ -371,7 +371,10 @@ impl Filesystem for Adapter {
         if inode != INodeNo::ROOT || name != COUNTERS_NAME {
             return reply.error(Errno::ENODATA);
         }
-        let own = format!("{{\"fuse_reads\":{},", self.fuse_reads.load(Ordering::Relaxed));
+        let own = format!(
+            "{{\"fuse_reads\":{},",
+            self.fuse_reads.load(Ordering::Relaxed)
+        );
         let counters = self.source.counters().replacen('{', &own, 1);
         answer_attribute(reply, counters.as_bytes(), size);
     }

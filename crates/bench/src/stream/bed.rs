@@ -98,6 +98,8 @@ pub(crate) struct Bed<'a> {
     line: Line,
     keel: Result<Keel, String>,
     sshd: Result<Sshd, String>,
+    /// Of compression, for what a start takes at least.
+    levels: &'static [i32],
     /// Trees on a disk in memory; behind the cards, so taken away after them.
     memory: Option<Mount>,
 }
@@ -202,7 +204,7 @@ impl<'a> Bed<'a> {
     ///
     /// # Errors
     /// One line: the line cannot be made.
-    pub(crate) fn create(folder: &'a Path) -> Result<Self, String> {
+    pub(crate) fn create(folder: &'a Path, levels: &'static [i32]) -> Result<Self, String> {
         let line = Line::create()?;
         line.limit(Rate::SLOW)?;
         let memory = Mount::new("tmpfs", "mode=700", &folder.join("memory")).ok();
@@ -211,6 +213,7 @@ impl<'a> Bed<'a> {
             keel: Keel::create(&folder.join("keel")),
             sshd: Sshd::start(&folder.join("sshd"), &line),
             line,
+            levels,
             memory,
         })
     }
@@ -326,7 +329,7 @@ impl<'a> Bed<'a> {
         let running = self.run_ours(prepared, way, &Ours::on_demand())?;
         self.start_at(prepared, number, &running.at, &[])?;
         let blocks = resident(&running.at)?;
-        prepared.needed[number] = Some(Needed::of(&prepared.task.tree, blocks)?);
+        prepared.needed[number] = Some(Needed::of(&prepared.task.tree, blocks, self.levels)?);
         running.end()
     }
 

@@ -128,6 +128,7 @@ impl Keel {
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
+        sys::in_network(&mut command, None);
         command.arg("stream").args(words);
         command
     }

@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use super::groups::{ALL_GROUPS, DISK_GROUPS, MEMORY_GROUPS};
 use crate::store::tool;
@@ -20,6 +21,10 @@ const MARK: &str = "of-stream";
 
 /// How names of images of disks end.
 pub(crate) const DISK_KIND: &str = "disk";
+
+/// How often a folder is tried to be removed, and the time in between.
+const TRIES: u32 = 20;
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// Marks a folder as one that may be taken away once its process has ended.
 ///
@@ -37,7 +42,12 @@ pub(crate) fn sweep(dir: &Path) -> Vec<String> {
     let folders: Vec<PathBuf> = folders(dir).collect();
     gone.extend(detach_all(&folders));
     for folder in folders {
-        if fs::remove_dir_all(&folder).is_ok() {
+        // A program of the run may be writing its last.
+        let is_gone = (0..TRIES).any(|count| {
+            std::thread::sleep(AGAIN_AFTER * u32::from(count > 0));
+            fs::remove_dir_all(&folder).is_ok()
+        });
+        if is_gone {
             gone.push(folder.display().to_string());
         }
     }
@@ -55,9 +65,12 @@ pub(crate) fn sweep(dir: &Path) -> Vec<String> {
 fn folders(dir: &Path) -> impl Iterator<Item = PathBuf> {
     // An empty one is of a run that was killed before it could mark it.
     let is_ours = |folder: &PathBuf| {
-        folder.join(MARK).is_file() || fs::read_dir(folder).is_ok_and(|mut all| all.next().is_none())
+        folder.join(MARK).is_file()
+            || fs::read_dir(folder).is_ok_and(|mut all| all.next().is_none())
     };
-    entries(dir).filter(|folder| is_dead(folder)).filter(is_ours)
+    entries(dir)
+        .filter(|folder| is_dead(folder))
+        .filter(is_ours)
 }
 
 fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
@@ -94,7 +107,12 @@ fn detach_all(folders: &[PathBuf]) -> Vec<String> {
             || file.extension().is_some_and(|kind| kind == DISK_KIND)
                 && is_dead(&file.with_extension(""));
         if is_left
-            && tool(Command::new("losetup").arg("-d").arg(Path::new("/dev").join(name))).is_ok()
+            && tool(
+                Command::new("losetup")
+                    .arg("-d")
+                    .arg(Path::new("/dev").join(name)),
+            )
+            .is_ok()
         {
             gone.push(format!("{}: {}", name.display(), file.display()));
         }
@@ -125,8 +143,20 @@ mod tests {
         let unmarked = parent.join(format!("{PREFIX}perl-1"));
         fs::create_dir_all(unmarked.join("kept")).unwrap();
         let gone = sweep(&parent);
-        assert_eq!(gone.iter().filter(|path| path.contains("keel-stream-leftovers")).count(), 2, "{gone:?}");
-        for (folder, is_kept) in [(&dead, false), (&own, false), (&other, true), (&foreign, true), (&unmarked, true)] {
+        assert_eq!(
+            gone.iter()
+                .filter(|path| path.contains("keel-stream-leftovers"))
+                .count(),
+            2,
+            "{gone:?}"
+        );
+        for (folder, is_kept) in [
+            (&dead, false),
+            (&own, false),
+            (&other, true),
+            (&foreign, true),
+            (&unmarked, true),
+        ] {
             assert_eq!(folder.exists(), is_kept, "{}", folder.display());
         }
         fs::remove_dir_all(&parent).unwrap();

@@ -8,9 +8,12 @@
 //! **Files:** `tasks.rs` the programs, `tree.rs` their folders, `run.rs` one start, `needed.rs` what a start needs,
 //! `net.rs` the line, `proxy.rs` its length, `disks.rs` local disks, `groups.rs` limits on processes, `sshfs.rs` the
 //! peer, `keel.rs` ours, `bed.rs` starts on all of them, `cases.rs` and `limits.rs` what is asked, `clients.rs` many
-//! devices, `goals.rs` what was promised, `paper.rs` the figures of the paper it follows with `plots.rs` for their
-//! drawings, `page.rs` the result page, `sys.rs` calls of the kernel.
+//! devices, `goals.rs` what was promised, `spread.rs` what chance does, `paper.rs` and `table_1.rs` the figures of the
+//! paper it follows with `plots.rs` and `bars.rs` for their drawings, `page.rs` and `promises.rs` the result page,
+//! `plain.rs` the peer on demand, `copies.rs` plain TCP, `leftovers.rs` what killed runs leave, `sys.rs` calls of the
+//! kernel.
 
+mod bars;
 mod bed;
 mod cases;
 pub(crate) mod clients;
@@ -27,6 +30,7 @@ pub(crate) mod page;
 mod paper;
 pub(crate) mod plain;
 mod plots;
+mod promises;
 mod proxy;
 pub(crate) mod run;
 mod spread;
@@ -38,6 +42,7 @@ mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Instant;
 
 use base::sim::Random;
 use clap::{ValueEnum, value_parser};
@@ -79,6 +84,12 @@ pub(crate) struct Options {
         requires = "paper"
     )]
     out: PathBuf,
+    /// Also write the value of each round as a table.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// What is measured, for the report.
+    #[arg(long, value_name = "HASH")]
+    commit: Option<String>,
     /// Only these programs.
     #[arg(long, value_name = "TASK", value_delimiter = ',')]
     tasks: Vec<Program>,
@@ -93,6 +104,49 @@ pub(crate) struct Options {
     /// Rounds; each measures every case on every system once.
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = value_parser!(u32).range(1..=100))]
     rounds: u32,
+}
+
+impl Options {
+    /// The command for the same figures; where files lie does not matter.
+    fn command(&self) -> String {
+        let names = |name: &str, values: &[&dyn ValueName]| {
+            let values: Vec<String> = values.iter().map(|value| value.value_name()).collect();
+            match values.is_empty() {
+                true => String::new(),
+                false => format!(" --{name} {}", values.join(",")),
+            }
+        };
+        let parts: Vec<&dyn ValueName> = self.only.iter().map(|part| part as _).collect();
+        let tasks: Vec<&dyn ValueName> = self.tasks.iter().map(|task| task as _).collect();
+        let words = [("quick", self.quick), ("paper", self.paper)];
+        let words = words.map(|(name, is_said)| {
+            if is_said {
+                format!(" --{name}")
+            } else {
+                String::new()
+            }
+        });
+        let rounds = (!self.quick).then(|| format!(" --rounds {}", self.rounds));
+        format!(
+            "keel bench stream{}{}{}{}",
+            words.concat(),
+            names("only", &parts),
+            names("tasks", &tasks),
+            rounds.unwrap_or_default()
+        )
+    }
+}
+
+/// What a value is called where it is said.
+trait ValueName {
+    fn value_name(&self) -> String;
+}
+
+impl<T: ValueEnum> ValueName for T {
+    fn value_name(&self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 /// The parts of a run.
@@ -122,6 +176,7 @@ enum Part {
 /// One line that names what failed; nothing is reported then.
 pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     let load_1min = load_1min();
+    let begun = Instant::now();
     // SAFETY: the call only says who the process is.
     if unsafe { libc::geteuid() } != 0 {
         return Err("it takes root: networks, mounts and disks of its own".to_owned());
@@ -151,7 +206,9 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             _ => options.only.contains(&part),
         }
     };
-    let bed = Bed::create(scratch.path())?;
+    // Only starts are compared with the better one.
+    let levels = usize::from(!options.paper && (has(Part::Start) || has(Part::Card)));
+    let bed = Bed::create(scratch.path(), &needed::LEVELS[..1 + levels])?;
     let mut figures = Figures::new(Vec::new());
     let programs: Vec<Program> = match (options.tasks.is_empty(), options.quick) {
         (true, true) => vec![Program::Perl],
@@ -219,6 +276,9 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     }
     let method = json!({
         "date": today(),
+        "commit": options.commit,
+        "command": options.command(),
+        "minutes": begun.elapsed().as_secs_f64() / 60.0,
         "load_1min": load_1min,
         "quick": options.quick,
         "order": "drawn anew for each case and round",
@@ -231,6 +291,10 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         "value": "median of the rounds",
         "ratio": "median over the rounds of ours divided by the peer's of the same round",
     });
+    if let Some(path) = &options.csv {
+        std::fs::write(path, figures.csv())
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+    }
     let title = format!("stream: programs that start from the network, {rounds} rounds");
     let table = figures.table(&title, &machine);
     Ok((figures.json("stream", &machine, method), table))

@@ -56,7 +56,9 @@ mod tests {
         let same = [100.0; 35];
         assert_eq!(of_copies(&same, &[130.0; 35], 5), Some(1.0));
         // Half of them take twice as long.
-        let apart: Vec<f64> = (0..35).map(|number| 100.0 + f64::from(number % 2) * 100.0).collect();
+        let apart: Vec<f64> = (0..35)
+            .map(|number| 100.0 + f64::from(number % 2) * 100.0)
+            .collect();
         let bound = of_copies(&same, &apart, 5).unwrap();
         assert!(bound > 1.2 && bound <= 2.0, "{bound}");
         // One that is late in 35 is no reason to let ours be late always.

@@ -154,7 +154,11 @@ fn ours(bed: &Bed<'_>, prepared: &Prepared, blocks: &Blocks) -> Result<Vec<f64>,
     let look = || -> Result<(f64, f64, Traffic), String> {
         let figures = running.mounted.figures()?;
         let figure = |name| counter(&figures, name).ok_or(format!("the mount counts no {name}"));
-        Ok((figure("read_us")?, figure("requests")?, bed.line().traffic()?))
+        Ok((
+            figure("read_us")?,
+            figure("requests")?,
+            bed.line().traffic()?,
+        ))
     };
     let whole_us = blocks.read(bed, &running.at, &[], || {
         before = look()?;
