@@ -225,32 +225,37 @@ impl Course<'_> {
     /// # Errors
     /// The user has asked to stop.
     pub(crate) fn starts(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
-        let trips_ms: &[u64] = if self.is_quick { &[10] } else { &[0, 2, 10] };
-        for round_trip_ms in trips_ms {
-            let way = Way::new(Rate::SLOW, *round_trip_ms);
-            // A disk knows neither the line nor its length.
-            let has_disk = self.is_quick || *round_trip_ms == 0;
-            let systems = &[KEEL, READAHEAD, SSHFS, EXT4][..if has_disk { 4 } else { 3 }];
-            self.cold(START, way, systems, show)?;
+        if self.is_quick {
+            let systems = &[KEEL, READAHEAD, SSHFS, EXT4];
+            return self.cold(START, Way::new(Rate::SLOW, 10), systems, show);
+        }
+        for round_trip_ms in [2, 10] {
+            let way = Way::new(Rate::SLOW, round_trip_ms);
+            self.cold(START, way, &[KEEL, READAHEAD, SSHFS], show)?;
         }
         Ok(())
     }
 
-    /// Learned starts at 1 Gbit/s, those of the peers, and on a disk as slow as a card.
+    /// Learned starts at 1 Gbit/s, and on a disk as slow as a card.
     ///
     /// # Errors
     /// The user has asked to stop.
     pub(crate) fn cards(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
-        let trips_ms: &[u64] = if self.is_quick { &[0] } else { &[0, 2, 10] };
-        for round_trip_ms in trips_ms {
-            let way = Way::new(Rate::FAST, *round_trip_ms);
-            let systems: &[&str] = match (self.is_quick, round_trip_ms) {
-                (true, _) => &[KEEL, CARD, EXT4],
-                (false, 0) => &[KEEL, READAHEAD, SSHFS, CARD, EXT4],
-                // Disks know no round trip.
-                (false, _) => &[KEEL, READAHEAD, SSHFS],
-            };
-            self.cold(START, way, systems, show)?;
+        let systems: &[&str] = match self.is_quick {
+            true => &[KEEL, CARD, EXT4],
+            false => &[KEEL, READAHEAD, SSHFS, CARD, EXT4],
+        };
+        self.cold(START, Way::new(Rate::FAST, 0), systems, show)
+    }
+
+    /// Learned starts, and those of the peers, on the other ways.
+    ///
+    /// # Errors
+    /// The user has asked to stop.
+    pub(crate) fn others(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
+        for (rate, round_trip_ms) in [(Rate::SLOW, 0), (Rate::FAST, 2), (Rate::FAST, 10)] {
+            let way = Way::new(rate, round_trip_ms);
+            self.cold(START, way, &[KEEL, READAHEAD, SSHFS], show)?;
         }
         Ok(())
     }

@@ -34,6 +34,9 @@ const FAIR_SHARE: Metric = Metric::shown("fair_share", "ms");
 const DEVICES: usize = 200;
 const PROCESSES: usize = 4;
 
+/// Programs whose starts keep the line longer than that are left out, in seconds.
+const TOGETHER_S_MAX: f64 = 30.0;
+
 /// A block that has not come by then ends the measurement.
 const DEADLINE: Duration = Duration::from_secs(240);
 
@@ -346,6 +349,14 @@ impl Course<'_> {
             show(case);
             let bed = self.bed;
             self.unless_failed(case, KEEL, |course| {
+                let needed = course.prepared[place].needed[0].as_ref();
+                let bytes = needed.map_or(0, |needed| needed.compressed_bytes[0]);
+                let together_s = (bytes * DEVICES as u64) as f64 / way.rate.bytes_per_s();
+                if together_s > TOGETHER_S_MAX {
+                    return Err(format!(
+                        "the line would take {together_s:.0} s for each round"
+                    ));
+                }
                 let (mut starts_ns, bytes) = many(bed, &course.prepared[place], way)?;
                 // What was sent in vain makes no share larger.
                 let needed = course.prepared[place].needed[0].as_ref();

@@ -152,10 +152,12 @@ impl<T: ValueEnum> ValueName for T {
 /// The parts of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Learned starts at 100 Mbit/s.
+    /// Learned starts at 100 Mbit/s, 2 and 10 ms.
     Start,
     /// Learned starts at 1 Gbit/s, and a disk as slow as a card.
     Card,
+    /// Learned starts on the other ways, of which nothing was promised.
+    Others,
     /// The start after, and one without a network.
     Again,
     /// The first start of all.
@@ -207,7 +209,8 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         }
     };
     // Only starts are compared with the better one.
-    let levels = usize::from(!options.paper && (has(Part::Start) || has(Part::Card)));
+    let levels =
+        usize::from(!options.paper && [Part::Start, Part::Card, Part::Others].into_iter().any(has));
     let bed = Bed::create(scratch.path(), &needed::LEVELS[..1 + levels])?;
     let mut figures = Figures::new(Vec::new());
     let programs: Vec<Program> = match (options.tasks.is_empty(), options.quick) {
@@ -253,6 +256,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             match part {
                 Part::Start => course.starts(&mut show)?,
                 Part::Card => course.cards(&mut show)?,
+                Part::Others => course.others(&mut show)?,
                 Part::Again => course.again(&mut show)?,
                 Part::First => course.first(&mut show)?,
                 Part::Unread => course.unread(&mut show)?,
