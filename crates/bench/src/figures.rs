@@ -281,6 +281,25 @@ impl Figures {
         }
     }
 
+    /// The value of each round, one in a line.
+    pub(crate) fn csv(&self) -> String {
+        let mut text = "case,system,metric,unit,round,value\n".to_owned();
+        for figure in &self.figures {
+            let Metric { name, unit, .. } = figure.metric;
+            for (round, value) in figure.rounds.iter().enumerate() {
+                // Writing to a string does not fail.
+                let _ = writeln!(
+                    text,
+                    "{},{},{name},{unit},{},{value}",
+                    figure.case,
+                    figure.system,
+                    round + 1
+                );
+            }
+        }
+        text
+    }
+
     /// The figures for a reader.
     pub(crate) fn table(&self, title: &str, machine: &Machine) -> String {
         let mut text = String::new();

@@ -87,6 +87,9 @@ enum Bench {
     /// Writes the tables of the result page of streaming from the reports of `stream`.
     #[command(hide = true)]
     StreamPage(stream::page::Options),
+    /// A tree mounted on demand, as a peer; started by `stream`.
+    #[command(hide = true)]
+    StreamPlain(stream::plain::Options),
     /// Reads of a tree's blocks; started by `stream`.
     #[command(hide = true)]
     StreamPages(stream::PagesOptions),
@@ -154,6 +157,7 @@ fn main() -> ExitCode {
         Bench::MemTakeover(options) => mem::takeover::hold(&options),
         Bench::StreamRun(options) => stream::run::run(&options),
         Bench::StreamPage(options) => stream::page::run(&options),
+        Bench::StreamPlain(options) => stream::plain::run(&options),
         Bench::StreamPages(options) => stream::pages(&options),
         Bench::StreamClients(options) => stream::clients::run(&options),
         Bench::StreamReads(options) => stream::reads(&options),

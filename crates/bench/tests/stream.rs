@@ -2,7 +2,7 @@
 //! figure is judged here.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -24,27 +24,82 @@ impl Folder {
         command
     }
 
-    /// Mounts and loop devices of this folder, and what lies in it.
-    fn leftovers(&self) -> Vec<String> {
+    /// Mounts, loop devices and processes of this folder, groups and loop devices of these runs, and what lies in the
+    /// folder.
+    fn leftovers(&self, runs: &[u32]) -> Vec<String> {
         let name = self.0.to_string_lossy();
+        let is_of_a_run = |path: &str| {
+            path.contains("keel-bench-") && runs.iter().any(|run| path.contains(&format!("-{run}")))
+        };
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let mut found: Vec<String> = mounts
             .lines()
             .filter(|line| line.contains(&*name))
             .map(str::to_owned)
             .collect();
-        for device in std::fs::read_dir("/sys/block")
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let file = std::fs::read_to_string(device.path().join("loop/backing_file"));
-            found.extend(file.ok().filter(|file| file.contains(&*name)));
+        for device in entries("/sys/block") {
+            let file = std::fs::read_to_string(device.join("loop/backing_file"));
+            found.extend(
+                file.ok()
+                    .filter(|file| file.contains(&*name) || is_of_a_run(file)),
+            );
         }
-        let entries = std::fs::read_dir(&self.0).unwrap();
-        found.extend(entries.map(|entry| entry.unwrap().path().display().to_string()));
+        for process in entries("/proc") {
+            let words = std::fs::read(process.join("cmdline")).unwrap_or_default();
+            let words = String::from_utf8_lossy(&words).replace('\0', " ");
+            found.extend(words.contains(&*name).then_some(words));
+        }
+        for parent in [
+            "/sys/fs/cgroup/blkio",
+            "/sys/fs/cgroup/memory",
+            "/sys/fs/cgroup",
+        ] {
+            let groups = entries(parent).map(|group| group.display().to_string());
+            found.extend(groups.filter(|group| is_of_a_run(group)));
+        }
+        found.extend(entries(&name).map(|path| path.display().to_string()));
         found
     }
+
+    /// Starts one, and kills it when it has disks, groups and mounts; its number. None: it has ended before.
+    fn kill_one(&self) -> Option<u32> {
+        let mut child = self
+            .bench()
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let id = child.id();
+        if !wait_for(
+            &mut child,
+            &self.0.join(format!("keel-bench-{id}/perl/store")),
+        ) {
+            return None;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        Some(id)
+    }
+}
+
+fn entries(folder: &str) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path())
+}
+
+/// Waits until the path is there; false: the child has ended before.
+fn wait_for(child: &mut Child, path: &Path) -> bool {
+    while !path.exists() {
+        if let Some(status) = child.try_wait().unwrap() {
+            println!(
+                "skipped: it ended before {} was there ({status})",
+                path.display()
+            );
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
 }
 
 impl Drop for Folder {
@@ -94,21 +149,53 @@ fn is_refused(output: &Output) -> bool {
 }
 
 #[test]
-fn a_short_run_measures_and_leaves_nothing_behind() {
+fn a_short_run_measures_and_leaves_nothing_behind_and_takes_away_what_a_killed_one_left() {
     if is_skipped() {
         return;
     }
     let folder = Folder::new("short");
     let file = std::env::temp_dir().join(format!("keel-stream-short-{}.json", std::process::id()));
-    let output = folder.bench().arg("--json").arg(&file).output().unwrap();
-    assert_eq!(folder.leftovers(), Vec::<String>::new());
+    let csv = file.with_extension("csv");
+    let killed = folder.kill_one();
+    let left = folder.leftovers(killed.as_slice());
+    assert_eq!(
+        killed.is_some(),
+        left.iter().any(|what| what.contains(".disk")),
+        "{left:?}"
+    );
+    let mut command = folder.bench();
+    command.arg("--json").arg(&file).arg("--csv").arg(&csv);
+    command
+        .args(["--commit", "abc"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let runs: Vec<u32> = killed.into_iter().chain([child.id()]).collect();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(folder.leftovers(&runs), Vec::<String>::new(), "{output:?}");
     if is_refused(&output) {
         return;
     }
     assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(killed.is_some(), said.contains("taken away"), "{said}");
+    let table = std::fs::read_to_string(&csv).unwrap();
+    std::fs::remove_file(&csv).unwrap();
+    assert!(
+        table.contains("\nstart-perl-100-mbit-10-ms,keel,run_time,ms,1,"),
+        "{table}"
+    );
     let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     std::fs::remove_file(&file).unwrap();
     assert_eq!(report["bench"], "stream");
+    let method = &report["method"];
+    assert_eq!(method["commit"], "abc");
+    assert_eq!(method["command"], "keel bench stream --quick");
+    assert_eq!(
+        method["readahead_kib"]["readahead"],
+        serde_json::json!([128])
+    );
+    assert_eq!(method["readahead_kib"]["keel"], serde_json::json!([0]));
     let missing = report["missing"].to_string();
     let rows = report["rows"].as_array().unwrap();
     let has = |case: &str, system: &str, metric: &str| {
@@ -153,15 +240,12 @@ fn an_interrupted_run_leaves_nothing_behind() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let at_work = folder
-        .0
-        .join(format!("keel-bench-{}/perl/ext4.disk", child.id()));
-    while !at_work.exists() {
-        if let Some(status) = child.try_wait().unwrap() {
-            println!("skipped: it ended before it could be interrupted ({status})");
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
+    let id = child.id();
+    if !wait_for(
+        &mut child,
+        &folder.0.join(format!("keel-bench-{id}/perl/ext4.disk")),
+    ) {
+        return;
     }
     // SAFETY: a signal to a child that has not been waited for.
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
@@ -170,7 +254,7 @@ fn an_interrupted_run_leaves_nothing_behind() {
     assert!(!output.status.success());
     assert!(errors.contains("interrupted"), "{errors}");
     assert!(!errors.contains("by hand"), "{errors}");
-    assert_eq!(folder.leftovers(), Vec::<String>::new());
+    assert_eq!(folder.leftovers(&[id]), Vec::<String>::new());
 }
 
 #[test]

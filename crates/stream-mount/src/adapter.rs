@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fuse::Notice;
@@ -56,6 +57,8 @@ pub(crate) struct Adapter {
     pub(crate) readers: Readers,
     pub(crate) pages: Arc<PageCache>,
     pub(crate) read_ahead_kib: u32,
+    /// Reads that the kernel has asked for, each of one block or of several that lie together.
+    pub(crate) fuse_reads: AtomicU64,
     /// The kernel opens files by itself when it is answered that nobody does.
     pub(crate) may_leave_files: bool,
     /// And directories.
@@ -292,6 +295,7 @@ impl Filesystem for Adapter {
         let Some(wanted) = Wanted::of(file, size_bytes, offset, size) else {
             return reply.data(&[]);
         };
+        self.fuse_reads.fetch_add(1, Ordering::Relaxed);
         let is_executed = flags.0 & OPENED_TO_EXECUTE != 0;
         let thread = request.pid();
         let known = self.tasks.known(thread, is_executed);
@@ -367,7 +371,12 @@ impl Filesystem for Adapter {
         if inode != INodeNo::ROOT || name != COUNTERS_NAME {
             return reply.error(Errno::ENODATA);
         }
-        answer_attribute(reply, self.source.counters().as_bytes(), size);
+        let own = format!(
+            "{{\"fuse_reads\":{},",
+            self.fuse_reads.load(Ordering::Relaxed)
+        );
+        let counters = self.source.counters().replacen('{', &own, 1);
+        answer_attribute(reply, counters.as_bytes(), size);
     }
 
     fn listxattr(&self, _request: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {

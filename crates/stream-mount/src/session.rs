@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use base::mount::{MountError, Place, check_directory};
 use fuse::{Ending, Session, Settings};
@@ -83,6 +84,7 @@ pub fn mount(
             readers: Readers::default(),
             pages: Arc::clone(&pages),
             read_ahead_kib: options.read_ahead_kib,
+            fuse_reads: AtomicU64::new(0),
             may_leave_files: false,
             may_leave_directories: false,
         })?;

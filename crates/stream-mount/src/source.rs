@@ -38,7 +38,7 @@ pub trait Source: Send + Sync + 'static {
     /// These blocks will be read at once, one after the other: they are better asked for together.
     fn want(&self, _token: Option<Token>, _blocks: &[BlockAt]) {}
 
-    /// What happened so far, as a JSON object.
+    /// What happened so far, as a JSON object with one figure at least.
     fn counters(&self) -> String;
 
     /// The page cache, from the beginning of the mount; None from its end on.

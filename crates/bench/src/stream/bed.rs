@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::disks::{Card, Disk, forget_all};
 use super::keel::{Keel, Mounted, Mounting, PORT, Server, Serving, copy_learned, forget_learned};
 use super::needed::{Needed, resident};
-use super::net::{Line, Rate, Traffic, at_server};
+use super::net::{HEADER_BYTES, Line, Rate, Traffic, at_server};
 use super::proxy::Proxy;
 use super::run::{Outcome, Start};
 use super::sshfs::{self, Sshd};
@@ -21,7 +21,7 @@ use crate::mem::memory::Mount;
 
 /// Ours, learned.
 pub(crate) const KEEL: &str = "keel";
-/// Ours without foretelling and with the kernel's readahead: FUSE on demand.
+/// FUSE on demand with the kernel's readahead: the same mount and wire as ours, and nothing else.
 pub(crate) const READAHEAD: &str = "readahead";
 pub(crate) const SSHFS: &str = "sshfs";
 /// ext4 on a disk of this machine.
@@ -30,7 +30,7 @@ pub(crate) const EXT4: &str = "ext4";
 pub(crate) const CARD: &str = "ext4-card";
 
 /// KiB that the kernel reads ahead at a peer.
-const READAHEAD_KIB: u32 = 128;
+pub(crate) const READAHEAD_KIB: u32 = 128;
 
 /// Starts from which ours learns a task; the second one is one in which it looks at all reads.
 const LEARNING_STARTS: u32 = 3;
@@ -98,6 +98,8 @@ pub(crate) struct Bed<'a> {
     line: Line,
     keel: Result<Keel, String>,
     sshd: Result<Sshd, String>,
+    /// Of compression, for what a start takes at least.
+    levels: &'static [i32],
     /// Trees on a disk in memory; behind the cards, so taken away after them.
     memory: Option<Mount>,
 }
@@ -112,9 +114,18 @@ pub(crate) struct Started {
     pub(crate) to_mount: Traffic,
     /// The counters of ours after the start.
     pub(crate) figures: Value,
+    /// What the kernel read ahead of it, as it says itself.
+    pub(crate) readahead_kib: Option<u32>,
 }
 
 impl Started {
+    /// Bytes that came to the device from the program's start on, without the headers of packets.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        let bytes = self.traffic.to_device_bytes - self.to_mount.to_device_bytes;
+        let packets = self.traffic.to_device_packets - self.to_mount.to_device_packets;
+        bytes.saturating_sub(packets * HEADER_BYTES)
+    }
+
     /// A counter of ours.
     pub(crate) fn counter(&self, name: &str) -> Option<f64> {
         counter(&self.figures, name)
@@ -158,6 +169,7 @@ impl Ours {
             },
             mounting: Mounting {
                 readahead_kib: READAHEAD_KIB,
+                is_plain: true,
                 ..Mounting::default()
             },
             is_learned: false,
@@ -167,7 +179,10 @@ impl Ours {
     /// Each block by itself, when it is read.
     pub(crate) fn on_demand() -> Self {
         Self {
-            mounting: Mounting::default(),
+            mounting: Mounting {
+                is_plain: true,
+                ..Mounting::default()
+            },
             ..Self::readahead()
         }
     }
@@ -189,7 +204,7 @@ impl<'a> Bed<'a> {
     ///
     /// # Errors
     /// One line: the line cannot be made.
-    pub(crate) fn create(folder: &'a Path) -> Result<Self, String> {
+    pub(crate) fn create(folder: &'a Path, levels: &'static [i32]) -> Result<Self, String> {
         let line = Line::create()?;
         line.limit(Rate::SLOW)?;
         let memory = Mount::new("tmpfs", "mode=700", &folder.join("memory")).ok();
@@ -198,6 +213,7 @@ impl<'a> Bed<'a> {
             keel: Keel::create(&folder.join("keel")),
             sshd: Sshd::start(&folder.join("sshd"), &line),
             line,
+            levels,
             memory,
         })
     }
@@ -313,7 +329,7 @@ impl<'a> Bed<'a> {
         let running = self.run_ours(prepared, way, &Ours::on_demand())?;
         self.start_at(prepared, number, &running.at, &[])?;
         let blocks = resident(&running.at)?;
-        prepared.needed[number] = Some(Needed::of(&prepared.task.tree, blocks)?);
+        prepared.needed[number] = Some(Needed::of(&prepared.task.tree, blocks, self.levels)?);
         running.end()
     }
 
@@ -369,6 +385,12 @@ impl<'a> Bed<'a> {
         let at = self.folder.join("mounted");
         let before = self.line.traffic()?;
         let mounted = keel.mount(&self.line, port, &at, &ours.mounting)?;
+        let wanted = ours.mounting.readahead_kib;
+        if let Some(found) = readahead_kib(&at).filter(|found| *found != wanted) {
+            return Err(format!(
+                "the kernel reads {found} KiB ahead of the mount, not {wanted}"
+            ));
+        }
         forget_all()?;
         keep_programs(&[server.id(), mounted.id()]);
         let to_mount = self.line.traffic()?.since(before);
@@ -447,15 +469,7 @@ impl<'a> Bed<'a> {
     ) -> Result<Started, String> {
         let running = self.run_ours(prepared, way, ours)?;
         let outcome = self.start_at(prepared, 0, &running.at, &[])?;
-        let figures = running.mounted.figures()?;
-        let to_mount = running.to_mount;
-        let traffic = running.end_counted(&self.line)?;
-        Ok(Started {
-            to_mount,
-            outcome,
-            traffic,
-            figures,
-        })
+        self.started(running, outcome)
     }
 
     /// A start of ours after others from which it has learned in its own way.
@@ -476,7 +490,12 @@ impl<'a> Bed<'a> {
         }
         let running = self.go(prepared, way, ours)?;
         let outcome = self.start_at(prepared, 0, &running.at, &[])?;
+        self.started(running, outcome)
+    }
+
+    fn started(&self, running: Running, outcome: Outcome) -> Result<Started, String> {
         let figures = running.mounted.figures()?;
+        let readahead_kib = readahead_kib(&running.at);
         let to_mount = running.to_mount;
         let traffic = running.end_counted(&self.line)?;
         Ok(Started {
@@ -484,6 +503,7 @@ impl<'a> Bed<'a> {
             outcome,
             traffic,
             figures,
+            readahead_kib,
         })
     }
 
@@ -492,23 +512,41 @@ impl<'a> Bed<'a> {
     /// # Errors
     /// One line with the reason.
     pub(crate) fn start_sshfs(&self, prepared: &mut Prepared, way: Way) -> Result<Started, String> {
-        let sshd = self.sshd.as_ref().map_err(Clone::clone)?;
         self.line.limit(way.rate)?;
-        prepared.disk.remount()?;
-        let (_proxy, port) = self.proxy(way, sshfs::PORT)?;
-        let at = self.folder.join("mounted");
         let before = self.line.traffic()?;
-        let mounted = sshd.mount(&self.line, port, prepared.disk.folder(), &at)?;
-        forget_all()?;
-        keep_programs(&sshd.processes(&mounted));
-        let outcome = self.start_at(prepared, 0, &at, &[])?;
-        drop(mounted);
+        let (outcome, readahead_kib) = self.with_sshfs(prepared, way, |prepared, at| {
+            Ok((self.start_at(prepared, 0, at, &[])?, readahead_kib(at)))
+        })?;
         Ok(Started {
             outcome,
             traffic: self.line.traffic()?.since(before),
             to_mount: Traffic::default(),
             figures: Value::Null,
+            readahead_kib,
         })
+    }
+
+    /// Does something with a tree that is mounted with sshfs, nothing of it being in any cache.
+    ///
+    /// # Errors
+    /// One line with the reason.
+    pub(crate) fn with_sshfs<T>(
+        &self,
+        prepared: &mut Prepared,
+        way: Way,
+        work: impl FnOnce(&Prepared, &Path) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let sshd = self.sshd.as_ref().map_err(Clone::clone)?;
+        self.line.limit(way.rate)?;
+        prepared.disk.remount()?;
+        let (_proxy, port) = self.proxy(way, sshfs::PORT)?;
+        let at = self.folder.join("mounted");
+        let mounted = sshd.mount(&self.line, port, prepared.disk.folder(), &at)?;
+        forget_all()?;
+        keep_programs(&sshd.processes(&mounted));
+        let done = work(prepared, &at);
+        drop(mounted);
+        done
     }
 
     /// A start on a local disk with nothing in any cache.
@@ -536,6 +574,7 @@ impl<'a> Bed<'a> {
             traffic: Traffic::default(),
             to_mount: Traffic::default(),
             figures: Value::Null,
+            readahead_kib: readahead_kib(&root),
         })
     }
 
@@ -595,6 +634,15 @@ impl Running {
         self.end()?;
         Ok(line.traffic()?.since(before))
     }
+}
+
+/// What the kernel reads ahead of a file system's files.
+fn readahead_kib(root: &Path) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    let device = fs::metadata(root).ok()?.dev();
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// Reads the programs of these processes, and this one, into the page cache: a server that runs has its own program in

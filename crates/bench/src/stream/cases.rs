@@ -1,6 +1,6 @@
 //! What the table of goals asks for, measured round after round.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::sim::Random;
 
 use super::bed::{Bed, CARD, EXT4, KEEL, Ours, Prepared, READAHEAD, SSHFS, Started, Way};
-use super::needed::LEVELS;
+use super::needed::{LEVELS, Needed};
 use super::net::Rate;
 use crate::figures::{Figures, Metric};
 use crate::scratch::check_interrupted;
@@ -39,10 +39,19 @@ pub(crate) const READ_TIME: Metric = Metric::shown("read_time", "us");
 /// Such reads.
 pub(crate) const READS: Metric = Metric::shown("reads", "1");
 
-/// What a start can take at least. The goal is about content compressed as it is published, whatever is sent: else to
-/// send
-/// fewer bytes would make it harder. The second one is what is left when it is compressed as well as it can be.
+/// What a start takes at least: one round trip, the needed blocks compressed over the rate of the line, and the run
+/// with everything in memory on a local disk, one after the other. The goal is about content compressed as it is
+/// published (zstd 3, in segments), whatever is sent: else to send fewer bytes would make it harder. The second one, shown
+/// beside, is what is left when it is compressed as well as it can be.
 pub(crate) const BOUNDS: [&str; LEVELS.len()] = ["bound", "bound-zstd-19"];
+
+impl Needed {
+    /// What was compressed, with the name of its bound.
+    fn compressed(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let all = BOUNDS.into_iter().zip(self.compressed_bytes);
+        all.filter(|(_, bytes)| *bytes > 0)
+    }
+}
 
 /// A name for good: cases are few.
 pub(crate) fn named(name: String) -> &'static str {
@@ -66,6 +75,8 @@ pub(crate) struct Course<'a> {
     /// Case and system of what has failed, which is not tried again.
     pub(crate) failed: BTreeSet<(&'static str, &'static str)>,
     pub(crate) figures: Figures,
+    /// What the kernel was seen to read ahead of each system, in KiB.
+    pub(crate) readahead_kib: BTreeMap<&'static str, BTreeSet<u32>>,
     pub(crate) is_quick: bool,
 }
 
@@ -81,14 +92,31 @@ impl Course<'_> {
         systems: &[&'static str],
         show: &mut dyn FnMut(&str),
     ) -> Result<(), String> {
-        let mut order: Vec<(usize, &'static str)> = (0..self.prepared.len())
-            .flat_map(|place| systems.iter().map(move |system| (place, *system)))
+        let all: Vec<usize> = (0..self.prepared.len()).collect();
+        self.cold_of(&all, part, way, systems, show)
+    }
+
+    /// The same of some programs.
+    ///
+    /// # Errors
+    /// The user has asked to stop.
+    pub(crate) fn cold_of(
+        &mut self,
+        places: &[usize],
+        part: &str,
+        way: Way,
+        systems: &[&'static str],
+        show: &mut dyn FnMut(&str),
+    ) -> Result<(), String> {
+        let mut order: Vec<(usize, &'static str)> = places
+            .iter()
+            .flat_map(|place| systems.iter().map(move |system| (*place, *system)))
             .collect();
         self.random.shuffle(&mut order);
         // What a start takes with everything in memory is measured in the same round as what is compared with it.
-        for place in 0..self.prepared.len() {
+        for place in places {
             let bed = self.bed;
-            bed.measure_warm(&mut self.prepared[place])?;
+            bed.measure_warm(&mut self.prepared[*place])?;
         }
         for (place, system) in order {
             let case = named(format!(
@@ -106,8 +134,8 @@ impl Course<'_> {
             }
         }
         // The bound is the same in each round; it stands beside the round that it is compared with.
-        for place in 0..self.prepared.len() {
-            self.record_bound(part, place, way);
+        for place in places {
+            self.record_bound(part, *place, way);
         }
         Ok(())
     }
@@ -122,6 +150,9 @@ impl Course<'_> {
         let prepared = &self.prepared[place];
         let wall_ms = started.outcome.wall_ms();
         let figures = &mut self.figures;
+        if let Some(kib) = started.readahead_kib {
+            self.readahead_kib.entry(system).or_default().insert(kib);
+        }
         figures.record(case, system, RUN_TIME, wall_ms);
         if let Some(needed) = &prepared.needed[0] {
             let beyond_us = (wall_ms - prepared.warm_ms).max(0.0) * 1e3;
@@ -164,7 +195,7 @@ impl Course<'_> {
             return;
         };
         let case = named(format!("{part}-{}-{}", prepared.name(), way.name()));
-        for (bound, bytes) in BOUNDS.into_iter().zip(needed.compressed_bytes) {
+        for (bound, bytes) in needed.compressed() {
             let line_ms = bytes as f64 / way.rate.bytes_per_s() * 1e3;
             let bound_ms = way.round_trip_ms as f64 + line_ms + prepared.warm_ms;
             self.figures.record(case, bound, RUN_TIME, bound_ms);
@@ -181,7 +212,7 @@ impl Course<'_> {
                     .record(case, KEEL, NEEDED_BLOCKS, needed.count as f64);
                 self.figures
                     .record(case, KEEL, NEEDED_BYTES, needed.bytes as f64);
-                for (bound, bytes) in BOUNDS.into_iter().zip(needed.compressed_bytes) {
+                for (bound, bytes) in needed.compressed() {
                     self.figures
                         .record(case, bound, COMPRESSED_BYTES, bytes as f64);
                 }
@@ -194,10 +225,13 @@ impl Course<'_> {
     /// # Errors
     /// The user has asked to stop.
     pub(crate) fn starts(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
-        let trips_ms: &[u64] = if self.is_quick { &[10] } else { &[0, 2, 10] };
-        for round_trip_ms in trips_ms {
-            let way = Way::new(Rate::SLOW, *round_trip_ms);
-            self.cold(START, way, &[KEEL, READAHEAD, SSHFS, EXT4], show)?;
+        if self.is_quick {
+            let systems = &[KEEL, READAHEAD, SSHFS, EXT4];
+            return self.cold(START, Way::new(Rate::SLOW, 10), systems, show);
+        }
+        for round_trip_ms in [2, 10] {
+            let way = Way::new(Rate::SLOW, round_trip_ms);
+            self.cold(START, way, &[KEEL, READAHEAD, SSHFS], show)?;
         }
         Ok(())
     }
@@ -207,10 +241,21 @@ impl Course<'_> {
     /// # Errors
     /// The user has asked to stop.
     pub(crate) fn cards(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
-        let trips_ms: &[u64] = if self.is_quick { &[0] } else { &[0, 2] };
-        for round_trip_ms in trips_ms {
-            let way = Way::new(Rate::FAST, *round_trip_ms);
-            self.cold(START, way, &[KEEL, CARD, EXT4], show)?;
+        let systems: &[&str] = match self.is_quick {
+            true => &[KEEL, CARD, EXT4],
+            false => &[KEEL, READAHEAD, SSHFS, CARD, EXT4],
+        };
+        self.cold(START, Way::new(Rate::FAST, 0), systems, show)
+    }
+
+    /// Learned starts, and those of the peers, on the other ways.
+    ///
+    /// # Errors
+    /// The user has asked to stop.
+    pub(crate) fn others(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
+        for (rate, round_trip_ms) in [(Rate::SLOW, 0), (Rate::FAST, 2), (Rate::FAST, 10)] {
+            let way = Way::new(rate, round_trip_ms);
+            self.cold(START, way, &[KEEL, READAHEAD, SSHFS], show)?;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::groups::Group;
+use super::leftovers::{self, DISK_KIND};
 use super::sys;
 use super::tree;
 use crate::mem::memory::Mount;
@@ -44,7 +45,7 @@ impl Disk {
     /// # Errors
     /// One line that says what is lacking.
     pub(crate) fn create(parent: &Path, name: &str, from: &Path) -> Result<Self, String> {
-        let image = parent.join(format!("{name}.disk"));
+        let image = parent.join(format!("{name}.{DISK_KIND}"));
         let (bytes, files) = tree::extent(from)?;
         let bytes = bytes + bytes / 8 + files * 8192 + TABLES_BYTES;
         let mut mkfs = Command::new("mkfs.ext4");
@@ -141,7 +142,7 @@ impl Card {
     /// # Errors
     /// One line that says what is lacking.
     pub(crate) fn create(memory: &Path, name: &str, from: &Path) -> Result<Self, String> {
-        let disk = Disk::create(memory, name, from)?;
+        let disk = Disk::create(memory, &leftovers::named(name), from)?;
         let group = Group::of_disk(name, disk.device(), CARD_READS_PER_S, CARD_BYTES_PER_S)?;
         Ok(Self { disk, group })
     }
@@ -154,6 +155,7 @@ impl Card {
     pub(crate) fn check(&self) -> Result<(f64, f64), String> {
         let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
         let mut command = Command::new(program);
+        sys::in_network(&mut command, None);
         command
             .arg("stream-reads")
             .arg("--disk")

@@ -4,10 +4,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::leftovers;
+
 /// Where systems of either generation have them; the first that is there is taken.
-const DISK_GROUPS: &str = "/sys/fs/cgroup/blkio";
-const MEMORY_GROUPS: &str = "/sys/fs/cgroup/memory";
-const ALL_GROUPS: &str = "/sys/fs/cgroup";
+pub(crate) const DISK_GROUPS: &str = "/sys/fs/cgroup/blkio";
+pub(crate) const MEMORY_GROUPS: &str = "/sys/fs/cgroup/memory";
+pub(crate) const ALL_GROUPS: &str = "/sys/fs/cgroup";
 
 /// A group; it is taken away when this is dropped, by when its processes must have ended.
 pub(crate) struct Group {
@@ -89,7 +91,7 @@ impl Group {
             let control = parent.join("cgroup.subtree_control");
             fs::write(&control, controller).map_err(|error| failed(&control, error))?;
         }
-        let folder = parent.join(format!("keel-bench-{name}-{}", std::process::id()));
+        let folder = parent.join(leftovers::named(name));
         fs::create_dir(&folder).map_err(|error| failed(&folder, error))?;
         Ok(Self { folder, is_unified })
     }

@@ -72,6 +72,8 @@ pub(crate) struct Mounting {
     pub(crate) deadline_s: Option<u32>,
     /// Files of groups that the mount is put into.
     pub(crate) join: Vec<PathBuf>,
+    /// The peer instead: what the kernel asks for, and nothing else.
+    pub(crate) is_plain: bool,
 }
 
 /// A server.
@@ -126,6 +128,7 @@ impl Keel {
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
+        sys::in_network(&mut command, None);
         command.arg("stream").args(words);
         command
     }
@@ -181,7 +184,14 @@ impl Keel {
         how: &Mounting,
     ) -> Result<Mounted, String> {
         fs::create_dir_all(at).map_err(|error| format!("{}: {error}", at.display()))?;
-        let mut command = self.command(&["mount", &at_server(port).to_string()]);
+        let mut command = if how.is_plain {
+            let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+            let mut command = Command::new(own);
+            command.args(["stream-plain", &at_server(port).to_string()]);
+            command
+        } else {
+            self.command(&["mount", &at_server(port).to_string()])
+        };
         command
             .arg(at)
             .arg("--identity")

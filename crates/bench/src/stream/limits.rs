@@ -1,16 +1,16 @@
 //! What a start must not cost: blocks that nobody reads, memory, and more than a plain copy where packets get lost.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::bed::{Bed, KEEL, Ours, Prepared, Running, Way};
+use super::bed::{KEEL, Ours, Prepared, Running, Way};
 use super::cases::{Course, PUSHED, RUN_TIME, named};
+use super::copies::copy;
 use super::groups::Group;
 use super::needed::{Blocks, count_beyond, resident};
-use super::net::{Line, Rate, at_server, inside};
+use super::net::Rate;
+use super::tasks::Program;
 use crate::figures::Metric;
 
 /// Names of parts in cases.
@@ -34,6 +34,11 @@ const GROUP_MEBIBYTES: Metric = Metric::shown("group_memory_max", "MiB");
 /// Divided by the time without losses.
 pub(crate) const SLOWDOWN: Metric = Metric::compared("slowdown", "1");
 
+/// The milliseconds that losses have added.
+pub(crate) const ADDED: Metric = Metric::shown("added", "ms");
+/// The time of each copy; those of a round stand together.
+pub(crate) const COPY_TIME: Metric = Metric::shown("copy_time", "ms");
+
 /// A copy of as many bytes over a connection that was there before.
 pub(crate) const TCP_COPY: &str = "tcp-copy";
 
@@ -46,11 +51,14 @@ pub(crate) const LOSSES_PERCENT: [f64; 6] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0];
 /// How often is looked how much memory there is.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Where the sender of a copy listens.
-const COPY_PORT: u16 = 7300;
+/// The way on which packets get lost.
+const LOSS_WAY: Way = Way::new(Rate::SLOW, 2);
 
-/// How long a copy may take.
-const COPY_MAX: Duration = Duration::from_secs(120);
+/// Copies beside each start: as many as it takes to see what copies differ by themselves.
+pub(crate) const COPIES: usize = 3;
+
+/// Programs that are started while packets get lost: a large one, a small one, and that of the paper. All take too long.
+const LOSS_PROGRAMS: [Program; 3] = [Program::Python, Program::Gcc, Program::Openssl];
 
 impl Course<'_> {
     /// What is pushed and not read: with the arguments it was learned with, with others in turn, two at once.
@@ -207,45 +215,78 @@ impl Course<'_> {
     /// # Errors
     /// The user has asked to stop.
     pub(crate) fn losses(&mut self, show: &mut dyn FnMut(&str)) -> Result<(), String> {
-        let way = Way::new(Rate::SLOW, 2);
-        for place in 0..self.prepared.len() {
-            let name = self.prepared[place].name();
-            // Systems with their time without losses.
-            let mut without: [Option<f64>; 2] = [None; 2];
-            let mut bytes = 0;
-            for percent in std::iter::once(0.0).chain(LOSSES_PERCENT) {
-                let case = named(format!("{LOSS}-{name}-{percent}"));
-                for (number, system) in [KEEL, TCP_COPY].into_iter().enumerate() {
-                    show(&format!("{case} on {system}"));
-                    let bed = self.bed;
-                    let wall_ms = self.unless_failed(case, system, |course| {
-                        bed.line().lose(percent)?;
-                        let wall_ms = if system == KEEL {
-                            let started =
-                                bed.start_ours(&course.prepared[place], way, &Ours::learned());
-                            started.map(|started| {
-                                if percent == 0.0 {
-                                    bytes = started.traffic.to_device_bytes;
-                                }
-                                started.outcome.wall_ms()
-                            })
-                        } else {
-                            copy(bed, way, bytes)
-                        };
-                        bed.line().lose(0.0)?;
-                        wall_ms
-                    })?;
-                    let Some(wall_ms) = wall_ms else { continue };
-                    self.figures.record(case, system, RUN_TIME, wall_ms);
-                    if percent == 0.0 {
-                        without[number] = Some(wall_ms);
-                    } else if let Some(without) = without[number] {
-                        self.figures
-                            .record(case, system, SLOWDOWN, wall_ms / without);
-                    }
+        let is_measured = |program: Program| LOSS_PROGRAMS.contains(&program);
+        let all = self.prepared.iter().map(|prepared| prepared.task.program);
+        let measured = all.enumerate().filter(|(_, program)| is_measured(*program));
+        for place in measured.map(|(place, _)| place).collect::<Vec<_>>() {
+            // How many bytes a start sends is asked of the first one, which loses nothing.
+            let (mut bytes, mut without) = (None, [None; 2]);
+            let mut percents = LOSSES_PERCENT.to_vec();
+            self.random.shuffle(&mut percents);
+            for percent in std::iter::once(0.0).chain(percents) {
+                let case = named(format!("{LOSS}-{}-{percent}", self.prepared[place].name()));
+                show(case);
+                self.losing(place, case, percent, &mut bytes, &mut without)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One start and the copies, in an order drawn anew, with one rate of losses.
+    fn losing(
+        &mut self,
+        place: usize,
+        case: &'static str,
+        percent: f64,
+        bytes: &mut Option<u64>,
+        without: &mut [Option<f64>; 2],
+    ) -> Result<(), String> {
+        let bed = self.bed;
+        let mut order: Vec<bool> = (0..=COPIES).map(|number| number == 0).collect();
+        if bytes.is_some() {
+            self.random.shuffle(&mut order);
+        }
+        let mut times_ms = [Vec::new(), Vec::new()];
+        for is_ours in order {
+            let system = if is_ours { KEEL } else { TCP_COPY };
+            let wall_ms = self.unless_failed(case, system, |course| {
+                bed.line().lose(percent)?;
+                let wall_ms = if is_ours {
+                    let ours = Ours::learned();
+                    let started = bed.start_ours(&course.prepared[place], LOSS_WAY, &ours);
+                    started.map(|started| {
+                        bytes.get_or_insert(started.sent_bytes());
+                        started.outcome.wall_ms()
+                    })
+                } else {
+                    let bytes = bytes.ok_or("it is not known how many bytes a start sends");
+                    bytes
+                        .map_err(str::to_owned)
+                        .and_then(|bytes| copy(bed, LOSS_WAY, bytes))
+                };
+                bed.line().lose(0.0)?;
+                wall_ms
+            })?;
+            if let Some(wall_ms) = wall_ms {
+                times_ms[usize::from(!is_ours)].push(wall_ms);
+                if !is_ours {
+                    self.figures.record(case, TCP_COPY, COPY_TIME, wall_ms);
                 }
             }
-            self.bed.line().lose(0.0)?;
+        }
+        for (number, system) in [KEEL, TCP_COPY].into_iter().enumerate() {
+            if times_ms[number].is_empty() {
+                continue;
+            }
+            let wall_ms = crate::report::median(&mut times_ms[number]);
+            self.figures.record(case, system, RUN_TIME, wall_ms);
+            if percent == 0.0 {
+                without[number] = Some(wall_ms);
+            } else if let Some(without) = without[number] {
+                let slowdown = wall_ms / without;
+                self.figures.record(case, system, SLOWDOWN, slowdown);
+                self.figures.record(case, system, ADDED, wall_ms - without);
+            }
         }
         Ok(())
     }
@@ -359,57 +400,6 @@ fn kibibytes(status: &str, key: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(key));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok())
         .unwrap_or(0)
-}
-
-/// Milliseconds from asking for so many bytes until the last has come, over the way, on a connection that was there.
-pub(crate) fn copy(bed: &Bed<'_>, way: Way, bytes: u64) -> Result<f64, String> {
-    bed.line().limit(way.rate)?;
-    let sender = inside(bed.line().server(), || {
-        TcpListener::bind(at_server(COPY_PORT))
-    })?;
-    let sender = sender.map_err(|error| format!("{TCP_COPY}: {error}"))?;
-    let (_proxy, port) = bed.proxy(way, COPY_PORT)?;
-    let sending = std::thread::spawn(move || -> std::io::Result<()> {
-        let (mut stream, _) = sender.accept()?;
-        stream.set_read_timeout(Some(COPY_MAX))?;
-        stream.set_write_timeout(Some(COPY_MAX))?;
-        stream.read_exact(&mut [0])?;
-        let chunk = vec![0x5a; 64 << 10];
-        let mut left = bytes;
-        while left > 0 {
-            let part = left.min(chunk.len() as u64);
-            stream.write_all(&chunk[..part as usize])?;
-            left -= part;
-        }
-        // Until the other side has it all.
-        let _ = stream.read(&mut [0]);
-        Ok(())
-    });
-    let received = receive(bed.line(), port, bytes);
-    let sent = sending.join().map_err(|_| "the sender has ended early")?;
-    let wall_ms = received?;
-    sent.map_err(|error| format!("{TCP_COPY}: {error}"))?;
-    Ok(wall_ms)
-}
-
-fn receive(line: &Line, port: u16, bytes: u64) -> Result<f64, String> {
-    let failed = |error: std::io::Error| format!("{TCP_COPY}: {error}");
-    let stream = inside(line.device(), || TcpStream::connect(at_server(port)))?;
-    let mut stream = stream.map_err(failed)?;
-    stream.set_read_timeout(Some(COPY_MAX)).map_err(failed)?;
-    // Until the connection has gone through to the other side.
-    std::thread::sleep(Duration::from_millis(50));
-    let begun = Instant::now();
-    stream.write_all(&[1]).map_err(failed)?;
-    let mut chunk = vec![0; 64 << 10];
-    let mut left = bytes;
-    while left > 0 {
-        match stream.read(&mut chunk).map_err(failed)? {
-            0 => return Err(format!("{TCP_COPY}: it ended {left} B early")),
-            read => left = left.saturating_sub(read as u64),
-        }
-    }
-    Ok(begun.elapsed().as_secs_f64() * 1e3)
 }
 
 #[cfg(test)]

@@ -8,31 +8,41 @@
 //! **Files:** `tasks.rs` the programs, `tree.rs` their folders, `run.rs` one start, `needed.rs` what a start needs,
 //! `net.rs` the line, `proxy.rs` its length, `disks.rs` local disks, `groups.rs` limits on processes, `sshfs.rs` the
 //! peer, `keel.rs` ours, `bed.rs` starts on all of them, `cases.rs` and `limits.rs` what is asked, `clients.rs` many
-//! devices, `goals.rs` what was promised, `paper.rs` the figures of the paper it follows with `plots.rs` for their
-//! drawings, `page.rs` the result page, `sys.rs` calls of the kernel.
+//! devices, `goals.rs` what was promised, `spread.rs` what chance does, `paper.rs` and `table_1.rs` the figures of the
+//! paper it follows with `plots.rs` and `bars.rs` for their drawings, `page.rs` and `promises.rs` the result page,
+//! `plain.rs` the peer on demand, `copies.rs` plain TCP, `leftovers.rs` what killed runs leave, `sys.rs` calls of the
+//! kernel.
 
+mod bars;
 mod bed;
 mod cases;
 pub(crate) mod clients;
+mod copies;
 mod disks;
 mod goals;
 mod groups;
 mod keel;
+mod leftovers;
 mod limits;
 mod needed;
 mod net;
 pub(crate) mod page;
 mod paper;
+pub(crate) mod plain;
 mod plots;
+mod promises;
 mod proxy;
 pub(crate) mod run;
+mod spread;
 mod sshfs;
 mod sys;
+mod table_1;
 mod tasks;
 mod tree;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Instant;
 
 use base::sim::Random;
 use clap::{ValueEnum, value_parser};
@@ -74,6 +84,12 @@ pub(crate) struct Options {
         requires = "paper"
     )]
     out: PathBuf,
+    /// Also write the value of each round as a table.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// What is measured, for the report.
+    #[arg(long, value_name = "HASH")]
+    commit: Option<String>,
     /// Only these programs.
     #[arg(long, value_name = "TASK", value_delimiter = ',')]
     tasks: Vec<Program>,
@@ -90,13 +106,58 @@ pub(crate) struct Options {
     rounds: u32,
 }
 
+impl Options {
+    /// The command for the same figures; where files lie does not matter.
+    fn command(&self) -> String {
+        let names = |name: &str, values: &[&dyn ValueName]| {
+            let values: Vec<String> = values.iter().map(|value| value.value_name()).collect();
+            match values.is_empty() {
+                true => String::new(),
+                false => format!(" --{name} {}", values.join(",")),
+            }
+        };
+        let parts: Vec<&dyn ValueName> = self.only.iter().map(|part| part as _).collect();
+        let tasks: Vec<&dyn ValueName> = self.tasks.iter().map(|task| task as _).collect();
+        let words = [("quick", self.quick), ("paper", self.paper)];
+        let words = words.map(|(name, is_said)| {
+            if is_said {
+                format!(" --{name}")
+            } else {
+                String::new()
+            }
+        });
+        let rounds = (!self.quick).then(|| format!(" --rounds {}", self.rounds));
+        format!(
+            "keel bench stream{}{}{}{}",
+            words.concat(),
+            names("only", &parts),
+            names("tasks", &tasks),
+            rounds.unwrap_or_default()
+        )
+    }
+}
+
+/// What a value is called where it is said.
+trait ValueName {
+    fn value_name(&self) -> String;
+}
+
+impl<T: ValueEnum> ValueName for T {
+    fn value_name(&self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
 /// The parts of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Learned starts at 100 Mbit/s.
+    /// Learned starts at 100 Mbit/s, 2 and 10 ms.
     Start,
     /// Learned starts at 1 Gbit/s, and a disk as slow as a card.
     Card,
+    /// Learned starts on the other ways, of which nothing was promised.
+    Others,
     /// The start after, and one without a network.
     Again,
     /// The first start of all.
@@ -117,6 +178,7 @@ enum Part {
 /// One line that names what failed; nothing is reported then.
 pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     let load_1min = load_1min();
+    let begun = Instant::now();
     // SAFETY: the call only says who the process is.
     if unsafe { libc::geteuid() } != 0 {
         return Err("it takes root: networks, mounts and disks of its own".to_owned());
@@ -130,7 +192,11 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     }
     let dir = std::fs::canonicalize(&options.dir)
         .map_err(|error| format!("{}: {error}", options.dir.display()))?;
+    for what in leftovers::sweep(&dir) {
+        eprintln!("keel-bench: taken away, as the run that left it has ended: {what}");
+    }
     let scratch = Scratch::create(&dir, SCRATCH_BYTES)?;
+    leftovers::mark(scratch.path())?;
     sys::own_mounts().map_err(|error| format!("mounts of its own: {error}"))?;
     let progress = Progress::new();
     let show = |text: &str| progress.show(text);
@@ -142,7 +208,10 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             _ => options.only.contains(&part),
         }
     };
-    let bed = Bed::create(scratch.path())?;
+    // Only starts are compared with the better one.
+    let levels =
+        usize::from(!options.paper && [Part::Start, Part::Card, Part::Others].into_iter().any(has));
+    let bed = Bed::create(scratch.path(), &needed::LEVELS[..1 + levels])?;
     let mut figures = Figures::new(Vec::new());
     let programs: Vec<Program> = match (options.tasks.is_empty(), options.quick) {
         (true, true) => vec![Program::Perl],
@@ -168,6 +237,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         random: Random::new(0x7374_7265_616d),
         failed: BTreeSet::new(),
         figures,
+        readahead_kib: BTreeMap::new(),
         is_quick: options.quick,
     };
     course.record_needed();
@@ -186,6 +256,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             match part {
                 Part::Start => course.starts(&mut show)?,
                 Part::Card => course.cards(&mut show)?,
+                Part::Others => course.others(&mut show)?,
                 Part::Again => course.again(&mut show)?,
                 Part::First => course.first(&mut show)?,
                 Part::Unread => course.unread(&mut show)?,
@@ -209,6 +280,9 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     }
     let method = json!({
         "date": today(),
+        "commit": options.commit,
+        "command": options.command(),
+        "minutes": begun.elapsed().as_secs_f64() / 60.0,
         "load_1min": load_1min,
         "quick": options.quick,
         "order": "drawn anew for each case and round",
@@ -217,9 +291,14 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         "card_measured": card.map(|(reads_per_s, bytes_per_s)| json!({
             "reads_per_s": reads_per_s, "bytes_per_s": bytes_per_s,
         })),
+        "readahead_kib": course.readahead_kib,
         "value": "median of the rounds",
         "ratio": "median over the rounds of ours divided by the peer's of the same round",
     });
+    if let Some(path) = &options.csv {
+        std::fs::write(path, figures.csv())
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+    }
     let title = format!("stream: programs that start from the network, {rounds} rounds");
     let table = figures.table(&title, &machine);
     Ok((figures.json("stream", &machine, method), table))

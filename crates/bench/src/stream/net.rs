@@ -53,6 +53,9 @@ pub(crate) struct Line {
     server: File,
 }
 
+/// Headers of a packet: Ethernet, IP, and TCP with its time stamps.
+pub(crate) const HEADER_BYTES: u64 = 14 + 20 + 32;
+
 /// What has gone over the line since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {

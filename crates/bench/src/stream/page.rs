@@ -4,18 +4,20 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::bed::{CARD, EXT4, KEEL, READAHEAD, SSHFS};
 use super::cases::{
     BOUNDS, COMPRESSED_BYTES, FIRST, NEEDED_BLOCKS, NEEDED_BYTES, OFFLINE, PAGE_TIME, READS,
     RUN_TIME, START, WARM,
 };
-use super::limits::{LOSS, LOSSES_PERCENT, SLOWDOWN, TCP_COPY};
+use super::limits::{ADDED, LOSS, LOSSES_PERCENT, SLOWDOWN, TCP_COPY};
 use super::paper::{
-    ARMS, FIGURE_7A, FIGURE_7C, FIGURE_8, MODES, PART_TIME, PARTS_OF_PAGE, PATHS, PRE_READ_BLOCKS,
-    TABLE_1, TABLE_2, TOTAL_BLOCKS, WAYS_OF_OURS, WIRED,
+    ARMS, FIGURE_7A, FIGURE_7C, FIGURE_8, MODES, PATHS, PRE_READ_BLOCKS, TABLE_1, TABLE_2,
+    TOTAL_BLOCKS, WAYS_OF_OURS, WIRED,
 };
+use super::promises::summary;
+use super::table_1::{PART_TIME, PARTS};
 use super::tasks::Program;
 use crate::figures::Metric;
 use crate::page::{Run, cell, fill, list, number, text};
@@ -36,14 +38,21 @@ pub(crate) struct Options {
 /// # Errors
 /// One line that names the file.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let (goals_run, paper) = (
+    let found = [
         pieces(&options.results, "goals")?,
         pieces(&options.results, "paper")?,
-    );
+    ];
+    if found.iter().all(Option::is_none) {
+        let folder = options.results.display();
+        return Err(format!("{folder}: no goals-*.json and no paper.json"));
+    }
+    // What was not measured is left out.
+    let [goals_run, paper] = found.map(|run| run.unwrap_or_else(|| Run { report: json!({}) }));
     let missing = [&goals_run, &paper].map(|run| run.list("missing"));
     let missing = missing.into_iter().flatten().map(text);
     let parts = [
         ("run", run_text(&goals_run, &paper)),
+        ("summary", summary(&goals_run)),
         ("goals", goals(&goals_run)),
         ("need", need(&goals_run)),
         ("starts", starts(&goals_run)),
@@ -85,8 +94,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     fill(&options.page, &parts)
 }
 
-/// The reports whose names begin so, as one: of each figure that of the piece that has it.
-fn pieces(folder: &Path, name: &str) -> Result<Run, String> {
+/// The reports whose names begin so, as one: of each figure that of the piece that has it. None: there are none.
+fn pieces(folder: &Path, name: &str) -> Result<Option<Run>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed)? {
@@ -98,12 +107,14 @@ fn pieces(folder: &Path, name: &str) -> Result<Run, String> {
     }
     paths.sort();
     let mut paths = paths.into_iter();
-    let first = paths
-        .next()
-        .ok_or_else(|| format!("{}: no {name}*.json", folder.display()))?;
+    let Some(first) = paths.next() else {
+        return Ok(None);
+    };
     let mut whole = Run::read(&first)?;
+    let mut known = vec![about(&first, &whole)];
     for path in paths {
         let piece = Run::read(&path)?;
+        known.push(about(&path, &piece));
         for part in ["rows", "ratios", "missing"] {
             let more = piece.list(part).to_vec();
             if let Some(all) = whole.report[part].as_array_mut() {
@@ -116,7 +127,17 @@ fn pieces(folder: &Path, name: &str) -> Result<Run, String> {
             }
         }
     }
-    Ok(whole)
+    whole.report[PIECES] = Value::Array(known);
+    Ok(Some(whole))
+}
+
+/// Where what is said of each piece stands in the whole.
+const PIECES: &str = "pieces";
+
+fn about(path: &Path, piece: &Run) -> Value {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let report = &piece.report;
+    json!({"name": name, "machine": report["machine"], "method": report["method"]})
 }
 
 fn is_same(one: &Value, other: &Value) -> bool {
@@ -129,19 +150,19 @@ fn is_same(one: &Value, other: &Value) -> bool {
 }
 
 fn run_text(goals: &Run, paper: &Run) -> String {
-    let (machine, method) = (&goals.report["machine"], &goals.report["method"]);
-    let mut out = format!(
-        "{}, {} cores, Linux {}; {}; {} rounds of the table of goals, {} of the paper's figures.",
-        text(&machine["cpu"]),
-        machine["cores"],
-        text(&machine["kernel"]),
-        text(&method["date"]),
-        method["rounds"].as_u64().unwrap_or(rounds_of(method)),
-        rounds_of(&paper.report["method"]),
-    );
-    let card = &method["card_measured"];
-    if let (Some(reads), Some(bytes)) = (card["reads_per_s"].as_f64(), card["bytes_per_s"].as_f64())
-    {
+    let machine_of = |machine: &Value| {
+        let [cpu, kernel] = [text(&machine["cpu"]), text(&machine["kernel"])];
+        format!("{cpu}, {} cores, Linux {kernel}", machine["cores"])
+    };
+    let pieces = || goals.list(PIECES).iter().chain(paper.list(PIECES));
+    let machine = pieces()
+        .next()
+        .map_or_else(String::new, |piece| machine_of(&piece["machine"]));
+    let mut out = format!("{machine}.");
+    let cards = pieces().map(|piece| &piece["method"]["card_measured"]);
+    let figures = cards
+        .filter_map(|card| Some((card["reads_per_s"].as_f64()?, card["bytes_per_s"].as_f64()?)));
+    if let Some((reads, bytes)) = figures.last() {
         let _ = write!(
             out,
             " The disk that is as slow as a card did {} reads and {} MB in a second.",
@@ -149,7 +170,29 @@ fn run_text(goals: &Run, paper: &Run) -> String {
             number((bytes / 1e5).round() / 10.0)
         );
     }
-    out.push('\n');
+    out.push_str(
+        "\n\n| piece | command | rounds | commit | date | minutes | load before |\n|---|---|---|---|---|---|---|\n",
+    );
+    for piece in pieces() {
+        let method = &piece["method"];
+        let other = Some(machine_of(&piece["machine"])).filter(|other| *other != machine);
+        let _ = writeln!(
+            out,
+            "| {}{} | `{}` | {} | {} | {} | {} | {} |",
+            text(&piece["name"]),
+            other.map_or_else(String::new, |other| format!(" (on {other})")),
+            text(&method["command"]),
+            rounds_of(method),
+            text(&method["commit"]),
+            text(&method["date"]),
+            cell(
+                method["minutes"]
+                    .as_f64()
+                    .map(|minutes| (minutes * 10.0).round() / 10.0)
+            ),
+            cell(method["load_1min"].as_f64()),
+        );
+    }
     out
 }
 
@@ -245,8 +288,8 @@ fn need(run: &Run) -> String {
 
 fn starts(run: &Run) -> String {
     let mut out =
-        "| start, ms | keel | bound | readahead | sshfs | ext4 | card | keel, unlearned |\n\
-                   |---|---|---|---|---|---|---|---|\n"
+        "| start, ms | keel | bound | bound, zstd 19 | readahead | sshfs | ext4 | card | keel, unlearned |\n\
+                   |---|---|---|---|---|---|---|---|---|\n"
             .to_owned();
     for way in [
         "100-mbit-0-ms",
@@ -254,10 +297,11 @@ fn starts(run: &Run) -> String {
         "100-mbit-10-ms",
         "1000-mbit-0-ms",
         "1000-mbit-2-ms",
+        "1000-mbit-10-ms",
     ] {
         for name in Program::ALL.map(Program::name) {
             let case = format!("{START}-{name}-{way}");
-            let values = [KEEL, BOUNDS[1], READAHEAD, SSHFS, EXT4, CARD]
+            let values = [KEEL, BOUNDS[0], BOUNDS[1], READAHEAD, SSHFS, EXT4, CARD]
                 .map(|system| run.value(&case, system, RUN_TIME.name));
             if values.iter().all(Option::is_none) {
                 continue;
@@ -295,35 +339,61 @@ fn again(run: &Run) -> String {
 }
 
 fn losses(run: &Run) -> String {
-    let mut out =
-        "| packets lost | program | keel, times | a copy, times |\n|---|---|---|---|\n".to_owned();
+    let mut out = "| packets lost | program | keel, times | a copy, times | keel ÷ copy | copies ÷ copies, 95 % \
+                   | keel, ms more | a copy, ms more |\n|---|---|---|---|---|---|---|---|\n"
+        .to_owned();
     for percent in LOSSES_PERCENT {
         for name in Program::ALL.map(Program::name) {
             let case = format!("{LOSS}-{name}-{percent}");
-            let values = [KEEL, TCP_COPY].map(|system| run.value(&case, system, SLOWDOWN.name));
-            if values.iter().any(Option::is_some) {
-                let _ = writeln!(
-                    out,
-                    "| {percent} % | {name} | {} |",
-                    values.map(cell).join(" | ")
-                );
+            let of_both = |metric: Metric| {
+                [KEEL, TCP_COPY].map(|system| run.value(&case, system, metric.name))
+            };
+            let times = of_both(SLOWDOWN);
+            if times.iter().all(Option::is_none) {
+                continue;
             }
+            let ratio = run.list("ratios").iter().find(|row| {
+                row["case"] == case.as_str()
+                    && row["peer"] == TCP_COPY
+                    && row["metric"] == SLOWDOWN.name
+            });
+            let judged = ["ratio", "goal"].map(|key| ratio.and_then(|row| row[key].as_f64()));
+            let cells: Vec<String> = times
+                .into_iter()
+                .chain(judged)
+                .chain(of_both(ADDED))
+                .map(cell)
+                .collect();
+            let _ = writeln!(out, "| {percent} % | {name} | {} |", cells.join(" | "));
         }
     }
     out
 }
 
 fn table_1(run: &Run) -> String {
-    let mut out = "| one page, µs | kernel and FUSE | device, TLS, server | store | wire | all | the card |\n\
-                   |---|---|---|---|---|---|---|\n"
-        .to_owned();
+    let mut out =
+        "| one page, µs | card: kernel | its limit | all | sshfs: network | all else | all \
+                   | keel: kernel, FUSE | programs, TLS | server's store | network | all |\n\
+                   |---|---|---|---|---|---|---|---|---|---|---|---|\n"
+            .to_owned();
     for name in Program::ALL.map(Program::name) {
         let case = format!("{TABLE_1}-{name}");
-        let parts = PARTS_OF_PAGE.map(|part| run.value(&case, part, PART_TIME.name));
-        if let [Some(fuse), Some(between), Some(store), Some(wire)] = parts {
-            let cells = [fuse, between, store, wire, fuse + between + store + wire].map(number);
-            let card = cell(run.value(&case, CARD, PART_TIME.name));
-            let _ = writeln!(out, "| {name} | {} | {card} |", cells.join(" | "));
+        let mut cells = Vec::new();
+        for (system, parts) in PARTS {
+            let all = run.value(&case, system, PART_TIME.name);
+            for part in &parts[1..] {
+                let us = run.value(&case, part, PART_TIME.name);
+                // Medians of rounds do not add up exactly.
+                let share = us.zip(all).map(|(us, all)| us / all * 100.0);
+                cells.push(match us.zip(share) {
+                    Some((us, share)) => format!("{} ({share:.0} %)", number(us)),
+                    None => cell(None),
+                });
+            }
+            cells.push(cell(all));
+        }
+        if run.value(&case, KEEL, PART_TIME.name).is_some() {
+            let _ = writeln!(out, "| {name} | {} |", cells.join(" | "));
         }
     }
     out
@@ -405,7 +475,8 @@ fn wired(run: &Run) -> String {
 fn drawings(folder: &Path) -> String {
     let mut out = String::new();
     for name in [
-        "figure-1",
+        "figure-1a",
+        "figure-1b",
         "figure-7a",
         "figure-7b",
         "figure-7c",
@@ -424,8 +495,6 @@ fn drawings(folder: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -444,7 +513,7 @@ mod tests {
             let report = json!({"rows": rows, "ratios": [], "missing": ["x"]});
             std::fs::write(folder.join(format!("{name}.json")), report.to_string()).unwrap();
         }
-        let run = pieces(&folder, "goals").unwrap();
+        let run = pieces(&folder, "goals").unwrap().unwrap();
         let table = goals(&run);
         assert!(
             table.contains("| a | round trips | 3 | | at most 5 | met |"),
@@ -456,7 +525,12 @@ mod tests {
         );
         assert!(table.ends_with("1 of 2 met.\n"), "{table}");
         assert_eq!(run.list("missing").len(), 1);
-        assert!(pieces(&folder, "paper").is_err());
+        assert!(pieces(&folder, "paper").unwrap().is_none());
+        let promises = summary(&run);
+        assert!(
+            promises.contains("| round trips in a learned start | | | | | not measured |"),
+            "{promises}"
+        );
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -13,6 +13,8 @@ use super::disks::forget_all;
 use super::keel::{PORT, Serving};
 use super::needed::{count, resident};
 use super::net::Rate;
+use super::sys;
+use super::tasks::Program;
 use crate::figures::Metric;
 use crate::store::tool;
 
@@ -22,9 +24,12 @@ pub(crate) const WIRED: Way = Way::new(Rate::FAST, 0);
 pub(crate) const WIRELESS: Way = Way::new(Rate::SLOW, 10);
 pub(crate) const WIRELESS_LOSS_PERCENT: f64 = 0.1;
 /// Starts of each system in a round of the wireless ones: a distribution takes many.
-const WIRELESS_STARTS: usize = 3;
+const WIRELESS_STARTS: usize = 2;
 /// Losses of figure 11.
 pub(crate) const LOSSES_PERCENT: [f64; 5] = [0.001, 0.01, 0.1, 1.0, 5.0];
+
+/// The way of figure 11.
+pub(crate) const FIGURE_11_WAY: Way = Way::new(Rate::SLOW, 2);
 
 /// Parts in cases.
 pub(crate) const TABLE_1: &str = "table-1";
@@ -48,6 +53,9 @@ pub(crate) const PATHS: [(&str, &[&str]); 4] = [
     ("keel-long-pool", &["--pool-pages", "256"]),
 ];
 
+/// Blocks that are read in each of these ways, at most: a connection for each takes long.
+const PATH_BLOCKS_MAX: usize = 400;
+
 /// What the server has in memory, in figure 7c.
 pub(crate) const ARMS: [(&str, &str); 4] = [
     ("keel-none", "none"),
@@ -67,20 +75,9 @@ pub(crate) const WAYS_OF_OURS: [(&str, &str, Option<&str>); 4] = [
     ("keel-connections-each", "task", Some("each")),
 ];
 
-/// Parts of the time of one page, in table I.
-pub(crate) const PART_TIME: Metric = Metric::shown("part_time", "us");
-pub(crate) const PARTS_OF_PAGE: [&str; 4] = [
-    "page-fuse",
-    "page-device-and-server",
-    "page-store",
-    "page-wire",
-];
 /// Counts of table II.
 pub(crate) const TOTAL_BLOCKS: Metric = Metric::shown("total_blocks", "1");
 pub(crate) const PRE_READ_BLOCKS: Metric = Metric::shown("pre_read_blocks", "1");
-
-/// Blocks of which table I takes the mean, at most.
-const SAMPLES_MAX: usize = 400;
 
 /// `keel-bench stream-pages`.
 #[derive(clap::Args, Clone, Debug)]
@@ -91,6 +88,9 @@ pub(crate) struct PagesOptions {
     /// File with what to read, as JSON: paths from there with the index of a block.
     #[arg(long, value_name = "FILE")]
     blocks: PathBuf,
+    /// Each block by itself: the kernel is not to read ahead.
+    #[arg(long)]
+    single: bool,
     /// File in which the number of this process is written first.
     #[arg(long, value_name = "FILE")]
     join: Vec<PathBuf>,
@@ -114,6 +114,9 @@ pub(crate) fn pages(options: &PagesOptions) -> Result<(), String> {
         if !files.contains_key(path) {
             let place = options.root.join(path);
             let file = fs::File::open(&place).map_err(|error| failed(&place, error))?;
+            if options.single {
+                advise_single(&file).map_err(|error| failed(&place, error))?;
+            }
             files.insert(path.clone(), file);
         }
     }
@@ -130,6 +133,15 @@ pub(crate) fn pages(options: &PagesOptions) -> Result<(), String> {
         begun.elapsed().as_secs_f64() * 1e6 / blocks.len().max(1) as f64
     );
     Ok(())
+}
+
+fn advise_single(file: &fs::File) -> std::io::Result<()> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: an open descriptor; no memory is passed.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) } {
+        0 => Ok(()),
+        error => Err(std::io::Error::from_raw_os_error(error)),
+    }
 }
 
 impl Course<'_> {
@@ -161,14 +173,18 @@ impl Course<'_> {
         for _ in 0..WIRELESS_STARTS {
             self.cold(FIGURE_10, WIRELESS, &[KEEL, READAHEAD, SSHFS], show)?;
         }
+        // The paper starts Python; without it, another.
+        let all = self.prepared.iter();
+        let python = all
+            .map(|prepared| prepared.task.program)
+            .position(|program| program == Program::Python);
+        let shown: Vec<usize> = (0..self.prepared.len())
+            .filter(|place| *place == python.unwrap_or(0))
+            .collect();
         for percent in LOSSES_PERCENT {
             self.bed.line().lose(percent)?;
-            self.cold(
-                named(format!("{FIGURE_11}-{percent}")),
-                Way::new(Rate::SLOW, 2),
-                &[KEEL, SSHFS],
-                show,
-            )?;
+            let part = named(format!("{FIGURE_11}-{percent}"));
+            self.cold_of(&shown, part, FIGURE_11_WAY, &[KEEL, SSHFS], show)?;
         }
         self.bed.line().lose(0.0)
     }
@@ -185,9 +201,8 @@ impl Course<'_> {
         bed.start_at(prepared, 0, &running.at, &[])?;
         let read_ahead = count(&resident(&running.at)?) as f64;
         let figures = running.mounted.figures()?;
-        let requests = ["fuse_reads", "requests"]
-            .iter()
-            .find_map(|name| super::bed::counter(&figures, name));
+        let requests =
+            super::bed::counter(&figures, "fuse_reads").ok_or("the mount counts no fuse_reads")?;
         running.end()?;
         let needed = needed.count as f64;
         self.figures.record(case, READAHEAD, TOTAL_BLOCKS, total);
@@ -195,57 +210,7 @@ impl Course<'_> {
             .record(case, READAHEAD, super::cases::NEEDED_BLOCKS, needed);
         self.figures
             .record(case, READAHEAD, PRE_READ_BLOCKS, read_ahead);
-        if let Some(requests) = requests {
-            self.figures.record(case, READAHEAD, READS, requests);
-        }
-        Ok(())
-    }
-
-    /// Where the time of one page goes that is asked for by itself: the kernel and FUSE, the device and the server with
-    /// TLS between them, the store, the wire.
-    fn table_1(&mut self, place: usize, case: &'static str) -> Result<(), String> {
-        let bed = self.bed;
-        let prepared = &self.prepared[place];
-        let mut blocks = execution_order(bed, prepared)?;
-        blocks.truncate(SAMPLES_MAX);
-        let running = bed.run_ours(prepared, WIRED, &Ours::on_demand())?;
-        let whole_us = read_pages(bed, &blocks, &running.at, &[])?;
-        let figures = running.mounted.figures()?;
-        running.end()?;
-        let figure = |name: &str| {
-            super::bed::counter(&figures, name).ok_or(format!("the mount counts no {name}"))
-        };
-        let device_us = figure("read_us")? / figure("reads")?.max(1.0);
-        // As many bytes as a block takes compressed.
-        let needed = prepared.needed[0]
-            .as_ref()
-            .ok_or("it is not known what it needs")?;
-        let answer_bytes = needed.compressed_bytes[0] / needed.count.max(1);
-        let mut wires_us = Vec::new();
-        for _ in 0..20 {
-            wires_us.push(super::limits::copy(bed, WIRED, answer_bytes)? * 1e3);
-        }
-        let wire_us = crate::report::median(&mut wires_us);
-        let store_us = store_us(prepared, &blocks)?;
-        let between_us = (device_us - wire_us - store_us).max(0.0);
-        let parts_us = [
-            (whole_us - device_us).max(0.0),
-            between_us,
-            store_us,
-            wire_us,
-        ];
-        for (part, us) in PARTS_OF_PAGE.into_iter().zip(parts_us) {
-            self.figures.record(case, part, PART_TIME, us);
-        }
-        let card = prepared
-            .card
-            .as_ref()
-            .map(|card| (card.disk.folder().to_owned(), card.group.members()));
-        if let Some((root, members)) = card {
-            forget_all()?;
-            let us = read_pages(bed, &blocks, &root, &[members])?;
-            self.figures.record(case, CARD, PART_TIME, us);
-        }
+        self.figures.record(case, READAHEAD, READS, requests);
         Ok(())
     }
 
@@ -289,7 +254,8 @@ impl Course<'_> {
     fn figure_7a(&mut self, place: usize, case: &'static str) -> Result<(), String> {
         let bed = self.bed;
         let prepared = &self.prepared[place];
-        let blocks = plan(bed, prepared)?;
+        let mut blocks = plan(bed, prepared)?;
+        blocks.truncate(PATH_BLOCKS_MAX);
         let file = bed.folder().join("places.json");
         write_json(&file, &blocks)?;
         let serving = Serving {
@@ -351,13 +317,25 @@ impl Course<'_> {
     }
 }
 
+/// A block by its path.
+pub(crate) type Named = (PathBuf, u32);
+
 /// The needed blocks as paths and indexes, in the order of the program.
-fn execution_order(bed: &Bed<'_>, prepared: &Prepared) -> Result<Vec<(PathBuf, u32)>, String> {
+fn execution_order(bed: &Bed<'_>, prepared: &Prepared) -> Result<Vec<Named>, String> {
+    let both = execution_order_of_both(bed, prepared)?;
+    Ok(both.into_iter().map(|(_, named)| named).collect())
+}
+
+/// The same, also as the numbers that the store knows them by.
+pub(crate) fn execution_order_of_both(
+    bed: &Bed<'_>,
+    prepared: &Prepared,
+) -> Result<Vec<(Place, Named)>, String> {
     let store = stream::store::Store::open(&prepared.store).map_err(|error| error.to_string())?;
     let newest = store.newest().map_err(|error| error.to_string())?;
     let published = store.published(newest).map_err(|error| error.to_string())?;
     let paths = paths(&published.manifest);
-    let named = |(file, index): Place| Some((paths.get(file as usize)?.clone(), index));
+    let named = |place: Place| Some((place, (paths.get(place.0 as usize)?.clone(), place.1)));
     Ok(plan(bed, prepared)?.into_iter().filter_map(named).collect())
 }
 
@@ -384,16 +362,29 @@ fn paths(manifest: &stream::manifest::Manifest) -> Vec<PathBuf> {
 /// Mean microseconds of reading one of these blocks from a folder.
 fn read_pages(
     bed: &Bed<'_>,
-    blocks: &[(PathBuf, u32)],
+    blocks: &[Named],
     root: &Path,
     join: &[PathBuf],
+) -> Result<f64, String> {
+    read_pages_with(bed, blocks, root, join, &[])
+}
+
+/// The same, with further words.
+pub(crate) fn read_pages_with(
+    bed: &Bed<'_>,
+    blocks: &[Named],
+    root: &Path,
+    join: &[PathBuf],
+    words: &[&str],
 ) -> Result<f64, String> {
     let file = bed.folder().join("blocks.json");
     write_json(&file, &blocks)?;
     let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
     let mut command = Command::new(program);
+    sys::in_network(&mut command, None);
     command
         .arg("stream-pages")
+        .args(words)
         .arg("--root")
         .arg(root)
         .arg("--blocks")
@@ -405,34 +396,6 @@ fn read_pages(
     text.trim()
         .parse()
         .map_err(|error| format!("stream-pages: {error}"))
-}
-
-/// Mean microseconds of what the server does for one block: to read its segment, from a warm disk, take the block out
-/// and compress it.
-fn store_us(prepared: &Prepared, blocks: &[(PathBuf, u32)]) -> Result<f64, String> {
-    let failed = |error: stream::store::StoreError| error.to_string();
-    let store = stream::store::Store::open(&prepared.store).map_err(failed)?;
-    let newest = store.newest().map_err(failed)?;
-    let published = store.published(newest).map_err(failed)?;
-    let mut total = std::time::Duration::ZERO;
-    for (path, index) in blocks {
-        use std::os::unix::ffi::OsStrExt;
-        let file = published
-            .manifest
-            .find(path.as_os_str().as_bytes())
-            .ok_or("a file is gone")?;
-        let (size, content) = published.manifest.file(file).ok_or("a file is none")?;
-        let segment = index / stream::SEGMENT_BLOCKS;
-        store.segment(&content, segment).map_err(failed)?;
-        let begun = Instant::now();
-        let bytes = store.segment(&content, segment).map_err(failed)?;
-        let from = (index % stream::SEGMENT_BLOCKS) as usize * stream::BLOCK_BYTES;
-        let to = from + stream::block::block_bytes(size, *index);
-        let block = bytes.get(from..to).ok_or("a segment is short")?;
-        stream::wire::pack_blocks(&[block], 3).map_err(|error| error.to_string())?;
-        total += begun.elapsed();
-    }
-    Ok(total.as_secs_f64() * 1e6 / blocks.len().max(1) as f64)
 }
 
 fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), String> {

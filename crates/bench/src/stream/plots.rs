@@ -3,15 +3,15 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::bed::Way;
+use super::bars::{self, Series};
 use super::bed::{CARD, EXT4, KEEL, READAHEAD, SSHFS};
-use super::cases::{NEEDED_BLOCKS, PAGE_TIME, READS, RUN_TIME, named};
-use super::net::Rate;
+use super::cases::{NEEDED_BLOCKS, PAGE_TIME, READS, RUN_TIME};
 use super::paper::{
-    ARMS, FIGURE_1, FIGURE_7A, FIGURE_7C, FIGURE_8, FIGURE_10, FIGURE_11, LOSSES_PERCENT, MODES,
-    ORDERS, PART_TIME, PARTS_OF_PAGE, PATHS, PRE_READ_BLOCKS, TABLE_1, TABLE_2, TOTAL_BLOCKS,
+    ARMS, FIGURE_1, FIGURE_7A, FIGURE_7C, FIGURE_8, FIGURE_10, FIGURE_11, FIGURE_11_WAY,
+    LOSSES_PERCENT, MODES, ORDERS, PATHS, PRE_READ_BLOCKS, TABLE_1, TABLE_2, TOTAL_BLOCKS,
     WAYS_OF_OURS, WIRED, WIRELESS,
 };
+use super::table_1::{PART_TIME, PARTS};
 use super::tasks::Program;
 use crate::figures::{Figures, Metric};
 use crate::machine::Machine;
@@ -75,7 +75,16 @@ pub(crate) fn write(folder: &Path, figures: &Figures, machine: &Machine) -> Resu
         &mode_names,
         RUN_TIME,
     )?;
-    drawing.orders()?;
+    let read = [CARD, EXT4, READAHEAD, "keel-on-demand"].map(|system| (system, system));
+    for (letter, order) in ["a", "b"].into_iter().zip(ORDERS) {
+        drawing.by_program(
+            &format!("figure-1{letter}"),
+            &format!("Figure 1, {order} order: a page of the needed blocks"),
+            &|name| format!("{FIGURE_1}-{order}-{name}"),
+            &read,
+            PAGE_TIME,
+        )?;
+    }
     drawing.distributions(
         "figure-9",
         "Figure 9: a page where packets get lost",
@@ -136,34 +145,49 @@ impl Drawing<'_> {
         metric: Metric,
     ) -> Result<(), String> {
         let mut table = format!("program,system,{}_{}\n", metric.name, metric.unit);
-        let mut curves = Vec::new();
-        for (color, (system, label)) in systems.iter().enumerate() {
-            let mut points = Vec::new();
-            for (place, program) in Program::ALL.into_iter().enumerate() {
-                let case = case_of(program.name());
-                if let Some(value) = self.figures.value(&case, system, metric) {
+        let mut all = Vec::new();
+        // Programs of which nothing is known have no place.
+        let programs = Program::ALL.into_iter().filter(|program| {
+            let case = case_of(program.name());
+            let has = |system: &&str| self.figures.value(&case, system, metric).is_some();
+            systems.iter().any(|(system, _)| has(system))
+        });
+        let programs: Vec<Program> = programs.collect();
+        for (system, label) in systems {
+            let mut values = Vec::new();
+            for program in &programs {
+                let value = self.figures.value(&case_of(program.name()), system, metric);
+                if let Some(value) = value {
                     let _ = writeln!(table, "{},{system},{value:.3}", program.name());
-                    points.push((place as f64, value));
                 }
+                values.push(value);
             }
-            curves.push(curve(label, color, points));
+            if values.iter().any(Option::is_some) {
+                let label = (*label).to_owned();
+                all.push(Series { label, values });
+            }
         }
-        let names: Vec<String> = Program::ALL.map(|program| program.name().to_owned()).into();
-        let horizontal = Horizontal::names("program", &names);
-        let panel = panel(
-            format!("{}, {}", metric.name.replace('_', " "), metric.unit),
-            curves,
-        );
-        self.put(name, &table, title, &horizontal, &[panel])
+        self.csv(name, &table)?;
+        if all.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = programs.iter().map(|one| one.name().to_owned()).collect();
+        let unit = format!("{}, {}", metric.name.replace('_', " "), metric.unit);
+        let shapes = bars::draw(title, self.machine, &unit, &names, &all);
+        render::write(self.folder, name, &shapes)
     }
 
     fn tables(&self) -> Result<(), String> {
-        let mut table = "program,part,us\n".to_owned();
+        let mut table = "program,system,part,us\n".to_owned();
         for program in Program::ALL {
             let case = format!("{TABLE_1}-{}", program.name());
-            for part in PARTS_OF_PAGE.into_iter().chain([CARD]) {
-                if let Some(us) = self.figures.value(&case, part, PART_TIME) {
-                    let _ = writeln!(table, "{},{part},{us:.1}", program.name());
+            for (system, parts) in PARTS {
+                for part in parts {
+                    let name = part.strip_prefix(system).unwrap_or(part);
+                    let name = name.strip_prefix('-').unwrap_or("all");
+                    if let Some(us) = self.figures.value(&case, part, PART_TIME) {
+                        let _ = writeln!(table, "{},{system},{name},{us:.1}", program.name());
+                    }
                 }
             }
         }
@@ -185,44 +209,11 @@ impl Drawing<'_> {
         self.csv("table-2", &table)
     }
 
-    /// Figure 1: a panel for each order.
-    fn orders(&self) -> Result<(), String> {
-        let mut table = "program,order,system,page_time_us\n".to_owned();
-        let mut shown = Vec::new();
-        for order in ORDERS {
-            let mut curves = Vec::new();
-            for (color, system) in [CARD, EXT4, READAHEAD, "keel-on-demand"]
-                .into_iter()
-                .enumerate()
-            {
-                let mut points = Vec::new();
-                for (place, program) in Program::ALL.into_iter().enumerate() {
-                    let case = named(format!("{FIGURE_1}-{order}-{}", program.name()));
-                    if let Some(value) = self.figures.value(case, system, PAGE_TIME) {
-                        let _ = writeln!(table, "{},{order},{system},{value:.3}", program.name());
-                        points.push((place as f64, value));
-                    }
-                }
-                curves.push(curve(system, color, points));
-            }
-            shown.push(panel(format!("{order} order, us a page"), curves));
-        }
-        let names: Vec<String> = Program::ALL.map(|program| program.name().to_owned()).into();
-        let title = "Figure 1: the needed blocks, read in two orders";
-        self.put(
-            "figure-1",
-            &table,
-            title,
-            &Horizontal::names("program", &names),
-            &shown,
-        )
-    }
-
     /// Figures 9 and 10: a panel for each program with the shares of starts that took at most so long.
     fn distributions(&self, name: &str, title: &str, metric: Metric) -> Result<(), String> {
         let mut table = format!("program,system,{}_{},share\n", metric.name, metric.unit);
         let mut shown = Vec::new();
-        let mut most: f64 = 0.0;
+        let mut range: Option<(f64, f64)> = None;
         for program in Program::ALL {
             let case = format!("{FIGURE_10}-{}-{}", program.name(), WIRELESS.name());
             let mut curves = Vec::new();
@@ -230,29 +221,37 @@ impl Drawing<'_> {
                 let mut values = self.figures.rounds(&case, system, metric).to_vec();
                 values.sort_unstable_by(f64::total_cmp);
                 let count = values.len() as f64;
-                let points: Vec<(f64, f64)> = values
-                    .iter()
-                    .enumerate()
-                    .map(|(place, value)| (*value, (place + 1) as f64 / count))
-                    .collect();
-                for (value, share) in &points {
+                let mut points = Vec::new();
+                for (place, value) in values.iter().enumerate() {
+                    let share = (place + 1) as f64 / count;
                     let _ = writeln!(table, "{},{system},{value:.3},{share:.4}", program.name());
+                    // Systems are far apart: the axis is logarithmic. Steps, as many as starts.
+                    let x = value.max(SHOWN_MIN).log10();
+                    points.extend([(x, place as f64 / count), (x, share)]);
+                    let (least, most) = range.unwrap_or((x, x));
+                    range = Some((least.min(x), most.max(x)));
                 }
-                most = values.last().map_or(most, |last| most.max(*last));
-                curves.push(curve(system, color, points));
+                let mut curve = curve(system, color, points);
+                curve.marked = false;
+                curves.push(curve);
             }
             if curves.iter().any(|curve| !curve.points.is_empty()) {
                 shown.push(panel(program.name().to_owned(), curves));
             }
         }
-        let label = format!("{}, {}", metric.name.replace('_', " "), metric.unit);
-        let horizontal = Horizontal::range(&label, 0.0, most.max(1.0) * 1.05);
+        let label = format!(
+            "{}, {}, logarithmic; of so many starts it is at most that",
+            metric.name.replace('_', " "),
+            metric.unit
+        );
+        let (least, most) = range.unwrap_or((0.0, 1.0));
+        let horizontal = logarithmic(&label, least, most);
         self.put(name, &table, title, &horizontal, &shown)
     }
 
     /// Figure 11.
     fn losses(&self) -> Result<(), String> {
-        let way = Way::new(Rate::SLOW, 2);
+        let way = FIGURE_11_WAY;
         let mut table = "program,loss_percent,system,page_time_us,run_time_ms\n".to_owned();
         let mut shown = Vec::new();
         for program in Program::ALL {
@@ -290,6 +289,22 @@ impl Drawing<'_> {
     }
 }
 
+/// What is less than that is shown as that: no logarithm is.
+const SHOWN_MIN: f64 = 0.1;
+
+/// Powers of ten around this range of logarithms, as numbers.
+fn logarithmic(label: &str, least: f64, most: f64) -> Horizontal {
+    let (from, to) = (least.floor(), most.ceil().max(least.floor() + 1.0));
+    let powers = from as i32..=to as i32;
+    let mark = |power: i32| (f64::from(power), format!("{}", 10_f64.powi(power)));
+    Horizontal {
+        label: label.to_owned(),
+        from,
+        to,
+        marks: powers.map(mark).collect(),
+    }
+}
+
 fn curve(label: &str, color: usize, points: Vec<(f64, f64)>) -> Curve {
     Curve {
         label: label.to_owned(),
@@ -313,6 +328,7 @@ fn panel(title: String, curves: Vec<Curve>) -> Panel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stream::cases::named;
 
     #[test]
     fn everything_is_drawn_of_what_is_there() {
@@ -331,7 +347,14 @@ mod tests {
         assert!(
             text("figure-10.csv").ends_with("perl,keel,20.000,0.5000\nperl,keel,30.000,1.0000\n")
         );
-        assert!(folder.join("figure-8.png").is_file());
+        for name in ["figure-8", "figure-10"] {
+            for kind in ["png", "svg", "csv"] {
+                assert!(
+                    folder.join(name).with_extension(kind).is_file(),
+                    "{name}.{kind}"
+                );
+            }
+        }
         assert!(!folder.join("figure-7a.png").exists());
         std::fs::remove_dir_all(&folder).unwrap();
     }

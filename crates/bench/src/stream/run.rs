@@ -100,6 +100,7 @@ impl<'a> Start<'a> {
         let [said, errors] = ["output", "errors"].map(|what| folder.join(what));
         let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
         let mut command = Command::new(program);
+        sys::in_network(&mut command, None);
         command.arg("stream-run");
         command.arg("--root").arg(self.root);
         command

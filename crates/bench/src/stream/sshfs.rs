@@ -41,7 +41,10 @@ impl Sshd {
         // Its own rule: it keeps itself apart in there.
         let apart = Path::new("/run/sshd");
         if !apart.exists() {
-            fs::create_dir(apart).map_err(|error| format!("{}: {error}", apart.display()))?;
+            // Mounts are this run's own: nothing of it stays.
+            let failed = |error: std::io::Error| format!("{}: {error}", apart.display());
+            sys::mount("tmpfs", Path::new("/run"), "tmpfs", 0, "mode=755").map_err(failed)?;
+            fs::create_dir(apart).map_err(failed)?;
         }
         let path = |name: &str| folder.join(name).display().to_string();
         let settings = format!(
@@ -119,10 +122,15 @@ impl Sshd {
 impl Sshd {
     /// All processes that take part.
     pub(crate) fn processes(&self, mounted: &Sshfs) -> Vec<Option<u32>> {
-        vec![
-            Some(self.process.id()),
-            mounted.process.as_ref().map(Process::id),
-        ]
+        let mount = mounted.process.as_ref().map(Process::id);
+        let mut all = vec![Some(self.process.id()), mount];
+        // The mount has one that talks to the server.
+        let children = mount.map(|id| format!("/proc/{id}/task/{id}/children"));
+        let children = children.and_then(|path| fs::read_to_string(path).ok());
+        for child in children.unwrap_or_default().split_whitespace() {
+            all.push(child.parse().ok());
+        }
+        all
     }
 }
 

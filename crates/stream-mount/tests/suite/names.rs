@@ -146,17 +146,17 @@ fn the_root_tells_the_counters() {
     let root = mount.path("");
     assert_eq!(
         attribute(&root, COUNTERS_NAME, 100).unwrap(),
-        b"{\"reads\":0}"
+        b"{\"fuse_reads\":0,\"reads\":0}"
     );
     fs::read(mount.path("z")).unwrap();
     assert_eq!(
         attribute(&root, COUNTERS_NAME, 100).unwrap(),
-        b"{\"reads\":3}"
+        b"{\"fuse_reads\":1,\"reads\":3}"
     );
     refused(attribute(&root, COUNTERS_NAME, 5), libc::ERANGE);
     assert_eq!(
         attribute(&root, COUNTERS_NAME, 0).unwrap().len(),
-        11,
+        26,
         "only how long"
     );
     refused(

@@ -1,0 +1,181 @@
+//! The table of goals as it was promised, each line with what became of all its figures.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::bed::{CARD, EXT4, KEEL, READAHEAD, SSHFS};
+use super::cases::{BOUNDS, PAGE_TIME, ROUND_TRIPS, RUN_TIME, WIRE_SHARE};
+use super::clients::OF_FAIR_SHARE;
+use super::limits::{MEMORY_CAPPED, MEMORY_MEBIBYTES, SLOWDOWN, TCP_COPY, UNREAD_SHARE};
+use super::tasks::Program;
+use crate::figures::Metric;
+use crate::page::{Run, cell, text};
+
+/// What was promised, line by line: text, figure, peer, and how names of its cases begin and do not begin.
+type Promise = (
+    &'static str,
+    Metric,
+    Option<&'static str>,
+    &'static str,
+    Option<&'static str>,
+);
+
+const PROMISES: [Promise; 15] = [
+    (
+        "learned start, 100 Mbit/s, 2 and 10 ms ÷ the bound",
+        RUN_TIME,
+        Some(BOUNDS[0]),
+        "start-",
+        None,
+    ),
+    (
+        "learned start, 100 Mbit/s, 10 ms ÷ readahead on demand",
+        RUN_TIME,
+        Some(READAHEAD),
+        "start-",
+        None,
+    ),
+    (
+        "learned start, 100 Mbit/s, 10 ms ÷ sshfs",
+        RUN_TIME,
+        Some(SSHFS),
+        "start-",
+        None,
+    ),
+    (
+        "1 Gbit/s ÷ the card: run time",
+        RUN_TIME,
+        Some(CARD),
+        "start-",
+        None,
+    ),
+    (
+        "1 Gbit/s ÷ the card: time of a page",
+        PAGE_TIME,
+        Some(CARD),
+        "start-",
+        None,
+    ),
+    (
+        "round trips in a learned start",
+        ROUND_TRIPS,
+        None,
+        "start-",
+        None,
+    ),
+    (
+        "bytes on the wire ÷ bytes needed",
+        WIRE_SHARE,
+        None,
+        "start-",
+        None,
+    ),
+    ("the run after ÷ ext4", RUN_TIME, Some(EXT4), "warm-", None),
+    ("offline ÷ ext4", RUN_TIME, Some(EXT4), "offline-", None),
+    (
+        "first run, unlearned ÷ readahead on demand",
+        RUN_TIME,
+        Some(READAHEAD),
+        "first-",
+        None,
+    ),
+    (
+        "pushed and not read, same arguments",
+        UNREAD_SHARE,
+        None,
+        "unread-",
+        Some("unread-varied-"),
+    ),
+    (
+        "pushed and not read, varied arguments",
+        UNREAD_SHARE,
+        None,
+        "unread-varied-",
+        None,
+    ),
+    (
+        "client memory beyond the page cache, MiB",
+        MEMORY_MEBIBYTES,
+        None,
+        "memory-",
+        None,
+    ),
+    (
+        "200 clients: p99 ÷ fair share",
+        OF_FAIR_SHARE,
+        None,
+        "clients-200-",
+        None,
+    ),
+    (
+        "slowdown by losses ÷ that of a TCP copy",
+        SLOWDOWN,
+        Some(TCP_COPY),
+        "loss-",
+        None,
+    ),
+];
+
+/// What became of each promise: the figure of it that is furthest from its goal, and how many are as promised.
+pub(crate) fn summary(run: &Run) -> String {
+    let mut out = "| case | goal | worst | where | met | |\n|---|---|---|---|---|---|\n".to_owned();
+    for (words, metric, peer, begin, other) in PROMISES {
+        let (list, key) = match peer {
+            Some(_) => ("ratios", "ratio"),
+            None => ("rows", "value"),
+        };
+        let case = |row: &&Value| text(&row["case"]).to_owned();
+        let judged: Vec<&Value> = run
+            .list(list)
+            .iter()
+            .filter(|row| row["goal"].is_number() && row["metric"] == metric.name)
+            .filter(|row| peer.is_none_or(|peer| row["peer"] == peer))
+            .filter(|row| case(row).starts_with(begin))
+            .filter(|row| other.is_none_or(|other| !case(row).starts_with(other)))
+            .collect();
+        let beyond = |row: &&Value| {
+            row[key].as_f64().unwrap_or(f64::NAN) / row["goal"].as_f64().unwrap_or(f64::NAN)
+        };
+        let worst = judged
+            .iter()
+            .max_by(|one, two| beyond(one).total_cmp(&beyond(two)));
+        let Some(worst) = worst else {
+            let _ = writeln!(out, "| {words} | | | | | not measured |");
+            continue;
+        };
+        let met = judged.iter().filter(|row| row["met"] == true).count();
+        let _ = writeln!(
+            out,
+            "| {words} | at most {} | {} | {} | {met} of {} | {} |",
+            cell(worst["goal"].as_f64()),
+            cell(worst[key].as_f64()),
+            case(worst),
+            judged.len(),
+            if met == judged.len() {
+                "met"
+            } else {
+                "**missed**"
+            }
+        );
+    }
+    let names = Program::ALL.map(Program::name);
+    let ran = |part: &str| {
+        let has = |name: &&&str| {
+            let case = format!("{part}-{name}");
+            run.value(&case, KEEL, RUN_TIME.name).is_some()
+        };
+        names.iter().filter(has).count()
+    };
+    let (inside, asked) = (ran(MEMORY_CAPPED), names.len());
+    let verdict = match inside {
+        0 => "not measured",
+        inside if inside == asked => "met",
+        _ => "**missed**",
+    };
+    let _ = writeln!(
+        out,
+        "| starts with the mount in a group of 64 MiB | all | | | {inside} of {asked} | {verdict} |"
+    );
+    out
+}
