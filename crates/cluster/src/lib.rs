@@ -14,6 +14,7 @@
 pub mod compare;
 pub mod error;
 pub mod model;
+pub mod power;
 pub mod random;
 pub mod results;
 pub mod statistics;
