@@ -11,6 +11,7 @@
 //! **Files:** `model/` closed forms, fits and parity, `statistics.rs` medians and their intervals, `random.rs` numbers
 //! from a seed, `error.rs` what can go wrong. Why it is so: `DESIGN.md`.
 
+pub mod advisor;
 pub mod compare;
 pub mod error;
 pub mod model;

@@ -71,16 +71,27 @@ impl Curve {
                 ));
             }
         }
+        let mut line = Self::free();
+        for segment in &mut line.segments {
+            segment.alpha_s = alpha_s;
+            segment.beta_s_per_byte = beta_s_per_byte;
+        }
+        Ok(line)
+    }
+
+    /// Messages that cost nothing.
+    #[must_use]
+    pub fn free() -> Self {
         let segment = Segment {
             from_bytes: 0.0,
-            alpha_s,
-            beta_s_per_byte,
+            alpha_s: 0.0,
+            beta_s_per_byte: 0.0,
             points: 0,
             error_median: 0.0,
             error_max: 0.0,
         };
         let segments = vec![segment];
-        Ok(Self { segments })
+        Self { segments }
     }
 
     /// Fits at most so many segments to a measured curve. Points may come in any order; sizes may repeat.
