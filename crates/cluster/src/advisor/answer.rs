@@ -1,0 +1,240 @@
+//! The answer: what is advised and why, what it rests on, and where it would change.
+
+use super::evaluate::{Choice, Fit, Place, choose_with, figures, scaled, values_of};
+use super::input::{Input, Minimise, Origin, Question};
+use crate::Error;
+use serde_json::{Value, json};
+
+/// An input is moved up to this factor and down to its reciprocal in the search for another answer.
+const FACTOR_MAX: f64 = 100.0;
+
+/// Steps of the search on each side.
+const STEPS: u32 = 24;
+
+/// Halvings of a step, which leave a break-even point to about a part in ten thousand.
+const HALVINGS: u32 = 12;
+
+/// Step in the logarithm for elasticities.
+const STEP: f64 = 0.02;
+
+/// A value of one input at which the answer changes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BreakEven {
+    /// The input.
+    pub input: Input,
+    /// Its value now.
+    pub now: f64,
+    /// The value at which the answer changes.
+    pub at: f64,
+    /// What is advised beyond; `None` where nothing keeps the deadline.
+    pub then: Option<Place>,
+}
+
+/// What one input does to the advised option.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sensitivity {
+    /// The input.
+    pub input: Input,
+    /// Percent of time for a percent of the input; of the serial part for `parallel_fraction`.
+    pub time: f64,
+    /// The same for energy.
+    pub energy: f64,
+    /// What is advised at half of the input.
+    pub at_half: Option<Place>,
+    /// What is advised at twice the input.
+    pub at_double: Option<Place>,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Advice {
+    /// What was asked.
+    pub question: Question,
+    /// Options and the choice.
+    pub choice: Choice,
+    /// Where the answer changes, by input; the nearest on each side.
+    pub break_even: Vec<BreakEven>,
+    /// What each input does.
+    pub sensitivity: Vec<Sensitivity>,
+}
+
+/// Answers a question.
+///
+/// # Errors
+/// As [`Question::check`]: missing inputs are all named.
+pub fn advise(question: &Question) -> Result<Advice, Error> {
+    question.check()?;
+    let values = values_of(question);
+    let choice = choose_with(question, &values);
+    let place_at = |input: Input, factor: f64| {
+        let choice = choose_with(question, &scaled(&values, input, factor));
+        choice.advised.map(|at| choice.options[at].place)
+    };
+    let now = choice.advised.map(|at| choice.options[at].place);
+    let shown = now.or_else(|| choice.likeliest.map(|at| choice.options[at].place));
+    let mut break_even = Vec::new();
+    let mut sensitivity = Vec::new();
+    for input in question.needed() {
+        for outermost in [FACTOR_MAX, 1.0 / FACTOR_MAX] {
+            let found = change(|factor| place_at(input, factor), now, outermost);
+            if let Some((factor, then)) = found {
+                let value = |factor| scaled(&values, input, factor)[input as usize];
+                break_even.push(BreakEven {
+                    input,
+                    now: value(1.0),
+                    at: value(factor),
+                    then,
+                });
+            }
+        }
+        if let Some(place) = shown {
+            let above = figures(question, &scaled(&values, input, STEP.exp()), place);
+            let below = figures(question, &scaled(&values, input, (-STEP).exp()), place);
+            let slope = |above: f64, below: f64| {
+                if above > 0.0 && below > 0.0 {
+                    (above / below).ln() / (2.0 * STEP)
+                } else {
+                    0.0
+                }
+            };
+            sensitivity.push(Sensitivity {
+                input,
+                time: slope(above.time_s, below.time_s),
+                energy: slope(above.energy_j, below.energy_j),
+                at_half: place_at(input, 0.5),
+                at_double: place_at(input, 2.0),
+            });
+        }
+    }
+    Ok(Advice {
+        question: question.clone(),
+        choice,
+        break_even,
+        sensitivity,
+    })
+}
+
+/// The factor nearest to 1, towards `outermost`, at which the answer is another one.
+fn change(
+    at: impl Fn(f64) -> Option<Place>,
+    now: Option<Place>,
+    outermost: f64,
+) -> Option<(f64, Option<Place>)> {
+    let factor = |step: f64| outermost.powf(step / f64::from(STEPS));
+    let outside = (1..=STEPS)
+        .map(f64::from)
+        .find(|step| at(factor(*step)) != now)?;
+    let (mut inside, mut outside) = (outside - 1.0, outside);
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(inside, outside);
+        if at(factor(middle)) == now {
+            inside = middle;
+        } else {
+            outside = middle;
+        }
+    }
+    Some((factor(outside), at(factor(outside))))
+}
+
+impl Advice {
+    /// The advised place.
+    #[must_use]
+    pub fn advised(&self) -> Option<Place> {
+        self.choice.advised.map(|at| self.choice.options[at].place)
+    }
+
+    /// Why there is no advice; `None` where there is.
+    #[must_use]
+    pub fn why_none(&self) -> Option<String> {
+        if self.choice.advised.is_some() {
+            return None;
+        }
+        let deadline_s = self.question.deadline_s.unwrap_or(f64::INFINITY);
+        let percent = self.question.confidence * 100.0;
+        let likeliest = self.choice.likeliest.map(|at| &self.choice.options[at]);
+        Some(likeliest.map_or("there is no option".to_owned(), |option| {
+            format!(
+                "no option ends within {deadline_s} s with a probability of {percent} %; the likeliest is {}, \
+                 {:.4} s, or {:.4} s with the margin",
+                option.place, option.time_s, option.time_with_margin_s
+            )
+        }))
+    }
+
+    /// As JSON.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let question = &self.question;
+        let place = |place: Option<Place>| place.map(|place| place.to_string());
+        let options = self.choice.options.iter().map(|option| {
+            let fit = match option.fit {
+                Fit::Fits => "fits",
+                Fit::Private => "forbidden",
+                Fit::Late => "late",
+                Fit::Risky => "risky",
+            };
+            if option.fit == Fit::Private {
+                return json!({"place": option.place.to_string(), "fit": fit});
+            }
+            json!({
+                "place": option.place.to_string(),
+                "fit": fit,
+                "time_s": option.time_s,
+                "time_with_margin_s": option.time_with_margin_s,
+                "time_spread": option.time_spread,
+                "energy_j": option.energy_j,
+                "cost": option.cost,
+                "expected": option.expected,
+            })
+        });
+        let inputs = question.needed().into_iter().filter_map(|input| {
+            let given = question.given[input as usize].as_ref()?;
+            let (origin, source) = match &given.origin {
+                Origin::Measured(by) => ("measured", by),
+                Origin::Stated(by) => ("stated", by),
+                Origin::Assumed(after) => ("assumed", after),
+            };
+            let name = input.name();
+            Some(json!({"input": name, "value": given.value, origin: source, "spread": given.spread}))
+        });
+        let break_even = self.break_even.iter().map(|point| {
+            json!({"input": point.input.name(), "now": point.now, "at": point.at, "then": place(point.then)})
+        });
+        let sensitivity = self.sensitivity.iter().map(|one| {
+            json!({
+                "input": one.input.name(),
+                "time": one.time,
+                "energy": one.energy,
+                "at_half": place(one.at_half),
+                "at_double": place(one.at_double),
+            })
+        });
+        let likeliest = self
+            .choice
+            .likeliest
+            .map(|at| self.choice.options[at].place);
+        json!({
+            "version": 1,
+            "job": question.name,
+            "advised": place(self.advised()),
+            "why_none": self.why_none(),
+            "likeliest_in_time": place(likeliest),
+            "minimise": match question.minimise {
+                Minimise::Cost => "cost",
+                Minimise::Energy => "energy",
+                Minimise::Time => "time",
+            },
+            "deadline_s": question.deadline_s,
+            "confidence": question.confidence,
+            "boundary": question.boundary.text(),
+            "options": options.collect::<Vec<_>>(),
+            "inputs": inputs.collect::<Vec<_>>(),
+            "break_even": break_even.collect::<Vec<_>>(),
+            "sensitivity": sensitivity.collect::<Vec<_>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

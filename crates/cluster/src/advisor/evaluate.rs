@@ -1,0 +1,374 @@
+//! Options with their time, energy and cost, what the spread of the inputs does to them, and the choice.
+//!
+//! The inputs are taken as lognormal around what was given. Time has a margin from its first derivatives by the
+//! logarithm of each input; the objective's expected value has a second-order term. Both come from central differences.
+
+use super::input::{INPUTS, Input, Machine, Minimise, Privacy, Question};
+use crate::Error;
+use crate::model::{BoardPower, Boundary, Cluster, Curve, DataCentre, Exchange, Job};
+
+/// Where a job can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// So many boards.
+    Boards(u32),
+    /// The data centre.
+    DataCentre,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Boards(1) => write!(formatter, "one board"),
+            Self::Boards(count) => write!(formatter, "{count} boards"),
+            Self::DataCentre => write!(formatter, "the data centre"),
+        }
+    }
+}
+
+/// Whether an option keeps what has to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// It does.
+    Fits,
+    /// Data would go where it may not.
+    Private,
+    /// It would be late.
+    Late,
+    /// It would end in time, but by less than the margin.
+    Risky,
+}
+
+/// One option.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// Where.
+    pub place: Place,
+    /// Time.
+    pub time_s: f64,
+    /// Time that it keeps with the question's confidence.
+    pub time_with_margin_s: f64,
+    /// Relative standard deviation of time.
+    pub time_spread: f64,
+    /// Energy, as far as it is charged.
+    pub energy_j: f64,
+    /// Money; `None` where prices were not given.
+    pub cost: Option<f64>,
+    /// Expected value of what shall be least.
+    pub expected: f64,
+    /// Whether it can be advised.
+    pub fit: Fit,
+}
+
+/// What was chosen among which.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// All options.
+    pub options: Vec<Estimate>,
+    /// The advised one.
+    pub advised: Option<usize>,
+    /// The one that privacy allows and is most likely in time, where none is advised.
+    pub likeliest: Option<usize>,
+}
+
+/// Time, energy and cost of an option.
+#[derive(Clone, Copy)]
+pub(super) struct Figures {
+    pub(super) time_s: f64,
+    pub(super) energy_j: f64,
+    pub(super) cost: f64,
+}
+
+/// Values of all inputs, those that are not needed 0 or without effect.
+pub(super) type Values = [f64; INPUTS.len()];
+
+/// Step in the logarithm of an input: small against every spread, large against rounding.
+const STEP: f64 = 0.02;
+
+const J_PER_KWH: f64 = 3.6e6;
+
+/// The values of a question; 1 for what is neither given nor needed.
+pub(super) fn values_of(question: &Question) -> Values {
+    std::array::from_fn(|at| question.given[at].as_ref().map_or(1.0, |given| given.value))
+}
+
+/// One input times a factor, within its range. Of the parallel fraction it is the serial part that changes: a fraction
+/// of 0.95 times 1.1 is no fraction.
+pub(super) fn scaled(values: &Values, input: Input, factor: f64) -> Values {
+    let mut changed = *values;
+    let place = &mut changed[input as usize];
+    *place = if input == Input::ParallelFraction {
+        1.0 - (1.0 - *place) * factor
+    } else {
+        *place * factor
+    };
+    let (least, most) = input.range();
+    *place = place.clamp(least, most);
+    changed
+}
+
+/// The options of a question, privacy apart.
+fn places(question: &Question) -> Vec<Place> {
+    let boards = (1..=question.boards_max).map(Place::Boards);
+    let all = boards.chain([Place::DataCentre]);
+    // What privacy forbids was not asked for in full; it has no figures.
+    all.filter(|place| is_allowed(question.privacy, *place))
+        .collect()
+}
+
+fn is_allowed(privacy: Privacy, place: Place) -> bool {
+    match place {
+        Place::Boards(1) => true,
+        Place::Boards(_) => privacy != Privacy::Board,
+        Place::DataCentre => privacy == Privacy::Anywhere,
+    }
+}
+
+/// The model with these values.
+pub(super) fn figures(question: &Question, values: &Values, place: Place) -> Figures {
+    let of = |input: Input| values[input as usize];
+    let job = Job {
+        single_s: of(Input::SingleS),
+        parallel_fraction: of(Input::ParallelFraction),
+        exchanges: vec![Exchange {
+            times: of(Input::ExchangeTimes),
+            bytes: of(Input::ExchangeBytes),
+        }],
+        input_bytes: of(Input::InputBytes),
+        output_bytes: of(Input::OutputBytes),
+    };
+    let board = BoardPower {
+        active_w: of(Input::BoardActiveW),
+        idle_w: of(Input::BoardIdleW),
+        communicating_w: of(Input::BoardCommunicatingW),
+    };
+    let (time_s, energy_j, bytes, machine_s) = match place {
+        Place::Boards(count) => {
+            // The ranges of the inputs are within what a line takes.
+            let link = Curve::line(of(Input::MessageAlphaS), 1.0 / of(Input::MessageBytesPerS));
+            let link = link.unwrap_or_else(|_| Curve::free());
+            let cluster = Cluster {
+                board,
+                switch_w: of(Input::SwitchW),
+                link,
+            };
+            let time_s = job.time_s(&cluster.link, count);
+            (
+                time_s,
+                job.energy_j(&cluster, question.boundary, count),
+                0.0,
+                0.0,
+            )
+        }
+        Place::DataCentre => {
+            let idle_w = match question.machine {
+                Machine::Dedicated => 0.0,
+                Machine::Shared => of(Input::MachineIdleW),
+            };
+            let centre = DataCentre {
+                speed: of(Input::MachineSpeed),
+                machine_w: (of(Input::MachineActiveW) - idle_w).max(0.0),
+                pue: of(Input::Pue),
+                up_bytes_per_s: of(Input::UpBytesPerS),
+                down_bytes_per_s: of(Input::DownBytesPerS),
+                round_trip_s: of(Input::RoundTripS),
+                radio_j_per_byte: of(Input::RadioJPerByte),
+                network_j_per_byte: of(Input::NetworkJPerByte),
+            };
+            let outcome = centre.run(&job, &board, question.boundary);
+            let bytes = job.input_bytes + job.output_bytes;
+            (
+                outcome.time_s,
+                outcome.energy_j,
+                bytes,
+                centre.machine_s(&job),
+            )
+        }
+    };
+    let cost = energy_j / J_PER_KWH * of(Input::EnergyPricePerKwh)
+        + bytes / 1e9 * of(Input::NetworkPricePerGb)
+        + machine_s / 3_600.0 * of(Input::MachinePricePerHour);
+    Figures {
+        time_s,
+        energy_j,
+        cost,
+    }
+}
+
+/// The objective.
+fn objective(question: &Question, figures: &Figures) -> f64 {
+    match question.minimise {
+        Minimise::Cost => figures.cost,
+        Minimise::Energy => figures.energy_j,
+        Minimise::Time => figures.time_s,
+    }
+}
+
+/// Chooses.
+///
+/// # Errors
+/// As [`Question::check`].
+pub fn choose(question: &Question) -> Result<Choice, Error> {
+    question.check()?;
+    Ok(choose_with(question, &values_of(question)))
+}
+
+/// Chooses with other values than those given; the question was checked.
+pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
+    let spreads: Vec<(Input, f64)> = question
+        .needed()
+        .into_iter()
+        .filter_map(|input| Some((input, question.given[input as usize].as_ref()?.spread)))
+        .filter(|(_, spread)| *spread > 0.0)
+        .collect();
+    let margin = normal_quantile(question.confidence);
+    let has_prices = question.minimise == Minimise::Cost;
+    let mut options: Vec<Estimate> = places(question)
+        .into_iter()
+        .map(|place| {
+            let at = figures(question, values, place);
+            let (mut variance, mut curvature) = (0.0, 0.0);
+            let middle = objective(question, &at);
+            for &(input, spread) in &spreads {
+                let above = figures(question, &scaled(values, input, STEP.exp()), place);
+                let below = figures(question, &scaled(values, input, (-STEP).exp()), place);
+                let slope = (above.time_s / below.time_s).ln() / (2.0 * STEP);
+                variance += (slope * spread).powi(2);
+                let second =
+                    objective(question, &above) - 2.0 * middle + objective(question, &below);
+                curvature += second / (STEP * STEP) * spread * spread;
+            }
+            let time_spread = variance.sqrt();
+            let time_with_margin_s = at.time_s * (margin * time_spread).exp();
+            let fit = match question.deadline_s {
+                Some(deadline_s) if at.time_s > deadline_s => Fit::Late,
+                Some(deadline_s) if time_with_margin_s > deadline_s => Fit::Risky,
+                _ => Fit::Fits,
+            };
+            Estimate {
+                place,
+                time_s: at.time_s,
+                time_with_margin_s,
+                time_spread,
+                energy_j: at.energy_j,
+                cost: has_prices.then_some(at.cost),
+                expected: (middle + curvature / 2.0).max(0.0),
+                fit,
+            }
+        })
+        .collect();
+    let least = |of: &dyn Fn(&Estimate) -> Option<f64>| {
+        let mut best: Option<(f64, usize)> = None;
+        for (at, option) in options.iter().enumerate() {
+            if let Some(value) = of(option)
+                && best.is_none_or(|(least, _)| value < least)
+            {
+                best = Some((value, at));
+            }
+        }
+        best.map(|(_, at)| at)
+    };
+    let advised = least(&|option| (option.fit == Fit::Fits).then_some(option.expected));
+    // Standard deviations from the deadline: the fewest above it, or the most below.
+    let deadline_s = question.deadline_s.unwrap_or(f64::INFINITY);
+    let likeliest =
+        least(&|option| Some((option.time_s / deadline_s).ln() / option.time_spread.max(1e-9)));
+    let likeliest = likeliest.filter(|_| advised.is_none());
+    if question.privacy != Privacy::Anywhere {
+        options.push(forbidden(Place::DataCentre));
+    }
+    Choice {
+        options,
+        advised,
+        likeliest,
+    }
+}
+
+/// An option that was not looked at, because it may not be taken.
+fn forbidden(place: Place) -> Estimate {
+    Estimate {
+        place,
+        time_s: 0.0,
+        time_with_margin_s: 0.0,
+        time_spread: 0.0,
+        energy_j: 0.0,
+        cost: None,
+        expected: 0.0,
+        fit: Fit::Private,
+    }
+}
+
+/// The value that a normal variable stays below with a probability (Acklam's rational approximation, 1.2e-9).
+fn normal_quantile(probability: f64) -> f64 {
+    const A: [f64; 6] = [
+        -3.969683028665376e1,
+        2.209460984245205e2,
+        -2.759285104469687e2,
+        1.383577518672690e2,
+        -3.066479806614716e1,
+        2.506628277459239,
+    ];
+    const B: [f64; 5] = [
+        -5.447609879822406e1,
+        1.615858368580409e2,
+        -1.556989798598866e2,
+        6.680131188771972e1,
+        -1.328068155288572e1,
+    ];
+    const C: [f64; 6] = [
+        -7.784894002430293e-3,
+        -3.223964580411365e-1,
+        -2.400758277161838,
+        -2.549732539343734,
+        4.374664141464968,
+        2.938163982698783,
+    ];
+    const D: [f64; 4] = [
+        7.784695709041462e-3,
+        3.224671290700398e-1,
+        2.445134137142996,
+        3.754408661907416,
+    ];
+    let polynomial = |terms: &[f64], at: f64| terms.iter().fold(0.0, |sum, term| sum * at + term);
+    let tail = 0.024_25;
+    if probability > 1.0 - tail {
+        let at = (-2.0 * (1.0 - probability).ln()).sqrt();
+        return -polynomial(&C, at) / (polynomial(&D, at) * at + 1.0);
+    }
+    let offset = probability - 0.5;
+    let square = offset * offset;
+    polynomial(&A, square) * offset / (polynomial(&B, square) * square + 1.0)
+}
+
+impl Boundary {
+    /// The sentence that each answer has about what is counted.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::BoardsOn => "boards run anyway: counted is what the job adds to their idle power",
+            Self::BoardsForJob => {
+                "boards run for this job alone: counted is all of their power, waiting included"
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::normal_quantile;
+
+    #[test]
+    fn quantiles_are_those_of_tables() {
+        for (probability, quantile) in [
+            (0.5, 0.0),
+            (0.95, 1.644_854),
+            (0.99, 2.326_348),
+            (0.999, 3.090_232),
+        ] {
+            assert!(
+                (normal_quantile(probability) - quantile).abs() < 1e-5,
+                "{probability}"
+            );
+        }
+    }
+}

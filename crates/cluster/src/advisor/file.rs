@@ -1,0 +1,180 @@
+//! A question as JSON: what `keel advise --job` reads. `docs/cluster.md` describes it.
+
+use super::input::{Input, Machine, Minimise, Origin, Privacy, Question};
+use crate::Error;
+use crate::error::excerpt;
+use crate::model::Boundary;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// The version that is read.
+const VERSION: u64 = 1;
+
+/// Bytes of a question at most.
+const FILE_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of a text at most.
+const TEXT_BYTES_MAX: usize = 256;
+
+#[derive(Deserialize)]
+struct Versioned {
+    version: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(rename = "version")]
+    _version: u64,
+    name: String,
+    #[serde(default)]
+    boards_max: Option<u32>,
+    #[serde(default)]
+    boundary: Option<BoundaryName>,
+    #[serde(default)]
+    machine: Option<MachineName>,
+    #[serde(default)]
+    data_may_go: Option<PrivacyName>,
+    #[serde(default)]
+    deadline_s: Option<f64>,
+    #[serde(default)]
+    minimise: Option<MinimiseName>,
+    #[serde(default)]
+    confidence: Option<f64>,
+    inputs: BTreeMap<String, Figure>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Figure {
+    value: f64,
+    #[serde(default)]
+    measured: Option<String>,
+    #[serde(default)]
+    stated: Option<String>,
+    #[serde(default)]
+    assumed: Option<String>,
+    #[serde(default)]
+    spread: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum BoundaryName {
+    BoardsOn,
+    BoardsForJob,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum MachineName {
+    Dedicated,
+    Shared,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum PrivacyName {
+    Board,
+    Neighbours,
+    Anywhere,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum MinimiseName {
+    Cost,
+    Energy,
+    Time,
+}
+
+/// Reads a question. Inputs may be missing: [`Question::check`] names those that are needed.
+///
+/// # Errors
+/// Another version; a member that is not known; a figure out of its range, or that does not say where it comes from.
+pub fn parse_question(text: &str) -> Result<Question, Error> {
+    if text.len() > FILE_BYTES_MAX {
+        let (value, limit) = (text.len() as u64, FILE_BYTES_MAX as u64);
+        return Err(Error::Limit {
+            what: "bytes of a question",
+            value,
+            limit,
+        });
+    }
+    let shape = |error: serde_json::Error| {
+        let text = error.to_string();
+        let end = text.rfind(" at line ").unwrap_or(text.len());
+        Error::malformed(
+            error.line().max(1),
+            text[..end]
+                .chars()
+                .filter(|letter| !letter.is_control())
+                .collect::<String>(),
+        )
+    };
+    let Versioned { version } = serde_json::from_str(text).map_err(shape)?;
+    if version != VERSION {
+        return Err(Error::Version {
+            version,
+            known: VERSION,
+        });
+    }
+    let file: File = serde_json::from_str(text).map_err(shape)?;
+    check_text("name", &file.name)?;
+    let mut question = Question::new(file.name);
+    question.boards_max = file.boards_max.unwrap_or(1);
+    question.deadline_s = file.deadline_s;
+    question.confidence = file.confidence.unwrap_or(question.confidence);
+    question.boundary = match file.boundary {
+        Some(BoundaryName::BoardsForJob) => Boundary::BoardsForJob,
+        Some(BoundaryName::BoardsOn) | None => Boundary::BoardsOn,
+    };
+    question.machine = match file.machine {
+        Some(MachineName::Dedicated) => Machine::Dedicated,
+        Some(MachineName::Shared) | None => Machine::Shared,
+    };
+    question.privacy = match file.data_may_go {
+        Some(PrivacyName::Board) => Privacy::Board,
+        Some(PrivacyName::Neighbours) => Privacy::Neighbours,
+        Some(PrivacyName::Anywhere) | None => Privacy::Anywhere,
+    };
+    question.minimise = match file.minimise {
+        Some(MinimiseName::Cost) => Minimise::Cost,
+        Some(MinimiseName::Time) => Minimise::Time,
+        Some(MinimiseName::Energy) | None => Minimise::Energy,
+    };
+    for (name, figure) in file.inputs {
+        let Some(input) = Input::from_name(&name) else {
+            return Err(Error::invalid(
+                format!("`{}`", excerpt(&name)),
+                "is no input",
+            ));
+        };
+        let origin = match (figure.measured, figure.stated, figure.assumed) {
+            (Some(by), None, None) => Origin::Measured(by),
+            (None, Some(by), None) => Origin::Stated(by),
+            (None, None, Some(after)) => Origin::Assumed(after),
+            _ => {
+                let wrong = "must say one of `measured`, `stated` and `assumed`, with the source as its text";
+                return Err(Error::invalid(name, wrong));
+            }
+        };
+        let (Origin::Measured(source) | Origin::Stated(source) | Origin::Assumed(source)) = &origin;
+        check_text(&name, source)?;
+        match figure.spread {
+            Some(spread) => question.give_with_spread(input, figure.value, origin, spread)?,
+            None => question.give(input, figure.value, origin)?,
+        }
+    }
+    Ok(question)
+}
+
+fn check_text(what: &str, text: &str) -> Result<(), Error> {
+    if text.is_empty() || text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {
+        let wrong = format!(
+            "has a text that is empty, longer than {TEXT_BYTES_MAX} bytes or has a control character"
+        );
+        return Err(Error::invalid(what, wrong));
+    }
+    Ok(())
+}

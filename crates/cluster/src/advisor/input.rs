@@ -1,0 +1,470 @@
+//! What an advice is asked from: figures, each with where it comes from, and what has to be kept.
+
+use crate::Error;
+use crate::model::Boundary;
+
+/// One figure. The order is that of the documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(usize)]
+pub enum Input {
+    /// Seconds of the job on one board.
+    SingleS,
+    /// Part of the job that can be shared out.
+    ParallelFraction,
+    /// Exchanges between all boards.
+    ExchangeTimes,
+    /// Bytes of each message of an exchange.
+    ExchangeBytes,
+    /// Bytes that a data centre would need.
+    InputBytes,
+    /// Bytes that it would send back.
+    OutputBytes,
+    /// Watts of a computing board.
+    BoardActiveW,
+    /// Watts of a board without load.
+    BoardIdleW,
+    /// Watts of a board that waits for messages.
+    BoardCommunicatingW,
+    /// Watts of what connects the boards.
+    SwitchW,
+    /// Seconds of an empty message between boards.
+    MessageAlphaS,
+    /// Bytes per second between boards.
+    MessageBytesPerS,
+    /// Bytes per second to the data centre.
+    UpBytesPerS,
+    /// Bytes per second from it.
+    DownBytesPerS,
+    /// Seconds there and back.
+    RoundTripS,
+    /// Speed of a machine there ÷ speed of a board.
+    MachineSpeed,
+    /// Watts of that machine when it computes.
+    MachineActiveW,
+    /// Its watts without load.
+    MachineIdleW,
+    /// Power of the building ÷ power of its machines.
+    Pue,
+    /// Joules of the radio or network card for a byte.
+    RadioJPerByte,
+    /// Joules of the network for a byte.
+    NetworkJPerByte,
+    /// Price of a kilowatt-hour.
+    EnergyPricePerKwh,
+    /// Price of a gigabyte (10^9) to or from the data centre.
+    NetworkPricePerGb,
+    /// Price of an hour of the machine.
+    MachinePricePerHour,
+}
+
+/// What is known of an input beforehand.
+struct Known {
+    name: &'static str,
+    least: f64,
+    most: f64,
+    /// Relative standard deviation where the question does not say one; 0 for what is counted or agreed, not measured.
+    spread: f64,
+    /// What is taken when told to assume, and after what. None where only the asker can know.
+    assumed: Option<(f64, &'static str)>,
+}
+
+/// Inputs, in the order of [`Input`].
+pub const INPUTS: [Input; 24] = [
+    Input::SingleS,
+    Input::ParallelFraction,
+    Input::ExchangeTimes,
+    Input::ExchangeBytes,
+    Input::InputBytes,
+    Input::OutputBytes,
+    Input::BoardActiveW,
+    Input::BoardIdleW,
+    Input::BoardCommunicatingW,
+    Input::SwitchW,
+    Input::MessageAlphaS,
+    Input::MessageBytesPerS,
+    Input::UpBytesPerS,
+    Input::DownBytesPerS,
+    Input::RoundTripS,
+    Input::MachineSpeed,
+    Input::MachineActiveW,
+    Input::MachineIdleW,
+    Input::Pue,
+    Input::RadioJPerByte,
+    Input::NetworkJPerByte,
+    Input::EnergyPricePerKwh,
+    Input::NetworkPricePerGb,
+    Input::MachinePricePerHour,
+];
+
+/// Spread of what was measured, unless the question says another.
+const MEASURED: f64 = 0.1;
+
+const fn known(
+    name: &'static str,
+    (least, most): (f64, f64),
+    spread: f64,
+    assumed: Option<(f64, &'static str)>,
+) -> Known {
+    Known {
+        name,
+        least,
+        most,
+        spread,
+        assumed,
+    }
+}
+
+const BOARD: &str = "a MinnowBoard MAX in the thesis's table 5.6 (bandwidth)";
+const MACHINE: &str = "a NUC D54250WYK in the thesis's table 5.7 (bandwidth)";
+const LINK: &str = "1 Gbit/s Ethernet between two Linux machines";
+
+const TABLE: [Known; INPUTS.len()] = [
+    known("single_s", (1e-6, 1e9), MEASURED, None),
+    known("parallel_fraction", (0.0, 1.0), MEASURED, None),
+    known("exchange_times", (0.0, 1e9), 0.0, None),
+    known("exchange_bytes", (0.0, 1e12), 0.0, None),
+    known("input_bytes", (0.0, 1e15), 0.0, None),
+    known(
+        "output_bytes",
+        (0.0, 1e15),
+        0.0,
+        Some((0.0, "a result of a few numbers")),
+    ),
+    known(
+        "board_active_w",
+        (1e-3, 1e4),
+        MEASURED,
+        Some((4.9871, BOARD)),
+    ),
+    known("board_idle_w", (0.0, 1e4), MEASURED, Some((2.5663, BOARD))),
+    known(
+        "board_communicating_w",
+        (0.0, 1e4),
+        MEASURED,
+        Some((4.9871, "boards poll for messages: as active")),
+    ),
+    known(
+        "switch_w",
+        (0.0, 1e4),
+        MEASURED,
+        Some((0.0, "not counted, as in the thesis")),
+    ),
+    known("message_alpha_s", (0.0, 1e3), MEASURED, Some((10e-6, LINK))),
+    known(
+        "message_bytes_per_s",
+        (1.0, 1e13),
+        MEASURED,
+        Some((122e6, LINK)),
+    ),
+    known("up_bytes_per_s", (1.0, 1e13), MEASURED, None),
+    known("down_bytes_per_s", (1.0, 1e13), MEASURED, None),
+    known(
+        "round_trip_s",
+        (0.0, 1e4),
+        MEASURED,
+        Some((0.05, "a data centre on the same continent")),
+    ),
+    known("machine_speed", (1e-6, 1e6), MEASURED, None),
+    known(
+        "machine_active_w",
+        (1e-3, 1e6),
+        MEASURED,
+        Some((18.2385, MACHINE)),
+    ),
+    known(
+        "machine_idle_w",
+        (0.0, 1e6),
+        MEASURED,
+        Some((4.4801, MACHINE)),
+    ),
+    known(
+        "pue",
+        (1.0, 10.0),
+        MEASURED,
+        Some((1.58, "average of the Uptime Institute's survey of 2023")),
+    ),
+    known(
+        "radio_j_per_byte",
+        (0.0, 1.0),
+        MEASURED,
+        Some((2e-6, "LTE, order of magnitude")),
+    ),
+    known(
+        "network_j_per_byte",
+        (0.0, 1.0),
+        MEASURED,
+        Some((4.8e-6, "core network, order of magnitude")),
+    ),
+    known("energy_price_per_kwh", (0.0, 1e6), 0.0, None),
+    known("network_price_per_gb", (0.0, 1e9), 0.0, None),
+    known("machine_price_per_hour", (0.0, 1e9), 0.0, None),
+];
+
+impl Input {
+    fn known(self) -> &'static Known {
+        &TABLE[self as usize]
+    }
+
+    /// Its name in files; its unit is in it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.known().name
+    }
+
+    /// The input of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        INPUTS.into_iter().find(|input| input.name() == name)
+    }
+
+    /// The range of its values.
+    #[must_use]
+    pub fn range(self) -> (f64, f64) {
+        (self.known().least, self.known().most)
+    }
+
+    /// What is assumed for it and after what; `None` where only the asker can know.
+    #[must_use]
+    pub fn assumed(self) -> Option<(f64, &'static str)> {
+        self.known().assumed
+    }
+}
+
+/// Where a figure comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It was measured, by what.
+    Measured(String),
+    /// It is agreed or counted: a price, a size.
+    Stated(String),
+    /// It was taken from elsewhere, from where.
+    Assumed(String),
+}
+
+/// One figure of a question.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Given {
+    /// Its value.
+    pub value: f64,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Relative standard deviation. Of `parallel_fraction` it is that of the serial part.
+    pub spread: f64,
+}
+
+/// How far data may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privacy {
+    /// It stays on its board.
+    Board,
+    /// It may go to boards beside it.
+    Neighbours,
+    /// It may go anywhere.
+    Anywhere,
+}
+
+/// Whose power the job is charged with in the data centre.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// A machine for it alone: all of its power.
+    Dedicated,
+    /// A part of one that runs anyway: what is above its idle power.
+    Shared,
+}
+
+/// What shall be least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Minimise {
+    /// Money.
+    Cost,
+    /// Energy.
+    Energy,
+    /// Time.
+    Time,
+}
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// The job.
+    pub name: String,
+    /// By [`Input`]; `None` is missing.
+    pub given: [Option<Given>; INPUTS.len()],
+    /// Boards that could be used.
+    pub boards_max: u32,
+    /// What boards are charged with.
+    pub boundary: Boundary,
+    /// What the machine is charged with.
+    pub machine: Machine,
+    /// How far data may go.
+    pub privacy: Privacy,
+    /// When the result has to be there.
+    pub deadline_s: Option<f64>,
+    /// What shall be least.
+    pub minimise: Minimise,
+    /// Probability with which an advised option has to keep the deadline.
+    pub confidence: f64,
+}
+
+/// Boards of a question at most.
+pub const BOARDS_MAX: u32 = 64;
+
+/// The confidence of a question that does not say one.
+pub const CONFIDENCE: f64 = 0.95;
+
+impl Question {
+    /// A question with nothing given yet.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            given: std::array::from_fn(|_| None),
+            boards_max: 1,
+            boundary: Boundary::BoardsOn,
+            machine: Machine::Shared,
+            privacy: Privacy::Anywhere,
+            deadline_s: None,
+            minimise: Minimise::Energy,
+            confidence: CONFIDENCE,
+        }
+    }
+
+    /// Gives a figure, with the spread that its kind has.
+    ///
+    /// # Errors
+    /// Where it is outside of its range.
+    pub fn give(&mut self, input: Input, value: f64, origin: Origin) -> Result<(), Error> {
+        let spread = input.known().spread;
+        self.give_with_spread(input, value, origin, spread)
+    }
+
+    /// Gives a figure.
+    ///
+    /// # Errors
+    /// Where it or its spread is outside of its range.
+    pub fn give_with_spread(
+        &mut self,
+        input: Input,
+        value: f64,
+        origin: Origin,
+        spread: f64,
+    ) -> Result<(), Error> {
+        let (least, most) = input.range();
+        if !(least..=most).contains(&value) {
+            let wrong = format!("is {value}, must be from {least} to {most}");
+            return Err(Error::invalid(input.name(), wrong));
+        }
+        if !(0.0..=1.0).contains(&spread) {
+            let wrong = format!("has a spread of {spread}, must be from 0 to 1");
+            return Err(Error::invalid(input.name(), wrong));
+        }
+        self.given[input as usize] = Some(Given {
+            value,
+            origin,
+            spread,
+        });
+        Ok(())
+    }
+
+    /// Inputs that the options of this question need, in order.
+    #[must_use]
+    pub fn needed(&self) -> Vec<Input> {
+        use Input as I;
+        let mut needed = vec![I::SingleS, I::BoardActiveW, I::BoardIdleW];
+        if self.boards_max > 1 && self.privacy != Privacy::Board {
+            needed.extend([
+                I::ParallelFraction,
+                I::ExchangeTimes,
+                I::ExchangeBytes,
+                I::BoardCommunicatingW,
+            ]);
+            needed.extend([I::SwitchW, I::MessageAlphaS, I::MessageBytesPerS]);
+        }
+        if self.privacy == Privacy::Anywhere {
+            needed.extend([
+                I::InputBytes,
+                I::OutputBytes,
+                I::UpBytesPerS,
+                I::DownBytesPerS,
+                I::RoundTripS,
+            ]);
+            needed.extend([
+                I::MachineSpeed,
+                I::MachineActiveW,
+                I::Pue,
+                I::RadioJPerByte,
+                I::NetworkJPerByte,
+            ]);
+            if self.machine == Machine::Shared {
+                needed.push(I::MachineIdleW);
+            }
+        }
+        if self.minimise == Minimise::Cost {
+            needed.push(I::EnergyPricePerKwh);
+            if self.privacy == Privacy::Anywhere {
+                needed.extend([I::NetworkPricePerGb, I::MachinePricePerHour]);
+            }
+        }
+        needed.sort();
+        needed
+    }
+
+    /// Takes what is assumed for each input that is needed and missing.
+    pub fn assume(&mut self) {
+        for input in self.needed() {
+            let place = &mut self.given[input as usize];
+            if let (None, Some((value, after))) = (&place, input.assumed()) {
+                let spread = input.known().spread;
+                *place = Some(Given {
+                    value,
+                    origin: Origin::Assumed(after.to_owned()),
+                    spread,
+                });
+            }
+        }
+    }
+
+    /// That the question can be answered.
+    ///
+    /// # Errors
+    /// Inputs that are missing, all at once; inputs that contradict each other.
+    pub fn check(&self) -> Result<(), Error> {
+        let needed = self.needed();
+        let missing = needed
+            .iter()
+            .filter(|input| self.given[**input as usize].is_none());
+        let names: Vec<String> = missing.map(|input| input.name().to_owned()).collect();
+        if !names.is_empty() {
+            return Err(Error::Missing { names });
+        }
+        if !(1..=BOARDS_MAX).contains(&self.boards_max) {
+            let wrong = format!("is {}, must be from 1 to {BOARDS_MAX}", self.boards_max);
+            return Err(Error::invalid("boards_max", wrong));
+        }
+        if let Some(deadline_s) = self.deadline_s
+            && !(deadline_s > 0.0 && deadline_s.is_finite())
+        {
+            return Err(Error::invalid(
+                "deadline_s",
+                format!("is {deadline_s}, must be above 0"),
+            ));
+        }
+        if !(0.5..=0.999_999).contains(&self.confidence) {
+            let wrong = format!("is {}, must be from 0.5 to 0.999999", self.confidence);
+            return Err(Error::invalid("confidence", wrong));
+        }
+        for (idle, active) in [
+            (Input::BoardIdleW, Input::BoardActiveW),
+            (Input::MachineIdleW, Input::MachineActiveW),
+        ] {
+            if let (Some(below), Some(above)) =
+                (&self.given[idle as usize], &self.given[active as usize])
+                && below.value > above.value
+            {
+                let wrong = format!("is above {}: a load that saves power", active.name());
+                return Err(Error::invalid(idle.name(), wrong));
+            }
+        }
+        Ok(())
+    }
+}

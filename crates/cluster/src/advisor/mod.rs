@@ -1,0 +1,18 @@
+//! Where a job shall run: on one board, on n boards, or in the data centre.
+//!
+//! An option that privacy forbids is out. So is one that, with a margin for the spread of the inputs, does not end by the
+//! deadline. Of the others the one with the least expected value of the objective is advised. Where none is left there
+//! is no advice, and the option that is most likely in time is named as that.
+//!
+//! **Files:** `input.rs` what is asked, with where each figure comes from, `file.rs` its JSON, `evaluate.rs` options and
+//! the choice, `answer.rs` the answer with break-even points and sensitivity.
+
+mod answer;
+mod evaluate;
+mod file;
+mod input;
+
+pub use answer::{Advice, BreakEven, Sensitivity, advise};
+pub use evaluate::{Choice, Estimate, Fit, Place, choose};
+pub use file::parse_question;
+pub use input::{Given, INPUTS, Input, Machine, Minimise, Origin, Privacy, Question};

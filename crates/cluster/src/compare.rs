@@ -1,0 +1,344 @@
+//! Labelled results side by side, as the thesis compares operating systems: each size of each benchmark, the median of
+//! each run, and its ratio to the first run.
+//!
+//! Only what was measured alike is compared: the same benchmark, number of ranks, size and carrier. What makes whole
+//! runs unlike each other (mode, library, link) is said above the table.
+
+use crate::Error;
+use crate::results::{Benchmark, BenchmarkRow, Known, ResultFile, Row, Transport};
+use crate::statistics::{Median, ratio_interval};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Runs of a comparison at most.
+pub const RUNS_MAX: usize = 32;
+
+/// What two medians say about each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The whole interval of the ratio is on the better side.
+    Better,
+    /// The whole interval is on the worse side.
+    Worse,
+    /// The interval has 1 in it: these samples do not tell the two apart.
+    Alike,
+}
+
+/// One run's value in one row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// Median time of one operation in microseconds.
+    pub median_us: Median,
+    /// The benchmark's result at the median, in its unit.
+    pub result: f64,
+    /// Its time ÷ that of the first run that has this row; `None` in that one.
+    pub ratio: Option<Median>,
+    /// What the ratio says.
+    pub verdict: Option<Verdict>,
+}
+
+/// What one row is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// The benchmark.
+    pub benchmark: Benchmark,
+    /// What carried the messages.
+    pub transport: Transport,
+    /// Ranks.
+    pub ranks: u32,
+    /// Size of the message.
+    pub bytes: u64,
+}
+
+/// Results side by side.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// The runs' labels.
+    pub labels: Vec<String>,
+    /// Why runs are not alike, one line each.
+    pub remarks: Vec<String>,
+    /// One cell for each run; `None` where it has not measured this.
+    pub rows: Vec<(Key, Vec<Option<Cell>>)>,
+}
+
+impl Comparison {
+    /// Compares runs, the first with each other one.
+    ///
+    /// # Errors
+    /// No run, too many, two of one label, or one that has a row twice.
+    pub fn new(files: &[ResultFile]) -> Result<Self, Error> {
+        if files.is_empty() || files.len() > RUNS_MAX {
+            let wrong = format!("are {}, must be 1 to {RUNS_MAX}", files.len());
+            return Err(Error::invalid("runs", wrong));
+        }
+        let labels: Vec<String> = files.iter().map(|file| file.header.label.clone()).collect();
+        for (at, label) in labels.iter().enumerate() {
+            if labels[..at].contains(label) {
+                let wrong = "is the label of two runs: measure one again with another `--label`";
+                return Err(Error::invalid(format!("`{label}`"), wrong));
+            }
+        }
+        let mut table: BTreeMap<Key, Vec<Option<&BenchmarkRow>>> = BTreeMap::new();
+        for (run, file) in files.iter().enumerate() {
+            for row in &file.rows {
+                let Row::Benchmark(row) = row else {
+                    continue;
+                };
+                let key = Key {
+                    benchmark: row.benchmark,
+                    transport: row.transport,
+                    ranks: row.ranks,
+                    bytes: row.bytes,
+                };
+                let cells = table.entry(key).or_insert_with(|| vec![None; files.len()]);
+                if cells[run].replace(row).is_some() {
+                    let wrong =
+                        format!("has {} of {} bytes twice", key.benchmark.name(), key.bytes);
+                    return Err(Error::invalid(format!("`{}`", labels[run]), wrong));
+                }
+            }
+        }
+        let mut rows = Vec::new();
+        for (key, found) in table {
+            rows.push((key, cells(key, &found)?));
+        }
+        Ok(Self {
+            labels,
+            remarks: remarks(files),
+            rows,
+        })
+    }
+
+    /// As comma-separated values, one line for each cell.
+    #[must_use]
+    pub fn csv(&self) -> String {
+        let mut text = String::from(
+            "benchmark,transport,ranks,bytes,label,median_us,low_us,high_us,samples,result,unit,ratio,ratio_low,ratio_high\n",
+        );
+        for (key, cells) in &self.rows {
+            for (label, cell) in self.labels.iter().zip(cells) {
+                let Some(cell) = cell else {
+                    continue;
+                };
+                let median = &cell.median_us;
+                let carrier = match key.transport {
+                    Transport::Memory => "memory",
+                    Transport::Network => "network",
+                };
+                let ratio = cell.ratio.map_or(",,".to_owned(), |ratio| {
+                    format!(
+                        "{},{},{}",
+                        ratio.value, ratio.interval.low, ratio.interval.high
+                    )
+                });
+                // Writing to a string does not fail.
+                writeln!(
+                    text,
+                    "{},{carrier},{},{},{},{},{},{},{},{},{},{ratio}",
+                    key.benchmark.name(),
+                    key.ranks,
+                    key.bytes,
+                    quoted(label),
+                    median.value,
+                    median.interval.low,
+                    median.interval.high,
+                    median.samples,
+                    cell.result,
+                    key.benchmark.unit(),
+                )
+                .ok();
+            }
+        }
+        text
+    }
+}
+
+/// A text as one column.
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+fn cells(key: Key, found: &[Option<&BenchmarkRow>]) -> Result<Vec<Option<Cell>>, Error> {
+    let first = found.iter().flatten().next().copied();
+    let mut cells = Vec::new();
+    for row in found {
+        let Some(row) = *row else {
+            cells.push(None);
+            continue;
+        };
+        let median_us = row.median_us()?;
+        let ratio = match first {
+            Some(first) if !std::ptr::eq(first, row) => {
+                Some(ratio_interval(&row.samples_us, &first.samples_us)?)
+            }
+            _ => None,
+        };
+        // Of times less is better, whatever the benchmark's own unit.
+        let verdict = ratio.map(|ratio| match ratio.interval {
+            interval if interval.high < 1.0 => Verdict::Better,
+            interval if interval.low > 1.0 => Verdict::Worse,
+            _ => Verdict::Alike,
+        });
+        let result = key.benchmark.result(key.bytes, median_us.value);
+        cells.push(Some(Cell {
+            median_us,
+            result,
+            ratio,
+            verdict,
+        }));
+    }
+    Ok(cells)
+}
+
+/// What makes runs unlike the first one.
+fn remarks(files: &[ResultFile]) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let Some((first, others)) = files.split_first() else {
+        return remarks;
+    };
+    let of = |file: &ResultFile| {
+        let header = &file.header;
+        let hosts = &header.hosts;
+        let text = |known: &Known<String>| match known {
+            Known::Value(text) => text.clone(),
+            Known::Unavailable(_) => "unknown".to_owned(),
+        };
+        let number = |known: &Known<u64>| match known {
+            Known::Value(number) => number.to_string(),
+            Known::Unavailable(_) => "unknown".to_owned(),
+        };
+        let each = |of: fn(&crate::results::Host) -> &Known<String>| {
+            let mut texts: Vec<String> = hosts.iter().map(|host| text(of(host))).collect();
+            texts.sort();
+            texts.dedup();
+            texts.join(" and ")
+        };
+        [
+            ("the mode", format!("{:?}", header.mode).to_lowercase()),
+            ("the MPI library", text(&header.mpi)),
+            (
+                "the link's rate in bits per second",
+                number(&header.link.rate_bits_per_s),
+            ),
+            (
+                "the link's burst in bytes",
+                number(&header.link.burst_bytes),
+            ),
+            ("the number of hosts", hosts.len().to_string()),
+            ("the processor", each(|host| &host.processor)),
+            ("the operating system", each(|host| &host.system)),
+            ("the kernel", each(|host| &host.kernel)),
+            ("the governor", each(|host| &host.governor)),
+            ("the pinning", each(|host| &host.pinning)),
+        ]
+    };
+    let ours = of(first);
+    for other in others {
+        for ((what, ours), (_, theirs)) in ours.iter().zip(of(other)) {
+            if *ours != theirs || ours == "unknown" {
+                let (label, to) = (&other.header.label, &first.header.label);
+                remarks.push(format!("{what} is {theirs} in {label} and {ours} in {to}"));
+            }
+        }
+    }
+    remarks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::tests::file;
+
+    fn labelled(label: &str, factor: f64) -> ResultFile {
+        let mut file = file();
+        file.header.label = label.to_owned();
+        if let Row::Benchmark(row) = &mut file.rows[0] {
+            row.samples_us = (0..40)
+                .map(|at| factor * (10.0 + f64::from(at % 7) * 0.1))
+                .collect();
+        }
+        file
+    }
+
+    #[test]
+    fn what_differs_is_told_apart_and_what_does_not_is_not() {
+        let files = [
+            labelled("a", 1.0),
+            labelled("b", 1.5),
+            labelled("c", 1.0),
+            labelled("d", 0.7),
+        ];
+        let found = Comparison::new(&files).expect("comparable");
+        let [(key, cells)] = &found.rows[..] else {
+            panic!("{:?}", found.rows);
+        };
+        assert_eq!((key.benchmark, key.bytes), (Benchmark::Allreduce, 1_024));
+        let verdicts: Vec<_> = cells
+            .iter()
+            .map(|cell| cell.as_ref().expect("measured").verdict)
+            .collect();
+        let expected = [
+            None,
+            Some(Verdict::Worse),
+            Some(Verdict::Alike),
+            Some(Verdict::Better),
+        ];
+        assert_eq!(verdicts, expected);
+        let ratio = cells[1]
+            .as_ref()
+            .and_then(|cell| cell.ratio)
+            .expect("compared");
+        assert!((ratio.value - 1.5).abs() < 1e-9, "{ratio:?}");
+        assert_eq!(found.csv().lines().count(), 5);
+    }
+
+    #[test]
+    fn memory_and_network_are_two_rows() {
+        let mut other = labelled("b", 1.0);
+        if let Row::Benchmark(row) = &mut other.rows[0] {
+            row.transport = Transport::Memory;
+        }
+        let found = Comparison::new(&[labelled("a", 1.0), other]).expect("comparable");
+        assert_eq!(found.rows.len(), 2);
+        for (_, cells) in &found.rows {
+            assert_eq!(cells.iter().flatten().count(), 1);
+            assert!(cells.iter().flatten().all(|cell| cell.ratio.is_none()));
+        }
+    }
+
+    #[test]
+    fn what_makes_runs_unlike_is_said() {
+        let mut other = labelled("b", 1.0);
+        other.header.link.burst_bytes = Known::Value(8_192);
+        other.header.hosts[1].kernel = Known::Value("6.1.0".to_owned());
+        let found = Comparison::new(&[labelled("a", 1.0), other]).expect("comparable");
+        // The governor is unknown in both, which is no proof that it is the same.
+        assert_eq!(
+            found.remarks,
+            [
+                "the link's burst in bytes is 8192 in b and 32768 in a",
+                "the kernel is 4.4.0 and 6.1.0 in b and 4.4.0 in a",
+                "the governor is unknown in b and unknown in a",
+            ]
+        );
+    }
+
+    #[test]
+    fn runs_that_cannot_be_told_apart_are_refused() {
+        assert!(Comparison::new(&[]).is_err());
+        assert!(Comparison::new(&[labelled("a", 1.0), labelled("a", 1.0)]).is_err());
+        let mut twice = labelled("a", 1.0);
+        twice.rows.push(twice.rows[0].clone());
+        assert!(Comparison::new(&[twice]).is_err());
+    }
+
+    #[test]
+    fn a_label_with_a_comma_stays_one_column() {
+        assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
+        assert_eq!(quoted("plain"), "plain");
+    }
+}

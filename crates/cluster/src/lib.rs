@@ -1,0 +1,23 @@
+//! Boards that compute side by side: what they use, how long they take, and when that beats the data centre.
+//!
+//! **Holds:** the energy model, power sources, statistics and files of measurements, and the advisor, after
+//! V. M. Rodriguez Bahena, "Technical Comparison of an IoT System and a Traditional Computing System" (2016).
+//!
+//! **Must not know:** MPI, `ingest`, HTTP, writing of any store.
+//!
+//! **Invariants:** a value that was not measured is never shown as one. `model` is arithmetic alone. What comes from
+//! outside (files, sensors, settings) has limits and is refused with a reason, never by a panic.
+//!
+//! **Files:** `model/` closed forms, fits and parity, `statistics.rs` medians and their intervals, `random.rs` numbers
+//! from a seed, `error.rs` what can go wrong. Why it is so: `DESIGN.md`.
+
+pub mod advisor;
+pub mod compare;
+pub mod error;
+pub mod model;
+pub mod power;
+pub mod random;
+pub mod results;
+pub mod statistics;
+
+pub use error::Error;

@@ -1,0 +1,328 @@
+//! The file of a meter at the wall: comma-separated values with a heading, a time in `time_s` or `time_ms` (since 1970) and
+//! a power in `watts` or `power_w`. Other columns are passed over. Another program writes it; its last line may be half
+//! there and is left alone until it is whole.
+
+use super::{Meaning, Power, Root, Source};
+use crate::Error;
+use crate::error::excerpt;
+use base::clock::Clock;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Rows of a log at most.
+const ROWS_MAX: usize = 4_000_000;
+
+/// Bytes of a log at most.
+pub const LOG_BYTES_MAX: usize = 256 << 20;
+
+/// Bytes at the end of a growing file that are looked at.
+const TAIL_BYTES: u64 = 4_096;
+
+/// A value older than this is not the power of now; meters write each second.
+const AGE_S_MAX: f64 = 5.0;
+
+/// One row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeterPoint {
+    /// Seconds since 1970.
+    pub time_s: f64,
+    /// Watts.
+    pub watts: f64,
+}
+
+/// What was recorded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MeterLog {
+    points: Vec<MeterPoint>,
+}
+
+/// Where the two columns are.
+#[derive(Clone, Copy, Debug)]
+struct Columns {
+    time: usize,
+    time_per_s: f64,
+    watts: usize,
+}
+
+impl Columns {
+    fn parse(heading: &str) -> Result<Self, Error> {
+        let names: Vec<&str> = heading.trim_end().split(',').map(str::trim).collect();
+        let find = |wanted: &str| {
+            names
+                .iter()
+                .position(|name| name.eq_ignore_ascii_case(wanted))
+        };
+        let (time, time_per_s) = find("time_s")
+            .map(|at| (at, 1.0))
+            .or_else(|| find("time_ms").map(|at| (at, 1_000.0)))
+            .ok_or_else(|| {
+                Error::malformed(1, "the heading has no column `time_s` or `time_ms`")
+            })?;
+        let watts = find("watts")
+            .or_else(|| find("power_w"))
+            .ok_or_else(|| Error::malformed(1, "the heading has no column `watts` or `power_w`"))?;
+        Ok(Self {
+            time,
+            time_per_s,
+            watts,
+        })
+    }
+
+    fn row(&self, line: usize, row: &str) -> Result<MeterPoint, Error> {
+        let number = |at: usize| {
+            let text = row.split(',').nth(at).map_or("", str::trim);
+            let number = text
+                .parse::<f64>()
+                .ok()
+                .filter(|number| number.abs() < 1e15);
+            number
+                .ok_or_else(|| Error::malformed(line, format!("`{}` is no number", excerpt(text))))
+        };
+        Ok(MeterPoint {
+            time_s: number(self.time)? / self.time_per_s,
+            watts: number(self.watts)?,
+        })
+    }
+}
+
+impl MeterLog {
+    /// Reads a whole log. A last line without a line feed is left out.
+    ///
+    /// # Errors
+    /// No such columns, a number that is none, times that do not rise, too many rows.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        if text.len() > LOG_BYTES_MAX {
+            let (value, limit) = (text.len() as u64, LOG_BYTES_MAX as u64);
+            return Err(Error::Limit {
+                what: "bytes of a meter's log",
+                value,
+                limit,
+            });
+        }
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let mut lines = (1..).zip(whole.lines());
+        let columns = Columns::parse(lines.next().map_or("", |(_, heading)| heading))?;
+        let mut points: Vec<MeterPoint> = Vec::new();
+        for (line, row) in lines.filter(|(_, row)| !row.trim().is_empty()) {
+            let point = columns.row(line, row)?;
+            if points
+                .last()
+                .is_some_and(|last| last.time_s >= point.time_s)
+            {
+                return Err(Error::malformed(
+                    line,
+                    "its time is not after the one before",
+                ));
+            }
+            if points.len() == ROWS_MAX {
+                let (value, limit) = (ROWS_MAX as u64 + 1, ROWS_MAX as u64);
+                return Err(Error::Limit {
+                    what: "rows of a meter's log",
+                    value,
+                    limit,
+                });
+            }
+            points.push(point);
+        }
+        Ok(Self { points })
+    }
+
+    /// Its rows.
+    #[must_use]
+    pub fn points(&self) -> &[MeterPoint] {
+        &self.points
+    }
+
+    /// Energy between two times by the trapezoid rule, with the values at both ends interpolated.
+    ///
+    /// # Errors
+    /// Where the log does not reach from one end to the other, or has a gap longer than `gap_s_max` between.
+    pub fn energy_j(&self, from_s: f64, to_s: f64, gap_s_max: f64) -> Result<f64, Error> {
+        let refused = |wrong: String| Err(Error::invalid("the meter's log", wrong));
+        let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
+            return refused("is empty".to_owned());
+        };
+        let is_order = from_s <= to_s;
+        if !is_order || from_s < first.time_s || to_s > last.time_s {
+            let (first, last) = (first.time_s, last.time_s);
+            return refused(format!(
+                "reaches from {first} to {last} s, not from {from_s} to {to_s} s"
+            ));
+        }
+        let mut energy_j = 0.0;
+        for pair in self.points.windows(2) {
+            let [a, b] = pair else { continue };
+            let (start, end) = (a.time_s.max(from_s), b.time_s.min(to_s));
+            if start >= end {
+                continue;
+            }
+            let gap_s = b.time_s - a.time_s;
+            if gap_s > gap_s_max {
+                return refused(format!("has nothing for {gap_s:.1} s after {} s", a.time_s));
+            }
+            let at = |time_s: f64| a.watts + (b.watts - a.watts) * (time_s - a.time_s) / gap_s;
+            energy_j += (at(start) + at(end)) / 2.0 * (end - start);
+        }
+        Ok(energy_j)
+    }
+}
+
+/// A file that a meter's program goes on writing.
+pub struct Meter {
+    path: PathBuf,
+    name: String,
+    clock: Arc<dyn Clock>,
+}
+
+impl Meter {
+    /// A file below the root.
+    #[must_use]
+    pub fn new(root: &Root, path: &str, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            path: root.path(path),
+            name: format!("meter {path}"),
+            clock,
+        }
+    }
+
+    fn watts(&self) -> Result<f64, String> {
+        let io = |error: std::io::Error| format!("{}: {error}", self.path.display());
+        let mut file = std::fs::OpenOptions::new()
+            .read(true)
+            .open(&self.path)
+            .map_err(io)?;
+        let mut head = Vec::new();
+        (&mut file)
+            .take(TAIL_BYTES)
+            .read_to_end(&mut head)
+            .map_err(io)?;
+        let head = String::from_utf8_lossy(&head);
+        let heading = head.split_once('\n').map_or("", |(heading, _)| heading);
+        let columns = Columns::parse(heading).map_err(|error| error.to_string())?;
+        let length = file.metadata().map_err(io)?.len();
+        let start = length.saturating_sub(TAIL_BYTES);
+        file.seek(SeekFrom::Start(start)).map_err(io)?;
+        let mut tail = Vec::new();
+        file.take(TAIL_BYTES).read_to_end(&mut tail).map_err(io)?;
+        let tail = String::from_utf8_lossy(&tail);
+        let whole = tail.rfind('\n').map_or("", |end| &tail[..end]);
+        // The first line of the tail is the heading, or perhaps half a row.
+        let row = whole
+            .split_once('\n')
+            .and_then(|(_, rows)| rows.lines().next_back());
+        let row = row
+            .filter(|row| !row.trim().is_empty())
+            .ok_or("the meter has written nothing yet")?;
+        let point = columns
+            .row(1, row)
+            .map_err(|_| format!("its last row is `{}`", excerpt(row)))?;
+        let age_s = self.clock.wall_ms() as f64 / 1e3 - point.time_s;
+        if age_s.abs() > AGE_S_MAX {
+            return Err(format!(
+                "its last value is of {age_s:.0} s ago by this machine's clock"
+            ));
+        }
+        Ok(point.watts)
+    }
+}
+
+impl Source for Meter {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn covers(&self) -> &str {
+        "what hangs on the meter"
+    }
+
+    fn meaning(&self) -> Meaning {
+        Meaning::Moment
+    }
+
+    fn read(&mut self, _now_ns: u64) -> Power {
+        match self.watts() {
+            Ok(watts) => Power::Measured { watts },
+            Err(why) => Power::unavailable(why),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::Tree;
+    use super::*;
+    use base::sim::SimClock;
+    use proptest::prelude::*;
+
+    #[test]
+    fn energy_is_the_area_below_the_line() {
+        let log =
+            MeterLog::parse("time_s,volts,watts\n0,230,2\n2,230,4\n3,230,4\n").expect("a log");
+        assert_eq!(log.energy_j(0.0, 3.0, 5.0), Ok(10.0));
+        assert_eq!(log.energy_j(1.0, 2.5, 5.0), Ok(5.5));
+        assert_eq!(log.energy_j(1.0, 1.0, 5.0), Ok(0.0));
+        assert!(log.energy_j(0.0, 3.0, 1.5).is_err());
+        assert!(log.energy_j(-1.0, 3.0, 5.0).is_err() && log.energy_j(0.0, 3.5, 5.0).is_err());
+        let log = MeterLog::parse("Power_W, time_ms\n5,1000\n5,3000\n7,40").expect("a log");
+        assert_eq!(log.points().len(), 2);
+        assert_eq!(log.energy_j(1.0, 3.0, 5.0), Ok(10.0));
+    }
+
+    #[test]
+    fn logs_of_another_shape_are_refused_with_their_line() {
+        for (text, line) in [
+            ("", 1),
+            ("time,watts\n", 1),
+            ("time_s,volts\n", 1),
+            ("time_s,watts\n1,2\n1,2\n", 3),
+            ("time_s,watts\n1,nan\n", 2),
+            ("time_s,watts\n1\n", 2),
+        ] {
+            let error = MeterLog::parse(text).expect_err(text);
+            assert!(
+                matches!(error, Error::Malformed { line: at, .. } if at == line),
+                "{text}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_last_whole_row_is_the_power_of_now_while_it_is_fresh() {
+        let tree = Tree::new();
+        let clock = Arc::new(SimClock::new(1));
+        let now_s = clock.wall_ms() / 1_000;
+        let mut meter = Meter::new(&tree.root(), "meter.csv", clock.clone());
+        assert!(matches!(meter.read(0), Power::Unavailable { .. }));
+        tree.write("meter.csv", "time_s,watts\n");
+        assert!(matches!(meter.read(0), Power::Unavailable { .. }));
+        let rows: String = (0..500)
+            .map(|at| format!("{},{}.5\n", now_s - 500 + at, at % 9))
+            .collect();
+        let text = format!("time_s,watts\n{rows}");
+        tree.write(
+            "meter.csv",
+            &format!("{text}{now_s},7.25\n{},99", now_s + 1),
+        );
+        assert_eq!(meter.read(0), Power::Measured { watts: 7.25 });
+        tree.write("meter.csv", &format!("time_s,watts\n{},7.25\n", now_s - 60));
+        let Power::Unavailable { why } = meter.read(0) else {
+            panic!("an old value was taken");
+        };
+        assert!(why.contains("60 s ago"), "{why}");
+    }
+
+    proptest! {
+        #[test]
+        fn energy_of_parts_is_energy_of_the_whole(
+            watts in proptest::collection::vec(0.0..100.0, 3..30), cut in 0.0..=1.0,
+        ) {
+            let rows: String = watts.iter().enumerate().map(|(at, watts)| format!("{at},{watts}\n")).collect();
+            let log = MeterLog::parse(&format!("time_s,watts\n{rows}")).expect("a log");
+            let end = (watts.len() - 1) as f64;
+            let at = end * cut;
+            let energy = |from, to| log.energy_j(from, to, 2.0).expect("in the log");
+            prop_assert!((energy(0.0, at) + energy(at, end) - energy(0.0, end)).abs() < 1e-6);
+        }
+    }
+}

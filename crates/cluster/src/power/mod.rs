@@ -1,0 +1,222 @@
+//! Sensors of power. Each value is measured, modelled or unavailable with the reason; there is no zero for "none".
+//!
+//! Every path is below a [`Root`], which is `/` on a machine and a folder in a test. A sensor is found again at each
+//! read by what it is, never by the number of its folder, which is another sensor's after the next start.
+//!
+//! **Files:** `rapl.rs` counters of processors, `hwmon.rs` chips on a board, `battery.rs` batteries, `pmic.rs` the power
+//! chip of a Raspberry Pi 5, `meter.rs` the file of a meter, `sampler.rs` from values to averages and energy.
+
+mod battery;
+mod hwmon;
+mod meter;
+mod pmic;
+mod rapl;
+mod sampler;
+
+pub use battery::Battery;
+pub use hwmon::Channel;
+pub use meter::{Meter, MeterLog, MeterPoint};
+pub use pmic::{Pmic, PmicText, parse_pmic};
+pub use rapl::Zone;
+pub use sampler::{Phase, Sampler, Summary};
+
+use std::fmt;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a file below `/sys` that are looked at.
+const FILE_BYTES_MAX: u64 = 4_096;
+
+/// Sensors of one machine at most.
+pub const SOURCES_MAX: usize = 256;
+
+/// Entries of one folder that are looked at.
+const ENTRIES_MAX: usize = 1_024;
+
+/// A value of power.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Power {
+    /// A sensor's.
+    Measured {
+        /// Watts.
+        watts: f64,
+    },
+    /// Computed from something else.
+    Modelled {
+        /// Watts.
+        watts: f64,
+        /// After what.
+        source: String,
+    },
+    /// There is none.
+    Unavailable {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Power {
+    /// A value that is not there.
+    pub(crate) fn unavailable(why: impl Into<String>) -> Self {
+        Self::Unavailable { why: why.into() }
+    }
+
+    /// Its watts, if there are any.
+    #[must_use]
+    pub fn watts(&self) -> Option<f64> {
+        match self {
+            Self::Measured { watts } | Self::Modelled { watts, .. } => Some(*watts),
+            Self::Unavailable { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Power {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Measured { watts } => write!(formatter, "{watts:.3} W measured"),
+            Self::Modelled { watts, source } => {
+                write!(formatter, "{watts:.3} W modelled ({source})")
+            }
+            Self::Unavailable { why } => write!(formatter, "unavailable ({why})"),
+        }
+    }
+}
+
+/// What a value is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// The mean since the value before it: values times their lengths are energy.
+    MeanSinceLast,
+    /// The moment of reading: energy needs a trapezoid between two.
+    Moment,
+}
+
+/// A sensor.
+pub trait Source: Send {
+    /// What it is called, the same after each start.
+    fn name(&self) -> &str;
+    /// What its value covers.
+    fn covers(&self) -> &str;
+    /// What a value is of.
+    fn meaning(&self) -> Meaning;
+    /// Reads it at a time of the monotonic clock.
+    fn read(&mut self, now_ns: u64) -> Power;
+}
+
+/// The folder that stands for `/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root(PathBuf);
+
+impl Root {
+    /// `/` on a machine.
+    #[must_use]
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self(root.into())
+    }
+
+    /// A path below it; `path` has no leading slash.
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.0.join(path)
+    }
+
+    /// Names in a folder, in order; none where there is no folder.
+    pub(crate) fn names(&self, path: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(path)).into_iter().flatten();
+        let names = entries.flatten().take(ENTRIES_MAX);
+        let mut names: Vec<String> = names
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        // "intel-rapl:10" behind "intel-rapl:9".
+        names.sort_by_key(|name| (name.len(), name.clone()));
+        names
+    }
+}
+
+/// The text of a small file as it is; why not, otherwise.
+fn read_raw(path: &Path) -> Result<String, String> {
+    let failed = |error: &std::io::Error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            format!("permission denied: {}; read it as root", path.display())
+        }
+        std::io::ErrorKind::NotFound => format!("no such file: {}", path.display()),
+        _ => format!("{}: {error}", path.display()),
+    };
+    let file = std::fs::OpenOptions::new().read(true).open(path);
+    let mut text = String::new();
+    let read = file.and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text));
+    read.map_err(|error| failed(&error))?;
+    Ok(text)
+}
+
+/// The text of a small file without the white space around it; why not, otherwise.
+pub(crate) fn read_text(path: &Path) -> Result<String, String> {
+    let text = read_raw(path)?;
+    let text = text.trim();
+    if text.is_empty() {
+        return Err(format!("{} is empty", path.display()));
+    }
+    Ok(text.to_owned())
+}
+
+/// The whole number in a small file. Files of the kernel end with a line feed: a number without one was cut.
+pub(crate) fn read_number(path: &Path) -> Result<i64, String> {
+    let raw = read_raw(path)?;
+    if raw.is_empty() {
+        return Err(format!("{} is empty", path.display()));
+    }
+    let Some(text) = raw.strip_suffix('\n') else {
+        return Err(format!("{}: the number was cut", path.display()));
+    };
+    text.trim().parse().map_err(|_| {
+        format!(
+            "{}: `{}` is no whole number",
+            path.display(),
+            crate::error::excerpt(text)
+        )
+    })
+}
+
+/// Every sensor of a machine that is always read in the same way: processors, chips, batteries. A meter's file and the
+/// power chip of a Raspberry Pi 5 are named by who asks.
+#[must_use]
+pub fn discover(root: &Root) -> Vec<Box<dyn Source>> {
+    let mut found: Vec<Box<dyn Source>> = Vec::new();
+    found.extend(
+        hwmon::discover(root)
+            .into_iter()
+            .map(|one| Box::new(one) as Box<dyn Source>),
+    );
+    found.extend(
+        rapl::discover(root)
+            .into_iter()
+            .map(|one| Box::new(one) as Box<dyn Source>),
+    );
+    found.extend(
+        battery::discover(root)
+            .into_iter()
+            .map(|one| Box::new(one) as Box<dyn Source>),
+    );
+    found.truncate(SOURCES_MAX);
+    found
+}
+
+/// Why a machine has no sensor, where [`discover`] finds none.
+#[must_use]
+pub fn why_none(root: &Root) -> String {
+    let there = |path: &str| {
+        if root.path(path).is_dir() {
+            "has none"
+        } else {
+            "is not there"
+        }
+    };
+    format!(
+        "no sensor of power: /sys/class/powercap {} (virtual machines and ARM boards have none), no INA219, INA226 or \
+         INA3221 in /sys/class/hwmon, no battery in /sys/class/power_supply; name the file of a meter with --meter",
+        there("sys/class/powercap")
+    )
+}
+
+#[cfg(test)]
+pub(crate) mod fake;

@@ -1,0 +1,439 @@
+//! From values to averages and energy: for each sensor, under load and without. Memory does not grow with time.
+//!
+//! Time in which a sensor gave nothing is not bridged: it is no part of energy and average, and the longest such time
+//! is reported.
+
+use super::{Meaning, Power, SOURCES_MAX, Source};
+use crate::Error;
+use crate::results::{Known, Origin, PowerRow};
+
+/// Two reads nearer than this are one: counters move about every millisecond.
+const READ_NS_MIN: u64 = 5_000_000;
+
+/// Two values further apart than this say nothing about the time between them.
+const BRIDGE_NS_MAX: u64 = 10_000_000_000;
+
+/// What runs while a value is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing that is measured: before and after.
+    Idle,
+    /// What is measured.
+    Load,
+}
+
+/// What one sensor has said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// The sensor.
+    pub source: String,
+    /// What its value covers.
+    pub covers: String,
+    /// Where the values come from.
+    pub origin: Origin,
+    /// Time that values cover.
+    pub seconds: f64,
+    /// Values.
+    pub samples: u64,
+    /// Longest time without one.
+    pub gap_s_max: f64,
+    /// Average.
+    pub average_w: f64,
+    /// Greatest.
+    pub maximum_w: f64,
+    /// Least.
+    pub minimum_w: f64,
+    /// In all.
+    pub energy_j: f64,
+    /// Average without load.
+    pub idle_w: Known<f64>,
+}
+
+impl Summary {
+    /// As a row of a result file.
+    #[must_use]
+    pub fn row(&self, during: &str, host: &str) -> PowerRow {
+        PowerRow {
+            during: during.to_owned(),
+            host: host.to_owned(),
+            source: self.source.clone(),
+            covers: self.covers.clone(),
+            origin: self.origin.clone(),
+            seconds: self.seconds,
+            samples: self.samples,
+            gap_s_max: self.gap_s_max,
+            average_w: self.average_w,
+            maximum_w: self.maximum_w,
+            minimum_w: self.minimum_w,
+            energy_j: self.energy_j,
+            idle_w: self.idle_w.clone(),
+        }
+    }
+}
+
+/// Values of one sensor in one phase.
+#[derive(Clone, Debug, Default)]
+struct Sum {
+    covered_ns: u64,
+    energy_j: f64,
+    samples: u64,
+    maximum_w: f64,
+    minimum_w: f64,
+    gap_ns_max: u64,
+    modelled: Option<String>,
+    why: Option<String>,
+}
+
+struct Tracked {
+    source: Box<dyn Source>,
+    load: Sum,
+    idle: Sum,
+    /// The last read and what it gave, in the phase of now.
+    last: Option<(u64, Option<f64>)>,
+    /// When a value last came, or the phase began.
+    valued_ns: u64,
+}
+
+/// Reads sensors and sums up.
+pub struct Sampler {
+    tracked: Vec<Tracked>,
+    phase: Phase,
+}
+
+impl Sampler {
+    /// Begins in a phase, with a first read of each sensor.
+    ///
+    /// # Errors
+    /// No sensor, too many, or two of one name.
+    pub fn new(sources: Vec<Box<dyn Source>>, phase: Phase, now_ns: u64) -> Result<Self, Error> {
+        if sources.is_empty() || sources.len() > SOURCES_MAX {
+            let wrong = format!("are {}, must be 1 to {SOURCES_MAX}", sources.len());
+            return Err(Error::invalid("sensors", wrong));
+        }
+        for (at, source) in sources.iter().enumerate() {
+            if sources[..at]
+                .iter()
+                .any(|other| other.name() == source.name())
+            {
+                return Err(Error::invalid(source.name(), "is the name of two sensors"));
+            }
+        }
+        let tracked = sources.into_iter().map(|source| Tracked {
+            source,
+            load: Sum::default(),
+            idle: Sum::default(),
+            last: None,
+            valued_ns: now_ns,
+        });
+        let mut sampler = Self {
+            tracked: tracked.collect(),
+            phase,
+        };
+        sampler.sample(now_ns);
+        Ok(sampler)
+    }
+
+    /// Reads each sensor; its name and value. Two reads within 5 ms are one: the second gives nothing.
+    pub fn sample(&mut self, now_ns: u64) -> Vec<(&str, Power)> {
+        let phase = self.phase;
+        let mut values = Vec::new();
+        for tracked in &mut self.tracked {
+            if let Some((last_ns, _)) = tracked.last
+                && now_ns.saturating_sub(last_ns) < READ_NS_MIN
+            {
+                continue;
+            }
+            let power = tracked.source.read(now_ns);
+            tracked.take(phase, now_ns, &power);
+            values.push((tracked.source.name(), power));
+        }
+        values
+    }
+
+    /// Ends one phase and begins another with a read of each sensor, which belongs to both.
+    pub fn switch(&mut self, phase: Phase, now_ns: u64) {
+        self.sample(now_ns);
+        self.end(now_ns);
+        self.phase = phase;
+        for tracked in &mut self.tracked {
+            tracked.valued_ns = now_ns;
+            let moment = tracked.source.meaning() == Meaning::Moment;
+            if let Some((_, Some(watts))) = tracked.last
+                && moment
+            {
+                tracked.sum(phase).value(watts);
+            }
+        }
+    }
+
+    /// Notes the time without a value up to now.
+    fn end(&mut self, now_ns: u64) {
+        let phase = self.phase;
+        for tracked in &mut self.tracked {
+            let gap_ns = now_ns.saturating_sub(tracked.valued_ns);
+            let sum = tracked.sum(phase);
+            sum.gap_ns_max = sum.gap_ns_max.max(gap_ns);
+        }
+    }
+
+    /// What each sensor has said under load, and its idle power.
+    pub fn finish(mut self, now_ns: u64) -> Vec<Summary> {
+        self.end(now_ns);
+        self.tracked.iter().map(Tracked::summary).collect()
+    }
+}
+
+impl Sum {
+    fn value(&mut self, watts: f64) {
+        (self.minimum_w, self.maximum_w) = if self.samples == 0 {
+            (watts, watts)
+        } else {
+            (self.minimum_w.min(watts), self.maximum_w.max(watts))
+        };
+        self.samples += 1;
+    }
+
+    fn average_w(&self) -> Option<f64> {
+        (self.covered_ns > 0).then(|| self.energy_j / (self.covered_ns as f64 / 1e9))
+    }
+
+    fn why(&self) -> String {
+        let why = self.why.clone();
+        why.unwrap_or_else(|| "too short for two values".to_owned())
+    }
+}
+
+impl Tracked {
+    fn sum(&mut self, phase: Phase) -> &mut Sum {
+        match phase {
+            Phase::Idle => &mut self.idle,
+            Phase::Load => &mut self.load,
+        }
+    }
+
+    fn take(&mut self, phase: Phase, now_ns: u64, power: &Power) {
+        let meaning = self.source.meaning();
+        let last = self.last.replace((now_ns, power.watts()));
+        let valued_ns = self.valued_ns;
+        let sum = self.sum(phase);
+        let watts = match power {
+            Power::Unavailable { why } => {
+                sum.why = Some(why.clone());
+                return;
+            }
+            Power::Measured { watts } => *watts,
+            Power::Modelled { watts, source } => {
+                sum.modelled = Some(source.clone());
+                *watts
+            }
+        };
+        sum.value(watts);
+        sum.gap_ns_max = sum.gap_ns_max.max(now_ns.saturating_sub(valued_ns));
+        if let Some((last_ns, last_w)) = last {
+            let length_ns = now_ns.saturating_sub(last_ns);
+            let mean_w = match (meaning, last_w) {
+                (Meaning::MeanSinceLast, _) => Some(watts),
+                (Meaning::Moment, Some(last_w)) if length_ns <= BRIDGE_NS_MAX => {
+                    Some((last_w + watts) / 2.0)
+                }
+                (Meaning::Moment, _) => None,
+            };
+            if let Some(mean_w) = mean_w {
+                sum.covered_ns += length_ns;
+                sum.energy_j += mean_w * (length_ns as f64 / 1e9);
+            }
+        }
+        self.valued_ns = now_ns;
+    }
+
+    fn summary(&self) -> Summary {
+        let load = &self.load;
+        let average_w = load.average_w();
+        let origin = match (&load.modelled, average_w) {
+            (_, None) => Origin::Unavailable(load.why()),
+            (Some(source), Some(_)) => Origin::Modelled(source.clone()),
+            (None, Some(_)) => Origin::Measured,
+        };
+        let shown = |value: f64| if average_w.is_some() { value } else { 0.0 };
+        Summary {
+            source: self.source.name().to_owned(),
+            covers: self.source.covers().to_owned(),
+            origin,
+            seconds: load.covered_ns as f64 / 1e9,
+            samples: load.samples,
+            gap_s_max: load.gap_ns_max as f64 / 1e9,
+            average_w: average_w.unwrap_or(0.0),
+            maximum_w: shown(load.maximum_w),
+            minimum_w: shown(load.minimum_w),
+            energy_j: shown(load.energy_j),
+            idle_w: match self.idle.average_w() {
+                Some(watts) => Known::Value(watts),
+                None => Known::Unavailable(self.idle.why()),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::Tree;
+    use super::super::{Root, discover};
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const RAPL: &str = "sys/class/powercap/intel-rapl:0";
+
+    /// Gives what a list says.
+    struct Listed {
+        values: std::vec::IntoIter<Power>,
+        meaning: Meaning,
+    }
+
+    impl Source for Listed {
+        fn name(&self) -> &str {
+            "listed"
+        }
+        fn covers(&self) -> &str {
+            "a test"
+        }
+        fn meaning(&self) -> Meaning {
+            self.meaning
+        }
+        fn read(&mut self, _now_ns: u64) -> Power {
+            self.values.next().expect("as many as are read")
+        }
+    }
+
+    fn listed(meaning: Meaning, values: &[Option<f64>]) -> Vec<Box<dyn Source>> {
+        let values: Vec<Power> = values
+            .iter()
+            .map(|value| match value {
+                Some(watts) => Power::Measured { watts: *watts },
+                None => Power::unavailable("gone"),
+            })
+            .collect();
+        vec![Box::new(Listed {
+            values: values.into_iter(),
+            meaning,
+        })]
+    }
+
+    #[test]
+    fn average_maximum_minimum_idle_and_energy_of_moments() {
+        let values = [2.0, 2.0, 4.0, 6.0, 4.0, 2.0].map(Some);
+        let mut sampler =
+            Sampler::new(listed(Meaning::Moment, &values), Phase::Idle, 0).expect("one");
+        sampler.switch(Phase::Load, SECOND);
+        sampler.sample(2 * SECOND);
+        sampler.sample(3 * SECOND);
+        sampler.switch(Phase::Idle, 4 * SECOND);
+        sampler.sample(5 * SECOND);
+        let found = sampler.finish(5 * SECOND).remove(0);
+        assert_eq!(found.origin, Origin::Measured);
+        assert_eq!((found.seconds, found.energy_j), (3.0, 3.0 + 5.0 + 5.0));
+        assert!((found.average_w - 13.0 / 3.0).abs() < 1e-12);
+        assert_eq!((found.maximum_w, found.minimum_w), (6.0, 2.0));
+        assert_eq!(found.idle_w, Known::Value(2.5));
+        assert_eq!(found.gap_s_max, 1.0);
+    }
+
+    #[test]
+    fn a_counter_is_integrated_over_its_wrap() {
+        let tree = Tree::new();
+        let count =
+            |counter: u64| tree.write(&format!("{RAPL}/energy_uj"), &format!("{counter}\n"));
+        tree.write(&format!("{RAPL}/name"), "package-0\n");
+        tree.write(&format!("{RAPL}/max_energy_range_uj"), "262143328850\n");
+        count(262_143_328_850 - 3_999_999);
+        let mut sampler = Sampler::new(discover(&tree.root()), Phase::Load, 0).expect("one");
+        count(262_143_328_850 - 999_999);
+        sampler.sample(SECOND);
+        count(4_000_000);
+        sampler.sample(2 * SECOND);
+        let found = sampler.finish(2 * SECOND).remove(0);
+        assert_eq!((found.energy_j, found.seconds), (8.0, 2.0));
+        assert_eq!((found.minimum_w, found.maximum_w), (3.0, 5.0));
+    }
+
+    #[test]
+    fn time_without_values_is_no_part_of_the_average_and_reported() {
+        let values = [Some(4.0), Some(4.0), None, None, Some(2.0), Some(2.0)];
+        let mut sampler =
+            Sampler::new(listed(Meaning::Moment, &values), Phase::Load, 0).expect("one");
+        for second in 1..6 {
+            sampler.sample(second * SECOND);
+        }
+        let found = sampler.finish(5 * SECOND).remove(0);
+        assert_eq!(
+            (found.seconds, found.energy_j, found.average_w),
+            (2.0, 6.0, 3.0)
+        );
+        assert_eq!(found.gap_s_max, 3.0);
+    }
+
+    #[test]
+    fn a_sensor_without_a_value_is_unavailable_and_says_why() {
+        let mut sampler =
+            Sampler::new(listed(Meaning::Moment, &[None, None]), Phase::Load, 0).expect("one");
+        sampler.sample(SECOND);
+        let found = sampler.finish(2 * SECOND).remove(0);
+        assert_eq!(found.origin, Origin::Unavailable("gone".to_owned()));
+        assert_eq!(
+            (found.average_w, found.energy_j, found.gap_s_max),
+            (0.0, 0.0, 2.0)
+        );
+        // A single moment has a value and no energy.
+        let sampler =
+            Sampler::new(listed(Meaning::Moment, &[Some(3.0)]), Phase::Load, 0).expect("one");
+        let found = sampler.finish(SECOND).remove(0);
+        assert_eq!(
+            found.origin,
+            Origin::Unavailable("too short for two values".to_owned())
+        );
+        assert_eq!((found.maximum_w, found.idle_w.value()), (0.0, None));
+    }
+
+    #[test]
+    fn reads_that_are_too_near_are_one() {
+        let values = [Some(1.0), Some(1.0)];
+        let mut sampler =
+            Sampler::new(listed(Meaning::MeanSinceLast, &values), Phase::Load, 0).expect("one");
+        assert!(sampler.sample(1_000_000).is_empty());
+        assert_eq!(sampler.sample(SECOND).len(), 1);
+    }
+
+    #[test]
+    fn sensors_that_cannot_be_told_apart_are_refused() {
+        assert!(Sampler::new(Vec::new(), Phase::Load, 0).is_err());
+        let two = [listed(Meaning::Moment, &[]), listed(Meaning::Moment, &[])];
+        assert!(Sampler::new(two.into_iter().flatten().collect(), Phase::Load, 0).is_err());
+        assert!(discover(&Root::new("/nowhere")).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn the_average_lies_between_the_extremes_and_explains_the_energy(
+            values in proptest::collection::vec(proptest::option::weighted(0.8, 0.0..50.0), 3..60),
+            steps in proptest::collection::vec(5_000_000_u64..3_000_000_000, 60),
+            mean in any::<bool>(),
+        ) {
+            let meaning = if mean { Meaning::MeanSinceLast } else { Meaning::Moment };
+            let mut sampler = Sampler::new(listed(meaning, &values), Phase::Load, 0).expect("one");
+            let mut now_ns = 0;
+            for step in &steps[1..values.len()] {
+                now_ns += step;
+                sampler.sample(now_ns);
+            }
+            let found = sampler.finish(now_ns).remove(0);
+            if found.seconds > 0.0 {
+                prop_assert!(found.minimum_w <= found.average_w + 1e-9);
+                prop_assert!(found.average_w <= found.maximum_w + 1e-9);
+                prop_assert!((found.average_w * found.seconds - found.energy_j).abs() < 1e-6);
+                prop_assert!(found.seconds <= now_ns as f64 / 1e9 + 1e-9);
+            } else {
+                prop_assert!(matches!(found.origin, Origin::Unavailable(_)));
+            }
+        }
+    }
+}
