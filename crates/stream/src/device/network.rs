@@ -347,6 +347,9 @@ impl Network {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let connection = Arc::new(Connection::new(number, control, self.now_ms()));
         locked(&self.connections).push(Arc::clone(&connection));
+        // Behind the lock nobody is between looking and waiting.
+        drop(locked(&self.pause));
+        self.wake.notify_all();
         if self.is_stopped() {
             connection.close();
         }
@@ -498,9 +501,18 @@ impl Network {
 
     /// Waits so long, or until the device is stopped.
     pub fn pause(&self, time: Duration) {
+        self.wait_while(time, || true);
+    }
+
+    /// Waits so long for a connection that is up.
+    pub fn wait_up(&self, time: Duration) {
+        self.wait_while(time, || locked(&self.connections).is_empty());
+    }
+
+    fn wait_while(&self, time: Duration, waits: impl Fn() -> bool) {
         let end = Instant::now() + time;
         let mut guard = locked(&self.pause);
-        while !self.is_stopped() {
+        while !self.is_stopped() && waits() {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
