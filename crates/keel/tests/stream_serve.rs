@@ -3,10 +3,11 @@
 mod common;
 mod stream_common;
 
-use common::{TempDir, fails, ok, ok_json};
-use std::io::{Read, Write};
+use common::{TempDir, fails, keel, ok, ok_json, one_line};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use stream::publish::publisher;
 use stream::wire::{Answer, FrameReader, Held, PROTOCOL_VERSION, Request};
 use stream::{BlockAt, Token};
@@ -155,4 +156,46 @@ fn what_cannot_be_served_is_said_in_one_line() {
         &["stream", "serve", name, "--insecure", "--listen", &taken],
         1,
     );
+}
+
+/// A server that may have so many open files at first, and so many when it asks for them.
+fn with_open_files(soft: u32, hard: u32, store: &Path, clients_max: u32) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"");
+    command
+        .args(["-c", &script])
+        .arg(keel().get_program())
+        .args(["stream", "serve"])
+        .arg(store)
+        .args(["--insecure", "--listen", "127.0.0.1:0"])
+        .args(["--clients-max", &clients_max.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn as_many_files_are_opened_as_devices_need_or_that_is_refused() {
+    let dir = TempDir::new();
+    let store = published(&dir);
+    let output = with_open_files(256, 1500, &store, 5_000).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let line = one_line(&output.stderr);
+    assert!(line.contains("--clients-max 5000: "), "{line}");
+    assert!(line.contains("the system allows 1500"), "{line}");
+    // What is allowed and not given is taken.
+    let mut server = with_open_files(64, 1500, &store, 500).spawn().unwrap();
+    let mut line = String::new();
+    let mut said = BufReader::new(server.stdout.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    assert!(line.starts_with("serving"), "{line}");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.id())).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let numbers: Vec<&str> = files.unwrap().split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers, ["1500", "1500"]);
+    server.kill().unwrap();
+    server.wait().unwrap();
 }

@@ -143,11 +143,21 @@ fn key(text: &str) -> Result<PublicKey, CliError> {
 /// How the reason begins where a server was there and went.
 const ENDED: &str = "the connection ended";
 
+/// How it begins where the server does not let this device in, and where it has no place for it.
+const NOT_LET_IN: &str = "the server refuses this device's certificate";
+const AT_A_LIMIT: &str = "the server is at a limit";
+
 /// Why a device did not start, or not do what it was asked for.
 pub(super) fn device_error(server: &str, error: &DeviceError) -> CliError {
     let remedy = match error {
         DeviceError::NoServer(why) if why.starts_with(ENDED) => {
             "a server takes devices of its list alone, with --identity, or with --insecure if it was started so"
+        }
+        DeviceError::NoServer(why) if why.starts_with(NOT_LET_IN) => {
+            "make the device an identity of the server's authority with `keel stream identity device`"
+        }
+        DeviceError::NoServer(why) if why.starts_with(AT_A_LIMIT) => {
+            "end mounts that are not needed, or raise the server's --clients-max or --clients-max-per-device"
         }
         DeviceError::NoServer(_) | DeviceError::Offline { .. } | DeviceError::Late(_) => {
             "start the server, or look at address and network"

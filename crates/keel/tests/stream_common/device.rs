@@ -29,14 +29,20 @@ pub fn flash_image(dir: &TempDir, name: &str, size: &str) -> String {
 
 /// What a mount says that does not come about, in one line.
 pub fn fails_to_mount(dir: &TempDir, at: &str, server: SocketAddr, options: &[&str]) -> String {
+    let mut all = vec!["--insecure"];
+    all.extend(options);
+    fails_to_mount_as(dir, at, server, &all)
+}
+
+/// The same with options that say who it is.
+pub fn fails_to_mount_as(dir: &TempDir, at: &str, server: SocketAddr, options: &[&str]) -> String {
     let at = dir.file(at);
     std::fs::create_dir_all(&at).unwrap();
     let mut command = keel();
     command
         .args(["stream", "mount", &server.to_string()])
         .arg(&at)
-        .args(options)
-        .arg("--insecure");
+        .args(options);
     let output = run_within(&mut command, Duration::from_secs(60));
     let output = output.expect("the mount is refused within a minute");
     assert_eq!(output.status.code(), Some(1), "{output:?}");

@@ -9,8 +9,8 @@ pub mod liar;
 pub mod proxy;
 
 use crate::common::{TempDir, keel, ok, signal, wait_until};
-use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -118,6 +118,8 @@ pub fn publish(dir: &TempDir) -> PathBuf {
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
+    /// Where its metrics are, with `--metrics`.
+    pub metrics: Option<SocketAddr>,
     store: PathBuf,
     options: Vec<String>,
 }
@@ -131,10 +133,11 @@ impl Server {
     }
 
     pub fn start_at(store: &Path, listen: &str, options: &[&str]) -> Self {
-        let (child, address) = start_server(store, listen, options);
+        let (child, address, metrics) = start_server(store, listen, options);
         Self {
             child,
             address,
+            metrics,
             store: store.to_owned(),
             options: options.iter().map(|&option| option.to_owned()).collect(),
         }
@@ -149,7 +152,24 @@ impl Server {
     pub fn restart(&mut self) {
         self.kill();
         let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
-        self.child = start_server(&self.store, &self.address.to_string(), &options).0;
+        let address = self.address.to_string();
+        (self.child, _, self.metrics) = start_server(&self.store, &address, &options);
+    }
+
+    /// One of its metrics, with its labels.
+    pub fn metric(&self, name: &str) -> u64 {
+        let mut socket = TcpStream::connect(self.metrics.unwrap()).unwrap();
+        socket.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut text = String::new();
+        socket.read_to_string(&mut text).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.unwrap_or_else(|| panic!("no {name} in {text}"));
+        value.trim().parse().unwrap()
+    }
+
+    /// How often it has refused for this reason.
+    pub fn refused(&self, reason: &str) -> u64 {
+        self.metric(&format!("keel_stream_refused_total{{reason=\"{reason}\"}}"))
     }
 
     /// Ends it in order, so that all that it has learned is saved.
@@ -170,7 +190,11 @@ impl Drop for Server {
     }
 }
 
-fn start_server(store: &Path, listen: &str, options: &[&str]) -> (Child, SocketAddr) {
+fn start_server(
+    store: &Path,
+    listen: &str,
+    options: &[&str],
+) -> (Child, SocketAddr, Option<SocketAddr>) {
     let mut child = keel()
         .args(["stream", "serve"])
         .arg(store)
@@ -186,8 +210,15 @@ fn start_server(store: &Path, listen: &str, options: &[&str]) -> (Child, SocketA
     let word = |word: &str| word.trim_end_matches([',', ';', ':']).parse().ok();
     let address = line.split_whitespace().find_map(word);
     let address = address.unwrap_or_else(|| panic!("the server says {line:?}"));
+    let metrics = options.contains(&"--metrics").then(|| {
+        line.clear();
+        lines.read_line(&mut line).unwrap();
+        let place = line.trim().strip_prefix("metrics on http://");
+        let place = place.and_then(|place| place.strip_suffix("/metrics"));
+        place.and_then(|place| place.parse().ok()).expect(&line)
+    });
     drain(lines);
-    (child, address)
+    (child, address, metrics)
 }
 
 /// Reads what nobody looks at, so that whoever writes it is never held up.
@@ -204,13 +235,19 @@ pub struct Mount {
 impl Mount {
     /// On the folder `at` of a directory, without TLS; returns when it is there.
     pub fn start(dir: &TempDir, at: &str, server: SocketAddr, options: &[&str]) -> Self {
+        let mut all = vec!["--insecure"];
+        all.extend(options);
+        Self::start_as(dir, at, server, &all)
+    }
+
+    /// The same with options that say who it is.
+    pub fn start_as(dir: &TempDir, at: &str, server: SocketAddr, options: &[&str]) -> Self {
         let at = dir.file(at);
         std::fs::create_dir_all(&at).unwrap();
         let mut child = keel()
             .args(["stream", "mount", &server.to_string()])
             .arg(&at)
             .args(options)
-            .arg("--insecure")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

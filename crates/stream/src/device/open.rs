@@ -176,7 +176,10 @@ pub(super) fn open(
                     counts.reject(*reason);
                 }
                 pause = Network::next_pause(pause);
-                if cached.is_some() || Instant::now() + pause >= deadline {
+                // Who is not let in is not let in a moment later.
+                let is_final =
+                    matches!(&ended, Ended::Socket(error) if tls::why_refused(error).is_some());
+                if cached.is_some() || is_final || Instant::now() + pause >= deadline {
                     break describe(&ended);
                 }
                 network.pause(pause);

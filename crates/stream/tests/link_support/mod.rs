@@ -186,7 +186,7 @@ async fn serve<S: AsyncRead + AsyncWrite>(stream: S, does: Does, counts: &Counts
         }
         Does::SendByteByByte(bytes) => {
             counts.is_slow.store(true, Ordering::Relaxed);
-            send(&mut writer, bytes, |_| 7).await.is_ok()
+            writer.write_all(&vec![7; bytes]).await.is_ok()
         }
         Does::Nothing => {
             // Until the test's process ends: the other end must not need this one's.
