@@ -50,6 +50,8 @@ pub struct Estimate {
     pub time_with_margin_s: f64,
     /// Relative standard deviation of time.
     pub time_spread: f64,
+    /// Probability of ending after the deadline; 0 without one.
+    pub late_probability: f64,
     /// Energy, as far as it is charged.
     pub energy_j: f64,
     /// Money; `None` where prices were not given.
@@ -245,11 +247,15 @@ pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
                 Some(deadline_s) if time_with_margin_s > deadline_s => Fit::Risky,
                 _ => Fit::Fits,
             };
+            let late_probability = question.deadline_s.map_or(0.0, |deadline_s| {
+                normal_above((deadline_s / at.time_s).ln() / time_spread.max(1e-9))
+            });
             Estimate {
                 place,
                 time_s: at.time_s,
                 time_with_margin_s,
                 time_spread,
+                late_probability,
                 energy_j: at.energy_j,
                 cost: has_prices.then_some(at.cost),
                 expected: (middle + curvature / 2.0).max(0.0),
@@ -268,7 +274,10 @@ pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
         }
         best.map(|(_, at)| at)
     };
-    let advised = least(&|option| (option.fit == Fit::Fits).then_some(option.expected));
+    let advised = least(&|option| {
+        let with_risk = option.expected * (1.0 + question.late_penalty * option.late_probability);
+        (option.fit == Fit::Fits).then_some(with_risk)
+    });
     // Standard deviations from the deadline: the fewest above it, or the most below.
     let deadline_s = question.deadline_s.unwrap_or(f64::INFINITY);
     let likeliest =
@@ -291,6 +300,7 @@ fn forbidden(place: Place) -> Estimate {
         time_s: 0.0,
         time_with_margin_s: 0.0,
         time_spread: 0.0,
+        late_probability: 0.0,
         energy_j: 0.0,
         cost: None,
         expected: 0.0,
@@ -304,7 +314,7 @@ fn normal_quantile(probability: f64) -> f64 {
         -3.969683028665376e1,
         2.209460984245205e2,
         -2.759285104469687e2,
-        1.383577518672690e2,
+        1.38357751867269e2,
         -3.066479806614716e1,
         2.506628277459239,
     ];
@@ -340,6 +350,21 @@ fn normal_quantile(probability: f64) -> f64 {
     polynomial(&A, square) * offset / (polynomial(&B, square) * square + 1.0)
 }
 
+/// The probability that a normal variable is above a value (Abramowitz and Stegun 7.1.26, within 1e-7).
+fn normal_above(value: f64) -> f64 {
+    let at = value.abs() / std::f64::consts::SQRT_2;
+    let t = 1.0 / (1.0 + 0.327_591_1 * at);
+    let terms = [
+        1.061405429,
+        -1.453152027,
+        1.421413741,
+        -0.284496736,
+        0.254829592,
+    ];
+    let tail = 0.5 * t * terms.iter().fold(0.0, |sum, term| sum * t + term) * (-at * at).exp();
+    if value >= 0.0 { tail } else { 1.0 - tail }
+}
+
 impl Boundary {
     /// The sentence that each answer has about what is counted.
     #[must_use]
@@ -355,7 +380,7 @@ impl Boundary {
 
 #[cfg(test)]
 mod tests {
-    use super::normal_quantile;
+    use super::{normal_above, normal_quantile};
 
     #[test]
     fn quantiles_are_those_of_tables() {
@@ -369,6 +394,8 @@ mod tests {
                 (normal_quantile(probability) - quantile).abs() < 1e-5,
                 "{probability}"
             );
+            assert!((normal_above(quantile) - (1.0 - probability)).abs() < 1e-6);
+            assert!((normal_above(-quantile) - probability).abs() < 1e-6);
         }
     }
 }

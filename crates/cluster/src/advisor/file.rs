@@ -41,6 +41,8 @@ struct File {
     minimise: Option<MinimiseName>,
     #[serde(default)]
     confidence: Option<f64>,
+    #[serde(default)]
+    late_penalty: Option<f64>,
     inputs: BTreeMap<String, Figure>,
 }
 
@@ -125,6 +127,7 @@ pub fn parse_question(text: &str) -> Result<Question, Error> {
     question.boards_max = file.boards_max.unwrap_or(1);
     question.deadline_s = file.deadline_s;
     question.confidence = file.confidence.unwrap_or(question.confidence);
+    question.late_penalty = file.late_penalty.unwrap_or(question.late_penalty);
     question.boundary = match file.boundary {
         Some(BoundaryName::BoardsForJob) => Boundary::BoardsForJob,
         Some(BoundaryName::BoardsOn) | None => Boundary::BoardsOn,

@@ -304,13 +304,18 @@ pub struct Question {
     pub minimise: Minimise,
     /// Probability with which an advised option has to keep the deadline.
     pub confidence: f64,
+    /// What a late result costs, in results: weighs the rest of the risk against what an option costs.
+    pub late_penalty: f64,
 }
 
 /// Boards of a question at most.
 pub const BOARDS_MAX: u32 = 64;
 
 /// The confidence of a question that does not say one.
-pub const CONFIDENCE: f64 = 0.95;
+pub const CONFIDENCE: f64 = 0.8;
+
+/// The penalty of a question that does not say one.
+pub const LATE_PENALTY: f64 = 10.0;
 
 impl Question {
     /// A question with nothing given yet.
@@ -326,6 +331,7 @@ impl Question {
             deadline_s: None,
             minimise: Minimise::Energy,
             confidence: CONFIDENCE,
+            late_penalty: LATE_PENALTY,
         }
     }
 
@@ -452,6 +458,10 @@ impl Question {
         if !(0.5..=0.999_999).contains(&self.confidence) {
             let wrong = format!("is {}, must be from 0.5 to 0.999999", self.confidence);
             return Err(Error::invalid("confidence", wrong));
+        }
+        if !(0.0..=1e6).contains(&self.late_penalty) {
+            let wrong = format!("is {}, must be from 0 to 1000000", self.late_penalty);
+            return Err(Error::invalid("late_penalty", wrong));
         }
         for (idle, active) in [
             (Input::BoardIdleW, Input::BoardActiveW),

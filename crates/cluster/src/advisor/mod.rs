@@ -1,7 +1,8 @@
 //! Where a job shall run: on one board, on n boards, or in the data centre.
 //!
 //! An option that privacy forbids is out. So is one that, with a margin for the spread of the inputs, does not end by the
-//! deadline. Of the others the one with the least expected value of the objective is advised. Where none is left there
+//! deadline. Of the others the one with the least expected value of the objective is advised, where the rest of the risk
+//! to be late counts as so many results lost. Where none is left there
 //! is no advice, and the option that is most likely in time is named as that.
 //!
 //! **Files:** `input.rs` what is asked, with where each figure comes from, `file.rs` its JSON, `evaluate.rs` options and
@@ -15,4 +16,7 @@ mod input;
 pub use answer::{Advice, BreakEven, Sensitivity, advise};
 pub use evaluate::{Choice, Estimate, Fit, Place, choose};
 pub use file::parse_question;
-pub use input::{Given, INPUTS, Input, Machine, Minimise, Origin, Privacy, Question};
+pub use input::{
+    BOARDS_MAX, CONFIDENCE, Given, INPUTS, Input, LATE_PENALTY, Machine, Minimise, Origin, Privacy,
+    Question,
+};

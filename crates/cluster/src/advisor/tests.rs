@@ -251,12 +251,15 @@ proptest! {
             }
         }
         let choice = choose(&question).expect("answered");
+        let with_risk = |option: &crate::advisor::Estimate| {
+            option.expected * (1.0 + question.late_penalty * option.late_probability)
+        };
         let fitting = choice.options.iter().filter(|option| option.fit == Fit::Fits);
-        let least = fitting.map(|option| option.expected).fold(f64::INFINITY, f64::min);
+        let least = fitting.map(with_risk).fold(f64::INFINITY, f64::min);
         match choice.advised {
             Some(at) => {
                 let option = &choice.options[at];
-                prop_assert!(option.expected <= least && option.time_with_margin_s <= deadline_s);
+                prop_assert!(with_risk(option) <= least && option.time_with_margin_s <= deadline_s);
                 prop_assert!(option.time_with_margin_s >= option.time_s);
             }
             None => prop_assert!(least == f64::INFINITY && choice.likeliest.is_some()),

@@ -133,8 +133,20 @@ impl Root {
     }
 }
 
+/// Bytes of a larger file of the kernel or the system that are looked at.
+const LARGE_BYTES_MAX: u64 = 1 << 20;
+
 /// The text of a small file as it is; why not, otherwise.
 fn read_raw(path: &Path) -> Result<String, String> {
+    read_limited(path, FILE_BYTES_MAX)
+}
+
+/// The text of a larger file as it is, its first megabyte.
+pub(crate) fn read_large(path: &Path) -> Result<String, String> {
+    read_limited(path, LARGE_BYTES_MAX)
+}
+
+fn read_limited(path: &Path, bytes_max: u64) -> Result<String, String> {
     let failed = |error: &std::io::Error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
             format!("permission denied: {}; read it as root", path.display())
@@ -144,7 +156,7 @@ fn read_raw(path: &Path) -> Result<String, String> {
     };
     let file = std::fs::OpenOptions::new().read(true).open(path);
     let mut text = String::new();
-    let read = file.and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text));
+    let read = file.and_then(|file| file.take(bytes_max).read_to_string(&mut text));
     read.map_err(|error| failed(&error))?;
     Ok(text)
 }

@@ -1,0 +1,161 @@
+//! What a machine says of itself, for the header of a result file: each fact, or why it is not known.
+
+use crate::error::excerpt;
+use crate::power::{Root, read_large, read_text};
+use crate::results::{Host, Known};
+
+/// Options of a kernel's configuration that decide about frequency.
+const OPTIONS: &[&str] = &[
+    "CONFIG_CPU_FREQ",
+    "CONFIG_CPU_FREQ_STAT",
+    "CONFIG_CPU_FREQ_DEFAULT_GOV_ONDEMAND",
+    "CONFIG_CPU_FREQ_DEFAULT_GOV_PERFORMANCE",
+    "CONFIG_CPU_FREQ_DEFAULT_GOV_SCHEDUTIL",
+    "CONFIG_CPU_FREQ_GOV_ONDEMAND",
+    "CONFIG_CPU_FREQ_GOV_PERFORMANCE",
+    "CONFIG_X86_ACPI_CPUFREQ",
+    "CONFIG_X86_INTEL_PSTATE",
+];
+
+/// Describes the machine below a root, on which so many ranks run.
+#[must_use]
+pub fn describe(root: &Root, ranks: u32) -> Host {
+    let small = |path: &str| read_text(&root.path(path));
+    let release = small("proc/sys/kernel/osrelease");
+    let options = release
+        .clone()
+        .and_then(|release| frequency_options(root, &release));
+    let cores = read_large(&root.path("proc/cpuinfo")).and_then(|text| {
+        let count = text
+            .lines()
+            .filter(|line| line.starts_with("processor"))
+            .count();
+        u32::try_from(count)
+            .ok()
+            .filter(|count| *count > 0)
+            .ok_or("/proc/cpuinfo lists no processor".to_owned())
+    });
+    Host {
+        name: small("proc/sys/kernel/hostname")
+            .map_or_else(|_| "unnamed".to_owned(), |name| excerpt(&name)),
+        ranks,
+        pinning: Known::Unavailable("nothing was pinned".to_owned()),
+        cores: known(cores),
+        processor: known_text(processor(root)),
+        system: known_text(system(root)),
+        kernel: known_text(release),
+        frequency_options: known_text(options),
+        forks_since_boot: known(forks(root)),
+        governor: known_text(small(
+            "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
+        )),
+    }
+}
+
+fn known<T>(found: Result<T, String>) -> Known<T> {
+    match found {
+        Ok(value) => Known::Value(value),
+        Err(why) => Known::Unavailable(printable(&why)),
+    }
+}
+
+fn known_text(found: Result<String, String>) -> Known<String> {
+    known(found.map(|text| printable(&text)))
+}
+
+/// A text as a result file takes it.
+fn printable(text: &str) -> String {
+    let clean: String = text
+        .chars()
+        .filter(|letter| !letter.is_control())
+        .take(60)
+        .collect();
+    if clean.is_empty() {
+        "empty".to_owned()
+    } else {
+        clean
+    }
+}
+
+/// The value behind a name, as in `model name : Atom`.
+fn field(text: &str, name: &str, separator: char) -> Option<String> {
+    let mut values = text.lines().filter_map(|line| {
+        let (left, right) = line.split_once(separator)?;
+        (left.trim() == name).then(|| right.trim().trim_matches('"').to_owned())
+    });
+    values.find(|value| !value.is_empty())
+}
+
+fn processor(root: &Root) -> Result<String, String> {
+    let text = read_large(&root.path("proc/cpuinfo"))?;
+    let named = field(&text, "model name", ':').or_else(|| field(&text, "Model", ':'));
+    named.ok_or_else(|| "/proc/cpuinfo has no model".to_owned())
+}
+
+fn system(root: &Root) -> Result<String, String> {
+    let text = read_large(&root.path("etc/os-release"))?;
+    field(&text, "PRETTY_NAME", '=').ok_or_else(|| "/etc/os-release has no PRETTY_NAME".to_owned())
+}
+
+fn forks(root: &Root) -> Result<u64, String> {
+    let text = read_large(&root.path("proc/stat"))?;
+    let forks = text
+        .lines()
+        .find_map(|line| line.strip_prefix("processes "));
+    let forks = forks.and_then(|text| text.trim().parse().ok());
+    forks.ok_or_else(|| "/proc/stat has no number of processes".to_owned())
+}
+
+fn frequency_options(root: &Root, release: &str) -> Result<String, String> {
+    let text = read_large(&root.path(&format!("boot/config-{}", excerpt(release))))?;
+    let set: Vec<&str> = text
+        .lines()
+        .filter(|line| {
+            OPTIONS
+                .iter()
+                .any(|option| line.strip_suffix("=y") == Some(option))
+        })
+        .map(|line| line.trim_start_matches("CONFIG_").trim_end_matches("=y"))
+        .collect();
+    Ok(if set.is_empty() {
+        "none of them".to_owned()
+    } else {
+        set.join(" ")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::power::fake::Tree;
+
+    #[test]
+    fn a_machine_is_described_and_what_is_unknown_says_why() {
+        let tree = Tree::new();
+        tree.write("proc/sys/kernel/hostname", "b1\n");
+        tree.write("proc/sys/kernel/osrelease", "4.4.0-yocto\n");
+        tree.write(
+            "proc/cpuinfo",
+            "processor\t: 0\nmodel name\t: Atom E3825\nprocessor\t: 1\n",
+        );
+        tree.write("proc/stat", "cpu 1 2 3\nprocesses 1234\n");
+        tree.write("etc/os-release", "ID=poky\nPRETTY_NAME=\"Poky 2.1\"\n");
+        tree.write(
+            "boot/config-4.4.0-yocto",
+            "CONFIG_CPU_FREQ=y\n# CONFIG_CPU_FREQ_STAT is not set\n",
+        );
+        let found = describe(&tree.root(), 1);
+        assert_eq!(found.name, "b1");
+        assert_eq!(found.cores, Known::Value(2));
+        assert_eq!(found.processor, Known::Value("Atom E3825".to_owned()));
+        assert_eq!(found.system, Known::Value("Poky 2.1".to_owned()));
+        assert_eq!(found.frequency_options, Known::Value("CPU_FREQ".to_owned()));
+        assert_eq!(found.forks_since_boot, Known::Value(1_234));
+        assert_eq!(found.governor.value(), None);
+        let nothing = describe(&Tree::new().root(), 1);
+        assert_eq!(
+            (nothing.name.as_str(), nothing.cores.value()),
+            ("unnamed", None)
+        );
+    }
+}
