@@ -549,8 +549,8 @@ fn is_given_up(greeting: impl Fn(&Tree) -> Vec<Vec<u8>> + Send + Sync + 'static)
         Flow::Close
     });
     let started = Device::start(Settings {
-        deadline: Duration::from_millis(300),
-        start_wait: Duration::from_millis(200),
+        deadline: Duration::from_secs(3),
+        start_wait: Duration::from_millis(500),
         ..settings(&fake)
     });
     let error = started.err().expect("there is no greeting");
