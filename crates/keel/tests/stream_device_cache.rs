@@ -257,7 +257,7 @@ fn a_cache_that_cannot_be_written_is_read_and_stops_no_newer_version() {
     assert!(mount.count("notes_failed") > 0);
     let status = mount.status();
     let said = status["cache_failure"].as_str().unwrap_or_default();
-    assert!(said.contains("written"), "{status}");
+    assert!(said.contains("Read-only"), "{status}");
     drop(mount);
     // With a place of its own the note is a condition, and there.
     let state = path(&dir, "state");
