@@ -243,20 +243,22 @@ impl Cache for BlockCache {
     fn set_note(&self, name: &str, bytes: &[u8]) -> Result<(), CacheError> {
         let core = &self.shared.core;
         let mut logs = self.shared.logs();
+        // First where it needs the least room. One place is enough; that the other one failed is counted.
+        let is_kept = twice::is_twice(name)
+            && match twice::write(&*core.storage, name, bytes) {
+                Ok(()) => true,
+                Err(error) => {
+                    core.fail("writing a note a second time", &error);
+                    false
+                }
+            };
         let set = logs.set_note(core, name, bytes);
         if !logs.is_settled() {
             self.shared.queue.set_unsettled();
         }
-        if !twice::is_twice(name) || matches!(set, Err(CacheError::Refused(_))) {
-            return set;
-        }
-        // One place is enough; that the other one failed is counted.
-        match twice::write(&*core.storage, name, bytes) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                core.fail("writing a note a second time", &error);
-                set
-            }
+        match set {
+            Err(_) if is_kept => Ok(()),
+            set => set,
         }
     }
 

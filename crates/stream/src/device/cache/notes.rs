@@ -67,7 +67,7 @@ fn is_list(name: &str) -> bool {
     LIST_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-fn is_name(name: &str) -> bool {
+pub(super) fn is_name(name: &str) -> bool {
     (1..=NOTE_NAME_BYTES_MAX).contains(&name.len())
         && name
             .bytes()

@@ -12,7 +12,7 @@ use super::format::{
     LOG_HEADER_BYTES, LogHeader, LogKind, RECORD_HEADER_BYTES, RecordHeader, RecordKind, padded,
     sum,
 };
-use super::notes::draft;
+use super::notes::{draft, is_name};
 use super::storage::{Storage, StorageError};
 use base::error::Code;
 
@@ -42,7 +42,7 @@ const _: () = assert!(
 
 /// Whether a note is kept twice.
 pub(super) fn is_twice(name: &str) -> bool {
-    name.starts_with(PREFIX)
+    name.starts_with(PREFIX) && is_name(name)
 }
 
 struct Found {
