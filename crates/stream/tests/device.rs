@@ -625,6 +625,35 @@ fn a_start_that_ends_without_a_server_is_told_to_the_next_one() {
 }
 
 #[test]
+fn a_server_that_gives_no_neighbours_is_asked_for_none() {
+    let fake = Fake::start(Tree::usual(), |peer, request| match request {
+        Request::Read { id, at, .. } => {
+            peer.prove(at.file);
+            let block = peer.tree.block(*at);
+            peer.send_blocks(*id, &[*at], &[block]);
+            Flow::Done
+        }
+        _ => Flow::Usual,
+    });
+    let device = Device::start(settings(&fake)).unwrap();
+    let blocks: Vec<BlockAt> = fake.tree.all().into_iter().step_by(3).collect();
+    read_all(&device, &fake.tree, &blocks);
+    let mut asked = Vec::new();
+    for request in fake.seen() {
+        match request {
+            Request::Read { around, .. } => asked.push(around),
+            Request::Fetch { blocks, .. } => panic!("{blocks:?}"),
+            _ => {}
+        }
+    }
+    assert_eq!(asked.len(), blocks.len());
+    assert!(
+        asked[0] > 0 && asked[20..].iter().all(|around| *around == 0),
+        "{asked:?}"
+    );
+}
+
+#[test]
 fn a_first_start_asks_for_runs_and_tells_only_what_was_read() {
     let tree = Tree::usual();
     let needed: Vec<BlockAt> = [0, 5, 1, 40, 33, 69, 6].map(|index| at(1, index)).to_vec();
