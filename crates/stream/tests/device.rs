@@ -48,7 +48,11 @@ fn every_block_of_every_file_is_what_was_published() {
         counters.requests * 4 < blocks,
         "neighbours come along: {counters:?}"
     );
-    assert_eq!(counters.neighbours_read + counters.requests, blocks);
+    // A reader that a loaded machine kept waiting asks for what comes anyway.
+    assert!(
+        counters.neighbours_read + counters.requests >= blocks,
+        "{counters:?}"
+    );
 }
 
 #[test]
