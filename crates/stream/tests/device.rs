@@ -49,7 +49,11 @@ fn every_block_of_every_file_is_what_was_published() {
         counters.requests * 4 < blocks,
         "neighbours come along: {counters:?}"
     );
-    assert_eq!(counters.neighbours_read + counters.requests, blocks);
+    // A reader that a loaded machine kept waiting asks for what comes anyway.
+    assert!(
+        counters.neighbours_read + counters.requests >= blocks,
+        "{counters:?}"
+    );
 }
 
 #[test]
@@ -692,6 +696,35 @@ fn a_start_that_ends_without_a_server_is_told_to_the_next_one() {
         }
     }
     assert_eq!(told, starts);
+}
+
+#[test]
+fn a_server_that_gives_no_neighbours_is_asked_for_none() {
+    let fake = Fake::start(Tree::usual(), |peer, request| match request {
+        Request::Read { id, at, .. } => {
+            peer.prove(at.file);
+            let block = peer.tree.block(*at);
+            peer.send_blocks(*id, &[*at], &[block]);
+            Flow::Done
+        }
+        _ => Flow::Usual,
+    });
+    let device = Device::start(settings(&fake)).unwrap();
+    let blocks: Vec<BlockAt> = fake.tree.all().into_iter().step_by(3).collect();
+    read_all(&device, &fake.tree, &blocks);
+    let mut asked = Vec::new();
+    for request in fake.seen() {
+        match request {
+            Request::Read { around, .. } => asked.push(around),
+            Request::Fetch { blocks, .. } => panic!("{blocks:?}"),
+            _ => {}
+        }
+    }
+    assert_eq!(asked.len(), blocks.len());
+    assert!(
+        asked[0] > 0 && asked[20..].iter().all(|around| *around == 0),
+        "{asked:?}"
+    );
 }
 
 #[test]

@@ -3,9 +3,9 @@
 //!
 //! - The whole aligned run of 32 blocks that the block lies in. The block itself is a request of its own, answered
 //!   first; the others come behind everything that programs wait for: those that follow it, then those before it.
-//! - Further runs: the next one, where a reader has read some blocks of a run one behind the other; where he goes on to
-//!   it and has read a good part of the one before, two, then more, up to as many as lie on the line for two round trips. So a file that is read from its beginning
-//!   to its end is one round trip and the line's bandwidth.
+//! - Further runs: the next one, where a reader has read some blocks of a run one behind the other; two where he goes
+//!   on to it and has read a good part of the one before; then more, up to as many as lie on the line for two round
+//!   trips. So a file that is read from its beginning to its end is one round trip and the line's bandwidth.
 //! - Where a round trip takes longer than a run does on the line, the run behind that of a missing block too: what
 //!   is not read of it costs less than another wait.
 //! - The last run of a file with the one before it, by the same reasoning.

@@ -167,7 +167,7 @@ counters! {
     asked_anew,
     /// Times that the network waited for room on the stage.
     waits_for_room,
-    /// Blocks on the stage.
+    /// Pages that the blocks on the stage take; neighbours wait compressed.
     staged,
     /// Messages that were rejected, all reasons together.
     rejected_all,

@@ -285,6 +285,8 @@ pub(super) struct Network {
     /// The server has sent neighbours of a block: one that foretells as SYSFLOW does sends none, and learns of what is
     /// asked for by itself.
     pub gives_neighbours: AtomicBool,
+    /// Answers in a row without the neighbours that were asked for.
+    pub without_neighbours: AtomicU32,
     round_trip_us: AtomicU64,
     bandwidth_bytes_s: AtomicU64,
     sent_before: AtomicU64,
@@ -309,6 +311,7 @@ impl Network {
             is_stopped: AtomicBool::new(false),
             started: Instant::now(),
             gives_neighbours: AtomicBool::new(false),
+            without_neighbours: AtomicU32::new(0),
             round_trip_us: AtomicU64::new(ROUND_TRIP_US),
             bandwidth_bytes_s: AtomicU64::new(BANDWIDTH_BYTES_S),
             sent_before: AtomicU64::new(0),

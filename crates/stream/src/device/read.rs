@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// Neighbours of what a plan has missed.
 const AROUND_MIN: u32 = 8;
 
+/// Answers without neighbours after which a server that never gave any is asked for none.
+const WITHOUT_NEIGHBOURS_MAX: u32 = 8;
+
 /// Bytes that a server may have given to its system and that are not on the wire yet.
 const SERVER_BUFFER_BYTES: u64 = 128 << 10;
 
@@ -395,12 +398,15 @@ impl Inner {
             AROUND_MIN
         };
         let place = at.index % SEGMENT_BLOCKS;
-        let others = match self.settings.cache.is_none() && self.is_known(token) {
+        let following = (u64::from(missing) >> (place + 1)) as u32;
+        let span = match self.settings.cache.is_none() && self.is_known(token) {
             // The server leaves out what it has sent for the task.
-            true => (missing & !(1 << place)).count_ones(),
-            false => (u64::from(missing) >> (place + 1)).trailing_ones(),
+            true => u32::BITS - following.leading_zeros(),
+            false => following.trailing_ones(),
         };
-        beside.around = width.min(others);
+        if !self.is_refused_neighbours() {
+            beside.around = width.min(span);
+        }
         beside
     }
 
@@ -413,6 +419,13 @@ impl Inner {
             let mask = self.missing(at.file, run);
             self.fetch_ahead(None, at.file, run, mask, 0);
         }
+    }
+
+    // Whether the server gives no neighbours: whoever waits for them waits in vain.
+    fn is_refused_neighbours(&self) -> bool {
+        let network = &self.network;
+        !network.gives_neighbours.load(Ordering::Relaxed)
+            && network.without_neighbours.load(Ordering::Relaxed) >= WITHOUT_NEIGHBOURS_MAX
     }
 
     // Whether this server gives what nobody waits for, and on a connection that stays.

@@ -8,7 +8,7 @@ use crate::block::{BlockAt, BlockHash, FileId, HashList, SEGMENT_BLOCKS, Token, 
 use crate::wire::{Answer, Refusal, Request, unpack};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Hash lists that are coming in pieces on one connection at the same time, at most.
@@ -32,6 +32,10 @@ enum Cause {
     Foretold { token: Token },
     // For a task that has ended meanwhile.
     Late,
+}
+
+fn add_one(count: &AtomicU32) {
+    count.fetch_add(1, Ordering::Relaxed);
 }
 
 type Checked<T> = Result<T, Reason>;
@@ -272,6 +276,12 @@ impl<'a> Receiver<'a> {
                 }
                 // Together: who waits for the block asks for the next one at once.
                 message.shelve(inner, Some(at));
+                let network = &inner.network;
+                match neighbours {
+                    0 if around > 0 => add_one(&network.without_neighbours),
+                    0 => {}
+                    _ => network.without_neighbours.store(0, Ordering::Relaxed),
+                }
                 if neighbours < blocks.len() {
                     let behind = inner
                         .network

@@ -15,7 +15,7 @@ const UNPACKED_MAX: usize = 6;
 /// Pages of the pool for each bundle that may be unpacked.
 const PAGES_PER_UNPACKED: usize = 128;
 
-/// What is read of bundles before they have to go, at most, where readers jump about: a part of so much of their blocks.
+/// Of bundles that have to go, readers that jump about have read less than one in so many blocks.
 const SCATTERED_PART: u32 = 8;
 
 /// Of how many bundles that is the mean, about.

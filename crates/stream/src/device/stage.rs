@@ -321,18 +321,17 @@ impl Stage {
         let mut seen = HashSet::new();
         for (at, page) in blocks.iter().zip(pages) {
             let is_new = seen.insert(*at) && !state.is_here(*at);
-            kept.push(None);
-            if let Some(wanted) = state.wanted.get_mut(at) {
+            let waits = if let Some(wanted) = state.wanted.get_mut(at) {
                 was_awaited = true;
                 if wanted.bytes.is_none() {
                     wanted.bytes = Some(Arc::clone(page));
                     state.counts.neighbours_read += u64::from(asked != Some(*at));
                 }
-            } else if is_new && !state.is_delivered(*at) {
-                if let Some(place) = kept.last_mut() {
-                    *place = Some(Arc::clone(page));
-                }
-            }
+                false
+            } else {
+                is_new && !state.is_delivered(*at)
+            };
+            kept.push(waits.then(|| Arc::clone(page)));
         }
         let pages_needed = Shelf::pages_of(kept.iter().flatten().count(), packed.len());
         while pages_needed <= self.staged_max
