@@ -109,7 +109,8 @@ pub(crate) struct AdviseArgs {
     #[arg(long, value_name = "SECONDS")]
     pub(crate) deadline: Option<f64>,
     /// Boards that could be used, instead of the file's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(cluster::advisor::BOARDS_MAX)))]
+    #[arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(cluster::advisor::BOARDS_MAX)))]
     pub(crate) boards: Option<u32>,
     /// One JSON object
     #[arg(long)]

@@ -1,4 +1,5 @@
-//! `keel power`: what this machine uses. `watch.rs` prints values, `record.rs` sums them up, `sources.rs` finds sensors.
+//! `keel power`: what this machine uses. `watch.rs` prints values, `record.rs` sums them up, `sources.rs` finds
+//! sensors.
 
 mod record;
 mod sources;
