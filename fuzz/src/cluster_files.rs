@@ -1,5 +1,5 @@
-//! What the fuzz target `cluster_files` does with its bytes. A test of `cluster` includes this file and runs the committed
-//! corpus through it.
+//! What the fuzz target `cluster_files` does with its bytes. A test of `cluster` includes this file and runs the
+//! committed corpus through it.
 
 use cluster::advisor::{advise, parse_question};
 use cluster::compare::Comparison;

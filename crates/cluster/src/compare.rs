@@ -113,7 +113,8 @@ impl Comparison {
     #[must_use]
     pub fn csv(&self) -> String {
         let mut text = String::from(
-            "benchmark,transport,ranks,bytes,label,median_us,low_us,high_us,samples,result,unit,ratio,ratio_low,ratio_high\n",
+            "benchmark,transport,ranks,bytes,label,median_us,low_us,high_us,samples,result,unit,\
+             ratio,ratio_low,ratio_high\n",
         );
         for (key, cells) in &self.rows {
             for (label, cell) in self.labels.iter().zip(cells) {

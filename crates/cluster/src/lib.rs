@@ -9,9 +9,9 @@
 //! outside (files, sensors, settings) has limits and is refused with a reason, never by a panic.
 //!
 //! **Files:** `model/` closed forms, fits and parity, `statistics.rs` medians and their intervals, `random.rs` numbers
-//! from a seed, `results/` files of measurements, `compare.rs` several of them side by side, `power/` sensors, `host.rs`
-//! what a machine says of itself, `advisor/` where a job shall run, `simulation.rs` its judge, `error.rs` what can go wrong.
-//! Why it is so: `DESIGN.md`; result files: `SPEC.md`.
+//! from a seed, `results/` files of measurements, `compare.rs` several of them side by side, `power/` sensors,
+//! `host.rs` what a machine says of itself, `advisor/` where a job shall run, `simulation.rs` its judge, `error.rs`
+//! what can go wrong. Why it is so: `DESIGN.md`; result files: `SPEC.md`.
 
 pub mod advisor;
 pub mod compare;

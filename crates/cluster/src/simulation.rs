@@ -2,8 +2,8 @@
 //! never sees. It shares no formula with `model`.
 //!
 //! What is in the truth and not in the model: boards of unequal speed, messages that take unequally long, an exchange
-//! that each board leaves only when its partners' messages have come, an upload in packets of which some are sent again,
-//! and machines of the data centre that begin late.
+//! that each board leaves only when its partners' messages have come, an upload in packets of which some are sent
+//! again, and machines of the data centre that begin late.
 //!
 //! The advisor gets each measured figure times a lognormal factor (10 % by default), the serial part instead of the
 //! parallel one, and counted figures (sizes, prices) as they are. **Regret** is what the advised option costs more than
@@ -50,8 +50,8 @@ pub struct Report {
     pub judged: u32,
     /// Mean over the judged scenarios of the part of what the advised option costs that was too much, 0 to 1.
     pub regret: f64,
-    /// Sum of what was advised ÷ sum of what was best, minus 1, where money is to be least. A single scenario, in which a
-    /// gigabyte was sent for a deadline that a board would just have kept, can make most of it.
+    /// Sum of what was advised ÷ sum of what was best, minus 1, where money is to be least. A single scenario, in which
+    /// a gigabyte was sent for a deadline that a board would just have kept, can make most of it.
     pub cost_regret: f64,
     /// The same where energy is.
     pub energy_regret: f64,
@@ -335,8 +335,8 @@ fn play(truth: &Truth, question: &Question, place: Place) -> Played {
     }
 }
 
-/// The serial part on the first board, then every board's share in as many pieces as there are exchanges, each followed by
-/// its exchange.
+/// The serial part on the first board, then every board's share in as many pieces as there are exchanges, each followed
+/// by its exchange.
 fn play_boards(truth: &Truth, count: usize, random: &mut Random) -> (f64, Vec<Ledger>) {
     let of = |input: Input| truth.of[input as usize];
     let single_s = of(Input::SingleS);

@@ -6,10 +6,14 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+mod cluster;
 mod mem;
 mod qos;
 mod stream;
 
+pub(crate) use cluster::{
+    AdviseArgs, PowerArgs, PowerCommand, PowerRecordArgs, PowerSourceArgs, PowerWatchArgs,
+};
 pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, MemFlush, RunArgs as MemRunArgs};
 pub(crate) use qos::{QosArgs, QosCommand};
 pub(crate) use stream::{
@@ -60,6 +64,10 @@ pub(crate) enum Command {
     Qos(QosArgs),
     /// Run programs from the network, with only the blocks that they need
     Stream(StreamArgs),
+    /// Watch or record what this machine uses, with where each value comes from
+    Power(PowerArgs),
+    /// Say where a job shall run: one board, several boards, the data centre
+    Advise(AdviseArgs),
     /// Measure: `keel bench flash`, `mem`, `db`, `node`, `qos`, `stream`; runs the program keel-bench
     #[command(
         disable_help_flag = true,

@@ -6,7 +6,8 @@
 //! **Must not know:** the algorithms of a room; it calls them. (The analysis of the demo's burning building is the
 //! demo's own, an example of a program that uses the database.)
 //!
-//! **Invariants:** exit status 0 is success, 1 failure, 2 wrong usage, 3 (`keel status`) degraded; a failure is
+//! **Invariants:** exit status 0 is success, 1 failure, 2 wrong usage, 3 (`keel status`) degraded
+//! or (`keel advise`) no advice; a failure is
 //! one line on standard error that names the thing and the remedy; `--json` prints one JSON value on standard
 //! output and nothing else; a closed standard output ends a command quietly; every exit path of the demo removes
 //! what it made and gives the terminal back.
@@ -18,12 +19,14 @@
 //! `node/` the node (`NODE.md` specifies its socket), `client/` the commands that talk to it, `config/` its
 //! configuration, `status/` what it says about itself, `flash_cmd/` the commands on stores, `mem_cmd/` those on
 //! regions, `qos/` files and words of quality of service (`QOS.md` specifies them), `qos_cmd/` its commands,
-//! `stream_cmd/` programs from the network, `bench_cmd.rs`,
+//! `stream_cmd/` programs from the network, `power_cmd/` what the machine uses, `advise_cmd.rs` where a job shall run,
+//! `bench_cmd.rs`,
 //! `demo/` the demo: `mod.rs` from arguments to exit status, `run.rs` the run and its comparison, `supervisor.rs`
 //! start, kill and restart of the child, `writer.rs` the child process, `protocol.rs` what both say, `recorder.rs`
 //! the parent's record, `place.rs` where the store lies, `building.rs` and `analysis.rs` the task, `state.rs` one
 //! moment of a run, `face.rs` plain lines, `view.rs` the live view, `summary.rs` the figures at the end.
 
+mod advise_cmd;
 mod bench_cmd;
 mod cli;
 mod client;
@@ -37,6 +40,7 @@ mod mem_cmd;
 mod mounting;
 mod node;
 mod output;
+mod power_cmd;
 mod progress;
 mod qos;
 mod qos_cmd;
@@ -79,6 +83,8 @@ fn main() -> ExitCode {
         cli::Command::Mem(arguments) => mem_cmd::run(&arguments.command),
         cli::Command::Qos(arguments) => qos_cmd::run(&arguments.command),
         cli::Command::Stream(arguments) => stream_cmd::run(&arguments.command),
+        cli::Command::Power(arguments) => power_cmd::run(&arguments.command),
+        cli::Command::Advise(arguments) => advise_cmd::run(&arguments),
         cli::Command::Bench { arguments } => bench_cmd::run(&arguments),
         cli::Command::DemoWriter { image, orphan_dir } => {
             demo::writer::run(&image, orphan_dir.as_deref())

@@ -1,12 +1,12 @@
 //! Where a job shall run: on one board, on n boards, or in the data centre.
 //!
-//! An option that privacy forbids is out. So is one that, with a margin for the spread of the inputs, does not end by the
-//! deadline. Of the others the one with the least expected value of the objective is advised, where the rest of the risk
-//! to be late counts as so many results lost. Where none is left there
+//! An option that privacy forbids is out. So is one that, with a margin for the spread of the inputs, does not end by
+//! the deadline. Of the others the one with the least expected value of the objective is advised, where the rest of the
+//! risk to be late counts as so many results lost. Where none is left there
 //! is no advice, and the option that is most likely in time is named as that.
 //!
-//! **Files:** `input.rs` what is asked, with where each figure comes from, `file.rs` its JSON, `evaluate.rs` options and
-//! the choice, `answer.rs` the answer with break-even points and sensitivity.
+//! **Files:** `input.rs` what is asked, with where each figure comes from, `file.rs` its JSON, `evaluate.rs` options
+//! and the choice, `answer.rs` the answer with break-even points and sensitivity.
 
 mod answer;
 mod evaluate;

@@ -1,7 +1,7 @@
 //! The same job in a data centre: send the input, wait, fetch the result.
 //!
-//! T = D ÷ B_up + RTT + T1 ÷ σ + D_out ÷ B_down; E = (e_radio + e_net) (D + D_out) + PUE P T1 ÷ σ + P_i T. The last term
-//! is the board that waits; boards that run anyway are not charged with it.
+//! T = D ÷ B_up + RTT + T1 ÷ σ + D_out ÷ B_down; E = (e_radio + e_net) (D + D_out) + PUE P T1 ÷ σ + P_i T. The last
+//! term is the board that waits; boards that run anyway are not charged with it.
 
 use super::job::{BoardPower, Boundary, Job};
 use crate::Error;

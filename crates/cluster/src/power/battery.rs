@@ -1,6 +1,6 @@
-//! Batteries, `/sys/class/power_supply/*/power_now` in microwatts, or `voltage_now` times `current_now` in microvolts and
-//! microamperes. Only a battery that is being discharged says what the machine uses: charging is no use, and on mains
-//! nothing flows. Drivers differ in the sign, so the direction is what `status` says.
+//! Batteries, `/sys/class/power_supply/*/power_now` in microwatts, or `voltage_now` times `current_now` in microvolts
+//! and microamperes. Only a battery that is being discharged says what the machine uses: charging is no use, and on
+//! mains nothing flows. Drivers differ in the sign, so the direction is what `status` says.
 
 use super::{Meaning, Power, Root, Source, read_number, read_text};
 

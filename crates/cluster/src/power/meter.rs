@@ -1,6 +1,6 @@
-//! The file of a meter at the wall: comma-separated values with a heading, a time in `time_s` or `time_ms` (since 1970) and
-//! a power in `watts` or `power_w`. Other columns are passed over. Another program writes it; its last line may be half
-//! there and is left alone until it is whole.
+//! The file of a meter at the wall: comma-separated values with a heading, a time in `time_s` or `time_ms` (since 1970)
+//! and a power in `watts` or `power_w`. Other columns are passed over. Another program writes it; its last line may be
+//! half there and is left alone until it is whole.
 
 use super::{Meaning, Power, Root, Source};
 use crate::Error;

@@ -3,8 +3,8 @@
 //! Every path is below a [`Root`], which is `/` on a machine and a folder in a test. A sensor is found again at each
 //! read by what it is, never by the number of its folder, which is another sensor's after the next start.
 //!
-//! **Files:** `rapl.rs` counters of processors, `hwmon.rs` chips on a board, `battery.rs` batteries, `pmic.rs` the power
-//! chip of a Raspberry Pi 5, `meter.rs` the file of a meter, `sampler.rs` from values to averages and energy.
+//! **Files:** `rapl.rs` counters of processors, `hwmon.rs` chips on a board, `battery.rs` batteries, `pmic.rs` the
+//! power chip of a Raspberry Pi 5, `meter.rs` the file of a meter, `sampler.rs` from values to averages and energy.
 
 mod battery;
 mod hwmon;

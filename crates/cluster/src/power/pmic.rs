@@ -11,8 +11,8 @@ const RAILS_MAX: usize = 64;
 /// Bytes of one reading at most.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 
-/// Pairs of volts and amperes of which a reading has at least so many; a Raspberry Pi 5 has twelve. A few are a text that
-/// was cut.
+/// Pairs of volts and amperes of which a reading has at least so many; a Raspberry Pi 5 has twelve. A few are a text
+/// that was cut.
 const PAIRS_MIN: usize = 10;
 
 const SLOPE: f64 = 1.1451;
@@ -62,7 +62,8 @@ impl Source for Pmic {
 
 /// The sum of volts × amperes over rails that have both.
 ///
-/// Lines are `3V7_WL_SW_A current(0)=0.08001108A`, in one firmware without the channel's number or the unit, and others.
+/// Lines are `3V7_WL_SW_A current(0)=0.08001108A`, in one firmware without the channel's number or the unit, and
+/// others.
 ///
 /// # Errors
 /// Too long a text, a number that is none, or fewer rails than a Raspberry Pi 5 has.
@@ -174,7 +175,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "([A-Z0-9_]{1,4}_[AV] (volt|current)(\\([0-9]\\))?=[0-9.e-]{0,6}[AV]?\n){0,30}") {
+        fn any_text_is_read_or_refused(
+            text in "([A-Z0-9_]{1,4} (volt|current)(\\([0-9]\\))?=[0-9.e]{0,6}[AV]?\n){0,30}",
+        ) {
             if let Ok(watts) = parse_pmic(&text) {
                 prop_assert!(!watts.is_nan());
             }

@@ -1,5 +1,5 @@
-//! Files of measurements, version 1: `SPEC.md` says every member. `row.rs` holds what stands in them, this file reading and
-//! writing.
+//! Files of measurements, version 1: `SPEC.md` says every member. `row.rs` holds what stands in them, this file reading
+//! and writing.
 //!
 //! A file that is read was checked whole: its version, its shape, every limit, the number of rows and the checksum.
 

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn every_command_on_stores_and_regions_has_an_example() {
     let program = Cli::command();
-    for room in ["flash", "mem", "qos", "stream"] {
+    for room in ["flash", "mem", "qos", "stream", "power"] {
         let commands = program.find_subcommand(room).unwrap();
         for command in commands.get_subcommands() {
             let help = command.get_after_help().map(ToString::to_string);

@@ -1,0 +1,118 @@
+//! The commands of power and advice.
+
+use clap::{Args, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel power watch                             what the sensors of this machine say, each second\n  \
+    keel power record --out run.jsonl -- ./job   average, maximum, minimum, idle and energy of a program\n\n\
+    docs/cluster.md says which sensors there are and what each covers.")]
+pub(crate) struct PowerArgs {
+    #[command(subcommand)]
+    pub(crate) command: PowerCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PowerCommand {
+    /// Print what each sensor says, until Ctrl-C
+    #[command(after_help = "Examples:\n  \
+        keel power watch --count 1\n  \
+        keel power watch --meter /var/log/meter.csv --json\n\n\
+        Each value is measured, modelled (with the formula's source) or unavailable (with the reason).")]
+    Watch(PowerWatchArgs),
+    /// Sum up what each sensor says while a program runs, with idle power before and after, in a result file
+    #[command(after_help = "Examples:\n  \
+        keel power record --out run.jsonl -- ./job --input day.csv\n  \
+        keel power record --out idle.jsonl --seconds 60\n\n\
+        The file is described in crates/cluster/SPEC.md. Exit status 1 when no sensor gave a value, or the program\n\
+        failed; the file is written all the same.")]
+    Record(PowerRecordArgs),
+}
+
+/// Which sensors.
+#[derive(Debug, Args)]
+pub(crate) struct PowerSourceArgs {
+    /// CSV file that the program of a meter goes on writing, with columns time_s or time_ms, and watts or power_w
+    #[arg(long, value_name = "FILE")]
+    pub(crate) meter: Option<PathBuf>,
+    /// Ask the power chip of a Raspberry Pi 5 by vcgencmd
+    #[arg(long)]
+    pub(crate) pmic: bool,
+    /// Only sensors whose name has this in it
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) source: Option<String>,
+    /// Folder that stands for /
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub(crate) root: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PowerWatchArgs {
+    #[command(flatten)]
+    pub(crate) sources: PowerSourceArgs,
+    /// Milliseconds between two readings, from 10 to 60000
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    pub(crate) interval_ms: u64,
+    /// Readings after which to end; counters of energy need one more before the first [default: no end]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// One JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PowerRecordArgs {
+    #[command(flatten)]
+    pub(crate) sources: PowerSourceArgs,
+    /// File to write: a new one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+    /// What the run is called in comparisons
+    #[arg(long, value_name = "NAME", default_value = "power")]
+    pub(crate) label: String,
+    /// Seconds without load before and after, from 0 to 3600
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=3_600))]
+    pub(crate) idle_seconds: u64,
+    /// Seconds to record, instead of a program
+    #[arg(long, value_name = "N", conflicts_with = "command", required_unless_present = "command",
+        value_parser = clap::value_parser!(u64).range(1..=604_800))]
+    pub(crate) seconds: Option<u64>,
+    /// Milliseconds between two readings, from 10 to 60000
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    pub(crate) interval_ms: u64,
+    /// One JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Program to run, with its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel advise --job job.json\n  \
+    keel advise --job job.json --deadline 30 --assume --json | jq .advised\n\n\
+    The file holds figures, each with where it comes from; docs/cluster.md has one to begin with. Missing figures are\n\
+    refused, unless --assume takes what is known from elsewhere; the answer then says which. Exit status 3 when no\n\
+    option keeps the deadline.")]
+pub(crate) struct AdviseArgs {
+    /// File with the question, in JSON; - is standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) job: PathBuf,
+    /// Take what is known from elsewhere for figures that are missing
+    #[arg(long)]
+    pub(crate) assume: bool,
+    /// Seconds in which the result has to be there, instead of the file's
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) deadline: Option<f64>,
+    /// Boards that could be used, instead of the file's
+    #[arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(cluster::advisor::BOARDS_MAX)))]
+    pub(crate) boards: Option<u32>,
+    /// One JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}

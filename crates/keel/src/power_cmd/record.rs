@@ -1,0 +1,243 @@
+//! `keel power record`: average, maximum, minimum, idle power and energy while a program runs.
+
+use super::sources;
+use crate::cli::PowerRecordArgs;
+use crate::error::{CliError, STATUS_FAILURE};
+use crate::output::Output;
+use crate::signals;
+use base::clock::{Clock, SystemClock};
+use cluster::power::{Phase, Root, Sampler, Summary};
+use cluster::results::{Header, Known, Link, Mode, Origin, ResultFile, Row};
+use serde_json::json;
+use std::io::Write;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+/// How long a program that was told to stop is waited for.
+const STOP_TIME_MAX: Duration = Duration::from_secs(10);
+
+pub(super) fn run(arguments: &PowerRecordArgs) -> Result<u8, CliError> {
+    let clock = SystemClock::new();
+    let created_ms = clock.wall_ms();
+    let found = sources::find(&arguments.sources)?;
+    let names: Vec<String> = found
+        .iter()
+        .map(|source| source.name().to_owned())
+        .collect();
+    // Before anything runs for hours: a file that is there already is not written over.
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&arguments.out)
+        .map_err(|error| CliError::io(arguments.out.display(), &error))?;
+    signals::catch_stop();
+    let recorded = record(arguments, found, &clock);
+    if recorded.is_err() {
+        std::fs::remove_file(&arguments.out).ok();
+    }
+    let (summaries, program) = recorded?;
+    let host = cluster::host::describe(&Root::new(&arguments.sources.root), 0);
+    let during = arguments
+        .command
+        .first()
+        .map_or("seconds".to_owned(), |name| clean(&name.to_string_lossy()));
+    let rows = summaries
+        .iter()
+        .map(|summary| Row::Power(summary.row(&during, &host.name)));
+    let none = |why: &str| Known::Unavailable(why.to_owned());
+    let result = ResultFile {
+        header: Header {
+            label: arguments.label.clone(),
+            created_ms,
+            mode: Mode::Power,
+            mpi: none("no benchmark was run"),
+            link: Link {
+                rate_bits_per_s: Known::Unavailable("no benchmark was run".to_owned()),
+                burst_bytes: Known::Unavailable("no benchmark was run".to_owned()),
+            },
+            hosts: vec![host.clone()],
+            power_source: Known::Value(clean(&names.join(", "))),
+        },
+        rows: rows.collect(),
+    };
+    let text = result.text();
+    let written = text
+        .map_err(|error| CliError::usage("--label", error, "give another one"))
+        .and_then(|text| {
+            let done = file
+                .write_all(text.as_bytes())
+                .and_then(|()| file.sync_all());
+            done.map_err(|error| CliError::io(arguments.out.display(), &error))
+        });
+    if written.is_err() {
+        std::fs::remove_file(&arguments.out).ok();
+    }
+    written?;
+    show(arguments, &summaries, &program)?;
+    let is_measured = summaries
+        .iter()
+        .any(|summary| !matches!(summary.origin, Origin::Unavailable(_)));
+    if !is_measured {
+        return Err(CliError::failure(
+            "power",
+            format_args!(
+                "no sensor gave a value; the reasons are in {}",
+                arguments.out.display()
+            ),
+            "see docs/cluster.md, or name the file of a meter with --meter",
+        ));
+    }
+    Ok(if program.is_none_or(|status| status.success()) {
+        0
+    } else {
+        STATUS_FAILURE
+    })
+}
+
+type Recorded = (Vec<Summary>, Option<std::process::ExitStatus>);
+
+/// Idle, load, idle.
+fn record(
+    arguments: &PowerRecordArgs,
+    found: Vec<Box<dyn cluster::power::Source>>,
+    clock: &SystemClock,
+) -> Result<Recorded, CliError> {
+    let interval = Duration::from_millis(arguments.interval_ms);
+    let idle = Duration::from_secs(arguments.idle_seconds);
+    let wrong = |error| CliError::failure("power", error, "name one with --source");
+    let mut sampler = Sampler::new(found, Phase::Idle, clock.monotonic_ns()).map_err(wrong)?;
+    wait(&mut sampler, clock, interval, idle);
+    sampler.switch(Phase::Load, clock.monotonic_ns());
+    let mut status = None;
+    if let Some((program, rest)) = arguments.command.split_first() {
+        let child = Command::new(program).args(rest).spawn();
+        let mut child = child.map_err(|error| CliError::io(program.display(), &error))?;
+        status = Some(follow(&mut child, &mut sampler, clock, interval)?);
+    } else {
+        let seconds = Duration::from_secs(arguments.seconds.unwrap_or(1));
+        wait(&mut sampler, clock, interval, seconds);
+    }
+    sampler.switch(Phase::Idle, clock.monotonic_ns());
+    wait(&mut sampler, clock, interval, idle);
+    Ok((sampler.finish(clock.monotonic_ns()), status))
+}
+
+/// Samples for a length of time, or until told to stop.
+fn wait(sampler: &mut Sampler, clock: &SystemClock, interval: Duration, length: Duration) {
+    let end_ns = clock.monotonic_ns() + length.as_nanos() as u64;
+    while !signals::stop_requested() {
+        let left_ns = end_ns.saturating_sub(clock.monotonic_ns());
+        if left_ns == 0 {
+            break;
+        }
+        std::thread::sleep(interval.min(Duration::from_nanos(left_ns)));
+        sampler.sample(clock.monotonic_ns());
+    }
+}
+
+/// Samples until a program has ended. It gets Ctrl-C itself; what was sent to this process alone is handed on.
+fn follow(
+    child: &mut Child,
+    sampler: &mut Sampler,
+    clock: &SystemClock,
+    interval: Duration,
+) -> Result<std::process::ExitStatus, CliError> {
+    let failed = |error: std::io::Error| CliError::io("the program", &error);
+    let mut told_ns = None;
+    let mut sampled_ns = clock.monotonic_ns();
+    loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            return Ok(status);
+        }
+        let now_ns = clock.monotonic_ns();
+        if signals::stop_requested() {
+            let first_ns = *told_ns.get_or_insert_with(|| {
+                // SAFETY: the child has not been waited for, so its number is still its own.
+                unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+                now_ns
+            });
+            if signals::stop_insisted() || now_ns - first_ns > STOP_TIME_MAX.as_nanos() as u64 {
+                child.kill().map_err(failed)?;
+            }
+        }
+        // The end of a short program is noticed sooner than the next sample is due.
+        std::thread::sleep(interval.min(Duration::from_millis(20)));
+        if clock.monotonic_ns() - sampled_ns >= interval.as_nanos() as u64 {
+            sampled_ns = clock.monotonic_ns();
+            sampler.sample(sampled_ns);
+        }
+    }
+}
+
+/// A name as a result file takes it.
+fn clean(text: &str) -> String {
+    text.chars()
+        .filter(|letter| !letter.is_control())
+        .take(60)
+        .collect()
+}
+
+fn show(
+    arguments: &PowerRecordArgs,
+    summaries: &[Summary],
+    program: &Option<std::process::ExitStatus>,
+) -> Result<(), CliError> {
+    let mut out = Output::new();
+    if arguments.json {
+        let sources: Vec<_> = summaries.iter().map(as_json).collect();
+        let status = program.and_then(|status| status.code());
+        out.json(&json!({"file": arguments.out.display().to_string(), "status": status, "sources": sources}))?;
+    } else {
+        out.line("source                        average W  maximum  minimum  idle     energy J   seconds")?;
+        for one in summaries {
+            if let Origin::Unavailable(why) = &one.origin {
+                out.line(format_args!("{:<28}  unavailable: {why}", one.source))?;
+                continue;
+            }
+            let idle = one
+                .idle_w
+                .value()
+                .map_or("-".to_owned(), |watts| format!("{watts:.3}"));
+            let modelled = if matches!(one.origin, Origin::Modelled(_)) {
+                "  modelled"
+            } else {
+                ""
+            };
+            out.line(format_args!(
+                "{:<28}  {:<9.3}  {:<7.3}  {:<7.3}  {idle:<7}  {:<9.3}  {:.3}{modelled}",
+                one.source, one.average_w, one.maximum_w, one.minimum_w, one.energy_j, one.seconds
+            ))?;
+        }
+    }
+    out.flush()
+}
+
+fn as_json(summary: &Summary) -> serde_json::Value {
+    let (origin, text) = match &summary.origin {
+        Origin::Measured => ("measured", None),
+        Origin::Modelled(after) => ("modelled", Some(after)),
+        Origin::Unavailable(why) => ("unavailable", Some(why)),
+    };
+    // A value beside "unavailable" would be read as one.
+    let value = |watts: f64| {
+        if origin == "unavailable" {
+            None
+        } else {
+            Some(watts)
+        }
+    };
+    json!({
+        "source": summary.source,
+        "covers": summary.covers,
+        "origin": origin,
+        "why": text,
+        "seconds": summary.seconds,
+        "samples": summary.samples,
+        "gap_s_max": summary.gap_s_max,
+        "average_w": value(summary.average_w),
+        "maximum_w": value(summary.maximum_w),
+        "minimum_w": value(summary.minimum_w),
+        "energy_j": value(summary.energy_j),
+        "idle_w": summary.idle_w.value(),
+    })
+}

@@ -1,0 +1,58 @@
+//! `keel power watch`: what each sensor says.
+
+use super::sources;
+use crate::cli::PowerWatchArgs;
+use crate::error::CliError;
+use crate::output::Output;
+use crate::signals;
+use base::clock::{Clock, SystemClock};
+use cluster::power::Power;
+use serde_json::json;
+use std::time::Duration;
+
+pub(super) fn run(arguments: &PowerWatchArgs) -> Result<u8, CliError> {
+    let mut found = sources::find(&arguments.sources)?;
+    signals::catch_stop();
+    let clock = SystemClock::new();
+    let interval = Duration::from_millis(arguments.interval_ms);
+    let mut out = Output::new();
+    // A first round that is not shown: counters have no power before their second reading.
+    for source in &mut found {
+        source.read(clock.monotonic_ns());
+    }
+    let mut left = arguments.count.unwrap_or(u64::MAX);
+    while left > 0 && out.is_open() && !signals::stop_requested() {
+        std::thread::sleep(interval);
+        if signals::stop_requested() {
+            break;
+        }
+        let mut values = Vec::new();
+        for source in &mut found {
+            let power = source.read(clock.monotonic_ns());
+            if arguments.json {
+                values.push(as_json(source.name(), source.covers(), &power));
+            } else {
+                out.line(format_args!(
+                    "{:<28} {power}; {}",
+                    source.name(),
+                    source.covers()
+                ))?;
+            }
+        }
+        if arguments.json {
+            out.json(&json!({"time_ms": clock.wall_ms(), "sources": values}))?;
+        }
+        out.flush()?;
+        left -= 1;
+    }
+    Ok(0)
+}
+
+fn as_json(name: &str, covers: &str, power: &Power) -> serde_json::Value {
+    let (kind, watts, text) = match power {
+        Power::Measured { watts } => ("measured", Some(*watts), None),
+        Power::Modelled { watts, source } => ("modelled", Some(*watts), Some(source)),
+        Power::Unavailable { why } => ("unavailable", None, Some(why)),
+    };
+    json!({"source": name, "covers": covers, "origin": kind, "watts": watts, "why": text})
+}

@@ -1,0 +1,327 @@
+//! `keel power` and `keel advise` as processes, on folders that stand for `/`.
+
+mod common;
+
+use cluster::results::{Known, Mode, Origin, ResultFile, Row};
+use common::{TempDir, fails, keel, ok, ok_json, run, run_with_input, text};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+/// A board with a chip that measures its input, and a processor whose counter does not move.
+fn board(dir: &TempDir) -> String {
+    let root = dir.file("root");
+    let write = |path: &str, text: &str| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("sys/class/hwmon/hwmon3/name", "ina219\n");
+    write("sys/class/hwmon/hwmon3/power1_input", "4987000\n");
+    std::os::unix::fs::symlink("../../5-0040", root.join("sys/class/hwmon/hwmon3/device")).unwrap();
+    write("sys/class/powercap/intel-rapl:0/name", "package-0\n");
+    write("sys/class/powercap/intel-rapl:0/energy_uj", "1000\n");
+    write(
+        "sys/class/powercap/intel-rapl:0/max_energy_range_uj",
+        "262143328850\n",
+    );
+    write("proc/sys/kernel/hostname", "b1\n");
+    root.display().to_string()
+}
+
+fn source<'a>(sources: &'a Value, name: &str) -> &'a Value {
+    let sources = sources.as_array().unwrap();
+    sources
+        .iter()
+        .find(|source| source["source"] == name)
+        .unwrap()
+}
+
+#[test]
+fn watch_says_of_each_value_where_it_comes_from() {
+    let dir = TempDir::new();
+    let root = board(&dir);
+    let said = ok_json(&[
+        "power",
+        "watch",
+        "--root",
+        &root,
+        "--count",
+        "1",
+        "--interval-ms",
+        "10",
+        "--json",
+    ]);
+    let chip = source(&said["sources"], "ina219 5-0040");
+    assert_eq!(
+        (&chip["origin"], &chip["watts"]),
+        (&"measured".into(), &4.987.into())
+    );
+    let counter = source(&said["sources"], "rapl package-0");
+    assert_eq!(
+        (&counter["origin"], &counter["watts"]),
+        (&"unavailable".into(), &Value::Null)
+    );
+    assert!(counter["why"].as_str().unwrap().contains("does not move"));
+    let plain = ok(&[
+        "power",
+        "watch",
+        "--root",
+        &root,
+        "--count",
+        "2",
+        "--interval-ms",
+        "10",
+        "--source",
+        "ina",
+    ]);
+    let plain = String::from_utf8(plain).unwrap();
+    assert_eq!(
+        plain
+            .matches("4.987 W measured; the rail of its shunt")
+            .count(),
+        2,
+        "{plain}"
+    );
+}
+
+#[test]
+fn a_machine_without_sensors_is_told_so_and_not_given_zeros() {
+    let dir = TempDir::new();
+    let root = dir.path().display().to_string();
+    let said = fails(&["power", "watch", "--root", &root], 1);
+    assert!(
+        said.contains("no sensor of power") && said.contains("--meter"),
+        "{said}"
+    );
+    let root = board(&dir);
+    let said = fails(&["power", "watch", "--root", &root, "--source", "meter"], 1);
+    assert!(
+        said.contains("there are: ina219 5-0040, rapl package-0"),
+        "{said}"
+    );
+}
+
+#[test]
+fn record_writes_a_result_file_with_the_programs_power_and_idle() {
+    let dir = TempDir::new();
+    let root = board(&dir);
+    let out = dir.file("run.jsonl").display().to_string();
+    let line = [
+        "power",
+        "record",
+        "--root",
+        &root,
+        "--out",
+        &out,
+        "--label",
+        "yocto",
+        "--idle-seconds",
+        "1",
+    ];
+    let said = ok_json(
+        &[
+            &line[..],
+            &["--interval-ms", "10", "--json", "--", "sleep", "0.3"],
+        ]
+        .concat(),
+    );
+    assert_eq!(said["status"], 0);
+    let chip = source(&said["sources"], "ina219 5-0040");
+    assert!((chip["average_w"].as_f64().unwrap() - 4.987).abs() < 1e-9);
+    assert!((chip["idle_w"].as_f64().unwrap() - 4.987).abs() < 1e-9);
+    assert!(source(&said["sources"], "rapl package-0")["energy_j"].is_null());
+    let file = ResultFile::parse(&fs::read(&out).unwrap()).unwrap();
+    assert_eq!(
+        (file.header.label.as_str(), file.header.mode),
+        ("yocto", Mode::Power)
+    );
+    assert_eq!(file.header.hosts[0].name, "b1");
+    let [Row::Power(chip), Row::Power(counter)] = &file.rows[..] else {
+        panic!("{:?}", file.rows);
+    };
+    assert_eq!(
+        (chip.during.as_str(), &chip.origin),
+        ("sleep", &Origin::Measured)
+    );
+    assert!(chip.seconds >= 0.3 && chip.samples >= 2, "{chip:?}");
+    assert!(matches!(&counter.idle_w, Known::Unavailable(why) if why.contains("does not move")));
+    // A file that is there is not written over.
+    assert!(fails(&[&line[..], &["--seconds", "1"]].concat(), 1).contains("run.jsonl"));
+    assert_eq!(ResultFile::parse(&fs::read(&out).unwrap()).unwrap(), file);
+}
+
+#[test]
+fn record_fails_with_its_program_and_where_nothing_was_measured() {
+    let dir = TempDir::new();
+    let root = board(&dir);
+    let file = |name: &str| dir.file(name).display().to_string();
+    let out = file("a.jsonl");
+    let failed = run(&[
+        "power",
+        "record",
+        "--root",
+        &root,
+        "--out",
+        &out,
+        "--idle-seconds",
+        "0",
+        "--",
+        "false",
+    ]);
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    assert!(Path::new(&out).exists());
+    let out = file("b.jsonl");
+    let line = [
+        "power",
+        "record",
+        "--root",
+        &root,
+        "--idle-seconds",
+        "0",
+        "--source",
+        "rapl",
+        "--out",
+        &out,
+    ];
+    let said = run(&[&line[..], &["--", "sleep", "0.1"]].concat());
+    assert_eq!(said.status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&said.stderr).contains("no sensor gave a value"),
+        "{said:?}"
+    );
+    let out = file("c.jsonl");
+    let line = [
+        "power",
+        "record",
+        "--root",
+        &root,
+        "--idle-seconds",
+        "0",
+        "--out",
+        &out,
+    ];
+    assert!(
+        fails(&[&line[..], &["--", "/no/such/program"]].concat(), 1).contains("/no/such/program")
+    );
+    assert!(!Path::new(&out).exists());
+    assert!(fails(&line, 2).contains("--seconds"));
+}
+
+#[test]
+fn a_meters_file_is_a_sensor_while_it_is_fresh() {
+    let dir = TempDir::new();
+    let meter = dir.file("meter.csv");
+    fs::write(&meter, "time_s,watts\n1000000000,7.5\n").unwrap();
+    let (root, meter) = (
+        dir.path().display().to_string(),
+        meter.display().to_string(),
+    );
+    let line = [
+        "power",
+        "watch",
+        "--root",
+        &root,
+        "--meter",
+        &meter,
+        "--count",
+        "1",
+        "--interval-ms",
+        "10",
+    ];
+    let said = String::from_utf8(ok(&line)).unwrap();
+    assert!(said.contains("unavailable (its last value is of"), "{said}");
+    let now_s = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    // Fresh for as long as a slow machine may take to start a program.
+    let rows: String = (0..5).map(|at| format!("{},7.5\n", now_s + at)).collect();
+    fs::write(&meter, format!("time_s,watts\n{rows}")).unwrap();
+    let said = String::from_utf8(ok(&line)).unwrap();
+    assert!(said.contains("7.500 W measured"), "{said}");
+}
+
+const QUESTION: &str = r#"{
+    "version": 1, "name": "worked", "boards_max": 4, "boundary": "boards-for-job", "machine": "dedicated",
+    "inputs": {
+        "single_s": {"value": 10, "measured": "a run"},
+        "parallel_fraction": {"value": 0.95, "measured": "runs on one and two boards"},
+        "exchange_times": {"value": 200, "stated": "the kernel"},
+        "exchange_bytes": {"value": 65536, "stated": "the kernel"},
+        "input_bytes": {"value": 1e7, "stated": "the file"},
+        "up_bytes_per_s": {"value": 1.25e6, "measured": "a transfer"},
+        "down_bytes_per_s": {"value": 1.25e6, "measured": "a transfer"},
+        "machine_speed": {"value": 8, "measured": "the same run there"}
+    }
+}"#;
+
+#[test]
+fn advise_refuses_missing_figures_and_names_what_it_assumes() {
+    let dir = TempDir::new();
+    let job = dir.file("job.json").display().to_string();
+    fs::write(&job, QUESTION).unwrap();
+    let said = fails(&["advise", "--job", &job], 1);
+    assert!(
+        said.contains("missing: output_bytes, board_active_w, board_idle_w,")
+            && said.contains("--assume"),
+        "{said}"
+    );
+    let advice = ok_json(&["advise", "--job", &job, "--assume", "--json"]);
+    assert_eq!(advice["advised"], "one board");
+    let inputs = advice["inputs"].as_array().unwrap();
+    assert!(
+        inputs
+            .iter()
+            .any(|input| input["input"] == "pue" && input["assumed"].is_string())
+    );
+    let plain = String::from_utf8(ok(&["advise", "--job", &job, "--assume"])).unwrap();
+    assert!(
+        plain.starts_with("worked: one board\ncounted   boards run for this job alone"),
+        "{plain}"
+    );
+    assert!(plain.contains("assumed   pue 1.58"), "{plain}");
+}
+
+#[test]
+fn advise_goes_by_the_deadline_and_ends_with_three_where_nothing_keeps_it() {
+    let advised = |deadline: &str| {
+        let line = [
+            "advise",
+            "--job",
+            "-",
+            "--assume",
+            "--json",
+            "--deadline",
+            deadline,
+        ];
+        let output = run_with_input(&line, QUESTION.as_bytes());
+        let advice: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), advice["advised"].clone())
+    };
+    assert_eq!(advised("60"), (Some(0), "one board".into()));
+    assert_eq!(advised("4"), (Some(0), "4 boards".into()));
+    assert_eq!(advised("1"), (Some(3), Value::Null));
+}
+
+#[test]
+fn files_that_are_no_questions_are_refused_in_one_line() {
+    for text in [
+        "",
+        "{}",
+        "[1]",
+        "{\"version\": 9}",
+        "{\"version\": 1, \"name\": \"a\", \"inputs\": {\"x\": {\"value\": 1}}}",
+    ] {
+        let output = run_with_input(&["advise", "--job", "-"], text.as_bytes());
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert_eq!(common::one_line(&output.stderr).lines().count(), 1);
+    }
+    assert!(fails(&["advise", "--job", "/no/such/file"], 1).contains("/no/such/file"));
+    let mut command = keel();
+    let output = command
+        .args(["advise", "--job", "-", "--deadline", "x"])
+        .output()
+        .unwrap();
+    assert_eq!(text(&output).0, Some(2));
+}
