@@ -182,7 +182,9 @@ fn run_text(goals: &Run, paper: &Run) -> String {
             text(&piece["name"]),
             other.map_or_else(String::new, |other| format!(" (on {other})")),
             text(&method["command"]),
-            rounds_of(method),
+            method["rounds_of_each"]
+                .as_u64()
+                .unwrap_or_else(|| rounds_of(method)),
             text(&method["commit"]),
             text(&method["date"]),
             cell(
