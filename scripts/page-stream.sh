@@ -6,8 +6,8 @@
 #   scripts/page-stream.sh --plan            says how long each piece takes, and measures nothing
 #   scripts/page-stream.sh --tables          writes the page from the figures that are in docs/results/stream
 # Pieces: start card others again first unread memory clients loss, of the table of goals; paper. Each is one report and
-# one table with the value of each round, and says its commit, machine, date and command; paper has plots, and a table for
-# each. The page judges every goal of which there is a figure.
+# one table with the value of each round, and says its commit, machine, date and command; paper has plots, and a
+# table for each. The page judges every goal of which there is a figure.
 # KEEL_ROUNDS: rounds that are measured, 7 if it does not say; KEEL_OTHER_ROUNDS: those of others and paper, of which
 # nothing was promised, 2.
 # KEEL_TASKS: which programs, all if it does not say. KEEL_RESULTS: where page and figures go instead of docs/results.
