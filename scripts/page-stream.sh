@@ -5,9 +5,9 @@
 #                                            interrupted goes on with the piece it was at. As root, on a quiet machine
 #   scripts/page-stream.sh --plan            says how long each piece takes, and measures nothing
 #   scripts/page-stream.sh --tables          writes the page from the figures that are in docs/results/stream
-# Pieces: start card others again first unread memory clients loss, of the table of goals; paper. Each is one report and one
-# table with the value of each round, and says its commit, machine, date and command; paper has plots, and a table for
-# each. The page judges every goal of which there is a figure.
+# Pieces: start card others again first unread memory clients loss, of the table of goals; paper. Each is one report and
+# one table with the value of each round, and says its commit, machine, date and command; paper has plots, and a
+# table for each. The page judges every goal of which there is a figure.
 # KEEL_ROUNDS: rounds that are measured, 7 if it does not say; KEEL_OTHER_ROUNDS: those of others and paper, of which
 # nothing was promised, 2.
 # KEEL_TASKS: which programs, all if it does not say. KEEL_RESULTS: where page and figures go instead of docs/results.
@@ -21,7 +21,8 @@ results=$parent/stream
 page=$parent/stream.md
 pieces=(start card others again first unread memory clients loss paper)
 
-# Seconds of a round with all five programs, and of what comes before: estimates for two processors that do nothing else.
+# Seconds of a round with all five programs, and of what comes before: estimates for two processors with nothing else
+# to do.
 # What a piece took is said when it is done.
 declare -A round_s=([start]=86 [card]=32 [others]=112 [again]=27 [first]=55 [unread]=50 [memory]=12 [clients]=58
     [loss]=67 [paper]=385)

@@ -41,8 +41,8 @@ pub(crate) const READS: Metric = Metric::shown("reads", "1");
 
 /// What a start takes at least: one round trip, the needed blocks compressed over the rate of the line, and the run
 /// with everything in memory on a local disk, one after the other. The goal is about content compressed as it is
-/// published (zstd 3, in segments), whatever is sent: else to send fewer bytes would make it harder. The second one, shown
-/// beside, is what is left when it is compressed as well as it can be.
+/// published (zstd 3, in segments), whatever is sent: else to send fewer bytes would make it harder. The second one,
+/// shown beside, is what is left when it is compressed as well as it can be.
 pub(crate) const BOUNDS: [&str; LEVELS.len()] = ["bound", "bound-zstd-19"];
 
 impl Needed {

@@ -23,8 +23,8 @@ use crate::report::percentile;
 /// The part's name in cases.
 pub(crate) const CLIENTS: &str = "clients-200";
 
-/// The 99th percentile of starts, divided by the fair share: the time in which the line carries all that went over it, or
-/// what the program needs as it is published, once for each device, whichever is less.
+/// The 99th percentile of starts, divided by the fair share: the time in which the line carries all that went over it,
+/// or what the program needs as it is published, once for each device, whichever is less.
 pub(crate) const OF_FAIR_SHARE: Metric = Metric::shown("p99_of_fair_share", "1");
 const START_P50: Metric = Metric::shown("start_p50", "ms");
 const START_P99: Metric = Metric::shown("start_p99", "ms");

@@ -1,5 +1,5 @@
-//! What a run leaves that was killed, taken away by the next one. Networks with their limits and losses, and mounts, are
-//! those of processes that end with the run; what stays is said by its name to be of a process that has ended: loop
+//! What a run leaves that was killed, taken away by the next one. Networks with their limits and losses, and mounts,
+//! are those of processes that end with the run; what stays is said by its name to be of a process that has ended: loop
 //! devices of a folder, the folder, groups.
 
 use std::fs;

@@ -57,7 +57,8 @@ const LOSS_WAY: Way = Way::new(Rate::SLOW, 2);
 /// Copies beside each start: as many as it takes to see what copies differ by themselves.
 pub(crate) const COPIES: usize = 3;
 
-/// Programs that are started while packets get lost: a large one, a small one, and that of the paper. All take too long.
+/// Programs that are started while packets get lost: a large one, a small one, and that of the paper. All would take
+/// too long.
 const LOSS_PROGRAMS: [Program; 3] = [Program::Python, Program::Gcc, Program::Openssl];
 
 impl Course<'_> {

@@ -288,6 +288,7 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         "order": "drawn anew for each case and round",
         "paper": options.paper,
         "rounds": rounds,
+        "rounds_of_each": rounds,
         "card_measured": card.map(|(reads_per_s, bytes_per_s)| json!({
             "reads_per_s": reads_per_s, "bytes_per_s": bytes_per_s,
         })),

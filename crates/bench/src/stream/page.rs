@@ -160,9 +160,9 @@ fn run_text(goals: &Run, paper: &Run) -> String {
         .map_or_else(String::new, |piece| machine_of(&piece["machine"]));
     let mut out = format!("{machine}.");
     let cards = pieces().map(|piece| &piece["method"]["card_measured"]);
-    let figures = cards
+    let mut figures = cards
         .filter_map(|card| Some((card["reads_per_s"].as_f64()?, card["bytes_per_s"].as_f64()?)));
-    if let Some((reads, bytes)) = figures.last() {
+    if let Some((reads, bytes)) = figures.next_back() {
         let _ = write!(
             out,
             " The disk that is as slow as a card did {} reads and {} MB in a second.",
@@ -182,7 +182,9 @@ fn run_text(goals: &Run, paper: &Run) -> String {
             text(&piece["name"]),
             other.map_or_else(String::new, |other| format!(" (on {other})")),
             text(&method["command"]),
-            rounds_of(method),
+            method["rounds_of_each"]
+                .as_u64()
+                .unwrap_or_else(|| rounds_of(method)),
             text(&method["commit"]),
             text(&method["date"]),
             cell(

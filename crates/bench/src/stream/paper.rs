@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::bed::{Bed, CARD, EXT4, KEEL, Ours, Prepared, READAHEAD, SSHFS, Way};
 use super::cases::{Course, PAGE_TIME, READS, named};
@@ -16,7 +16,7 @@ use super::net::Rate;
 use super::sys;
 use super::tasks::Program;
 use crate::figures::Metric;
-use crate::store::tool;
+use crate::mem::child::{Limits, output};
 
 /// The wired network of the paper.
 pub(crate) const WIRED: Way = Way::new(Rate::FAST, 0);
@@ -78,6 +78,9 @@ pub(crate) const WAYS_OF_OURS: [(&str, &str, Option<&str>); 4] = [
 /// Counts of table II.
 pub(crate) const TOTAL_BLOCKS: Metric = Metric::shown("total_blocks", "1");
 pub(crate) const PRE_READ_BLOCKS: Metric = Metric::shown("pre_read_blocks", "1");
+
+/// How long reading them may take.
+const PAGES_MAX: Duration = Duration::from_secs(600);
 
 /// `keel-bench stream-pages`.
 #[derive(clap::Args, Clone, Debug)]
@@ -392,7 +395,11 @@ pub(crate) fn read_pages_with(
     for file in join {
         command.arg("--join").arg(file);
     }
-    let text = tool(&mut command)?;
+    let limits = Limits {
+        folder: bed.folder(),
+        time: PAGES_MAX,
+    };
+    let text = output("stream-pages", &mut command, &limits)?;
     text.trim()
         .parse()
         .map_err(|error| format!("stream-pages: {error}"))

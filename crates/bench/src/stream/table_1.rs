@@ -3,9 +3,9 @@
 //!
 //! The paper times it beneath the virtual file system, from the request to its completion; here it is the call that
 //! reads one block, of a file that is open, and that nothing was read ahead of. The same blocks are read of all three.
-//! What comes with the first block of a file (its node, its extents, its list of hashes) is no part of it: that block is
-//! read before. Caches are cold otherwise, the server's too. Parts are means, so that they add up to the whole; what is
-//! not measured by itself is the rest, and is below zero where that shows how exact the others are.
+//! What comes with the first block of a file (its node, its extents, its list of hashes) is no part of it: that
+//! block is read before. Caches are cold otherwise, the server's too. Parts are means, so that they add up to the
+//! whole; what is not measured by itself is the rest, and is below zero where that shows how exact the others are.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -151,7 +151,7 @@ fn the_root_tells_the_counters() {
     fs::read(mount.path("z")).unwrap();
     assert_eq!(
         attribute(&root, COUNTERS_NAME, 100).unwrap(),
-        b"{\"fuse_reads\":1,\"reads\":3}"
+        b"{\"fuse_reads\":3,\"reads\":3}"
     );
     refused(attribute(&root, COUNTERS_NAME, 5), libc::ERANGE);
     assert_eq!(
