@@ -71,7 +71,7 @@ impl Admission {
     pub(super) fn leave(&self, session: &Session, device: [u8; 16], id: u64, now_ms: u64) {
         let tenant = &session.tenant;
         for token in session.leave(id) {
-            tenant.predictor().end(token, false, true, now_ms);
+            tenant.predictor().cut(token, now_ms);
         }
         let mut sessions = self.sessions();
         if session.connections() == 0 {

@@ -8,6 +8,8 @@ use crate::predict::{Catalogue, LoadError, Mode, Predictor};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// Bytes of a file of learned actions, at most.
 pub const ACTIONS_BYTES_MAX: u64 = crate::predict::FILE_BYTES_MAX as u64;
@@ -20,6 +22,12 @@ const ENDING: &str = ".actions";
 
 /// What is locked, in the folder of learned actions of all modes.
 const LOCK_FILE: &str = "lock";
+
+/// How long a server waits for who changes what was learned: a command is done sooner, a server is not.
+const CHANGE_MAX: Duration = Duration::from_secs(1);
+
+/// How often it looks meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Why learned actions could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -69,13 +77,20 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// For a server, which has them in memory and writes them now and then. Others may do the same; waits for whoever
+    /// For a server that learns, which has them in memory and writes over what is there. Waits a little for whoever
     /// is changing them.
     ///
     /// # Errors
-    /// The lock cannot be made, for example in a store that cannot be written.
-    pub fn share(store: &Path) -> Result<Self, LearnedError> {
-        Self::get(store, true)
+    /// [`LearnedError::Busy`]: another server learns with this store. The lock cannot be made, for example in a store
+    /// that cannot be written.
+    pub fn learn(store: &Path) -> Result<Self, LearnedError> {
+        let until = Instant::now() + CHANGE_MAX;
+        loop {
+            match Self::take(store) {
+                Err(LearnedError::Busy(_)) if Instant::now() < until => sleep(LOOK_EVERY),
+                taken => return taken,
+            }
+        }
     }
 
     /// For whoever changes them on the disk.
@@ -84,17 +99,13 @@ impl Lock {
     /// [`LearnedError::Busy`]: a server has them in memory, or another process is changing them. The lock cannot be
     /// made.
     pub fn take(store: &Path) -> Result<Self, LearnedError> {
-        Self::get(store, false)
-    }
-
-    fn get(store: &Path, is_shared: bool) -> Result<Self, LearnedError> {
         let folder = store.join("actions");
         fs::create_dir_all(&folder).map_err(LearnedError::system(&folder))?;
         let path = folder.join(LOCK_FILE);
         let mut options = File::options();
         let options = options.create(true).truncate(false).write(true);
         let file = options.open(&path).map_err(LearnedError::system(&path))?;
-        match system::lock(&file, is_shared) {
+        match system::lock(&file) {
             Ok(()) => Ok(Self { _file: file }),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 Err(LearnedError::Busy(store.to_path_buf()))
@@ -229,16 +240,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_share_what_only_one_may_change() {
+    fn one_at_a_time_may_change_what_was_learned() {
         let name = format!("stream-learned-{}", std::process::id());
         let store = std::env::temp_dir().join(name);
         let alone = Lock::take(&store).unwrap();
         assert!(matches!(Lock::take(&store), Err(LearnedError::Busy(_))));
         drop(alone);
-        let servers = [Lock::share(&store).unwrap(), Lock::share(&store).unwrap()];
+        let server = Lock::learn(&store).unwrap();
         let error = Lock::take(&store).unwrap_err();
         assert_eq!(error.code(), base::error::Code::Busy);
-        drop(servers);
+        assert!(matches!(Lock::learn(&store), Err(LearnedError::Busy(_))));
+        drop(server);
         Lock::take(&store).unwrap();
         fs::remove_dir_all(&store).unwrap();
     }

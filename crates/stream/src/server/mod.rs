@@ -188,8 +188,8 @@ pub(crate) struct State {
     admission: Admission,
     counters: Arc<Counters>,
     started: Instant,
-    /// Nobody else changes what was learned as long as this is there; None: it cannot be saved either.
-    _lock: Option<learned::Lock>,
+    /// Nobody else changes what was learned as long as this is there; None: it is not saved.
+    lock: Option<learned::Lock>,
 }
 
 impl State {
@@ -337,13 +337,21 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
     let improver = Improver::start(&bundles, &provider, &counters, settings.bundle_level);
     let mut lock = None;
     if settings.predict != Mode::None {
-        match learned::Lock::share(&settings.store) {
-            Ok(shared) => lock = Some(shared),
-            Err(error) => (settings.say)(&format!("learned actions cannot be saved: {error}")),
+        match learned::Lock::learn(&settings.store) {
+            Ok(alone) => lock = Some(alone),
+            Err(error) => {
+                let remedy = match &error {
+                    learned::LearnedError::Busy(_) => "; end the other one and start this one anew",
+                    _ => "",
+                };
+                (settings.say)(&format!(
+                    "what this server learns is not kept: {error}{remedy}"
+                ));
+            }
         }
     }
     let state = State {
-        _lock: lock,
+        lock,
         admission: Admission::default(),
         tenants: Tenants::default(),
         devices: DeviceList::default(),

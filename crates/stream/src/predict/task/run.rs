@@ -21,6 +21,7 @@ const ASKED: u8 = 1;
 const TRACED: u8 = 2;
 const GUESSED: u8 = 4;
 const EARLIER: u8 = 8;
+const BESIDE: u8 = 16;
 
 /// The state of one token.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub(super) struct Run {
     /// Demands, one after the other, that nothing had foretold.
     pub(super) mismatches: u32,
     pub(super) has_asked: bool,
+    /// Another task of its device was sent something in this phase: reads of that are not seen.
+    pub(super) has_company: bool,
     /// What was sent on a guess in this phase.
     pub(super) guessed: Vec<BlockAt>,
     asked: Vec<BlockAt>,
@@ -58,6 +61,7 @@ impl Run {
             was_stopped: false,
             mismatches: 0,
             has_asked: false,
+            has_company: false,
             guessed: Vec::new(),
             asked: Vec::new(),
             traced: Vec::new(),
@@ -77,7 +81,7 @@ impl Run {
             .is_some_and(|flags| flags & (ASKED | TRACED | EARLIER) != 0)
     }
 
-    /// Whether it has this, or will: read, guessed or held.
+    /// Whether it has this, or will: read, guessed, sent for another task of its device, or held.
     pub(super) fn has(&self, at: BlockAt) -> bool {
         self.flags.contains_key(&at) || self.held.has(at)
     }
@@ -88,6 +92,7 @@ impl Run {
         self.planned = None;
         self.was_stopped = false;
         self.mismatches = 0;
+        self.has_company = false;
         self.guessed.clear();
     }
 
@@ -111,6 +116,11 @@ impl Run {
         if self.mark(at, GUESSED) {
             self.guessed.push(at);
         }
+    }
+
+    /// Its device gets this because of another task.
+    pub(super) fn beside(&mut self, at: BlockAt) {
+        self.mark(at, BESIDE);
     }
 
     fn mark(&mut self, at: BlockAt, flag: u8) -> bool {
@@ -142,7 +152,7 @@ impl Run {
                 || self
                     .flags
                     .get(&at)
-                    .is_some_and(|flags| flags & GUESSED != 0)
+                    .is_some_and(|flags| flags & (GUESSED | BESIDE) != 0)
         }
     }
 }
