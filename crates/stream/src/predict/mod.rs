@@ -110,12 +110,24 @@ pub trait Catalogue {
 pub trait Predictor: Send {
     /// A task begins.
     fn begin(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun;
+    /// The same while another task of the same device starts: what one of the two has read, the other one reads unseen,
+    /// so no audit is spent on it.
+    fn begin_beside(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun {
+        self.begin(token, task, held, now_ms)
+    }
+    /// The device of this task gets these because of another task: that this one does not ask for them says nothing.
+    fn beside(&mut self, _token: Token, _blocks: &[BlockAt]) {}
     /// A program of the task waits for a block; what is to be sent beside it.
     fn request(&mut self, token: Token, at: BlockAt, now_ms: u64) -> Push;
-    /// Programs of the task have read these, in order; in mode `paper` nothing comes of it.
+    /// Programs of the task have read these, in order.
     fn trace(&mut self, token: Token, blocks: &[BlockAt], now_ms: u64);
     /// The task has ended.
     fn end(&mut self, token: Token, is_exact: bool, has_exited: bool, now_ms: u64);
+    /// The connection of the task was lost. Its device begins it anew and tells all of it again, so what was heard
+    /// until now counts only where it would be missed.
+    fn cut(&mut self, token: Token, now_ms: u64) {
+        self.end(token, false, true, now_ms);
+    }
     /// Time passes: actions that were recorded for long enough end.
     fn tick(&mut self, now_ms: u64);
     /// What is known of a task, in order.

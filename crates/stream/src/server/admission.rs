@@ -117,7 +117,7 @@ impl Admission {
     pub(super) fn leave(&self, session: &Session, key: &SessionKey, id: u64, now_ms: u64) {
         let tenant = &session.tenant;
         for token in session.leave(id) {
-            tenant.predictor().end(token, false, true, now_ms);
+            tenant.predictor().cut(token, now_ms);
         }
         let mut sessions = self.sessions();
         // Another connection may have made a new one meanwhile.

@@ -69,32 +69,20 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// For a server, which has them in memory and writes them now and then. Others may do the same; waits for whoever
-    /// is changing them.
-    ///
-    /// # Errors
-    /// The lock cannot be made, for example in a store that cannot be written.
-    pub fn share(store: &Path) -> Result<Self, LearnedError> {
-        Self::get(store, true)
-    }
-
-    /// For whoever changes them on the disk.
+    /// For a server that learns, which has them in memory and writes over what is there, and for whoever changes them
+    /// on the disk.
     ///
     /// # Errors
     /// [`LearnedError::Busy`]: a server has them in memory, or another process is changing them. The lock cannot be
-    /// made.
+    /// made, for example in a store that cannot be written.
     pub fn take(store: &Path) -> Result<Self, LearnedError> {
-        Self::get(store, false)
-    }
-
-    fn get(store: &Path, is_shared: bool) -> Result<Self, LearnedError> {
         let folder = store.join("actions");
         fs::create_dir_all(&folder).map_err(LearnedError::system(&folder))?;
         let path = folder.join(LOCK_FILE);
         let mut options = File::options();
         let options = options.create(true).truncate(false).write(true);
         let file = options.open(&path).map_err(LearnedError::system(&path))?;
-        match system::lock(&file, is_shared) {
+        match system::lock(&file) {
             Ok(()) => Ok(Self { _file: file }),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 Err(LearnedError::Busy(store.to_path_buf()))
@@ -229,16 +217,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_share_what_only_one_may_change() {
+    fn one_at_a_time_may_change_what_was_learned() {
         let name = format!("stream-learned-{}", std::process::id());
         let store = std::env::temp_dir().join(name);
         let alone = Lock::take(&store).unwrap();
         assert!(matches!(Lock::take(&store), Err(LearnedError::Busy(_))));
         drop(alone);
-        let servers = [Lock::share(&store).unwrap(), Lock::share(&store).unwrap()];
+        let server = Lock::take(&store).unwrap();
         let error = Lock::take(&store).unwrap_err();
         assert_eq!(error.code(), base::error::Code::Busy);
-        drop(servers);
+        drop(server);
         Lock::take(&store).unwrap();
         fs::remove_dir_all(&store).unwrap();
     }

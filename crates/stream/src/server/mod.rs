@@ -1,11 +1,10 @@
 //! Serves a store to many devices at once.
 //!
 //! `connection.rs` is one connection from its first byte, `requests.rs` what each request does, `writer.rs` what is
-//! sent
-//! and in which order, `queue.rs` and `task.rs` the lists that the order is made of, `session.rs` a device with all its
-//! connections, `admission.rs` who may come in; `tenant.rs` and `learned.rs` what is learned and where it is kept,
-//! `names.rs` the paths of a version, `bundles.rs` pieces kept compressed; `counters.rs` and `metrics.rs` the numbers,
-//! `system.rs` calls of the operating system.
+//! sent and in which order, `queue.rs` and `task.rs` the lists that the order is made of, `session.rs` a device with
+//! all its connections, `admission.rs` who may come in; `tenant.rs` and `learned.rs` what is learned and where it is kept,
+//! `names.rs` the paths of a version, `bundles.rs` pieces kept compressed, `shelf.rs` these on the disk; `counters.rs`
+//! and `metrics.rs` the numbers, `system.rs` calls of the operating system.
 
 mod admission;
 mod bundles;
@@ -17,6 +16,7 @@ mod names;
 mod queue;
 mod requests;
 mod session;
+mod shelf;
 mod system;
 mod task;
 mod tenant;
@@ -32,6 +32,7 @@ use crate::store::{PACKS_MAX, Store, StoreError};
 use admission::Admission;
 use base::error::Code;
 use bundles::{Bundles, Improver};
+use shelf::Shelf;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -191,8 +192,8 @@ pub(crate) struct State {
     admission: Admission,
     counters: Arc<Counters>,
     started: Instant,
-    /// Nobody else changes what was learned as long as this is there; None: it cannot be saved either.
-    _lock: Option<learned::Lock>,
+    /// Nobody else changes what was learned as long as this is there; None: it is not saved.
+    lock: Option<learned::Lock>,
 }
 
 impl State {
@@ -353,16 +354,27 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
         settings.memory_bytes_max,
     );
     let bundles = Arc::new(Bundles::new(settings.bundle_bytes_max));
-    let improver = Improver::start(&bundles, &provider, &counters, settings.bundle_level);
     let mut lock = None;
     if settings.predict != Mode::None {
-        match learned::Lock::share(&settings.store) {
-            Ok(shared) => lock = Some(shared),
-            Err(error) => (settings.say)(&format!("learned actions cannot be saved: {error}")),
+        match learned::Lock::take(&settings.store) {
+            Ok(alone) => lock = Some(alone),
+            Err(error) => {
+                let remedy = match &error {
+                    learned::LearnedError::Busy(_) => "; end the other one and start this one anew",
+                    _ => "",
+                };
+                (settings.say)(&format!(
+                    "what this server learns is not kept: {error}{remedy}"
+                ));
+            }
         }
     }
+    // On the disk as much as in memory.
+    let (bytes_max, level) = (settings.bundle_bytes_max, settings.bundle_level);
+    let shelf = Shelf::new(&settings.store, bytes_max, lock.is_some());
+    let improver = Improver::start(&bundles, &provider, &counters, shelf, level);
     let state = State {
-        _lock: lock,
+        lock,
         admission: Admission::default(),
         tenants: Tenants::default(),
         started: Instant::now(),

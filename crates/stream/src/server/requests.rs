@@ -5,7 +5,7 @@ use super::counters::{Reason, add};
 use super::queue::ReadJob;
 use super::task::{Task, around_of};
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token, block_bytes};
-use crate::predict::Mode;
+use crate::predict::{Mode, Push};
 use crate::provide::{AHEAD_PIECES, Arm};
 use crate::wire::{Answer, Held, Refusal, Request};
 use std::collections::BTreeSet;
@@ -59,15 +59,26 @@ fn begin(connection: &Connection, token: Token, task: FileId, held: Held) {
         }
         Err(refusal) => return connection.refuse(0, refusal, Reason::Tokens),
     }
+    let now_ms = state.now_ms();
+    let company = session.company(now_ms);
     let begun = {
         let mut predictor = session.tenant.predictor();
         if predictor.is_used(token) {
             drop(predictor);
             return connection.refuse(0, Refusal::TokenReused, Reason::TokenReused);
         }
-        predictor.begin(token, task, &held, state.now_ms())
+        match &company {
+            None => predictor.begin(token, task, &held, now_ms),
+            Some(there) => {
+                let begun = predictor.begin_beside(token, task, &held, now_ms);
+                predictor.beside(token, there);
+                begun
+            }
+        }
     };
     let mut new = Task::new(token, task, connection.id, held);
+    new.starts_at(now_ms);
+    session.accompany(&mut new, now_ms);
     let blocks = new.push(begun.push);
     add(&state.counters.tasks_begun, 1);
     add(&state.counters.tasks_foretold, usize::from(new.has_next()));
@@ -98,12 +109,6 @@ fn read(connection: &Connection, id: u32, token: Option<Token>, at: BlockAt, aro
     if !has(connection, at) {
         return connection.refuse(id, Refusal::NoSuchBlock, Reason::NoSuchBlock);
     }
-    // SYSFLOW records what is asked for, so it serves block by block: what came unasked would be missing from its
-    // actions.
-    let around = match state.settings.predict {
-        Mode::Paper => 0,
-        Mode::Task | Mode::None => around,
-    };
     let file_blocks = connection.published.manifest.blocks(at.file);
     let session = &connection.session;
     let known = token.and_then(|token| {
@@ -116,10 +121,19 @@ fn read(connection: &Connection, id: u32, token: Option<Token>, at: BlockAt, aro
             let mut predictor = session.tenant.predictor();
             predictor.request(token, at, state.now_ms())
         };
-        session.with(token, |task| {
+        // In SYSFLOW an action goes on when certain blocks of it are asked for: one that came as a neighbour would not
+        // be. While an action is recorded nothing is foretold, and neighbours spare round trips.
+        let is_followed = state.settings.predict == Mode::Paper && push != Push::Nothing;
+        let around = if is_followed { 0 } else { around };
+        let now_ms = state.now_ms();
+        let around = session.with(token, |task| {
             task.push(push);
             task.around(at, around, file_blocks)
-        })
+        })?;
+        let mut sent = vec![at];
+        sent.extend(&around);
+        session.share(token, &sent, now_ms);
+        Some(around)
     });
     if token.is_some() && known.is_none() {
         // The block is given all the same: a server that was started anew knows no tokens, and programs wait.
@@ -193,6 +207,7 @@ fn end(connection: &Connection, token: Token, is_exact: bool, has_exited: bool) 
     let session = &connection.session;
     let known = session.with(token, |task| {
         task.is_paused = true;
+        task.has_started();
         if has_exited {
             task.drop_rest();
         }

@@ -93,6 +93,52 @@ impl Session {
         Ok(Some(paused))
     }
 
+    /// What the device gets for those of its tasks that start at this time; None: none does.
+    pub(super) fn company(&self, now_ms: u64) -> Option<Vec<BlockAt>> {
+        let inner = self.inner();
+        let mut starting = inner.tasks.values().filter(|task| task.is_starting(now_ms));
+        let mut blocks = starting.next()?.sent_blocks();
+        for task in starting {
+            blocks.extend(task.sent_blocks());
+        }
+        Some(blocks)
+    }
+
+    /// Takes into a task that begins what was sent to the others that start: none of it is sent again. Page cache and
+    /// pool of a device are one for all of its tasks.
+    pub(super) fn accompany(&self, task: &mut Task, now_ms: u64) {
+        let mut inner = self.inner();
+        for other in inner.tasks.values_mut() {
+            if other.is_starting(now_ms) {
+                task.join(other);
+            }
+        }
+    }
+
+    /// Blocks go to the device for one task: the others that start are not sent them again, and what is learned of
+    /// them takes into account that they have them.
+    pub(super) fn share(&self, token: Token, blocks: &[BlockAt], now_ms: u64) {
+        let mut company = Vec::new();
+        {
+            let mut inner = self.inner();
+            if inner.tasks.len() < 2 {
+                return;
+            }
+            for (other, task) in &mut inner.tasks {
+                if *other != token && task.is_starting(now_ms) {
+                    for at in blocks {
+                        task.demand(*at);
+                    }
+                    company.push(*other);
+                }
+            }
+        }
+        let mut predictor = self.tenant.predictor();
+        for other in company {
+            predictor.beside(other, blocks);
+        }
+    }
+
     /// A task begins.
     pub(super) fn begin(&self, task: Task) {
         let mut inner = self.inner();

@@ -16,14 +16,9 @@ pub(super) fn be_nice() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
-/// Locks a file until it is closed. Shared: with others that share it, after whoever has it alone. Alone: at once or
-/// [`io::ErrorKind::WouldBlock`].
-pub(super) fn lock(file: &impl AsRawFd, is_shared: bool) -> io::Result<()> {
-    let how = if is_shared {
-        libc::LOCK_SH
-    } else {
-        libc::LOCK_EX | libc::LOCK_NB
-    };
+/// Locks a file until it is closed, at once or [`io::ErrorKind::WouldBlock`].
+pub(super) fn lock(file: &impl AsRawFd) -> io::Result<()> {
+    let how = libc::LOCK_EX | libc::LOCK_NB;
     loop {
         // SAFETY: the descriptor is open, and the call has no other argument.
         if unsafe { libc::flock(file.as_raw_fd(), how) } == 0 {

@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// foretold twice.
 const SENT_WORDS_MAX: usize = 1 << 16;
 
+/// A start, at most; what runs for longer without a pause is none any more.
+const START_MS_MAX: u64 = 60_000;
+
 /// Blocks outside plans that may wait to be sent; more are not foretold.
 const LOOSE_BLOCKS_MAX: usize = 4096;
 
@@ -35,6 +38,26 @@ impl Sent {
         if let Some(word) = self.0.get_mut(&(at.file, at.index / 64)) {
             *word &= !(1 << (at.index % 64));
         }
+    }
+
+    fn add_all(&mut self, other: &Self) {
+        for (key, word) in &other.0 {
+            if self.0.len() < SENT_WORDS_MAX || self.0.contains_key(key) {
+                *self.0.entry(*key).or_default() |= word;
+            }
+        }
+    }
+
+    fn blocks(&self) -> Vec<BlockAt> {
+        let mut blocks = Vec::new();
+        for ((file, word_at), word) in &self.0 {
+            let set = (0..64).filter(|bit| word >> bit & 1 == 1);
+            blocks.extend(set.map(|bit| BlockAt {
+                file: *file,
+                index: word_at * 64 + bit,
+            }));
+        }
+        blocks
     }
 
     fn count(&self) -> usize {
@@ -70,6 +93,11 @@ pub(super) struct Task {
     pub(super) home: u64,
     /// It has ended, but its processes live.
     pub(super) is_paused: bool,
+    /// Until when it starts, at the longest: what is sent to it meanwhile is there for other tasks of its device too.
+    /// Later the device may have had to drop it.
+    starts_until_ms: u64,
+    /// Another task of its device started meanwhile.
+    has_company: bool,
     held: Held,
     sent: Sent,
     /// Of what was foretold and sent, what no trace has.
@@ -87,6 +115,8 @@ impl Task {
             task,
             home,
             is_paused: false,
+            starts_until_ms: 0,
+            has_company: false,
             held,
             sent: Sent::default(),
             unread: Sent::default(),
@@ -95,6 +125,33 @@ impl Task {
             is_open: false,
             was_stopped: false,
         }
+    }
+
+    /// It begins now.
+    pub(super) fn starts_at(&mut self, now_ms: u64) {
+        self.starts_until_ms = now_ms + START_MS_MAX;
+    }
+
+    /// Its first action is over.
+    pub(super) fn has_started(&mut self) {
+        self.starts_until_ms = 0;
+    }
+
+    /// Whether its first action goes on.
+    pub(super) fn is_starting(&self, now_ms: u64) -> bool {
+        now_ms < self.starts_until_ms
+    }
+
+    /// All that was sent to the other one, which is another start of the same device, is there.
+    pub(super) fn join(&mut self, other: &mut Self) {
+        self.sent.add_all(&other.sent);
+        self.has_company = true;
+        other.has_company = true;
+    }
+
+    /// What was sent to it, and to the starts that it has joined, in no order.
+    pub(super) fn sent_blocks(&self) -> Vec<BlockAt> {
+        self.sent.blocks()
     }
 
     /// Takes in what was foretold; blocks of the plan that will be sent.
@@ -136,8 +193,7 @@ impl Task {
     }
 
     /// Which of the `around` blocks that follow a demanded one in its aligned run go behind it: none that was sent or
-    /// that
-    /// the device holds.
+    /// that the device holds.
     pub(super) fn around(&mut self, at: BlockAt, around: u8, file_blocks: u32) -> Vec<BlockAt> {
         let blocks = around_of(at, around, file_blocks, |at| self.is_wanted(at));
         for at in &blocks {
@@ -204,8 +260,11 @@ impl Task {
         }
     }
 
-    /// Blocks that were foretold, sent, and are in no trace.
+    /// Blocks that were foretold, sent, and are in no trace; 0 where another task may have read them.
     pub(super) fn unread_blocks(&self) -> usize {
+        if self.has_company {
+            return 0;
+        }
         self.unread.count()
     }
 

@@ -178,8 +178,7 @@ impl Tenants {
     }
 
     /// Writes what has changed. Writes to the disk. Of a tenant in several versions the newest one is written, since
-    /// the
-    /// next start serves that; what older ones learn meanwhile ends with them.
+    /// the next start serves that; what older ones learn meanwhile ends with them.
     pub(super) fn save(&self, state: &State) {
         let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         for tenant in self.all() {
@@ -199,6 +198,11 @@ impl Tenants {
 
 fn save_one(state: &State, tenant: &Tenant) {
     if state.settings.predict == Mode::None {
+        return;
+    }
+    if state.lock.is_none() {
+        // Another server writes there; what it knows would be lost.
+        add(&state.counters.actions_unsaved, 1);
         return;
     }
     let bytes = tenant.predictor().save(&*tenant.names);
@@ -226,8 +230,8 @@ fn load(state: &State, name: &str, predictor: &mut dyn Predictor, names: &Names)
     };
     add(&state.counters.actions_damaged, 1);
     let aside = match &error {
-        LearnedError::Damaged { .. } => learned::set_aside(&path),
-        LearnedError::System { .. } | LearnedError::Busy(_) => {
+        LearnedError::Damaged { .. } if state.lock.is_some() => learned::set_aside(&path),
+        LearnedError::Damaged { .. } | LearnedError::System { .. } | LearnedError::Busy(_) => {
             state.say(&error.to_string());
             return;
         }

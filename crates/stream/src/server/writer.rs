@@ -36,6 +36,10 @@ pub(super) async fn run(
             continue;
         }
         if let Some((token, next, ahead)) = connection.session.next(connection.id, AHEAD_PIECES) {
+            if let Next::Piece { blocks, .. } = &next {
+                let now_ms = connection.state.now_ms();
+                connection.session.share(token, blocks, now_ms);
+            }
             connection
                 .state
                 .provider

@@ -6,7 +6,7 @@
 //! block is asked for, what was read behind it in the runs that read it comes with it.
 
 mod action;
-mod run;
+pub(super) mod run;
 #[cfg(test)]
 mod simulated;
 mod store;
@@ -17,7 +17,7 @@ use super::tokens::Tokens;
 use super::{ActionInfo, ActionKind, Begun, Catalogue, Counters, LoadError, Plan, Predictor, Push};
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token};
 use crate::wire::Held;
-use action::{Action, Observed};
+use action::{Action, Observed, Planned};
 use run::{Phase, Run};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +38,9 @@ pub struct TaskSettings {
     pub share_stay_min: f64,
     /// Blocks of a plan that are expected to be read by nobody, at most, as a share of the plan.
     pub unread_share_max: f64,
+    /// The same of blocks that only chance decides about: what is read now and then is pushed while that costs next to
+    /// nothing, since each such block that is read and missing costs a round trip.
+    pub chance_share_max: f64,
     /// A block is sent with another one when it was read in at least this share of the runs that read the other one,
     /// with one run counted as read and one as not beside those that were seen (Laplace's rule of succession).
     pub guess_share_min: f64,
@@ -75,7 +78,8 @@ impl Default for TaskSettings {
             audit_every: 8,
             share_min: 0.75,
             share_stay_min: 0.6,
-            unread_share_max: 0.08,
+            unread_share_max: 0.03,
+            chance_share_max: 0.005,
             guess_share_min: 0.65,
             guess_blocks: SEGMENT_BLOCKS as usize - 1,
             guess_reach: 1_024,
@@ -206,9 +210,11 @@ impl TaskPredictor {
         let hidden = run.hidden();
         let observed = Observed {
             blocks,
-            is_exact,
+            is_exact: is_exact && !run.has_company,
             hidden: &hidden,
             was_stopped: run.was_stopped,
+            is_ahead: run.is_ahead,
+            files: run.files_shown(blocks),
             guessed: &run.guessed,
         };
         action.learn(&observed, &self.settings, room, &mut self.counters);
@@ -244,7 +250,7 @@ impl TaskPredictor {
 
     /// Sends the plan of an action, where there is one and some of it is not there yet; and says whether this start is
     /// to let all reads be seen. That is of use without a plan too: what is only ever guessed is read unseen otherwise.
-    fn start(&mut self, run: &mut Run, phase: Phase) -> Begun {
+    fn start(&mut self, run: &mut Run, phase: Phase, may_audit: bool) -> Begun {
         let used = self.next_use();
         let Some(task) = self.tasks.get_mut(&run.task) else {
             return Begun::default();
@@ -265,7 +271,7 @@ impl TaskPredictor {
             return Begun::default();
         }
         // A start that holds most of it shows little, and is not one of those that are counted for the next audit.
-        let is_audit = held * 2 <= blocks && action.start(&self.settings);
+        let is_audit = may_audit && held * 2 <= blocks && action.start(&self.settings);
         let push = planned.as_ref().map_or(Push::Nothing, |planned| {
             Push::Plan(Arc::clone(&planned.plan))
         });
@@ -286,7 +292,7 @@ impl TaskPredictor {
             Phase::Workload(at)
         };
         run.begin_phase(phase, now_ms);
-        self.start(run, phase).push
+        self.start(run, phase, false).push
     }
 
     fn request_of(&mut self, run: &mut Run, at: BlockAt, now_ms: u64) -> Push {
@@ -307,7 +313,7 @@ impl TaskPredictor {
                     .and_then(|task| task.actions.get(&phase)?.entry(at))
                     .is_some_and(|entry| entry.is_planned);
                 if is_known {
-                    push = self.start(run, phase).push;
+                    push = self.start(run, phase, false).push;
                 }
             }
             Some(_) => {}
@@ -315,6 +321,8 @@ impl TaskPredictor {
         self.note(run, |run| run.ask(at, now_ms), at);
         if push == Push::Nothing {
             push = self.judge(run, at);
+            let is_planned = |planned: &Arc<Planned>| planned.has(at);
+            run.is_ahead |= !is_first && run.planned.as_ref().is_some_and(is_planned);
         }
         push
     }
@@ -410,6 +418,26 @@ impl TaskPredictor {
         result
     }
 
+    fn begin_run(
+        &mut self,
+        token: Token,
+        task: FileId,
+        held: &Held,
+        may_audit: bool,
+        now_ms: u64,
+    ) -> Begun {
+        let Ok(forgotten) = self.runs.admit(token, now_ms, &mut self.counters) else {
+            return Begun::default();
+        };
+        if let Some(run) = forgotten {
+            self.drop_run(run, false, false, now_ms);
+        }
+        let mut run = Run::new(task, held.clone(), now_ms);
+        let begun = self.start(&mut run, Phase::Startup, may_audit);
+        self.runs.insert(token, run, now_ms);
+        begun
+    }
+
     fn drop_run(&mut self, mut run: Run, is_exact: bool, has_exited: bool, now_ms: u64) {
         self.end_phase(&mut run, is_exact, has_exited, now_ms);
         self.recorded -= run.recorded();
@@ -418,16 +446,20 @@ impl TaskPredictor {
 
 impl Predictor for TaskPredictor {
     fn begin(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun {
-        let Ok(forgotten) = self.runs.admit(token, now_ms, &mut self.counters) else {
-            return Begun::default();
-        };
-        if let Some(run) = forgotten {
-            self.drop_run(run, false, false, now_ms);
-        }
-        let mut run = Run::new(task, held.clone(), now_ms);
-        let begun = self.start(&mut run, Phase::Startup);
-        self.runs.insert(token, run, now_ms);
-        begun
+        self.begin_run(token, task, held, true, now_ms)
+    }
+
+    fn begin_beside(&mut self, token: Token, task: FileId, held: &Held, now_ms: u64) -> Begun {
+        self.begin_run(token, task, held, false, now_ms)
+    }
+
+    fn beside(&mut self, token: Token, blocks: &[BlockAt]) {
+        self.with(token, |this, run| {
+            run.has_company |= run.phase.is_some() && !blocks.is_empty();
+            for at in blocks {
+                this.note(run, |run| run.beside(*at), *at);
+            }
+        });
     }
 
     fn request(&mut self, token: Token, at: BlockAt, now_ms: u64) -> Push {
@@ -458,6 +490,20 @@ impl Predictor for TaskPredictor {
         match self.runs.end(token) {
             Some(run) => self.drop_run(run, is_exact, true, now_ms),
             None => self.counters.tokens_unknown += 1,
+        }
+    }
+
+    fn cut(&mut self, token: Token, now_ms: u64) {
+        let Some(run) = self.runs.end(token) else {
+            self.counters.tokens_unknown += 1;
+            return;
+        };
+        // What such a run has not read it may read later: that would count against blocks that it needs. Only where
+        // nothing is known is a part better than nothing, should the device never come back.
+        if run.phase.is_some_and(|phase| self.knows(run.task, phase)) {
+            self.recorded -= run.recorded();
+        } else {
+            self.drop_run(run, false, false, now_ms);
         }
     }
 

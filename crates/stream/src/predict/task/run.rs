@@ -4,6 +4,7 @@ use super::action::Planned;
 use crate::block::{BlockAt, FileId};
 use crate::wire::Held;
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::Arc;
 
 /// Which action of its task a run is in.
@@ -21,6 +22,7 @@ const ASKED: u8 = 1;
 const TRACED: u8 = 2;
 const GUESSED: u8 = 4;
 const EARLIER: u8 = 8;
+const BESIDE: u8 = 16;
 
 /// The state of one token.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ pub(super) struct Run {
     pub(super) held: Held,
     /// None: a pause.
     pub(super) phase: Option<Phase>,
+    /// No phase has ended.
+    is_startup: bool,
     /// When the phase began.
     pub(super) first_ms: u64,
     /// When something new was read last.
@@ -39,6 +43,10 @@ pub(super) struct Run {
     /// Demands, one after the other, that nothing had foretold.
     pub(super) mismatches: u32,
     pub(super) has_asked: bool,
+    /// Another task of its device was sent something in this phase: reads of that are not seen.
+    pub(super) has_company: bool,
+    /// It asked for blocks of its plan that had not come: they are needed earlier than the plan has them.
+    pub(super) is_ahead: bool,
     /// What was sent on a guess in this phase.
     pub(super) guessed: Vec<BlockAt>,
     asked: Vec<BlockAt>,
@@ -52,12 +60,15 @@ impl Run {
             task,
             held,
             phase: Some(Phase::Startup),
+            is_startup: true,
             first_ms: now_ms,
             last_ms: now_ms,
             planned: None,
             was_stopped: false,
             mismatches: 0,
             has_asked: false,
+            has_company: false,
+            is_ahead: false,
             guessed: Vec::new(),
             asked: Vec::new(),
             traced: Vec::new(),
@@ -77,17 +88,20 @@ impl Run {
             .is_some_and(|flags| flags & (ASKED | TRACED | EARLIER) != 0)
     }
 
-    /// Whether it has this, or will: read, guessed or held.
+    /// Whether it has this, or will: read, guessed, sent for another task of its device, or held.
     pub(super) fn has(&self, at: BlockAt) -> bool {
         self.flags.contains_key(&at) || self.held.has(at)
     }
 
     pub(super) fn begin_phase(&mut self, phase: Phase, now_ms: u64) {
         self.phase = Some(phase);
+        self.is_startup = false;
         self.first_ms = now_ms;
         self.planned = None;
         self.was_stopped = false;
         self.mismatches = 0;
+        self.has_company = false;
+        self.is_ahead = false;
         self.guessed.clear();
     }
 
@@ -113,6 +127,11 @@ impl Run {
         }
     }
 
+    /// Its device gets this because of another task.
+    pub(super) fn beside(&mut self, at: BlockAt) {
+        self.mark(at, BESIDE);
+    }
+
     fn mark(&mut self, at: BlockAt, flag: u8) -> bool {
         let flags = self.flags.entry(at).or_default();
         let is_new = *flags & (flag | EARLIER) == 0;
@@ -134,6 +153,35 @@ impl Run {
         blocks
     }
 
+    /// The files of its plan that it has read of. A device hands the first block of each file to nobody before it was
+    /// read, so that each file shows whether it is used, however few of its blocks do. None: it cannot be told, since
+    /// the device had some of it, or shows too few; or it is no start, before which they were read already.
+    pub(super) fn files_shown(&self, blocks: &[BlockAt]) -> Option<HashMap<FileId, bool>> {
+        let planned = self.planned.as_ref()?;
+        if self.has_company || self.was_stopped || !self.is_startup {
+            return None;
+        }
+        let mut files: HashMap<FileId, bool> = HashMap::new();
+        for at in planned.plan.blocks() {
+            files.insert(at.file, false);
+        }
+        for at in blocks {
+            if let Some(is_used) = files.get_mut(&at.file) {
+                *is_used = true;
+            }
+        }
+        let is_shown = |at: &BlockAt| files.get(&at.file) == Some(&true);
+        let shown = planned.plan.blocks().filter(is_shown).count();
+        if shown * 2 < planned.len() {
+            return None;
+        }
+        // What the device held is read unseen.
+        for (file, _) in &self.held.files {
+            files.remove(file);
+        }
+        Some(files)
+    }
+
     /// A test of whether a block may have been read unseen.
     pub(super) fn hidden(&self) -> impl Fn(BlockAt) -> bool + use<'_> {
         move |at| {
@@ -142,19 +190,19 @@ impl Run {
                 || self
                     .flags
                     .get(&at)
-                    .is_some_and(|flags| flags & GUESSED != 0)
+                    .is_some_and(|flags| flags & (GUESSED | BESIDE) != 0)
         }
     }
 }
 
 /// Traces are in the order of reading; what was asked for and is in none of them (the device may have lost its last
 /// words) is put behind what was asked for before it.
-fn in_order(traced: Vec<BlockAt>, asked: &[BlockAt]) -> Vec<BlockAt> {
-    let known: HashSet<BlockAt> = traced.iter().copied().collect();
+pub(in crate::predict) fn in_order<T: Copy + Eq + Hash>(traced: Vec<T>, asked: &[T]) -> Vec<T> {
+    let known: HashSet<T> = traced.iter().copied().collect();
     if asked.iter().all(|at| known.contains(at)) {
         return traced;
     }
-    let mut behind: HashMap<Option<BlockAt>, Vec<BlockAt>> = HashMap::new();
+    let mut behind: HashMap<Option<T>, Vec<T>> = HashMap::new();
     let mut last = None;
     for at in asked {
         if known.contains(at) {
