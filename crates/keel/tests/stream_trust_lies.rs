@@ -417,8 +417,8 @@ fn refuse(reason: Refusal) -> Lie {
     })
 }
 
-/// Each lie is told to a device of its own, which must not be moved by it: twice, or once where nothing tells that it is
-/// one but the time that passes.
+/// Each lie is told to a device of its own, which must not be moved by it: twice, or once where nothing tells that it
+/// is one but the time that passes.
 fn survives(told: &Told, lies: Vec<(&'static str, Lie, &'static str)>) {
     for (number, (name, lie, counter)) in lies.into_iter().enumerate() {
         told.liar.tell(&lie, if counter.is_empty() { 1 } else { 2 });

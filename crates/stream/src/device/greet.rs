@@ -127,8 +127,8 @@ fn greeting_deadline(begun: Instant, time: Duration, manifest_bytes: u64) -> Ins
     begun + (time + transfer).min(GREETING_MAX.max(time))
 }
 
-/// Connects and greets, within so long, beside what a manifest takes. `version`: the one that is used already. `held`: the hash of the signed
-/// manifest that is here.
+/// Connects and greets, within so long, beside what a manifest takes. `version`: the one that is used already. `held`:
+/// the hash of the signed manifest that is here.
 ///
 /// # Errors
 /// There is no connection.
