@@ -108,7 +108,8 @@ fn bomb() -> Vec<u8> {
     frame
 }
 
-/// What a server may say wrong of blocks, and the counter that must show it; none: no message was wrong.
+/// What a server may say wrong of blocks, and the counter that must show it; none: no message was wrong. What was
+/// foretold has no place of its own: there another place is another hash.
 fn lies_about_blocks(manifest: &Arc<Manifest>) -> Vec<(&'static str, Lie, &'static str)> {
     let (task, long) = (file(manifest, "bin/task"), file(manifest, "share/long"));
     let at_end = manifest.blocks(task);
@@ -166,22 +167,22 @@ fn lies_about_blocks(manifest: &Arc<Manifest>) -> Vec<(&'static str, Lie, &'stat
         (
             "another file",
             place(|at, long, _| at.file = long),
-            "rejected_place",
+            "rejected_all",
         ),
         (
             "behind the end",
             place(|at, _, end| at.index = at.index % 32 + end.next_multiple_of(32)),
-            "rejected_place",
+            "rejected_all",
         ),
         (
             "a file that is none",
             place(|at, _, _| at.file = FileId(4_000_000)),
-            "rejected_place",
+            "rejected_all",
         ),
         (
             "another place of the file",
             place(|at, _, _| at.index ^= 64),
-            "rejected_place",
+            "rejected_all",
         ),
     ]
 }
@@ -417,8 +418,8 @@ fn refuse(reason: Refusal) -> Lie {
     })
 }
 
-/// Each lie is told to a device of its own, which must not be moved by it: twice, or once where nothing tells that it is
-/// one but the time that passes.
+/// Each lie is told to a device of its own, which must not be moved by it: twice, or once where nothing tells that it
+/// is one but the time that passes.
 fn survives(told: &Told, lies: Vec<(&'static str, Lie, &'static str)>) {
     for (number, (name, lie, counter)) in lies.into_iter().enumerate() {
         told.liar.tell(&lie, if counter.is_empty() { 1 } else { 2 });

@@ -640,52 +640,6 @@ fn clients_and_their_connections_are_limited() {
 }
 
 #[test]
-fn one_certificate_does_not_take_the_places_of_all() {
-    let scratch = published("server-certificates");
-    let authority = Authority::new(&scratch.path("authority")).unwrap();
-    let server = scratch.path("server");
-    authority
-        .issue_server(&["127.0.0.1".to_owned()], &server)
-        .unwrap();
-    for name in ["greedy", "modest"] {
-        authority
-            .issue_device(name, "default", &scratch.path(name))
-            .unwrap();
-    }
-    let mut with = settings(&scratch);
-    (with.clients_max, with.clients_of_certificate_max) = (6, 3);
-    let devices = scratch.path("authority").join(DEVICES_FILE);
-    with.identity = Some(Identity::load(&server, &devices).unwrap());
-    let running = Running::start(with);
-    let greet = |name, number| {
-        let identity = scratch.path(name);
-        Device::try_with_tls(&running, &scratch, &identity, number)
-    };
-    let mut kept: Vec<Device> = (1..=3)
-        .map(|number| greet("greedy", number).unwrap())
-        .collect();
-    // Another connection of one that is there is no further device.
-    kept.push(greet("greedy", 1).unwrap());
-    let counters = running.watch.counters();
-    for count in 1..=5 {
-        assert_eq!(greet("greedy", 10).err(), Some(Refusal::Limit));
-        until("it is counted", || {
-            counters.refused(Reason::ClientsOfCertificate) == count
-        });
-    }
-    // With the numbers of the other: whose they are is what the certificates say.
-    let others: Vec<Device> = (1..=3)
-        .map(|number| greet("modest", number).unwrap())
-        .collect();
-    assert_eq!(counters.refused(Reason::Clients), 0);
-    assert_eq!(greet("modest", 4).err(), Some(Refusal::Limit));
-    drop(others);
-    // A place that was left can be had again, and no more than that.
-    kept.truncate(2);
-    until("there is a place again", || greet("greedy", 4).is_ok());
-}
-
-#[test]
 fn without_an_identity_only_this_machine_is_served() {
     let scratch = published("server-loopback");
     let mut with = settings(&scratch);

@@ -1,5 +1,5 @@
-//! The list of devices as a server has it: read anew when its file changes, and asked in the handshake, so that a device
-//! that is not on it is told so by TLS itself.
+//! The list of devices as a server has it: read anew when its file changes, and asked in the handshake, so that a
+//! device that is not on it is told so by TLS itself.
 
 use super::{Devices, TlsError, config, fingerprint};
 use rustls::client::danger::HandshakeSignatureValid;
