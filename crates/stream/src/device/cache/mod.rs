@@ -10,8 +10,8 @@
 //!
 //! **Files:** `storage.rs` the seam, `directory.rs` and `memory.rs` two places, `format.rs` every byte, `record.rs`
 //! blocks that lie together, `scan.rs` what is in a log, `index.rs` where a block lies, `core.rs` reading, `logs.rs`
-//! writing and room, `notes.rs` values by name, `twice.rs` those of them that are kept twice, `queue.rs` what waits for the writer, `ahead.rs` reading ahead,
-//! `unusable.rs` what stands in for a cache that cannot be opened.
+//! writing and room, `notes.rs` values by name, `twice.rs` those of them that are kept twice, `queue.rs` what waits
+//! for the writer, `ahead.rs` reading ahead, `unusable.rs` what stands in for a cache that cannot be opened.
 
 mod ahead;
 mod core;
