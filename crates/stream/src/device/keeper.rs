@@ -169,10 +169,18 @@ fn see_resident(inner: &Inner, token: Token) {
         return;
     }
     let (is_audit, plan) = match locked(&inner.tasks).get(&token) {
-        Some(task) => (task.is_audit || task.begun.is_none(), task.plan.clone()),
+        Some(task) if task.is_audit || task.begun.is_none() => (true, task.plan.clone()),
+        Some(task) => (false, task.probes()),
         None => return,
     };
-    if !is_audit || !inner.has_pages() {
+    if !inner.has_pages() {
+        return;
+    }
+    if !is_audit {
+        // The server must not take a file for unused whose block that was to show it is read unseen.
+        for at in inner.resident(&plan) {
+            locked(&inner.tasks).read(&token, at, Instant::now());
+        }
         return;
     }
     let resident = inner.resident(&plan);

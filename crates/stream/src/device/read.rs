@@ -17,6 +17,10 @@ const AROUND_MIN: u32 = 8;
 /// Bytes that a server may have given to its system and that are not on the wire yet.
 const SERVER_BUFFER_BYTES: u64 = 128 << 10;
 
+/// A foretold block that comes within so many milliseconds is waited for, even where a request would bring it sooner:
+/// the line is busy with what is needed next, and what is asked for takes room from that.
+const AHEAD_MS: u64 = 60;
+
 /// A block that is expected is waited for so long at least: a loaded machine is no lost block.
 const EXPECTED_MIN: Duration = Duration::from_millis(20);
 
@@ -215,6 +219,7 @@ impl Inner {
             .saturating_mul(round_trip.as_micros() as u64)
             / 1_000_000
             + SERVER_BUFFER_BYTES;
+        let under_way = under_way.max(self.network.bandwidth() / 1_000 * AHEAD_MS);
         let mut last_came = None;
         let is_foretold = token.is_some_and(|token| {
             let mut tasks = locked(&self.tasks);
@@ -223,7 +228,8 @@ impl Inner {
                 last_came = task.last_came;
                 task.coming(at, ahead) == Coming::Soon
             };
-            tasks.get(&token).is_some_and(coming)
+            // What comes for another start is there for all.
+            tasks.get(&token).is_some_and(coming) || tasks.coming(at, ahead)
         });
         let limit = match is_foretold {
             true => FORETOLD_MIN.max(3 * round_trip + self.network.line_time(under_way)),

@@ -250,18 +250,20 @@ impl<'a> Receiver<'a> {
             }
             Cause::Foretold { token } => {
                 add(&counts.pushed, blocks.len() as u64);
-                let (mut is_storable, mut is_read) = (false, vec![false; blocks.len()]);
+                let mut is_storable = vec![false; blocks.len()];
+                let mut is_read = vec![false; blocks.len()];
                 let now = Instant::now();
                 if let Some(task) = locked(&inner.tasks).get(&token) {
-                    is_storable = !task.is_audit && inner.has_pages();
-                    for (at, is_read) in blocks.iter().zip(&mut is_read) {
-                        task.came(*at, now);
-                        *is_read = task.has_read(*at);
+                    let may_store = !task.is_audit && inner.has_pages();
+                    for (place, at) in blocks.iter().enumerate() {
+                        is_storable[place] = !task.came(*at, now) && may_store;
+                        is_read[place] = task.has_read(*at);
                     }
                 }
-                let kind = Kind::Foretold { token, is_storable };
+                let each = each().zip(is_storable.into_iter().zip(is_read));
                 self.connection.is_placing.store(true, Ordering::Release);
-                for ((at, page), is_read) in each().zip(is_read) {
+                for ((at, page), (is_storable, is_read)) in each {
+                    let kind = Kind::Foretold { token, is_storable };
                     // Who has read it once and asks again waits for it; nobody else needs it twice.
                     let arrived = match is_read && !inner.stage.is_wanted(*at) {
                         true => Arrived::Repeated,

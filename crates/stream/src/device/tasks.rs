@@ -52,6 +52,8 @@ pub(super) struct Task {
     told: usize,
     last_new: Instant,
     before: Arc<Vec<BlockAt>>,
+    // Files of which a foretold block has come.
+    probed: HashSet<FileId>,
     // Foretold blocks that came while all reads were to be seen.
     foretold: HashSet<BlockAt>,
     // Something could be read without being seen.
@@ -122,6 +124,7 @@ impl Tasks {
             told: 0,
             last_new: now,
             before,
+            probed: HashSet::new(),
             foretold: HashSet::new(),
             is_blind,
             is_told_end: false,
@@ -149,6 +152,12 @@ impl Tasks {
     /// Whether the server knew a task by this that has ended here.
     pub fn has_ended(&self, wire: &Token) -> bool {
         self.ended.contains(wire)
+    }
+
+    /// Whether the plan of any task brings a block soon.
+    pub fn coming(&self, at: BlockAt, blocks_ahead: u32) -> bool {
+        let mut tasks = self.tasks.values();
+        tasks.any(|task| task.coming(at, blocks_ahead) == Coming::Soon)
     }
 
     /// How many run.
@@ -332,13 +341,22 @@ impl Task {
         self.is_blind = true;
     }
 
-    /// A foretold block has come.
-    pub fn came(&mut self, at: BlockAt, now: Instant) {
+    /// A foretold block has come; whether its read must be seen: the first of each file shows the server that the file
+    /// is used.
+    pub fn came(&mut self, at: BlockAt, now: Instant) -> bool {
         self.start.pushed += 1;
         self.last_came = Some(now);
         if self.is_audit && self.foretold.len() < PLAN_BLOCKS_MAX {
             self.foretold.insert(at);
         }
+        self.probed.insert(at.file)
+    }
+
+    /// The first block of each file of its plan.
+    pub fn probes(&self) -> Vec<BlockAt> {
+        let mut files = HashSet::new();
+        let first = |at: &&BlockAt| files.insert(at.file);
+        self.plan.iter().filter(first).copied().collect()
     }
 
     /// It is where readers find it: whoever does not find what lies before it need not wait for the plan.

@@ -119,7 +119,7 @@ pub trait Predictor: Send {
     fn beside(&mut self, _token: Token, _blocks: &[BlockAt]) {}
     /// A program of the task waits for a block; what is to be sent beside it.
     fn request(&mut self, token: Token, at: BlockAt, now_ms: u64) -> Push;
-    /// Programs of the task have read these, in order; in mode `paper` nothing comes of it.
+    /// Programs of the task have read these, in order.
     fn trace(&mut self, token: Token, blocks: &[BlockAt], now_ms: u64);
     /// The task has ended.
     fn end(&mut self, token: Token, is_exact: bool, has_exited: bool, now_ms: u64);

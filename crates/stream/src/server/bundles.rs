@@ -1,7 +1,8 @@
 //! Pieces of plans, kept compressed: what many starts send alike is compressed once, and when a run has ended anew at a
-//! higher level, in the background.
+//! higher level, in the background; these are kept on the disk, too (`shelf.rs`).
 
 use super::counters::{Counters, add};
+use super::shelf::Shelf;
 use super::system;
 use crate::block::{BlockAt, block_bytes};
 use crate::predict::Plan;
@@ -108,13 +109,6 @@ impl Bundles {
     pub(super) fn bytes(&self) -> u64 {
         self.kept().bytes
     }
-
-    fn is_best(&self, plan: u64, piece: usize) -> bool {
-        let kept = self.kept();
-        kept.entries
-            .get(&(plan, piece))
-            .is_some_and(|entry| entry.is_best)
-    }
 }
 
 impl Kept {
@@ -172,6 +166,7 @@ impl Improver {
         bundles: &Arc<Bundles>,
         provider: &Arc<Provider>,
         counters: &Arc<Counters>,
+        shelf: Shelf,
         level: i32,
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
@@ -188,6 +183,7 @@ impl Improver {
             provider: Arc::clone(provider),
             counters: Arc::clone(counters),
             stop: Arc::clone(&stop),
+            shelf,
             level,
         };
         // Without the thread pieces stay at the lower level.
@@ -227,12 +223,13 @@ struct Worker {
     provider: Arc<Provider>,
     counters: Arc<Counters>,
     stop: Arc<AtomicBool>,
+    shelf: Shelf,
     level: i32,
 }
 
 impl Worker {
     fn run(&self, waiting: &Receiver<(Arc<Published>, Arc<Plan>)>) {
-        system::be_nice();
+        let mut is_nice = false;
         while let Ok((published, plan)) = waiting.recv() {
             {
                 let mut kept = self.bundles.kept();
@@ -243,18 +240,43 @@ impl Worker {
                     continue;
                 }
             }
-            for (number, piece) in plan.pieces.iter().enumerate() {
-                if self.stop.load(Ordering::Relaxed) {
-                    return;
+            if let Some(pieces) = self.shelf.load(&published, &plan, self.level) {
+                for (number, piece) in pieces.into_iter().enumerate() {
+                    self.bundles.put(plan.number, number, piece.into(), true);
+                    add(&self.counters.bundles_improved, 1);
                 }
-                if self.bundles.is_best(plan.number, number) {
-                    continue;
-                }
-                let packed = compress(&self.provider, &published, piece, self.level);
-                let Ok(packed) = packed else { continue };
-                self.bundles.put(plan.number, number, packed.into(), true);
-                add(&self.counters.bundles_improved, 1);
+                continue;
             }
+            // Not before: what was kept is to be there when the first device comes.
+            if !std::mem::replace(&mut is_nice, true) {
+                system::be_nice();
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let Some(pieces) = self.compress(&published, &plan) else {
+                continue;
+            };
+            // It is made anew where it cannot be kept.
+            self.shelf
+                .store(&published, &plan, self.level, &pieces)
+                .ok();
         }
+    }
+
+    /// All pieces of a plan. None: not all of them.
+    fn compress(&self, published: &Published, plan: &Plan) -> Option<Vec<Vec<u8>>> {
+        let mut pieces = Vec::with_capacity(plan.pieces.len());
+        for (number, piece) in plan.pieces.iter().enumerate() {
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            let packed = compress(&self.provider, published, piece, self.level).ok()?;
+            let kept = packed.as_slice().into();
+            self.bundles.put(plan.number, number, kept, true);
+            add(&self.counters.bundles_improved, 1);
+            pieces.push(packed);
+        }
+        Some(pieces)
     }
 }

@@ -4,7 +4,7 @@
 //! sent
 //! and in which order, `queue.rs` and `task.rs` the lists that the order is made of, `session.rs` a device with all its
 //! connections, `admission.rs` who may come in; `tenant.rs` and `learned.rs` what is learned and where it is kept,
-//! `names.rs` the paths of a version, `bundles.rs` pieces kept compressed; `counters.rs` and `metrics.rs` the numbers,
+//! `names.rs` the paths of a version, `bundles.rs` pieces kept compressed, `shelf.rs` these on the disk; `counters.rs` and `metrics.rs` the numbers,
 //! `system.rs` calls of the operating system.
 
 mod admission;
@@ -17,6 +17,7 @@ mod names;
 mod queue;
 mod requests;
 mod session;
+mod shelf;
 mod system;
 mod task;
 mod tenant;
@@ -32,6 +33,7 @@ use admission::Admission;
 use base::error::Code;
 use bundles::{Bundles, Improver};
 use connection::DeviceList;
+use shelf::Shelf;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -334,7 +336,6 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
         settings.memory_bytes_max,
     );
     let bundles = Arc::new(Bundles::new(settings.bundle_bytes_max));
-    let improver = Improver::start(&bundles, &provider, &counters, settings.bundle_level);
     let mut lock = None;
     if settings.predict != Mode::None {
         match learned::Lock::learn(&settings.store) {
@@ -350,6 +351,10 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
             }
         }
     }
+    // On the disk as much as in memory.
+    let (bytes_max, level) = (settings.bundle_bytes_max, settings.bundle_level);
+    let shelf = Shelf::new(&settings.store, bytes_max, lock.is_some());
+    let improver = Improver::start(&bundles, &provider, &counters, shelf, level);
     let state = State {
         lock,
         admission: Admission::default(),

@@ -5,7 +5,7 @@ use super::counters::{Reason, add};
 use super::queue::ReadJob;
 use super::task::{Task, around_of};
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token, block_bytes};
-use crate::predict::Mode;
+use crate::predict::{Mode, Push};
 use crate::provide::{AHEAD_PIECES, Arm};
 use crate::wire::{Answer, Held, Refusal, Request};
 use std::collections::BTreeSet;
@@ -109,12 +109,6 @@ fn read(connection: &Connection, id: u32, token: Option<Token>, at: BlockAt, aro
     if !has(connection, at) {
         return connection.refuse(id, Refusal::NoSuchBlock, Reason::NoSuchBlock);
     }
-    // SYSFLOW records what is asked for, so it serves block by block: what came unasked would be missing from its
-    // actions.
-    let around = match state.settings.predict {
-        Mode::Paper => 0,
-        Mode::Task | Mode::None => around,
-    };
     let file_blocks = connection.published.manifest.blocks(at.file);
     let session = &connection.session;
     let known = token.and_then(|token| {
@@ -127,6 +121,10 @@ fn read(connection: &Connection, id: u32, token: Option<Token>, at: BlockAt, aro
             let mut predictor = session.tenant.predictor();
             predictor.request(token, at, state.now_ms())
         };
+        // In SYSFLOW an action goes on when certain blocks of it are asked for: one that came as a neighbour would not
+        // be. While an action is recorded nothing is foretold, and neighbours spare round trips.
+        let is_followed = state.settings.predict == Mode::Paper && push != Push::Nothing;
+        let around = if is_followed { 0 } else { around };
         let now_ms = state.now_ms();
         let around = session.with(token, |task| {
             task.push(push);

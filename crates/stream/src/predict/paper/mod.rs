@@ -12,6 +12,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+use super::task::run::in_order;
 use super::tokens::Tokens;
 use super::{ActionInfo, ActionKind, Begun, Catalogue, Counters, LoadError, Plan, Predictor, Push};
 use crate::block::{BlockAt, FileId, Token};
@@ -93,6 +94,16 @@ struct Recording {
     first_ms: u64,
     blocks: Vec<u32>,
     recorded: HashSet<u32>,
+    /// What was read, as far as it was told: also neighbours, which nobody had to ask for.
+    traced: Vec<u32>,
+    traced_set: HashSet<u32>,
+}
+
+impl Recording {
+    /// Blocks that it takes the room of.
+    fn held(&self) -> usize {
+        self.blocks.len() + self.traced.len()
+    }
 }
 
 /// Foretells as in SYSFLOW.
@@ -129,13 +140,14 @@ impl PaperPredictor {
 
     /// Ends what a run records of an executable, and keeps it.
     fn complete(&mut self, file: FileId, recording: Recording, has_exited: bool) {
-        self.blocks_total -= recording.blocks.len();
+        self.blocks_total -= recording.held();
         let kind = match recording.kind {
             ActionKind::Workload if has_exited => ActionKind::Exit,
             kind => kind,
         };
         self.counters.runs_learned += 1;
-        self.keep(file, kind, &recording.blocks, 1);
+        let blocks = in_order(recording.traced, &recording.blocks);
+        self.keep(file, kind, &blocks, 1);
     }
 
     /// Puts an action to those of its executable, unless it is there already or there is no room.
@@ -321,6 +333,8 @@ impl Predictor for PaperPredictor {
                 first_ms: now_ms,
                 blocks: Vec::new(),
                 recorded: HashSet::new(),
+                traced: Vec::new(),
+                traced_set: HashSet::new(),
             };
             self.record(&mut recording, at);
             (Push::Nothing, Some(Stage::Construct(recording)))
@@ -333,7 +347,29 @@ impl Predictor for PaperPredictor {
         push
     }
 
-    fn trace(&mut self, _token: Token, _blocks: &[BlockAt], _now_ms: u64) {}
+    fn trace(&mut self, token: Token, blocks: &[BlockAt], now_ms: u64) {
+        let Some(run) = self.runs.hear(token, now_ms, &mut self.counters) else {
+            return;
+        };
+        // While an action is recorded neighbours come with each block: they are part of it if they are read.
+        for at in blocks {
+            let Some(Stage::Construct(recording)) = run.stages.get_mut(&at.file) else {
+                continue;
+            };
+            if recording.traced_set.contains(&at.index) {
+                continue;
+            }
+            if recording.traced.len() >= self.settings.blocks_per_action_max
+                || self.blocks_total >= self.settings.blocks_total_max
+            {
+                self.counters.blocks_refused += 1;
+                continue;
+            }
+            recording.traced_set.insert(at.index);
+            recording.traced.push(at.index);
+            self.blocks_total += 1;
+        }
+    }
 
     fn end(&mut self, token: Token, _is_exact: bool, has_exited: bool, now_ms: u64) {
         if !has_exited {

@@ -265,3 +265,26 @@ fn every_table_has_its_limit() {
         .map(|plan| plan.blocks().count());
     assert_eq!(driver.predictor.blocks_total, known.unwrap());
 }
+
+#[test]
+fn neighbours_that_were_read_are_part_of_what_is_recorded() {
+    let mut driver = Driver::new(4);
+    let token = driver.begin();
+    for index in [1, 9] {
+        assert_eq!(driver.ask(token, index), Push::Nothing);
+    }
+    // 2 and 3 came with 1, and 10 and 11 with 9; 11 nobody has read.
+    let traced: Vec<BlockAt> = [1, 2, 3, 9, 10].map(at).to_vec();
+    driver.predictor.trace(token, &traced, driver.now_ms);
+    driver.predictor.trace(token, &traced, driver.now_ms);
+    driver.end(token);
+    let plan = driver.predictor.plan(FILE).unwrap();
+    assert_eq!(plan.blocks().collect::<Vec<_>>(), traced);
+    assert_eq!(driver.predictor.blocks_total, traced.len());
+    // What is followed is told as well, and changes nothing.
+    let token = driver.begin();
+    assert_eq!(driver.ask(token, 1), send(&[2]));
+    driver.predictor.trace(token, &[at(30)], driver.now_ms);
+    driver.end(token);
+    assert_eq!(driver.predictor.blocks_total, traced.len());
+}

@@ -1,7 +1,7 @@
 //! What is known of one action: each block that its runs have read, in order, and in which of the last runs.
 
 use super::TaskSettings;
-use crate::block::BlockAt;
+use crate::block::{BlockAt, FileId};
 use crate::predict::{Counters, Plan};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,6 +19,9 @@ const GUESSES_RIGHT_MIN: f64 = 0.75;
 const GUESS_SHARE_UP: f64 = 0.05;
 const GUESS_SHARE_DOWN: f64 = 0.05;
 const GUESS_SHARE_MAX: f64 = 0.95;
+
+/// More than sums of shares are rounded by.
+const ROUNDING: f64 = 1e-6;
 
 /// A block that was read in at least one of the last runs of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +88,10 @@ pub(super) struct Observed<'a> {
     pub(super) hidden: &'a dyn Fn(BlockAt) -> bool,
     /// Its plan was stopped because it did other things.
     pub(super) was_stopped: bool,
+    /// It needed some of its plan earlier than it came.
+    pub(super) is_ahead: bool,
+    /// Files of its plan: whether it has read of them. None: not known.
+    pub(super) files: Option<HashMap<FileId, bool>>,
     /// What was sent to it on a guess.
     pub(super) guessed: &'a [BlockAt],
 }
@@ -105,7 +112,13 @@ impl Action {
             ..Self::default()
         };
         action.index();
-        action.make_plan();
+        action.make_plan(&TaskSettings::default());
+        // Starts are not kept. A plan that has had its second start and no audit is due one, also where the server is
+        // started anew for each start.
+        action.starts = match exact.count_ones() {
+            0 | 1 => u64::from(runs > 1),
+            _ => 2,
+        };
         action
     }
 
@@ -126,7 +139,8 @@ impl Action {
     pub(super) fn start(&mut self, settings: &TaskSettings) -> bool {
         self.starts += 1;
         let is_due = match self.starts {
-            1 => self.is_unconfirmed,
+            _ if self.is_unconfirmed => true,
+            1 => false,
             2 => true,
             later => settings.audit_every > 0 && (later - 2).is_multiple_of(settings.audit_every),
         };
@@ -148,6 +162,7 @@ impl Action {
         self.runs += 1;
         counters.runs_learned += 1;
         if !run.is_exact
+            && run.files.is_none()
             && self.entries.iter().all(|entry| (run.hidden)(entry.at))
             && (run.blocks.iter()).all(|at| self.places.contains_key(at))
         {
@@ -157,8 +172,21 @@ impl Action {
         let read: HashSet<BlockAt> = run.blocks.iter().copied().collect();
         self.judge_guesses(run, &read, settings);
         let is_off = run.was_stopped || (run.is_exact && self.is_unread(&read, settings));
+        if run.is_exact && run.is_ahead {
+            self.reorder(run.blocks);
+        }
+        let used = match &run.files {
+            Some(_) => self.used_in_exact_runs(),
+            None => HashMap::new(),
+        };
         self.exact = self.exact << 1 | u32::from(run.is_exact);
         for entry in &mut self.entries {
+            let is_used = run.files.as_ref().and_then(|files| files.get(&entry.at.file));
+            let shown = match is_used {
+                Some(true) => entry.sample(used.get(&entry.at.file).copied(), self.runs),
+                Some(false) => Some(false),
+                None => None,
+            };
             entry.read <<= 1;
             entry.known <<= 1;
             // Of what was pushed or there before, only an exact run says anything: reads of it are seen by chance
@@ -166,6 +194,9 @@ impl Action {
             if run.is_exact || !(run.hidden)(entry.at) {
                 entry.known |= 1;
                 entry.read |= u32::from(read.contains(&entry.at));
+            } else if let Some(is_read) = shown {
+                entry.known |= 1;
+                entry.read |= u32::from(is_read);
             }
         }
         self.insert(run.blocks, room, counters);
@@ -179,9 +210,38 @@ impl Action {
         self.choose(settings);
         if is_off {
             // More was sent for nothing than is allowed, or would have been: the very next start is to show what else
-            // is not read.
+            // is not read. Also after a new start of the server.
             self.starts = 1;
+            self.is_unconfirmed = true;
         }
+    }
+
+    /// Of each file the exact runs that have read of it.
+    fn used_in_exact_runs(&self) -> HashMap<FileId, u32> {
+        let mut used: HashMap<FileId, u32> = HashMap::new();
+        for entry in &self.entries {
+            *used.entry(entry.at.file).or_default() |= entry.read & self.exact;
+        }
+        used
+    }
+
+    /// Puts what was read into the order of this run; what was not stays behind what it was behind.
+    fn reorder(&mut self, blocks: &[BlockAt]) {
+        let order: HashMap<BlockAt, usize> = blocks
+            .iter()
+            .enumerate()
+            .map(|(place, at)| (*at, place + 1))
+            .collect();
+        let mut last = 0;
+        let mut keyed: Vec<(usize, Entry)> = Vec::with_capacity(self.entries.len());
+        for entry in self.entries.drain(..) {
+            last = order.get(&entry.at).copied().unwrap_or(last);
+            keyed.push((last, entry));
+        }
+        // Stable: what follows the same block keeps its order, and comes behind it.
+        keyed.sort_by_key(|(place, entry)| (*place, !order.contains_key(&entry.at)));
+        self.entries = keyed.into_iter().map(|(_, entry)| entry).collect();
+        self.index();
     }
 
     /// Whether more of the plan than is allowed was not read.
@@ -262,29 +322,43 @@ impl Action {
     /// Decides what is pushed. Of the blocks that are read often enough the most frequent come first, until what is
     /// expected to be read by nobody reaches its share.
     fn choose(&mut self, settings: &TaskSettings) {
-        let mut shares: Vec<(f64, usize)> = self
+        let mut shares: Vec<(Share, usize)> = self
             .entries
             .iter()
             .enumerate()
             .filter_map(|(place, entry)| Some((entry.share(settings)?, place)))
             .collect();
-        shares.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        let mut unread = 0.0;
+        shares.sort_by(|a, b| b.0.of_runs.total_cmp(&a.0.of_runs).then(a.1.cmp(&b.1)));
         let mut planned = vec![false; self.entries.len()];
-        for (number, (share, place)) in shares.iter().enumerate() {
-            unread += 1.0 - share;
-            if unread > settings.unread_share_max * (number + 1) as f64 {
+        let (mut unread, mut count) = (0.0, 0);
+        for (share, place) in shares.iter().filter(|(share, _)| share.is_enough) {
+            unread += 1.0 - share.of_runs;
+            // What counts as exactly as much as is allowed is no more, also when its sum is rounded up.
+            if unread > settings.unread_share_max * f64::from(count + 1) + ROUNDING {
                 break;
             }
+            count += 1;
             planned[*place] = true;
+        }
+        let chance_max = settings.chance_share_max * f64::from(count);
+        let mut chance = 0.0;
+        for (share, place) in shares {
+            if planned[place] {
+                continue;
+            }
+            chance += 1.0 - share.of_runs;
+            if chance > chance_max {
+                break;
+            }
+            planned[place] = true;
         }
         for (entry, is_planned) in self.entries.iter_mut().zip(planned) {
             entry.is_planned = is_planned;
         }
-        self.make_plan();
+        self.make_plan(settings);
     }
 
-    fn make_plan(&mut self) {
+    fn make_plan(&mut self, settings: &TaskSettings) {
         let planned = self.entries.iter().filter(|entry| entry.is_planned);
         let blocks: Vec<BlockAt> = planned.map(|entry| entry.at).collect();
         let is_same = match self.plan() {
@@ -292,8 +366,16 @@ impl Action {
             None => blocks.is_empty(),
         };
         if !is_same {
+            let new = match &self.planned {
+                Some(planned) => blocks.iter().filter(|at| !planned.has(**at)).count(),
+                None => blocks.len(),
+            };
             self.planned = (!blocks.is_empty()).then(|| Arc::new(Planned::of(&blocks)));
-            self.starts = 0;
+            // Another order, or what chance adds or takes away, begins no new count of starts: a plan that is a little
+            // different each time would never be audited.
+            if new as f64 > blocks.len() as f64 * settings.unread_share_max {
+                self.starts = 0;
+            }
         }
     }
 
@@ -318,13 +400,27 @@ impl Action {
     }
 }
 
+/// How often a block is read.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    /// Of the runs that show it, 0 to 1.
+    of_runs: f64,
+    /// That is enough to be pushed.
+    is_enough: bool,
+}
+
 impl Entry {
-    /// How often it is read, 0 to 1; None: too seldom to be pushed.
-    fn share(&self, settings: &TaskSettings) -> Option<f64> {
+    /// How often it is read; None: not any more.
+    fn share(&self, settings: &TaskSettings) -> Option<Share> {
         if self.known == 0 {
-            return self.is_planned.then_some(1.0);
+            return self.is_planned.then_some(Share {
+                of_runs: 1.0,
+                is_enough: true,
+            });
         }
-        let runs = self.known.count_ones();
+        // Once not read is likely to happen again: it counts twice.
+        let is_sure = self.known == self.read;
+        let runs = self.known.count_ones() + u32::from(!is_sure);
         let share = f64::from(self.read.count_ones()) / f64::from(runs);
         // Of the latest runs that show it: how many, one after the other, have read it, or have not.
         let (mut left, mut streak, mut was_read) = (self.known, 0, None);
@@ -355,7 +451,21 @@ impl Entry {
         } else {
             settings.share_min
         };
-        (share >= min).then_some(share)
+        Some(Share {
+            of_runs: share,
+            is_enough: share >= min,
+        })
+    }
+
+    /// Whether a run that is known to have used its file is taken to have read it: as one of the exact runs that did,
+    /// in turn. Were nothing said of such runs, those without the file would count alone.
+    fn sample(&self, used: Option<u32>, turn: u64) -> Option<bool> {
+        let mut runs = used? & self.known;
+        let skipped = turn % u64::from(runs.count_ones().max(1));
+        for _ in 0..skipped {
+            runs &= runs - 1;
+        }
+        (runs != 0).then(|| self.read & runs & runs.wrapping_neg() != 0)
     }
 
     /// Whether it is likely to be read when the other one is.

@@ -6,7 +6,7 @@
 //! block is asked for, what was read behind it in the runs that read it comes with it.
 
 mod action;
-mod run;
+pub(super) mod run;
 #[cfg(test)]
 mod simulated;
 mod store;
@@ -17,7 +17,7 @@ use super::tokens::Tokens;
 use super::{ActionInfo, ActionKind, Begun, Catalogue, Counters, LoadError, Plan, Predictor, Push};
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token};
 use crate::wire::Held;
-use action::{Action, Observed};
+use action::{Action, Observed, Planned};
 use run::{Phase, Run};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +38,9 @@ pub struct TaskSettings {
     pub share_stay_min: f64,
     /// Blocks of a plan that are expected to be read by nobody, at most, as a share of the plan.
     pub unread_share_max: f64,
+    /// The same of blocks that only chance decides about: what is read now and then is pushed while that costs next to
+    /// nothing, since each such block that is read and missing costs a round trip.
+    pub chance_share_max: f64,
     /// A block is sent with another one when it was read in at least this share of the runs that read the other one,
     /// with one run counted as read and one as not beside those that were seen (Laplace's rule of succession).
     pub guess_share_min: f64,
@@ -75,7 +78,8 @@ impl Default for TaskSettings {
             audit_every: 8,
             share_min: 0.75,
             share_stay_min: 0.6,
-            unread_share_max: 0.08,
+            unread_share_max: 0.04,
+            chance_share_max: 0.005,
             guess_share_min: 0.65,
             guess_blocks: SEGMENT_BLOCKS as usize - 1,
             guess_reach: 1_024,
@@ -209,6 +213,8 @@ impl TaskPredictor {
             is_exact: is_exact && !run.has_company,
             hidden: &hidden,
             was_stopped: run.was_stopped,
+            is_ahead: run.is_ahead,
+            files: run.files_shown(blocks),
             guessed: &run.guessed,
         };
         action.learn(&observed, &self.settings, room, &mut self.counters);
@@ -315,6 +321,8 @@ impl TaskPredictor {
         self.note(run, |run| run.ask(at, now_ms), at);
         if push == Push::Nothing {
             push = self.judge(run, at);
+            let is_planned = |planned: &Arc<Planned>| planned.has(at);
+            run.is_ahead |= !is_first && run.planned.as_ref().is_some_and(is_planned);
         }
         push
     }

@@ -4,6 +4,7 @@ use super::action::Planned;
 use crate::block::{BlockAt, FileId};
 use crate::wire::Held;
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::Arc;
 
 /// Which action of its task a run is in.
@@ -30,6 +31,8 @@ pub(super) struct Run {
     pub(super) held: Held,
     /// None: a pause.
     pub(super) phase: Option<Phase>,
+    /// No phase has ended.
+    is_startup: bool,
     /// When the phase began.
     pub(super) first_ms: u64,
     /// When something new was read last.
@@ -42,6 +45,8 @@ pub(super) struct Run {
     pub(super) has_asked: bool,
     /// Another task of its device was sent something in this phase: reads of that are not seen.
     pub(super) has_company: bool,
+    /// It asked for blocks of its plan that had not come: they are needed earlier than the plan has them.
+    pub(super) is_ahead: bool,
     /// What was sent on a guess in this phase.
     pub(super) guessed: Vec<BlockAt>,
     asked: Vec<BlockAt>,
@@ -55,6 +60,7 @@ impl Run {
             task,
             held,
             phase: Some(Phase::Startup),
+            is_startup: true,
             first_ms: now_ms,
             last_ms: now_ms,
             planned: None,
@@ -62,6 +68,7 @@ impl Run {
             mismatches: 0,
             has_asked: false,
             has_company: false,
+            is_ahead: false,
             guessed: Vec::new(),
             asked: Vec::new(),
             traced: Vec::new(),
@@ -88,11 +95,13 @@ impl Run {
 
     pub(super) fn begin_phase(&mut self, phase: Phase, now_ms: u64) {
         self.phase = Some(phase);
+        self.is_startup = false;
         self.first_ms = now_ms;
         self.planned = None;
         self.was_stopped = false;
         self.mismatches = 0;
         self.has_company = false;
+        self.is_ahead = false;
         self.guessed.clear();
     }
 
@@ -144,6 +153,35 @@ impl Run {
         blocks
     }
 
+    /// The files of its plan that it has read of. A device hands the first block of each file to nobody before it was
+    /// read, so that each file shows whether it is used, however few of its blocks do. None: it cannot be told, since
+    /// the device had some of it, or shows too few; or it is no start, before which they were read already.
+    pub(super) fn files_shown(&self, blocks: &[BlockAt]) -> Option<HashMap<FileId, bool>> {
+        let planned = self.planned.as_ref()?;
+        if self.has_company || self.was_stopped || !self.is_startup {
+            return None;
+        }
+        let mut files: HashMap<FileId, bool> = HashMap::new();
+        for at in planned.plan.blocks() {
+            files.insert(at.file, false);
+        }
+        for at in blocks {
+            if let Some(is_used) = files.get_mut(&at.file) {
+                *is_used = true;
+            }
+        }
+        let is_shown = |at: &BlockAt| files.get(&at.file) == Some(&true);
+        let shown = planned.plan.blocks().filter(is_shown).count();
+        if shown * 2 < planned.len() {
+            return None;
+        }
+        // What the device held is read unseen.
+        for (file, _) in &self.held.files {
+            files.remove(file);
+        }
+        Some(files)
+    }
+
     /// A test of whether a block may have been read unseen.
     pub(super) fn hidden(&self) -> impl Fn(BlockAt) -> bool + use<'_> {
         move |at| {
@@ -159,12 +197,12 @@ impl Run {
 
 /// Traces are in the order of reading; what was asked for and is in none of them (the device may have lost its last
 /// words) is put behind what was asked for before it.
-fn in_order(traced: Vec<BlockAt>, asked: &[BlockAt]) -> Vec<BlockAt> {
-    let known: HashSet<BlockAt> = traced.iter().copied().collect();
+pub(in crate::predict) fn in_order<T: Copy + Eq + Hash>(traced: Vec<T>, asked: &[T]) -> Vec<T> {
+    let known: HashSet<T> = traced.iter().copied().collect();
     if asked.iter().all(|at| known.contains(at)) {
         return traced;
     }
-    let mut behind: HashMap<Option<BlockAt>, Vec<BlockAt>> = HashMap::new();
+    let mut behind: HashMap<Option<T>, Vec<T>> = HashMap::new();
     let mut last = None;
     for at in asked {
         if known.contains(at) {

@@ -87,7 +87,11 @@ struct Running {
     stream: VecDeque<BlockAt>,
     arrived: HashSet<BlockAt>,
     pushed: HashSet<BlockAt>,
-    demanded: Vec<BlockAt>,
+    /// The first of each file to come ahead: not handed out before it is read.
+    probes: HashSet<BlockAt>,
+    probed: HashSet<FileId>,
+    /// Reads that the device has seen.
+    seen: Vec<BlockAt>,
     is_audit: bool,
     is_exact: bool,
 }
@@ -161,7 +165,9 @@ impl World {
             stream: VecDeque::new(),
             arrived: HashSet::new(),
             pushed: HashSet::new(),
-            demanded: Vec::new(),
+            probes: HashSet::new(),
+            probed: HashSet::new(),
+            seen: Vec::new(),
             is_audit: begun.is_audit,
             is_exact: begun.is_audit || begun.push == Push::Nothing,
         };
@@ -184,7 +190,9 @@ impl World {
                 running.pushed.insert(at);
             }
             running.arrived.insert(at);
-            running.demanded.push(at);
+            running.seen.push(at);
+        } else if running.probes.remove(&at) {
+            running.seen.push(at);
         }
         true
     }
@@ -196,7 +204,7 @@ impl World {
         let told = if running.is_exact {
             &running.reads
         } else {
-            &running.demanded
+            &running.seen
         };
         for blocks in told.chunks(100) {
             self.predictor.trace(running.token, blocks, self.now_ms);
@@ -229,7 +237,7 @@ impl Running {
                 self.is_exact &= self.is_audit;
                 for at in blocks.into_iter().rev() {
                     assert!(Some(at) != asked && self.arrived.insert(at), "sent twice");
-                    self.pushed.insert(at);
+                    self.push(at);
                 }
             }
             Push::Plan(plan) => {
@@ -249,8 +257,15 @@ impl Running {
             if let Some(at) = self.stream.pop_front()
                 && self.arrived.insert(at)
             {
-                self.pushed.insert(at);
+                self.push(at);
             }
+        }
+    }
+
+    fn push(&mut self, at: BlockAt) {
+        self.pushed.insert(at);
+        if self.probed.insert(at.file) {
+            self.probes.insert(at);
         }
     }
 }
