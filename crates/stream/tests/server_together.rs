@@ -62,7 +62,9 @@ fn a_lost_connection_unlearns_nothing() {
     let running = Running::start(settings(&scratch));
     let mut device = Device::new(&running, &scratch, 1);
     let needed = needed(&device);
-    let some: Vec<BlockAt> = (30..39).map(|index| device.at("bin/other", index)).collect();
+    let some: Vec<BlockAt> = (30..39)
+        .map(|index| device.at("bin/other", index))
+        .collect();
     let all = [needed.clone(), some].concat();
     device.run(1, "bin/task", &all);
     for number in 2..6 {
@@ -89,7 +91,10 @@ fn the_second_server_on_a_store_keeps_nothing_and_says_so() {
     let first = Running::start(settings(&scratch));
     let second = Running::start(settings(&scratch));
     let said = second.said.lock().unwrap().join("\n");
-    assert!(said.contains("what this server learns is not kept"), "{said}");
+    assert!(
+        said.contains("what this server learns is not kept"),
+        "{said}"
+    );
     assert!(first.said.lock().unwrap().is_empty());
     let mut device = Device::new(&first, &scratch, 1);
     let needed = needed(&device);
@@ -171,7 +176,9 @@ fn pieces_compressed_well_outlive_the_server() {
     device.run(1, "bin/task", &needed);
     pieces(&running, count);
     until("they are kept", || {
-        files().iter().any(|path| path.extension() == Some("bundle".as_ref()))
+        files()
+            .iter()
+            .any(|path| path.extension() == Some("bundle".as_ref()))
     });
     drop(device);
     running.end();

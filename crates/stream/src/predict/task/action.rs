@@ -181,7 +181,10 @@ impl Action {
         };
         self.exact = self.exact << 1 | u32::from(run.is_exact);
         for entry in &mut self.entries {
-            let is_used = run.files.as_ref().and_then(|files| files.get(&entry.at.file));
+            let is_used = run
+                .files
+                .as_ref()
+                .and_then(|files| files.get(&entry.at.file));
             let shown = match is_used {
                 Some(true) => entry.sample(used.get(&entry.at.file).copied(), self.runs),
                 Some(false) => Some(false),
@@ -460,7 +463,12 @@ impl Entry {
     /// Whether a run that is known to have used its file is taken to have read it: as one of the exact runs that did,
     /// in turn. Were nothing said of such runs, those without the file would count alone.
     fn sample(&self, used: Option<u32>, turn: u64) -> Option<bool> {
-        let mut runs = used? & self.known;
+        // What a program that has changed its ways reads now says nothing of the runs before it did.
+        let since_first_read = u32::MAX.checked_shr(self.read.leading_zeros()).unwrap_or(0);
+        let all = used? & self.known & since_first_read;
+        // By the first one it is known at all, so it says less than the others.
+        let others = all & since_first_read >> 1;
+        let mut runs = if others == 0 { all } else { others };
         let skipped = turn % u64::from(runs.count_ones().max(1));
         for _ in 0..skipped {
             runs &= runs - 1;

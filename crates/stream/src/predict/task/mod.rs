@@ -78,7 +78,7 @@ impl Default for TaskSettings {
             audit_every: 8,
             share_min: 0.75,
             share_stay_min: 0.6,
-            unread_share_max: 0.04,
+            unread_share_max: 0.03,
             chance_share_max: 0.005,
             guess_share_min: 0.65,
             guess_blocks: SEGMENT_BLOCKS as usize - 1,

@@ -434,7 +434,12 @@ fn a_program_that_has_changed_its_ways_is_learned_anew() {
     let runs: Vec<Figures> = (0..12).map(|_| world.run(new.reads(&[]))).collect();
     let plan = world.predictor.plan(TASK).unwrap();
     let planned: HashSet<BlockAt> = plan.blocks().collect();
-    assert!(planned == new.core.iter().copied().collect());
+    let core: HashSet<BlockAt> = new.core.iter().copied().collect();
+    let (more, less) = (
+        planned.difference(&core).count(),
+        core.difference(&planned).count(),
+    );
+    assert_eq!((more, less), (0, 0), "{runs:?}");
     assert_eq!((runs[11].hits, runs[11].unread), (500, 0));
     // A wrong plan is stopped before its end.
     assert!(world.predictor.counters().plans_stopped > 0);

@@ -504,7 +504,9 @@ fn what_was_asked_for_before_it_came_comes_earlier() {
             driver.predictor.request(token, read[80], driver.now_ms);
         }
         driver.predictor.trace(token, &late, driver.now_ms);
-        driver.predictor.end(token, begun.is_audit, true, driver.now_ms);
+        driver
+            .predictor
+            .end(token, begun.is_audit, true, driver.now_ms);
         driver.planned()
     };
     // Nobody had to ask: the order is good enough, and pieces stay compressed as they are.
