@@ -8,8 +8,6 @@ use crate::predict::{Catalogue, LoadError, Mode, Predictor};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 /// Bytes of a file of learned actions, at most.
 pub const ACTIONS_BYTES_MAX: u64 = crate::predict::FILE_BYTES_MAX as u64;
@@ -22,12 +20,6 @@ const ENDING: &str = ".actions";
 
 /// What is locked, in the folder of learned actions of all modes.
 const LOCK_FILE: &str = "lock";
-
-/// How long a server waits for who changes what was learned: a command is done sooner, a server is not.
-const CHANGE_MAX: Duration = Duration::from_secs(1);
-
-/// How often it looks meanwhile.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Why learned actions could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -77,27 +69,12 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// For a server that learns, which has them in memory and writes over what is there. Waits a little for whoever
-    /// is changing them.
-    ///
-    /// # Errors
-    /// [`LearnedError::Busy`]: another server learns with this store. The lock cannot be made, for example in a store
-    /// that cannot be written.
-    pub fn learn(store: &Path) -> Result<Self, LearnedError> {
-        let until = Instant::now() + CHANGE_MAX;
-        loop {
-            match Self::take(store) {
-                Err(LearnedError::Busy(_)) if Instant::now() < until => sleep(LOOK_EVERY),
-                taken => return taken,
-            }
-        }
-    }
-
-    /// For whoever changes them on the disk.
+    /// For a server that learns, which has them in memory and writes over what is there, and for whoever changes them
+    /// on the disk.
     ///
     /// # Errors
     /// [`LearnedError::Busy`]: a server has them in memory, or another process is changing them. The lock cannot be
-    /// made.
+    /// made, for example in a store that cannot be written.
     pub fn take(store: &Path) -> Result<Self, LearnedError> {
         let folder = store.join("actions");
         fs::create_dir_all(&folder).map_err(LearnedError::system(&folder))?;
@@ -246,10 +223,9 @@ mod tests {
         let alone = Lock::take(&store).unwrap();
         assert!(matches!(Lock::take(&store), Err(LearnedError::Busy(_))));
         drop(alone);
-        let server = Lock::learn(&store).unwrap();
+        let server = Lock::take(&store).unwrap();
         let error = Lock::take(&store).unwrap_err();
         assert_eq!(error.code(), base::error::Code::Busy);
-        assert!(matches!(Lock::learn(&store), Err(LearnedError::Busy(_))));
         drop(server);
         Lock::take(&store).unwrap();
         fs::remove_dir_all(&store).unwrap();

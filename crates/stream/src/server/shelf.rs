@@ -5,9 +5,8 @@ use crate::block::BlockAt;
 use crate::predict::Plan;
 use crate::store::Published;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// The folder in a store.
 const FOLDER: &str = "bundles";
@@ -65,19 +64,14 @@ impl Shelf {
         plan: &Plan,
         level: i32,
     ) -> Option<Vec<Vec<u8>>> {
-        let file = File::open(self.path(published, plan, level)).ok()?;
-        let mut bytes = Vec::new();
-        (&file)
-            .take(self.bytes_max + 1)
-            .read_to_end(&mut bytes)
-            .ok()?;
-        let pieces = decode(&bytes, plan.pieces.len())?;
-        // The one that was not used for longest goes first.
-        file.set_modified(SystemTime::now()).ok();
-        Some(pieces)
+        let path = self.path(published, plan, level);
+        if fs::metadata(&path).ok()?.len() > self.bytes_max {
+            return None;
+        }
+        decode(&fs::read(&path).ok()?, plan.pieces.len())
     }
 
-    /// Keeps the pieces of a plan; files that were not used for longest go where there is no room.
+    /// Keeps the pieces of a plan; the oldest files go where there is no room.
     pub(super) fn store(
         &self,
         published: &Published,
@@ -155,6 +149,7 @@ fn decode(bytes: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, SystemTime};
 
     #[test]
     fn what_is_damaged_is_not_there() {
@@ -171,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_longest_makes_room() {
+    fn the_oldest_makes_room() {
         let store = std::env::temp_dir().join(format!("stream-shelf-{}", std::process::id()));
         let shelf = Shelf::new(&store, 300, true);
         fs::create_dir_all(&shelf.folder).unwrap();
         for (number, name) in ["a", "b", "c"].iter().enumerate() {
             let file = File::create(shelf.folder.join(name)).unwrap();
             file.set_len(100).unwrap();
-            let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(9 - number as u64);
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(9 - number as u64);
             file.set_modified(time).unwrap();
         }
         shelf.make_room(100).unwrap();
