@@ -128,8 +128,8 @@ fn greeting_deadline(begun: Instant, time: Duration, manifest_bytes: u64) -> Ins
 }
 
 /// Connects and greets, within so long, beside what a manifest takes. `version`: the one that is used already. `held`:
-/// the hash of the signed manifest that is here. `on_connected` is told when there is a connection, before it is greeted
-/// on.
+/// the hash of the signed manifest that is here. `on_connected` is told when there is a connection, before it is
+/// greeted on.
 ///
 /// # Errors
 /// There is no connection.

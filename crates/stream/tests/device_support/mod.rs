@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use stream::block::block_bytes;
-use stream::device::{Cache, CacheCounters, CacheError, Pages};
+use stream::device::{
+    Cache, CacheCounters, CacheError, Device, Pages, Publisher, Reason, Settings,
+};
 use stream::manifest::{KeyPair, Kind, Manifest, Name, Node, PublicKey, sign};
 use stream::wire::{Answer, FrameReader, PROTOCOL_VERSION, Request, pack_blocks};
 use stream::{BLOCK_BYTES, BlockAt, BlockHash, FileId, HashList, SEGMENT_BLOCKS, Token};
@@ -528,4 +530,23 @@ impl Cache for MemoryCache {
     }
 
     fn flush(&self) {}
+}
+
+pub fn settings(fake: &Fake) -> Settings {
+    let mut settings = Settings::new(&fake.address, Publisher::Key(fake.tree.publisher));
+    settings.deadline = Duration::from_secs(6);
+    settings.quarantine = Duration::from_millis(20);
+    settings
+}
+
+pub fn rejected(device: &Device, reason: Reason) -> u64 {
+    device.counters().rejected[reason as usize]
+}
+
+/// Reads all of these blocks and compares each with the tree.
+pub fn read_all(device: &Device, tree: &Tree, blocks: &[BlockAt]) {
+    for at in blocks {
+        let bytes = device.read(None, *at).unwrap();
+        assert_eq!(bytes[..], *tree.block(*at), "{at:?}");
+    }
 }

@@ -1,0 +1,395 @@
+//! How a device begins and how it goes on without a server: greetings, manifests, first starts, caches.
+
+mod common;
+#[path = "device_support/mod.rs"]
+mod support;
+
+use common::Scratch;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use stream::device::cache::UnusableCache;
+use stream::device::{Device, DeviceError, Publisher, ReadError, Settings};
+use stream::wire::{Answer, PROTOCOL_VERSION, Request};
+use stream::{BlockAt, FileId};
+use support::{Fake, Flow, MemoryCache, Tree, at, read_all, settings};
+
+#[test]
+fn another_publisher_and_an_older_version_are_refused() {
+    let scratch = Scratch::new("device-state");
+    let state = Some(scratch.path("state"));
+    let mut tree = Tree::usual();
+    tree.set_version(5);
+    let fake = Fake::start(tree.clone(), |_, _| Flow::Usual);
+    let first_seen = |fake: &Fake| Settings {
+        publisher: Publisher::FirstSeen,
+        state: state.clone(),
+        ..settings(fake)
+    };
+    drop(Device::start(first_seen(&fake)).unwrap());
+    for (version, is_right) in [(4, false), (5, true), (7, true), (6, false)] {
+        fake.set_version(version);
+        match Device::start(first_seen(&fake)) {
+            Ok(device) => assert!(is_right && device.manifest().version == version),
+            Err(DeviceError::Older { found, .. }) => assert!(!is_right && found == version),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    fake.set_version(9);
+    fake.set_publisher();
+    let refused = Device::start(first_seen(&fake));
+    assert!(matches!(refused, Err(DeviceError::Manifest { .. })));
+    let refused = Device::start(settings(&fake));
+    assert!(matches!(refused, Err(DeviceError::Manifest { .. })));
+}
+
+/// A device that starts with a server whose greeting is told like this, byte by byte or piece by piece, every 10 ms:
+/// it must be given up before all of it was told.
+fn is_given_up(greeting: impl Fn(&Tree) -> Vec<Vec<u8>> + Send + Sync + 'static) {
+    let told = Arc::new(AtomicUsize::new(0));
+    let total = Arc::new(AtomicUsize::new(0));
+    let (now, all) = (Arc::clone(&told), Arc::clone(&total));
+    let fake = Fake::start(Tree::usual(), move |peer, _| {
+        let pieces = greeting(&peer.tree);
+        all.store(pieces.len(), Ordering::SeqCst);
+        for (count, piece) in pieces.iter().enumerate() {
+            if !peer.try_send_raw(piece) {
+                break;
+            }
+            now.store(count + 1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Flow::Close
+    });
+    let started = Device::start(Settings {
+        deadline: Duration::from_secs(3),
+        start_wait: Duration::from_millis(500),
+        ..settings(&fake)
+    });
+    let error = started.err().expect("there is no greeting");
+    assert!(matches!(error, DeviceError::NoServer(_)), "{error}");
+    let (told, total) = (told.load(Ordering::SeqCst), total.load(Ordering::SeqCst));
+    assert!(told > 0 && told < total, "{told} of {total}");
+}
+
+fn encoded(answer: &Answer) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    answer.encode(&mut bytes);
+    bytes
+}
+
+#[test]
+fn a_greeting_that_comes_byte_by_byte_is_given_up() {
+    is_given_up(|tree| {
+        let welcome = encoded(&Answer::Welcome {
+            protocol: PROTOCOL_VERSION,
+            version: 1,
+            manifest_bytes: tree.signed.len() as u64,
+        });
+        let manifest = encoded(&Answer::Manifest {
+            offset: 0,
+            bytes: vec![0; 1000],
+        });
+        let bytes = [welcome, manifest].concat();
+        bytes.chunks(1).map(<[u8]>::to_vec).collect()
+    });
+}
+
+#[test]
+fn a_manifest_that_comes_byte_by_byte_is_given_up() {
+    is_given_up(|_| {
+        let welcome = encoded(&Answer::Welcome {
+            protocol: PROTOCOL_VERSION,
+            version: 1,
+            manifest_bytes: 1000,
+        });
+        let piece = |offset| Answer::Manifest {
+            offset,
+            bytes: vec![0],
+        };
+        let pieces = (0..1000).map(|offset| encoded(&piece(offset)));
+        [welcome].into_iter().chain(pieces).collect()
+    });
+}
+
+#[test]
+fn what_ran_once_runs_without_a_network() {
+    let tree = Tree::usual();
+    let needed: Vec<BlockAt> = tree.all().into_iter().step_by(2).collect();
+    let mut fake = Fake::start(tree, |_, _| Flow::Usual);
+    let cache = Arc::new(MemoryCache::default());
+    let with_cache = Settings {
+        cache: Some(Arc::clone(&cache) as _),
+        around: false,
+        ..settings(&fake)
+    };
+    let device = Device::start(with_cache.clone()).unwrap();
+    let token = device.begin(FileId(1));
+    for at in &needed {
+        device.read(Some(token), *at).unwrap();
+    }
+    device.end(token, true);
+    support::wait_until(|| cache.has_note("plan-"));
+    device.stop();
+    fake.stop();
+    let device = Device::start(with_cache).unwrap();
+    let token = device.begin(FileId(1));
+    for at in &needed {
+        assert_eq!(
+            device.read(Some(token), *at).unwrap()[..],
+            *fake.tree.block(*at)
+        );
+    }
+    assert_eq!(device.counters().requests, 0);
+    support::wait_until(|| cache.expected.load(Ordering::Relaxed) == needed.len() as u64);
+    // What was never needed is not there, and does not hang.
+    device.stop();
+    assert_eq!(device.read(None, at(1, 1)).err(), Some(ReadError::Stopped));
+}
+
+#[test]
+fn a_start_that_ends_without_a_server_is_told_to_the_next_one() {
+    let tree = Tree::usual();
+    let needed: Vec<BlockAt> = tree.all().into_iter().step_by(2).collect();
+    let mut fake = Fake::start(tree, |_, _| Flow::Usual);
+    let cache = Arc::new(MemoryCache::default());
+    let device = Device::start(Settings {
+        cache: Some(Arc::clone(&cache) as _),
+        ..settings(&fake)
+    })
+    .unwrap();
+    device.fetch(&needed, &mut |_, _| {}).unwrap();
+    fake.stop();
+    support::wait_until(|| !device.is_connected());
+    let starts = 10;
+    for start in 0..starts {
+        let token = device.begin(FileId(1));
+        for at in needed.iter().skip(start) {
+            device.read(Some(token), *at).unwrap();
+        }
+        device.end(token, true);
+    }
+    let ends = |seen: &[Request]| {
+        let is_end = |r: &&Request| {
+            matches!(
+                r,
+                Request::End {
+                    is_exact: true,
+                    has_exited: true,
+                    ..
+                }
+            )
+        };
+        seen.iter().filter(is_end).count()
+    };
+    assert_eq!(ends(&fake.seen()), 0);
+    fake.again();
+    fake.wait_for(|seen| ends(seen) == 8);
+    assert_eq!(device.counters().told_late, 8);
+    // Each is what was read, in order, and held, so that nothing is sent for it. The two oldest are forgotten.
+    let mut told = 2;
+    let mut held_of = None;
+    for request in fake.seen() {
+        match request {
+            Request::Begin { held, .. } => held_of = Some(held),
+            Request::Trace { blocks, .. } => {
+                assert_eq!(blocks, needed[told..]);
+                assert!(
+                    held_of
+                        .take()
+                        .is_some_and(|held| blocks.iter().all(|at| held.has(*at)))
+                );
+                told += 1;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(told, starts);
+}
+
+#[test]
+fn a_server_that_gives_no_neighbours_is_asked_for_none() {
+    let fake = Fake::start(Tree::usual(), |peer, request| match request {
+        Request::Read { id, at, .. } => {
+            peer.prove(at.file);
+            let block = peer.tree.block(*at);
+            peer.send_blocks(*id, &[*at], &[block]);
+            Flow::Done
+        }
+        _ => Flow::Usual,
+    });
+    let device = Device::start(settings(&fake)).unwrap();
+    let blocks: Vec<BlockAt> = fake.tree.all().into_iter().step_by(3).collect();
+    read_all(&device, &fake.tree, &blocks);
+    let mut asked = Vec::new();
+    for request in fake.seen() {
+        match request {
+            Request::Read { around, .. } => asked.push(around),
+            Request::Fetch { blocks, .. } => panic!("{blocks:?}"),
+            _ => {}
+        }
+    }
+    assert_eq!(asked.len(), blocks.len());
+    assert!(
+        asked[0] > 0 && asked[20..].iter().all(|around| *around == 0),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn a_first_start_asks_for_runs_and_tells_only_what_was_read() {
+    let tree = Tree::usual();
+    let needed: Vec<BlockAt> = [0, 5, 1, 40, 33, 69, 6].map(|index| at(1, index)).to_vec();
+    let fake = Fake::start(tree, |_, _| Flow::Usual);
+    let device = Device::start(settings(&fake)).unwrap();
+    let token = device.begin(FileId(1));
+    // Until the server has said that it knows nothing, a plan may come, and nothing else is asked for.
+    fake.wait_for(|seen| seen.iter().any(|r| matches!(r, Request::AskPlan { .. })));
+    device.read(None, at(2, 0)).unwrap();
+    for at in &needed {
+        let bytes = device.read(Some(token), *at).unwrap();
+        assert_eq!(bytes[..], *fake.tree.block(*at));
+    }
+    device.end(token, true);
+    fake.wait_for(|seen| seen.iter().any(|r| matches!(r, Request::End { .. })));
+    let (mut asked, mut beside, mut told) = (Vec::new(), Vec::new(), Vec::new());
+    for request in fake.seen() {
+        match request {
+            // Of a task, a server takes it for read.
+            Request::Read {
+                token: Some(_), at, ..
+            } => asked.push(at),
+            Request::Fetch { blocks, .. } => beside.extend(blocks),
+            Request::Trace { blocks, .. } => told.extend(blocks),
+            _ => {}
+        }
+    }
+    assert_eq!(told, needed);
+    assert!(asked.iter().all(|at| needed.contains(at)), "{asked:?}");
+    assert!(
+        asked.len() <= 4,
+        "one for each run, and the first two at once: {asked:?}"
+    );
+    assert!(
+        !beside.is_empty() && beside.iter().all(|at| !asked.contains(at)),
+        "{beside:?}"
+    );
+    let counters = device.counters();
+    assert!(
+        device.starts()[0].is_exact && device.starts()[0].read == 7,
+        "{counters:?}"
+    );
+    assert_eq!(counters.requests, asked.len() as u64 + 1);
+}
+
+#[test]
+fn fetched_blocks_are_in_the_cache_whatever_happens_on_the_way() {
+    let count = Mutex::new(0);
+    let fake = Fake::start(Tree::usual(), move |_, request| {
+        let mut count = count.lock().unwrap();
+        if let Request::Fetch { .. } = request {
+            *count += 1;
+            if *count == 1 {
+                return Flow::Close;
+            }
+        }
+        Flow::Usual
+    });
+    let cache = Arc::new(MemoryCache::default());
+    let device = Device::start(Settings {
+        cache: Some(Arc::clone(&cache) as _),
+        ..settings(&fake)
+    })
+    .unwrap();
+    let all = fake.tree.all();
+    let mut progress = Vec::new();
+    device
+        .fetch(&all, &mut |done, total| progress.push((done, total)))
+        .unwrap();
+    assert_eq!(progress.last(), Some(&(all.len() as u64, all.len() as u64)));
+    for at in &all {
+        assert!(cache.holds(&fake.tree.block(*at)));
+    }
+    assert_eq!(device.counters().staged, 0);
+    read_all(&device, &fake.tree, &all);
+    assert_eq!(device.counters().requests, 0);
+}
+
+/// What comes of something that could wait for ever, or for as long as the deadline.
+fn soon<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(run()).ok());
+    told.recv_timeout(SOON).expect("it comes to an end")
+}
+
+/// Far behind the time that it takes, and far before the deadline.
+const SOON: Duration = Duration::from_secs(60);
+const FAR_DEADLINE: Duration = Duration::from_secs(1000);
+
+#[test]
+fn a_silent_server_holds_up_no_start_that_has_a_manifest() {
+    let is_silent = Arc::new(AtomicBool::new(false));
+    let silent = Arc::clone(&is_silent);
+    let fake = Fake::start(Tree::usual(), move |_, _| {
+        match silent.load(Ordering::SeqCst) {
+            true => Flow::Done,
+            false => Flow::Usual,
+        }
+    });
+    let with_cache = Settings {
+        cache: Some(Arc::new(MemoryCache::default()) as _),
+        deadline: FAR_DEADLINE,
+        start_wait: FAR_DEADLINE,
+        ..settings(&fake)
+    };
+    drop(Device::start(with_cache.clone()).unwrap());
+    is_silent.store(true, Ordering::SeqCst);
+    let device = soon(move || Device::start(with_cache).unwrap());
+    assert_eq!(device.manifest().version, 1);
+    assert!(!device.is_connected());
+    // Whatever waits for a server waits no longer.
+    is_silent.store(false, Ordering::SeqCst);
+}
+
+#[test]
+fn without_a_server_what_is_missing_is_said_and_not_waited_for() {
+    let mut fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let with_cache = Settings {
+        cache: Some(Arc::new(MemoryCache::default()) as _),
+        deadline: FAR_DEADLINE,
+        ..settings(&fake)
+    };
+    let device = Device::start(with_cache.clone()).unwrap();
+    let all = fake.tree.all();
+    device.fetch(&all[..5], &mut |_, _| {}).unwrap();
+    device.stop();
+    fake.stop();
+    let (fetched, all) = soon(move || {
+        let device = Device::start(with_cache).unwrap();
+        device.fetch(&all[..5], &mut |_, _| {}).unwrap();
+        (device.fetch(&all, &mut |_, _| {}), all)
+    });
+    let Err(DeviceError::Offline { missing }) = fetched else {
+        panic!("{fetched:?}");
+    };
+    assert_eq!(missing, all.len() as u64 - 5);
+}
+
+#[test]
+fn a_cache_that_keeps_nothing_is_not_filled_for_ever() {
+    let fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
+    let device = Device::start(Settings {
+        cache: Some(Arc::new(UnusableCache::new("it is gone".to_owned())) as _),
+        deadline: FAR_DEADLINE,
+        ..settings(&fake)
+    })
+    .unwrap();
+    assert_eq!(device.counters().notes_failed, 2, "version and manifest");
+    assert_eq!(device.cache_failure().as_deref(), Some("it is gone"));
+    let all = fake.tree.all();
+    let read = device.clone();
+    let fetched = soon(move || device.fetch(&all, &mut |_, _| {}));
+    let error = fetched.unwrap_err().to_string();
+    assert!(error.contains("it is gone"), "{error}");
+    read_all(&read, &fake.tree, &fake.tree.all());
+}
