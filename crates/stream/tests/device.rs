@@ -1,5 +1,6 @@
 //! A device and a server that does what a script says: what it gets right, what it is told wrong, and who waits.
 
+mod common;
 #[path = "device_support/mod.rs"]
 mod support;
 
