@@ -40,6 +40,27 @@ extern "C" fn seen(_signal: i32, info: *mut libc::siginfo_t, context: *mut libc:
     let _ = context;
 }
 
+/// Waits until every other thread of the process sleeps, seen so three times: one that is just starting, the commit
+/// thread say, may hold a lock of the queue, and whoever then asks for it has to call the system.
+fn wait_for_others_to_sleep() {
+    // SAFETY: the call takes nothing and cannot fail.
+    let own = unsafe { libc::gettid() }.to_string();
+    let mut calm = 0;
+    while calm < 3 {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("the threads");
+        let awake = tasks.filter_map(Result::ok).any(|task| {
+            let state = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // Behind the name, which may contain anything: the state. A thread that has ended has no file.
+            let state = state
+                .rsplit_once(") ")
+                .and_then(|(_, rest)| rest.chars().next());
+            *task.file_name() != *own && state.is_some_and(|state| state != 'S')
+        });
+        calm = if awake { 0 } else { calm + 1 };
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
 /// Counts the calls of this thread from here on, but for those of numbers that a thread needs to go on and to end.
 /// The reason why not, where the kernel does not permit it.
 fn count_calls() -> Result<(), String> {
@@ -139,6 +160,7 @@ fn the_real_time_path_makes_no_call_to_the_system() {
             u64::from(put.is_ok()) + u64::from(put_now.is_ok()) + u64::from(got.is_ok() && found)
         };
         turn(2);
+        wait_for_others_to_sleep();
         count_calls()?;
         SystemClock::monotonic_ns(&clock_alone);
         if calls() > 0 {

@@ -182,7 +182,7 @@ fn a_disk_that_fills_up_stops_neither_programs_nor_the_note_of_a_version() {
     let server = Server::start(&publish(&dir), &[]);
     let proxy = Proxy::start(server.address);
     let disk = MemoryDisk::new(&dir, "disk", "1M");
-    let options = ["--cache", disk.path(), "--deadline-s", "1"];
+    let options = ["--cache", disk.path(), "--deadline-s", "20"];
     let mount = Mount::start(&dir, "at", proxy.address, &options);
     runs_well(&dir, &mount, &[&all_blocks()]);
     is_whole(&dir, &mount);
@@ -230,7 +230,7 @@ fn a_cache_that_cannot_be_written_is_read_and_stops_no_newer_version() {
     let server = Server::start(&publish(&dir), &[]);
     let proxy = Proxy::start(server.address);
     let disk = MemoryDisk::new(&dir, "disk", "16M");
-    let options = ["--cache", disk.path(), "--deadline-s", "2"];
+    let options = ["--cache", disk.path(), "--deadline-s", "20"];
     let mount = Mount::start(&dir, "at", proxy.address, &options);
     runs_well(&dir, &mount, ARGUMENTS);
     drop(mount);

@@ -14,18 +14,20 @@ use stream_common::device::{
     path, wait_connected,
 };
 use stream_common::{
-    Mount, Server, cannot_mount, is_whole, publish, run_within, runs_well, tree, wait_learned,
+    Mount, Server, cannot_mount, is_whole, is_whole_at_last, publish, run_within, runs_well,
+    runs_well_at_last, tree, wait_learned,
 };
 
 fn what_ran_once_runs_alone(dir: &TempDir, cache: &str) {
     tree(dir);
     let mut server = Server::start(&publish(dir), &[]);
-    let options = ["--cache", cache, "--deadline-s", "1"];
+    let options = ["--cache", cache];
     let mount = Mount::start(dir, "at", server.address, &options);
     runs_well(dir, &mount, ARGUMENTS);
     drop(mount);
     server.kill();
-    let mount = Mount::start(dir, "at", server.address, &options);
+    let deadline = [&options[..], &["--deadline-s", "2"]].concat();
+    let mount = Mount::start(dir, "at", server.address, &deadline);
     runs_well(dir, &mount, ARGUMENTS);
     let status = mount.status();
     let count = |name: &str| status[name].as_u64().unwrap();
@@ -36,8 +38,8 @@ fn what_ran_once_runs_alone(dir: &TempDir, cache: &str) {
     // With a server again the same mount goes on, and what it brings is kept.
     server.restart();
     wait_connected(&mount);
-    runs_well(dir, &mount, &["400-420"]);
-    is_whole(dir, &mount);
+    runs_well_at_last(dir, &mount, &["400-420"]);
+    is_whole_at_last(dir, &mount);
     drop(mount);
     server.kill();
     let mount = Mount::start(dir, "at", server.address, &options);
@@ -176,7 +178,7 @@ fn the_newest_version_that_was_seen_counts_with_and_without_a_server() {
 
 /// What a mount without a server does after `keel stream pin`.
 fn runs_alone(dir: &TempDir, server: &Server, cache: &str, arguments: &[&str]) {
-    let options = ["--cache", cache, "--deadline-s", "1"];
+    let options = ["--cache", cache, "--deadline-s", "20"];
     let mount = Mount::start(dir, "at", server.address, &options);
     runs_well(dir, &mount, arguments);
     assert_eq!(mount.count("connects"), 0);

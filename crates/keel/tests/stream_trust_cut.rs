@@ -8,8 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 use stream_common::proxy::{Proxy, Trouble};
 use stream_common::{
-    Mount, Server, cannot_mount, is_whole, is_whole_at_last, publish, run_within, runs_well,
-    runs_well_at_last, tree, wait_learned,
+    Holder, Mount, Server, cannot_mount, is_whole, is_whole_at_last, publish, run_within,
+    runs_well, runs_well_at_last, tree, wait_learned,
 };
 
 const ARGUMENTS: &[&str] = &["20-60", "sleep:600", "100-160"];
@@ -58,6 +58,7 @@ fn without_a_link_what_is_there_goes_on_and_the_rest_fails_by_the_deadline() {
             &["--deadline-s", "2"],
         );
         runs_well_at_last(&dir, &mount, &["20-60"]);
+        let _mapped = Holder::start(&mount, "20-60");
         proxy.set(trouble);
         // What was read is in the page cache.
         runs_well(&dir, &mount, &["20-60"]);

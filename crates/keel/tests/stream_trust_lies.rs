@@ -14,8 +14,8 @@ use stream::{BlockAt, BlockHash, FileId, Token};
 use stream_common::device::fails_to_mount;
 use stream_common::liar::{Liar, Lie, Said, bytes_of_blocks, file, greeting, packed, said};
 use stream_common::{
-    Mount, Server, cannot_mount, is_whole, is_whole_at_last, publish, run_within, runs_well,
-    runs_well_at_last, tree,
+    Holder, Mount, Server, cannot_mount, is_whole, is_whole_at_last, publish, run_within,
+    runs_well, runs_well_at_last, tree,
 };
 
 const ARGUMENTS: &[&str] = &["20-60", "100-110"];
@@ -644,6 +644,7 @@ fn who_never_stops_lying_gets_errors_and_no_zeros() {
         let at = format!("at{number}");
         let mount = Mount::start(&told.dir, &at, told.liar.address, &["--deadline-s", "1"]);
         runs_well_at_last(&told.dir, &mount, &["20-30"]);
+        let _mapped = Holder::start(&mount, "20-30");
         told.liar.tell(lie, u64::MAX);
         let error = std::fs::read(mount.at.join("share/long")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");

@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 pub const TABLE_BLOCKS: usize = 600;
 
 /// A program with a table of [`TABLE_BLOCKS`] blocks. Its arguments are runs of blocks (`10-20`), which it reads in
-/// order, or pauses (`sleep:250`, milliseconds); it prints a number made of all bytes that it read.
+/// order, or pauses (`sleep:250`, milliseconds; `wait`: until its input ends, which it says); it prints a number made of
+/// all bytes that it read.
 const PROGRAM: &str = r#"
 #include <stdint.h>
 #include <stdio.h>
@@ -36,6 +37,12 @@ int main(int count, char **arguments) {
             long ms = atol(arguments[at] + 6);
             struct timespec time = {ms / 1000, ms % 1000 * 1000000};
             nanosleep(&time, 0);
+            continue;
+        }
+        if (strcmp(arguments[at], "wait") == 0) {
+            puts("waits");
+            fflush(stdout);
+            getchar();
             continue;
         }
         long from = atol(arguments[at]), to = from;
@@ -334,6 +341,41 @@ pub fn try_run_within(command: &mut Command, limit: Duration) -> std::io::Result
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(Some(child.wait_with_output()?))
+}
+
+/// A run of the program that has read its blocks and stays, so that they stay mapped: some kernels give pages of files
+/// back that nobody maps as soon as they have not been read for a minute, although memory is free, and a test that
+/// demands what the page cache has would demand too much.
+pub struct Holder(Child);
+
+impl Holder {
+    /// Starts it, as often as a short deadline ends it; it has read the blocks when this returns.
+    pub fn start(mount: &Mount, blocks: &str) -> Self {
+        use std::io::BufRead;
+        let mut started = None;
+        wait_until("a program that stays", || {
+            let child = Command::new(mount.program())
+                .args([blocks, "wait"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn();
+            let Ok(mut child) = child else { return false };
+            let mut line = String::new();
+            let said = child.stdout.take().unwrap();
+            let holder = Self(child);
+            std::io::BufReader::new(said).read_line(&mut line).unwrap();
+            started = (line == "waits\n").then_some(holder);
+            started.is_some()
+        });
+        started.unwrap()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
 }
 
 /// What the program of the tree prints for these arguments where it lies on a disk.
