@@ -21,6 +21,7 @@ struct Fake {
 impl Fake {
     fn new(version: Version) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
         Self { listener, version }
     }
 
@@ -30,7 +31,13 @@ impl Fake {
 
     /// The next connection, after its CONNECT has been read.
     fn accept(&self) -> Peer {
-        let (stream, _) = self.listener.accept().unwrap();
+        let mut accepted = None;
+        until("the session connects", || {
+            accepted = self.listener.accept().ok();
+            accepted.is_some()
+        });
+        let (stream, _) = accepted.unwrap();
+        stream.set_nonblocking(false).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();

@@ -352,7 +352,8 @@ impl Consumer for Taker {
             inner.refused.push(Reason::PayloadInvalid);
             return Outcome::Refused;
         }
-        let topic = String::from_utf8(topic.to_vec()).unwrap();
+        // A broker of random bytes sends any.
+        let topic = String::from_utf8_lossy(topic).into_owned();
         let mut consumed = 0;
         for line in payload.split_inclusive(|byte| *byte == b'\n') {
             if inner.room == Some(0) {
