@@ -387,7 +387,15 @@ fn a_server_that_is_silent_makes_late_and_nothing_worse() {
     let counters = device.counters();
     assert!(counters.requests >= 2, "it is asked again: {counters:?}");
     assert!(counters.connections_dead >= 1);
-    assert_eq!(counters.reads_late, 1);
+    assert_eq!((counters.reads_late, counters.reads_late_again), (1, 0));
+    // The kernel asks again at once, and its program is not to wait twice.
+    assert_eq!(device.read(None, at(1, 0)), Err(ReadError::Late));
+    let again = device.counters();
+    assert_eq!((again.reads_late, again.reads_late_again), (2, 1));
+    assert_eq!(again.requests, counters.requests, "nothing was asked for");
+    // Another block, and this one later, are waited for.
+    assert_eq!(device.read(None, at(1, 1)), Err(ReadError::Late));
+    assert_eq!(device.counters().reads_late_again, 1);
 }
 
 #[test]

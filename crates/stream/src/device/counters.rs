@@ -127,6 +127,8 @@ counters! {
     reads_requested,
     /// Reads that failed at their deadline.
     reads_late,
+    /// Of these, those that were asked again at once, as the kernel does, and failed without another wait.
+    reads_late_again,
     /// Reads that failed otherwise.
     reads_failed,
     /// Microseconds that reads have taken together.

@@ -102,6 +102,7 @@ impl Device {
             starts: Mutex::default(),
             untold: Mutex::default(),
             plans: Mutex::default(),
+            late: Mutex::default(),
             settings,
         });
         let device = Self {

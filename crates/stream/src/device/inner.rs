@@ -95,6 +95,8 @@ pub(super) struct Inner {
     pub starts: Mutex<VecDeque<Start>>,
     pub untold: Mutex<VecDeque<Untold>>,
     pub plans: Mutex<VecDeque<(FileId, Arc<Vec<BlockAt>>)>>,
+    /// Blocks that have just not come by their deadline, and when that was.
+    pub late: Mutex<VecDeque<(BlockAt, Instant)>>,
 }
 
 impl Inner {

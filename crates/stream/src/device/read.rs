@@ -33,6 +33,12 @@ const EXPECTED_MIN: Duration = Duration::from_millis(20);
 /// The same for a block of a plan of which nothing has come for so long.
 const FORETOLD_MIN: Duration = Duration::from_millis(100);
 
+/// The kernel asks a second time for a page that could not be read. Who asks within so long has waited already.
+const ASKED_AGAIN: Duration = Duration::from_secs(1);
+
+/// Late blocks that are remembered for that, at most.
+const LATE_MAX: usize = 64;
+
 /// Who waits looks again after so long when there is no connection, or a server at its limit.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -53,7 +59,10 @@ impl Inner {
         add(&counts.reads, 1);
         add(&counts.read_us, started.elapsed().as_micros() as u64);
         match result {
-            Err(ReadError::Late) => add(&counts.reads_late, 1),
+            Err(ReadError::Late) => {
+                add(&counts.reads_late, 1);
+                self.note_late(at, Instant::now());
+            }
             Err(_) => add(&counts.reads_failed, 1),
             Ok(_) => {}
         }
@@ -132,7 +141,26 @@ impl Inner {
             add(&self.counts.reads_cached, 1);
             return Ok(bytes);
         }
+        if self.is_asked_again(at, started) {
+            add(&self.counts.reads_late_again, 1);
+            return Err(ReadError::Late);
+        }
         self.read_waiting(token, at, started)
+    }
+
+    fn is_asked_again(&self, at: BlockAt, now: Instant) -> bool {
+        let mut late = locked(&self.late);
+        late.retain(|(_, since)| now.saturating_duration_since(*since) < ASKED_AGAIN);
+        late.iter().any(|(block, _)| *block == at)
+    }
+
+    // The time of the wait that failed: who goes on asking is to wait again some time.
+    fn note_late(&self, at: BlockAt, now: Instant) {
+        if !self.is_asked_again(at, now) {
+            let mut late = locked(&self.late);
+            late.truncate(LATE_MAX - 1);
+            late.push_front((at, now));
+        }
     }
 
     fn cached(&self, at: BlockAt) -> Option<Arc<[u8]>> {

@@ -18,6 +18,10 @@ const WINDOW_BYTES: u64 = 256 << 10;
 /// Bytes that are passed over where the storage cannot read.
 const UNREADABLE_BYTES: u64 = 4096;
 
+/// Bytes behind which nothing is looked for if all of them are wrong: more than a log of blocks has. Somebody has made
+/// the file longer, and a start must not wait for the end of that.
+const WRONG_BYTES_MAX: u64 = 32 << 20;
+
 /// The indexes of a log that are already written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chain {
@@ -173,8 +177,8 @@ fn walk_headers(
         chain: Chain::default(),
         unindexed: Vec::new(),
     };
-    let mut offset = LOG_HEADER_BYTES as u64;
-    while offset < length {
+    let (mut offset, mut wrong) = (LOG_HEADER_BYTES as u64, 0);
+    while offset < length && wrong < WRONG_BYTES_MAX {
         let (step, is_right) = match window.get(offset, RECORD_HEADER_BYTES as u64) {
             Ok(bytes) => {
                 let header = RecordHeader::decode(bytes, log.salt, offset)
@@ -189,6 +193,7 @@ fn walk_headers(
             Err(_) => (UNREADABLE_BYTES, false),
         };
         found.is_whole &= is_right;
+        wrong = if is_right { 0 } else { wrong + step };
         offset += step;
     }
     found.is_whole &= offset == length;
@@ -256,5 +261,62 @@ impl Window<'_> {
             self.bytes.clear();
         }
         read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// A file of zeros without an end.
+    #[derive(Default)]
+    struct Zeros {
+        read_bytes: AtomicU64,
+    }
+
+    impl Storage for Zeros {
+        fn list(&self) -> Result<Vec<(String, u64)>, StorageError> {
+            Ok(Vec::new())
+        }
+        fn create(&self, _: &str) -> Result<(), StorageError> {
+            Err(StorageError::Full)
+        }
+        fn append(&self, _: &str, _: &[u8]) -> Result<(), StorageError> {
+            Err(StorageError::Full)
+        }
+        fn read(&self, _: &str, _: u64, into: &mut [u8]) -> Result<(), StorageError> {
+            self.read_bytes
+                .fetch_add(into.len() as u64, Ordering::Relaxed);
+            into.fill(0);
+            Ok(())
+        }
+        fn length(&self, _: &str) -> Result<u64, StorageError> {
+            Ok(u64::MAX)
+        }
+        fn delete(&self, _: &str) -> Result<(), StorageError> {
+            Ok(())
+        }
+        fn sync(&self, _: &str) -> Result<(), StorageError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_file_that_somebody_has_made_longer_is_not_read_to_its_end() {
+        let header = LogHeader {
+            kind: LogKind::Blocks,
+            number: 1,
+            salt: 7,
+        };
+        let zeros = Zeros::default();
+        let found = walk_headers(&zeros, header, 2 << 30, &mut |_, _, _| {
+            panic!("there is no record")
+        });
+        assert!(!found.is_whole);
+        let read_bytes = zeros.read_bytes.load(Ordering::Relaxed);
+        assert!(read_bytes < 2 * WRONG_BYTES_MAX, "{read_bytes}");
+        let found = walk_headers(&zeros, header, 1 << 20, &mut |_, _, _| {});
+        assert!(!found.is_whole);
     }
 }
