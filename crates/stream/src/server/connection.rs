@@ -154,17 +154,20 @@ async fn greet(
     if let Some(bytes) = state.settings.send_buffer_bytes {
         system::send_buffer(&socket, bytes).ok();
     }
-    let (mut io, owner): (Box<dyn Io>, Owner) = match &state.settings.identity {
-        None => (Box::new(socket), Owner::local()),
+    let (mut io, owner): (Box<dyn Io>, Option<Owner>) = match &state.settings.identity {
+        None => (Box::new(socket), Some(Owner::local())),
         Some(identity) => {
             let stream = shake_hands(identity, socket).await?;
             let certificates = stream.get_ref().1.peer_certificates();
             let certificate = certificates.and_then(<[_]>::first).ok_or(Reason::Tls)?;
             let fingerprint = fingerprint(certificate);
-            let tenant = tenant(&identity.devices, fingerprint).await?;
-            let owner = Owner {
-                tenant,
-                certificate: Some(fingerprint),
+            let owner = match tenant(&identity.devices, fingerprint).await {
+                // Said in words, once the device has said its own.
+                Err(Reason::BadDevices) => None,
+                tenant => Some(Owner {
+                    tenant: tenant?,
+                    certificate: Some(fingerprint),
+                }),
             };
             (Box::new(stream), owner)
         }
@@ -188,7 +191,14 @@ async fn greet(
         Request::Hello { .. } => return Err(Reason::Protocol),
         _ => return Err(Reason::OutOfOrder),
     };
-    match welcome(state, id, owner, device, version, held).await {
+    let welcomed = match owner {
+        Some(owner) => welcome(state, id, owner, device, version, held).await,
+        None => {
+            state.look_at_devices().await;
+            Err((Reason::BadDevices, Refusal::NoList))
+        }
+    };
+    match welcomed {
         Ok(connection) => Ok((io, frames, connection)),
         Err((reason, refusal)) => {
             let mut bytes = Vec::new();
@@ -277,7 +287,7 @@ async fn welcome(
 async fn tenant(devices: &Arc<ListedDevices>, fingerprint: [u8; 32]) -> Result<Arc<str>, Reason> {
     let devices = Arc::clone(devices);
     let find = move || {
-        let devices = devices.get().ok_or(Reason::BadDevices)?;
+        let devices = devices.get().map_err(|_| Reason::BadDevices)?;
         let tenant = devices.tenant(&fingerprint).ok_or(Reason::UnknownDevice)?;
         if super::learned::is_tenant(tenant) {
             Ok(Arc::from(tenant))
@@ -299,7 +309,8 @@ async fn shake_hands(
     let devices = Arc::clone(&identity.devices);
     tokio::task::spawn_blocking(move || devices.get())
         .await
-        .ok();
+        .ok()
+        .and_then(Result::ok);
     let acceptor = TlsAcceptor::from(Arc::clone(&identity.tls));
     let (error, mut socket) = match acceptor.accept(socket).into_fallible().await {
         Ok(stream) => return Ok(stream),

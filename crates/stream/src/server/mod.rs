@@ -205,6 +205,18 @@ impl State {
     fn say(&self, line: &str) {
         (self.settings.say)(line);
     }
+
+    /// Tells whoever runs the server when the list of devices cannot be used any more, or can be again.
+    async fn look_at_devices(&self) {
+        let Some(identity) = &self.settings.identity else {
+            return;
+        };
+        let devices = Arc::clone(&identity.devices);
+        let news = tokio::task::spawn_blocking(move || devices.news()).await;
+        if let Ok(Some(news)) = news {
+            self.say(&news);
+        }
+    }
 }
 
 /// A server that listens.
@@ -359,13 +371,8 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
         match learned::Lock::take(&settings.store) {
             Ok(alone) => lock = Some(alone),
             Err(error) => {
-                let remedy = match &error {
-                    learned::LearnedError::Busy(_) => "; end the other one and start this one anew",
-                    _ => "",
-                };
-                (settings.say)(&format!(
-                    "what this server learns is not kept: {error}{remedy}"
-                ));
+                let error = error.with_remedy();
+                (settings.say)(&format!("what this server learns is not kept: {error}"));
             }
         }
     }
@@ -391,7 +398,7 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
                 state.tenants.get(&state, name, &published);
             }
         }
-        Err(error) => state.say(&error.to_string()),
+        Err(error) => state.say(&error.with_remedy()),
     }
     let actions = state.tenants.actions(published.version);
     let variance_min = state.settings.variance_min;
@@ -410,6 +417,7 @@ async fn keep(state: Arc<State>) {
         state.tenants.tick(now_ms);
         if now_ms - saved_ms >= state.settings.save_after.as_millis() as u64 {
             saved_ms = now_ms;
+            state.look_at_devices().await;
             let saving = Arc::clone(&state);
             tokio::task::spawn_blocking(move || saving.tenants.save(&saving))
                 .await
