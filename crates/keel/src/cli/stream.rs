@@ -279,7 +279,12 @@ pub(crate) struct StreamServeArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) identity: Option<PathBuf>,
     /// The authority's list of devices [default: devices in the folder of --identity]
-    #[arg(long, value_name = "FILE", requires = "identity", conflicts_with = "insecure")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "identity",
+        conflicts_with = "insecure"
+    )]
     pub(crate) devices: Option<PathBuf>,
     /// No TLS and no certificates: only on a loopback address
     #[arg(long)]

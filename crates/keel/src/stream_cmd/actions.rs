@@ -209,5 +209,7 @@ fn unreadable(error: &LearnedError) -> CliError {
 
 /// What to do where the operating system refused.
 fn remedy(error: &LearnedError) -> &'static str {
-    error.remedy().unwrap_or("try again, and check the disk if it stays")
+    error
+        .remedy()
+        .unwrap_or("try again, and check the disk if it stays")
 }

@@ -109,9 +109,7 @@ pub(super) fn failure(error: TlsError) -> CliError {
             &"is neither a host name nor an address",
             "name it as devices reach it, without a port",
         ),
-        TlsError::Exists(thing) => {
-            coded(thing, &"is there already", "choose another folder")
-        }
+        TlsError::Exists(thing) => coded(thing, &"is there already", "choose another folder"),
         TlsError::Listed(name) => coded(
             name,
             &"is the name of a device on the list already",

@@ -42,7 +42,9 @@ pub(super) fn run(arguments: &StreamKeyArgs) -> Result<u8, CliError> {
 /// Makes a file that is not there yet, whole or not at all.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut file = File::create_new(path)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.sync_all());
     written.inspect_err(|_| {
         std::fs::remove_file(path).ok();
     })

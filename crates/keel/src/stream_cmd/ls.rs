@@ -20,7 +20,10 @@ pub(super) fn run(arguments: &StreamLsArgs) -> Result<u8, CliError> {
         return Err(CliError::usage(
             "-l",
             "says more about files, and without a path versions are listed",
-            format_args!("name one, such as `keel stream ls {} / -l`", arguments.store.display()),
+            format_args!(
+                "name one, such as `keel stream ls {} / -l`",
+                arguments.store.display()
+            ),
         ));
     }
     let store = Store::open(&arguments.store).map_err(failed)?;

@@ -112,7 +112,9 @@ fn system(path: &Path, what: &str, source: &io::Error) -> CliError {
         Some(libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::EPERM | libc::EEXIST)
         | Some(libc::EISDIR) => error,
         // A path that is good, and names something else than a directory.
-        None if source.kind() == io::ErrorKind::NotADirectory => error.with_remedy("name a directory"),
+        None if source.kind() == io::ErrorKind::NotADirectory => {
+            error.with_remedy("name a directory")
+        }
         _ => CliError::failure(
             path.display(),
             format_args!("{what}: {}", describe(source)),

@@ -73,10 +73,9 @@ impl PackWriter {
         })
     }
 
-    /// Makes it lasting under its name.
-    pub(crate) fn finish(self) -> Result<(), StoreError> {
-        let file = flushed(self.out, &self.new)?;
-        self.new.finish(&file)
+    /// Writes all of it, for [`finish`].
+    pub(crate) fn write_out(self) -> Result<(File, New), StoreError> {
+        Ok((flushed(self.out, &self.new)?, self.new))
     }
 }
 
@@ -105,17 +104,31 @@ impl IndexFile {
             .map_err(|error| self.new.failed(error))
     }
 
-    pub(crate) fn finish(self) -> Result<(), StoreError> {
+    /// Writes all of it, for [`finish`].
+    pub(crate) fn write_out(self) -> Result<(File, New), StoreError> {
         let out = self.writer.finish();
         let out = out.map_err(|error| self.new.failed(error))?;
-        let file = flushed(out, &self.new)?;
-        self.new.finish(&file)
+        Ok((flushed(out, &self.new)?, self.new))
     }
+}
+
+/// Gives a pack and an index their names, in this order. Both were written out before: a disk that is full leaves
+/// neither, and no number of a pack that somebody may have seen is used again.
+pub(crate) fn finish(
+    pack: Option<(File, New)>,
+    index: Option<(File, New)>,
+) -> Result<(), StoreError> {
+    for (file, new) in pack.into_iter().chain(index) {
+        new.finish(&file)?;
+    }
+    Ok(())
 }
 
 fn flushed(out: BufWriter<File>, new: &New) -> Result<File, StoreError> {
     out.into_inner()
         .map_err(io::IntoInnerError::into_error)
+        // Some file systems look for room only now.
+        .and_then(|file| file.sync_all().map(|()| file))
         .map_err(|error| new.failed(error))
 }
 
@@ -241,15 +254,9 @@ impl<'s> Batch<'s> {
 
     /// Makes all of it lasting. What is dropped before that is thrown away.
     pub(crate) fn finish(self) -> Result<Written, PublishError> {
-        if let Some(pack) = self.pack {
-            pack.finish()?;
-        }
-        if let Some(index) = self.index {
-            index.finish().inspect_err(|_| {
-                // No index leads to the pack, so that it would take room until the store is pruned.
-                std::fs::remove_file(self.layout.pack(self.number)).ok();
-            })?;
-        }
+        let pack = self.pack.map(PackWriter::write_out).transpose()?;
+        let index = self.index.map(IndexFile::write_out).transpose()?;
+        finish(pack, index)?;
         Ok(self.written)
     }
 }

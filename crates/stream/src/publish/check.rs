@@ -279,7 +279,7 @@ impl Check<'_> {
             }
         }
         if is_right {
-            State::load(self.layout, &State::default())
+            State::load(self.layout)
         } else {
             Ok(State::default())
         }

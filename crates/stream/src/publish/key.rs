@@ -25,7 +25,8 @@ pub fn create(path: &Path) -> Result<PublicKey, PublishError> {
         .map_err(failed)?;
     let written = file.write_all(&secret).and_then(|()| file.sync_all());
     let written = written.map_err(failed);
-    let lasting = written.and_then(|()| files::sync_folder(path.parent().unwrap_or(Path::new("."))));
+    let lasting =
+        written.and_then(|()| files::sync_folder(path.parent().unwrap_or(Path::new("."))));
     if let Err(error) = lasting {
         // No key, or none that lasts, must not be in the way of the next try.
         std::fs::remove_file(path).ok();

@@ -141,7 +141,7 @@ pub fn pack(
     layout.make()?;
     let _lock = WriterLock::take(&layout)?;
     let pair = key::of_store(&layout, options.key.as_deref())?;
-    let state = State::load(&layout, &State::default())?;
+    let state = State::load(&layout)?;
     let mut batch = Batch::begin(&layout, &state, options.level)?;
     let mut walk = Walk::new(options.crosses_file_systems, &mut batch, progress);
     walk.run(&root)?;

@@ -6,7 +6,7 @@ use super::session::{Session, SessionKey};
 use super::tenant::Tenant;
 use super::{Identity, State, requests, system, writer};
 use crate::block::FileId;
-use crate::store::{Published, StoreError};
+use crate::store::{Held, Published, StoreError};
 use crate::tls::{ListedDevices, fingerprint, is_unlisted};
 use crate::wire::{Answer, DecodeError, FrameReader, PROTOCOL_VERSION, Refusal, Request};
 use std::collections::HashSet;
@@ -56,6 +56,8 @@ pub(super) struct Connection {
     key: SessionKey,
     pub(super) session: Arc<Session>,
     pub(super) published: Arc<Published>,
+    /// It stays as long as a device has it, also when it is pruned.
+    _held: Held,
     queue: Mutex<Queue>,
     /// Something is to be sent.
     pub(super) wake: Arc<Notify>,
@@ -227,7 +229,7 @@ async fn welcome(
     held: Option<[u8; 32]>,
 ) -> Result<Connection, (Reason, Refusal)> {
     let (finding, name) = (Arc::clone(state), Arc::clone(&owner.tenant));
-    let find = move || -> Result<Arc<Tenant>, (Reason, Refusal)> {
+    let find = move || -> Result<(Arc<Tenant>, Held), (Reason, Refusal)> {
         let store = &finding.store;
         let published = match version {
             Some(version) => store.published(version),
@@ -235,12 +237,16 @@ async fn welcome(
         };
         let published = published.map_err(|error| match error {
             StoreError::NoSuchVersion { .. } => (Reason::NoSuchVersion, Refusal::NoSuchVersion),
-            _ => (Reason::Damaged, Refusal::Damaged),
+            error => {
+                finding.say_trouble(&error.into());
+                (Reason::Damaged, Refusal::Damaged)
+            }
         })?;
+        let held = store.hold(&published);
         let tenant = finding.tenants.get(&finding, &name, &published);
-        tenant.ok_or((Reason::Tenants, Refusal::Limit))
+        Ok((tenant.ok_or((Reason::Tenants, Refusal::Limit))?, held))
     };
-    let tenant = tokio::task::spawn_blocking(find)
+    let (tenant, held_version) = tokio::task::spawn_blocking(find)
         .await
         .unwrap_or(Err((Reason::Damaged, Refusal::Damaged)))?;
     let published = Arc::clone(&tenant.published);
@@ -276,6 +282,7 @@ async fn welcome(
         key,
         session,
         published,
+        _held: held_version,
         queue: Mutex::new(queue),
         wake,
         room: Notify::new(),

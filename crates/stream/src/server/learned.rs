@@ -63,9 +63,9 @@ impl LearnedError {
             Self::Busy(_) => Some("end the other one and start this one anew"),
             Self::Damaged { .. } => None,
             Self::System { source, .. } => match source.raw_os_error()? {
-                libc::EACCES | libc::EPERM => {
-                    Some("let this user write the folder actions of the store, or run as a user who may")
-                }
+                libc::EACCES | libc::EPERM => Some(
+                    "let this user write the folder actions of the store, or run as a user who may",
+                ),
                 libc::EROFS => Some("put the store on a disk that can be written"),
                 libc::ENOSPC | libc::EDQUOT => Some("free some space"),
                 libc::EFBIG => Some("raise the limit on the size of files"),

@@ -98,7 +98,9 @@ impl ListedDevices {
         }
         read.told.clone_from(&wrong);
         Some(match wrong {
-            Some(wrong) => format!("{wrong}; mend the list of devices: until then nobody is let in"),
+            Some(wrong) => {
+                format!("{wrong}; mend the list of devices: until then nobody is let in")
+            }
             None => format!("{}: devices are let in again", self.path.display()),
         })
     }
