@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::{TempDir, fails, ok, ok_json};
+use common::{TempDir, fails, keel, ok, ok_json, one_line};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 
 fn identity(arguments: &[&str]) -> Vec<u8> {
     ok(&[&["stream", "identity"], arguments].concat())
@@ -81,6 +82,21 @@ fn devices_are_made_listed_and_struck_off() {
         text
     );
 
+    // A list that does not reach its reader is no success.
+    for options in [&[][..], &["--json"]] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = keel()
+            .args(["stream", "identity", "list", &authority])
+            .args(options)
+            .stdout(full)
+            .stderr(Stdio::piped())
+            .spawn()
+            .and_then(|child| child.wait_with_output())
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(one_line(&output.stderr).contains("standard output: "));
+    }
+
     identity(&["revoke", &authority, "one"]);
     let text = String::from_utf8(identity(&["list", &authority])).unwrap();
     assert_eq!(text, format!("two-2  lab  {fingerprint}\n"));
@@ -128,10 +144,16 @@ fn what_is_no_identity_is_refused() {
 
     identity(&["device", &authority, &out, "--name", "a"]);
     let error = refused(&["device", &authority, &out, "--name", "b"], 1);
-    assert!(error.contains("key.pem: is there already"), "{error}");
+    assert!(
+        error.contains("key.pem: is there already; choose another folder"),
+        "{error}"
+    );
     let other = dir.file("other").display().to_string();
     let error = refused(&["device", &authority, &other, "--name", "a"], 1);
-    assert!(error.contains("a: is there already"), "{error}");
+    assert!(
+        error.contains("a: is the name of a device on the list already; choose another --name"),
+        "{error}"
+    );
 
     let list = dir.file("authority").join("devices");
     for text in ["x\n", "00 a default\n", "\u{e4}\n"] {

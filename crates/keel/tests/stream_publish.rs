@@ -2,11 +2,12 @@
 
 mod common;
 
-use common::{TempDir, fails, ok, ok_json, run, text};
+use common::{TempDir, as_nobody, fails, keel, ok, ok_json, one_line, run, text};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Bytes without a pattern.
 fn bytes(count: usize, seed: u32) -> Vec<u8> {
@@ -195,4 +196,140 @@ fn mistakes_are_told_in_one_line_with_a_remedy() {
         lines(&ok(&["stream", "ls", &store, "/readme"])),
         ["/readme"]
     );
+}
+
+/// Runs it where no file may be longer than so many kilobytes: writing fails there as on a disk that is full.
+fn fails_on_a_full_disk(kilobytes: u32, arguments: &[&str]) -> String {
+    let script = format!("trap '' XFSZ; ulimit -f {kilobytes}; exec \"$0\" \"$@\"");
+    let output = Command::new("bash")
+        .args(["-c", &script])
+        .arg(keel().get_program())
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    one_line(&output.stderr)
+}
+
+#[test]
+fn a_higher_version_of_the_same_tree_is_made_when_it_is_asked_for() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    ok(&["stream", "pack", &tree, &store]);
+    let pack = |version_min: &str| {
+        let arguments = ["stream", "pack", &tree, &store, "--json", "--version-min"];
+        let report = ok_json(&[&arguments[..], &[version_min]].concat());
+        (report["version"].clone(), report["new"].clone())
+    };
+    // Devices that have seen version 9 refuse anything lower.
+    assert_eq!(pack("10"), (json!(10), json!(true)));
+    assert_eq!(pack("10"), (json!(10), json!(false)));
+    assert_eq!(pack("7"), (json!(10), json!(false)));
+    let versions = ok_json(&["stream", "ls", &store, "--json"]);
+    assert_eq!(versions["versions"][1]["version"], 10);
+    assert_eq!(
+        ok_json(&["stream", "check", &store, "--json"])["whole"],
+        true
+    );
+}
+
+#[test]
+fn a_full_disk_leaves_nothing_that_takes_room_or_is_in_the_way() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    let packs = Path::new(&store).join("packs");
+    let line = fails_on_a_full_disk(64, &["stream", "pack", &tree, &store]);
+    assert!(line.contains("cannot be written"), "{line}");
+    assert_eq!(fs::read_dir(&packs).unwrap().count(), 0, "{line}");
+    // Further on: what was published stays, and a prune that must copy leaves no copy.
+    ok(&["stream", "pack", &tree, &store]);
+    fs::write(Path::new(&tree).join("other"), bytes(200_000, 9)).unwrap();
+    fails_on_a_full_disk(64, &["stream", "pack", &tree, &store]);
+    assert_eq!(fs::read_dir(&packs).unwrap().count(), 2);
+    fs::remove_file(Path::new(&tree).join("readme")).unwrap();
+    ok(&["stream", "pack", &tree, &store]);
+    fs::remove_file(Path::new(&tree).join("bin/plant")).unwrap();
+    fs::write(Path::new(&tree).join("readme"), b"plant\n").unwrap();
+    ok(&["stream", "pack", &tree, &store]);
+    let before = fs::read_dir(&packs).unwrap().count();
+    fails_on_a_full_disk(1, &["stream", "prune", &store, "--keep", "1"]);
+    assert_eq!(fs::read_dir(&packs).unwrap().count(), before);
+    ok(&["stream", "prune", &store, "--keep", "1"]);
+    assert_eq!(
+        ok_json(&["stream", "check", &store, "--json"])["whole"],
+        true
+    );
+
+    let key = dir.file("plant.key").display().to_string();
+    fails_on_a_full_disk(0, &["stream", "key", &key]);
+    assert!(!Path::new(&key).exists());
+    // No half of a pair either: the name of the other one would be too long.
+    let long = dir.file(&"k".repeat(253)).display().to_string();
+    fails(&["stream", "key", &long], 1);
+    assert!(!Path::new(&long).exists());
+    ok(&["stream", "key", &key]);
+}
+
+#[test]
+fn what_is_no_tree_and_no_key_is_named_as_such() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    let line = fails(&["stream", "pack", &format!("{tree}/readme"), &store], 1);
+    assert!(
+        line.ends_with("readme: not a directory; name a directory"),
+        "{line}"
+    );
+    // Too long for a key, and a folder.
+    let program = format!("{tree}/bin/plant");
+    let line = fails(&["stream", "pack", &tree, &store, "--key", &program], 1);
+    assert!(line.contains("is not an ed25519 key in PKCS#8"), "{line}");
+    let line = fails(&["stream", "pack", &tree, &store, "--key", &tree], 1);
+    assert!(line.contains("is a directory; name a file"), "{line}");
+}
+
+#[test]
+fn paths_are_written_as_in_a_shell() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    ok(&["stream", "pack", &tree, &store]);
+    for path in [".", "./", "/.", "./."] {
+        let listed = ok(&["stream", "ls", &store, path]);
+        assert_eq!(lines(&listed), ["bin", "readme", "run"], "{path}");
+    }
+    assert_eq!(lines(&ok(&["stream", "ls", &store, "./bin"])), ["plant"]);
+    fails(&["stream", "ls", &store, ".."], 1);
+    // What says more of files says nothing of versions.
+    let line = fails(&["stream", "ls", &store, "-l"], 2);
+    assert!(line.contains("/ -l`"), "{line}");
+    ok(&["stream", "ls", &store, "-l", "--of", "1"]);
+}
+
+#[test]
+fn whoever_may_read_a_store_may_check_it() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    ok(&["stream", "pack", &tree, &store]);
+    let Some(output) = as_nobody(&["stream", "check", &store], &dir) else {
+        return;
+    };
+    let (status, said, error) = text(&output);
+    assert_eq!((status, error), (Some(0), ""), "{output:?}");
+    assert!(said.contains(": whole; "), "{said}");
+}
+
+#[test]
+fn a_damaged_store_is_not_to_be_pruned() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    ok(&["stream", "pack", &tree, &store]);
+    let manifest = fs::read_dir(Path::new(&store).join("manifests")).unwrap();
+    let manifest = manifest.last().unwrap().unwrap().path();
+    let mut damaged = fs::read(&manifest).unwrap();
+    damaged[70] ^= 1;
+    fs::write(&manifest, damaged).unwrap();
+    let output = run(&["stream", "check", &store]);
+    let (status, said, _) = text(&output);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("--version-min 2"), "{said}");
+    assert!(!said.contains("stream prune"), "{said}");
 }

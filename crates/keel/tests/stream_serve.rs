@@ -3,7 +3,7 @@
 mod common;
 mod stream_common;
 
-use common::{TempDir, fails, keel, ok, ok_json, one_line};
+use common::{TempDir, fails, keel, ok, ok_json, one_line, run, text, wait_until};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -150,12 +150,179 @@ fn what_cannot_be_served_is_said_in_one_line() {
     );
     // Neither TLS nor the word that it is not wanted.
     fails(&[&["stream", "serve", name], &listen[..]].concat(), 2);
+    for address in ["7007", "localhost:7007", "plant.example"] {
+        for option in ["--listen", "--metrics"] {
+            let mut options = vec!["stream", "serve", name, "--insecure", option, address];
+            if option == "--metrics" {
+                options.extend(listen);
+            }
+            let (status, _, said) = refused(&options);
+            assert_eq!(status, Some(2), "{said}");
+            assert!(
+                said.contains("127.0.0.1:7007 for this machine alone"),
+                "{said}"
+            );
+        }
+    }
+    let (status, _, said) = refused(
+        &[
+            &["stream", "serve", name, "--insecure", "--memory", "1"],
+            &listen[..],
+        ]
+        .concat(),
+    );
+    assert_eq!(status, Some(2), "{said}");
+    assert!(said.contains("give 1M or more"), "{said}");
+    // A list of devices that nobody would look at.
+    let devices = ["--devices", missing];
+    let (status, _, said) = refused(
+        &[
+            &["stream", "serve", name, "--insecure"],
+            &listen[..],
+            &devices,
+        ]
+        .concat(),
+    );
+    assert_eq!(status, Some(2), "{said}");
+    assert!(said.contains("--devices"), "{said}");
     let server = Server::start(&store, &[]);
     let taken = server.address.to_string();
     fails(
         &["stream", "serve", name, "--insecure", "--listen", &taken],
         1,
     );
+}
+
+/// Exit status, standard output and standard error of what is refused.
+fn refused(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = run(arguments);
+    let (status, said, error) = text(&output);
+    (status, said.to_owned(), error.to_owned())
+}
+
+/// What a server says on standard error.
+fn heard(server: &Path) -> String {
+    std::fs::read_to_string(server).unwrap()
+}
+
+#[test]
+fn a_list_of_devices_that_is_not_understood_is_told_and_mended_while_a_server_runs() {
+    let dir = TempDir::new();
+    let store = published(&dir);
+    let folder = |name: &str| dir.file(name).display().to_string();
+    let authority = folder("authority");
+    ok(&["stream", "identity", "authority", &authority]);
+    let server = [
+        "server",
+        &authority,
+        &folder("server"),
+        "--name",
+        "127.0.0.1",
+    ];
+    ok(&[&["stream", "identity"], &server[..]].concat());
+    let device = ["device", &authority, &folder("device"), "--name", "device"];
+    ok(&[&["stream", "identity"], &device[..]].concat());
+    let log = dir.file("serve.log");
+    let mut child = keel()
+        .args(["stream", "serve"])
+        .arg(&store)
+        .args(["--listen", "127.0.0.1:0", "--identity", &folder("server")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    let address = line.trim().rsplit(' ').next().unwrap().to_owned();
+    let pin = || {
+        let cache = folder("cache");
+        let arguments = [
+            "stream",
+            "pin",
+            &address,
+            "--all",
+            "--identity",
+            &folder("device"),
+            "--cache",
+            &cache,
+        ];
+        let output = run(&arguments);
+        std::fs::remove_dir_all(&cache).ok();
+        output
+    };
+    assert!(pin().status.success());
+    let list = dir.file("authority/devices");
+    let good = std::fs::read(&list).unwrap();
+    let broken = [&good[..], b"garbage\n"].concat();
+    std::fs::write(&list, broken).unwrap();
+    for _ in 0..3 {
+        let output = pin();
+        let (status, _, said) = text(&output);
+        assert_ne!(status, Some(0), "{said}");
+        assert!(said.contains("NoList"), "{said}");
+    }
+    let told = heard(&log);
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(
+        told.contains("devices: line 2 is not FINGERPRINT NAME TENANT; mend"),
+        "{told}"
+    );
+    std::fs::write(&list, good).unwrap();
+    assert!(pin().status.success());
+    wait_until("the good news", || heard(&log).lines().count() == 2);
+    assert!(heard(&log).ends_with("devices are let in again\n"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn the_folder_of_a_server_without_a_list_is_told_apart() {
+    let dir = TempDir::new();
+    let store = published(&dir);
+    let folder = |name: &str| dir.file(name).display().to_string();
+    let authority = folder("authority");
+    ok(&["stream", "identity", "authority", &authority]);
+    let device = ["device", &authority, &folder("device"), "--name", "device"];
+    ok(&[&["stream", "identity"], &device[..]].concat());
+    let serve = |identity: &str| {
+        let store = store.to_str().unwrap();
+        let options = ["--listen", "127.0.0.1:0", "--identity", identity];
+        fails(&[&["stream", "serve", store], &options[..]].concat(), 1)
+    };
+    let line = serve(&folder("device"));
+    assert!(
+        line.contains(
+            "device/devices: no such file or directory; copy the file devices of the authority"
+        ),
+        "{line}"
+    );
+    let line = serve(&folder("none"));
+    assert!(
+        line.contains("none/cert.pem: no such file or directory; name the folder that `keel stream identity server`"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_server_that_may_not_write_says_what_to_do() {
+    let dir = TempDir::new();
+    let store = published(&dir);
+    std::fs::create_dir(store.join("actions")).unwrap();
+    // Where a folder is there is no file to lock, also for root.
+    std::fs::create_dir(store.join("actions/lock")).unwrap();
+    let forget = [
+        "stream",
+        "actions",
+        store.to_str().unwrap(),
+        "bin/task",
+        "--forget",
+    ];
+    let output = run(&forget);
+    let (status, _, said) = text(&output);
+    assert_ne!(status, Some(0), "{said}");
+    assert!(!said.contains("end the server first"), "{said}");
 }
 
 /// A server that may have so many open files at first, and so many when it asks for them.

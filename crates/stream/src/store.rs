@@ -1,19 +1,22 @@
 //! Reading a store: the versions that are published, what their files are made of, and the compressed segments.
 //!
 //! `store/files.rs` knows the files of a store and how they are replaced, `store/index.rs` the bytes of an index,
-//! `store/error.rs` what can go wrong. A store may be published to and pruned while others read it.
+//! `store/error.rs` what can go wrong, `store/held.rs` which versions are in use. A store may be published to and
+//! pruned while others read it.
 
 pub(crate) mod error;
 pub(crate) mod files;
+mod held;
 pub(crate) mod index;
 mod records;
 
 pub use error::StoreError;
 
 use crate::block::{BLOCK_BYTES, BlockHash, ContentId, HashList, SEGMENT_BLOCKS};
-use crate::manifest::{self, Manifest, PublicKey};
+use crate::manifest::{self, Kind, Manifest, PublicKey};
 use crate::wire::MANIFEST_BYTES_MAX;
 use files::Layout;
+use held::Holds;
 use index::{Index, Record, Row, SEGMENT_BYTES_MAX};
 use records::Records;
 use std::collections::{HashMap, VecDeque};
@@ -25,6 +28,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 pub(crate) use error::system;
+pub(crate) use held::Held;
 
 /// Packs of a store, at most: each is a file that readers hold open.
 pub const PACKS_MAX: usize = 512;
@@ -74,12 +78,19 @@ pub struct Store {
     state: RwLock<Arc<State>>,
     published: Mutex<VecDeque<Arc<Published>>>,
     records: Mutex<Records>,
+    holds: Arc<Holds>,
+    /// Held while the indexes are read anew: readers go on with those of before.
+    refreshing: Mutex<()>,
 }
 
 /// What the indexes say, and the open packs.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// The numbers of the indexes that count.
+    /// The numbers of the packs and indexes that were there.
+    listed: (Vec<u32>, Vec<u32>),
+    /// The versions that were pruned and are kept open, as they are in use.
+    kept: Vec<u64>,
+    /// The numbers of the indexes that count, and of those that kept versions need.
     numbers: Vec<u32>,
     indexes: Vec<Arc<File>>,
     /// For each content the place of its index in `indexes`, and its row.
@@ -98,13 +109,15 @@ impl Store {
         let publisher = read_publisher(&layout)?.ok_or_else(|| StoreError::Empty {
             path: path.to_path_buf(),
         })?;
-        let state = State::load(&layout, &State::default())?;
+        let state = State::load(&layout)?;
         Ok(Self {
             layout,
             publisher,
             state: RwLock::new(Arc::new(state)),
             published: Mutex::default(),
             records: Mutex::default(),
+            holds: Arc::default(),
+            refreshing: Mutex::default(),
         })
     }
 
@@ -147,6 +160,9 @@ impl Store {
             kept.push_front(Arc::clone(&found));
             return Ok(found);
         }
+        if let Some(held) = self.holds.get(version) {
+            return Ok(held);
+        }
         let path = self.layout.manifest(version);
         let signed = files::read_limited(&path, MANIFEST_BYTES_MAX).map_err(|error| {
             if error.kind() == io::ErrorKind::NotFound {
@@ -168,6 +184,31 @@ impl Store {
         kept.push_front(Arc::clone(&found));
         kept.truncate(PUBLISHED_MAX);
         Ok(found)
+    }
+
+    /// Keeps a version open for who uses it, also when it is pruned.
+    pub(crate) fn hold(&self, published: &Arc<Published>) -> Held {
+        self.holds.hold(published)
+    }
+
+    /// To be called every few seconds: takes in what was published and pruned, and closes what only versions needed
+    /// that are pruned and that nobody has used for a while. Their files are room on the disk until then.
+    ///
+    /// # Errors
+    /// The store cannot be read; all stays as it is.
+    pub(crate) fn tidy(&self) -> Result<(), StoreError> {
+        self.holds.pass();
+        let _alone = lock(&self.refreshing);
+        let before = self.state();
+        let is_unused = |version: &u64| self.holds.get(*version).is_none();
+        if before.kept.iter().any(is_unused) || before.listed != self.layout.numbers()? {
+            self.reload(&before)?;
+        }
+        let versions = self.layout.versions()?;
+        lock(&self.published).retain(|kept| {
+            versions.binary_search(&kept.version).is_ok() || !is_unused(&kept.version)
+        });
+        Ok(())
     }
 
     /// The hashes of a content, checked against it.
@@ -193,7 +234,11 @@ impl Store {
     /// # Errors
     /// The pack is gone, cannot be read or is damaged there.
     pub fn read(&self, at: &Location) -> Result<Vec<u8>, StoreError> {
-        let pack = self.pack(at)?;
+        let pack = self.pack(at)?.ok_or_else(|| self.missing(at))?;
+        self.read_from(&pack, at)
+    }
+
+    fn read_from(&self, pack: &File, at: &Location) -> Result<Vec<u8>, StoreError> {
         let path = self.layout.pack(at.pack);
         let damaged = || StoreError::damaged(&path, format_args!("the segment at {}", at.offset));
         if at.bytes > SEGMENT_BYTES_MAX || at.offset < SEGMENT_HEADER_BYTES as u64 {
@@ -218,7 +263,9 @@ impl Store {
 
     /// Lets the kernel read a segment ahead. What goes wrong is seen when it is read.
     pub fn advise(&self, at: &Location) {
-        let Ok(pack) = self.pack(at) else { return };
+        let Ok(Some(pack)) = self.pack(at) else {
+            return;
+        };
         let from = at.offset.saturating_sub(SEGMENT_HEADER_BYTES as u64);
         let length = i64::from(at.bytes) + SEGMENT_HEADER_BYTES as i64;
         // SAFETY: the descriptor is open; the call changes no memory of this process.
@@ -237,11 +284,17 @@ impl Store {
     /// # Errors
     /// As [`Store::locate`] and [`Store::read`].
     pub fn segment(&self, content: &ContentId, segment: u32) -> Result<Vec<u8>, StoreError> {
-        let record = self.record(content)?;
-        let at = record.segments.get(segment as usize).copied();
-        let at = at.ok_or(StoreError::NoSuchContent { content: *content })?;
+        let (mut record, mut at) = self.place(content, segment)?;
+        let mut pack = self.pack(&at)?;
+        if pack.is_none() {
+            // The record may be of before a prune, which has moved the segment to another pack.
+            lock(&self.records).clear();
+            (record, at) = self.place(content, segment)?;
+            pack = self.pack(&at)?;
+        }
+        let pack = pack.ok_or_else(|| self.missing(&at))?;
         let bytes = unpack(
-            &self.read(&at)?,
+            &self.read_from(&pack, &at)?,
             &at,
             &record.list.0[first_block(segment)..],
         );
@@ -251,13 +304,28 @@ impl Store {
         })
     }
 
-    fn pack(&self, at: &Location) -> Result<Arc<File>, StoreError> {
+    fn place(
+        &self,
+        content: &ContentId,
+        segment: u32,
+    ) -> Result<(Arc<Record>, Location), StoreError> {
+        let record = self.record(content)?;
+        let at = record.segments.get(segment as usize).copied();
+        let at = at.ok_or(StoreError::NoSuchContent { content: *content })?;
+        Ok((record, at))
+    }
+
+    /// The pack that a segment lies in; None: it is not there.
+    fn pack(&self, at: &Location) -> Result<Option<Arc<File>>, StoreError> {
         if let Some(pack) = self.state().packs.get(&at.pack) {
-            return Ok(Arc::clone(pack));
+            return Ok(Some(Arc::clone(pack)));
         }
         self.refresh()?;
-        let found = self.state().packs.get(&at.pack).cloned();
-        found.ok_or_else(|| StoreError::damaged(&self.layout.pack(at.pack), "it is missing"))
+        Ok(self.state().packs.get(&at.pack).cloned())
+    }
+
+    fn missing(&self, at: &Location) -> StoreError {
+        StoreError::damaged(&self.layout.pack(at.pack), "it is missing")
     }
 
     fn record(&self, content: &ContentId) -> Result<Arc<Record>, StoreError> {
@@ -284,27 +352,45 @@ impl Store {
 
     /// Reads the indexes anew where there are others than before.
     fn refresh(&self) -> Result<(), StoreError> {
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let (packs, indexes) = self.layout.numbers()?;
-        let is_known = state.numbers.last() == indexes.last()
-            && packs.iter().all(|number| state.packs.contains_key(number));
-        if !is_known {
-            *state = Arc::new(State::load(&self.layout, &state)?);
-            // Where segments lie may have changed.
-            lock(&self.records).clear();
+        let _alone = lock(&self.refreshing);
+        let before = self.state();
+        if before.listed != self.layout.numbers()? {
+            self.reload(&before)?;
         }
+        Ok(())
+    }
+
+    /// Reads the indexes anew.
+    fn reload(&self, before: &State) -> Result<(), StoreError> {
+        let state = State::load_behind(&self.layout, before, &self.holds.all())?;
+        *self.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
+        // Where segments lie may have changed.
+        lock(&self.records).clear();
         Ok(())
     }
 }
 
 impl State {
-    /// Reads all indexes that count. Packs that were open stay so: somebody may know a place in them.
-    pub(crate) fn load(layout: &Layout, before: &Self) -> Result<Self, StoreError> {
+    /// Reads all indexes that count.
+    pub(crate) fn load(layout: &Layout) -> Result<Self, StoreError> {
+        Self::load_behind(layout, &Self::default(), &[])
+    }
+
+    /// The same after another state, of which stays what these versions need: they may have been pruned meanwhile.
+    fn load_behind(
+        layout: &Layout,
+        before: &Self,
+        held: &[Arc<Published>],
+    ) -> Result<Self, StoreError> {
         let mut listed = layout.numbers()?;
         for _ in 0..LOADS_MAX {
-            let state = Self::load_listed(layout, before, &listed.0, &listed.1)?;
+            let mut state = Self::load_listed(layout, before, &listed.0, &listed.1)?;
             let now = layout.numbers()?;
             if now == listed {
+                for published in held {
+                    state.keep(before, published, layout);
+                }
+                state.listed = listed;
                 return Ok(state);
             }
             listed = now;
@@ -362,13 +448,50 @@ impl State {
             };
             state.packs.insert(number, pack);
         }
-        for (number, pack) in &before.packs {
-            // Bounded, should a server run through hundreds of prunes.
-            if state.packs.len() < 2 * PACKS_MAX {
-                state.packs.entry(*number).or_insert(Arc::clone(pack));
-            }
-        }
         Ok(state)
+    }
+
+    /// Keeps what a version needs and no index leads to any more. What cannot be read is missing when it is asked for.
+    fn keep(&mut self, before: &Self, published: &Published, layout: &Layout) {
+        let mut places = HashMap::new();
+        for node in &published.manifest.nodes {
+            let Kind::File {
+                size_bytes: 1..,
+                content,
+            } = node.kind
+            else {
+                continue;
+            };
+            let Some((place, row)) = before.contents.get(&content) else {
+                continue;
+            };
+            if self.contents.contains_key(&content) {
+                continue;
+            }
+            let Ok(Some(record)) = before.record(layout, &content) else {
+                continue;
+            };
+            for at in &record.segments {
+                // Bounded, should versions of hundreds of prunes be in use.
+                if let Some(pack) = before.packs.get(&at.pack)
+                    && self.packs.len() < 2 * PACKS_MAX
+                {
+                    self.packs
+                        .entry(at.pack)
+                        .or_insert_with(|| Arc::clone(pack));
+                }
+            }
+            let to = *places.entry(*place).or_insert_with(|| {
+                self.numbers.push(before.numbers[*place as usize]);
+                self.indexes
+                    .push(Arc::clone(&before.indexes[*place as usize]));
+                self.indexes.len() as u32 - 1
+            });
+            self.contents.insert(content, (to, *row));
+        }
+        if !places.is_empty() {
+            self.kept.push(published.version);
+        }
     }
 
     /// The record of a content, past any cache.

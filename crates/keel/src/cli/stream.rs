@@ -5,6 +5,9 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+/// The least memory of a server.
+const MEMORY_BYTES_MIN: u64 = 1 << 20;
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     keel stream pack /opt/plant plant.store\n  \
@@ -210,6 +213,20 @@ pub(crate) enum StreamIdentityCommand {
     },
 }
 
+/// Where a server listens.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let example = "write an address and a port, such as 0.0.0.0:7007, or 127.0.0.1:7007 for this machine alone";
+    text.parse().map_err(|_| example.to_owned())
+}
+
+/// Memory for content: less than some segments would be as good as none, and is a slip of the pen.
+fn memory(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes @ MEMORY_BYTES_MIN.. => Ok(bytes),
+        _ => Err("give 1M or more".to_owned()),
+    }
+}
+
 /// What a mount with a cache fetches when nothing else is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StreamComplete {
@@ -256,13 +273,18 @@ pub(crate) struct StreamServeArgs {
     /// Store
     pub(crate) store: PathBuf,
     /// Address to listen on, such as 0.0.0.0:7007; port 0: any
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) listen: SocketAddr,
     /// Folder with the server's certificate
     #[arg(long, value_name = "DIR")]
     pub(crate) identity: Option<PathBuf>,
     /// The authority's list of devices [default: devices in the folder of --identity]
-    #[arg(long, value_name = "FILE", requires = "identity")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "identity",
+        conflicts_with = "insecure"
+    )]
     pub(crate) devices: Option<PathBuf>,
     /// No TLS and no certificates: only on a loopback address
     #[arg(long)]
@@ -273,11 +295,11 @@ pub(crate) struct StreamServeArgs {
     /// What to have in memory before it is asked for
     #[arg(long, value_enum, default_value = "async")]
     pub(crate) provide: StreamProvide,
-    /// Memory for content, in bytes or with K, M or G
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    /// Memory for content, in bytes or with K, M or G; 1M at least
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = memory)]
     pub(crate) memory: u64,
-    /// Address of the metrics for Prometheus
-    #[arg(long, value_name = "ADDR")]
+    /// Address of the metrics for Prometheus, such as 127.0.0.1:9107
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) metrics: Option<SocketAddr>,
     /// Devices that are served at the same time
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]

@@ -188,19 +188,28 @@ fn no_such_file(path: &Path, version: u64) -> CliError {
 }
 
 fn locked(error: &LearnedError) -> CliError {
-    CliError::coded(
-        error.code(),
-        "learned actions",
-        error,
-        "end the server first: it has them in memory, and would write them over the change",
-    )
+    let remedy = match error {
+        LearnedError::Busy(_) => {
+            "end the server first: it has them in memory, and would write them over the change"
+        }
+        _ => remedy(error),
+    };
+    CliError::coded(error.code(), "learned actions", error, remedy)
 }
 
 fn unreadable(error: &LearnedError) -> CliError {
-    CliError::coded(
-        error.code(),
-        "learned actions",
-        error,
-        "a server sets a damaged file aside when it starts, and learns anew",
-    )
+    let remedy = match error {
+        LearnedError::Damaged { .. } => {
+            "a server sets a damaged file aside when it starts, and learns anew"
+        }
+        _ => remedy(error),
+    };
+    CliError::coded(error.code(), "learned actions", error, remedy)
+}
+
+/// What to do where the operating system refused.
+fn remedy(error: &LearnedError) -> &'static str {
+    error
+        .remedy()
+        .unwrap_or("try again, and check the disk if it stays")
 }

@@ -76,7 +76,8 @@ fn tell(store: &Path, report: &CheckReport, out: &mut Output) -> Result<(), CliE
             report.newest.unwrap_or(0).saturating_add(1)
         ))?;
     }
-    if report.leftovers > 0 || report.contents_unused > 0 {
+    // A damaged store is not pruned: what its damage hides would count as needed by nobody.
+    if report.is_whole() && (report.leftovers > 0 || report.contents_unused > 0) {
         out.line(format_args!(
             "{} contents and {} files that no version needs; `keel stream prune {shown} --keep {}` frees their room",
             report.contents_unused,

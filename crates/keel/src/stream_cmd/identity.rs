@@ -59,7 +59,8 @@ fn list(authority: &Path, as_json: bool) -> Result<(), CliError> {
             })
         };
         let devices: Vec<_> = devices.list().iter().map(shown).collect();
-        return output.json(&json!({ "devices": devices }));
+        output.json(&json!({ "devices": devices }))?;
+        return output.flush();
     }
     let width =
         |of: fn(&Device) -> &str| devices.list().iter().map(|device| of(device).len()).max();
@@ -73,7 +74,7 @@ fn list(authority: &Path, as_json: bool) -> Result<(), CliError> {
             hexadecimal(&device.fingerprint)
         ))?;
     }
-    Ok(())
+    output.flush()
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
@@ -108,7 +109,12 @@ pub(super) fn failure(error: TlsError) -> CliError {
             &"is neither a host name nor an address",
             "name it as devices reach it, without a port",
         ),
-        TlsError::Exists(thing) => coded(thing, &"is there already", "choose another one"),
+        TlsError::Exists(thing) => coded(thing, &"is there already", "choose another folder"),
+        TlsError::Listed(name) => coded(
+            name,
+            &"is the name of a device on the list already",
+            "choose another --name, or strike that device off with keel stream identity revoke",
+        ),
         TlsError::NoSuchDevice(name) => coded(
             name,
             &"is not on the list of devices",

@@ -5,7 +5,9 @@ use crate::cli::StreamKeyArgs;
 use crate::error::CliError;
 use crate::output::Output;
 use serde_json::json;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use stream::publish::key;
 
 pub(super) fn run(arguments: &StreamKeyArgs) -> Result<u8, CliError> {
@@ -18,8 +20,11 @@ pub(super) fn run(arguments: &StreamKeyArgs) -> Result<u8, CliError> {
         return Err(CliError::io(beside.display(), &exists));
     }
     let public = key::create(file).map_err(|error| publish_error(file, &error))?;
-    std::fs::write(&beside, format!("{public}\n"))
-        .map_err(|error| CliError::io(beside.display(), &error))?;
+    write(&beside, &format!("{public}\n")).map_err(|error| {
+        // Half a pair is in the way of the next try.
+        std::fs::remove_file(file).ok();
+        CliError::io(beside.display(), &error)
+    })?;
     let mut out = Output::new();
     if arguments.json {
         out.json(&json!({
@@ -32,4 +37,15 @@ pub(super) fn run(arguments: &StreamKeyArgs) -> Result<u8, CliError> {
     }
     out.flush()?;
     Ok(0)
+}
+
+/// Makes a file that is not there yet, whole or not at all.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.sync_all());
+    written.inspect_err(|_| {
+        std::fs::remove_file(path).ok();
+    })
 }

@@ -16,6 +16,16 @@ use stream::store::Store;
 
 pub(super) fn run(arguments: &StreamLsArgs) -> Result<u8, CliError> {
     let failed = |error| store_error(&arguments.store, &error);
+    if arguments.long && arguments.path.is_none() && arguments.version_wanted.is_none() {
+        return Err(CliError::usage(
+            "-l",
+            "says more about files, and without a path versions are listed",
+            format_args!(
+                "name one, such as `keel stream ls {} / -l`",
+                arguments.store.display()
+            ),
+        ));
+    }
     let store = Store::open(&arguments.store).map_err(failed)?;
     match (&arguments.path, arguments.version_wanted) {
         (None, None) => versions(arguments, &store),

@@ -6,11 +6,13 @@ use crate::cli::{StreamPredict, StreamProvide, StreamServeArgs};
 use crate::error::CliError;
 use crate::mounting::Stops;
 use crate::output::Output;
+use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::Arc;
 use stream::predict::Mode;
 use stream::provide::Arm;
 use stream::server::{Identity, Server, ServerError, Settings};
-use stream::tls::DEVICES_FILE;
+use stream::tls::{CERTIFICATE_FILE, DEVICES_FILE, TlsError};
 
 /// Threads that read the disk and compress.
 const BLOCKING_THREADS_MAX: usize = 4;
@@ -49,9 +51,7 @@ pub(super) fn run(arguments: &StreamServeArgs) -> Result<u8, CliError> {
 fn settings(arguments: &StreamServeArgs) -> Result<Settings, CliError> {
     let mut settings = Settings::new(arguments.store.clone(), arguments.listen);
     if let Some(folder) = &arguments.identity {
-        let devices = arguments.devices.clone();
-        let devices = devices.unwrap_or_else(|| folder.join(DEVICES_FILE));
-        settings.identity = Some(Identity::load(folder, &devices).map_err(failure)?);
+        settings.identity = Some(identity(folder, arguments.devices.as_deref())?);
     }
     settings.metrics = arguments.metrics;
     settings.predict = mode(arguments.predict);
@@ -67,6 +67,28 @@ fn settings(arguments: &StreamServeArgs) -> Result<Settings, CliError> {
     settings.clients_of_certificate_max = arguments.clients_max_per_device as usize;
     settings.say = Arc::new(|line| eprintln!("keel: {line}"));
     Ok(settings)
+}
+
+/// The server's certificate, and the devices that are let in.
+fn identity(folder: &Path, devices: Option<&Path>) -> Result<Identity, CliError> {
+    let beside = folder.join(DEVICES_FILE);
+    let is_server = folder.join(CERTIFICATE_FILE);
+    if let Err(error) = is_server.metadata() {
+        return Err(CliError::io(is_server.display(), &error).with_remedy(
+            "name the folder that `keel stream identity server` made, or make one with it",
+        ));
+    }
+    Identity::load(folder, devices.unwrap_or(&beside)).map_err(|error| match &error {
+        // A copied folder has a link into the authority's folder, and that of a device has no list at all.
+        TlsError::File { path, source }
+            if devices.is_none() && *path == beside && source.kind() == ErrorKind::NotFound =>
+        {
+            CliError::io(path.display(), source).with_remedy(
+                "copy the file devices of the authority there, or name it with --devices",
+            )
+        }
+        _ => failure(error),
+    })
 }
 
 /// How to foretell.

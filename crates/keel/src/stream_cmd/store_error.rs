@@ -109,7 +109,12 @@ fn system(path: &Path, what: &str, source: &io::Error) -> CliError {
     let error = CliError::io(path.display(), source);
     // What stands in the file system needs no more words than the reason.
     match source.raw_os_error() {
-        Some(libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::EEXIST) => error,
+        Some(libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::EPERM | libc::EEXIST)
+        | Some(libc::EISDIR) => error,
+        // A path that is good, and names something else than a directory.
+        None if source.kind() == io::ErrorKind::NotADirectory => {
+            error.with_remedy("name a directory")
+        }
         _ => CliError::failure(
             path.display(),
             format_args!("{what}: {}", describe(source)),

@@ -201,11 +201,11 @@ impl Manifest {
         Some(entries[at].node)
     }
 
-    /// What a path names, from the root, without following links. Empty parts are skipped.
+    /// What a path names, from the root, without following links. Empty parts and `.` are skipped.
     #[must_use]
     pub fn find(&self, path: &[u8]) -> Option<FileId> {
         path.split(|byte| *byte == b'/')
-            .filter(|part| !part.is_empty())
+            .filter(|part| !part.is_empty() && *part != b".")
             .try_fold(ROOT, |directory, part| self.look_up(directory, part))
     }
 }

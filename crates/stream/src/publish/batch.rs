@@ -2,7 +2,7 @@
 
 use super::{PublishError, Written};
 use crate::block::{BLOCK_BYTES, BlockHash, ContentId, HashList, SEGMENT_BLOCKS};
-use crate::store::files::{self, Layout};
+use crate::store::files::{self, Layout, New};
 use crate::store::index::IndexWriter;
 use crate::store::{
     Location, PACK_FORMAT, PACK_HEADER_BYTES, PACK_MAGIC, PACKS_MAX, SEGMENT_HEADER_BYTES, State,
@@ -11,7 +11,6 @@ use crate::store::{
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
 
 /// Segments that are known again when they come once more: 64 MiB of memory. Those beyond are only shared as part of
 /// a whole file.
@@ -32,20 +31,17 @@ pub(crate) fn next_number(layout: &Layout) -> Result<u32, PublishError> {
 pub(crate) struct PackWriter {
     number: u32,
     out: BufWriter<File>,
-    new: PathBuf,
-    path: PathBuf,
+    new: New,
     at: u64,
 }
 
 impl PackWriter {
     pub(crate) fn begin(layout: &Layout, number: u32) -> Result<Self, StoreError> {
-        let path = layout.pack(number);
-        let (file, new) = files::begin(&path, 0o644)?;
+        let (file, new) = files::begin(&layout.pack(number), 0o644)?;
         let mut writer = Self {
             number,
             out: BufWriter::with_capacity(BUFFER_BYTES, file),
             new,
-            path,
             at: PACK_HEADER_BYTES as u64,
         };
         let mut header = [0; PACK_HEADER_BYTES];
@@ -58,7 +54,7 @@ impl PackWriter {
     fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.out
             .write_all(bytes)
-            .map_err(|error| StoreError::system(&self.new, "cannot be written", error))
+            .map_err(|error| self.new.failed(error))
     }
 
     /// Appends a compressed segment of so many blocks.
@@ -77,28 +73,24 @@ impl PackWriter {
         })
     }
 
-    /// Makes it lasting under its name.
-    pub(crate) fn finish(self) -> Result<(), StoreError> {
-        let file = flushed(self.out, &self.new)?;
-        files::finish(&file, &self.new, &self.path)
+    /// Writes all of it, for [`finish`].
+    pub(crate) fn write_out(self) -> Result<(File, New), StoreError> {
+        Ok((flushed(self.out, &self.new)?, self.new))
     }
 }
 
 /// An index that is being written.
 pub(crate) struct IndexFile {
     writer: IndexWriter<BufWriter<File>>,
-    new: PathBuf,
-    path: PathBuf,
+    new: New,
 }
 
 impl IndexFile {
     pub(crate) fn begin(layout: &Layout, number: u32, is_whole: bool) -> Result<Self, StoreError> {
-        let path = layout.index(number);
-        let (file, new) = files::begin(&path, 0o644)?;
+        let (file, new) = files::begin(&layout.index(number), 0o644)?;
         let out = BufWriter::with_capacity(BUFFER_BYTES, file);
-        let writer = IndexWriter::new(out, is_whole)
-            .map_err(|error| StoreError::system(&new, "cannot be written", error))?;
-        Ok(Self { writer, new, path })
+        let writer = IndexWriter::new(out, is_whole).map_err(|error| new.failed(error))?;
+        Ok(Self { writer, new })
     }
 
     pub(crate) fn add(
@@ -109,21 +101,35 @@ impl IndexFile {
     ) -> Result<(), StoreError> {
         self.writer
             .add(content, list, segments)
-            .map_err(|error| StoreError::system(&self.new, "cannot be written", error))
+            .map_err(|error| self.new.failed(error))
     }
 
-    pub(crate) fn finish(self) -> Result<(), StoreError> {
+    /// Writes all of it, for [`finish`].
+    pub(crate) fn write_out(self) -> Result<(File, New), StoreError> {
         let out = self.writer.finish();
-        let out = out.map_err(|error| StoreError::system(&self.new, "cannot be written", error))?;
-        let file = flushed(out, &self.new)?;
-        files::finish(&file, &self.new, &self.path)
+        let out = out.map_err(|error| self.new.failed(error))?;
+        Ok((flushed(out, &self.new)?, self.new))
     }
 }
 
-fn flushed(out: BufWriter<File>, path: &std::path::Path) -> Result<File, StoreError> {
+/// Gives a pack and an index their names, in this order. Both were written out before: a disk that is full leaves
+/// neither, and no number of a pack that somebody may have seen is used again.
+pub(crate) fn finish(
+    pack: Option<(File, New)>,
+    index: Option<(File, New)>,
+) -> Result<(), StoreError> {
+    for (file, new) in pack.into_iter().chain(index) {
+        new.finish(&file)?;
+    }
+    Ok(())
+}
+
+fn flushed(out: BufWriter<File>, new: &New) -> Result<File, StoreError> {
     out.into_inner()
         .map_err(io::IntoInnerError::into_error)
-        .map_err(|error| StoreError::system(path, "cannot be written", error))
+        // Some file systems look for room only now.
+        .and_then(|file| file.sync_all().map(|()| file))
+        .map_err(|error| new.failed(error))
 }
 
 /// What is new.
@@ -246,23 +252,11 @@ impl<'s> Batch<'s> {
         Ok(content)
     }
 
-    /// Makes all of it lasting.
+    /// Makes all of it lasting. What is dropped before that is thrown away.
     pub(crate) fn finish(self) -> Result<Written, PublishError> {
-        if let Some(pack) = self.pack {
-            pack.finish()?;
-        }
-        if let Some(index) = self.index {
-            index.finish()?;
-        }
+        let pack = self.pack.map(PackWriter::write_out).transpose()?;
+        let index = self.index.map(IndexFile::write_out).transpose()?;
+        finish(pack, index)?;
         Ok(self.written)
-    }
-
-    /// Throws it away.
-    pub(crate) fn discard(self) {
-        let pack = self.pack.map(|pack| pack.new);
-        let index = self.index.map(|index| index.new);
-        for new in pack.into_iter().chain(index) {
-            std::fs::remove_file(new).ok();
-        }
     }
 }

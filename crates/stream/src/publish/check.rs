@@ -196,13 +196,16 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The secret key, where the store has it.
+    /// The secret key, where the store has it and whoever checks may read it: for all else the public one is enough.
     fn key(&mut self, publisher: Option<PublicKey>) -> Result<(), StoreError> {
         let path = self.layout.secret_key();
         match super::key::load(&path) {
             Ok(pair) if publisher.is_none_or(|publisher| pair.public() == publisher) => {}
             Err(PublishError::Store(StoreError::System { source, .. }))
-                if source.kind() == io::ErrorKind::NotFound => {}
+                if matches!(
+                    source.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+                ) => {}
             Err(PublishError::Store(error)) => return Err(error),
             _ => self.find(&path, "it is not the key of this store", &[]),
         }
@@ -276,7 +279,7 @@ impl Check<'_> {
             }
         }
         if is_right {
-            State::load(self.layout, &State::default())
+            State::load(self.layout)
         } else {
             Ok(State::default())
         }

@@ -24,8 +24,14 @@ pub fn create(path: &Path) -> Result<PublicKey, PublishError> {
         .open(path)
         .map_err(failed)?;
     let written = file.write_all(&secret).and_then(|()| file.sync_all());
-    written.map_err(failed)?;
-    files::sync_folder(path.parent().unwrap_or(Path::new(".")))?;
+    let written = written.map_err(failed);
+    let lasting =
+        written.and_then(|()| files::sync_folder(path.parent().unwrap_or(Path::new("."))));
+    if let Err(error) = lasting {
+        // No key, or none that lasts, must not be in the way of the next try.
+        std::fs::remove_file(path).ok();
+        return Err(error.into());
+    }
     Ok(pair.public())
 }
 
@@ -34,11 +40,15 @@ pub fn create(path: &Path) -> Result<PublicKey, PublishError> {
 /// # Errors
 /// The file cannot be read or is no key.
 pub fn load(path: &Path) -> Result<KeyPair, PublishError> {
-    let bytes = files::read_small(path)
-        .map_err(|error| StoreError::system(path, "cannot be read", error))?;
-    KeyPair::from_pkcs8(&bytes).map_err(|_| PublishError::NotAKey {
+    let not_a_key = || PublishError::NotAKey {
         path: PathBuf::from(path),
-    })
+    };
+    let bytes = files::read_small(path).map_err(|error| match error.kind() {
+        // Longer than any key.
+        io::ErrorKind::FileTooLarge => not_a_key(),
+        _ => StoreError::system(path, "cannot be read", error).into(),
+    })?;
+    KeyPair::from_pkcs8(&bytes).map_err(|_| not_a_key())
 }
 
 /// The key to sign with in a store: the given one, or its own, which is made where nothing was published yet.

@@ -39,8 +39,8 @@ pub struct PackOptions {
     pub key: Option<PathBuf>,
     /// Go into directories where other file systems are mounted; they are empty otherwise.
     pub crosses_file_systems: bool,
-    /// The version is this one or higher. For a store that takes the place of a lost one: devices refuse older
-    /// versions than they have seen.
+    /// The version is this one or higher, also where the newest one holds exactly this tree. For a store that takes the
+    /// place of a lost one: devices refuse older versions than they have seen.
     pub version_min: u64,
 }
 
@@ -69,7 +69,8 @@ pub struct PackProgress {
 pub struct PackReport {
     /// The version that holds the tree now.
     pub version: u64,
-    /// False: the newest version held exactly this tree already, and nothing was published.
+    /// False: the newest version held exactly this tree already, was no lower than asked for, and nothing was
+    /// published.
     pub is_new: bool,
     /// Who signed it.
     pub publisher: PublicKey,
@@ -141,7 +142,7 @@ pub fn pack(
     layout.make()?;
     let _lock = WriterLock::take(&layout)?;
     let pair = key::of_store(&layout, options.key.as_deref())?;
-    let state = State::load(&layout, &State::default())?;
+    let state = State::load(&layout)?;
     let mut batch = Batch::begin(&layout, &state, options.level)?;
     let mut walk = Walk::new(options.crosses_file_systems, &mut batch, progress);
     walk.run(&root)?;
@@ -155,12 +156,12 @@ pub fn pack(
         written: Written::default(),
         manifest_bytes: 0,
     };
-    if let Some((before, bytes)) = newest
-        .as_ref()
-        .filter(|(newest, _)| newest.nodes == nodes && newest.names == names)
-    {
-        // What the walk wrote, if anything, is under names that nobody knows yet.
-        batch.discard();
+    // Devices that have seen a higher version than the newest one need a new number, also for the same tree.
+    let is_there = |newest: &Manifest| {
+        newest.version >= options.version_min && newest.nodes == nodes && newest.names == names
+    };
+    if let Some((before, bytes)) = newest.as_ref().filter(|(newest, _)| is_there(newest)) {
+        // What the walk wrote, if anything, is under names that nobody knows yet, and goes with the batch.
         report.version = before.version;
         report.is_new = false;
         report.manifest_bytes = *bytes;

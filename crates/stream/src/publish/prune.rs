@@ -5,7 +5,7 @@
 //! indexes are all there, and after it nobody needs them.
 
 use super::PublishError;
-use super::batch::{IndexFile, PackWriter, next_number};
+use super::batch::{IndexFile, PackWriter, finish, next_number};
 use crate::block::ContentId;
 use crate::manifest::{self, Kind};
 use crate::store::files::{self, Layout, WriterLock};
@@ -65,7 +65,7 @@ pub fn prune(
     };
     // Damage of the indexes is found before anything is removed.
     let live = live_contents(&layout, &report.kept)?;
-    let state = State::load(&layout, &State::default())?;
+    let state = State::load(&layout)?;
     for content in &live {
         if !state.contents.contains_key(content) {
             return Err(StoreError::NoSuchContent { content: *content }.into());
@@ -187,6 +187,7 @@ fn rewrite(
 ) -> Result<(), PublishError> {
     let number = next_number(layout)?;
     let mut moved = HashMap::new();
+    let mut copied = None;
     if !rewritten.is_empty() {
         let mut pack = PackWriter::begin(layout, number)?;
         for at in segments.iter().filter(|at| rewritten.contains(&at.pack)) {
@@ -195,7 +196,7 @@ fn rewrite(
             moved.insert((at.pack, at.offset), to);
             progress(compressed.len());
         }
-        pack.finish()?;
+        copied = Some(pack.write_out()?);
     }
     let mut index = IndexFile::begin(layout, number, true)?;
     for content in live {
@@ -208,8 +209,8 @@ fn rewrite(
             index.add(*content, &record.list.0, &record.segments)?;
         }
     }
-    index.finish()?;
-    Ok(())
+    let index = index.write_out()?;
+    Ok(finish(copied, Some(index))?)
 }
 
 /// The compressed bytes of a segment, whose checksum is right: damage is not copied as if it were none.

@@ -4,6 +4,7 @@
 use super::counters::{Counters, add};
 use super::shelf::Shelf;
 use super::system;
+use super::trouble::Trouble;
 use crate::block::{BlockAt, block_bytes};
 use crate::predict::Plan;
 use crate::provide::Provider;
@@ -126,10 +127,8 @@ pub(super) fn compress(
     published: &Published,
     blocks: &[BlockAt],
     level: i32,
-) -> Result<Vec<u8>, String> {
-    let bytes = provider
-        .blocks(published, blocks)
-        .map_err(|error| error.to_string())?;
+) -> Result<Vec<u8>, Trouble> {
+    let bytes = provider.blocks(published, blocks)?;
     compress_bytes(published, blocks, &bytes, level)
 }
 
@@ -139,7 +138,7 @@ pub(super) fn compress_bytes(
     blocks: &[BlockAt],
     bytes: &[u8],
     level: i32,
-) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, Trouble> {
     let mut rest = bytes;
     let mut slices = Vec::with_capacity(blocks.len());
     for at in blocks {
@@ -150,7 +149,7 @@ pub(super) fn compress_bytes(
         slices.push(block);
         rest = behind;
     }
-    pack_blocks(&slices, level).map_err(|error| error.to_string())
+    pack_blocks(&slices, level).map_err(|error| error.to_string().into())
 }
 
 /// The thread that compresses anew.

@@ -6,7 +6,7 @@ use super::session::{Session, SessionKey};
 use super::tenant::Tenant;
 use super::{Identity, State, requests, system, writer};
 use crate::block::FileId;
-use crate::store::{Published, StoreError};
+use crate::store::{Held, Published, StoreError};
 use crate::tls::{ListedDevices, fingerprint, is_unlisted};
 use crate::wire::{Answer, DecodeError, FrameReader, PROTOCOL_VERSION, Refusal, Request};
 use std::collections::HashSet;
@@ -56,6 +56,8 @@ pub(super) struct Connection {
     key: SessionKey,
     pub(super) session: Arc<Session>,
     pub(super) published: Arc<Published>,
+    /// It stays as long as a device has it, also when it is pruned.
+    _held: Held,
     queue: Mutex<Queue>,
     /// Something is to be sent.
     pub(super) wake: Arc<Notify>,
@@ -154,17 +156,20 @@ async fn greet(
     if let Some(bytes) = state.settings.send_buffer_bytes {
         system::send_buffer(&socket, bytes).ok();
     }
-    let (mut io, owner): (Box<dyn Io>, Owner) = match &state.settings.identity {
-        None => (Box::new(socket), Owner::local()),
+    let (mut io, owner): (Box<dyn Io>, Option<Owner>) = match &state.settings.identity {
+        None => (Box::new(socket), Some(Owner::local())),
         Some(identity) => {
             let stream = shake_hands(identity, socket).await?;
             let certificates = stream.get_ref().1.peer_certificates();
             let certificate = certificates.and_then(<[_]>::first).ok_or(Reason::Tls)?;
             let fingerprint = fingerprint(certificate);
-            let tenant = tenant(&identity.devices, fingerprint).await?;
-            let owner = Owner {
-                tenant,
-                certificate: Some(fingerprint),
+            let owner = match tenant(&identity.devices, fingerprint).await {
+                // Said in words, once the device has said its own.
+                Err(Reason::BadDevices) => None,
+                tenant => Some(Owner {
+                    tenant: tenant?,
+                    certificate: Some(fingerprint),
+                }),
             };
             (Box::new(stream), owner)
         }
@@ -188,7 +193,14 @@ async fn greet(
         Request::Hello { .. } => return Err(Reason::Protocol),
         _ => return Err(Reason::OutOfOrder),
     };
-    match welcome(state, id, owner, device, version, held).await {
+    let welcomed = match owner {
+        Some(owner) => welcome(state, id, owner, device, version, held).await,
+        None => {
+            state.look_at_devices().await;
+            Err((Reason::BadDevices, Refusal::NoList))
+        }
+    };
+    match welcomed {
         Ok(connection) => Ok((io, frames, connection)),
         Err((reason, refusal)) => {
             let mut bytes = Vec::new();
@@ -217,7 +229,7 @@ async fn welcome(
     held: Option<[u8; 32]>,
 ) -> Result<Connection, (Reason, Refusal)> {
     let (finding, name) = (Arc::clone(state), Arc::clone(&owner.tenant));
-    let find = move || -> Result<Arc<Tenant>, (Reason, Refusal)> {
+    let find = move || -> Result<(Arc<Tenant>, Held), (Reason, Refusal)> {
         let store = &finding.store;
         let published = match version {
             Some(version) => store.published(version),
@@ -225,12 +237,16 @@ async fn welcome(
         };
         let published = published.map_err(|error| match error {
             StoreError::NoSuchVersion { .. } => (Reason::NoSuchVersion, Refusal::NoSuchVersion),
-            _ => (Reason::Damaged, Refusal::Damaged),
+            error => {
+                finding.say_trouble(&error.into());
+                (Reason::Damaged, Refusal::Damaged)
+            }
         })?;
+        let held = store.hold(&published);
         let tenant = finding.tenants.get(&finding, &name, &published);
-        tenant.ok_or((Reason::Tenants, Refusal::Limit))
+        Ok((tenant.ok_or((Reason::Tenants, Refusal::Limit))?, held))
     };
-    let tenant = tokio::task::spawn_blocking(find)
+    let (tenant, held_version) = tokio::task::spawn_blocking(find)
         .await
         .unwrap_or(Err((Reason::Damaged, Refusal::Damaged)))?;
     let published = Arc::clone(&tenant.published);
@@ -266,6 +282,7 @@ async fn welcome(
         key,
         session,
         published,
+        _held: held_version,
         queue: Mutex::new(queue),
         wake,
         room: Notify::new(),
@@ -277,7 +294,7 @@ async fn welcome(
 async fn tenant(devices: &Arc<ListedDevices>, fingerprint: [u8; 32]) -> Result<Arc<str>, Reason> {
     let devices = Arc::clone(devices);
     let find = move || {
-        let devices = devices.get().ok_or(Reason::BadDevices)?;
+        let devices = devices.get().map_err(|_| Reason::BadDevices)?;
         let tenant = devices.tenant(&fingerprint).ok_or(Reason::UnknownDevice)?;
         if super::learned::is_tenant(tenant) {
             Ok(Arc::from(tenant))
@@ -299,7 +316,8 @@ async fn shake_hands(
     let devices = Arc::clone(&identity.devices);
     tokio::task::spawn_blocking(move || devices.get())
         .await
-        .ok();
+        .ok()
+        .and_then(Result::ok);
     let acceptor = TlsAcceptor::from(Arc::clone(&identity.tls));
     let (error, mut socket) = match acceptor.accept(socket).into_fallible().await {
         Ok(stream) => return Ok(stream),

@@ -56,6 +56,32 @@ impl LearnedError {
         }
     }
 
+    /// What whoever runs the server can do about it, where the error says enough to know that.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Busy(_) => Some("end the other one and start this one anew"),
+            Self::Damaged { .. } => None,
+            Self::System { source, .. } => match source.raw_os_error()? {
+                libc::EACCES | libc::EPERM => Some(
+                    "let this user write the folder actions of the store, or run as a user who may",
+                ),
+                libc::EROFS => Some("put the store on a disk that can be written"),
+                libc::ENOSPC | libc::EDQUOT => Some("free some space"),
+                libc::EFBIG => Some("raise the limit on the size of files"),
+                _ => None,
+            },
+        }
+    }
+
+    /// The error with what can be done about it, in a line.
+    pub(super) fn with_remedy(&self) -> String {
+        match self.remedy() {
+            Some(remedy) => format!("{self}; {remedy}"),
+            None => self.to_string(),
+        }
+    }
+
     fn system(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();
         move |source| Self::System { path, source }

@@ -3,8 +3,8 @@
 //! `connection.rs` is one connection from its first byte, `requests.rs` what each request does, `writer.rs` what is
 //! sent and in which order, `queue.rs` and `task.rs` the lists that the order is made of, `session.rs` a device with
 //! all its connections, `admission.rs` who may come in; `tenant.rs` and `learned.rs` what is learned and where it is
-//! kept, `names.rs` the paths of a version, `bundles.rs` pieces kept compressed, `shelf.rs` these on the disk;
-//! `counters.rs` and `metrics.rs` the numbers, `system.rs` calls of the operating system.
+//! kept, `names.rs` the paths of a version, `trouble.rs` what is said of a damaged store, `bundles.rs` pieces kept
+//! compressed, `shelf.rs` these on the disk; `counters.rs` and `metrics.rs` the numbers, `system.rs` calls of the operating system.
 
 mod admission;
 mod bundles;
@@ -20,6 +20,7 @@ mod shelf;
 mod system;
 mod task;
 mod tenant;
+mod trouble;
 mod writer;
 
 pub use crate::tls::Identity;
@@ -41,6 +42,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tenant::Tenants;
 use tokio::net::TcpListener;
+use trouble::{Trouble, Troubles};
 
 /// What is said to whoever runs the server: one line without its end.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
@@ -191,6 +193,7 @@ pub(crate) struct State {
     tenants: Tenants,
     admission: Admission,
     counters: Arc<Counters>,
+    troubles: Troubles,
     started: Instant,
     /// Nobody else changes what was learned as long as this is there; None: it is not saved.
     lock: Option<learned::Lock>,
@@ -204,6 +207,26 @@ impl State {
 
     fn say(&self, line: &str) {
         (self.settings.say)(line);
+    }
+
+    /// Says what is wrong with the store, each file of it once in a minute.
+    fn say_trouble(&self, trouble: &Trouble) {
+        let store = &self.settings.store;
+        if let Some(line) = self.troubles.line(store, trouble, self.now_ms()) {
+            self.say(&line);
+        }
+    }
+
+    /// Tells whoever runs the server when the list of devices cannot be used any more, or can be again.
+    async fn look_at_devices(&self) {
+        let Some(identity) = &self.settings.identity else {
+            return;
+        };
+        let devices = Arc::clone(&identity.devices);
+        let news = tokio::task::spawn_blocking(move || devices.news()).await;
+        if let Ok(Some(news)) = news {
+            self.say(&news);
+        }
     }
 }
 
@@ -359,13 +382,8 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
         match learned::Lock::take(&settings.store) {
             Ok(alone) => lock = Some(alone),
             Err(error) => {
-                let remedy = match &error {
-                    learned::LearnedError::Busy(_) => "; end the other one and start this one anew",
-                    _ => "",
-                };
-                (settings.say)(&format!(
-                    "what this server learns is not kept: {error}{remedy}"
-                ));
+                let error = error.with_remedy();
+                (settings.say)(&format!("what this server learns is not kept: {error}"));
             }
         }
     }
@@ -384,6 +402,7 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
         bundles,
         improver,
         counters,
+        troubles: Troubles::default(),
     };
     match learned::tenants(&state.settings.store, state.settings.predict) {
         Ok(names) => {
@@ -391,7 +410,7 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
                 state.tenants.get(&state, name, &published);
             }
         }
-        Err(error) => state.say(&error.to_string()),
+        Err(error) => state.say(&error.with_remedy()),
     }
     let actions = state.tenants.actions(published.version);
     let variance_min = state.settings.variance_min;
@@ -408,12 +427,20 @@ async fn keep(state: Arc<State>) {
         tick.tick().await;
         let now_ms = state.now_ms();
         state.tenants.tick(now_ms);
+        for line in state.troubles.tick(now_ms) {
+            state.say(&line);
+        }
         if now_ms - saved_ms >= state.settings.save_after.as_millis() as u64 {
             saved_ms = now_ms;
+            state.look_at_devices().await;
             let saving = Arc::clone(&state);
-            tokio::task::spawn_blocking(move || saving.tenants.save(&saving))
-                .await
-                .ok();
+            let work = move || {
+                saving.tenants.save(&saving);
+                if let Err(error) = saving.store.tidy() {
+                    saving.say_trouble(&error.into());
+                }
+            };
+            tokio::task::spawn_blocking(work).await.ok();
         }
     }
 }

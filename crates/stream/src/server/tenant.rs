@@ -210,6 +210,7 @@ fn save_one(state: &State, tenant: &Tenant) {
         Ok(()) => add(&state.counters.actions_saved, 1),
         Err(error) => {
             add(&state.counters.actions_unsaved, 1);
+            let error = error.with_remedy();
             state.say(&format!("learned actions cannot be saved: {error}"));
         }
     }
@@ -232,7 +233,7 @@ fn load(state: &State, name: &str, predictor: &mut dyn Predictor, names: &Names)
     let aside = match &error {
         LearnedError::Damaged { .. } if state.lock.is_some() => learned::set_aside(&path),
         LearnedError::Damaged { .. } | LearnedError::System { .. } | LearnedError::Busy(_) => {
-            state.say(&error.to_string());
+            state.say(&error.with_remedy());
             return;
         }
     };
@@ -241,6 +242,6 @@ fn load(state: &State, name: &str, predictor: &mut dyn Predictor, names: &Names)
             "{error}; it is kept as {}, and learning begins anew",
             aside.display()
         )),
-        Err(unmoved) => state.say(&format!("{error}; {unmoved}")),
+        Err(unmoved) => state.say(&format!("{error}; {}", unmoved.with_remedy())),
     }
 }

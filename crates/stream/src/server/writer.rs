@@ -8,6 +8,7 @@ use super::connection::Connection;
 use super::counters::{Reason, add};
 use super::queue::{Job, ReadJob};
 use super::task::Next;
+use super::trouble::Trouble;
 use crate::block::{BlockAt, FileId, HashList, Token};
 use crate::provide::AHEAD_PIECES;
 use crate::store::Published;
@@ -18,9 +19,6 @@ use tokio::time::timeout;
 
 /// The token of what is nobody's.
 const NOBODY: Token = Token([0; 16]);
-
-/// What goes wrong with blocks; it is said once, and counted.
-struct Failed(String);
 
 /// Sends until the connection breaks.
 pub(super) async fn run(
@@ -105,11 +103,8 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         // Of the same segment: reading its neighbours now costs nothing more, and compressing them can wait.
         let wanted = around.clone();
         let both = blocking(self.connection, move |state, published| {
-            let demand = state
-                .provider
-                .blocks(published, &[at])
-                .map_err(|error| Failed(error.to_string()))?;
-            let demand = compress_bytes(published, &[at], &demand, LEVEL_FAST).map_err(Failed)?;
+            let demand = state.provider.blocks(published, &[at])?;
+            let demand = compress_bytes(published, &[at], &demand, LEVEL_FAST)?;
             let rest = state.provider.blocks(published, &wanted).ok();
             Ok((demand, rest))
         });
@@ -131,7 +126,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         };
         let blocks = around.clone();
         let packed = blocking(self.connection, move |_, published| {
-            compress_bytes(published, &blocks, &rest, LEVEL_FAST).map_err(Failed)
+            compress_bytes(published, &blocks, &rest, LEVEL_FAST)
         });
         // Nobody waits for neighbours, so nobody is told of a failure.
         let Ok(compressed) = packed.await else {
@@ -166,8 +161,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
             None => {
                 let wanted = blocks.clone();
                 let packed = blocking(self.connection, move |state, published| {
-                    let packed = compress(&state.provider, published, &wanted, LEVEL_FAST);
-                    let packed = packed.map_err(Failed)?;
+                    let packed = compress(&state.provider, published, &wanted, LEVEL_FAST)?;
                     if let Some((plan, piece)) = whole {
                         add(&state.counters.bundles_misses, 1);
                         let kept = packed.as_slice().into();
@@ -177,9 +171,9 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
                 });
                 match packed.await {
                     Ok(packed) => packed,
-                    Err(Failed(text)) => {
+                    Err(trouble) => {
                         self.connection.state.counters.refuse(Reason::Damaged);
-                        self.connection.state.say(&text);
+                        self.connection.state.say_trouble(&trouble);
                         return Ok(());
                     }
                 }
@@ -201,7 +195,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         }
         let wanted = blocks.clone();
         let packed = blocking(self.connection, move |state, published| {
-            compress(&state.provider, published, &wanted, LEVEL_FAST).map_err(Failed)
+            compress(&state.provider, published, &wanted, LEVEL_FAST)
         });
         let compressed = match packed.await {
             Ok(packed) => packed,
@@ -222,7 +216,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
     }
 
     /// The hashes of the files of these blocks, as far as they were not sent on this connection.
-    async fn hashes(&mut self, blocks: &[BlockAt]) -> Result<Result<(), Failed>, Reason> {
+    async fn hashes(&mut self, blocks: &[BlockAt]) -> Result<Result<(), Trouble>, Reason> {
         let mut files: Vec<FileId> = Vec::new();
         {
             let sent = self.connection.hashes();
@@ -235,8 +229,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         for file in files {
             let list = blocking(self.connection, move |state, published| {
                 let (_, content) = published.manifest.file(file).ok_or_else(missing)?;
-                let list = state.store.hashes(&content);
-                list.map_err(|error| Failed(error.to_string()))
+                Ok(state.store.hashes(&content)?)
             });
             let list: Arc<HashList> = match list.await {
                 Ok(list) => list,
@@ -259,10 +252,10 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         Ok(Ok(()))
     }
 
-    async fn damaged(&mut self, id: u32, failed: &Failed) -> Result<(), Reason> {
+    async fn damaged(&mut self, id: u32, failed: &Trouble) -> Result<(), Reason> {
         let state = &self.connection.state;
         state.counters.refuse(Reason::Damaged);
-        state.say(&failed.0);
+        state.say_trouble(failed);
         let reason = Refusal::Damaged;
         self.send(&Answer::Refused { id, reason }).await
     }
@@ -291,20 +284,20 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
     }
 }
 
-fn missing() -> Failed {
-    Failed("no such file".into())
+fn missing() -> Trouble {
+    "no such file".into()
 }
 
 /// Does something that may read the disk, or takes long, on a thread for that.
 async fn blocking<T: Send + 'static>(
     connection: &Connection,
-    work: impl FnOnce(&Arc<State>, &Arc<Published>) -> Result<T, Failed> + Send + 'static,
-) -> Result<T, Failed> {
+    work: impl FnOnce(&Arc<State>, &Arc<Published>) -> Result<T, Trouble> + Send + 'static,
+) -> Result<T, Trouble> {
     let (state, published) = (
         Arc::clone(&connection.state),
         Arc::clone(&connection.published),
     );
     tokio::task::spawn_blocking(move || work(&state, &published))
         .await
-        .unwrap_or_else(|_| Err(Failed("a thread of the server failed".into())))
+        .unwrap_or_else(|_| Err("a thread of the server failed".into()))
 }

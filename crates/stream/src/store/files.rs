@@ -186,13 +186,46 @@ pub(crate) fn read_limited(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 /// Puts a file in place of another one, or of none, durably.
 pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
     let (mut file, new) = begin(path, mode)?;
-    file.write_all(bytes)
-        .map_err(|error| StoreError::system(&new, "cannot be written", error))?;
-    finish(&file, &new, path)
+    file.write_all(bytes).map_err(|error| new.failed(error))?;
+    new.finish(&file)
+}
+
+/// A file that will take the place of another one. Until it has, it goes when this goes: what was written of it is of
+/// no use, and on a full disk it would keep the room that others need.
+#[must_use]
+pub(crate) struct New {
+    /// What it is called now; empty once it has its name.
+    now: PathBuf,
+    /// What it will be called.
+    path: PathBuf,
+}
+
+impl New {
+    /// It could not be written.
+    pub(crate) fn failed(&self, error: io::Error) -> StoreError {
+        StoreError::system(&self.now, "cannot be written", error)
+    }
+
+    /// Ends [`begin`]: the file is lasting, under its name.
+    pub(crate) fn finish(mut self, file: &File) -> Result<(), StoreError> {
+        file.sync_all().map_err(|error| self.failed(error))?;
+        fs::rename(&self.now, &self.path)
+            .map_err(|error| StoreError::system(&self.path, "cannot be replaced", error))?;
+        self.now = PathBuf::new();
+        sync_folder(self.path.parent().unwrap_or(Path::new(".")))
+    }
+}
+
+impl Drop for New {
+    fn drop(&mut self) {
+        if !self.now.as_os_str().is_empty() {
+            fs::remove_file(&self.now).ok();
+        }
+    }
 }
 
 /// Opens the file that will take the place of another one.
-pub(crate) fn begin(path: &Path, mode: u32) -> Result<(File, PathBuf), StoreError> {
+pub(crate) fn begin(path: &Path, mode: u32) -> Result<(File, New), StoreError> {
     let mut new = path.as_os_str().to_owned();
     new.push(TEMPORARY);
     let new = PathBuf::from(new);
@@ -205,15 +238,8 @@ pub(crate) fn begin(path: &Path, mode: u32) -> Result<(File, PathBuf), StoreErro
         .mode(mode)
         .open(&new)
         .map_err(|error| StoreError::system(&new, "cannot be made", error))?;
-    Ok((file, new))
-}
-
-/// Ends [`begin`].
-pub(crate) fn finish(file: &File, new: &Path, path: &Path) -> Result<(), StoreError> {
-    file.sync_all()
-        .map_err(|error| StoreError::system(new, "cannot be written", error))?;
-    fs::rename(new, path).map_err(|error| StoreError::system(path, "cannot be replaced", error))?;
-    sync_folder(path.parent().unwrap_or(Path::new(".")))
+    let path = path.to_path_buf();
+    Ok((file, New { now: new, path }))
 }
 
 /// Makes lasting which names a folder has.

@@ -106,7 +106,7 @@ impl Authority {
         let _lock = files::lock(&self.folder)?;
         let devices = self.devices()?;
         if devices.list().iter().any(|device| device.name == name) {
-            return Err(TlsError::Exists(name));
+            return Err(TlsError::Listed(name));
         }
         let usage = ExtendedKeyUsagePurpose::ClientAuth;
         self.issue(&name.clone(), &[], usage, out, |fingerprint| {

@@ -92,7 +92,7 @@ impl Devices {
     /// With one more at the end.
     pub(super) fn with(mut self, device: Device) -> Result<Self, TlsError> {
         if self.list.iter().any(|known| known.name == device.name) {
-            return Err(TlsError::Exists(device.name));
+            return Err(TlsError::Listed(device.name));
         }
         if self.list.len() >= DEVICES_MAX {
             return Err(TlsError::Full);

@@ -40,42 +40,78 @@ impl Identity {
     }
 }
 
-/// A list as it was read, and what its file was like.
-type Read = (SystemTime, u64, Arc<Devices>);
+/// The list, or what is wrong with it, in the words of [`TlsError`].
+type List = Result<Arc<Devices>, Arc<str>>;
 
 /// The list of devices as it was when its file was looked at last.
 #[derive(Debug)]
 pub(crate) struct ListedDevices {
     path: PathBuf,
-    read: Mutex<Option<Read>>,
+    read: Mutex<Read>,
+}
+
+#[derive(Debug, Default)]
+struct Read {
+    /// What the file was like.
+    about: Option<(SystemTime, u64)>,
+    /// None: it was not read yet.
+    list: Option<List>,
+    /// What is wrong with it, if that was told already.
+    told: Option<Arc<str>>,
 }
 
 impl ListedDevices {
-    fn read(&self) -> MutexGuard<'_, Option<Read>> {
+    fn read(&self) -> MutexGuard<'_, Read> {
         self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The list; read anew if the file is another one. None: it cannot be read, and nobody is let in. Reads the disk.
-    pub(crate) fn get(&self) -> Option<Arc<Devices>> {
-        let about = std::fs::metadata(&self.path).ok()?;
-        let (time, bytes) = (about.modified().ok()?, about.len());
+    /// The list; read anew if the file is another one. An error: it is not there or not understood, and nobody is let
+    /// in, as it may be the very change that strikes a device off. Reads the disk.
+    pub(crate) fn get(&self) -> List {
+        let found = std::fs::metadata(&self.path);
+        let about = found.and_then(|about| Ok((about.modified()?, about.len())));
         let mut read = self.read();
-        if let Some((read_time, read_bytes, devices)) = &*read
-            && (*read_time, *read_bytes) == (time, bytes)
+        if let (Ok(about), Some(list)) = (&about, &read.list)
+            && read.about == Some(*about)
         {
-            return Some(Arc::clone(devices));
+            return list.clone();
         }
-        let devices = Arc::new(Devices::load(&self.path).ok()?);
-        *read = Some((time, bytes, Arc::clone(&devices)));
-        Some(devices)
+        read.about = about.as_ref().ok().copied();
+        let loaded = about
+            .map_err(TlsError::file(&self.path))
+            .and_then(|_| Devices::load(&self.path));
+        let list: List = loaded
+            .map(Arc::new)
+            .map_err(|error| error.to_string().into());
+        read.list = Some(list.clone());
+        list
+    }
+
+    /// What whoever runs the server is to be told of the list now: once that it cannot be used, with the reason, and
+    /// once that it can be again.
+    pub(crate) fn news(&self) -> Option<String> {
+        let list = self.get();
+        let wrong = list.err();
+        let mut read = self.read();
+        if read.told == wrong {
+            return None;
+        }
+        read.told.clone_from(&wrong);
+        Some(match wrong {
+            Some(wrong) => {
+                format!("{wrong}; mend the list of devices: until then nobody is let in")
+            }
+            None => format!("{}: devices are let in again", self.path.display()),
+        })
     }
 
     /// Whether a device was on the list when it was read last. Never waits for the disk.
     fn is_listed(&self, certificate: &CertificateDer<'_>) -> bool {
-        let read = self.read();
-        // Who comes before it was read is looked up behind the handshake.
-        read.as_ref()
-            .is_none_or(|(_, _, devices)| devices.tenant(&fingerprint(certificate)).is_some())
+        match &self.read().list {
+            Some(Ok(devices)) => devices.tenant(&fingerprint(certificate)).is_some(),
+            // Looked up behind the handshake, where there are words for what is wrong.
+            Some(Err(_)) | None => true,
+        }
     }
 }
 

@@ -62,9 +62,12 @@ pub enum TlsError {
     /// A name or address of a server that is none.
     #[error("{0:?} is neither a host name nor an address")]
     Host(String),
-    /// A device of this name, or a folder with an identity, is there already.
+    /// A folder with an identity is there already.
     #[error("{0} is there already")]
     Exists(String),
+    /// A device of this name is on the list already.
+    #[error("a device called {0} is on the list already")]
+    Listed(String),
     /// No device has this name.
     #[error("no device is called {0}")]
     NoSuchDevice(String),
@@ -92,7 +95,7 @@ impl TlsError {
             Self::File { source, .. } => Code::from_io(source),
             Self::Damaged { .. } | Self::Cryptography { .. } => Code::Corrupt,
             Self::Name(_) | Self::Host(_) => Code::Invalid,
-            Self::Exists(_) => Code::Exists,
+            Self::Exists(_) | Self::Listed(_) => Code::Exists,
             Self::NoSuchDevice(_) => Code::NotFound,
             Self::Full => Code::Full,
             Self::Busy(_) => Code::Busy,

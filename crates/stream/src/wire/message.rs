@@ -232,16 +232,19 @@ pub enum Refusal {
     Limit = 5,
     /// What the store holds is damaged.
     Damaged = 6,
+    /// The server's list of devices cannot be read or understood, and nobody is let in.
+    NoList = 7,
 }
 
 impl Refusal {
     /// Every reason.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::NoSuchBlock,
         Self::NoSuchVersion,
         Self::TokenReused,
         Self::NoSuchToken,
         Self::Limit,
         Self::Damaged,
+        Self::NoList,
     ];
 }

@@ -1,0 +1,151 @@
+//! What is wrong with the store, said without a flood: devices ask for the same damaged block again and again.
+
+use crate::provide::ProvideError;
+use crate::store::StoreError;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Files that are told apart; what is wrong with all further ones is said as if they were one.
+const FILES_MAX: usize = 64;
+
+/// How long the same file is not spoken of again.
+const QUIET_MS: u64 = 60_000;
+
+/// Why blocks cannot be given.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    /// The file of the store; None: none in particular.
+    file: Option<PathBuf>,
+    text: String,
+    is_damage: bool,
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        let text = error.to_string();
+        let is_damage = matches!(error, StoreError::Damaged { .. });
+        let file = match error {
+            StoreError::Damaged { path, .. } | StoreError::System { path, .. } => Some(path),
+            _ => None,
+        };
+        Self {
+            file,
+            text,
+            is_damage,
+        }
+    }
+}
+
+impl From<ProvideError> for Trouble {
+    fn from(error: ProvideError) -> Self {
+        match error {
+            ProvideError::Store(error) => error.into(),
+            other => other.to_string().into(),
+        }
+    }
+}
+
+impl From<String> for Trouble {
+    fn from(text: String) -> Self {
+        Self {
+            file: None,
+            text,
+            is_damage: false,
+        }
+    }
+}
+
+impl From<&str> for Trouble {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+/// What was said last of a file.
+struct Said {
+    at_ms: u64,
+    /// How often it could have been said since.
+    unsaid: u64,
+}
+
+/// What was said of which file.
+#[derive(Default)]
+pub(super) struct Troubles(Mutex<HashMap<Option<PathBuf>, Said>>);
+
+impl Troubles {
+    /// The line to say of this now, if it is not the same file's turn to be silent.
+    pub(super) fn line(&self, store: &Path, trouble: &Trouble, now_ms: u64) -> Option<String> {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = said.len() >= FILES_MAX && !said.contains_key(&trouble.file);
+        let file = trouble.file.clone().filter(|_| !is_full);
+        if let Some(said) = said.get_mut(&file) {
+            said.unsaid += 1;
+            return None;
+        }
+        let unsaid = 0;
+        let at_ms = now_ms;
+        said.insert(file, Said { at_ms, unsaid });
+        let text = &trouble.text;
+        Some(match trouble.is_damage {
+            true => format!(
+                "{text}; see all damage with `keel stream check {}`",
+                store.display()
+            ),
+            false => text.clone(),
+        })
+    }
+
+    /// Time passes: what to say of files of which enough was not said.
+    pub(super) fn tick(&self, now_ms: u64) -> Vec<String> {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let over = said.extract_if(|_, said| now_ms.saturating_sub(said.at_ms) >= QUIET_MS);
+        over.filter(|(_, said)| said.unsaid > 0)
+            .map(|(file, said)| {
+                let file = file
+                    .as_deref()
+                    .map_or("the store".into(), Path::to_string_lossy);
+                format!("{file}: {} times more within a minute", said.unsaid)
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_file_is_said_once_in_a_minute_and_counted() {
+        let troubles = Troubles::default();
+        let store = Path::new("/s");
+        let damage = |file: u32, at: u32| -> Trouble {
+            let path = PathBuf::from(format!("/s/packs/{file}.pack"));
+            StoreError::damaged(&path, format!("the segment at {at}")).into()
+        };
+        let line = troubles.line(store, &damage(1, 8), 5).unwrap();
+        assert_eq!(
+            line,
+            "/s/packs/1.pack: damaged: the segment at 8; see all damage with `keel stream check /s`"
+        );
+        for at in 0..1000 {
+            assert_eq!(troubles.line(store, &damage(1, at), 6), None);
+        }
+        assert!(troubles.line(store, &damage(2, 8), 6).is_some());
+        assert!(troubles.tick(5 + QUIET_MS - 1).is_empty());
+        let told = troubles.tick(5 + QUIET_MS);
+        assert_eq!(told, ["/s/packs/1.pack: 1000 times more within a minute"]);
+        assert!(troubles.line(store, &damage(1, 8), 5 + QUIET_MS).is_some());
+        // However many files are damaged, lines and memory stay within bounds.
+        let mut lines = 0;
+        for file in 0..10_000 {
+            lines += usize::from(
+                troubles
+                    .line(store, &damage(file, 8), 6 + QUIET_MS)
+                    .is_some(),
+            );
+        }
+        assert!(lines <= FILES_MAX + 1, "{lines}");
+        assert!(troubles.0.lock().unwrap().len() <= FILES_MAX + 1);
+    }
+}

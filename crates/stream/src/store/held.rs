@@ -1,0 +1,147 @@
+//! Versions in use: what is pruned while a device has it mounted stays open until the device has gone.
+
+use super::{Published, lock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// So many rounds of [`Holds::pass`] a version stays that nobody uses any more: its devices may come back.
+pub(crate) const ROUNDS_UNUSED: u32 = 30;
+
+/// Who holds a version.
+#[derive(Debug)]
+struct Hold {
+    published: Arc<Published>,
+    users: usize,
+    /// Rounds in which nobody did.
+    rounds_unused: u32,
+}
+
+/// The versions that somebody holds, or held a moment ago.
+#[derive(Debug, Default)]
+pub(crate) struct Holds(Mutex<HashMap<u64, Hold>>);
+
+impl Holds {
+    /// Somebody uses a version.
+    pub(crate) fn hold(self: &Arc<Self>, published: &Arc<Published>) -> Held {
+        let version = published.version;
+        let mut all = lock(&self.0);
+        let hold = all.entry(version).or_insert_with(|| Hold {
+            published: Arc::clone(published),
+            users: 0,
+            rounds_unused: 0,
+        });
+        hold.users += 1;
+        hold.rounds_unused = 0;
+        let holds = Arc::clone(self);
+        Held { holds, version }
+    }
+
+    /// One that is held.
+    pub(crate) fn get(&self, version: u64) -> Option<Arc<Published>> {
+        let all = lock(&self.0);
+        all.get(&version).map(|hold| Arc::clone(&hold.published))
+    }
+
+    /// All that are held.
+    pub(crate) fn all(&self) -> Vec<Arc<Published>> {
+        let all = lock(&self.0);
+        all.values()
+            .map(|hold| Arc::clone(&hold.published))
+            .collect()
+    }
+
+    /// Time passes: those that nobody has used for [`ROUNDS_UNUSED`] of these are given up.
+    pub(crate) fn pass(&self) {
+        lock(&self.0).retain(|_, hold| {
+            if hold.users == 0 {
+                hold.rounds_unused += 1;
+            }
+            hold.rounds_unused < ROUNDS_UNUSED
+        });
+    }
+}
+
+/// Keeps a version open until this goes.
+#[derive(Debug)]
+pub(crate) struct Held {
+    holds: Arc<Holds>,
+    version: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(hold) = lock(&self.holds.0).get_mut(&self.version) {
+            hold.users = hold.users.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::publish::{PackOptions, pack, prune};
+    use crate::store::{Store, StoreError};
+    use std::fs;
+
+    #[test]
+    fn what_is_pruned_stays_open_while_it_is_in_use_and_no_longer() {
+        let folder = std::env::temp_dir().join(format!("stream-held-{}", std::process::id()));
+        let (tree, path) = (folder.join("tree"), folder.join("store"));
+        fs::create_dir_all(&tree).unwrap();
+        let publish = |seed: u64| {
+            let mut state = seed;
+            let bytes: Vec<u8> = (0..200_000)
+                .map(|_| {
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(seed | 1);
+                    (state >> 33) as u8
+                })
+                .collect();
+            fs::write(tree.join("file"), &bytes).unwrap();
+            pack(&tree, &path, &PackOptions::default(), &mut |_| {}).unwrap();
+            bytes
+        };
+        let read = |store: &Store, published: &Published| {
+            let file = published.manifest.find(b"file").unwrap();
+            let (_, content) = published.manifest.file(file).unwrap();
+            let mut bytes = store.segment(&content, 0)?;
+            bytes.extend(store.segment(&content, 1)?);
+            Ok::<_, StoreError>(bytes)
+        };
+        let first = publish(1);
+        let store = Store::open(&path).unwrap();
+        let published = store.published(1).unwrap();
+        let (held, again) = (store.hold(&published), store.hold(&published));
+        for version in 2..=10 {
+            let bytes = publish(version);
+            prune(&path, 1, &mut |_| {}).unwrap();
+            store.tidy().unwrap();
+            let newest = store.published(version).unwrap();
+            assert!(read(&store, &newest).unwrap() == bytes);
+            assert!(read(&store, &published).unwrap() == first);
+            // The packs of the newest version and of the one in use.
+            assert_eq!(store.state().packs.len(), 2, "version {version}");
+            assert_eq!(store.published(1).unwrap().version, 1);
+        }
+        drop(held);
+        for _ in 0..2 * ROUNDS_UNUSED {
+            store.tidy().unwrap();
+        }
+        assert_eq!(store.state().packs.len(), 2);
+        // A device that comes back at once finds its version.
+        drop(again);
+        store.tidy().unwrap();
+        drop(store.hold(&store.published(1).unwrap()));
+        for _ in 0..ROUNDS_UNUSED {
+            assert!(read(&store, &published).unwrap() == first);
+            store.tidy().unwrap();
+        }
+        assert_eq!(store.state().packs.len(), 1);
+        assert!(matches!(
+            store.published(1),
+            Err(StoreError::NoSuchVersion { version: 1 })
+        ));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
