@@ -4,7 +4,8 @@
 //! sent and in which order, `queue.rs` and `task.rs` the lists that the order is made of, `session.rs` a device with
 //! all its connections, `admission.rs` who may come in; `tenant.rs` and `learned.rs` what is learned and where it is
 //! kept, `names.rs` the paths of a version, `trouble.rs` what is said of a damaged store, `bundles.rs` pieces kept
-//! compressed, `shelf.rs` these on the disk; `counters.rs` and `metrics.rs` the numbers, `system.rs` calls of the operating system.
+//! compressed, `shelf.rs` these on the disk; `counters.rs` and `metrics.rs` the numbers, `system.rs` calls of the
+//! operating system.
 
 mod admission;
 mod bundles;
