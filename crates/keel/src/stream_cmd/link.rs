@@ -198,8 +198,8 @@ pub(super) fn tell_first_seen(server: &str, arguments: &StreamLinkArgs, device: 
     if let (Some(key), true) = (device.first_seen(), is_noted) {
         let said = writeln!(
             std::io::stderr(),
-            "keel: {server}: nobody was known to publish there; {key} is believed from now on, which --publisher can say \
-             beforehand"
+            "keel: {server}: nobody was known to publish there; {key} is believed from now on, which --publisher can \
+             say beforehand"
         );
         // Who does not listen stops nothing.
         said.ok();

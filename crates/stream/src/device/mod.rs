@@ -9,10 +9,11 @@
 //! to. A reader gets its block or an error by its deadline. Memory is bounded by the settings.
 //!
 //! **Files:** `handle.rs` what others have of it, `settings.rs`, `open.rs` the start, `greet.rs` the beginning of a
-//! connection, `failure.rs` why there is none, `slot.rs` and `network.rs` connections, `receive.rs` what the server says, `stage.rs` the pool (and
-//! `model.rs` in drawn orders), `shelf.rs` the part of it for neighbours, `read.rs` reading a block, `ahead.rs` what is
-//! asked for beside it (and `replay.rs` against the kernel in a model), `tasks.rs` who has read what, `keeper.rs` what
-//! is done beside, `fetch.rs` what no program waits for, `hashes.rs`, `notes.rs`, `counters.rs`.
+//! connection, `failure.rs` why there is none, `slot.rs` and `network.rs` connections, `receive.rs` what the server
+//! says, `stage.rs` the pool (and `model.rs` in drawn orders), `shelf.rs` the part of it for neighbours, `read.rs`
+//! reading a block, `ahead.rs` what is asked for beside it (and `replay.rs` against the kernel in a model), `tasks.rs`
+//! who has read what, `keeper.rs` what is done beside, `fetch.rs` what no program waits for, `hashes.rs`, `notes.rs`,
+//! `counters.rs`.
 
 mod ahead;
 mod counters;
