@@ -229,12 +229,13 @@ fn each_reason_not_to_start_has_its_remedy() {
     );
     let line = fails_to_mount(&dir, "at", address, &[]);
     assert!(line.contains("another service may answer"), "{line}");
-    // A damaged manifest.
-    let manifest = store.join("manifests").join(format!("{:020}", 1));
+    // A manifest that was damaged after the server began.
+    std::fs::write(dir.file("tree/share/short"), "the second version\n").unwrap();
+    publish(&dir);
+    let manifest = store.join("manifests").join(format!("{:020}", 2));
     let whole = std::fs::read(&manifest).unwrap();
     std::fs::write(&manifest, &whole[..whole.len() / 2]).unwrap();
-    let damaged = Server::start(&store, &[]);
-    let line = fails_to_mount(&dir, "at", damaged.address, &[]);
+    let line = fails_to_mount(&dir, "at", plain.address, &[]);
     assert!(line.contains("`keel stream check`"), "{line}");
 }
 
