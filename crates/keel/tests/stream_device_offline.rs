@@ -208,7 +208,7 @@ fn what_was_pinned_runs_without_a_server() {
         ];
         let said = ok_json(&pin);
         assert_eq!(said["is_complete"], true, "{said}");
-        assert_eq!(said["blocks_wanted"], said["blocks_fetched"], "{said}");
+        assert_eq!(said["blocks_wanted"], said["blocks_cached"], "{said}");
         said
     };
     let caches = ["program", "task", "all", "image"].map(|name| path(&dir, name));

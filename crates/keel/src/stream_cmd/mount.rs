@@ -5,14 +5,19 @@ use crate::cli::{StreamComplete, StreamMountArgs};
 use crate::error::CliError;
 use crate::mounting::{self, Stops, unmount_command};
 use crate::output::Output;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use stream::device::Device;
+use stream::device::{Device, DeviceError, FailureKind, Settings};
 use stream_mount::{Guard, MountError, MountOptions};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 /// Connections of a mount, at most: as many as a server allows one device.
 const CONNECTIONS_MAX: u32 = 16;
+
+/// How often it is looked whether there is a server, and how long nothing more is said behind a line on it.
+const LOOK: Duration = Duration::from_secs(1);
+const TOLD_PAUSE: Duration = Duration::from_secs(5);
 
 /// Runs until the end of the mount.
 pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
@@ -35,6 +40,7 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
         );
     }
     base::mount::check_directory(directory).map_err(wrong)?;
+    link::check_places(directory, &arguments.link)?;
     let mut settings = link::settings(&arguments.server, &arguments.link, Need::May)?;
     settings.pool_pages = arguments.pool_pages as usize;
     settings.connections = connections(&arguments.connections)?;
@@ -54,8 +60,13 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
     runtime.block_on(async {
         // Signals count from here on: whoever starts this may stop it as soon as it is mounted.
         let mut stops = Stops::heed()?;
-        let device = Device::start(settings)
-            .map_err(|error| link::device_error(&arguments.server, &error))?;
+        let starting = started(settings)?;
+        let device = tokio::select! {
+            device = starting => device.map_err(|_| CliError::failure("start", "has ended", "try again"))?,
+            signal = stops.which_comes() => return Ok(interrupted(signal)),
+        };
+        let device = device
+            .map_err(|error| link::device_error(&arguments.server, &arguments.link, &error))?;
         let unmounted = Arc::new(Notify::new());
         let tell = Arc::clone(&unmounted);
         let source = Arc::new(device.clone());
@@ -69,8 +80,9 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
             super::complete::start(device.clone(), arguments.complete)?;
         }
         tokio::select! {
-            () = stops.come() => {}
+            () = stops.come() => tell_running(directory, &device),
             () = unmounted.notified() => {}
+            () = tell_failures(&arguments.server, &device) => {}
         }
         let ending = mounted.end();
         device.stop();
@@ -83,6 +95,60 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
         );
         Ok(u8::from(ending.was_aborted))
     })
+}
+
+/// The device, started on a thread of its own, which is left alone when a signal comes: a name that is looked up or a
+/// server that is silent may take long.
+fn started(settings: Settings) -> Result<oneshot::Receiver<Result<Device, DeviceError>>, CliError> {
+    let (tell, told) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("stream-start".to_owned())
+        .spawn(move || {
+            tell.send(Device::start(settings)).ok();
+        })
+        .map_err(|error| CliError::io("thread", &error))?;
+    Ok(told)
+}
+
+/// The exit status of a command that a signal has ended before it did anything, as shells have it.
+fn interrupted(signal: libc::c_int) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(1)
+}
+
+/// Says why there is no server: once for each reason, and when it is back. Never ends.
+async fn tell_failures(server: &str, device: &Device) {
+    let mut told: Option<FailureKind> = None;
+    loop {
+        let failure = device.server_failure();
+        match failure {
+            Some(failure) if told != Some(failure.kind) => {
+                told = Some(failure.kind);
+                let remedy = link::server_remedy(failure.kind);
+                eprintln!("keel: {server}: no connection: {failure}; {remedy}");
+            }
+            None if told.is_some() && device.is_connected() => {
+                told = None;
+                eprintln!("keel: {server}: connected again");
+            }
+            _ => {
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+        }
+        // A server that comes and goes does not fill a log.
+        tokio::time::sleep(TOLD_PAUSE).await;
+    }
+}
+
+/// Says that what is to end is in use.
+fn tell_running(directory: &Path, device: &Device) {
+    let running = device.counters().tasks_now;
+    if running > 0 {
+        eprintln!(
+            "keel: {}: {running} program(s) still run from here; what they have not read yet ends them (SIGBUS)",
+            directory.display()
+        );
+    }
 }
 
 fn say_ready(arguments: &StreamMountArgs, device: &Device) {
@@ -117,7 +183,8 @@ fn connections(text: &str) -> Result<u32, CliError> {
         .filter(|number| (1..=CONNECTIONS_MAX).contains(number))
         .ok_or_else(|| {
             let remedy = format!("give a number from 1 to {CONNECTIONS_MAX}, or `each`");
-            CliError::usage("--connections", format!("{text} is neither"), remedy)
+            let wrong = format!("{text} is neither a number that is allowed nor `each`");
+            CliError::usage("--connections", wrong, remedy)
         })
 }
 

@@ -51,6 +51,9 @@ fn print(value: &Value, out: &mut Output) -> Result<(), CliError> {
     if let Some(failure) = value["cache_failure"].as_str() {
         out.line(format_args!("the cache's last failure: {failure}"))?;
     }
+    if let Some(failure) = value["server_failure"].as_str() {
+        out.line(format_args!("no connection: {failure}"))?;
+    }
     let starts = value["starts"].as_array().map_or(&[][..], Vec::as_slice);
     for start in starts {
         let said = |name: &str| start[name].as_u64().unwrap_or_default();

@@ -105,6 +105,7 @@ macro_rules! counters {
                         ("cache_blocks", cache.blocks),
                         ("cache_bytes", cache.bytes),
                         ("cache_bytes_max", cache.bytes_max),
+                        ("cache_disk_full", cache.disk_full),
                         ("cache_memory_bytes", cache.memory_bytes),
                     ]);
                 }

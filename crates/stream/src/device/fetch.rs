@@ -25,10 +25,16 @@ const MEET_WAIT: Duration = Duration::from_secs(1);
 const _: () = assert!(FETCHED_AT_ONCE <= BLOCKS_PER_MESSAGE_MAX);
 
 fn not_kept(cache: &dyn Cache, blocks: usize) -> DeviceError {
-    let why = cache
-        .failure()
-        .unwrap_or_else(|| "they make room for each other".to_owned());
-    CacheError::Full(format!("{blocks} blocks are not kept: {why}")).into()
+    match cache.failure() {
+        Some(why) => CacheError::Io {
+            what: format!("{blocks} blocks are not kept"),
+            source: std::io::Error::other(why),
+        },
+        None => CacheError::Full(format!(
+            "{blocks} blocks are not kept, as they make room for each other"
+        )),
+    }
+    .into()
 }
 
 impl Inner {

@@ -1,6 +1,7 @@
 //! The beginning of a connection: both say who they are, and the first time the manifest comes.
 
 use super::counters::{Counts, Reason, add};
+use super::failure::ServerFailure;
 use super::network::Network;
 use crate::link::{Link, LinkControl, LinkError, LinkReader, LinkWriter, connect};
 use crate::wire::{Answer, FrameReader, MANIFEST_BYTES_MAX, PROTOCOL_VERSION, Refusal, Request};
@@ -156,7 +157,11 @@ pub(super) fn greet(
     };
     match &result {
         Ok(_) => add(&counts.connects, 1),
-        Err(_) => add(&counts.connects_failed, 1),
+        Err(ended) => {
+            let has_tls = network.link.tls.is_some();
+            network.failed(ServerFailure::of(ended, has_tls, version));
+            add(&counts.connects_failed, 1);
+        }
     }
     result
 }

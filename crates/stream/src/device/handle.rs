@@ -2,6 +2,7 @@
 
 use super::ahead::Ahead;
 use super::counters::{Counters, Counts, Start, add};
+use super::failure::ServerFailure;
 use super::hashes::Lists;
 use super::inner::{Inner, JOBS_MAX, random};
 use super::network::{Network, locked};
@@ -10,7 +11,7 @@ use super::settings::{DeviceError, ReadError, Settings};
 use super::stage::{STAGED_MAX_DEFAULT, Stage};
 use super::{Pages, keeper, open, slot};
 use crate::block::{BlockAt, FileId, Token};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, PublicKey};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
@@ -86,6 +87,7 @@ impl Device {
             paths: Paths::of(&opened.manifest),
             manifest: Arc::new(opened.manifest),
             manifest_hash: opened.hash,
+            first_seen: opened.first_seen,
             stage: Stage::new(settings.pool_pages, PATIENCE.min(settings.deadline / 8)),
             lists: Lists::new(settings.hashes_bytes_max),
             tasks: Mutex::default(),
@@ -142,6 +144,12 @@ impl Device {
     #[must_use]
     pub fn manifest(&self) -> &Arc<Manifest> {
         &self.inner.manifest
+    }
+
+    /// The key of who publishes, where nobody was known to before this start and whoever did was to be believed.
+    #[must_use]
+    pub fn first_seen(&self) -> Option<PublicKey> {
+        self.inner.first_seen
     }
 
     /// Gives the page cache, or takes it away (None) before its mount ends.
@@ -266,6 +274,12 @@ impl Device {
         cache.and_then(|cache| cache.failure())
     }
 
+    /// Why there is no server. None: there is one, or nothing is known yet.
+    #[must_use]
+    pub fn server_failure(&self) -> Option<ServerFailure> {
+        self.inner.network.failure()
+    }
+
     /// The last starts of tasks, the newest first.
     #[must_use]
     pub fn starts(&self) -> Vec<Start> {
@@ -276,6 +290,13 @@ impl Device {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         !self.inner.network.connections().is_empty()
+    }
+
+    /// Returns when all that came for the cache is written, or was given up.
+    pub fn flush_cache(&self) {
+        if let Some(cache) = &self.inner.settings.cache {
+            cache.flush();
+        }
     }
 
     /// Ends all connections and threads; whoever waits gets an error.

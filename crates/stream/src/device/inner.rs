@@ -10,7 +10,7 @@ use super::settings::Settings;
 use super::stage::Stage;
 use super::tasks::{PLAN_BLOCKS_MAX, Task, Tasks, Untold};
 use crate::block::{BLOCK_BYTES, BlockAt, BlockHash, ContentId, FileId, HashList, Token};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, PublicKey};
 use crate::wire::{BLOCKS_PER_MESSAGE_MAX, Held, Refusal, Request};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -80,6 +80,8 @@ pub(super) struct Inner {
     pub manifest: Arc<Manifest>,
     /// The blake3 hash of the signed manifest.
     pub manifest_hash: [u8; 32],
+    /// Who publishes, if nobody was known to before this start.
+    pub first_seen: Option<PublicKey>,
     pub paths: Paths,
     pub stage: Stage,
     pub lists: Lists,

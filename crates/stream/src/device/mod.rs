@@ -9,13 +9,15 @@
 //! to. A reader gets its block or an error by its deadline. Memory is bounded by the settings.
 //!
 //! **Files:** `handle.rs` what others have of it, `settings.rs`, `open.rs` the start, `greet.rs` the beginning of a
-//! connection, `slot.rs` and `network.rs` connections, `receive.rs` what the server says, `stage.rs` the pool (and
-//! `model.rs` in drawn orders), `shelf.rs` the part of it for neighbours, `read.rs` reading a block, `ahead.rs` what is
-//! asked for beside it (and `replay.rs` against the kernel in a model), `tasks.rs` who has read what, `keeper.rs` what
-//! is done beside, `fetch.rs` what no program waits for, `hashes.rs`, `notes.rs`, `counters.rs`.
+//! connection, `failure.rs` why there is none, `slot.rs` and `network.rs` connections, `receive.rs` what the server
+//! says, `stage.rs` the pool (and `model.rs` in drawn orders), `shelf.rs` the part of it for neighbours, `read.rs`
+//! reading a block, `ahead.rs` what is asked for beside it (and `replay.rs` against the kernel in a model), `tasks.rs`
+//! who has read what, `keeper.rs` what is done beside, `fetch.rs` what no program waits for, `hashes.rs`, `notes.rs`,
+//! `counters.rs`.
 
 mod ahead;
 mod counters;
+mod failure;
 mod fetch;
 mod greet;
 mod handle;
@@ -43,6 +45,7 @@ mod sync {
 }
 
 pub use counters::{Counters, Reason, Start};
+pub use failure::{FailureKind, ServerFailure};
 pub use handle::Device;
 pub use settings::{CONNECTIONS_MAX, DeviceError, Publisher, QUARANTINE_MAX, ReadError, Settings};
 
@@ -127,6 +130,8 @@ pub struct CacheCounters {
     pub bytes: u64,
     /// Bytes that they may take.
     pub bytes_max: u64,
+    /// Times that the disk had no room for what the cache was still allowed to take.
+    pub disk_full: u64,
     /// Bytes of memory that the cache takes now.
     pub memory_bytes: u64,
 }

@@ -3,6 +3,7 @@
 //! Each connection has a reader, which lives as long as the device and connects again, and a writer.
 
 use super::counters::{Counts, Reason, add};
+use super::failure::ServerFailure;
 use super::settings::{QUARANTINE_MAX, Settings};
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token};
 use crate::link::{LinkControl, LinkSettings, LinkWriter};
@@ -277,6 +278,8 @@ pub(super) struct Network {
     ids: AtomicU32,
     lies: Mutex<Lies>,
     quarantine: Duration,
+    // Why there was no connection when one was tried last.
+    failure: Mutex<Option<ServerFailure>>,
     // Whether somebody wants a connection and there is none: what those wait for that are made for each demand.
     pause: Mutex<bool>,
     wake: Condvar,
@@ -306,6 +309,7 @@ impl Network {
                 ..Lies::default()
             }),
             quarantine: settings.quarantine,
+            failure: Mutex::default(),
             pause: Mutex::default(),
             wake: Condvar::new(),
             is_stopped: AtomicBool::new(false),
@@ -350,6 +354,7 @@ impl Network {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let connection = Arc::new(Connection::new(number, control, self.now_ms()));
         locked(&self.connections).push(Arc::clone(&connection));
+        *locked(&self.failure) = None;
         // Behind the lock nobody is between looking and waiting.
         drop(locked(&self.pause));
         self.wake.notify_all();
@@ -365,6 +370,17 @@ impl Network {
         locked(&self.connections).retain(|other| other.number != connection.number);
         add(&self.sent_before, connection.control.sent_bytes());
         add(&self.received_before, connection.control.received_bytes());
+    }
+
+    /// There is no connection, for this reason.
+    pub fn failed(&self, failure: ServerFailure) {
+        *locked(&self.failure) = Some(failure);
+    }
+
+    /// Why there is none. None: there is one, or it is not known yet.
+    pub fn failure(&self) -> Option<ServerFailure> {
+        let failure = locked(&self.failure).clone();
+        failure.filter(|_| locked(&self.connections).is_empty())
     }
 
     /// Those that are up.
@@ -473,6 +489,10 @@ impl Network {
         lies.pause = (2 * lies.pause).min(QUARANTINE_MAX);
         lies.given_up_below = self.numbers.load(Ordering::Relaxed);
         drop(lies);
+        // What a greeting had wrong has its own reason, which says more.
+        if connection.is_some() {
+            self.failed(ServerFailure::lied(reason.name()));
+        }
         add(&counts.quarantines, 1);
         for connection in self.connections() {
             connection.close();

@@ -186,15 +186,14 @@ impl Inner {
             false => self.beside(token, at),
         };
         let mut has_asked = false;
+        self.of_task(token, Task::read_waits);
         let read = self.stage.read(at, |wanted| {
             self.next_step(wanted, token, at, &beside, started, &mut has_asked)
         });
-        if has_asked
-            && let Some(token) = &token
-            && let Some(task) = locked(&self.tasks).get(token)
-        {
-            task.under_way = task.under_way.saturating_sub(1);
-        }
+        self.of_task(token, |task| {
+            task.read_is_over(Instant::now());
+            task.under_way -= u32::from(has_asked).min(task.under_way);
+        });
         let (bytes, has_waited) = read?;
         let counts = &self.counts;
         match (has_waited, has_asked) {
@@ -203,6 +202,14 @@ impl Inner {
             (true, true) => add(&counts.reads_requested, 1),
         }
         Ok(bytes)
+    }
+
+    fn of_task(&self, token: Option<Token>, change: impl FnOnce(&mut Task)) {
+        if let Some(token) = &token
+            && let Some(task) = locked(&self.tasks).get(token)
+        {
+            change(task);
+        }
     }
 
     // Under the stage's lock.

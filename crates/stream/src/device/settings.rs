@@ -1,5 +1,6 @@
 //! What a device is told at its start, and what can go wrong.
 
+use super::failure::ServerFailure;
 use super::stage::STAGED_MAX_DEFAULT;
 use super::{Cache, CacheError};
 use crate::block::BlockAt;
@@ -87,7 +88,7 @@ pub enum DeviceError {
     Settings(String),
     /// No server answers, and the cache has no manifest.
     #[error("no manifest: {0}")]
-    NoServer(String),
+    NoServer(ServerFailure),
     /// What the server sent is not a manifest of the publisher.
     #[error("the manifest of {server} is refused: {source}")]
     Manifest {

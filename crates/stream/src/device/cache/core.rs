@@ -38,6 +38,7 @@ pub(super) struct Counts {
     pub(super) written: AtomicU64,
     pub(super) evicted: AtomicU64,
     pub(super) failures: AtomicU64,
+    pub(super) disk_full: AtomicU64,
     /// Bytes of all files.
     pub(super) bytes: AtomicU64,
 }
@@ -85,6 +86,13 @@ impl Core {
     pub(super) fn fail(&self, what: &str, error: &StorageError) {
         count(&self.counts.failures, 1);
         *lock(&self.failure) = Some(format!("{what}: {error}"));
+    }
+
+    /// The disk has no room although the budget has: older blocks go for newer ones, which is worth saying.
+    pub(super) fn disk_is_full(&self) {
+        count(&self.counts.disk_full, 1);
+        let text = "the disk is full, so that older blocks make room for newer ones";
+        *lock(&self.failure) = Some(text.to_owned());
     }
 
     pub(super) fn failure(&self) -> Option<String> {

@@ -296,7 +296,10 @@ impl Logs {
         for _ in 0..ATTEMPTS_MAX {
             self.make_room(core, bytes + LOG_HEADER_BYTES as u64)?;
             match self.write_packed(core, &packed) {
-                Err(NotAdded::Storage(StorageError::Full)) => self.drop_oldest(core)?,
+                Err(NotAdded::Storage(StorageError::Full)) => {
+                    core.disk_is_full();
+                    self.drop_oldest(core)?;
+                }
                 Err(NotAdded::Storage(error)) => return Err(error),
                 Err(NotAdded::Changed) => {}
                 Ok(()) => {

@@ -289,6 +289,7 @@ impl Cache for BlockCache {
             blocks,
             bytes: value(&counts.bytes),
             bytes_max: self.shared.bytes_max,
+            disk_full: value(&counts.disk_full),
             memory_bytes: core.memory_bytes()
                 + self.shared.ahead.memory_bytes()
                 + self.shared.queue.memory_bytes(),
