@@ -17,6 +17,7 @@ pub mod advisor;
 pub mod compare;
 pub mod error;
 pub mod host;
+pub mod jobs;
 pub mod model;
 pub mod power;
 pub mod random;
