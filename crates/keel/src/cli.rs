@@ -6,11 +6,15 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+mod boards;
 mod cluster;
 mod mem;
 mod qos;
 mod stream;
 
+pub(crate) use boards::{
+    BoardsArgs, ClusterArgs, ClusterCommand, ClusterMeasureArgs, ClusterReportArgs,
+};
 pub(crate) use cluster::{
     AdviseArgs, PowerArgs, PowerCommand, PowerRecordArgs, PowerSourceArgs, PowerWatchArgs,
 };
@@ -64,6 +68,8 @@ pub(crate) enum Command {
     Qos(QosArgs),
     /// Run programs from the network, with only the blocks that they need
     Stream(StreamArgs),
+    /// Measure several boards and compare what was measured
+    Cluster(ClusterArgs),
     /// Watch or record what this machine uses, with where each value comes from
     Power(PowerArgs),
     /// Say where a job shall run: one board, several boards, the data centre
