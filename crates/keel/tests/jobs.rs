@@ -10,7 +10,6 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
 use std::process::{Child, Output, Stdio};
-use std::time::{Duration, Instant};
 
 /// A machine that turns at 50 Hz, seen 1,000 times a second, with a knock in each twentieth second and a gap.
 fn readings(rows: usize) -> String {
@@ -238,13 +237,13 @@ fn when_the_last_rank_is_lost_there_is_nobody_to_retry_with() {
 #[test]
 fn a_rank_that_hangs_is_named_in_bounded_time() {
     let place = Place::new(200_000);
-    let job = place.start(&["matrix-profile", "--local", "2", "--silence-seconds-max", "2"]);
+    let job = place.start(&["matrix-profile", "--local", "2", "--silence-seconds-max", "3"]);
     let victim = job.rank(1);
     send(victim, libc::SIGSTOP);
     let output = job.ended();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let line = one_line(&output.stderr);
-    assert!(line.starts_with("keel: local rank 1: has said nothing for 2 s"), "{line}");
+    assert!(line.starts_with("keel: local rank 1: has said nothing for 3 s"), "{line}");
     assert!(!std::path::Path::new(&format!("/proc/{victim}")).exists(), "it is still there");
 }
 
@@ -294,13 +293,13 @@ fn the_history_of_a_node_is_an_input() {
     node.ok(&["put", "pump/vibration", "stuck", "--time", "1700000100"]);
     let line = ["cluster", "run", "vibration", "--window", "8", "--step", "8", "--local", "2", "--json"];
     let line: Vec<&str> = line.into_iter().chain(["--key", "pump/vibration"]).collect();
-    let said: Value = serde_json::from_slice(&node.ok(&line)).unwrap();
+    let said = node.json(&line);
     assert_eq!((said["rows"].as_u64(), said["breaks"].as_u64()), (Some(40), Some(0)), "{said}");
     assert_eq!(said["left_out"]["not a number"], 1);
     assert_eq!(said["columns"][0], "pump/vibration");
     assert_eq!(said["answer"]["columns"][0]["frequency_median"], 0.125);
-    let part: Vec<&str> = line.into_iter().chain(["--to", "1700000016"]).collect();
-    let said: Value = serde_json::from_slice(&node.ok(&part)).unwrap();
+    let part: Vec<&str> = line.iter().copied().chain(["--to", "1700000016"]).collect();
+    let said = node.json(&part);
     assert_eq!(said["rows"], 16);
     let said = node.fails(&["cluster", "run", "vibration", "--local", "1", "--key", "no/such"], 1);
     assert!(said.contains("no/such"), "{said}");
@@ -385,9 +384,7 @@ fn a_rank_by_hand_is_refused_in_one_line() {
     let dir = TempDir::new();
     let socket = dir.file("ranks").display().to_string();
     let line = ["cluster", "rank", "--socket", &socket, "--rank", "1", "--ranks", "2", "--patience-seconds", "1"];
-    let begun = Instant::now();
     assert!(fails(&line, 1).contains("rank 0 does not answer"));
-    assert!(begun.elapsed() < Duration::from_secs(60));
     let output = run(&["cluster", "--help"]);
     assert!(!String::from_utf8(output.stdout).unwrap().contains("started by it"), "the rank is no command for people");
 }
