@@ -11,7 +11,7 @@
 //! **Files:** `model/` closed forms, fits and parity, `statistics.rs` medians and their intervals, `random.rs` numbers
 //! from a seed, `results/` files of measurements, `compare.rs` several of them side by side,
 //! `starts.rs` intervals over several starts of a program, `measure/` what measuring on boards needs apart from MPI,
-//! `plot.rs` drawings, `power/` sensors,
+//! `jobs/` jobs on readings, `plot.rs` drawings, `power/` sensors,
 //! `host.rs` what a machine says of itself, `advisor/` where a job shall run, `simulation.rs` its judge, `error.rs`
 //! what can go wrong. Why it is so: `DESIGN.md`; result files: `SPEC.md`.
 
@@ -19,6 +19,7 @@ pub mod advisor;
 pub mod compare;
 pub mod error;
 pub mod host;
+pub mod jobs;
 pub mod measure;
 pub mod model;
 pub mod plot;
