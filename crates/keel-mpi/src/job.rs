@@ -31,7 +31,9 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         eprintln!("keel-mpi: MPI was begun already");
         return ExitCode::FAILURE;
     };
-    let mut ranks = Ranks { all: universe.world() };
+    let mut ranks = Ranks {
+        all: universe.world(),
+    };
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let is_done = worker::run(
         &mut ranks,
@@ -76,13 +78,19 @@ fn places(lengths: &[i64]) -> Result<(Vec<i32>, Vec<i32>), Failure> {
     let mut places = Vec::with_capacity(lengths.len());
     for (rank, &length) in lengths.iter().enumerate() {
         if !(0..=LENGTH_MAX as i64).contains(&length) {
-            return Err(Failure::of(rank, format!("has nothing to send, or more than {LENGTH_MAX} numbers")));
+            return Err(Failure::of(
+                rank,
+                format!("has nothing to send, or more than {LENGTH_MAX} numbers"),
+            ));
         }
         places.push(total as i32);
         counts.push(length as i32);
         total += length;
         if total > i64::from(i32::MAX) {
-            return Err(Failure { rank: None, why: "the parts together are too long for a message".to_owned() });
+            return Err(Failure {
+                rank: None,
+                why: "the parts together are too long for a message".to_owned(),
+            });
         }
     }
     Ok((counts, places))
@@ -101,7 +109,10 @@ impl Communicator for Ranks {
         let first = self.all.process_at_rank(0);
         if self.rank() > 0 {
             let lengths = self.lengths_of_first(None);
-            let (counts, _) = places(&lengths).map_err(|failure| Failure { rank: Some(0), ..failure })?;
+            let (counts, _) = places(&lengths).map_err(|failure| Failure {
+                rank: Some(0),
+                ..failure
+            })?;
             let mut mine = vec![0.0; counts[self.rank()] as usize];
             first.scatter_varcount_into(&mut mine[..]);
             return Ok(mine);
@@ -110,16 +121,23 @@ impl Communicator for Ranks {
         // The others learn from the lengths that there is nothing.
         let lengths = self.lengths_of_first(parts.as_deref().ok());
         let parts = parts?;
-        let (counts, places) = places(&lengths).map_err(|failure| Failure { rank: Some(0), ..failure })?;
+        let (counts, places) = places(&lengths).map_err(|failure| Failure {
+            rank: Some(0),
+            ..failure
+        })?;
         let together: Vec<f64> = parts.concat();
         let mut mine = vec![0.0; counts[0] as usize];
-        first.scatter_varcount_into_root(&Partition::new(&together[..], &counts[..], &places[..]), &mut mine[..]);
+        first.scatter_varcount_into_root(
+            &Partition::new(&together[..], &counts[..], &places[..]),
+            &mut mine[..],
+        );
         Ok(mine)
     }
 
     fn gather(&mut self, part: &[f64]) -> Result<Option<Vec<Vec<f64>>>, Failure> {
         let mut lengths = vec![0_i64; self.size()];
-        self.all.all_gather_into(&(part.len() as i64), &mut lengths[..]);
+        self.all
+            .all_gather_into(&(part.len() as i64), &mut lengths[..]);
         let (counts, places) = places(&lengths)?;
         let first = self.all.process_at_rank(0);
         if self.rank() > 0 {
@@ -128,7 +146,10 @@ impl Communicator for Ranks {
         }
         let total: usize = counts.iter().map(|&count| count as usize).sum();
         let mut together = vec![0.0; total];
-        first.gather_varcount_into_root(part, &mut PartitionMut::new(&mut together[..], &counts[..], &places[..]));
+        first.gather_varcount_into_root(
+            part,
+            &mut PartitionMut::new(&mut together[..], &counts[..], &places[..]),
+        );
         let parts = places.iter().zip(&counts).map(|(&place, &count)| {
             let place = place as usize;
             together[place..place + count as usize].to_vec()
@@ -148,13 +169,15 @@ impl Communicator for Ranks {
 
     fn all_reduce_sum(&mut self, values: &mut [i64]) -> Result<(), Failure> {
         let mine = values.to_vec();
-        self.all.all_reduce_into(&mine[..], values, SystemOperation::sum());
+        self.all
+            .all_reduce_into(&mine[..], values, SystemOperation::sum());
         Ok(())
     }
 
     fn all_reduce_max(&mut self, values: &mut [f64]) -> Result<(), Failure> {
         let mine = values.to_vec();
-        self.all.all_reduce_into(&mine[..], values, SystemOperation::max());
+        self.all
+            .all_reduce_into(&mine[..], values, SystemOperation::max());
         Ok(())
     }
 }

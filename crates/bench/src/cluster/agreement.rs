@@ -31,20 +31,35 @@ pub(crate) fn measure(
     keep: Option<&Path>,
     figures: &mut Figures,
 ) -> Result<(), String> {
-    let keel = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join("keel")));
+    let keel = std::env::current_exe()
+        .ok()
+        .and_then(|own| Some(own.parent()?.join("keel")));
     let Some(keel) = keel.filter(|path| path.is_file()) else {
         figures.missing("two runs (keel is not beside keel-bench: cargo build -p keel)".to_owned());
         return Ok(());
     };
     let hosts = bed.folder().join("here");
-    std::fs::write(&hosts, "localhost:2\n").map_err(|error| format!("{}: {error}", hosts.display()))?;
+    std::fs::write(&hosts, "localhost:2\n")
+        .map_err(|error| format!("{}: {error}", hosts.display()))?;
     let mut files = Vec::new();
     for number in 1..=2 {
-        let out = bed.folder().join(format!("{}-{number}.jsonl", bed.mpi.name()));
+        let out = bed
+            .folder()
+            .join(format!("{}-{number}.jsonl", bed.mpi.name()));
         let mut command = Command::new(&keel);
-        command.args(["cluster", "measure", "--json", "--hosts"]).arg(&hosts);
-        command.arg("--program").arg(&bed.keel_mpi).arg("--mpirun").arg(bed.launcher());
-        command.arg("--label").arg(format!("{}-{number}", bed.mpi.name())).arg("--out").arg(&out);
+        command
+            .args(["cluster", "measure", "--json", "--hosts"])
+            .arg(&hosts);
+        command
+            .arg("--program")
+            .arg(&bed.keel_mpi)
+            .arg("--mpirun")
+            .arg(bed.launcher());
+        command
+            .arg("--label")
+            .arg(format!("{}-{number}", bed.mpi.name()))
+            .arg("--out")
+            .arg(&out);
         if is_quick {
             command.args(["--sizes", "64,65536", "--starts-max", "5"]);
         }
@@ -52,10 +67,16 @@ pub(crate) fn measure(
         if let Some(folder) = keep {
             let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
             std::fs::create_dir_all(folder).map_err(failed)?;
-            std::fs::copy(&out, folder.join(format!("{}-{number}.jsonl", bed.mpi.name()))).map_err(failed)?;
+            std::fs::copy(
+                &out,
+                folder.join(format!("{}-{number}.jsonl", bed.mpi.name())),
+            )
+            .map_err(failed)?;
         }
         let bytes = std::fs::read(&out).map_err(|error| format!("{}: {error}", out.display()))?;
-        files.push(ResultFile::parse(&bytes).map_err(|error| format!("{}: {error}", out.display()))?);
+        files.push(
+            ResultFile::parse(&bytes).map_err(|error| format!("{}: {error}", out.display()))?,
+        );
     }
     let judged = judge(&files[0], &files[1])?;
     let case = name(format!("two-runs-{}", bed.mpi.name()));
@@ -64,7 +85,12 @@ pub(crate) fn measure(
     figures.record(case, OURS, STARTS, judged.starts as f64);
     if !is_quick {
         let bound = Bound::AtLeast(AGREE_PERCENT_MIN);
-        figures.add_goal(Goal { case, metric: AGREE.name, peer: None, bound });
+        figures.add_goal(Goal {
+            case,
+            metric: AGREE.name,
+            peer: None,
+            bound,
+        });
     }
     Ok(())
 }
@@ -86,11 +112,14 @@ fn judge(one: &ResultFile, other: &ResultFile) -> Result<Judged, String> {
         if (one.benchmark, one.bytes) != (other.benchmark, other.bytes) {
             return Err("the two runs have measured different cases".to_owned());
         }
-        let medians = [one.median_us(), other.median_us()].map(|median| median.map_err(|error| error.to_string()));
+        let medians = [one.median_us(), other.median_us()]
+            .map(|median| median.map_err(|error| error.to_string()));
         let [first, second] = medians;
         let (first, second) = (first?, second?);
         all += 1;
-        agree += u32::from(first.interval.contains(second.value) && second.interval.contains(first.value));
+        agree += u32::from(
+            first.interval.contains(second.value) && second.interval.contains(first.value),
+        );
         for median in [first, second] {
             widths.push((median.interval.high - median.interval.low) / 2.0 / median.value * 100.0);
         }
@@ -99,19 +128,28 @@ fn judge(one: &ResultFile, other: &ResultFile) -> Result<Judged, String> {
     if all == 0 {
         return Err("the two runs have measured nothing".to_owned());
     }
-    let half_width_percent = cluster::statistics::median(&widths).map_err(|error| error.to_string())?;
-    Ok(Judged { agree_percent: 100.0 * f64::from(agree) / f64::from(all), half_width_percent, starts })
+    let half_width_percent =
+        cluster::statistics::median(&widths).map_err(|error| error.to_string())?;
+    Ok(Judged {
+        agree_percent: 100.0 * f64::from(agree) / f64::from(all),
+        half_width_percent,
+        starts,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cluster::results::{Benchmark, BenchmarkRow, Header, Known, Link, Mode, Stopped, Transport};
+    use cluster::results::{
+        Benchmark, BenchmarkRow, Header, Known, Link, Mode, Stopped, Transport,
+    };
 
     fn file(times: [f64; 2]) -> ResultFile {
         let unknown = || Known::Unavailable("a test".to_owned());
         let row = |(at, us): (u64, f64)| {
-            let samples_us = (0..15).map(|sample| us * (1.0 + 0.002 * f64::from(sample % 5))).collect();
+            let samples_us = (0..15)
+                .map(|sample| us * (1.0 + 0.002 * f64::from(sample % 5)))
+                .collect();
             Row::Benchmark(BenchmarkRow {
                 benchmark: Benchmark::Reduce,
                 ranks: 2,

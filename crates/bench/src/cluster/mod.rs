@@ -100,7 +100,8 @@ enum Part {
 pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
     let load_1min = load_1min();
     let begun = Instant::now();
-    let dir = std::fs::canonicalize(&options.dir).map_err(|error| format!("{}: {error}", options.dir.display()))?;
+    let dir = std::fs::canonicalize(&options.dir)
+        .map_err(|error| format!("{}: {error}", options.dir.display()))?;
     let scratch = Scratch::create(&dir, SCRATCH_BYTES)?;
     let progress = Progress::new();
     let mut figures = Figures::new(Vec::new());
@@ -124,11 +125,21 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
             if !has(part) {
                 continue;
             }
-            let show = |round: u32| progress.show(&format!("{}, {}: round {}", mpi.name(), way.name(), round + 1));
+            let show = |round: u32| {
+                progress.show(&format!(
+                    "{}, {}: round {}",
+                    mpi.name(),
+                    way.name(),
+                    round + 1
+                ))
+            };
             let cases = pairs::cases(way, options.quick);
             match pairs::measure(&bed, way, &cases, rounds, &mut random, &show)? {
                 Some(found) => found.record(&mut figures, mpi, way, !options.quick),
-                None => figures.missing(format!("{} on a line (it takes root, namespaces, ip and tc)", mpi.name())),
+                None => figures.missing(format!(
+                    "{} on a line (it takes root, namespaces, ip and tc)",
+                    mpi.name()
+                )),
             }
         }
         if has(Part::Agreement) {
@@ -159,7 +170,8 @@ pub(crate) fn run(options: &Options) -> Result<(Json, String), String> {
         "line": bed::LINE,
     });
     if let Some(path) = &options.csv {
-        std::fs::write(path, figures.csv()).map_err(|error| format!("{}: {error}", path.display()))?;
+        std::fs::write(path, figures.csv())
+            .map_err(|error| format!("{}: {error}", path.display()))?;
     }
     let title = format!("cluster: our suite beside the same loops in C, {rounds} rounds");
     let table = figures.table(&title, &machine);

@@ -31,8 +31,12 @@ pub(crate) struct Options {
 }
 
 /// Every MPI with every way, in the order of the page.
-const SERIES: [(Mpi, Way); 4] =
-    [(Mpi::Mpich, Way::Memory), (Mpi::Openmpi, Way::Memory), (Mpi::Mpich, Way::Link), (Mpi::Openmpi, Way::Link)];
+const SERIES: [(Mpi, Way); 4] = [
+    (Mpi::Mpich, Way::Memory),
+    (Mpi::Openmpi, Way::Memory),
+    (Mpi::Mpich, Way::Link),
+    (Mpi::Openmpi, Way::Link),
+];
 
 /// Sizes of the table of times.
 const SHOWN: [u64; 5] = [4, 1 << 10, 16 << 10, 256 << 10, 4 << 20];
@@ -43,14 +47,24 @@ const SHOWN: [u64; 5] = [4, 1 << 10, 16 << 10, 256 << 10, 4 << 20];
 /// One line that names the file.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let run = Run::read(&options.json)?;
-    std::fs::create_dir_all(&options.plots).map_err(|error| format!("{}: {error}", options.plots.display()))?;
+    std::fs::create_dir_all(&options.plots)
+        .map_err(|error| format!("{}: {error}", options.plots.display()))?;
     let machine = &run.report["machine"];
-    let machine =
-        format!("{}, {} cores, Linux {}", text(&machine["cpu"]), machine["cores"], text(&machine["kernel"]));
+    let machine = format!(
+        "{}, {} cores, Linux {}",
+        text(&machine["cpu"]),
+        machine["cores"],
+        text(&machine["kernel"])
+    );
     let drawn = plots(&run, &machine, &options.plots)?;
-    let folder = options.plots.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
-    let drawn: Vec<String> =
-        drawn.iter().map(|name| format!("[![{name}]({folder}/{name}.png)]({folder}/{name}.svg)\n\n")).collect();
+    let folder = options
+        .plots
+        .file_name()
+        .map_or(String::new(), |name| name.to_string_lossy().into_owned());
+    let drawn: Vec<String> = drawn
+        .iter()
+        .map(|name| format!("[![{name}]({folder}/{name}.png)]({folder}/{name}.svg)\n\n"))
+        .collect();
     let parts = [
         ("run", run_text(&run, &machine)),
         ("goals", goals(&run)),
@@ -65,7 +79,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 
 fn run_text(run: &Run, machine: &str) -> String {
     let method = &run.report["method"];
-    let libraries = method["libraries"].as_array().map_or(&[][..], Vec::as_slice);
+    let libraries = method["libraries"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
     let libraries: Vec<&str> = libraries.iter().map(|one| text(&one["library"])).collect();
     let minutes = method["minutes"].as_f64().map(|minutes| minutes.round());
     format!(
@@ -82,17 +98,25 @@ fn run_text(run: &Run, machine: &str) -> String {
 
 fn goals(run: &Run) -> String {
     let mut out = "| figure | value | goal | |\n|---|---|---|---|\n".to_owned();
-    for row in run.list("rows").iter().filter(|row| row["goal"].is_number()) {
+    for row in run
+        .list("rows")
+        .iter()
+        .filter(|row| row["goal"].is_number())
+    {
         let is_at_least = row["better"] == "higher";
         let (case, metric) = (text(&row["case"]), text(&row["metric"]));
         let what = match metric {
             metric if metric == AWAY.name => {
-                format!("{case}: geometric mean of ours ÷ C over all sizes of all eight, away from 1")
+                format!(
+                    "{case}: geometric mean of ours ÷ C over all sizes of all eight, away from 1"
+                )
             }
             metric if metric == ABOVE.name => {
                 format!("{case}: sizes whose 95 % interval lies wholly above {RATIO_MAX}")
             }
-            metric if metric == AGREE.name => format!("{case}: sizes of which each median is in the other's interval"),
+            metric if metric == AGREE.name => {
+                format!("{case}: sizes of which each median is in the other's interval")
+            }
             metric => format!("{case}: {}", metric.replace('_', " ")),
         };
         let unit = if text(&row["unit"]) == "%" { " %" } else { "" };
@@ -102,7 +126,11 @@ fn goals(run: &Run) -> String {
             cell(row["value"].as_f64()),
             if is_at_least { "at least" } else { "at most" },
             cell(row["goal"].as_f64()),
-            if row["met"] == true { "met" } else { "**missed**" },
+            if row["met"] == true {
+                "met"
+            } else {
+                "**missed**"
+            },
         );
     }
     for mpi in [Mpi::Mpich, Mpi::Openmpi] {
@@ -132,7 +160,9 @@ fn means(run: &Run) -> String {
         let _ = writeln!(out, "| {title} | {} |", cells.join(" | "));
     };
     for benchmark in Benchmark::ALL {
-        line(benchmark.name(), &|mpi, way| format!("{}-{}", benchmark.name(), case_of_all(mpi, way)));
+        line(benchmark.name(), &|mpi, way| {
+            format!("{}-{}", benchmark.name(), case_of_all(mpi, way))
+        });
     }
     line("all", &case_of_all);
     out
@@ -168,7 +198,10 @@ fn above(run: &Run) -> String {
             }
         }
     }
-    format!("{}\nSizes whose interval lies wholly above 1: {slower}.\n", list(lines))
+    format!(
+        "{}\nSizes whose interval lies wholly above 1: {slower}.\n",
+        list(lines)
+    )
 }
 
 /// Medians of ours in microseconds.
@@ -208,9 +241,16 @@ fn plots(run: &Run, machine: &str, folder: &Path) -> Result<Vec<String>, String>
     let mut drawn = Vec::new();
     for way in [Way::Memory, Way::Link] {
         for (kind, is_between_two) in [("two", true), ("all", false)] {
-            let benchmarks = Benchmark::ALL.into_iter().filter(|one| one.is_between_two() == is_between_two);
-            let shown: Vec<Panel> = benchmarks.map(|benchmark| panel(run, benchmark, way)).collect();
-            if shown.iter().all(|panel| panel.curves.iter().all(|curve| curve.points.is_empty())) {
+            let benchmarks = Benchmark::ALL
+                .into_iter()
+                .filter(|one| one.is_between_two() == is_between_two);
+            let shown: Vec<Panel> = benchmarks
+                .map(|benchmark| panel(run, benchmark, way))
+                .collect();
+            if shown
+                .iter()
+                .all(|panel| panel.curves.iter().all(|curve| curve.points.is_empty()))
+            {
                 continue;
             }
             let name = format!("ratios-{}-{kind}", way.name());
@@ -257,7 +297,13 @@ fn panel(run: &Run, benchmark: Benchmark, way: Way) -> Panel {
         curves.push(curve(middle, false));
         curves.extend(ends.map(|points| curve(points, true)));
     }
-    Panel { title: benchmark.name().to_owned(), curves, goal: Some(1.0), least: 0.9, most: 1.1 }
+    Panel {
+        title: benchmark.name().to_owned(),
+        curves,
+        goal: Some(1.0),
+        least: 0.9,
+        most: 1.1,
+    }
 }
 
 #[cfg(test)]
@@ -267,11 +313,14 @@ mod tests {
 
     fn run() -> Run {
         let case = case_of(Benchmark::Reduce, 4, Mpi::Mpich, Way::Memory);
-        let row = |case: &str, system: &str, metric: &str, value: f64| {
-            json!({"case": case, "system": system, "metric": metric, "unit": "us", "value": value})
-        };
+        let row = |case: &str, system: &str, metric: &str, value: f64| json!({"case": case, "system": system, "metric": metric, "unit": "us", "value": value});
         let mut judged = row("memory-mpich", OURS, AWAY.name, 1.5);
-        for (key, value) in [("goal", json!(5.0)), ("better", json!("lower")), ("met", json!(true)), ("unit", json!("%"))] {
+        for (key, value) in [
+            ("goal", json!(5.0)),
+            ("better", json!("lower")),
+            ("met", json!(true)),
+            ("unit", json!("%")),
+        ] {
             judged[key] = value;
         }
         Run {
@@ -291,10 +340,26 @@ mod tests {
     #[test]
     fn goals_and_sizes_that_miss_them_are_listed() {
         let run = run();
-        assert!(goals(&run).contains("away from 1 | 1.50 % | at most 5 % | met |"), "{}", goals(&run));
-        assert!(above(&run).contains("- reduce, 4 bytes, memory, mpich: 1.250 (1.100 to 1.300)"), "{}", above(&run));
-        assert!(above(&run).contains("wholly above 1: 1."), "{}", above(&run));
-        assert!(times(&run).contains("| reduce, memory, mpich | 0.25 (0.20) | – |"), "{}", times(&run));
+        assert!(
+            goals(&run).contains("away from 1 | 1.50 % | at most 5 % | met |"),
+            "{}",
+            goals(&run)
+        );
+        assert!(
+            above(&run).contains("- reduce, 4 bytes, memory, mpich: 1.250 (1.100 to 1.300)"),
+            "{}",
+            above(&run)
+        );
+        assert!(
+            above(&run).contains("wholly above 1: 1."),
+            "{}",
+            above(&run)
+        );
+        assert!(
+            times(&run).contains("| reduce, memory, mpich | 0.25 (0.20) | – |"),
+            "{}",
+            times(&run)
+        );
         assert!(run_text(&run, "m").starts_with("m. MPICH 4. d, commit not said, 9 rounds"));
     }
 }

@@ -39,9 +39,17 @@ const QUICK_SIZES: [u64; 3] = [4, 4_096, 1 << 20];
 
 /// What is measured: both programs repeat an operation as often.
 pub(crate) fn cases(way: Way, is_quick: bool) -> Vec<Case> {
-    let sizes = if is_quick { &QUICK_SIZES[..] } else { &SIZES[..] };
+    let sizes = if is_quick {
+        &QUICK_SIZES[..]
+    } else {
+        &SIZES[..]
+    };
     let of = |benchmark| {
-        sizes.iter().map(move |&bytes| Case { benchmark, bytes, iterations: Some(times(way, bytes)) })
+        sizes.iter().map(move |&bytes| Case {
+            benchmark,
+            bytes,
+            iterations: Some(times(way, bytes)),
+        })
     };
     Benchmark::ALL.into_iter().flat_map(of).collect()
 }
@@ -82,7 +90,9 @@ pub(crate) fn measure(
     show: &dyn Fn(u32),
 ) -> Result<Option<Pairs>, String> {
     let samples = samples(way, cases.len() < 8 * SIZES.len());
-    let mut pairs = Pairs { rounds: BTreeMap::new() };
+    let mut pairs = Pairs {
+        rounds: BTreeMap::new(),
+    };
     for round in 0..rounds {
         show(round);
         let mut order = cases.to_vec();
@@ -102,7 +112,8 @@ pub(crate) fn measure(
         }
         for case in cases {
             let key = (case.benchmark, case.bytes);
-            let middle = |is_ours| median(&found[&is_ours][&key]).map_err(|error| error.to_string());
+            let middle =
+                |is_ours| median(&found[&is_ours][&key]).map_err(|error| error.to_string());
             let place = pairs.rounds.entry(key).or_default();
             place.0.push(middle(true)?);
             place.1.push(middle(false)?);
@@ -152,7 +163,11 @@ impl Pairs {
             figures.record(case, OURS, HIGH, ratio.interval.high);
         }
         for benchmark in Benchmark::ALL {
-            let of: Vec<f64> = ratios.iter().filter(|(key, _)| key.0 == benchmark).map(|(_, one)| one.value).collect();
+            let of: Vec<f64> = ratios
+                .iter()
+                .filter(|(key, _)| key.0 == benchmark)
+                .map(|(_, one)| one.value)
+                .collect();
             let case = name(format!("{}-{}", benchmark.name(), case_of_all(mpi, way)));
             figures.record(case, OURS, MEAN, geometric_mean(&of));
         }
@@ -161,11 +176,19 @@ impl Pairs {
         let case = name(case_of_all(mpi, way));
         figures.record(case, OURS, MEAN, mean);
         figures.record(case, OURS, AWAY, (mean.ln().abs().exp() - 1.0) * 100.0);
-        let above = ratios.values().filter(|ratio| ratio.interval.low > RATIO_MAX).count();
+        let above = ratios
+            .values()
+            .filter(|ratio| ratio.interval.low > RATIO_MAX)
+            .count();
         figures.record(case, OURS, ABOVE, above as f64);
         if is_judged {
             for (metric, goal) in [(AWAY, AWAY_PERCENT_MAX), (ABOVE, 0.0)] {
-                figures.add_goal(Goal { case, metric: metric.name, peer: None, bound: Bound::AtMost(goal) });
+                figures.add_goal(Goal {
+                    case,
+                    metric: metric.name,
+                    peer: None,
+                    bound: Bound::AtMost(goal),
+                });
             }
         }
     }
@@ -185,9 +208,14 @@ mod tests {
         let c: Vec<f64> = (0..9).map(round).collect();
         let ours = |factor: f64| c.iter().map(|us| us * factor).collect::<Vec<f64>>();
         let rounds = SIZES[..4].iter().enumerate().map(|(at, &bytes)| {
-            ((Benchmark::Reduce, bytes), (ours(if at == 0 { factor } else { 1.0 }), c.clone()))
+            (
+                (Benchmark::Reduce, bytes),
+                (ours(if at == 0 { factor } else { 1.0 }), c.clone()),
+            )
         });
-        Pairs { rounds: rounds.collect() }
+        Pairs {
+            rounds: rounds.collect(),
+        }
     }
 
     #[test]
@@ -195,7 +223,11 @@ mod tests {
         for (factor, above) in [(1.0, 0.0), (1.07, 0.0), (1.09, 1.0), (0.5, 0.0)] {
             let mut figures = Figures::new(Vec::new());
             pairs(factor).record(&mut figures, Mpi::Mpich, Way::Memory, true);
-            assert_eq!(figures.value("memory-mpich", OURS, ABOVE), Some(above), "{factor}");
+            assert_eq!(
+                figures.value("memory-mpich", OURS, ABOVE),
+                Some(above),
+                "{factor}"
+            );
             let away = figures.value("memory-mpich", OURS, AWAY).expect("judged");
             let expected = (f64::powf(factor, 0.25).ln().abs().exp() - 1.0) * 100.0;
             assert!((away - expected).abs() < 1e-9, "{away} {expected}");
