@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 mod boards;
 mod cluster;
+mod job;
 mod mem;
 mod qos;
 mod stream;
@@ -16,8 +17,9 @@ pub(crate) use boards::{
     BoardsArgs, ClusterArgs, ClusterCommand, ClusterMeasureArgs, ClusterReportArgs,
 };
 pub(crate) use cluster::{
-    AdviseArgs, PowerArgs, PowerCommand, PowerRecordArgs, PowerSourceArgs, PowerWatchArgs,
+    AdviseArgs, DataMayGo, PowerArgs, PowerCommand, PowerRecordArgs, PowerSourceArgs, PowerWatchArgs,
 };
+pub(crate) use job::{ClusterRankArgs, ClusterRunArgs, Kernel, KernelArgs, ReadingsArgs};
 pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, MemFlush, RunArgs as MemRunArgs};
 pub(crate) use qos::{QosArgs, QosCommand};
 pub(crate) use stream::{
@@ -68,7 +70,7 @@ pub(crate) enum Command {
     Qos(QosArgs),
     /// Run programs from the network, with only the blocks that they need
     Stream(StreamArgs),
-    /// Measure several boards and compare what was measured
+    /// Measure several boards, compare what was measured, run jobs on them
     Cluster(ClusterArgs),
     /// Watch or record what this machine uses, with where each value comes from
     Power(PowerArgs),

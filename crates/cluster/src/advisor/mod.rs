@@ -15,7 +15,7 @@ mod input;
 
 pub use answer::{Advice, BreakEven, Sensitivity, advise};
 pub use evaluate::{Choice, Estimate, Fit, Place, choose};
-pub use file::parse_question;
+pub use file::{parse_question, question_text};
 pub use input::{
     BOARDS_MAX, CONFIDENCE, Given, INPUTS, Input, LATE_PENALTY, Machine, Minimise, Origin, Privacy,
     Question,

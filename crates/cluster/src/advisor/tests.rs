@@ -1,5 +1,5 @@
 use super::*;
-use crate::advisor::{INPUTS, Privacy, choose, parse_question};
+use crate::advisor::{INPUTS, Privacy, choose, parse_question, question_text};
 use crate::model::Boundary;
 use proptest::prelude::*;
 
@@ -214,6 +214,23 @@ fn questions_of_another_shape_are_refused() {
         };
         assert!(matches!(advise(&question), Err(Error::Invalid { .. })));
     }
+}
+
+#[test]
+fn a_question_comes_back_from_its_text() {
+    let mut question = assumed();
+    question.deadline_s = Some(0.1 + 0.2);
+    question.privacy = Privacy::Neighbours;
+    question.minimise = Minimise::Time;
+    question.confidence = 0.9;
+    let text = question_text(&question).expect("fits");
+    assert_eq!(parse_question(&text), Ok(question.clone()));
+    question.deadline_s = None;
+    question.boundary = Boundary::BoardsOn;
+    let text = question_text(&question).expect("fits");
+    assert_eq!(parse_question(&text), Ok(question.clone()));
+    question.name = String::new();
+    assert!(question_text(&question).is_err());
 }
 
 #[test]

@@ -1,13 +1,16 @@
 //! The commands of several boards: measuring them, comparing what was measured.
 
+use super::job::{ClusterRankArgs, ClusterRunArgs};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     keel cluster measure --hosts hosts --label yocto --out yocto.jsonl\n  \
-    keel cluster report yocto.jsonl fedora.jsonl --csv boards.csv --plots plots\n\n\
-    It takes the program keel-mpi and an MPI, MPICH or Open MPI, on each board; docs/cluster.md says how.")]
+    keel cluster report yocto.jsonl fedora.jsonl --csv boards.csv --plots plots\n  \
+    keel cluster run vibration --hosts hosts --input day.csv\n  \
+    keel cluster run k-means --local 2 --key pump/vibration --from -1d\n\n\
+    But for --local it takes the program keel-mpi and an MPI, MPICH or Open MPI, on each board; docs/cluster.md says how.")]
 pub(crate) struct ClusterArgs {
     #[command(subcommand)]
     pub(crate) command: ClusterCommand,
@@ -32,6 +35,19 @@ pub(crate) enum ClusterCommand {
         keel cluster report a.jsonl b.jsonl --csv out.csv --plots plots\n\n\
         Ratios are times ÷ those of the first file. `better` and `worse` where the whole interval lies on that side of 1.")]
     Report(ClusterReportArgs),
+    /// Run a job on readings, on several boards or on several ranks of this machine
+    #[command(after_help = "Examples:\n  \
+        keel cluster run vibration --hosts hosts --input day.csv --out features.csv\n  \
+        keel cluster run k-means --hosts hosts --key pump/vibration --from -1d --retry\n  \
+        keel cluster run matrix-profile --local 2 --input day.csv --column current --window 120 --json\n\n\
+        Rank 0 hands the readings out; nothing has to be on the boards but keel-mpi. Rows that cannot be used are left\n\
+        out and counted; no window reaches across a gap. The answer is compared with that of one rank: exit status 1\n\
+        where it is another. A board that dies or says nothing for --silence-seconds-max is named; --retry runs again\n\
+        on the others. --local takes no MPI.")]
+    Run(Box<ClusterRunArgs>),
+    /// One rank of `keel cluster run --local`; started by it
+    #[command(hide = true)]
+    Rank(ClusterRankArgs),
 }
 
 /// Which boards, and how ranks get there.

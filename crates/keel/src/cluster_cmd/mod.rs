@@ -1,9 +1,9 @@
 //! `keel cluster`: several boards. `boards.rs` which boards, which MPI, and whether all of them can be reached; `ranks.rs`
-//! a run of the launcher, watched; `measure.rs` the benchmark suite; `report.rs` comparisons.
+//! a run of the launcher, watched; `measure.rs` the benchmark suite; `report.rs` comparisons. Jobs are in `job_cmd`.
 
-mod boards;
+pub(crate) mod boards;
 mod measure;
-mod ranks;
+pub(crate) mod ranks;
 mod report;
 
 use crate::cli::ClusterCommand;
@@ -14,5 +14,7 @@ pub(crate) fn run(command: &ClusterCommand) -> Result<u8, CliError> {
     match command {
         ClusterCommand::Measure(arguments) => measure::run(arguments),
         ClusterCommand::Report(arguments) => report::run(arguments),
+        ClusterCommand::Run(arguments) => crate::job_cmd::run(arguments),
+        ClusterCommand::Rank(arguments) => crate::job_cmd::rank::run(arguments),
     }
 }

@@ -278,7 +278,7 @@ fn for_each_line(stream: impl Read, mut wanted: impl FnMut(String) -> bool) {
 }
 
 /// Which board a launcher names when a rank dies or a connection to a board is lost, and the line.
-fn blamed(complaints: &[String], hosts: &[&str]) -> Option<(String, String)> {
+pub(crate) fn blamed(complaints: &[String], hosts: &[&str]) -> Option<(String, String)> {
     // Hydra: "PID 12 RUNNING AT b3", "[proxy:0:2@b3] …"; Open MPI: "on node b3 exited on signal 9", "Remote daemon: … on node b3".
     let after = |line: &str, mark: &str| -> Option<String> {
         let rest = line.split_once(mark)?.1;
