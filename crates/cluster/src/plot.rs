@@ -15,7 +15,9 @@ const LEGEND_LEFT: f64 = 664.0;
 const LEGEND_STEP: f64 = 24.0;
 
 /// Colours that are told apart also without seeing red and green (after Okabe and Ito).
-const COLORS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333"];
+const COLORS: [&str; 7] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333",
+];
 
 /// One curve: points with the ends of their intervals.
 struct Curve<'a> {
@@ -42,26 +44,35 @@ pub fn drawings(comparison: &Comparison) -> Vec<Drawing> {
             kinds.push(kind);
         }
     }
-    let drawn = kinds.into_iter().filter_map(|(benchmark, ranks, transport)| {
-        let is_of = |key: &Key| (key.benchmark, key.ranks, key.transport) == (benchmark, ranks, transport);
-        let curves: Vec<Curve<'_>> =
-            (0..comparison.labels.len()).map(|run| curve(comparison, run, &is_of)).collect();
-        if curves.iter().all(|curve| curve.points.len() < 2) {
-            return None;
-        }
-        let carrier = match transport {
-            Transport::Memory => "memory",
-            Transport::Network => "network",
-        };
-        let title = format!("{}, {ranks} ranks, through {}", benchmark.name(), match transport {
-            Transport::Memory => "the memory of one host",
-            Transport::Network => "the network",
+    let drawn = kinds
+        .into_iter()
+        .filter_map(|(benchmark, ranks, transport)| {
+            let is_of = |key: &Key| {
+                (key.benchmark, key.ranks, key.transport) == (benchmark, ranks, transport)
+            };
+            let curves: Vec<Curve<'_>> = (0..comparison.labels.len())
+                .map(|run| curve(comparison, run, &is_of))
+                .collect();
+            if curves.iter().all(|curve| curve.points.len() < 2) {
+                return None;
+            }
+            let carrier = match transport {
+                Transport::Memory => "memory",
+                Transport::Network => "network",
+            };
+            let title = format!(
+                "{}, {ranks} ranks, through {}",
+                benchmark.name(),
+                match transport {
+                    Transport::Memory => "the memory of one host",
+                    Transport::Network => "the network",
+                }
+            );
+            Some(Drawing {
+                name: format!("{}-{ranks}-{carrier}", benchmark.name()),
+                svg: draw(&title, benchmark.unit(), &curves),
+            })
         });
-        Some(Drawing {
-            name: format!("{}-{ranks}-{carrier}", benchmark.name()),
-            svg: draw(&title, benchmark.unit(), &curves),
-        })
-    });
     drawn.collect()
 }
 
@@ -71,12 +82,19 @@ fn curve<'a>(comparison: &'a Comparison, run: usize, is_of: &dyn Fn(&Key) -> boo
         let cell = cells.get(run)?.as_ref()?;
         let of = |us: f64| key.benchmark.result(key.bytes, us);
         let interval = cell.median_us.interval;
-        Some((key.bytes as f64, cell.result, of(interval.low), of(interval.high)))
+        Some((
+            key.bytes as f64,
+            cell.result,
+            of(interval.low),
+            of(interval.high),
+        ))
     });
     let is_drawable = |value: f64| value > 0.0 && value.is_finite();
     Curve {
         label: &comparison.labels[run],
-        points: points.filter(|(x, y, low, high)| [*x, *y, *low, *high].into_iter().all(is_drawable)).collect(),
+        points: points
+            .filter(|(x, y, low, high)| [*x, *y, *low, *high].into_iter().all(is_drawable))
+            .collect(),
     }
 }
 
@@ -91,10 +109,16 @@ struct Axis {
 impl Axis {
     fn around(base: f64, values: impl Iterator<Item = f64>, at: (f64, f64)) -> Self {
         let logs = values.map(|value| value.log(base));
-        let (from, to) =
-            logs.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), log| (from.min(log), to.max(log)));
+        let (from, to) = logs.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), log| {
+            (from.min(log), to.max(log))
+        });
         let from = (from + 1e-9).floor();
-        Self { base, from, to: (to - 1e-9).ceil().max(from + 1.0), at }
+        Self {
+            base,
+            from,
+            to: (to - 1e-9).ceil().max(from + 1.0),
+            at,
+        }
     }
 
     fn place(&self, value: f64) -> f64 {
@@ -106,14 +130,20 @@ impl Axis {
     fn rules(&self, most: f64) -> Vec<f64> {
         let step = ((self.to - self.from) / most).ceil().max(1.0);
         let count = ((self.to - self.from) / step).floor() as i32;
-        (0..=count).map(|number| self.base.powf(self.from + f64::from(number) * step)).collect()
+        (0..=count)
+            .map(|number| self.base.powf(self.from + f64::from(number) * step))
+            .collect()
     }
 }
 
 fn draw(title: &str, unit: &str, curves: &[Curve<'_>]) -> String {
     let all = || curves.iter().flat_map(|curve| curve.points.iter());
     let x = Axis::around(2.0, all().map(|point| point.0), (LEFT, RIGHT));
-    let y = Axis::around(10.0, all().flat_map(|point| [point.1, point.2, point.3]), (BOTTOM, TOP));
+    let y = Axis::around(
+        10.0,
+        all().flat_map(|point| [point.1, point.2, point.3]),
+        (BOTTOM, TOP),
+    );
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
          font-size=\"14\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
@@ -124,17 +154,30 @@ fn draw(title: &str, unit: &str, curves: &[Curve<'_>]) -> String {
     let mut put = |line: std::fmt::Arguments<'_>| writeln!(out, "{line}").unwrap_or_default();
     for bytes in x.rules(11.0) {
         let at = x.place(bytes);
-        put(format_args!("<path d=\"M{at:.1} {TOP}V{BOTTOM}\" stroke=\"#ddd\"/>"));
+        put(format_args!(
+            "<path d=\"M{at:.1} {TOP}V{BOTTOM}\" stroke=\"#ddd\"/>"
+        ));
         let text = bytes_text(bytes);
-        put(format_args!("<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>", BOTTOM + 20.0));
+        put(format_args!(
+            "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>",
+            BOTTOM + 20.0
+        ));
     }
     for value in y.rules(8.0) {
         let at = y.place(value);
-        put(format_args!("<path d=\"M{LEFT} {at:.1}H{RIGHT}\" stroke=\"#ddd\"/>"));
+        put(format_args!(
+            "<path d=\"M{LEFT} {at:.1}H{RIGHT}\" stroke=\"#ddd\"/>"
+        ));
         let text = value_text(value);
-        put(format_args!("<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>", LEFT - 8.0, at + 5.0));
+        put(format_args!(
+            "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
+            LEFT - 8.0,
+            at + 5.0
+        ));
     }
-    put(format_args!("<path d=\"M{LEFT} {TOP}V{BOTTOM}H{RIGHT}\" stroke=\"#222\" fill=\"none\"/>"));
+    put(format_args!(
+        "<path d=\"M{LEFT} {TOP}V{BOTTOM}H{RIGHT}\" stroke=\"#222\" fill=\"none\"/>"
+    ));
     let middle = f64::midpoint(LEFT, RIGHT);
     put(format_args!(
         "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\" fill=\"#666\">bytes of a message</text>",
@@ -145,18 +188,31 @@ fn draw(title: &str, unit: &str, curves: &[Curve<'_>]) -> String {
         f64::midpoint(TOP, BOTTOM),
         escaped(unit)
     ));
-    for (number, curve) in curves.iter().enumerate().filter(|(_, curve)| !curve.points.is_empty()) {
+    for (number, curve) in curves
+        .iter()
+        .enumerate()
+        .filter(|(_, curve)| !curve.points.is_empty())
+    {
         let color = COLORS[number % COLORS.len()];
-        let dash = if number < COLORS.len() { "" } else { " stroke-dasharray=\"6 4\"" };
-        let points: Vec<String> =
-            curve.points.iter().map(|point| format!("{:.1},{:.1}", x.place(point.0), y.place(point.1))).collect();
+        let dash = if number < COLORS.len() {
+            ""
+        } else {
+            " stroke-dasharray=\"6 4\""
+        };
+        let points: Vec<String> = curve
+            .points
+            .iter()
+            .map(|point| format!("{:.1},{:.1}", x.place(point.0), y.place(point.1)))
+            .collect();
         put(format_args!(
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"2\"{dash}/>",
             points.join(" ")
         ));
         for point in &curve.points {
             let (at, low, high) = (x.place(point.0), y.place(point.2), y.place(point.3));
-            put(format_args!("<path d=\"M{at:.1} {low:.1}V{high:.1}\" stroke=\"{color}\" stroke-width=\"1.2\"/>"));
+            put(format_args!(
+                "<path d=\"M{at:.1} {low:.1}V{high:.1}\" stroke=\"{color}\" stroke-width=\"1.2\"/>"
+            ));
         }
         let height = TOP + 12.0 + number as f64 * LEGEND_STEP;
         put(format_args!(
@@ -189,7 +245,10 @@ fn value_text(value: f64) -> String {
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -208,7 +267,9 @@ mod tests {
                     transport: Transport::Network,
                     bytes: 4 << at,
                     iterations: 1,
-                    samples_us: (0..9).map(|sample| factor * (1.0 + 0.01 * f64::from(sample))).collect(),
+                    samples_us: (0..9)
+                        .map(|sample| factor * (1.0 + 0.01 * f64::from(sample)))
+                        .collect(),
                     starts: Vec::new(),
                     stopped: Stopped::Fixed,
                 })
@@ -225,7 +286,11 @@ mod tests {
             panic!("{}", drawn.len());
         };
         assert_eq!(drawing.name, "latency-2-network");
-        let curves: Vec<&str> = drawing.svg.lines().filter(|line| line.starts_with("<polyline")).collect();
+        let curves: Vec<&str> = drawing
+            .svg
+            .lines()
+            .filter(|line| line.starts_with("<polyline"))
+            .collect();
         assert_eq!(curves.len(), 2);
         for curve in &curves {
             let points = curve.split('"').nth(1).expect("points");
@@ -233,12 +298,19 @@ mod tests {
             for point in points.split(' ') {
                 let (x, y) = point.split_once(',').expect("two");
                 let (x, y): (f64, f64) = (x.parse().expect("x"), y.parse().expect("y"));
-                assert!((LEFT..=RIGHT).contains(&x) && (TOP..=BOTTOM).contains(&y), "{point}");
+                assert!(
+                    (LEFT..=RIGHT).contains(&x) && (TOP..=BOTTOM).contains(&y),
+                    "{point}"
+                );
             }
         }
         // Twice as slow is higher on an axis of times.
         let height = |curve: &str| -> f64 {
-            let point = curve.split('"').nth(1).and_then(|points| points.split(' ').next()).expect("a point");
+            let point = curve
+                .split('"')
+                .nth(1)
+                .and_then(|points| points.split(' ').next())
+                .expect("a point");
             point.split_once(',').expect("two").1.parse().expect("y")
         };
         assert!(height(curves[1]) < height(curves[0]));

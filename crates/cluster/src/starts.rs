@@ -11,8 +11,9 @@ pub const STARTS_MIN: usize = 3;
 
 /// Student's t at 97.5 % for 2, 3, … degrees of freedom; beyond them the normal value is near enough.
 const T: [f64; 29] = [
-    4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110,
-    2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+    4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
+    2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052,
+    2.048, 2.045, 2.042,
 ];
 
 /// The normal value at 97.5 %.
@@ -38,13 +39,21 @@ impl Pooled {
             let wrong = format!("are {}, at least {STARTS_MIN}", starts.len());
             return Err(Error::invalid("starts", wrong));
         }
-        if samples.iter().any(|sample| !(sample.is_finite() && *sample > 0.0)) {
+        if samples
+            .iter()
+            .any(|sample| !(sample.is_finite() && *sample > 0.0))
+        {
             return Err(Error::invalid("samples", "are not all finite and above 0"));
         }
-        let of = (0..).zip(starts).flat_map(|(start, &count)| std::iter::repeat_n(start, count as usize));
+        let of = (0..)
+            .zip(starts)
+            .flat_map(|(start, &count)| std::iter::repeat_n(start, count as usize));
         let mut sorted: Vec<(f64, u32)> = samples.iter().copied().zip(of).collect();
         sorted.sort_by(|one, other| one.0.total_cmp(&other.0));
-        Ok(Self { sorted, starts: starts.len() })
+        Ok(Self {
+            sorted,
+            starts: starts.len(),
+        })
     }
 
     fn median(&self) -> f64 {
@@ -64,7 +73,11 @@ impl Pooled {
             for _ in 0..self.starts {
                 drawn[random.below(self.starts)] += 1;
             }
-            let count: usize = drawn.iter().zip(&of_start).map(|(times, count)| times * count).sum();
+            let count: usize = drawn
+                .iter()
+                .zip(&of_start)
+                .map(|(times, count)| times * count)
+                .sum();
             // The lower middle is enough: what is compared are such medians with each other.
             let place = (count - 1) / 2;
             let mut before = 0;
@@ -94,12 +107,18 @@ pub fn repeat_interval(samples: &[f64], starts: &[u32]) -> Result<Median, Error>
     let pooled = Pooled::new(samples, starts)?;
     let mut random = Random::new(SEED);
     let (one, other) = (pooled.resampled(&mut random), pooled.resampled(&mut random));
-    let differences = one.iter().zip(&other).map(|(one, other)| (one - other).abs());
+    let differences = one
+        .iter()
+        .zip(&other)
+        .map(|(one, other)| (one - other).abs());
     let reach = percentile(differences.collect(), LEVEL) * pooled.expansion();
     let value = pooled.median();
     Ok(Median {
         value,
-        interval: Interval { low: value * (-reach).exp(), high: value * reach.exp() },
+        interval: Interval {
+            low: value * (-reach).exp(),
+            high: value * reach.exp(),
+        },
         samples: samples.len(),
     })
 }
@@ -110,19 +129,28 @@ pub fn repeat_interval(samples: &[f64], starts: &[u32]) -> Result<Median, Error>
 /// # Errors
 /// As [`repeat_interval`].
 pub fn run_ratio(ours: (&[f64], &[u32]), theirs: (&[f64], &[u32])) -> Result<Median, Error> {
-    let (ours, theirs) = (Pooled::new(ours.0, ours.1)?, Pooled::new(theirs.0, theirs.1)?);
+    let (ours, theirs) = (
+        Pooled::new(ours.0, ours.1)?,
+        Pooled::new(theirs.0, theirs.1)?,
+    );
     let mut random = Random::new(SEED);
     let (above, below) = (ours.resampled(&mut random), theirs.resampled(&mut random));
     let value = ours.median() / theirs.median();
     let expansion = ours.expansion().max(theirs.expansion());
-    let away = above.iter().zip(&below).map(|(above, below)| (above - below - value.ln()) * expansion);
+    let away = above
+        .iter()
+        .zip(&below)
+        .map(|(above, below)| (above - below - value.ln()) * expansion);
     let mut away: Vec<f64> = away.collect();
     away.sort_by(f64::total_cmp);
     let tail = (1.0 - LEVEL) / 2.0;
     let end = |part: f64| value * quantile_sorted(&away, part).exp();
     Ok(Median {
         value,
-        interval: Interval { low: end(tail).min(value), high: end(1.0 - tail).max(value) },
+        interval: Interval {
+            low: end(tail).min(value),
+            high: end(1.0 - tail).max(value),
+        },
         samples: ours.sorted.len().min(theirs.sorted.len()),
     })
 }
@@ -153,8 +181,12 @@ mod tests {
         for starts in [5, 8, 12] {
             let (mut agree, mut agree_within, runs) = (0, 0, 300);
             for _ in 0..runs {
-                let (one, other) = (run(&mut random, starts, 10.0, 0.05), run(&mut random, starts, 10.0, 0.05));
-                let whole = [&one, &other].map(|run| repeat_interval(&run.0, &run.1).expect("enough"));
+                let (one, other) = (
+                    run(&mut random, starts, 10.0, 0.05),
+                    run(&mut random, starts, 10.0, 0.05),
+                );
+                let whole =
+                    [&one, &other].map(|run| repeat_interval(&run.0, &run.1).expect("enough"));
                 let within = [&one, &other].map(|run| median_interval(&run.0).expect("enough"));
                 let is_mutual = |of: [Median; 2]| {
                     of[0].interval.contains(of[1].value) && of[1].interval.contains(of[0].value)
@@ -163,8 +195,14 @@ mod tests {
                 agree_within += u32::from(is_mutual(within));
             }
             // Each of two 95 % intervals holds the other's median; both fail together more often than not.
-            assert!(agree >= runs * 88 / 100, "{agree} of {runs} with {starts} starts");
-            assert!(agree_within < runs / 2, "{agree_within} of {runs} with {starts} starts");
+            assert!(
+                agree >= runs * 88 / 100,
+                "{agree} of {runs} with {starts} starts"
+            );
+            assert!(
+                agree_within < runs / 2,
+                "{agree_within} of {runs} with {starts} starts"
+            );
         }
     }
 
@@ -177,26 +215,43 @@ mod tests {
             let same = run(&mut random, 8, 10.0, 0.05);
             let slower = run(&mut random, 8, 13.0, 0.05);
             let ratio = |other: &(Vec<f64>, Vec<u32>)| {
-                run_ratio((&other.0, &other.1), (&one.0, &one.1)).expect("enough").interval
+                run_ratio((&other.0, &other.1), (&one.0, &one.1))
+                    .expect("enough")
+                    .interval
             };
             alike += u32::from(ratio(&same).contains(1.0));
             apart += u32::from(ratio(&slower).low > 1.0);
         }
-        assert!(alike >= runs * 90 / 100 && apart >= runs * 90 / 100, "{alike} and {apart} of {runs}");
+        assert!(
+            alike >= runs * 90 / 100 && apart >= runs * 90 / 100,
+            "{alike} and {apart} of {runs}"
+        );
     }
 
     #[test]
     fn starts_that_are_all_alike_have_no_width() {
         let found = repeat_interval(&[5.0; 12], &[4; 3]).expect("enough");
-        assert_eq!((found.value, found.interval.low, found.interval.high), (5.0, 5.0, 5.0));
+        assert_eq!(
+            (found.value, found.interval.low, found.interval.high),
+            (5.0, 5.0, 5.0)
+        );
     }
 
     #[test]
     fn what_cannot_be_judged_is_refused() {
         assert!(repeat_interval(&[1.0; 4], &[2, 2]).is_err(), "two starts");
-        assert!(repeat_interval(&[1.0; 4], &[2, 2, 0]).is_err(), "an empty start");
-        assert!(repeat_interval(&[1.0; 4], &[1, 1, 1]).is_err(), "a sample of no start");
+        assert!(
+            repeat_interval(&[1.0; 4], &[2, 2, 0]).is_err(),
+            "an empty start"
+        );
+        assert!(
+            repeat_interval(&[1.0; 4], &[1, 1, 1]).is_err(),
+            "a sample of no start"
+        );
         assert!(repeat_interval(&[1.0, 0.0, 1.0], &[1, 1, 1]).is_err(), "0");
-        assert!(repeat_interval(&[1.0, f64::NAN, 1.0], &[1, 1, 1]).is_err(), "not a number");
+        assert!(
+            repeat_interval(&[1.0, f64::NAN, 1.0], &[1, 1, 1]).is_err(),
+            "not a number"
+        );
     }
 }

@@ -43,16 +43,24 @@ pub(crate) fn check(
     }
     repeat(world, buffers, benchmark, bytes, TIMES);
     let said = |wrong: Option<usize>| match wrong {
-        Some(at) => Err(format!("{} of {bytes} bytes: the byte at {at} is not what was sent", benchmark.name())),
+        Some(at) => Err(format!(
+            "{} of {bytes} bytes: the byte at {at} is not what was sent",
+            benchmark.name()
+        )),
         None => Ok(()),
     };
     let received = &buffers.received[..length];
     let sum = || match wrong_sum_at(&buffers.sums[..bytes / 4], ranks) {
-        Some(at) => Err(format!("{} of {bytes} bytes: the sum at {at} is wrong", benchmark.name())),
+        Some(at) => Err(format!(
+            "{} of {bytes} bytes: the sum at {at} is wrong",
+            benchmark.name()
+        )),
         None => Ok(()),
     };
     match (benchmark, part) {
-        (Benchmark::Bandwidth | Benchmark::Latency, Part::Last) => said(wrong_at(received, 0, ranks - 1)),
+        (Benchmark::Bandwidth | Benchmark::Latency, Part::Last) => {
+            said(wrong_at(received, 0, ranks - 1))
+        }
         // The echo is what was sent; the last rank has sent it on as it came.
         (Benchmark::Roundtrip, Part::First) => said(wrong_at(received, 0, ranks - 1)),
         (Benchmark::Roundtrip, Part::Last) => said(wrong_at(received, 0, ranks - 1)),

@@ -27,7 +27,8 @@ pub(crate) fn bind(core: u32) -> Result<(), String> {
     // SAFETY: the number is below the set's size.
     unsafe { libc::CPU_SET(core as usize, &mut set) };
     // SAFETY: the set lives until the call returns; 0 is the calling thread.
-    let result = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+    let result =
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
     if result == 0 {
         Ok(())
     } else {

@@ -9,7 +9,13 @@ use std::mem::MaybeUninit;
 use std::os::raw::c_int;
 
 /// Sends to and receives from one rank, as many bytes each way.
-pub(crate) fn exchange(all: &SimpleCommunicator, other: Rank, tag: c_int, sent: &[u8], received: &mut [u8]) {
+pub(crate) fn exchange(
+    all: &SimpleCommunicator,
+    other: Rank,
+    tag: c_int,
+    sent: &[u8],
+    received: &mut [u8],
+) {
     let kind = u8::equivalent_datatype().as_raw();
     let mut requests = [MaybeUninit::<ffi::MPI_Request>::uninit(); 2];
     // SAFETY: both messages outlive the wait below, which returns when MPI no longer touches them; `received` is borrowed

@@ -69,7 +69,13 @@ pub(crate) fn share(bytes: usize, ranks: u32) -> usize {
 }
 
 /// Repeats an operation; nanoseconds that it took this rank, and 0 where its time does not count.
-pub(crate) fn repeat(world: &World<'_>, buffers: &mut Buffers, benchmark: Benchmark, bytes: usize, times: u64) -> f64 {
+pub(crate) fn repeat(
+    world: &World<'_>,
+    buffers: &mut Buffers,
+    benchmark: Benchmark,
+    bytes: usize,
+    times: u64,
+) -> f64 {
     let all = world.all;
     let part = world.part();
     if benchmark.is_between_two() && part == Part::Other {
@@ -95,7 +101,11 @@ pub(crate) fn repeat(world: &World<'_>, buffers: &mut Buffers, benchmark: Benchm
             first.send_with_tag(&[1_u8; DONE_BYTES][..], TAG_DONE);
         }
         (Benchmark::Bibandwidth, _) => {
-            let other = if part == Part::First { world.ranks as Rank - 1 } else { 0 };
+            let other = if part == Part::First {
+                world.ranks as Rank - 1
+            } else {
+                0
+            };
             for _ in 0..times {
                 exchange(all, other, TAG, sent, received);
             }
@@ -126,7 +136,11 @@ pub(crate) fn repeat(world: &World<'_>, buffers: &mut Buffers, benchmark: Benchm
         }
         (Benchmark::Broadcast, _) => {
             // In place: what is received is what is sent on.
-            let message = if part == Part::First { &mut buffers.sent[..bytes] } else { received };
+            let message = if part == Part::First {
+                &mut buffers.sent[..bytes]
+            } else {
+                received
+            };
             for _ in 0..times {
                 first.broadcast_into(message);
             }

@@ -10,15 +10,17 @@
 //! error of MPI ends all ranks, which is MPI's own default.
 //!
 //! **Files:** `world.rs` the ranks and what they say of themselves, `core.rs` binding to a core, `suite.rs` from plan to
-//! rows, `loops.rs` the eight, `check.rs` whether messages arrive whole, `exchange.rs` the one that takes raw calls.
+//! rows, `loops.rs` the eight, `check.rs` whether messages arrive whole, `exchange.rs` the one that takes raw calls, `job.rs` what jobs need of MPI.
 
 mod check;
 mod core;
 mod exchange;
+mod job;
 mod loops;
 mod suite;
 mod world;
 
+use cluster::jobs::worker::Options;
 use cluster::measure::{Event, Plan, event_line};
 use std::io::Write;
 use std::process::ExitCode;
@@ -30,10 +32,14 @@ const STATUS_USAGE: u8 = 2;
 /// Exit status of a rank that was still there when its time was over.
 const STATUS_LATE: i32 = 4;
 
-const USAGE: &str = "keel-mpi: is started by `keel cluster`; by hand: keel-mpi library | keel-mpi measure PLAN";
+const USAGE: &str = "keel-mpi: is started by `keel cluster`; by hand: keel-mpi library | measure PLAN | job OPTIONS";
 
 fn main() -> ExitCode {
-    let words: Vec<String> = match std::env::args_os().skip(1).map(std::ffi::OsString::into_string).collect() {
+    let words: Vec<String> = match std::env::args_os()
+        .skip(1)
+        .map(std::ffi::OsString::into_string)
+        .collect()
+    {
         Ok(words) => words,
         Err(word) => {
             eprintln!("keel-mpi: {}: is not UTF-8", word.display());
@@ -56,7 +62,18 @@ fn main() -> ExitCode {
         ["measure", plan] => match Plan::parse(plan) {
             Ok(plan) => measure(&plan),
             Err(error) => {
-                eprintln!("keel-mpi: {error}; it is started by `keel cluster measure` of the same version");
+                eprintln!(
+                    "keel-mpi: {error}; it is started by `keel cluster measure` of the same version"
+                );
+                ExitCode::from(STATUS_USAGE)
+            }
+        },
+        ["job", ref options @ ..] => match Options::parse(options) {
+            Ok(options) => job::run(&options),
+            Err(error) => {
+                eprintln!(
+                    "keel-mpi: {error}; it is started by `keel cluster run` of the same version"
+                );
                 ExitCode::from(STATUS_USAGE)
             }
         },
@@ -81,7 +98,11 @@ fn measure(plan: &Plan) -> ExitCode {
         Err(failure) => {
             // All ranks know of it, so all of them end in order.
             if failure.is_said_here {
-                say(&Event::Failed { why: failure.why, host: failure.host }).ok();
+                say(&Event::Failed {
+                    why: failure.why,
+                    host: failure.host,
+                })
+                .ok();
             }
             ExitCode::FAILURE
         }
@@ -103,17 +124,25 @@ pub(crate) struct Failure {
 pub(crate) fn say(event: &Event) -> Result<(), String> {
     let line = event_line(event).map_err(|error| error.to_string())?;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| format!("standard output: {error}"))
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(|error| format!("standard output: {error}"))
 }
 
 /// A rank whose peers are gone waits in a call of MPI for ever; on a board that nobody reaches nobody ends it either.
-fn end_after(time: Duration) {
+pub(crate) fn end_after(time: Duration) {
     let watch = move || {
         std::thread::sleep(time);
-        eprintln!("keel-mpi: still there after {} s, ends itself", time.as_secs());
+        eprintln!(
+            "keel-mpi: still there after {} s, ends itself",
+            time.as_secs()
+        );
         std::process::exit(STATUS_LATE);
     };
-    if let Err(error) = std::thread::Builder::new().name("watchdog".to_owned()).spawn(watch) {
+    if let Err(error) = std::thread::Builder::new()
+        .name("watchdog".to_owned())
+        .spawn(watch)
+    {
         eprintln!("keel-mpi: has no watchdog: {error}");
     }
 }

@@ -31,12 +31,23 @@ pub(crate) fn run(world: &World<'_>, plan: &Plan) -> Result<(), Failure> {
     connect(world);
     for (at, case) in plan.cases.iter().enumerate() {
         if world.rank == 0 {
-            said_or_failed(say(&Event::Begin { at, benchmark: case.benchmark, bytes: case.bytes }))?;
+            said_or_failed(say(&Event::Begin {
+                at,
+                benchmark: case.benchmark,
+                bytes: case.bytes,
+            }))?;
         }
-        world.agree(check(world, &mut buffers, case.benchmark, case.bytes as usize))?;
+        world.agree(check(
+            world,
+            &mut buffers,
+            case.benchmark,
+            case.bytes as usize,
+        ))?;
         let (iterations, samples_ns, stopped) = match plan.steps {
             Steps::Sound { .. } => sound(world, &mut buffers, case, plan.steps),
-            Steps::Mpbench { repetitions, .. } => mpbench(world, &mut buffers, case, repetitions, &mut flushed),
+            Steps::Mpbench { repetitions, .. } => {
+                mpbench(world, &mut buffers, case, repetitions, &mut flushed)
+            }
         };
         if world.rank == 0 {
             let row = BenchmarkRow {
@@ -46,7 +57,10 @@ pub(crate) fn run(world: &World<'_>, plan: &Plan) -> Result<(), Failure> {
                 bytes: case.bytes,
                 iterations,
                 // A clock that has not moved would be a time of 0, which no message takes.
-                samples_us: samples_ns.iter().map(|ns| (ns / iterations as f64).max(1e-3) / 1e3).collect(),
+                samples_us: samples_ns
+                    .iter()
+                    .map(|ns| (ns / iterations as f64).max(1e-3) / 1e3)
+                    .collect(),
                 starts: Vec::new(),
                 stopped,
             };
@@ -54,7 +68,9 @@ pub(crate) fn run(world: &World<'_>, plan: &Plan) -> Result<(), Failure> {
         }
     }
     if world.rank == 0 {
-        said_or_failed(say(&Event::End { rows: plan.cases.len() }))?;
+        said_or_failed(say(&Event::End {
+            rows: plan.cases.len(),
+        }))?;
     }
     Ok(())
 }
@@ -62,12 +78,30 @@ pub(crate) fn run(world: &World<'_>, plan: &Plan) -> Result<(), Failure> {
 /// One sample: all begin together, and the time of the slowest counts. Nanoseconds of this rank.
 fn sample(world: &World<'_>, buffers: &mut Buffers, case: &Case, iterations: u64) -> f64 {
     world.all.barrier();
-    repeat(world, buffers, case.benchmark, case.bytes as usize, iterations)
+    repeat(
+        world,
+        buffers,
+        case.benchmark,
+        case.bytes as usize,
+        iterations,
+    )
 }
 
 /// Samples until their interval is narrow, or there are enough of them, or the time for a case is over.
-fn sound(world: &World<'_>, buffers: &mut Buffers, case: &Case, steps: Steps) -> (u64, Vec<f64>, Stopped) {
-    let Steps::Sound { half_width_max, samples_min, samples_max, sample_us_min, case_ms_max } = steps else {
+fn sound(
+    world: &World<'_>,
+    buffers: &mut Buffers,
+    case: &Case,
+    steps: Steps,
+) -> (u64, Vec<f64>, Stopped) {
+    let Steps::Sound {
+        half_width_max,
+        samples_min,
+        samples_max,
+        sample_us_min,
+        case_ms_max,
+    } = steps
+    else {
         return (1, Vec::new(), Stopped::Fixed);
     };
     let begun = Instant::now();
@@ -79,17 +113,23 @@ fn sound(world: &World<'_>, buffers: &mut Buffers, case: &Case, steps: Steps) ->
         None => find_iterations(world, buffers, case, sample_us_min),
     };
     // With fewer than five samples, or as many at least as at most, there is nothing to judge.
-    let rule = StopRule::new(half_width_max, samples_min, samples_max).ok().filter(|_| samples_min < samples_max);
+    let rule = StopRule::new(half_width_max, samples_min, samples_max)
+        .ok()
+        .filter(|_| samples_min < samples_max);
     let mut samples = Vec::new();
     let mut more = samples_min as u64;
     let stopped = loop {
-        let mine: Vec<f64> = (0..more).map(|_| sample(world, buffers, case, iterations)).collect();
+        let mine: Vec<f64> = (0..more)
+            .map(|_| sample(world, buffers, case, iterations))
+            .collect();
         samples.extend(world.greatest(&mine));
         let verdict = rule.map_or(Ok(Verdict::Exhausted), |rule| rule.judge(&samples));
         let said = match verdict {
             _ if rule.is_none() => STOP_FIXED,
             Ok(Verdict::Narrow) => STOP_NARROW,
-            Ok(Verdict::More(more)) if begun.elapsed().as_millis() < u128::from(case_ms_max) => more as u64,
+            Ok(Verdict::More(more)) if begun.elapsed().as_millis() < u128::from(case_ms_max) => {
+                more as u64
+            }
             _ => STOP_EXHAUSTED,
         };
         more = match world.from_first(said) {
@@ -103,7 +143,12 @@ fn sound(world: &World<'_>, buffers: &mut Buffers, case: &Case, steps: Steps) ->
 }
 
 /// How often the operation is repeated so that a sample is long enough for the clock; every rank gets the same number.
-fn find_iterations(world: &World<'_>, buffers: &mut Buffers, case: &Case, sample_us_min: f64) -> u64 {
+fn find_iterations(
+    world: &World<'_>,
+    buffers: &mut Buffers,
+    case: &Case,
+    sample_us_min: f64,
+) -> u64 {
     let goal_ns = sample_us_min * 1e3;
     let mut iterations = 1;
     loop {
@@ -115,7 +160,11 @@ fn find_iterations(world: &World<'_>, buffers: &mut Buffers, case: &Case, sample
         let ns = world.greatest(&mine)[0];
         let is_enough = ns >= goal_ns || iterations == ITERATIONS_MAX;
         let wanted = (iterations as f64 * goal_ns / ns.max(1.0) * 1.2).ceil() as u64;
-        let next = if is_enough { 0 } else { wanted.clamp(iterations + 1, ITERATIONS_MAX) };
+        let next = if is_enough {
+            0
+        } else {
+            wanted.clamp(iterations + 1, ITERATIONS_MAX)
+        };
         match world.from_first(next) {
             0 => return iterations,
             next => iterations = next,
@@ -140,7 +189,13 @@ fn mpbench(
         world.all.barrier();
         repeat(world, buffers, case.benchmark, case.bytes as usize, 1);
         world.all.barrier();
-        samples.push(repeat(world, buffers, case.benchmark, case.bytes as usize, iterations));
+        samples.push(repeat(
+            world,
+            buffers,
+            case.benchmark,
+            case.bytes as usize,
+            iterations,
+        ));
     }
     (iterations, samples, Stopped::Fixed)
 }

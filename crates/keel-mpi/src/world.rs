@@ -19,7 +19,8 @@ const FACTS_BYTES_MAX: usize = 16 << 10;
 /// # Errors
 /// It says something that is no text.
 pub(crate) fn library() -> Result<String, String> {
-    let text = mpi::environment::library_version().map_err(|_| "the MPI library has no readable version".to_owned())?;
+    let text = mpi::environment::library_version()
+        .map_err(|_| "the MPI library has no readable version".to_owned())?;
     // MPICH says a page about itself: name, version, date and how it was configured.
     let lines: Vec<String> = text
         .lines()
@@ -29,7 +30,11 @@ pub(crate) fn library() -> Result<String, String> {
     let device = lines.iter().find(|line| line.starts_with("MPICH Device:"));
     let first = lines.first().ok_or("the MPI library has no version")?;
     let all = device.map_or(first.clone(), |device| format!("{first}, {device}"));
-    Ok(all.chars().filter(|letter| !letter.is_control()).take(200).collect())
+    Ok(all
+        .chars()
+        .filter(|letter| !letter.is_control())
+        .take(200)
+        .collect())
 }
 
 /// The ranks of this run.
@@ -55,10 +60,18 @@ impl<'a> World<'a> {
                 plan.ranks
             );
             // Ranks that have not found each other each say so themselves.
-            return Err(Failure { why, host: None, is_said_here: true });
+            return Err(Failure {
+                why,
+                host: None,
+                is_said_here: true,
+            });
         }
         let clock = SystemClock::new();
-        let boot: String = clock.boot_id().iter().map(|byte| format!("{byte:02x}")).collect();
+        let boot: String = clock
+            .boot_id()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         let host = cluster::host::describe(&Root::new("/"), 0);
         let said = library();
         let facts = json!({
@@ -72,11 +85,19 @@ impl<'a> World<'a> {
         for (rank, text) in (0..).zip(&texts) {
             let one = Facts::parse(text);
             found.push(one.ok_or_else(|| {
-                failure(all, format!("rank {rank} says nothing readable of itself"), None)
+                failure(
+                    all,
+                    format!("rank {rank} says nothing readable of itself"),
+                    None,
+                )
             })?);
         }
         let first = &found[0];
-        if let Some((other, facts)) = found.iter().enumerate().find(|(_, facts)| facts.library != first.library) {
+        if let Some((other, facts)) = found
+            .iter()
+            .enumerate()
+            .find(|(_, facts)| facts.library != first.library)
+        {
             let why = format!(
                 "rank {other} on {} has {}, rank 0 has {}: install one MPI on all boards",
                 facts.host.name, facts.library, first.library
@@ -84,13 +105,18 @@ impl<'a> World<'a> {
             return Err(failure(all, why, Some(facts.host.name.clone())));
         }
         // Boards that are only emulated share a kernel, and with it its cores.
-        let place = found[..rank as usize].iter().filter(|facts| facts.boot == boot).count();
+        let place = found[..rank as usize]
+            .iter()
+            .filter(|facts| facts.boot == boot)
+            .count();
         let sharing = found.iter().filter(|facts| facts.boot == boot).count();
         let bound = bind(plan.pin, place, sharing);
         let bound = serde_json::to_string(&bound).unwrap_or_default();
         let cores: Vec<Known<u32>> = all_texts(all, &bound)
             .iter()
-            .map(|text| serde_json::from_str(text).unwrap_or(Known::Unavailable("not said".to_owned())))
+            .map(|text| {
+                serde_json::from_str(text).unwrap_or(Known::Unavailable("not said".to_owned()))
+            })
             .collect();
         let mut hosts: Vec<Host> = Vec::new();
         for (facts, core) in found.iter().zip(&cores) {
@@ -105,26 +131,48 @@ impl<'a> World<'a> {
             host.ranks += 1;
             host.pinning = match (&host.pinning, core) {
                 (_, Known::Unavailable(why)) => Known::Unavailable(why.clone()),
-                (Known::Value(before), Known::Value(core)) => Known::Value(short(format!("{before}, {core}"))),
-                (Known::Unavailable(why), Known::Value(_)) if host.ranks > 1 => Known::Unavailable(why.clone()),
+                (Known::Value(before), Known::Value(core)) => {
+                    Known::Value(short(format!("{before}, {core}")))
+                }
+                (Known::Unavailable(why), Known::Value(_)) if host.ranks > 1 => {
+                    Known::Unavailable(why.clone())
+                }
                 (_, Known::Value(core)) => Known::Value(format!("ranks on cores {core}")),
             };
         }
-        let transport = if hosts.len() == 1 { Transport::Memory } else { Transport::Network };
+        let transport = if hosts.len() == 1 {
+            Transport::Memory
+        } else {
+            Transport::Network
+        };
         let names = found.iter().map(|facts| facts.host.name.clone()).collect();
         if rank == 0 {
-            let facts = found.iter().zip(cores).zip(0..).map(|((facts, core), rank)| RankFacts {
-                rank,
-                host: facts.host.name.clone(),
-                process: facts.process,
-                core,
-                boot: facts.boot.clone(),
-                library: facts.library.clone(),
-            });
-            let event = Event::World { library: first.library.clone(), ranks: facts.collect(), hosts };
+            let facts = found
+                .iter()
+                .zip(cores)
+                .zip(0..)
+                .map(|((facts, core), rank)| RankFacts {
+                    rank,
+                    host: facts.host.name.clone(),
+                    process: facts.process,
+                    core,
+                    boot: facts.boot.clone(),
+                    library: facts.library.clone(),
+                });
+            let event = Event::World {
+                library: first.library.clone(),
+                ranks: facts.collect(),
+                hosts,
+            };
             said_or_failed(say(&event))?;
         }
-        Ok(Self { all, rank, ranks, names, transport })
+        Ok(Self {
+            all,
+            rank,
+            ranks,
+            names,
+            transport,
+        })
     }
 
     /// Goes on where no rank has found anything wrong; otherwise every rank gets what the first of those has found.
@@ -134,7 +182,8 @@ impl<'a> World<'a> {
     pub(crate) fn agree(&self, mine: Result<(), String>) -> Result<(), Failure> {
         let is_wrong = u8::from(mine.is_err());
         let mut any = 0_u8;
-        self.all.all_reduce_into(&is_wrong, &mut any, SystemOperation::max());
+        self.all
+            .all_reduce_into(&is_wrong, &mut any, SystemOperation::max());
         if any == 0 {
             return Ok(());
         }
@@ -179,7 +228,11 @@ pub(crate) fn said_or_failed(said: Result<(), String>) -> Result<(), Failure> {
 }
 
 fn failure(all: &SimpleCommunicator, why: String, host: Option<String>) -> Failure {
-    Failure { why, host, is_said_here: all.rank() == 0 }
+    Failure {
+        why,
+        host,
+        is_said_here: all.rank() == 0,
+    }
 }
 
 struct Facts {
@@ -216,7 +269,10 @@ fn all_texts(all: &SimpleCommunicator, text: &str) -> Vec<String> {
         total += count;
     }
     let mut together = vec![0_u8; total as usize];
-    all.all_gather_varcount_into(bytes, &mut PartitionMut::new(&mut together[..], &counts[..], &places[..]));
+    all.all_gather_varcount_into(
+        bytes,
+        &mut PartitionMut::new(&mut together[..], &counts[..], &places[..]),
+    );
     let text = |(&place, &count): (&i32, &i32)| {
         String::from_utf8_lossy(&together[place as usize..(place + count) as usize]).into_owned()
     };
@@ -240,5 +296,9 @@ fn bind(is_wanted: bool, place: usize, sharing: usize) -> Known<u32> {
 
 /// As much as a result file takes.
 fn short(text: String) -> String {
-    if text.len() <= 200 { text } else { text.chars().take(196).chain("...".chars()).collect() }
+    if text.len() <= 200 {
+        text
+    } else {
+        text.chars().take(196).chain("...".chars()).collect()
+    }
 }

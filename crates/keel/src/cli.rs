@@ -76,7 +76,7 @@ pub(crate) enum Command {
     Power(PowerArgs),
     /// Say where a job shall run: one board, several boards, the data centre
     Advise(AdviseArgs),
-    /// Measure: `keel bench flash`, `mem`, `db`, `node`, `qos`, `stream`; runs the program keel-bench
+    /// Measure: `keel bench flash`, `mem`, `db`, `node`, `qos`, `stream`, `cluster`; runs the program keel-bench
     #[command(
         disable_help_flag = true,
         disable_version_flag = true,

@@ -57,7 +57,11 @@ impl Progress {
     /// What is done at the moment, such as `3 of 8`; shown behind the rest.
     pub(crate) fn part(&self, part: &str) {
         let part = part.chars().filter(|letter| !letter.is_control()).collect();
-        *self.shared.part.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = part;
+        *self
+            .shared
+            .part
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = part;
     }
 
     /// So many more bytes are done.
@@ -111,9 +115,17 @@ fn show(shared: &Shared, what: &str) {
         } else {
             format!("  {}", bytes_text(bytes))
         };
-        let part = shared.part.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let part = shared
+            .part
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .clone();
         let space = if part.is_empty() { "" } else { "  " };
-        write!(std::io::stderr(), "\r\x1b[2K{what}{space}{part}{amount}  {seconds} s").ok();
+        write!(
+            std::io::stderr(),
+            "\r\x1b[2K{what}{space}{part}{amount}  {seconds} s"
+        )
+        .ok();
     }
     if shown {
         write!(std::io::stderr(), "\r\x1b[2K").ok();

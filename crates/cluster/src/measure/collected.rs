@@ -52,7 +52,12 @@ impl Collected {
     /// # Errors
     /// Numbers that contradict each other, no case, or one twice.
     pub fn new(settings: Settings, cases: &[Case]) -> Result<Self, Error> {
-        let Settings { half_width_max, starts_min, starts_max, seed } = settings;
+        let Settings {
+            half_width_max,
+            starts_min,
+            starts_max,
+            seed,
+        } = settings;
         if !(half_width_max > 0.0 && half_width_max < 1.0) {
             let wrong = format!("is {half_width_max}, must be above 0 and below 1");
             return Err(Error::invalid("half_width_max", wrong));
@@ -62,12 +67,18 @@ impl Collected {
             return Err(Error::invalid("starts", wrong));
         }
         let is_twice = |(at, case): (usize, &Case)| {
-            cases[..at].iter().any(|other| (other.benchmark, other.bytes) == (case.benchmark, case.bytes))
+            cases[..at]
+                .iter()
+                .any(|other| (other.benchmark, other.bytes) == (case.benchmark, case.bytes))
         };
         if cases.is_empty() || cases.iter().enumerate().any(is_twice) {
             return Err(Error::invalid("cases", "are none, or one is there twice"));
         }
-        let wanted = cases.iter().map(|case| Wanted { case: *case, row: None, is_done: false });
+        let wanted = cases.iter().map(|case| Wanted {
+            case: *case,
+            row: None,
+            is_done: false,
+        });
         Ok(Self {
             settings,
             wanted: wanted.collect(),
@@ -82,7 +93,12 @@ impl Collected {
         if self.starts == self.settings.starts_max {
             return Vec::new();
         }
-        let mut cases: Vec<Case> = self.wanted.iter().filter(|one| !one.is_done).map(|one| one.case).collect();
+        let mut cases: Vec<Case> = self
+            .wanted
+            .iter()
+            .filter(|one| !one.is_done)
+            .map(|one| one.case)
+            .collect();
         for last in (1..cases.len()).rev() {
             cases.swap(last, self.random.below(last + 1));
         }
@@ -113,7 +129,10 @@ impl Collected {
             None if starts > 0 => return unfit("was missing in an earlier start"),
             None => {
                 asked.case.iterations = Some(found.iterations);
-                asked.row = Some(BenchmarkRow { starts: vec![count], ..found });
+                asked.row = Some(BenchmarkRow {
+                    starts: vec![count],
+                    ..found
+                });
             }
             Some(row) => {
                 let is_alike = (row.iterations, row.ranks, row.transport)
@@ -144,7 +163,10 @@ impl Collected {
         let is_last = self.starts == self.settings.starts_max;
         let is_judged = self.starts >= self.judge_at;
         for one in self.wanted.iter_mut().filter(|one| !one.is_done) {
-            let row = one.row.as_mut().filter(|row| row.starts.len() as u32 == self.starts);
+            let row = one
+                .row
+                .as_mut()
+                .filter(|row| row.starts.len() as u32 == self.starts);
             let Some(row) = row else {
                 let what = format!("{} of {} bytes", one.case.benchmark.name(), one.case.bytes);
                 return Err(Error::invalid(what, "was not measured"));
@@ -154,7 +176,10 @@ impl Collected {
                 let half_width = (found.interval.high - found.interval.low) / 2.0;
                 one.is_done = half_width <= self.settings.half_width_max * found.value;
             }
-            row.stopped = match (one.is_done, is_last && self.settings.starts_min == self.settings.starts_max) {
+            row.stopped = match (
+                one.is_done,
+                is_last && self.settings.starts_min == self.settings.starts_max,
+            ) {
                 (true, _) => Stopped::Narrow,
                 (false, true) => Stopped::Fixed,
                 (false, false) => Stopped::Exhausted,
@@ -198,11 +223,20 @@ mod tests {
     use crate::results::{Benchmark, Transport};
 
     fn settings(starts_min: u32, starts_max: u32) -> Settings {
-        Settings { half_width_max: 0.05, starts_min, starts_max, seed: 1 }
+        Settings {
+            half_width_max: 0.05,
+            starts_min,
+            starts_max,
+            seed: 1,
+        }
     }
 
     fn cases(sizes: &[u64]) -> Vec<Case> {
-        let case = |&bytes| Case { benchmark: Benchmark::Reduce, bytes, iterations: None };
+        let case = |&bytes| Case {
+            benchmark: Benchmark::Reduce,
+            bytes,
+            iterations: None,
+        };
         sizes.iter().map(case).collect()
     }
 
@@ -231,8 +265,14 @@ mod tests {
             asked.push(cases.len());
             for case in cases {
                 // Of 8 bytes each start has another time, by far more than its samples show.
-                let between = if case.bytes == 8 { 1.0 + 0.5 * f64::from(collected.starts() % 3) } else { 1.0 };
-                collected.add(found(case, 10.0 * between)).expect("was asked for");
+                let between = if case.bytes == 8 {
+                    1.0 + 0.5 * f64::from(collected.starts() % 3)
+                } else {
+                    1.0
+                };
+                collected
+                    .add(found(case, 10.0 * between))
+                    .expect("was asked for");
             }
             collected.end_start().expect("complete");
         }
@@ -242,8 +282,14 @@ mod tests {
             Row::Benchmark(row) => row,
             Row::Power(_) => panic!("power"),
         };
-        assert_eq!((row(0).stopped, row(0).starts.len(), row(0).iterations), (Stopped::Narrow, 5, 10));
-        assert_eq!((row(1).stopped, row(1).starts.len(), row(1).samples_us.len()), (Stopped::Exhausted, 12, 36));
+        assert_eq!(
+            (row(0).stopped, row(0).starts.len(), row(0).iterations),
+            (Stopped::Narrow, 5, 10)
+        );
+        assert_eq!(
+            (row(1).stopped, row(1).starts.len(), row(1).samples_us.len()),
+            (Stopped::Exhausted, 12, 36)
+        );
     }
 
     #[test]
@@ -261,7 +307,8 @@ mod tests {
 
     #[test]
     fn orders_are_drawn_anew() {
-        let mut collected = Collected::new(settings(9, 9), &cases(&[4, 8, 16, 32, 64, 128])).expect("fit");
+        let mut collected =
+            Collected::new(settings(9, 9), &cases(&[4, 8, 16, 32, 64, 128])).expect("fit");
         let (one, other) = (collected.next(), collected.next());
         assert_ne!(one, other);
         let mut sorted = one;

@@ -73,7 +73,8 @@ pub enum Event {
 /// # Errors
 /// It is too long to be read.
 pub fn event_line(event: &Event) -> Result<String, Error> {
-    let json = serde_json::to_string(event).map_err(|error| Error::invalid("event", excerpt(&error.to_string())))?;
+    let json = serde_json::to_string(event)
+        .map_err(|error| Error::invalid("event", excerpt(&error.to_string())))?;
     if json.len() > LINE_BYTES_MAX {
         return Err(Error::Limit {
             what: "bytes of an event",
@@ -90,7 +91,10 @@ pub fn event_line(event: &Event) -> Result<String, Error> {
 /// It has the prefix and is no event: the two programs are of different versions.
 pub fn parse_event(line: &str) -> Option<Result<Event, Error>> {
     let json = line.strip_prefix(LINE_PREFIX)?;
-    Some(serde_json::from_str(json).map_err(|error| Error::invalid("event", excerpt(&error.to_string()))))
+    Some(
+        serde_json::from_str(json)
+            .map_err(|error| Error::invalid("event", excerpt(&error.to_string()))),
+    )
 }
 
 #[cfg(test)]
@@ -101,8 +105,16 @@ mod tests {
     #[test]
     fn events_come_back_as_they_were_and_other_lines_are_left_alone() {
         let events = [
-            Event::World { library: "MPICH 4.0.2".to_owned(), ranks: Vec::new(), hosts: Vec::new() },
-            Event::Begin { at: 3, benchmark: Benchmark::Reduce, bytes: 64 },
+            Event::World {
+                library: "MPICH 4.0.2".to_owned(),
+                ranks: Vec::new(),
+                hosts: Vec::new(),
+            },
+            Event::Begin {
+                at: 3,
+                benchmark: Benchmark::Reduce,
+                bytes: 64,
+            },
             Event::Row {
                 row: BenchmarkRow {
                     benchmark: Benchmark::Reduce,
@@ -115,7 +127,10 @@ mod tests {
                     stopped: Stopped::Narrow,
                 },
             },
-            Event::Failed { why: "a \"thing\"\nbroke".to_owned(), host: None },
+            Event::Failed {
+                why: "a \"thing\"\nbroke".to_owned(),
+                host: None,
+            },
             Event::End { rows: 1 },
         ];
         for event in events {

@@ -45,7 +45,10 @@ pub fn parse_hosts(text: &str) -> Result<Vec<HostEntry>, Error> {
         }
         let host = parse_line(number, line)?;
         if hosts.iter().any(|known| known.name == host.name) {
-            let wrong = format!("{} is there already: say `{}:2` for two ranks", host.name, host.name);
+            let wrong = format!(
+                "{} is there already: say `{}:2` for two ranks",
+                host.name, host.name
+            );
             return Err(Error::malformed(number, wrong));
         }
         if hosts.len() == HOSTS_MAX {
@@ -58,7 +61,10 @@ pub fn parse_hosts(text: &str) -> Result<Vec<HostEntry>, Error> {
         hosts.push(host);
     }
     if hosts.is_empty() {
-        return Err(Error::malformed(1, "there is no host: write one name on each line"));
+        return Err(Error::malformed(
+            1,
+            "there is no host: write one name on each line",
+        ));
     }
     let ranks = ranks_of(&hosts);
     if ranks > RANKS_MAX {
@@ -82,7 +88,10 @@ fn parse_line(number: usize, line: &str) -> Result<HostEntry, Error> {
     let (name, ranks) = match line.split_once(char::is_whitespace) {
         Some((name, rest)) => {
             let slots = rest.trim().strip_prefix("slots=").ok_or_else(|| {
-                let wrong = format!("`{}` is neither NAME:RANKS nor NAME slots=RANKS", excerpt(line));
+                let wrong = format!(
+                    "`{}` is neither NAME:RANKS nor NAME slots=RANKS",
+                    excerpt(line)
+                );
                 Error::malformed(number, wrong)
             })?;
             (name, Some(slots))
@@ -127,8 +136,12 @@ mod tests {
 
     #[test]
     fn both_forms_comments_and_addresses_are_read() {
-        let found = parse_hosts("# boards\nb1\n b2:2 # two\n\nb3 slots=4\n10.77.0.4\n").expect("a list");
-        let shown: Vec<_> = found.iter().map(|host| (host.name.as_str(), host.ranks)).collect();
+        let found =
+            parse_hosts("# boards\nb1\n b2:2 # two\n\nb3 slots=4\n10.77.0.4\n").expect("a list");
+        let shown: Vec<_> = found
+            .iter()
+            .map(|host| (host.name.as_str(), host.ranks))
+            .collect();
         assert_eq!(shown, [("b1", 1), ("b2", 2), ("b3", 4), ("10.77.0.4", 1)]);
         assert_eq!(ranks_of(&found), 8);
     }
@@ -139,7 +152,10 @@ mod tests {
             ("", "line 1: there is no host"),
             ("# none\n", "line 1: there is no host"),
             ("b1\nb1\n", "line 2: b1 is there already"),
-            ("b1\n-oProxyCommand=x\n", "line 2: `-oProxyCommand=x` is no name"),
+            (
+                "b1\n-oProxyCommand=x\n",
+                "line 2: `-oProxyCommand=x` is no name",
+            ),
             ("b1;reboot\n", "line 1: `b1;reboot` is no name"),
             ("b1:0\n", "line 1: `0` ranks"),
             ("b1:many\n", "line 1: `many` ranks"),
@@ -150,9 +166,19 @@ mod tests {
             assert!(error.starts_with(said), "{error}");
         }
         let many: String = (0..1_025).map(|at| format!("b{at}\n")).collect();
-        assert!(parse_hosts(&many).expect_err("too many").to_string().contains("1025, at most 1024"));
+        assert!(
+            parse_hosts(&many)
+                .expect_err("too many")
+                .to_string()
+                .contains("1025, at most 1024")
+        );
         let many: String = (0..1_024).map(|at| format!("b{at}:1024\n")).collect();
-        assert!(parse_hosts(&many).expect_err("too many").to_string().contains("at most 65536"));
+        assert!(
+            parse_hosts(&many)
+                .expect_err("too many")
+                .to_string()
+                .contains("at most 65536")
+        );
     }
 
     proptest! {

@@ -66,7 +66,10 @@ impl Address {
     pub fn parse(text: &str) -> Result<Self, Error> {
         let found = text.split_once('/').and_then(|(address, bits)| {
             let bits = bits.parse().ok().filter(|bits| (1..=32).contains(bits))?;
-            Some(Self { address: address.parse().ok()?, bits })
+            Some(Self {
+                address: address.parse().ok()?,
+                bits,
+            })
         });
         found.ok_or_else(|| {
             let wrong = format!("`{}` is not of the form 10.77.0.254/24", excerpt(text));
@@ -154,7 +157,15 @@ impl Launch<'_> {
                 if self.is_root {
                     push(&["--allow-run-as-root"]);
                 }
-                push(&["-n", &ranks, "--bind-to", "none", "--map-by", "slot", "--oversubscribe"]);
+                push(&[
+                    "-n",
+                    &ranks,
+                    "--bind-to",
+                    "none",
+                    "--map-by",
+                    "slot",
+                    "--oversubscribe",
+                ]);
                 if let Some(address) = self.address {
                     push(&["--mca", "oob_tcp_if_include", &address.network()]);
                 }
@@ -184,7 +195,10 @@ mod tests {
     use super::*;
 
     fn words(library: Library, is_far: bool) -> (String, String) {
-        let hosts = [("b1", 1), ("b2", 2)].map(|(name, ranks)| HostEntry { name: name.to_owned(), ranks });
+        let hosts = [("b1", 1), ("b2", 2)].map(|(name, ranks)| HostEntry {
+            name: name.to_owned(),
+            ranks,
+        });
         let further = ["-verbose".to_owned()];
         let arguments = ["measure".to_owned(), "{\"a\": 1}".to_owned()];
         let launch = Launch {
@@ -200,7 +214,11 @@ mod tests {
             program: Path::new("/bin/keel-mpi"),
             arguments: &arguments,
         };
-        let text: Vec<_> = launch.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let text: Vec<_> = launch
+            .arguments()
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
         (text.join(" "), launch.hosts_text())
     }
 
@@ -231,10 +249,16 @@ mod tests {
     #[test]
     fn libraries_are_known_by_what_they_and_their_launchers_say() {
         for (text, library) in [
-            ("Open MPI v4.1.4, package: Debian OpenMPI", Some(Library::OpenMpi)),
+            (
+                "Open MPI v4.1.4, package: Debian OpenMPI",
+                Some(Library::OpenMpi),
+            ),
             ("mpirun (Open MPI) 4.1.4", Some(Library::OpenMpi)),
             ("MPICH Version:      4.0.2", Some(Library::Mpich)),
-            ("HYDRA build details:\n    Version: 4.0.2", Some(Library::Mpich)),
+            (
+                "HYDRA build details:\n    Version: 4.0.2",
+                Some(Library::Mpich),
+            ),
             ("Intel(R) MPI Library", None),
         ] {
             assert_eq!(Library::of(text), library, "{text}");
@@ -243,9 +267,22 @@ mod tests {
 
     #[test]
     fn addresses_have_a_network() {
-        assert_eq!(Address::parse("10.77.3.9/16").map(Address::network), Ok("10.77.0.0/16".to_owned()));
-        assert_eq!(Address::parse("10.0.0.1/32").map(Address::network), Ok("10.0.0.1/32".to_owned()));
-        for wrong in ["10.0.0.1", "10.0.0.1/0", "10.0.0.1/33", "x/24", "--x/24", ""] {
+        assert_eq!(
+            Address::parse("10.77.3.9/16").map(Address::network),
+            Ok("10.77.0.0/16".to_owned())
+        );
+        assert_eq!(
+            Address::parse("10.0.0.1/32").map(Address::network),
+            Ok("10.0.0.1/32".to_owned())
+        );
+        for wrong in [
+            "10.0.0.1",
+            "10.0.0.1/0",
+            "10.0.0.1/33",
+            "x/24",
+            "--x/24",
+            "",
+        ] {
             assert!(Address::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -22,7 +22,11 @@ pub fn fill(message: &mut [u8], from: u32, to: u32) {
 /// The first place that is wrong.
 #[must_use]
 pub fn wrong_at(message: &[u8], from: u32, to: u32) -> Option<usize> {
-    message.iter().enumerate().find(|(at, found)| **found != byte(from, to, *at)).map(|(at, _)| at)
+    message
+        .iter()
+        .enumerate()
+        .find(|(at, found)| **found != byte(from, to, *at))
+        .map(|(at, _)| at)
 }
 
 /// What one rank adds to a sum at a place: at most 186, so that the sum over 65,536 ranks fits.
@@ -36,7 +40,10 @@ pub fn addend(rank: u32, at: usize) -> i32 {
 pub fn wrong_sum_at(sum: &[i32], ranks: u32) -> Option<usize> {
     let of_ranks: i32 = (0..ranks).map(|rank| addend(rank, 0)).sum();
     let expected = |at: usize| of_ranks.wrapping_add(ranks as i32 * (at % 127) as i32);
-    sum.iter().enumerate().find(|(at, found)| **found != expected(*at)).map(|(at, _)| at)
+    sum.iter()
+        .enumerate()
+        .find(|(at, found)| **found != expected(*at))
+        .map(|(at, _)| at)
 }
 
 #[cfg(test)]
@@ -50,7 +57,9 @@ mod tests {
         assert_eq!(wrong_at(&message, 1, 2), None);
         // Another's, the other way, moved by one, by a page, and with one bit flipped.
         assert!(wrong_at(&message, 2, 1).is_some() && wrong_at(&message, 1, 3).is_some());
-        assert!(wrong_at(&message[1..], 1, 2).is_some() && wrong_at(&message[4_096..], 1, 2).is_some());
+        assert!(
+            wrong_at(&message[1..], 1, 2).is_some() && wrong_at(&message[4_096..], 1, 2).is_some()
+        );
         message[4_321] ^= 1;
         assert_eq!(wrong_at(&message, 1, 2), Some(4_321));
         assert!(wrong_at(&[0; 4], 0, 1).is_some(), "what was never written");
@@ -59,7 +68,9 @@ mod tests {
     #[test]
     fn sums_are_those_of_all_ranks() {
         for ranks in [2, 6, 65_536] {
-            let mut sum: Vec<i32> = (0..300).map(|at| (0..ranks).map(|rank| addend(rank, at)).sum()).collect();
+            let mut sum: Vec<i32> = (0..300)
+                .map(|at| (0..ranks).map(|rank| addend(rank, at)).sum())
+                .collect();
             assert_eq!(wrong_sum_at(&sum, ranks), None);
             sum[200] -= addend(1, 200);
             assert_eq!(wrong_sum_at(&sum, ranks), Some(200), "a rank is missing");

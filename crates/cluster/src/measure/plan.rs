@@ -97,7 +97,8 @@ impl Plan {
     /// It would not be read.
     pub fn text(&self) -> Result<String, Error> {
         self.check()?;
-        let text = serde_json::to_string(self).map_err(|error| Error::invalid("plan", excerpt(&error.to_string())))?;
+        let text = serde_json::to_string(self)
+            .map_err(|error| Error::invalid("plan", excerpt(&error.to_string())))?;
         if text.len() > PLAN_BYTES_MAX {
             return Err(Error::Limit {
                 what: "bytes of a plan",
@@ -120,8 +121,8 @@ impl Plan {
                 limit: PLAN_BYTES_MAX as u64,
             });
         }
-        let plan: Self =
-            serde_json::from_str(text).map_err(|error| Error::invalid("plan", excerpt(&error.to_string())))?;
+        let plan: Self = serde_json::from_str(text)
+            .map_err(|error| Error::invalid("plan", excerpt(&error.to_string())))?;
         plan.check()?;
         Ok(plan)
     }
@@ -134,7 +135,12 @@ impl Plan {
 
     fn check(&self) -> Result<(), Error> {
         within("ranks", u64::from(self.ranks), 2, 65_536)?;
-        within("number of cases", self.cases.len() as u64, 1, CASES_MAX as u64)?;
+        within(
+            "number of cases",
+            self.cases.len() as u64,
+            1,
+            CASES_MAX as u64,
+        )?;
         within("seconds_max", self.seconds_max, 1, SECONDS_MAX)?;
         for case in &self.cases {
             within("bytes", case.bytes, 4, BYTES_MAX)?;
@@ -142,23 +148,43 @@ impl Plan {
                 let wrong = format!("{} is no multiple of 4", case.bytes);
                 return Err(Error::invalid("bytes", wrong));
             }
-            within("iterations", case.iterations.unwrap_or(1), 1, ITERATIONS_MAX)?;
+            within(
+                "iterations",
+                case.iterations.unwrap_or(1),
+                1,
+                ITERATIONS_MAX,
+            )?;
         }
         match self.steps {
-            Steps::Sound { half_width_max, samples_min, samples_max, sample_us_min, case_ms_max } => {
+            Steps::Sound {
+                half_width_max,
+                samples_min,
+                samples_max,
+                sample_us_min,
+                case_ms_max,
+            } => {
                 within("samples_min", samples_min as u64, 1, samples_max as u64)?;
                 within("samples_max", samples_max as u64, 1, SAMPLES_MAX as u64)?;
                 within("case_ms_max", case_ms_max, 1, SECONDS_MAX * 1_000)?;
                 let is_fraction = half_width_max > 0.0 && half_width_max < 1.0;
                 if !is_fraction || !(0.0..=1e6).contains(&sample_us_min) {
-                    return Err(Error::invalid("half_width_max or sample_us_min", "is out of its range"));
+                    return Err(Error::invalid(
+                        "half_width_max or sample_us_min",
+                        "is out of its range",
+                    ));
                 }
             }
-            Steps::Mpbench { repetitions, flush_bytes } => {
+            Steps::Mpbench {
+                repetitions,
+                flush_bytes,
+            } => {
                 within("repetitions", repetitions as u64, 1, SAMPLES_MAX as u64)?;
                 within("flush_bytes", flush_bytes, 0, FLUSH_BYTES_MAX)?;
                 if self.cases.iter().any(|case| case.iterations.is_none()) {
-                    return Err(Error::invalid("iterations", "are not said, as the mode mpbench needs"));
+                    return Err(Error::invalid(
+                        "iterations",
+                        "are not said, as the mode mpbench needs",
+                    ));
                 }
             }
         }
@@ -170,7 +196,10 @@ fn within(what: &str, value: u64, least: u64, most: u64) -> Result<(), Error> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
-    Err(Error::invalid(what, format!("is {value}, must be from {least} to {most}")))
+    Err(Error::invalid(
+        what,
+        format!("is {value}, must be from {least} to {most}"),
+    ))
 }
 
 #[cfg(test)]
@@ -181,7 +210,11 @@ mod tests {
     fn plan() -> Plan {
         Plan {
             ranks: 2,
-            cases: vec![Case { benchmark: Benchmark::Bandwidth, bytes: 4, iterations: None }],
+            cases: vec![Case {
+                benchmark: Benchmark::Bandwidth,
+                bytes: 4,
+                iterations: None,
+            }],
             steps: Steps::Sound {
                 half_width_max: 0.05,
                 samples_min: 8,
@@ -203,13 +236,20 @@ mod tests {
     fn a_plan_comes_back_as_it_was() {
         let mut plan = plan();
         assert_eq!(Plan::parse(&plan.text().expect("fits")), Ok(plan.clone()));
-        plan.steps = Steps::Mpbench { repetitions: 3, flush_bytes: 16 << 20 };
+        plan.steps = Steps::Mpbench {
+            repetitions: 3,
+            flush_bytes: 16 << 20,
+        };
         assert!(plan.text().is_err(), "without iterations");
         plan.cases[0].iterations = Some(100);
         assert_eq!(Plan::parse(&plan.text().expect("fits")), Ok(plan.clone()));
         // As many as there may be still fit into a command line.
         plan.cases = vec![
-            Case { benchmark: Benchmark::Bibandwidth, bytes: BYTES_MAX, iterations: Some(ITERATIONS_MAX) };
+            Case {
+                benchmark: Benchmark::Bibandwidth,
+                bytes: BYTES_MAX,
+                iterations: Some(ITERATIONS_MAX)
+            };
             CASES_MAX
         ];
         assert!(plan.text().expect("fits").len() <= PLAN_BYTES_MAX);
@@ -226,7 +266,12 @@ mod tests {
             |plan| plan.cases[0].iterations = Some(0),
             |plan| plan.seconds_max = 0,
             |plan| plan.cases = vec![plan.cases[0]; CASES_MAX + 1],
-            |plan| plan.steps = Steps::Mpbench { repetitions: 0, flush_bytes: 0 },
+            |plan| {
+                plan.steps = Steps::Mpbench {
+                    repetitions: 0,
+                    flush_bytes: 0,
+                }
+            },
         ];
         for (at, change) in wrong.into_iter().enumerate() {
             let mut plan = plan();

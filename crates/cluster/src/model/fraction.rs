@@ -22,7 +22,11 @@ pub fn fit_fraction(points: &[(u32, f64)]) -> Option<Fraction> {
     let first = points.first()?.0;
     let is_time = |seconds: f64| seconds > 0.0 && seconds.is_finite();
     let differ = points.iter().any(|(boards, _)| *boards != first);
-    if !differ || points.iter().any(|&(boards, seconds)| boards == 0 || !is_time(seconds)) {
+    if !differ
+        || points
+            .iter()
+            .any(|&(boards, seconds)| boards == 0 || !is_time(seconds))
+    {
         return None;
     }
     // A line over 1 ÷ n: what is left at 0 is serial, the slope is what is shared.
@@ -35,7 +39,9 @@ pub fn fit_fraction(points: &[(u32, f64)]) -> Option<Fraction> {
         .collect();
     sorted.sort_by(|a, b| a.bytes.total_cmp(&b.bytes));
     let (serial, shared) = least_relative(&sorted);
-    let errors = sorted.iter().map(|point| ((serial + shared * point.bytes) / point.seconds - 1.0).abs());
+    let errors = sorted
+        .iter()
+        .map(|point| ((serial + shared * point.bytes) / point.seconds - 1.0).abs());
     Some(Fraction {
         single_s: serial + shared,
         parallel_fraction: (shared / (serial + shared)).clamp(0.0, 1.0),
@@ -60,18 +66,26 @@ impl Growth {
     /// # Errors
     /// Fewer than two amounts of work, or a time that is not above 0.
     pub fn fit(points: &[(f64, f64)]) -> Result<Self, Error> {
-        let mut sorted: Vec<Point> = points.iter().map(|&(bytes, seconds)| Point { bytes, seconds }).collect();
+        let mut sorted: Vec<Point> = points
+            .iter()
+            .map(|&(bytes, seconds)| Point { bytes, seconds })
+            .collect();
         sorted.sort_by(|a, b| a.bytes.total_cmp(&b.bytes));
         let is_sound = |point: &Point| {
             point.seconds > 1e-12 && point.seconds < 1e9 && point.bytes >= 0.0 && point.bytes < 1e18
         };
         let differ = sorted.windows(2).any(|pair| pair[1].bytes > pair[0].bytes);
         if !differ || !sorted.iter().all(is_sound) {
-            return Err(Error::invalid("times", "must be above 0 and of two amounts of work at least"));
+            return Err(Error::invalid(
+                "times",
+                "must be above 0 and of two amounts of work at least",
+            ));
         }
         let (fixed_s, seconds_per_work) = least_relative(&sorted);
         let fitted = |work: f64| fixed_s + work * seconds_per_work;
-        let errors = sorted.iter().map(|point| (fitted(point.bytes) / point.seconds - 1.0).abs());
+        let errors = sorted
+            .iter()
+            .map(|point| (fitted(point.bytes) / point.seconds - 1.0).abs());
         Ok(Self {
             fixed_s,
             seconds_per_work,
@@ -98,9 +112,15 @@ mod tests {
         assert_eq!(fit_fraction(&[(1, 2.0), (2, 0.0)]), None);
         assert_eq!(fit_fraction(&[(0, 2.0), (2, 1.0)]), None);
         // Slower on two boards: nothing of it can be shared.
-        assert_eq!(fit_fraction(&[(1, 2.0), (2, 3.0)]).map(|fit| fit.parallel_fraction), Some(0.0));
+        assert_eq!(
+            fit_fraction(&[(1, 2.0), (2, 3.0)]).map(|fit| fit.parallel_fraction),
+            Some(0.0)
+        );
         // More than twice as fast: all of it can.
-        assert_eq!(fit_fraction(&[(1, 2.0), (2, 0.9)]).map(|fit| fit.parallel_fraction), Some(1.0));
+        assert_eq!(
+            fit_fraction(&[(1, 2.0), (2, 0.9)]).map(|fit| fit.parallel_fraction),
+            Some(1.0)
+        );
     }
 
     #[test]

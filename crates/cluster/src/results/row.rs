@@ -408,8 +408,13 @@ impl BenchmarkRow {
             return Err(line.wrong("iterations", "is 0"));
         }
         let of_starts: u64 = self.starts.iter().map(|&count| u64::from(count)).sum();
-        if !self.starts.is_empty() && (self.starts.contains(&0) || of_starts != self.samples_us.len() as u64) {
-            let wrong = format!("have {of_starts} samples, there are {}", self.samples_us.len());
+        if !self.starts.is_empty()
+            && (self.starts.contains(&0) || of_starts != self.samples_us.len() as u64)
+        {
+            let wrong = format!(
+                "have {of_starts} samples, there are {}",
+                self.samples_us.len()
+            );
             return Err(line.wrong("starts", wrong));
         }
         match self

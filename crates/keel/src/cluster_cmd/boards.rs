@@ -61,12 +61,17 @@ impl Boards {
         })?;
         let launcher = find_launcher(arguments.mpirun.as_deref(), library)?;
         let address = arguments.address.as_deref().map(Address::parse).transpose();
-        let address = address.map_err(|error| CliError::usage("--address", error, "see `--help`"))?;
+        let address =
+            address.map_err(|error| CliError::usage("--address", error, "see `--help`"))?;
         if let Some(name) = &arguments.interface {
             let is_name = |letter: char| letter.is_ascii_alphanumeric() || "-_.@".contains(letter);
             if name.is_empty() || name.starts_with('-') || !name.chars().all(is_name) {
                 let wrong = format!("{name} is no name of an interface");
-                return Err(CliError::usage("--interface", wrong, "`ip link` lists them"));
+                return Err(CliError::usage(
+                    "--interface",
+                    wrong,
+                    "`ip link` lists them",
+                ));
             }
         }
         let remote_shell = arguments.launcher.as_deref().map(|path| {
@@ -96,7 +101,11 @@ impl Boards {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(crate) fn command(&self, arguments: &[String], hosts_file: &Path) -> Result<Command, CliError> {
+    pub(crate) fn command(
+        &self,
+        arguments: &[String],
+        hosts_file: &Path,
+    ) -> Result<Command, CliError> {
         let launch = Launch {
             library: self.library,
             hosts: &self.hosts,
@@ -110,7 +119,8 @@ impl Boards {
             program: &self.program,
             arguments,
         };
-        std::fs::write(hosts_file, launch.hosts_text()).map_err(|error| CliError::io(hosts_file.display(), &error))?;
+        std::fs::write(hosts_file, launch.hosts_text())
+            .map_err(|error| CliError::io(hosts_file.display(), &error))?;
         let mut command = Command::new(&self.launcher);
         command.args(launch.arguments());
         Ok(command)
@@ -126,12 +136,21 @@ impl Boards {
     /// # Errors
     /// The first that cannot be reached, lacks it, or has another one.
     pub(crate) fn reach(&self) -> Result<(), CliError> {
-        let far: Vec<&HostEntry> = self.hosts.iter().filter(|host| !self.is_here(&host.name)).collect();
+        let far: Vec<&HostEntry> = self
+            .hosts
+            .iter()
+            .filter(|host| !self.is_here(&host.name))
+            .collect();
         for some in far.chunks(ASKED_AT_ONCE) {
             let answers = std::thread::scope(|scope| {
-                let asked: Vec<_> = some.iter().map(|host| scope.spawn(|| self.ask(&host.name))).collect();
+                let asked: Vec<_> = some
+                    .iter()
+                    .map(|host| scope.spawn(|| self.ask(&host.name)))
+                    .collect();
                 let answers = asked.into_iter().map(|thread| thread.join());
-                answers.map(|answer| answer.unwrap_or(Ok(()))).collect::<Vec<_>>()
+                answers
+                    .map(|answer| answer.unwrap_or(Ok(())))
+                    .collect::<Vec<_>>()
             });
             answers.into_iter().collect::<Result<(), CliError>>()?;
         }
@@ -158,11 +177,19 @@ impl Boards {
             Ok(Some(output)) => output,
             Ok(None) => {
                 let wrong = format!("did not answer within {} s", REACH_TIME_MAX.as_secs());
-                return Err(CliError::failure(host, wrong, "check that it is on and in the network"));
+                return Err(CliError::failure(
+                    host,
+                    wrong,
+                    "check that it is on and in the network",
+                ));
             }
             Err(error) => {
                 let wrong = format!("cannot be started: {}", describe(&error));
-                return Err(CliError::failure(shell, wrong, "install it, or name another program with --launcher"));
+                return Err(CliError::failure(
+                    shell,
+                    wrong,
+                    "install it, or name another program with --launcher",
+                ));
             }
         };
         let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -170,12 +197,23 @@ impl Boards {
         match output.status.code() {
             Some(0) if said == self.library_text => Ok(()),
             Some(0) => {
-                let wrong = format!("its keel-mpi has {said}, that of this machine {}", self.library_text);
-                Err(CliError::failure(host, wrong, "install the same MPI on all boards"))
+                let wrong = format!(
+                    "its keel-mpi has {said}, that of this machine {}",
+                    self.library_text
+                );
+                Err(CliError::failure(
+                    host,
+                    wrong,
+                    "install the same MPI on all boards",
+                ))
             }
             Some(126 | 127) => {
                 let wrong = format!("has no {} ({complained})", self.program.display());
-                Err(CliError::failure(host, wrong, "install keel-mpi there at the same path"))
+                Err(CliError::failure(
+                    host,
+                    wrong,
+                    "install keel-mpi there at the same path",
+                ))
             }
             Some(255) => {
                 let wrong = format!("cannot be reached: {complained}");
@@ -183,8 +221,16 @@ impl Boards {
                 Err(CliError::failure(host, wrong, remedy))
             }
             _ => {
-                let wrong = format!("{} does not run there ({}): {complained}", self.program.display(), output.status);
-                Err(CliError::failure(host, wrong, "install the MPI libraries there"))
+                let wrong = format!(
+                    "{} does not run there ({}): {complained}",
+                    self.program.display(),
+                    output.status
+                );
+                Err(CliError::failure(
+                    host,
+                    wrong,
+                    "install the MPI libraries there",
+                ))
             }
         }
     }
@@ -193,18 +239,30 @@ impl Boards {
 fn read_hosts(path: &Path) -> Result<Vec<HostEntry>, CliError> {
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(|error| CliError::io(path.display(), &error))?;
-    file.take(2 << 20).read_to_string(&mut text).map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData => CliError::failure(path.display(), "is not UTF-8", "write one board on each line"),
-        _ => CliError::io(path.display(), &error),
-    })?;
+    file.take(2 << 20)
+        .read_to_string(&mut text)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => CliError::failure(
+                path.display(),
+                "is not UTF-8",
+                "write one board on each line",
+            ),
+            _ => CliError::io(path.display(), &error),
+        })?;
     parse_hosts(&text).map_err(|error| {
-        CliError::failure(path.display(), error, "write one board on each line: NAME, NAME:RANKS or NAME slots=RANKS")
+        CliError::failure(
+            path.display(),
+            error,
+            "write one board on each line: NAME, NAME:RANKS or NAME slots=RANKS",
+        )
     })
 }
 
 /// keel-mpi, at the path that boards have it at, too.
 fn find_program(named: Option<&Path>) -> Result<PathBuf, CliError> {
-    let beside = || Some(std::env::current_exe().ok()?.parent()?.join(PROGRAM)).filter(|path| path.is_file());
+    let beside = || {
+        Some(std::env::current_exe().ok()?.parent()?.join(PROGRAM)).filter(|path| path.is_file())
+    };
     let found = match named {
         Some(path) => Some(path.to_path_buf()),
         None => beside().or_else(|| in_path(PROGRAM)),
@@ -250,32 +308,48 @@ fn find_launcher(named: Option<&Path>, library: Library) -> Result<PathBuf, CliE
             Ok(true) => Ok(path.to_path_buf()),
             Ok(false) => Err(CliError::failure(
                 path.display(),
-                format_args!("is no launcher of {}, which keel-mpi is built with", library.name()),
+                format_args!(
+                    "is no launcher of {}, which keel-mpi is built with",
+                    library.name()
+                ),
                 format_args!("name that of {}", library.name()),
             )),
             Err(error) => Err(CliError::io(path.display(), &error)),
         };
     }
     let mut there = library.launchers().iter().filter_map(|name| in_path(name));
-    there.find(|path| is_of_it(path).unwrap_or(false)).ok_or_else(|| {
-        CliError::failure(
-            library.name(),
-            format_args!("its launcher is not in PATH ({})", library.launchers().join(", ")),
-            format_args!("install it (apt-get install {package}), or name it with --mpirun"),
-        )
-    })
+    there
+        .find(|path| is_of_it(path).unwrap_or(false))
+        .ok_or_else(|| {
+            CliError::failure(
+                library.name(),
+                format_args!(
+                    "its launcher is not in PATH ({})",
+                    library.launchers().join(", ")
+                ),
+                format_args!("install it (apt-get install {package}), or name it with --mpirun"),
+            )
+        })
 }
 
 fn in_path(name: &str) -> Option<PathBuf> {
     let path: OsString = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
 }
 
 /// What a program has said and how it ended; `None` where it took too long and was ended.
 fn output_within(command: &mut Command, time: Duration) -> io::Result<Option<Output>> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn()?;
-    let readers = (child.stdout.take().map(read_all), child.stderr.take().map(read_all));
+    let readers = (
+        child.stdout.take().map(read_all),
+        child.stderr.take().map(read_all),
+    );
     let status = wait_within(&mut child, time)?;
     if status.is_none() {
         child.kill().ok();
@@ -284,9 +358,15 @@ fn output_within(command: &mut Command, time: Duration) -> io::Result<Option<Out
         return Ok(None);
     }
     let collect = |reader: Option<std::thread::JoinHandle<Vec<u8>>>| {
-        reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
+        reader
+            .and_then(|reader| reader.join().ok())
+            .unwrap_or_default()
     };
-    Ok(status.map(|status| Output { status, stdout: collect(readers.0), stderr: collect(readers.1) }))
+    Ok(status.map(|status| Output {
+        status,
+        stdout: collect(readers.0),
+        stderr: collect(readers.1),
+    }))
 }
 
 fn read_all(pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
@@ -299,7 +379,10 @@ fn read_all(pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>
 }
 
 /// How a child ended, if it did in time.
-pub(crate) fn wait_within(child: &mut Child, time: Duration) -> io::Result<Option<std::process::ExitStatus>> {
+pub(crate) fn wait_within(
+    child: &mut Child,
+    time: Duration,
+) -> io::Result<Option<std::process::ExitStatus>> {
     let begun = Instant::now();
     let mut pause = Duration::from_millis(1);
     loop {
@@ -317,6 +400,13 @@ pub(crate) fn wait_within(child: &mut Child, time: Duration) -> io::Result<Optio
 /// The last line that says something.
 pub(crate) fn last_line(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
-    let last = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
-    last.unwrap_or("it said nothing").chars().take(200).collect()
+    let last = text
+        .lines()
+        .rev()
+        .map(str::trim)
+        .find(|line| !line.is_empty());
+    last.unwrap_or("it said nothing")
+        .chars()
+        .take(200)
+        .collect()
 }

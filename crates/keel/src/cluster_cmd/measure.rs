@@ -8,7 +8,9 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::signals;
 use base::clock::{Clock, SystemClock};
-use cluster::measure::{Case, Collected, Event, Plan, RankFacts, SIZES, Settings, Steps, parse_event};
+use cluster::measure::{
+    Case, Collected, Event, Plan, RankFacts, SIZES, Settings, Steps, parse_event,
+};
 use cluster::results::{Benchmark, Header, Host, Known, Link, Mode, ResultFile, Row, Stopped};
 use serde_json::json;
 use std::fs::File;
@@ -50,8 +52,13 @@ pub(super) fn run(arguments: &ClusterMeasureArgs) -> Result<u8, CliError> {
     let created_ms = SystemClock::new().wall_ms();
     let cases = cases(arguments)?;
     let settings = settings(arguments);
-    let mut collected = Collected::new(settings, &cases)
-        .map_err(|error| CliError::usage("keel cluster measure", error, "name each size and benchmark once"))?;
+    let mut collected = Collected::new(settings, &cases).map_err(|error| {
+        CliError::usage(
+            "keel cluster measure",
+            error,
+            "name each size and benchmark once",
+        )
+    })?;
     let boards = Boards::find(&arguments.boards)?;
     boards.reach()?;
     // Before anything runs for minutes: a file that is there already is not written over.
@@ -64,8 +71,12 @@ pub(super) fn run(arguments: &ClusterMeasureArgs) -> Result<u8, CliError> {
     let done = measure(arguments, &boards, &mut collected).and_then(|world| {
         let result = result_file(arguments, created_ms, &world, &collected);
         if let (Some(mut file), Some(path)) = (file, &arguments.out) {
-            let text = result.text().map_err(|error| CliError::usage("--label", error, "give another one"))?;
-            let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+            let text = result
+                .text()
+                .map_err(|error| CliError::usage("--label", error, "give another one"))?;
+            let written = file
+                .write_all(text.as_bytes())
+                .and_then(|()| file.sync_all());
             written.map_err(|error| CliError::io(path.display(), &error))?;
         }
         Ok((world, result))
@@ -82,7 +93,11 @@ pub(super) fn run(arguments: &ClusterMeasureArgs) -> Result<u8, CliError> {
 
 /// What is to be measured.
 fn cases(arguments: &ClusterMeasureArgs) -> Result<Vec<Case>, CliError> {
-    let sizes = if arguments.sizes.is_empty() { &SIZES[..] } else { &arguments.sizes };
+    let sizes = if arguments.sizes.is_empty() {
+        &SIZES[..]
+    } else {
+        &arguments.sizes
+    };
     if let Some(size) = sizes.iter().find(|size| *size % 4 != 0) {
         let wrong = format!("{size} is no multiple of 4, the size of a number of a sum");
         return Err(CliError::usage("--sizes", wrong, "name multiples of 4"));
@@ -90,9 +105,15 @@ fn cases(arguments: &ClusterMeasureArgs) -> Result<Vec<Case>, CliError> {
     let names = Benchmark::ALL.map(Benchmark::name);
     let mut benchmarks = Vec::new();
     for name in &arguments.only {
-        let found = Benchmark::ALL.into_iter().find(|benchmark| benchmark.name() == name);
+        let found = Benchmark::ALL
+            .into_iter()
+            .find(|benchmark| benchmark.name() == name);
         benchmarks.push(found.ok_or_else(|| {
-            CliError::usage("--only", format_args!("{name} is no benchmark"), format_args!("there are {}", names.join(", ")))
+            CliError::usage(
+                "--only",
+                format_args!("{name} is no benchmark"),
+                format_args!("there are {}", names.join(", ")),
+            )
         })?);
     }
     if benchmarks.is_empty() {
@@ -102,7 +123,13 @@ fn cases(arguments: &ClusterMeasureArgs) -> Result<Vec<Case>, CliError> {
         Some(Compat::Mpbench) => Some(arguments.iterations.unwrap_or(MPBENCH_ITERATIONS)),
         None => arguments.iterations,
     };
-    let of = |benchmark| sizes.iter().map(move |&bytes| Case { benchmark, bytes, iterations });
+    let of = |benchmark| {
+        sizes.iter().map(move |&bytes| Case {
+            benchmark,
+            bytes,
+            iterations,
+        })
+    };
     Ok(benchmarks.into_iter().flat_map(of).collect())
 }
 
@@ -112,13 +139,21 @@ fn settings(arguments: &ClusterMeasureArgs) -> Settings {
         true => (1, 1),
         false => (STARTS_MIN.min(arguments.starts_max), arguments.starts_max),
     };
-    Settings { half_width_max: arguments.half_width_percent / 100.0, starts_min, starts_max, seed: 0x6d70_6900 }
+    Settings {
+        half_width_max: arguments.half_width_percent / 100.0,
+        starts_min,
+        starts_max,
+        seed: 0x6d70_6900,
+    }
 }
 
 fn steps(arguments: &ClusterMeasureArgs) -> Steps {
     if arguments.compat == Some(Compat::Mpbench) {
         let repetitions = arguments.repetitions as usize;
-        return Steps::Mpbench { repetitions, flush_bytes: FLUSH_BYTES };
+        return Steps::Mpbench {
+            repetitions,
+            flush_bytes: FLUSH_BYTES,
+        };
     }
     let (samples_min, samples_max) = match arguments.samples {
         Some(samples) => (samples as usize, samples as usize),
@@ -134,7 +169,11 @@ fn steps(arguments: &ClusterMeasureArgs) -> Steps {
 }
 
 /// Start after start until there is enough of each case.
-fn measure(arguments: &ClusterMeasureArgs, boards: &Boards, collected: &mut Collected) -> Result<World, CliError> {
+fn measure(
+    arguments: &ClusterMeasureArgs,
+    boards: &Boards,
+    collected: &mut Collected,
+) -> Result<World, CliError> {
     let deadline = Instant::now() + Duration::from_secs(arguments.boards.seconds_max);
     let progress = Progress::start(format!("measuring {}", arguments.label));
     let mut world = None;
@@ -158,9 +197,17 @@ fn measure(arguments: &ClusterMeasureArgs, boards: &Boards, collected: &mut Coll
         let found = start(arguments, boards, &plan, deadline, collected, &progress)?;
         world = Some(world.unwrap_or(found));
         let judged = collected.end_start();
-        judged.map_err(|error| CliError::failure("keel-mpi", error, "see that it is of the same version"))?;
+        judged.map_err(|error| {
+            CliError::failure("keel-mpi", error, "see that it is of the same version")
+        })?;
     }
-    world.ok_or_else(|| CliError::usage("keel cluster measure", "there is nothing to measure", "name a size"))
+    world.ok_or_else(|| {
+        CliError::usage(
+            "keel cluster measure",
+            "there is nothing to measure",
+            "name a size",
+        )
+    })
 }
 
 /// One start.
@@ -172,12 +219,18 @@ fn start(
     collected: &mut Collected,
     progress: &Progress,
 ) -> Result<World, CliError> {
-    let text = plan.text().map_err(|error| CliError::usage("keel cluster measure", error, "name fewer sizes"))?;
+    let text = plan
+        .text()
+        .map_err(|error| CliError::usage("keel cluster measure", error, "name fewer sizes"))?;
     let words = ["measure".to_owned(), text];
     let silence_max = Duration::from_secs(arguments.boards.silence_seconds_max);
     let mut ranks = Ranks::start(boards, &words, deadline, silence_max)?;
     let other_version = |error: cluster::Error| {
-        CliError::failure("keel-mpi", error, "install keel and keel-mpi of the same version")
+        CliError::failure(
+            "keel-mpi",
+            error,
+            "install keel and keel-mpi of the same version",
+        )
     };
     let mut world = None;
     let mut said = None;
@@ -196,8 +249,22 @@ fn start(
             continue;
         };
         match event.map_err(other_version)? {
-            Event::World { library, ranks, hosts } => world = Some(World { library, ranks, hosts }),
-            Event::Begin { at, benchmark, bytes } => progress.part(&format!(
+            Event::World {
+                library,
+                ranks,
+                hosts,
+            } => {
+                world = Some(World {
+                    library,
+                    ranks,
+                    hosts,
+                })
+            }
+            Event::Begin {
+                at,
+                benchmark,
+                bytes,
+            } => progress.part(&format!(
                 "start {}: {} of {}, {} {bytes}",
                 collected.starts() + 1,
                 at + 1,
@@ -212,7 +279,12 @@ fn start(
     }
 }
 
-fn result_file(arguments: &ClusterMeasureArgs, created_ms: i64, world: &World, collected: &Collected) -> ResultFile {
+fn result_file(
+    arguments: &ClusterMeasureArgs,
+    created_ms: i64,
+    world: &World,
+    collected: &Collected,
+) -> ResultFile {
     let is_far = world.hosts.len() > 1;
     let link = |said: Option<u64>, option: &str| match said {
         Some(value) => Known::Value(value),
@@ -223,10 +295,17 @@ fn result_file(arguments: &ClusterMeasureArgs, created_ms: i64, world: &World, c
         header: Header {
             label: arguments.label.clone(),
             created_ms,
-            mode: if arguments.compat.is_some() { Mode::Mpbench } else { Mode::Sound },
+            mode: if arguments.compat.is_some() {
+                Mode::Mpbench
+            } else {
+                Mode::Sound
+            },
             mpi: Known::Value(world.library.clone()),
             link: Link {
-                rate_bits_per_s: link(arguments.link_mbit.map(|mbit| mbit * 1_000_000), "--link-mbit"),
+                rate_bits_per_s: link(
+                    arguments.link_mbit.map(|mbit| mbit * 1_000_000),
+                    "--link-mbit",
+                ),
                 burst_bytes: link(arguments.link_burst, "--link-burst"),
             },
             hosts: world.hosts.clone(),
@@ -236,13 +315,24 @@ fn result_file(arguments: &ClusterMeasureArgs, created_ms: i64, world: &World, c
     }
 }
 
-fn show(arguments: &ClusterMeasureArgs, world: &World, result: &ResultFile, starts: u32) -> Result<(), CliError> {
+fn show(
+    arguments: &ClusterMeasureArgs,
+    world: &World,
+    result: &ResultFile,
+    starts: u32,
+) -> Result<(), CliError> {
     let mut out = Output::new();
     let rows = result.rows.iter().filter_map(|row| match row {
         Row::Benchmark(row) => Some(row),
         Row::Power(_) => None,
     });
-    let judged = |error| CliError::failure("keel-mpi", error, "install keel and keel-mpi of the same version");
+    let judged = |error| {
+        CliError::failure(
+            "keel-mpi",
+            error,
+            "install keel and keel-mpi of the same version",
+        )
+    };
     if arguments.json {
         let mut cells = Vec::new();
         for row in rows {
@@ -287,7 +377,11 @@ fn show(arguments: &ClusterMeasureArgs, world: &World, result: &ResultFile, star
     out.line("benchmark    bytes     median us    95 % interval           result          unit")?;
     for row in rows {
         let median = row.median_us().map_err(judged)?;
-        let note = if row.stopped == Stopped::Exhausted { "  wide" } else { "" };
+        let note = if row.stopped == Stopped::Exhausted {
+            "  wide"
+        } else {
+            ""
+        };
         out.line(format_args!(
             "{:<11}  {:<8}  {:<11.3}  {:<22}  {:<14.1}  {}{note}",
             row.benchmark.name(),

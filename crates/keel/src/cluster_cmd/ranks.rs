@@ -50,7 +50,11 @@ impl Folder {
                 Err(error) => return Err(CliError::io(parent.display(), &error)),
             }
         }
-        Err(CliError::failure(parent.display(), "is full of folders keel-cluster-*", "remove them"))
+        Err(CliError::failure(
+            parent.display(),
+            "is full of folders keel-cluster-*",
+            "remove them",
+        ))
     }
 }
 
@@ -87,8 +91,14 @@ impl<'a> Ranks<'a> {
         let folder = Folder::create()?;
         let mut command = boards.command(arguments, &folder.0.join("hosts"))?;
         // A group of its own: Ctrl-C comes to this program, which ends the launcher, which ends the ranks.
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        let mut child = command.spawn().map_err(|error| CliError::io(boards.launcher().display(), &error))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        let mut child = command
+            .spawn()
+            .map_err(|error| CliError::io(boards.launcher().display(), &error))?;
         let (sender, lines) = sync_channel(LINES_MAX);
         if let Some(stdout) = child.stdout.take() {
             std::thread::spawn(move || {
@@ -108,7 +118,16 @@ impl<'a> Ranks<'a> {
                 kept
             })
         });
-        Ok(Self { boards, child, lines, complaints, _folder: folder, deadline, silence_max, is_over: false })
+        Ok(Self {
+            boards,
+            child,
+            lines,
+            complaints,
+            _folder: folder,
+            deadline,
+            silence_max,
+            is_over: false,
+        })
     }
 
     /// The next line, or the end.
@@ -122,9 +141,12 @@ impl<'a> Ranks<'a> {
             match self.lines.recv_timeout(LOOK) {
                 Ok(line) => return Ok(Next::Line(line)),
                 Err(RecvTimeoutError::Disconnected) => {
-                    let left = self.silence_max.min(self.deadline.saturating_duration_since(Instant::now()));
+                    let left = self
+                        .silence_max
+                        .min(self.deadline.saturating_duration_since(Instant::now()));
                     let status = wait_within(&mut self.child, left.max(LOOK));
-                    let status = status.map_err(|error| CliError::io(self.boards.launcher().display(), &error))?;
+                    let status = status
+                        .map_err(|error| CliError::io(self.boards.launcher().display(), &error))?;
                     if let Some(status) = status {
                         self.is_over = true;
                         return Ok(Next::Ended(status));
@@ -135,7 +157,11 @@ impl<'a> Ranks<'a> {
             }
             if signals::stop_requested() {
                 self.end();
-                return Err(CliError::failure("cluster", "interrupted", "what was measured so far is not kept"));
+                return Err(CliError::failure(
+                    "cluster",
+                    "interrupted",
+                    "what was measured so far is not kept",
+                ));
             }
             if Instant::now() >= self.deadline {
                 return Err(self.give_up("not done within --seconds-max"));
@@ -154,7 +180,11 @@ impl<'a> Ranks<'a> {
     }
 
     /// Why a run that ended has failed. `said`: what the ranks themselves have said, with the host, if they did.
-    pub(crate) fn failed(&mut self, status: std::process::ExitStatus, said: Option<(String, Option<String>)>) -> CliError {
+    pub(crate) fn failed(
+        &mut self,
+        status: std::process::ExitStatus,
+        said: Option<(String, Option<String>)>,
+    ) -> CliError {
         let complaints = self.end();
         if let Some((why, host)) = said {
             let thing = host.unwrap_or_else(|| "keel-mpi".to_owned());
@@ -165,17 +195,28 @@ impl<'a> Ranks<'a> {
     }
 
     fn blame(&self, wrong: &str, complaints: &[String]) -> CliError {
-        let names: Vec<&str> = self.boards.hosts.iter().map(|host| host.name.as_str()).collect();
+        let names: Vec<&str> = self
+            .boards
+            .hosts
+            .iter()
+            .map(|host| host.name.as_str())
+            .collect();
         if let Err(error) = self.boards.reach() {
             return error.with_note(wrong);
         }
         match blamed(complaints, &names) {
-            Some((host, line)) => {
-                CliError::failure(host, format_args!("{wrong}; {line}"), "see what ended it there, then run again")
-            }
+            Some((host, line)) => CliError::failure(
+                host,
+                format_args!("{wrong}; {line}"),
+                "see what ended it there, then run again",
+            ),
             None => {
                 let last = last_line(complaints.join("\n").as_bytes());
-                CliError::failure(self.boards.launcher().display(), format_args!("{wrong}; {last}"), "see docs/cluster.md")
+                CliError::failure(
+                    self.boards.launcher().display(),
+                    format_args!("{wrong}; {last}"),
+                    "see docs/cluster.md",
+                )
             }
         }
     }
@@ -201,7 +242,10 @@ impl<'a> Ranks<'a> {
             }
             thread.is_finished()
         });
-        complaints.and_then(|thread| thread.join().ok()).map(Vec::from).unwrap_or_default()
+        complaints
+            .and_then(|thread| thread.join().ok())
+            .map(Vec::from)
+            .unwrap_or_default()
     }
 }
 
@@ -216,11 +260,17 @@ fn for_each_line(stream: impl Read, mut wanted: impl FnMut(String) -> bool) {
     let mut reader = BufReader::new(stream);
     loop {
         let mut bytes = Vec::new();
-        match reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut bytes) {
+        match reader
+            .by_ref()
+            .take(LINE_BYTES_MAX)
+            .read_until(b'\n', &mut bytes)
+        {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
-        let line = String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_owned();
+        let line = String::from_utf8_lossy(&bytes)
+            .trim_end_matches(['\n', '\r'])
+            .to_owned();
         if !wanted(line) {
             return;
         }
@@ -232,18 +282,30 @@ pub(crate) fn blamed(complaints: &[String], hosts: &[&str]) -> Option<(String, S
     // Hydra: "PID 12 RUNNING AT b3", "[proxy:0:2@b3] …"; Open MPI: "on node b3 exited on signal 9", "Remote daemon: … on node b3".
     let after = |line: &str, mark: &str| -> Option<String> {
         let rest = line.split_once(mark)?.1;
-        let name: String = rest.chars().take_while(|letter| !letter.is_whitespace() && !"]),:".contains(*letter)).collect();
+        let name: String = rest
+            .chars()
+            .take_while(|letter| !letter.is_whitespace() && !"]),:".contains(*letter))
+            .collect();
         hosts.contains(&name.as_str()).then_some(name)
     };
     let sure = |line: &&String| {
-        line.contains("RUNNING AT") || line.contains("exited on signal") || line.contains("Remote daemon")
+        line.contains("RUNNING AT")
+            || line.contains("exited on signal")
+            || line.contains("Remote daemon")
     };
     let find = |line: &String| {
-        let host = ["RUNNING AT ", "on node ", "@"].iter().find_map(|mark| after(line, mark))?;
-        let text = line.trim_matches(|letter: char| letter == '=' || letter == '|' || letter.is_whitespace());
+        let host = ["RUNNING AT ", "on node ", "@"]
+            .iter()
+            .find_map(|mark| after(line, mark))?;
+        let text = line
+            .trim_matches(|letter: char| letter == '=' || letter == '|' || letter.is_whitespace());
         Some((host, text.chars().take(160).collect()))
     };
-    complaints.iter().filter(sure).find_map(find).or_else(|| complaints.iter().find_map(find))
+    complaints
+        .iter()
+        .filter(sure)
+        .find_map(find)
+        .or_else(|| complaints.iter().find_map(find))
 }
 
 #[cfg(test)]
@@ -258,10 +320,15 @@ mod tests {
         let hydra = "=====\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 41 RUNNING AT b3\n\
                      =   EXIT CODE: 9\n[proxy:0:0@b1] HYDT_dmxu_poll_wait_for_event: demux engine error";
         assert_eq!(of(hydra).as_deref(), Some("b3"));
-        assert_eq!(of("[proxy:0:1@b2] HYD_pmcd_pmip_control_cmd_cb: assert failed").as_deref(), Some("b2"));
-        let open = "mpirun noticed that process rank 1 with PID 0 on node b2 exited on signal 9 (Killed).";
+        assert_eq!(
+            of("[proxy:0:1@b2] HYD_pmcd_pmip_control_cmd_cb: assert failed").as_deref(),
+            Some("b2")
+        );
+        let open =
+            "mpirun noticed that process rank 1 with PID 0 on node b2 exited on signal 9 (Killed).";
         assert_eq!(of(open).as_deref(), Some("b2"));
-        let lost = "  HNP daemon   : [[1,0],0] on node master\n  Remote daemon: [[1,0],2] on node b3";
+        let lost =
+            "  HNP daemon   : [[1,0],0] on node master\n  Remote daemon: [[1,0],2] on node b3";
         assert_eq!(of(lost).as_deref(), Some("b3"));
         assert_eq!(of("nothing of it; on node elsewhere"), None);
     }

@@ -11,24 +11,34 @@ use std::io::Read;
 use std::path::Path;
 
 pub(super) fn run(arguments: &ClusterReportArgs) -> Result<u8, CliError> {
-    let files = arguments.files.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+    let files = arguments
+        .files
+        .iter()
+        .map(|path| read(path))
+        .collect::<Result<Vec<_>, _>>()?;
     let comparison = Comparison::new(&files)
         .map_err(|error| CliError::failure("keel cluster report", error, "name each run once"))?;
     if let Some(path) = &arguments.csv {
-        std::fs::write(path, comparison.csv()).map_err(|error| CliError::io(path.display(), &error))?;
+        std::fs::write(path, comparison.csv())
+            .map_err(|error| CliError::io(path.display(), &error))?;
     }
     let mut drawn = Vec::new();
     if let Some(folder) = &arguments.plots {
         std::fs::create_dir_all(folder).map_err(|error| CliError::io(folder.display(), &error))?;
         for drawing in drawings(&comparison) {
             let path = folder.join(format!("{}.svg", drawing.name));
-            std::fs::write(&path, drawing.svg).map_err(|error| CliError::io(path.display(), &error))?;
+            std::fs::write(&path, drawing.svg)
+                .map_err(|error| CliError::io(path.display(), &error))?;
             drawn.push(path.display().to_string());
         }
     }
     let mut out = Output::new();
     if arguments.json {
-        let rows: Vec<_> = comparison.rows.iter().map(|(key, cells)| row_json(key, &comparison.labels, cells)).collect();
+        let rows: Vec<_> = comparison
+            .rows
+            .iter()
+            .map(|(key, cells)| row_json(key, &comparison.labels, cells))
+            .collect();
         out.json(&json!({
             "labels": comparison.labels,
             "remarks": comparison.remarks,
@@ -37,7 +47,12 @@ pub(super) fn run(arguments: &ClusterReportArgs) -> Result<u8, CliError> {
         }))?;
     } else {
         print(&comparison, &mut out)?;
-        for path in arguments.csv.iter().map(|path| path.display().to_string()).chain(drawn) {
+        for path in arguments
+            .csv
+            .iter()
+            .map(|path| path.display().to_string())
+            .chain(drawn)
+        {
             out.line(format_args!("written: {path}"))?;
         }
     }
@@ -50,8 +65,13 @@ fn read(path: &Path) -> Result<ResultFile, CliError> {
     let mut bytes = Vec::new();
     let read = file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes);
     read.map_err(|error| CliError::io(path.display(), &error))?;
-    ResultFile::parse(&bytes)
-        .map_err(|error| CliError::failure(path.display(), error, "name a file of `keel cluster measure --out`"))
+    ResultFile::parse(&bytes).map_err(|error| {
+        CliError::failure(
+            path.display(),
+            error,
+            "name a file of `keel cluster measure --out`",
+        )
+    })
 }
 
 fn carrier(transport: Transport) -> &'static str {
@@ -132,7 +152,11 @@ fn print(comparison: &Comparison, out: &mut Output) -> Result<(), CliError> {
 
 /// The result, and where it is compared the ratio of times with its interval.
 fn cell_text(cell: &Cell) -> String {
-    let result = format!("{:.*}", if cell.result < 100.0 { 3 } else { 0 }, cell.result);
+    let result = format!(
+        "{:.*}",
+        if cell.result < 100.0 { 3 } else { 0 },
+        cell.result
+    );
     match (cell.ratio, cell.verdict) {
         (Some(ratio), Some(verdict)) => format!(
             "{result} ({:.2}, {:.2} to {:.2}: {})",
