@@ -165,10 +165,15 @@ impl Taker {
             readings.breaks.extend(long.map(|(at, _)| at + 1));
             readings.breaks.sort_unstable();
             readings.breaks.dedup();
-            readings.step_s = Some(step_s);
+            readings.step_s = Some(rounded(step_s));
         }
         (readings, self.left_out)
     }
+}
+
+/// Nine digits: differences of times in seconds since 1970 have no more, and what comes behind them is rounding.
+fn rounded(step_s: f64) -> f64 {
+    format!("{step_s:.8e}").parse().unwrap_or(step_s)
 }
 
 impl Readings {
@@ -473,6 +478,10 @@ mod tests {
         assert_eq!(said, "column `z` is not there; there are: time_s, x, y");
         let (only, _) = read("time_s,x\n0,1\n0.5,3\n", &[]).expect("one");
         assert_eq!((only.names, only.step_s), (vec!["x".to_owned()], Some(0.5)));
+        let (near, _) = read("time_ms,x\n1700000000001,1\n1700000000002,3\n", &[]).expect("one");
+        assert!(near.step_s.is_some_and(|step_s| (step_s - 1e-3).abs() < 1e-6), "{near:?}");
+        let (exact, _) = read("time_ms,x\n7,1\n8,3\n9,3\n", &[]).expect("one");
+        assert_eq!(exact.step_s, Some(1e-3));
         let (bare, _) = read("1\n2\r\n3", &[]).expect("no headings");
         assert_eq!((bare.columns, bare.step_s), (vec![vec![1.0, 2.0, 3.0]], None));
     }
