@@ -105,25 +105,24 @@ fn measure_order(order: &Order) -> Result<Sample, Error> {
     let mut counted = Counted::new(&mut alone);
     let answer = super::run(&mut counted, &Watch::new(), Some(order)).map_err(lost)?;
     let exchange = counted.traffic().exchange();
-    let mut times = Vec::new();
-    while times.is_empty() || (times.len() < REPEATS && times.iter().sum::<f64>() < SHORT_S) {
+    let (mut runs, mut rounds, mut total_s) = (Vec::new(), 0, 0.0);
+    while runs.is_empty() || (runs.len() < REPEATS && total_s < SHORT_S) {
         let run = run_alone(order, &Watch::new()).map_err(lost)?;
-        times.push(run.seconds);
-        if times.len() == REPEATS || times.iter().sum::<f64>() >= SHORT_S {
-            times.sort_by(f64::total_cmp);
-            let rounds = run.answer.rounds();
-            return Ok(Sample {
-                rows: order.readings.rows(),
-                rounds,
-                work: order.settings.work(&order.readings, rounds),
-                seconds: times[times.len() / 2],
-                shared_fraction: run.shared_fraction,
-                exchange,
-                output_bytes: answer.map_or(0.0, |answer| answer.bytes() as f64),
-            });
-        }
+        rounds = run.answer.rounds();
+        total_s += run.seconds;
+        runs.push((run.seconds, run.shared_fraction));
     }
-    Err(Error::invalid("job", "has taken no time"))
+    runs.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (seconds, shared_fraction) = runs[runs.len() / 2];
+    Ok(Sample {
+        rows: order.readings.rows(),
+        rounds,
+        work: order.settings.work(&order.readings, rounds),
+        seconds,
+        shared_fraction,
+        exchange,
+        output_bytes: answer.map_or(0.0, |answer| answer.bytes() as f64),
+    })
 }
 
 fn lost(failure: Failure) -> Error {
@@ -171,7 +170,8 @@ pub fn measure(
         if is_enough && begun.elapsed().as_secs_f64() + 8.0 * last_s > seconds_max {
             break;
         }
-        part = (2 * part).min(rows);
+        // A last part that is hardly larger than the one before says nothing more.
+        part = if 3 * part > rows { rows } else { 2 * part };
     }
     let last = *samples.last().ok_or_else(|| Error::invalid("readings", "are too few"))?;
     let points: Vec<(f64, f64)> = samples.iter().map(|sample| (sample.work, sample.seconds)).collect();
