@@ -17,7 +17,7 @@ demo: ## Build, then run 1,024 sensors of a burning building from reading to fla
 test: ## Build and run every check and test; the last line is the total
 	@scripts/test.sh
 
-bench: ## Measure a part beside its peers, ARGS="flash", "mem", "node" or "db" and options of it (the store without one)
+bench: ## Measure a part beside its peers, ARGS="flash", "mem", "node", "db" or "cluster" and options of it (the store without one)
 	@scripts/bench.sh $(ARGS)
 
 lint: ## Formatting, clippy, structure, licences and advisories of dependencies

@@ -6,14 +6,20 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+mod boards;
 mod cluster;
+mod job;
 mod mem;
 mod qos;
 mod stream;
 
-pub(crate) use cluster::{
-    AdviseArgs, PowerArgs, PowerCommand, PowerRecordArgs, PowerSourceArgs, PowerWatchArgs,
+pub(crate) use boards::{
+    BoardsArgs, ClusterArgs, ClusterCommand, ClusterMeasureArgs, ClusterReportArgs, Compat,
 };
+pub(crate) use cluster::{
+    AdviseArgs, DataMayGo, PowerArgs, PowerCommand, PowerRecordArgs, PowerSourceArgs, PowerWatchArgs,
+};
+pub(crate) use job::{ClusterRankArgs, ClusterRunArgs, Kernel, KernelArgs, ReadingsArgs};
 pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, MemFlush, RunArgs as MemRunArgs};
 pub(crate) use qos::{QosArgs, QosCommand};
 pub(crate) use stream::{
@@ -65,11 +71,13 @@ pub(crate) enum Command {
     Qos(QosArgs),
     /// Run programs from the network, with only the blocks that they need
     Stream(StreamArgs),
+    /// Measure several boards, compare what was measured, run jobs on them
+    Cluster(ClusterArgs),
     /// Watch or record what this machine uses, with where each value comes from
     Power(PowerArgs),
     /// Say where a job shall run: one board, several boards, the data centre
     Advise(AdviseArgs),
-    /// Measure: `keel bench flash`, `mem`, `db`, `node`, `qos`, `stream`; runs the program keel-bench
+    /// Measure: `keel bench flash`, `mem`, `db`, `node`, `qos`, `stream`, `cluster`; runs the program keel-bench
     #[command(
         disable_help_flag = true,
         disable_version_flag = true,

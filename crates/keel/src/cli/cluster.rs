@@ -1,6 +1,7 @@
 //! The commands of power and advice.
 
-use clap::{Args, Subcommand};
+use super::{Kernel, KernelArgs, ReadingsArgs};
+use clap::{Args, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -91,27 +92,58 @@ pub(crate) struct PowerRecordArgs {
     pub(crate) command: Vec<OsString>,
 }
 
+/// Where data may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DataMayGo {
+    /// They stay on this board
+    Board,
+    /// To the boards beside it
+    Neighbours,
+    /// Also to a data centre
+    Anywhere,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     keel advise --job job.json\n  \
-    keel advise --job job.json --deadline 30 --assume --json | jq .advised\n\n\
-    The file holds figures, each with where it comes from; docs/cluster.md has one to begin with. Missing figures are\n\
-    refused, unless --assume takes what is known from elsewhere; the answer then says which. Exit status 3 when no\n\
-    option keeps the deadline.")]
+    keel advise --job job.json --deadline 30 --assume --json | jq .advised\n  \
+    keel advise --kernel vibration --input day.csv --data-may-go neighbours --assume\n  \
+    keel advise --kernel k-means --key pump/vibration --job prices.json --write job.json\n\n\
+    The file holds figures, each with where it comes from; docs/cluster.md has one to begin with. --kernel measures a\n\
+    job on this board, on growing parts of the readings, and takes time, parallel fraction, messages and sizes from\n\
+    that; all other figures are the file's. Missing figures are refused, unless --assume takes what is known from\n\
+    elsewhere; the answer then says which. Exit status 3 when no option keeps the deadline.")]
 pub(crate) struct AdviseArgs {
     /// File with the question, in JSON; - is standard input
+    #[arg(long, value_name = "FILE", required_unless_present = "kernel")]
+    pub(crate) job: Option<PathBuf>,
+    /// Measure this job on this board
+    #[arg(long, value_enum, value_name = "JOB")]
+    pub(crate) kernel: Option<Kernel>,
+    #[command(flatten)]
+    pub(crate) readings: ReadingsArgs,
+    #[command(flatten)]
+    pub(crate) settings: KernelArgs,
+    /// Seconds for measuring, about, from 1 to 86400
+    #[arg(long, value_name = "N", default_value_t = 20, requires = "kernel",
+        value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) measure_seconds: u64,
+    /// Write the question with all of its figures: a new file, for --job
     #[arg(long, value_name = "FILE")]
-    pub(crate) job: PathBuf,
+    pub(crate) write: Option<PathBuf>,
     /// Take what is known from elsewhere for figures that are missing
     #[arg(long)]
     pub(crate) assume: bool,
     /// Seconds in which the result has to be there, instead of the file's
     #[arg(long, value_name = "SECONDS")]
     pub(crate) deadline: Option<f64>,
-    /// Boards that could be used, instead of the file's
+    /// Boards that could be used, instead of the file's [default without a file: 4]
     #[arg(long, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(cluster::advisor::BOARDS_MAX)))]
     pub(crate) boards: Option<u32>,
+    /// Where data may go, instead of the file's [default without a file: anywhere]
+    #[arg(long, value_enum, value_name = "WHERE")]
+    pub(crate) data_may_go: Option<DataMayGo>,
     /// One JSON object
     #[arg(long)]
     pub(crate) json: bool,
