@@ -14,7 +14,7 @@ mod qos;
 mod stream;
 
 pub(crate) use boards::{
-    BoardsArgs, ClusterArgs, ClusterCommand, ClusterMeasureArgs, ClusterReportArgs,
+    BoardsArgs, ClusterArgs, ClusterCommand, ClusterMeasureArgs, ClusterReportArgs, Compat,
 };
 pub(crate) use cluster::{
     AdviseArgs, DataMayGo, PowerArgs, PowerCommand, PowerRecordArgs, PowerSourceArgs, PowerWatchArgs,

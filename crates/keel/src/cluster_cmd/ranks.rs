@@ -293,19 +293,26 @@ pub(crate) fn blamed(complaints: &[String], hosts: &[&str]) -> Option<(String, S
             || line.contains("exited on signal")
             || line.contains("Remote daemon")
     };
-    let find = |line: &String| {
-        let host = ["RUNNING AT ", "on node ", "@"]
-            .iter()
-            .find_map(|mark| after(line, mark))?;
+    let shown = |line: &str| -> String {
         let text = line
             .trim_matches(|letter: char| letter == '=' || letter == '|' || letter.is_whitespace());
-        Some((host, text.chars().take(160).collect()))
+        text.chars().take(160).collect()
     };
-    complaints
+    let named = |line: &String| {
+        let host = ["RUNNING AT ", "on node "]
+            .iter()
+            .find_map(|mark| after(line, mark))?;
+        Some((host, shown(line)))
+    };
+    if let Some(found) = complaints.iter().filter(sure).find_map(named) {
+        return Some(found);
+    }
+    // Helpers on all boards complain when one is lost: only where a single board does, it is that one.
+    let mut others = complaints
         .iter()
-        .filter(sure)
-        .find_map(find)
-        .or_else(|| complaints.iter().find_map(find))
+        .filter_map(|line| Some((after(line, "@")?, shown(line))));
+    let first = others.next()?;
+    others.all(|(host, _)| host == first.0).then_some(first)
 }
 
 #[cfg(test)]
@@ -324,6 +331,8 @@ mod tests {
             of("[proxy:0:1@b2] HYD_pmcd_pmip_control_cmd_cb: assert failed").as_deref(),
             Some("b2")
         );
+        let both = "[proxy:0:1@b2] control_cmd_cb: assert failed\n[proxy:0:2@b3] control_cmd_cb: assert failed";
+        assert_eq!(of(both), None, "victims complain, too");
         let open =
             "mpirun noticed that process rank 1 with PID 0 on node b2 exited on signal 9 (Killed).";
         assert_eq!(of(open).as_deref(), Some("b2"));
