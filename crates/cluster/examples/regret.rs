@@ -3,8 +3,8 @@
 //! cargo run --release -p cluster --example regret -- 10000 101 102 103 104 105 106
 //! cargo run --release -p cluster --example regret -- 10000 1 2 3 4 5 6 scan
 
-use cluster::advisor::{CONFIDENCE, LATE_PENALTY};
-use cluster::simulation::{Report, run};
+use cluster::advisor::{CONFIDENCE, CONFIDENCE_FLOOR, LATE_PENALTY};
+use cluster::simulation::{Policy, Report, run};
 
 /// Noise of what the advisor sees.
 const NOISE: f64 = 0.1;
@@ -17,27 +17,44 @@ fn main() {
         std::process::exit(2);
     };
     let scenarios = u32::try_from(*scenarios).unwrap_or(u32::MAX);
-    println!("confidence penalty seed  regret %  median %  max  too much %  cost %  energy %  violations %  withheld (in time)  judged");
+    println!(
+        "confidence floor  penalty seed  regret %  median %  max      too much %  cost %  energy %  violations %  \
+         withheld (in time)  judged"
+    );
     let is_scan = words.iter().any(|word| word == "scan");
-    let confidences: &[f64] = if is_scan { &[0.5, 0.6, 0.7, 0.8, 0.9] } else { &[CONFIDENCE] };
-    let penalties: &[f64] = if is_scan { &[0.0, 1.0, 3.0, 10.0, 30.0] } else { &[LATE_PENALTY] };
+    let (confidences, floors, penalties): (&[f64], &[f64], &[f64]) = if is_scan {
+        (&[0.7, 0.8], &[0.2, 0.3, 0.4, 0.5, 0.7], &[1.0, 3.0, 10.0, 30.0])
+    } else {
+        (&[CONFIDENCE], &[CONFIDENCE_FLOOR], &[LATE_PENALTY])
+    };
     for &confidence in confidences {
-        for &penalty in penalties {
-            let mut all = Vec::new();
-            for &seed in seeds {
-                match run(scenarios, NOISE, confidence, penalty, seed) {
-                    Ok(report) => {
-                        if !is_scan {
-                            line(confidence, penalty, &seed.to_string(), &report);
-                        }
-                        all.push(report);
-                    }
-                    Err(error) => eprintln!("regret: seed {seed}: {error}"),
-                }
+        for &confidence_floor in floors {
+            for &late_penalty in penalties {
+                let policy = Policy {
+                    confidence,
+                    confidence_floor,
+                    late_penalty,
+                };
+                judge(scenarios, seeds, policy, is_scan);
             }
-            line(confidence, penalty, "mean", &mean(&all));
         }
     }
+}
+
+fn judge(scenarios: u32, seeds: &[u64], policy: Policy, is_scan: bool) {
+    let mut all = Vec::new();
+    for &seed in seeds {
+        match run(scenarios, NOISE, policy, seed) {
+            Ok(report) => {
+                if !is_scan {
+                    line(policy, &seed.to_string(), &report);
+                }
+                all.push(report);
+            }
+            Err(error) => eprintln!("regret: seed {seed}: {error}"),
+        }
+    }
+    line(policy, "mean", &mean(&all));
 }
 
 fn mean(reports: &[Report]) -> Report {
@@ -60,9 +77,14 @@ fn mean(reports: &[Report]) -> Report {
     }
 }
 
-fn line(confidence: f64, penalty: f64, seed: &str, report: &Report) {
+fn line(policy: Policy, seed: &str, report: &Report) {
+    let Policy {
+        confidence,
+        confidence_floor,
+        late_penalty,
+    } = policy;
     println!(
-        "{confidence:<10} {penalty:<7} {seed:<5} {:<9.3} {:<9.3} {:<6.1} {:<11.3} {:<7.3} {:<9.3} {:<13.3} {} ({})  {}",
+        "{confidence:<10} {confidence_floor:<6} {late_penalty:<7} {seed:<5} {:<9.3} {:<9.3} {:<8.1} {:<11.3} {:<7.3} {:<9.3} {:<13.3} {} ({})  {}",
         report.regret * 100.0,
         report.regret_median * 100.0,
         report.regret_max,

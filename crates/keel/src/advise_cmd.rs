@@ -208,6 +208,14 @@ fn print(advice: &Advice, out: &mut Output) -> Result<(), CliError> {
             ))?;
         }
     }
+    if let Some((advised, safe)) = advice.risked() {
+        out.line(format_args!(
+            "risked    it is late with {:.0} %; {}, the cheapest safe one, costs {:.1} times as much",
+            advised.late_probability * 100.0,
+            safe.place,
+            safe.expected / advised.expected
+        ))?;
+    }
     out.line(format_args!(
         "counted   {}",
         advice.question.boundary.text()

@@ -274,9 +274,12 @@ pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
         }
         best.map(|(_, at)| at)
     };
+    // Without a safe option there is nothing that a risk could be weighed against: that is for the asker to decide.
+    let has_safe = options.iter().any(|option| option.fit == Fit::Fits);
     let advised = least(&|option| {
+        let is_bold = option.late_probability <= 1.0 - question.confidence_floor;
         let with_risk = option.expected * (1.0 + question.late_penalty * option.late_probability);
-        (option.fit == Fit::Fits).then_some(with_risk)
+        (option.fit == Fit::Fits || (has_safe && is_bold)).then_some(with_risk)
     });
     // Standard deviations from the deadline: the fewest above it, or the most below.
     let deadline_s = question.deadline_s.unwrap_or(f64::INFINITY);

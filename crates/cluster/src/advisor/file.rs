@@ -43,6 +43,8 @@ struct File {
     #[serde(default)]
     confidence: Option<f64>,
     #[serde(default)]
+    confidence_floor: Option<f64>,
+    #[serde(default)]
     late_penalty: Option<f64>,
     inputs: BTreeMap<String, Figure>,
 }
@@ -128,6 +130,9 @@ pub fn parse_question(text: &str) -> Result<Question, Error> {
     question.boards_max = file.boards_max.unwrap_or(1);
     question.deadline_s = file.deadline_s;
     question.confidence = file.confidence.unwrap_or(question.confidence);
+    // Who asks for less confidence than the usual floor has a lower floor.
+    let floor = question.confidence_floor.min(question.confidence);
+    question.confidence_floor = file.confidence_floor.unwrap_or(floor);
     question.late_penalty = file.late_penalty.unwrap_or(question.late_penalty);
     question.boundary = match file.boundary {
         Some(BoundaryName::BoardsForJob) => Boundary::BoardsForJob,
@@ -216,6 +221,7 @@ pub fn question_text(question: &Question) -> Result<String, Error> {
             Minimise::Time => "time",
         },
         "confidence": question.confidence,
+        "confidence_floor": question.confidence_floor,
         "late_penalty": question.late_penalty,
         "inputs": inputs,
     });

@@ -146,6 +146,45 @@ fn the_uplink_decides_and_the_break_even_point_says_where() {
     );
 }
 
+/// A board would just not keep the deadline with the margin, and sending costs thousands of times its energy.
+#[test]
+fn a_risk_is_taken_where_all_safe_options_cost_a_multiple_and_the_answer_says_so() {
+    let mut question = Question {
+        boards_max: 1,
+        deadline_s: Some(10.5),
+        ..assumed()
+    };
+    let mut give = |input: Input, value: f64| {
+        question.give(input, value, Origin::Stated("a test".into())).expect("in range");
+    };
+    give(Input::InputBytes, 1e10);
+    give(Input::UpBytesPerS, 1e10);
+    let bold = advise(&question).expect("answered");
+    assert_eq!(bold.advised(), Some(Place::Boards(1)));
+    let (advised, safe) = bold.risked().expect("a risk");
+    assert!((0.2..0.5).contains(&advised.late_probability) && safe.place == Place::DataCentre);
+    let json = bold.json();
+    assert!(json["risked"]["safe_costs_times"].as_f64() > Some(100.0), "{json}");
+    let careful = Question {
+        confidence_floor: question.confidence,
+        ..question.clone()
+    };
+    let careful = advise(&careful).expect("answered");
+    assert_eq!(careful.advised(), Some(Place::DataCentre));
+    assert!(careful.risked().is_none() && careful.json()["risked"].is_null());
+    // Where nothing is safe, nothing is risked either.
+    let near = Question {
+        privacy: Privacy::Board,
+        ..question.clone()
+    };
+    assert_eq!(advise(&near).expect("answered").advised(), None);
+    let wrong = Question {
+        confidence_floor: 0.9,
+        ..question
+    };
+    assert!(matches!(advise(&wrong), Err(Error::Invalid { .. })));
+}
+
 #[test]
 fn the_accounting_boundary_is_said_and_changes_the_energy() {
     let on = Question {
@@ -271,12 +310,17 @@ proptest! {
         let with_risk = |option: &crate::advisor::Estimate| {
             option.expected * (1.0 + question.late_penalty * option.late_probability)
         };
-        let fitting = choice.options.iter().filter(|option| option.fit == Fit::Fits);
-        let least = fitting.map(with_risk).fold(f64::INFINITY, f64::min);
+        let has_safe = choice.options.iter().any(|option| option.fit == Fit::Fits);
+        let may_be = |option: &&crate::advisor::Estimate| {
+            option.fit == Fit::Fits || (has_safe && option.late_probability <= 1.0 - question.confidence_floor)
+        };
+        let least = choice.options.iter().filter(may_be).map(with_risk);
+        let least = if has_safe { least.fold(f64::INFINITY, f64::min) } else { f64::INFINITY };
         match choice.advised {
             Some(at) => {
                 let option = &choice.options[at];
-                prop_assert!(with_risk(option) <= least && option.time_with_margin_s <= deadline_s);
+                prop_assert!(with_risk(option) <= least && may_be(&option));
+                prop_assert!(option.fit != Fit::Fits || option.time_with_margin_s <= deadline_s);
                 prop_assert!(option.time_with_margin_s >= option.time_s);
             }
             None => prop_assert!(least == f64::INFINITY && choice.likeliest.is_some()),

@@ -76,7 +76,8 @@ fn two_ways_of_running_are_told_apart_and_a_fault_is_unusual() {
     let means: Vec<f64> = answer.clusters.iter().map(|cluster| cluster.centre[0]).collect();
     assert!(answer.has_settled && answer.windows == 299, "{answer:?}");
     assert!(means.iter().any(|mean| (mean - 1.0).abs() < 0.2), "{means:?}");
-    let rows: Vec<usize> = answer.unusual.iter().take(3).map(|one| one.row).collect();
+    // Two windows hold the fault.
+    let rows: Vec<usize> = answer.unusual.iter().take(2).map(|one| one.row).collect();
     assert!(rows.iter().all(|row| (593..604).contains(row)), "{answer:?}");
     assert!(answer.unusual[0].score > 3.0, "{answer:?}");
     assert_eq!(answer.unusual.len(), UNUSUAL_MAX);

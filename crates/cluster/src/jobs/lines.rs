@@ -206,7 +206,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_a_line_or_none(text in "(keel-job )?\\PC{0,80}") {
-            Line::parse(&text);
+            let parsed = Line::parse(&text);
+            prop_assert_eq!(parsed.is_some(), text.starts_with(LINE_PREFIX));
         }
     }
 }

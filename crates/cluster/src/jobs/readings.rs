@@ -268,7 +268,7 @@ impl Readings {
         let (columns, time) = choose(&headings, wanted)?;
         let names = columns.iter().map(|&at| headings[at].clone()).collect();
         let mut taker = Taker::new(names, time.is_some());
-        let mut take = |taker: &mut Taker, fields: &[String]| {
+        let take = |taker: &mut Taker, fields: &[String]| {
             let time_s = time.and_then(|(at, unit)| {
                 let text = fields.get(at)?.trim();
                 text.parse::<f64>().ok().map(|value| value * unit)

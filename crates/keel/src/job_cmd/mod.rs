@@ -17,7 +17,7 @@ use crate::progress::Progress;
 use crate::signals;
 use cluster::jobs::lines::Line;
 use cluster::jobs::worker::Options;
-use cluster::jobs::{LeftOut, Order};
+use cluster::jobs::Order;
 use crew::{Crew, Heard};
 use state::{Failed, State};
 use std::fs::File;
