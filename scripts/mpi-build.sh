@@ -43,7 +43,6 @@ if [ ${#wanted[@]} -eq 0 ]; then
 fi
 
 parent=${CARGO_TARGET_DIR:-target}
-first=
 for mpi in "${wanted[@]}"; do
     command -v "mpicc.$mpi" >/dev/null 2>&1 || {
         printf 'mpi-build: mpicc.%s is not installed\n' "$mpi" >&2
@@ -51,14 +50,15 @@ for mpi in "${wanted[@]}"; do
     }
     folder=$parent/mpi-$mpi
     # What does not depend on the library need not be compiled twice.
-    if [ ! -d "$folder/$profile" ] && [ -n "$first" ]; then
-        mkdir -p "$folder"
-        cp -a "$first/$profile" "$folder/"
-        CARGO_TARGET_DIR=$folder cargo clean --quiet --locked "${options[@]}" -p mpi -p mpi-sys -p keel-mpi
-    fi
-    first=${first:-$folder}
+    for other in "$parent"/mpi-*; do
+        if [ ! -d "$folder/$profile" ] && [ -f "$other/$profile/loops" ]; then
+            mkdir -p "$folder"
+            cp -a "$other/$profile" "$folder/"
+            CARGO_TARGET_DIR=$folder cargo clean --quiet --locked "${options[@]}" -p mpi -p mpi-sys -p keel-mpi
+        fi
+    done
     CARGO_TARGET_DIR=$folder MPICC=mpicc.$mpi \
         cargo build --locked --quiet "${options[@]}" -p keel-mpi --features mpi
-    "mpicc.$mpi" -std=gnu11 -O2 -Wall -Wextra -o "$folder/$profile/loops" crates/keel-mpi/peer/loops.c
+    "mpicc.$mpi" -std=gnu11 -O2 -Wall -Wextra -Wno-stringop-overflow -o "$folder/$profile/loops" crates/keel-mpi/peer/loops.c
     printf '%s\n' "$folder/$profile"
 done

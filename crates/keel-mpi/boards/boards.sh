@@ -5,7 +5,7 @@
 #   boards.sh --dir DIR [--boards N] [--rate RATE --burst BYTES] [--sshd] -- COMMAND…
 # For the command, DIR has `hosts`, one name on each line (b1, b2, …), and `shell`, which runs a command on one of them as ssh
 # does. This side has the address 10.77.0.254/24; boards have 10.77.0.1, … on eth0, limited to RATE both ways if it is said.
-# `unplug HOST` in DIR cuts a board off, `kill-ranks HOST` kills what runs there.
+# `unplug HOST` in DIR cuts a board off, `kill-ranks HOST` kills the ranks that run there.
 # Status 77: not permitted here, or a tool is missing; one line on standard error says what.
 set -euo pipefail
 
@@ -128,7 +128,9 @@ ip link set "wire${1#b}" down
 END
 cat >"$dir/kill-ranks" <<'END'
 #!/bin/sh
-ip netns pids "$1" | xargs -r kill -9
+for process in $(ip netns pids "$1"); do
+    if [ "$(cat "/proc/$process/comm")" = keel-mpi ]; then kill -9 "$process"; fi
+done
 END
 chmod 755 "$dir/shell" "$dir/unplug" "$dir/kill-ranks"
 mount --bind /run/hosts /etc/hosts

@@ -1,7 +1,7 @@
 //! A job's rank on MPI: the six operations that jobs need, on the library's own. What a job is and what a rank says are
 //! `cluster::jobs`'s business.
 
-use crate::end_after;
+use crate::{ORDERLY_END, STATUS_FAILURE, STATUS_LATE, end_after};
 use cluster::jobs::communicator::{Communicator, Failure, LENGTH_MAX, check_parts};
 use cluster::jobs::worker::{self, Options};
 use mpi::collective::SystemOperation;
@@ -17,15 +17,12 @@ const STATUS_ALONE: i32 = 4;
 /// No job takes longer. Who started the ranks ends them sooner; where a board is cut off, nobody else does.
 const LENGTH_SECONDS_MAX: u64 = 86_400;
 
-/// How long a rank that has failed waits for the others to end in order.
-const ORDERLY_END: Duration = Duration::from_secs(5);
-
 /// What a rank sends instead of a length when it has nothing to give.
 const NOTHING: i64 = -1;
 
 /// One rank from its beginning to its end.
 pub(crate) fn run(options: &Options) -> ExitCode {
-    end_after(Duration::from_secs(LENGTH_SECONDS_MAX));
+    end_after(Duration::from_secs(LENGTH_SECONDS_MAX), STATUS_LATE);
     // The thread that speaks for the rank never calls MPI.
     let Some((universe, _)) = mpi::initialize_with_threading(mpi::Threading::Funneled) else {
         eprintln!("keel-mpi: MPI was begun already");
@@ -43,13 +40,16 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         std::io::stdout(),
         || std::process::exit(STATUS_ALONE),
     );
-    if is_done {
-        return ExitCode::SUCCESS;
-    }
-    // Others may still wait for this one in a call that it will not make: then MPI's orderly end never comes.
-    end_after(ORDERLY_END);
+    // Where one has failed, others may still wait for it in a call that it will not make: MPI's orderly end never comes
+    // then. With more ranks than cores MPICH's can take minutes, too.
+    end_after(ORDERLY_END, if is_done { 0 } else { STATUS_FAILURE });
+    drop(ranks);
     drop(universe);
-    ExitCode::FAILURE
+    if is_done {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Ranks that MPI connects. A rank that is gone does not show as an error here: MPI ends the others, too.

@@ -32,6 +32,12 @@ const STATUS_USAGE: u8 = 2;
 /// Exit status of a rank that was still there when its time was over.
 const STATUS_LATE: i32 = 4;
 
+/// Exit status of a failure.
+pub(crate) const STATUS_FAILURE: i32 = 1;
+
+/// How long MPI's own end may take, when everything is done.
+pub(crate) const ORDERLY_END: Duration = Duration::from_secs(5);
+
 const USAGE: &str = "keel-mpi: is started by `keel cluster`; by hand: keel-mpi library | measure PLAN | job OPTIONS";
 
 fn main() -> ExitCode {
@@ -85,7 +91,7 @@ fn main() -> ExitCode {
 }
 
 fn measure(plan: &Plan) -> ExitCode {
-    end_after(Duration::from_secs(plan.seconds_max));
+    end_after(Duration::from_secs(plan.seconds_max), STATUS_LATE);
     // The watchdog's thread never calls MPI.
     let Some((universe, _)) = mpi::initialize_with_threading(mpi::Threading::Funneled) else {
         eprintln!("keel-mpi: MPI was begun already");
@@ -93,6 +99,8 @@ fn measure(plan: &Plan) -> ExitCode {
     };
     let world = universe.world();
     let done = world::World::gather(&world, plan).and_then(|world| suite::run(&world, plan));
+    // All is said. With more ranks than cores MPICH's end can take minutes, in which ranks poll.
+    end_after(ORDERLY_END, if done.is_ok() { 0 } else { STATUS_FAILURE });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -130,14 +138,17 @@ pub(crate) fn say(event: &Event) -> Result<(), String> {
 }
 
 /// A rank whose peers are gone waits in a call of MPI for ever; on a board that nobody reaches nobody ends it either.
-pub(crate) fn end_after(time: Duration) {
+pub(crate) fn end_after(time: Duration, status: i32) {
     let watch = move || {
         std::thread::sleep(time);
-        eprintln!(
-            "keel-mpi: still there after {} s, ends itself",
-            time.as_secs()
-        );
-        std::process::exit(STATUS_LATE);
+        if status == STATUS_LATE {
+            eprintln!(
+                "keel-mpi: still there after {} s, ends itself",
+                time.as_secs()
+            );
+        }
+        // Not the orderly way, which would wait for the thread that hangs.
+        std::process::exit(status);
     };
     if let Err(error) = std::thread::Builder::new()
         .name("watchdog".to_owned())

@@ -225,7 +225,8 @@ fn what_a_rank_reports_is_said_with_its_host() {
         1,
     );
     assert_eq!(line, format!("keel: b2: {why}; see docs/cluster.md"));
-    let hydra = "echo '=   PID 41 RUNNING AT b2' >&2; exit 9";
+    // Hydra says it on standard output, while the helper on the other board complains.
+    let hydra = "echo '=   PID 41 RUNNING AT b2'; echo '[proxy:0:0@b1] assert failed' >&2; exit 9";
     let fake = Fake::new("b1\nb2\n", hydra);
     let shell = script(&fake.dir, "shell", "shift; exec \"$@\"");
     let line = fails(&fake.words(&["--launcher", &shell]), 1);

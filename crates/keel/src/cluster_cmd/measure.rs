@@ -234,18 +234,13 @@ fn start(
     };
     let mut world = None;
     let mut said = None;
-    let mut is_whole = false;
     loop {
         let line = match ranks.next()? {
             Next::Line(line) => line,
-            Next::Ended(status) => {
-                return match world {
-                    Some(world) if is_whole && status.success() => Ok(world),
-                    _ => Err(ranks.failed(status, said)),
-                };
-            }
+            Next::Ended(status) => return Err(ranks.failed(status, said)),
         };
         let Some(event) = parse_event(&line) else {
+            ranks.keep(line);
             continue;
         };
         match event.map_err(other_version)? {
@@ -274,7 +269,13 @@ fn start(
             Event::Row { row } => collected.add(row).map_err(other_version)?,
             // Ranks that have not found each other all say so: the first counts.
             Event::Failed { why, host } => said = said.or(Some((why, host))),
-            Event::End { rows } => is_whole = rows == plan.cases.len(),
+            Event::End { rows } if rows == plan.cases.len() && said.is_none() => {
+                if let Some(world) = world {
+                    ranks.settle();
+                    return Ok(world);
+                }
+            }
+            Event::End { .. } => {}
         }
     }
 }

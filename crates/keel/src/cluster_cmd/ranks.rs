@@ -25,6 +25,9 @@ const COMPLAINT_LINES_MAX: usize = 400;
 /// How long a launcher that was told to end is waited for: it ends the ranks on all boards.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// How long a launcher may take to end when all ranks have done their work.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(8);
+
 /// How often a signal of the user is looked for.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -75,6 +78,8 @@ pub(crate) struct Ranks<'a> {
     deadline: Instant,
     silence_max: Duration,
     is_over: bool,
+    /// Lines of standard output that are no rank's: hydra says there how a rank has ended.
+    others: Vec<String>,
 }
 
 impl<'a> Ranks<'a> {
@@ -127,6 +132,7 @@ impl<'a> Ranks<'a> {
             deadline,
             silence_max,
             is_over: false,
+            others: Vec::new(),
         })
     }
 
@@ -173,6 +179,22 @@ impl<'a> Ranks<'a> {
         }
     }
 
+    /// Everything was said: waits a little for the launcher's own end. With more ranks than cores MPICH takes minutes for
+    /// it, in which nothing happens any more.
+    pub(crate) fn settle(mut self) {
+        if let Ok(Some(_)) = wait_within(&mut self.child, SETTLE_TIME_MAX) {
+            self.is_over = true;
+        }
+        self.end();
+    }
+
+    /// Keeps a line that is no rank's, for when it fails.
+    pub(crate) fn keep(&mut self, line: String) {
+        if self.others.len() < COMPLAINT_LINES_MAX {
+            self.others.push(line);
+        }
+    }
+
     /// Ends the ranks and asks who no longer answers.
     fn give_up(&mut self, wrong: &str) -> CliError {
         let complaints = self.end();
@@ -204,7 +226,8 @@ impl<'a> Ranks<'a> {
         if let Err(error) = self.boards.reach() {
             return error.with_note(wrong);
         }
-        match blamed(complaints, &names) {
+        let all: Vec<String> = complaints.iter().chain(&self.others).cloned().collect();
+        match blamed(&all, &names) {
             Some((host, line)) => CliError::failure(
                 host,
                 format_args!("{wrong}; {line}"),
@@ -279,7 +302,7 @@ fn for_each_line(stream: impl Read, mut wanted: impl FnMut(String) -> bool) {
 
 /// Which board a launcher names when a rank dies or a connection to a board is lost, and the line.
 pub(crate) fn blamed(complaints: &[String], hosts: &[&str]) -> Option<(String, String)> {
-    // Hydra: "PID 12 RUNNING AT b3", "[proxy:0:2@b3] …"; Open MPI: "on node b3 exited on signal 9", "Remote daemon: … on node b3".
+    // Hydra: "PID 12 RUNNING AT b3"; Open MPI: "on node b3 exited on signal 9", "Remote daemon: … on node b3".
     let after = |line: &str, mark: &str| -> Option<String> {
         let rest = line.split_once(mark)?.1;
         let name: String = rest
@@ -293,19 +316,22 @@ pub(crate) fn blamed(complaints: &[String], hosts: &[&str]) -> Option<(String, S
             || line.contains("exited on signal")
             || line.contains("Remote daemon")
     };
-    let find = |line: &String| {
-        let host = ["RUNNING AT ", "on node ", "@"]
-            .iter()
-            .find_map(|mark| after(line, mark))?;
+    let shown = |line: &str| -> String {
         let text = line
             .trim_matches(|letter: char| letter == '=' || letter == '|' || letter.is_whitespace());
-        Some((host, text.chars().take(160).collect()))
+        text.chars().take(160).collect()
     };
-    complaints
-        .iter()
-        .filter(sure)
-        .find_map(find)
-        .or_else(|| complaints.iter().find_map(find))
+    let named = |line: &String| {
+        let host = ["RUNNING AT ", "on node "]
+            .iter()
+            .find_map(|mark| after(line, mark))?;
+        Some((host, shown(line)))
+    };
+    if let Some(found) = complaints.iter().filter(sure).find_map(named) {
+        return Some(found);
+    }
+    // Hydra's helpers on the other boards complain, too ("[proxy:0:0@b1] …"): they are victims, and name nobody.
+    complaints.iter().find_map(named)
 }
 
 #[cfg(test)]
@@ -320,10 +346,8 @@ mod tests {
         let hydra = "=====\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 41 RUNNING AT b3\n\
                      =   EXIT CODE: 9\n[proxy:0:0@b1] HYDT_dmxu_poll_wait_for_event: demux engine error";
         assert_eq!(of(hydra).as_deref(), Some("b3"));
-        assert_eq!(
-            of("[proxy:0:1@b2] HYD_pmcd_pmip_control_cmd_cb: assert failed").as_deref(),
-            Some("b2")
-        );
+        let victim = "[proxy:0:1@b2] HYD_pmcd_pmip_control_cmd_cb: assert failed";
+        assert_eq!(of(victim), None);
         let open =
             "mpirun noticed that process rank 1 with PID 0 on node b2 exited on signal 9 (Killed).";
         assert_eq!(of(open).as_deref(), Some("b2"));
