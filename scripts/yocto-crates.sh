@@ -44,7 +44,7 @@ list() {
             }
             if (failed) exit 1
             print "# Made from Cargo.lock by scripts/yocto-crates.sh --write. Do not edit: the tests compare the two."
-            printf "SRC_URI += \" \\\n%s\"\n\n%s", uris, sums
+            printf "SRC_URI += \"\\\n%s\"\n\n%s", uris, sums
         }' "$lock"
 }
 

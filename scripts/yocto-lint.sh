@@ -15,6 +15,7 @@ recipe=recipes-evenkeel/evenkeel/evenkeel_0.1.0.bb
 crates=recipes-evenkeel/evenkeel/evenkeel-crates.inc
 kernel=recipes-kernel/linux
 requirements=packaging/yocto/requirements.txt
+not_linted=packaging/yocto/not-linted.txt
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 place=$target/yocto
 environment=$place/environment
@@ -227,27 +228,55 @@ installed_files_exist() {
     return "$status"
 }
 
+# With what it knows of each release that the layer says it is for.
 linter_finds_nothing() {
-    local files
+    local files release releases suppressed
     mapfile -t files < <(find "$1" -name '*.bb' -o -name '*.bbappend' -o -name 'layer.conf' | sort)
-    if timeout "$lint_seconds_max" "$environment/bin/oelint-adv" --quiet --relpaths "${files[@]}" \
-        >"$work/findings" 2>&1 && [ ! -s "$work/findings" ]; then
-        return
-    fi
-    head -n 40 "$work/findings"
-    echo "oelint-adv: $(wc -l <"$work/findings") line(s) about $1"
-    return 1
+    mapfile -t suppressed < <(sed -n 's/^\(oelint[^ ]*\) - .*/--suppress=\1/p' "$not_linted")
+    releases=$(sed -n 's/^LAYERSERIES_COMPAT_evenkeel = "\(.*\)"$/\1/p' "$1/conf/layer.conf")
+    [ -n "$releases" ] || { echo "layer.conf names no release of Yocto"; return 1; }
+    for release in $releases; do
+        timeout "$lint_seconds_max" "$environment/bin/oelint-adv" --quiet --relpaths --release "$release" \
+            "${suppressed[@]}" "${files[@]}" >"$work/findings" 2>&1 && [ ! -s "$work/findings" ] && continue
+        head -n 40 "$work/findings"
+        echo "oelint-adv ($release): $(wc -l <"$work/findings") line(s) about $1"
+        return 1
+    done
 }
 
-# What is kept from the linter says why, on the same line: `# nooelint: RULE - REASON`.
+# What is kept from the linter says why, on the same line.
 suppressions_are_explained() {
-    ! grep -rnE 'nooelint' "$1" --include='*.bb' --include='*.bbappend' --include='*.inc' --include='*.conf' |
-        grep -vE '# nooelint: [a-zA-Z0-9.,-]+ - .{10,}'
+    if grep -rn nooelint "$1" --include='*.bb*' --include='*.inc' --include='*.conf' |
+        grep -vE '# nooelint: [a-zA-Z0-9.,_-]+ - .{10,}'; then
+        echo "write: # nooelint: RULE - REASON"
+        return 1
+    fi
+    if grep -vnE '^(#.*|oelint[a-zA-Z0-9._-]+ - .{10,})$' "$not_linted"; then
+        echo "$not_linted: write: RULE - REASON"
+        return 1
+    fi
+}
+
+# An append is comments and one line, which reads the rest from beside it if the distribution has the feature. So a layer
+# that is merely added changes no other layer's recipe.
+appends_ask_for_consent() {
+    local append lines name status=0 count=0
+    while read -r append; do
+        count=$((count + 1))
+        lines=$(grep -vE '^(#.*)?$' "$append")
+        name=$(sed -nE "s/^require \\$\{@bb\.utils\.contains\('DISTRO_FEATURES', 'evenkeel', '([a-z-]+\.inc)', \
+'', d\)\}$/\1/p" <<<"$lines")
+        [ -n "$name" ] && [ "$(wc -l <<<"$lines")" -eq 1 ] && [ -f "$(dirname "$append")/$name" ] && continue
+        echo "$append: more, or something else, than a \`require\` for the feature evenkeel"
+        status=1
+    done < <(find "$1" -name '*.bbappend')
+    [ "$count" -ge 2 ] || { echo "$1: $count appends, where kernel and MPICH have one each"; status=1; }
+    return "$status"
 }
 
 # The unit of the layer is that of the page, which has the program in /usr/local.
 unit_is_that_of_the_page() {
-    awk '/^```ini$/ { inside = 1; next } /^```$/ { if (inside) exit } inside' docs/operate.md |
+    awk '/^\[Unit\]$/ { inside = 1 } /^```$/ { if (inside) exit } inside' docs/operate.md |
         sed 's|/usr/local/bin|/usr/bin|' | diff - packaging/systemd/keel.service && return
     echo "packaging/systemd/keel.service is not the unit of docs/operate.md"
     return 1
@@ -279,6 +308,7 @@ check licences_are_those_of_the_tree "$layer"
 check kernel_options_are_complete "$layer"
 check installed_files_exist "$layer"
 check suppressions_are_explained "$layer"
+check appends_ask_for_consent "$layer"
 if [ -z "$without_linter" ]; then
     check linter_finds_nothing "$layer"
 else
@@ -317,6 +347,8 @@ fault() {
 fault linter_finds_nothing "$recipe" '/^LICENSE = /d' "a recipe without LICENSE"
 fault linter_finds_nothing "$kernel/linux-yocto_%.bbappend" '$aSRC_URI_append = " file://old.cfg"' \
     "an override in the form of 2020"
+fault linter_finds_nothing conf/layer.conf '/^LAYERSERIES_COMPAT/d' "a layer for no release"
+fault appends_ask_for_consent "$kernel/linux-yocto_%.bbappend" '$aKERNEL_DEBUG = "True"' "an append that always acts"
 fault suppressions_are_explained "$recipe" '1i# nooelint: oelint.var.mandatoryvar.HOMEPAGE' \
     "a suppression without a reason"
 fault crates_are_those_of_the_lock_file "$crates" '/serde_json/d' "a crate that the list does not have"

@@ -1,10 +1,8 @@
 SUMMARY = "Node of Evenkeel: sensor readings to flash and to programs, in time"
-DESCRIPTION = "Takes readings from sensors, keeps them on flash whatever the power does, and shows them to programs \
-that have to act on them in time. One program, keel; its library for programs that share files in memory; libkeel for \
-clients in C; and, where MPI is configured, keel-mpi for jobs on several boards."
+DESCRIPTION = "Takes readings from sensors, keeps them on flash whatever the power does, and shows them to programs that have to act on them in time."
 SECTION = "console/utils"
 LICENSE = "Apache-2.0 | MIT"
-LIC_FILES_CHKSUM = " \
+LIC_FILES_CHKSUM = "\
     file://LICENSE-APACHE;md5=3b83ef96387f14655fc854ddc3c6bd57 \
     file://LICENSE-MIT;md5=575d5d106e2cb56b3e54a53d87cfcf19 \
 "
@@ -18,6 +16,7 @@ inherit cargo externalsrc pkgconfig systemd useradd
 EXTERNALSRC ?= "${@os.path.realpath('${THISDIR}/../../../../..')}"
 EXTERNALSRC_BUILD = "${WORKDIR}/build"
 # The class would put links into the tree.
+# nooelint: oelint.vars.mispell.unknown - the class externalsrc reads it
 EXTERNALSRC_SYMLINKS = ""
 
 # MPI is for boards that compute together. MPICH is in meta-oe; clang is in oe-core from 5.3 on, before in meta-clang.
@@ -51,19 +50,18 @@ do_install() {
 
 SYSTEMD_SERVICE:${PN} = "keel.service"
 USERADD_PACKAGES = "${PN}"
-USERADD_PARAM:${PN} = "--system --user-group --no-create-home --home-dir ${localstatedir}/lib/keel \
-    --shell ${base_bindir}/false keel"
+USERADD_PARAM:${PN} = "--system --user-group --no-create-home --home-dir ${localstatedir}/lib/keel --shell ${base_bindir}/false keel"
 
 PACKAGE_BEFORE_PN = "libkeel ${@bb.utils.contains('PACKAGECONFIG', 'mpi', '${PN}-mpi', '', d)}"
 # Its name has no version, so it is no link of the -dev package: programs need this very file.
 FILES_SOLIBSDEV = ""
-FILES:libkeel = "${libdir}/libkeel.so"
+FILES:libkeel += "${libdir}/libkeel.so"
 FILES:${PN} += "${nonarch_libdir}/keel/libkeelmem.so"
-FILES:${PN}-mpi = "${bindir}/keel-mpi"
+FILES:${PN}-mpi += "${bindir}/keel-mpi"
 CONFFILES:${PN} = "${sysconfdir}/keel/keel.toml"
 
 # The launcher of MPICH reaches other boards by ssh.
 RDEPENDS:${PN}-mpi = "${PN} mpich openssh-ssh"
 
-# `lib/keel` is meant where libraries are in `lib64`, too.
+# nooelint: oelint.vars.insaneskip - lib/keel is meant, also where the system has its libraries in lib64
 INSANE_SKIP:${PN} += "libdir"
