@@ -257,16 +257,16 @@ suppressions_are_explained() {
     fi
 }
 
-# An append is comments and one line, which reads the rest from beside it if the distribution has the feature. So a layer
-# that is merely added changes no other layer's recipe.
+# An append is comments and one line, which reads the rest from beside it if the distribution has the feature: a layer
+# that is merely added changes no recipe of others.
 appends_ask_for_consent() {
     local append lines name status=0 count=0
+    local consent="require \${@bb.utils.contains('DISTRO_FEATURES', 'evenkeel', 'NAME', '', d)}"
     while read -r append; do
         count=$((count + 1))
         lines=$(grep -vE '^(#.*)?$' "$append")
-        name=$(sed -nE "s/^require \\$\{@bb\.utils\.contains\('DISTRO_FEATURES', 'evenkeel', '([a-z-]+\.inc)', \
-'', d\)\}$/\1/p" <<<"$lines")
-        [ -n "$name" ] && [ "$(wc -l <<<"$lines")" -eq 1 ] && [ -f "$(dirname "$append")/$name" ] && continue
+        name=$(sed -n 's/^require .*'"'"'\([a-z-]*\.inc\)'"'"'.*/\1/p' <<<"$lines")
+        [ "$lines" = "${consent/NAME/$name}" ] && [ -f "$(dirname "$append")/$name" ] && continue
         echo "$append: more, or something else, than a \`require\` for the feature evenkeel"
         status=1
     done < <(find "$1" -name '*.bbappend')
