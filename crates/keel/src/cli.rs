@@ -17,9 +17,10 @@ pub(crate) use cluster::{
 pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, MemFlush, RunArgs as MemRunArgs};
 pub(crate) use qos::{QosArgs, QosCommand};
 pub(crate) use stream::{
-    StreamActionsArgs, StreamArgs, StreamCheckArgs, StreamCommand, StreamIdentityCommand,
-    StreamKeyArgs, StreamLinkArgs, StreamLsArgs, StreamMountArgs, StreamPackArgs, StreamPinArgs,
-    StreamPredict, StreamProvide, StreamPruneArgs, StreamServeArgs, StreamStatusArgs,
+    StreamActionsArgs, StreamArgs, StreamCheckArgs, StreamCommand, StreamComplete,
+    StreamIdentityCommand, StreamKeyArgs, StreamLinkArgs, StreamLsArgs, StreamMountArgs,
+    StreamPackArgs, StreamPinArgs, StreamPredict, StreamProvide, StreamPruneArgs, StreamServeArgs,
+    StreamStatusArgs,
 };
 
 /// Names and examples stand in the help because people copy them.

@@ -341,6 +341,70 @@ fn a_cache_that_is_too_small_to_pin_all_is_said_and_used_as_far_as_it_goes() {
 }
 
 #[test]
+fn what_lies_beside_what_was_read_is_there_without_a_server() {
+    use std::os::unix::fs::FileExt;
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new();
+    tree(&dir);
+    let store = publish(&dir);
+    let mut server = Server::start(&store, &[]);
+    let mount = Mount::start(&dir, "at", server.address, &[]);
+    let read = &["20-22", "300"];
+    runs_well(&dir, &mount, read);
+    drop(mount);
+    wait_learned(&store, 1);
+    // A learned start is sent what it reads, and nothing else.
+    let none = path(&dir, "none");
+    let options = ["--cache", &none, "--complete=none"];
+    let mount = Mount::start(&dir, "at", server.address, &options);
+    runs_well(&dir, &mount, read);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(mount.count("fetched"), 0);
+    drop(mount);
+    let cache = path(&dir, "cache");
+    let mount = Mount::start(&dir, "at", server.address, &["--cache", &cache]);
+    runs_well(&dir, &mount, read);
+    let here = std::fs::read(dir.file("tree/bin/task")).unwrap();
+    let table = stream_common::bytes_of(7, stream_common::TABLE_BLOCKS * 4096);
+    let mut blocks = here.chunks(4096);
+    let first = blocks
+        .position(|block| block == &table[..4096])
+        .expect("the table's first block");
+    let is_there = |mount: &Mount, wanted: usize| {
+        let there = std::fs::File::open(mount.program()).unwrap();
+        let run = (first + wanted) / 32 * 32;
+        (run..run + 32).all(|block| {
+            let mut bytes = [0; 4096];
+            let read = there.read_exact_at(&mut bytes, block as u64 * 4096);
+            assert!(read.is_err() || bytes[..] == here[block * 4096..][..4096]);
+            read.is_ok()
+        })
+    };
+    // Both runs lack 28 blocks at least, what the loader reads of the program's ends beside.
+    wait_until("what lies beside it", || mount.count("fetched") >= 56);
+    let mut before = 0;
+    wait_until("an end of that", || {
+        std::thread::sleep(Duration::from_millis(1500));
+        let now = mount.count("fetched");
+        std::mem::replace(&mut before, now) == now
+    });
+    // Not the rest of the program.
+    assert!(mount.count("cache_blocks") < 300, "{}", mount.status());
+    drop(mount);
+    server.kill();
+    // Another start may read others, as a virtual machine does by chance.
+    let alone = |cache: &str, blocks: &[usize]| {
+        let options = ["--cache", cache, "--deadline-s", "1"];
+        let mount = Mount::start(&dir, "at", server.address, &options);
+        blocks.iter().all(|block| is_there(&mount, *block))
+    };
+    assert!(alone(&cache, &[21, 300]));
+    assert!(!alone(&none, &[21]));
+}
+
+#[test]
 fn the_rest_of_a_program_comes_when_nothing_else_is_to_be_done() {
     if cannot_mount() {
         return;

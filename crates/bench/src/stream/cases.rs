@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::sim::Random;
 
-use super::bed::{Bed, CARD, EXT4, KEEL, Ours, Prepared, READAHEAD, SSHFS, Started, Way};
+use super::bed::{Bed, CARD, EXT4, KEEL, Ours, Prepared, READAHEAD, Running, SSHFS, Started, Way};
 use super::needed::{LEVELS, Needed};
 use super::net::Rate;
 use crate::figures::{Figures, Metric};
@@ -388,10 +388,32 @@ fn warm_starts(
     Ok(())
 }
 
-/// How long the cache is given to write down what came.
-const SETTLE: Duration = Duration::from_millis(300);
+/// A cache in which nothing is written for so long has what the device fetches by itself behind a start, which it looks
+/// for once a second.
+const SETTLE: Duration = Duration::from_secs(2);
 
-/// A start from the device's cache, without a network: fills the cache by a start, cuts, and starts anew.
+/// How long that may take.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
+
+fn settle(running: &Running) -> Result<(), String> {
+    let begun = Instant::now();
+    let (mut before, mut since) = (None, Instant::now());
+    while since.elapsed() < SETTLE {
+        if begun.elapsed() > SETTLE_MAX {
+            return Err("the device's cache does not come to rest".to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let figures = running.mounted.figures()?;
+        let now = ["fetched", "cache_written"].map(|name| figures[name].as_u64());
+        if before.replace(now) != Some(now) {
+            since = Instant::now();
+        }
+    }
+    Ok(())
+}
+
+/// A start from the device's cache, without a network: fills the cache by a start, as long as it takes, cuts, and
+/// starts anew.
 fn offline_start(bed: &Bed<'_>, prepared: &Prepared) -> Result<f64, String> {
     let cache: PathBuf = bed.folder().join("cache");
     let _ = std::fs::remove_dir_all(&cache);
@@ -400,7 +422,7 @@ fn offline_start(bed: &Bed<'_>, prepared: &Prepared) -> Result<f64, String> {
     let way = Way::new(Rate::FAST, 0);
     let running = bed.run_ours(prepared, way, &ours)?;
     bed.start_at(prepared, 0, &running.at, &[])?;
-    std::thread::sleep(SETTLE);
+    settle(&running)?;
     running.end()?;
     let wall_ms = bed.start_offline(prepared, &ours.mounting)?;
     std::fs::remove_dir_all(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;

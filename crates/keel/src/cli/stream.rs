@@ -210,6 +210,17 @@ pub(crate) enum StreamIdentityCommand {
     },
 }
 
+/// What a mount with a cache fetches when nothing else is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StreamComplete {
+    /// Nothing
+    None,
+    /// What lies beside what a task has read, which another start of it may read
+    Near,
+    /// All of each file that a task has read
+    Files,
+}
+
 /// How a server foretells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StreamPredict {
@@ -327,7 +338,7 @@ pub(crate) struct StreamLinkArgs {
 #[command(after_help = "Examples:\n  \
     keel stream mount 127.0.0.1:7007 /mnt/plant --insecure\n  \
     keel stream mount plant.example:7007 /mnt/plant --identity device --publisher plant.key.pub\n  \
-    keel stream mount plant.example:7007 /mnt/plant --identity device --cache /var/cache/plant --complete\n\n\
+    keel stream mount plant.example:7007 /mnt/plant --identity device --cache /var/cache/plant --complete=files\n\n\
     Runs until `umount DIR`, Ctrl-C or SIGTERM. With --cache what has run once runs again without a network. What\n\
     programs can do there stands in docs/semantics-stream.md.")]
 pub(crate) struct StreamMountArgs {
@@ -347,9 +358,10 @@ pub(crate) struct StreamMountArgs {
     /// Seconds after which whoever waits for a block gets an error
     #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) deadline_s: u64,
-    /// Fetch the rest of what runs into the cache when nothing else is to be done
-    #[arg(long, requires = "cache")]
-    pub(crate) complete: bool,
+    /// What is fetched into the cache when nothing else is to be done; without a value `files`
+    #[arg(long, value_name = "WHAT", value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(default_value = "near", default_missing_value = "files")]
+    pub(crate) complete: StreamComplete,
     /// Let other users in
     #[arg(long)]
     pub(crate) allow_other: bool,

@@ -1,10 +1,18 @@
-//! `keel stream mount --complete`: the rest of what runs is brought into the cache when nothing else is to be done.
+//! `keel stream mount --complete`: what a task may need in its next start is brought into the cache when nothing
+//! else is to be
+//! done.
+//!
+//! No two starts of a virtual machine read the same blocks: a collector or a compiler thread runs in one and not in the
+//! other. What another start reads and this one did not lies beside what this one read, nearly always in the same
+//! run of 32 blocks; so these runs are filled up, and a program that ran once starts without a network. The rest of
+//! the files is left where it is unless it is asked for, as programs arrive only as far as they run.
 
+use crate::cli::StreamComplete;
 use crate::error::CliError;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use stream::device::{Device, DeviceError};
-use stream::{BlockAt, FileId};
+use stream::{BLOCK_BYTES, BlockAt, FileId, SEGMENT_BLOCKS};
 
 /// Time between two looks for tasks that have run.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -12,28 +20,39 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time before the next attempt when the cache has failed.
 const FAILED_PAUSE: Duration = Duration::from_secs(60);
 
-/// Starts a thread, which ends with the process: all blocks of the files that a task needs, once it has run.
-pub(super) fn start(device: Device) -> Result<(), CliError> {
+/// Blocks that are fetched before it is looked at again whether there is room.
+const FETCHED_AT_ONCE: usize = 256;
+
+/// Starts a thread, which ends with the process.
+pub(super) fn start(device: Device, what: StreamComplete) -> Result<(), CliError> {
     let thread = std::thread::Builder::new().name("stream-complete".to_owned());
     let run = move || {
-        let mut done: HashSet<FileId> = HashSet::new();
+        let mut done = Vec::new();
         loop {
             std::thread::sleep(LOOK_INTERVAL);
-            let tasks: BTreeSet<FileId> = device.starts().iter().map(|start| start.task).collect();
+            let starts = device.starts();
+            // Another start of a task may have read what none before it did.
+            if starts == done {
+                continue;
+            }
+            let tasks: BTreeSet<FileId> = starts.iter().map(|start| start.task).collect();
+            let mut is_done = true;
             for task in tasks {
-                if done.contains(&task) {
-                    continue;
-                }
-                match complete(&device, task) {
-                    Ok(()) => {
-                        done.insert(task);
-                    }
+                match complete(&device, task, what) {
+                    Ok(()) => {}
                     Err(DeviceError::Stopped) => return,
-                    // A cache that keeps nothing has all of it fetched each time.
-                    Err(DeviceError::Cache(_)) => std::thread::sleep(FAILED_PAUSE),
-                    // Without network, or not learned yet: later.
-                    Err(_) => {}
+                    Err(error) => {
+                        is_done = false;
+                        // A cache that keeps nothing has all of it fetched each time. Any other failure: without a
+                        // network, or not learned yet; later.
+                        if matches!(error, DeviceError::Cache(_)) {
+                            std::thread::sleep(FAILED_PAUSE);
+                        }
+                    }
                 }
+            }
+            if is_done {
+                done = starts;
             }
         }
     };
@@ -43,15 +62,72 @@ pub(super) fn start(device: Device) -> Result<(), CliError> {
     Ok(())
 }
 
-fn complete(device: &Device, task: FileId) -> Result<(), DeviceError> {
+fn complete(device: &Device, task: FileId, what: StreamComplete) -> Result<(), DeviceError> {
     let plan = device.plan(task)?;
-    let files: BTreeSet<FileId> = plan.iter().map(|at| at.file).chain([task]).collect();
-    for file in files {
-        let indexes = 0..device.manifest().blocks(file);
-        let blocks: Vec<BlockAt> = indexes.map(|index| BlockAt { file, index }).collect();
-        if !blocks.is_empty() {
-            device.fetch(&blocks, &mut |_, _| {})?;
+    let blocks = match what {
+        StreamComplete::None => return Ok(()),
+        StreamComplete::Near => near(&plan, &|file| device.manifest().blocks(file)),
+        StreamComplete::Files => {
+            let files: BTreeSet<FileId> = plan.iter().map(|at| at.file).chain([task]).collect();
+            let of_file = |file| {
+                let indexes = 0..device.manifest().blocks(file);
+                indexes.map(move |index| BlockAt { file, index })
+            };
+            files.into_iter().flat_map(of_file).collect()
         }
+    };
+    let missing: Vec<BlockAt> = blocks
+        .into_iter()
+        .filter(|at| !device.is_cached(*at))
+        .collect();
+    for chunk in missing.chunks(FETCHED_AT_ONCE) {
+        // What may be read makes no room for itself at the cost of what was.
+        if what == StreamComplete::Near && !has_room(device, chunk.len()) {
+            break;
+        }
+        device.fetch(chunk, &mut |_, _| {})?;
     }
     Ok(())
+}
+
+fn has_room(device: &Device, blocks: usize) -> bool {
+    let Some(cache) = device.counters().cache else {
+        return false;
+    };
+    let needed = cache.bytes + (blocks * BLOCK_BYTES) as u64;
+    // A cache makes room before it is full, a whole log of it at a time.
+    needed < cache.bytes_max - cache.bytes_max / 4
+}
+
+/// All blocks of the aligned runs in which blocks of a plan lie.
+fn near(plan: &[BlockAt], blocks_of: &dyn Fn(FileId) -> u32) -> Vec<BlockAt> {
+    let runs: BTreeSet<(FileId, u32)> = plan
+        .iter()
+        .map(|at| (at.file, at.index / SEGMENT_BLOCKS))
+        .collect();
+    let of_run = |(file, run): (FileId, u32)| {
+        let first = run * SEGMENT_BLOCKS;
+        let indexes = first..blocks_of(file).min(first + SEGMENT_BLOCKS);
+        indexes.map(move |index| BlockAt { file, index })
+    };
+    runs.into_iter().flat_map(of_run).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_are_the_runs_of_what_was_read_to_the_end_of_the_file() {
+        let at = |file, index| BlockAt {
+            file: FileId(file),
+            index,
+        };
+        let plan = [at(2, 40), at(1, 31), at(2, 63), at(1, 0)];
+        let found = near(&plan, &|file| if file == FileId(1) { 100 } else { 50 });
+        let mut expected: Vec<_> = (0..32).map(|index| at(1, index)).collect();
+        expected.extend((32..50).map(|index| at(2, index)));
+        assert_eq!(found, expected);
+        assert_eq!(near(&[], &|_| 7), []);
+    }
 }

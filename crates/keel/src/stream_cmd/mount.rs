@@ -1,7 +1,7 @@
 //! `keel stream mount`: a published tree as a directory, until it is unmounted or told to stop.
 
 use super::link::{self, Need};
-use crate::cli::StreamMountArgs;
+use crate::cli::{StreamComplete, StreamMountArgs};
 use crate::error::CliError;
 use crate::mounting::{self, Stops, unmount_command};
 use crate::output::Output;
@@ -65,8 +65,8 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
         .map_err(wrong)?;
         link::warn(&arguments.server, &arguments.link, &device);
         say_ready(arguments, &device);
-        if arguments.complete {
-            super::complete::start(device.clone())?;
+        if arguments.link.cache.is_some() && arguments.complete != StreamComplete::None {
+            super::complete::start(device.clone(), arguments.complete)?;
         }
         tokio::select! {
             () = stops.come() => {}

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 pub const TABLE_BLOCKS: usize = 600;
 
 /// A program with a table of [`TABLE_BLOCKS`] blocks. Its arguments are runs of blocks (`10-20`), which it reads in
-/// order, or pauses (`sleep:250`, milliseconds; `wait`: until its input ends, which it says); it prints a number made of
-/// all bytes that it read.
+/// order, or pauses (`sleep:250`, milliseconds; `wait`: until its input ends, which it says); it prints a number made
+/// of all bytes that it read.
 const PROGRAM: &str = r#"
 #include <stdint.h>
 #include <stdio.h>

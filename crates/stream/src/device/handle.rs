@@ -233,6 +233,12 @@ impl Device {
         self.inner.plan(task)
     }
 
+    /// Whether the cache has a block, as far as is known without reading it.
+    #[must_use]
+    pub fn is_cached(&self, at: BlockAt) -> bool {
+        self.inner.is_cached(at)
+    }
+
     /// Brings blocks into the cache, behind everything that programs wait for. `on_progress` is told how many are
     /// there, and of how many.
     ///

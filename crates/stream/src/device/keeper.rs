@@ -9,7 +9,6 @@ use super::stage::{Arrived, Kind};
 use super::tasks::Tell;
 use crate::block::{BLOCK_BYTES, BlockAt, BlockHash, Token, block_bytes};
 use crate::wire::{BLOCKS_PER_MESSAGE_MAX, Request};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -192,14 +191,22 @@ fn see_resident(inner: &Inner, token: Token) {
 }
 
 /// Puts what a task needed last time from the cache onto the stage, as the server would.
-pub(super) fn feed(inner: &Arc<Inner>, token: Token, blocks: &[(BlockAt, BlockHash)]) {
+pub(super) fn feed(inner: &Inner, token: Token, blocks: &[(BlockAt, BlockHash)]) {
+    feed_blocks(inner, token, blocks);
+    inner.stage.store_arrived();
+}
+
+fn feed_blocks(inner: &Inner, token: Token, blocks: &[(BlockAt, BlockHash)]) {
     let Some(cache) = inner.settings.cache.as_deref() else {
         return;
     };
     let hashes: Vec<BlockHash> = blocks.iter().map(|(_, hash)| *hash).collect();
     cache.expect(&hashes);
     let begun = Instant::now();
-    for (at, hash) in blocks {
+    for (place, (at, hash)) in blocks.iter().enumerate() {
+        if place % STORED_AT_ONCE_MAX == 0 {
+            inner.stage.store_arrived();
+        }
         let (is_storable, is_known) = loop {
             let mut tasks = locked(&inner.tasks);
             let Some(task) = tasks.get(&token) else {

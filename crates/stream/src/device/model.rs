@@ -105,6 +105,7 @@ fn what_is_stored_stays_until_it_is_and_readers_get_it_meanwhile() {
                     for index in 0..4 {
                         network.arrive(at(index), network.page(&bytes(index)), foretold(true));
                     }
+                    network.store_arrived();
                 });
                 // A program reads what the page cache does not have: asked for anew where it was stored before.
                 for index in [1, 3] {
@@ -123,6 +124,10 @@ fn what_is_stored_stays_until_it_is_and_readers_get_it_meanwhile() {
                     assert_eq!(found, bytes(index));
                 }
                 brings.join().unwrap();
+                // Nobody reads the others: they are stored all the same.
+                while takes && stage.counts().1 > 0 {
+                    thread::yield_now();
+                }
                 stage.stop();
                 stores.join().unwrap();
             },

@@ -100,7 +100,7 @@ impl Inner {
         }
     }
 
-    fn is_cached(&self, at: BlockAt) -> bool {
+    pub fn is_cached(&self, at: BlockAt) -> bool {
         let Some(cache) = self.settings.cache.as_deref() else {
             return false;
         };
@@ -120,9 +120,14 @@ impl Inner {
         if let Some(token) = &token {
             locked(&self.tasks).read(token, at, started);
         }
-        if !self.stage.is_staged(at)
-            && let Some(bytes) = self.cached(at)
-        {
+        // Taken, not looked at: what was here a moment ago may be gone when somebody comes for it, and who waited then
+        // would wait for a server although the cache has it.
+        if let Some(bytes) = self.stage.take(at) {
+            self.look_ahead(token, at);
+            add(&self.counts.reads_staged, 1);
+            return Ok(bytes);
+        }
+        if let Some(bytes) = self.cached(at) {
             self.stage.delivered(at);
             add(&self.counts.reads_cached, 1);
             return Ok(bytes);

@@ -323,6 +323,7 @@ impl<'a> Receiver<'a> {
                         u64::from(arrived == Arrived::Repeated),
                     );
                 }
+                inner.stage.store_arrived();
                 self.connection.is_placing.store(false, Ordering::Release);
                 // Not before: a reader in between would take for lost what is about to be placed.
                 if let Some(task) = locked(&inner.tasks).get(&token) {

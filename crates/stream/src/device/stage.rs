@@ -231,7 +231,8 @@ impl Stage {
         }
     }
 
-    /// A block, verified. Holds the caller up while the stage is full of foretold ones and nobody waits.
+    /// A block, verified. Holds the caller up while the stage is full of foretold ones and nobody waits. Behind the
+    /// last of a message comes [`Stage::store_arrived`].
     pub fn arrive(&self, at: BlockAt, bytes: Arc<[u8]>, kind: Kind) -> Arrived {
         let mut state = self.lock();
         loop {
@@ -269,6 +270,8 @@ impl Stage {
                 break;
             }
             state.counts.waits_for_room += 1;
+            // Room is made by storing.
+            self.work.notify_one();
             state = self
                 .room
                 .wait_timeout(state, left.max(Duration::from_millis(1)))
@@ -299,11 +302,13 @@ impl Stage {
         };
         state.staged.insert(at, staged);
         state.shorten_queues();
-        drop(state);
-        if is_storable {
-            self.work.notify_one();
-        }
         Arrived::Staged
+    }
+
+    /// Has stored what arrived. Not with each block: those that lie side by side are handed over in one call of the
+    /// system if they are all here when the storer looks.
+    pub fn store_arrived(&self) {
+        self.work.notify_one();
     }
 
     /// Neighbours that came in one message, verified, unpacked from `packed`: whoever waits for one gets it, the others
