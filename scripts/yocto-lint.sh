@@ -21,7 +21,7 @@ place=$target/yocto
 environment=$place/environment
 install_seconds_max=300
 fetch_seconds_max=300
-lint_seconds_max=120
+lint_seconds_max=300
 
 # ----- what is installed or fetched, once -----
 
@@ -329,8 +329,8 @@ fi
 fault() {
     local copy=$work/meta-evenkeel
     case $1 in
-    linter_finds_nothing) [ -z "$without_linter" ] || { result skipped "fault: $4: $without_linter"; return; } ;;
-    cargo_accepts_the_crates) [ -z "$without_pool" ] || { result skipped "fault: $4: $without_pool"; return; } ;;
+    linter_finds_nothing) [ -z "$without_linter" ] || { result skipped "fault: $4: no linter"; return; } ;;
+    cargo_accepts_the_crates) [ -z "$without_pool" ] || { result skipped "fault: $4: no crates"; return; } ;;
     esac
     rm -rf "$copy"
     cp -R "$layer" "$copy"
