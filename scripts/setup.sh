@@ -3,9 +3,8 @@
 #   scripts/setup.sh          what the build needs
 #   scripts/setup.sh --test   also what the checks need (rustfmt, clippy, the MQTT broker mosquitto, the suite
 #                             fio for the mount, fusermount3, with which users other than root mount, and the stores
-#                             that the data path is measured against, python3 with venv for the package of clients
-#                             and for the linter of Yocto recipes, and networks, disks and peers for the bench of
-#                             streaming)
+#                             that the data path is measured against, python3 with venv for the package of clients,
+#                             and networks, disks and peers for the bench of streaming)
 #   scripts/setup.sh --bench  also what the bench's peer littlefs needs (libclang); status 3 without it
 set -euo pipefail
 
@@ -118,6 +117,7 @@ if [ "${1:-}" = --test ]; then
         say "without fuse3 only root can mount a store; tests that do so as another user will be skipped"
     python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || (install_packages python3 python3-venv) ||
         say "the Python package is not tested: python3 with venv is missing"
+    # Into an environment of its own, beside the rest of the build.
     unable=$("$(dirname "$0")/yocto-lint.sh" --environment) || say "recipes for Yocto are not linted: $unable"
     for tool in $(missing_stream_tools | sort -u); do
         (install_quietly "$tool") || say "without $tool the bench of streaming is not run, or lacks the peer sshfs"
