@@ -30,6 +30,8 @@ fn blocks(page: &str) -> Vec<Block> {
                 open = Some(language);
                 match (language, blocks.last_mut()) {
                     ("text", Some(last)) => last.shown = Some(String::new()),
+                    // A file to copy: nothing runs it, and nothing prints it.
+                    ("ini", _) => {}
                     ("sh", _) => blocks.push(Block {
                         commands: String::new(),
                         shown: None,
@@ -46,6 +48,7 @@ fn blocks(page: &str) -> Vec<Block> {
         };
         let into = match open {
             Some("sh") => &mut last.commands,
+            Some("ini") => continue,
             Some(_) => last.shown.as_mut().unwrap(),
             None => continue,
         };
