@@ -6,7 +6,7 @@ ARGS ?=
 # Rustup's folder, for shells that have not been restarted since it was installed.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
-.PHONY: help demo test bench lint soak
+.PHONY: help demo page test bench lint soak package docs
 
 help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## /  make \1 - /p' Makefile
@@ -14,10 +14,13 @@ help: ## List the commands
 demo: ## Build, then run 1,024 sensors of a burning building from reading to flash (about half a minute)
 	@scripts/demo.sh $(ARGS)
 
+page: ## Build the node with its live page, and show it beside 1,024 made-up sensors (needs npm)
+	@scripts/page.sh $(ARGS)
+
 test: ## Build and run every check and test; the last line is the total
 	@scripts/test.sh
 
-bench: ## Measure a part beside its peers, ARGS="flash", "mem", "node" or "db" and options of it (the store without one)
+bench: ## Measure a part beside its peers, ARGS="flash", "mem", "node", "db" or "cluster" and options of it (the store without one)
 	@scripts/bench.sh $(ARGS)
 
 lint: ## Formatting, clippy, structure, licences and advisories of dependencies
@@ -25,3 +28,9 @@ lint: ## Formatting, clippy, structure, licences and advisories of dependencies
 
 soak: ## Long runs with random seeds (SOAK_SECONDS, default 3600)
 	@scripts/soak.sh
+
+package: ## Debian packages, for this machine or ARGS="--arch arm64" ("armhf"), into target/packages; ARGS=--container an image
+	@scripts/package.sh $(ARGS)
+
+docs: ## The documentation as a site, in target/site/html (needs mdbook: cargo install --locked mdbook)
+	@scripts/docs.sh $(ARGS)

@@ -3,6 +3,7 @@
 #   scripts/bench.sh [flash] …       the store; also where only options are given
 #   scripts/bench.sh mem …           the in-memory file system; as root, with several GiB of memory
 #   scripts/bench.sh node …          the node, behind a broker on this machine
+#   scripts/bench.sh cluster …       messages between ranks, with each MPI that is installed; the line takes root
 #   scripts/bench.sh db …            the data path; as root, with several GiB of memory and disk
 # For `flash --paper` the peer littlefs is built in, where its bindings can be made.
 set -euo pipefail
@@ -15,7 +16,7 @@ setup=()
 case "$1 $* " in
 mem\ *) build+=(-p mem-preload) ;;
 flash\ *' --paper '*) setup=(--bench) ;;
-db\ *) setup=(--test) ;;
+db\ * | cluster\ *) setup=(--test) ;;
 esac
 status=0
 scripts/setup.sh "${setup[@]}" || status=$?
@@ -27,4 +28,5 @@ case "$status ${setup[*]}" in
 esac
 printf 'build: cargo build --release %s\n' "${build[*]}"
 cargo build --release --locked --quiet "${build[@]}"
+if [ "$1" = cluster ]; then scripts/mpi-build.sh --release; fi
 exec "${CARGO_TARGET_DIR:-target}/release/keel" bench "$@"

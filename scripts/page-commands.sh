@@ -12,7 +12,7 @@
 #   <!-- not run: reason -->             before a block: skipped, and the reason is printed.
 #   <!-- instead: COMMAND -->            besides: what is run in its place, for what later blocks need of it.
 #   <!-- file: look.c -->                before a block of another language: the file that the text asks to save.
-# The page's ports (8094 of the line protocol, 1883 of the broker) are exchanged for free ones on the way.
+# The page's ports (8094 of the line protocol, 1883 of the broker, 8095 of HTTP) are exchanged for free ones on the way.
 #
 # The folder stands for a checkout, too: `crates`, `python` and `target/release` are there. What the test command has
 # built takes the place of what the pages build, which would be the same once more, with optimisation and for minutes.
@@ -45,7 +45,8 @@ mkdir "$work/blocks" "$work/here" "$work/bin" "$work/broker"
 
 line_port=$(free_port)
 broker_port=$(free_port)
-exchange="s/8094/$line_port/g;s/1883/$broker_port/g"
+http_port=$(free_port)
+exchange="s/8094/$line_port/g;s/1883/$broker_port/g;s/8095/$http_port/g"
 
 page_keel "$real_keel" "$work/bin" "$exchange"
 page_checkout "$repository" "$target" "$work/here" "$work/bin"
@@ -119,31 +120,6 @@ END
     cd "$work/here"
     PATH="$work/bin:$PATH" timeout "$page_seconds_max" bash "$work/run" "$work/blocks" "$places" </dev/null
 ) || true
-
-# Whether the output of a block is what the page shows.
-matches() {
-    awk -v expected="$1" '
-        function pattern(line) {
-            gsub(/[][\\.^$*+?(){}|]/, "\\\\&", line)
-            gsub(/…/, ".*", line)
-            return "^" line "$"
-        }
-        # Whether got[g..] fits want[w..]; a line of … alone takes any number of lines.
-        function fits(w, g) {
-            for (; w <= wanted; w++) {
-                if (want[w] == "…") {
-                    for (; g <= got_count + 1; g++) if (fits(w + 1, g)) return 1
-                    return 0
-                }
-                if (g > got_count || got[g] !~ pattern(want[w])) return 0
-                g++
-            }
-            return g == got_count + 1
-        }
-        BEGIN { while ((getline line < expected) > 0) want[++wanted] = line }
-        { got[++got_count] = $0 }
-        END { exit !fits(1, 1) }' "$2"
-}
 
 passed=0
 failed=0

@@ -8,6 +8,12 @@ cd "$(dirname "$0")/.."
 bugs=(
     "flash seeded-bug-swapped-barrier crash"
     "db seeded-bug-ack-before-flush crash_flash"
+    "db seeded-bug-alarm-without-hysteresis alarms"
+    "db seeded-bug-alarm-forgets-when-full alarms"
+    "egress seeded-bug-actuator-first-wins outbox"
+    "egress seeded-bug-cursor-before-ack forward_crash"
+    "egress seeded-bug-ack-of-another forward_crash"
+    "egress seeded-bug-window-unbounded forward_crash"
     "keel seeded-bug-ack-when-put node_kill"
 )
 

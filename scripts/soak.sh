@@ -70,6 +70,13 @@ scripts/mem-preload-suite.sh || { printf 'soak: FAILED in pjdfstest on a region\
 FSX_OPERATIONS=$((12000 + seconds * 20)) scripts/mem-suites.sh ||
     { printf 'soak: FAILED in the suites on a mounted region\n'; exit 1; }
 
+# Packages: in a fresh Debian root, and those of boards emulated. Only what is there is looked at: building for boards
+# takes long (make package ARGS="--arch arm64 --arch armhf").
+printf 'soak: packages\n'
+scripts/package.sh --no-bench || { printf 'soak: FAILED in making packages\n'; exit 1; }
+scripts/package-test.sh || { printf 'soak: FAILED in the packages in a fresh root\n'; exit 1; }
+scripts/package-arm.sh || { printf 'soak: FAILED in the packages for boards\n'; exit 1; }
+
 # The parser of the store's images gets half of the fuzzing; what is found on the way stays in fuzz/target/found.
 fuzzed=0
 if cargo +nightly fuzz --version >/dev/null 2>&1; then

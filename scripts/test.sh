@@ -75,11 +75,17 @@ step build cargo test --locked --quiet --workspace --no-run
 step tests cargo test --locked --workspace --no-fail-fast -- --show-output
 step python scripts/python-client.sh
 step readme scripts/readme-commands.sh
+step start scripts/page-commands.sh docs/start.md
 step operate scripts/page-commands.sh docs/operate.md
+step http scripts/page-commands.sh docs/http.md
+step page scripts/page.sh --test
 # After the Python package, whose environment it takes.
 step clients scripts/page-commands.sh docs/clients.md docs/client-c.md docs/client-python.md docs/qos.md
+step mpi scripts/mpi-suites.sh
 step mount scripts/mount-suites.sh
 step mem-view scripts/mem-suites.sh
 step mem-calls scripts/mem-preload-suite.sh
+# After the build, whose program reads the configuration that the image has.
+step yocto scripts/yocto-lint.sh
 step seeded-bugs scripts/seeded-bugs.sh
 finish

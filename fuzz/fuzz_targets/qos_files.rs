@@ -4,10 +4,14 @@
 
 #[path = "../../crates/keel/src/config/mod.rs"]
 mod config;
+#[path = "../../crates/keel/src/descriptors.rs"]
+mod descriptors;
 #[path = "../src/qos_files.rs"]
 mod entry;
 #[path = "../../crates/keel/src/error.rs"]
 mod error;
+#[path = "../../crates/keel/src/kernel.rs"]
+mod kernel;
 #[path = "../../crates/keel/src/lasting.rs"]
 mod lasting;
 #[path = "../../crates/keel/src/output.rs"]

@@ -106,8 +106,16 @@ impl<S: SegmentStore> Database<S> {
                 // Slot and log under one lock: their orders agree.
                 let newer = shared.table.write_alone(id, &self.slot(&entry))?;
                 queue.outdated += u64::from(!newer);
+                if newer {
+                    queue.judge_alarms(&entry);
+                }
             } else {
                 queue.shed += 1;
+                // An alarm does not wait for the load to go.
+                if queue.alarms.is_some() && shared.table.is_news(id, timestamp_ms, entry.node_time)
+                {
+                    queue.judge_alarms(&entry);
+                }
             }
             queue.offered += u64::from(is_temporal);
             if verdict == Verdict::Dropped {
@@ -287,6 +295,9 @@ impl<S: SegmentStore> Database<S> {
                     .unwrap_or(false);
                 queue.outdated += u64::from(!newer);
                 queue.offered += u64::from(shared.table.validity(id).1);
+                if newer {
+                    queue.judge_alarms(&entry);
+                }
                 last = queue.take(&entry);
             }
             let hurry = staged.is_urgent || queue.is_pressed();

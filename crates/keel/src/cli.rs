@@ -6,14 +6,34 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+mod boards;
+mod care;
 mod cluster;
+mod export;
+mod figures;
+mod job;
 mod mem;
+#[cfg(test)]
+mod pages;
 mod qos;
+#[cfg(test)]
+mod reference;
 mod stream;
+mod values;
 
-pub(crate) use cluster::{
-    AdviseArgs, PowerArgs, PowerCommand, PowerRecordArgs, PowerSourceArgs, PowerWatchArgs,
+pub(crate) use boards::{
+    BoardsArgs, ClusterArgs, ClusterCommand, ClusterMeasureArgs, ClusterReportArgs, Compat,
 };
+pub(crate) use care::{
+    BackupArgs, CareCommand, ConfigArgs, ConfigCommand, DoctorArgs, RestoreArgs,
+};
+pub(crate) use cluster::{
+    AdviseArgs, DataMayGo, PowerArgs, PowerCommand, PowerRecordArgs, PowerSourceArgs,
+    PowerWatchArgs,
+};
+pub(crate) use export::{ExportArgs, ExportFormat, HistoryArgs};
+pub(crate) use figures::{StatusArgs, TopArgs};
+pub(crate) use job::{ClusterJobArgs, ClusterRankArgs, ClusterRunArgs, KernelArgs, ReadingsArgs};
 pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, MemFlush, RunArgs as MemRunArgs};
 pub(crate) use qos::{QosArgs, QosCommand};
 pub(crate) use stream::{
@@ -22,6 +42,7 @@ pub(crate) use stream::{
     StreamPackArgs, StreamPinArgs, StreamPredict, StreamProvide, StreamPruneArgs, StreamServeArgs,
     StreamStatusArgs,
 };
+use values::{identity, permission_bits, size, speed};
 
 /// Names and examples stand in the help because people copy them.
 #[derive(Debug, Parser)]
@@ -40,7 +61,7 @@ pub(crate) use stream::{
         keel status\n  \
         keel flash format store.img --size 64M\n  \
         keel flash put store.img notes.txt < notes.txt\n\n\
-        Exit status: 0 success, 1 failure, 2 wrong usage. `keel status` adds 3: degraded."
+        Exit status: 0 success, 1 failure, 2 wrong usage. A command that has others says so in its help."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -55,6 +76,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     #[command(flatten)]
     Client(ClientCommand),
+    #[command(flatten)]
+    Care(CareCommand),
     /// Check a configuration, or print an example
     Config(ConfigArgs),
     /// Work on a flash store in an image file or on a block device
@@ -65,11 +88,13 @@ pub(crate) enum Command {
     Qos(QosArgs),
     /// Run programs from the network, with only the blocks that they need
     Stream(StreamArgs),
+    /// Measure several boards, compare what was measured, run jobs on them
+    Cluster(ClusterArgs),
     /// Watch or record what this machine uses, with where each value comes from
     Power(PowerArgs),
     /// Say where a job shall run: one board, several boards, the data centre
     Advise(AdviseArgs),
-    /// Measure: `keel bench flash`, `mem`, `db`, `node`, `qos`, `stream`; runs the program keel-bench
+    /// Measure: `keel bench flash`, `mem`, `db`, `node`, `qos`, `stream`, `cluster`; runs the program keel-bench
     #[command(
         disable_help_flag = true,
         disable_version_flag = true,
@@ -94,6 +119,12 @@ pub(crate) enum Command {
         #[arg(long)]
         orphan_dir: Option<PathBuf>,
     },
+    /// The analysis of `keel demo --full`; started by its node
+    #[command(hide = true)]
+    DemoAnalysis {
+        /// Folder of the results
+        results: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -102,6 +133,7 @@ pub(crate) enum Command {
     keel demo --seconds 60 --speed 20         a short look\n  \
     keel demo --headless --json > demo.json   figures for a program\n  \
     keel demo --kill                          SIGKILL the writer at random moments\n  \
+    keel demo --full --speed 20               every part of a node, a power cut, and what was kept of each promise\n  \
     keel demo --dir /mnt/card                 on the flash that you want to trust\n\n\
     The store is 256 MiB. Without --dir it lies in a temporary directory (TMPDIR, else /var/tmp) and is\n\
     removed. Press q to stop the live view. Exit status 1 if an acknowledged reading is missing or altered.\n\n\
@@ -150,6 +182,9 @@ pub(crate) struct DemoArgs {
     /// Kill the writer with SIGKILL at random moments, at least ten times, and restart it
     #[arg(long)]
     pub(crate) kill: bool,
+    /// All of it: a node with programs from a mount, a region, a job and an upstream, and a power cut in the middle
+    #[arg(long, conflicts_with_all = ["kill", "headless"])]
+    pub(crate) full: bool,
     /// Seed of the random moments; default: a new one, printed
     #[arg(long, value_name = "N", requires = "kill")]
     pub(crate) seed: Option<u64>,
@@ -166,6 +201,9 @@ pub(crate) struct RunArgs {
     /// Configuration
     #[arg(short, long, value_name = "FILE", default_value = "keel.toml")]
     pub(crate) config: PathBuf,
+    /// What is not flushed is lost with the process, as with a power cut; for `keel demo --full`
+    #[arg(long, hide = true)]
+    pub(crate) volatile_device: bool,
 }
 
 /// Which node a command talks to.
@@ -190,8 +228,12 @@ pub(crate) enum ClientCommand {
     Watch(WatchArgs),
     /// Print the readings of a key, in the order of arrival
     History(HistoryArgs),
+    /// Print the readings of many keys, from a node or a store
+    Export(ExportArgs),
     /// Say whether the node does what it shall
     Status(StatusArgs),
+    /// Watch the node's figures in this terminal
+    Top(TopArgs),
 }
 
 #[derive(Debug, Args)]
@@ -292,78 +334,6 @@ pub(crate) struct WatchArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) node: NodeArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
-    keel history room/1/temperature --from -1h\n  \
-    keel history room/1/temperature --from 2026-03-01 --to 2026-03-02 --csv > march-1.csv\n  \
-    keel history room/1/temperature --from 2026-03-01T12:00:00+01:00 --to now --json\n\n\
-    Times: RFC 3339; a local date, perhaps with a time of day; now; -90s, -15m, -1h30m, -7d, -2w, +5m; seconds or\n\
-    milliseconds since 1970. --from is included, --to is not. Readings come in the order of their arrival,\n\
-    which need not be that of their times. A time that the node gave before its clock was right is corrected\n\
-    once it is; recorded_ms is then what it was.\n\n\
-    --json prints one array with one object per line: time, time_ms, value, type, recorded_ms (or null),\n\
-    node_time, clock_trusted, lsn. --csv prints the same columns under a header.\n\
-    Exit status 1, after everything that is readable, when damage hides part of the history.")]
-pub(crate) struct HistoryArgs {
-    /// Key
-    pub(crate) key: String,
-    /// Earliest time
-    #[arg(long, value_name = "T", allow_hyphen_values = true)]
-    pub(crate) from: Option<String>,
-    /// First time no longer wanted
-    #[arg(long, value_name = "T", allow_hyphen_values = true)]
-    pub(crate) to: Option<String>,
-    /// End after so many readings
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) limit: Option<u64>,
-    /// One JSON array
-    #[arg(long, conflicts_with = "csv")]
-    pub(crate) json: bool,
-    /// Comma-separated values with a header
-    #[arg(long)]
-    pub(crate) csv: bool,
-    #[command(flatten)]
-    pub(crate) node: NodeArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
-    keel status\n  \
-    keel status --json --node /run/keel/keel.sock\n\n\
-    Exit status: 0 the node is well, 3 it is degraded (the reasons are named), 1 it has failed or does not\n\
-    answer.")]
-pub(crate) struct StatusArgs {
-    /// One JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) node: NodeArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
-    keel config example > keel.toml\n  \
-    keel config check keel.toml")]
-pub(crate) struct ConfigArgs {
-    #[command(subcommand)]
-    pub(crate) command: ConfigCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum ConfigCommand {
-    /// Say everything that is wrong with a configuration; exit status 1 if there is anything
-    Check {
-        /// Configuration
-        #[arg(default_value = "keel.toml", value_name = "FILE")]
-        file: PathBuf,
-        /// One JSON object
-        #[arg(long)]
-        json: bool,
-    },
-    /// Print a configuration that works as it is, with every key explained
-    Example,
 }
 
 #[derive(Debug, Args)]
@@ -747,50 +717,6 @@ fn subcommand(arguments: impl Iterator<Item = OsString>) -> String {
         path.push_str(command.get_name());
     }
     path
-}
-
-/// A number of bytes, with an optional binary suffix.
-fn size(text: &str) -> Result<u64, String> {
-    let wrong = || "must be a number of bytes such as 268435456, 256M or 4G".to_owned();
-    let upper = text.trim().to_ascii_uppercase();
-    let digits_end = upper
-        .find(|letter: char| !letter.is_ascii_digit())
-        .unwrap_or(upper.len());
-    let (digits, suffix) = upper.split_at(digits_end);
-    let shift = match suffix {
-        "" | "B" => 0,
-        "K" | "KIB" => 10,
-        "M" | "MIB" => 20,
-        "G" | "GIB" => 30,
-        "T" | "TIB" => 40,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = digits.parse().map_err(|_| wrong())?;
-    number
-        .checked_mul(1 << shift)
-        .filter(|bytes| *bytes <= i64::MAX as u64)
-        .ok_or_else(|| "is too large".to_owned())
-}
-
-fn permission_bits(text: &str) -> Result<u16, String> {
-    match u16::from_str_radix(text, 8) {
-        Ok(bits) if bits <= 0o777 => Ok(bits),
-        _ => Err("must be octal, from 0 to 777, such as 640".to_owned()),
-    }
-}
-
-/// The number of a user or group; the largest stands for none.
-fn identity(text: &str) -> Result<u32, String> {
-    let number = text.parse().ok().filter(|number| *number != u32::MAX);
-    number
-        .ok_or_else(|| "must be a number such as 1000; `id NAME` prints those of a user".to_owned())
-}
-
-fn speed(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(speed) if (0.1..=1_000.0).contains(&speed) => Ok(speed),
-        _ => Err("must be a number from 0.1 to 1000".to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -14,27 +14,35 @@
 //!
 //! **Files:** `cli.rs` the definition of the command line, `error.rs`, `output.rs`, `progress.rs`, `signals.rs`,
 //! `random.rs`, `replacement.rs` a file that takes another's place, `lasting.rs` whether a file outlives a reboot,
-//! `mounting.rs` what mounts have in common, `time_text.rs` times as people write them, `device.rs` a device that
-//! can be counted from outside,
+//! `mounting.rs` what mounts have in common, `descriptors.rs` how many files may be open, `time_text.rs` times as
+//! people write them, `device.rs` a device that can be counted from outside,
+//! `volatile.rs` one that loses what was not flushed,
 //! `node/` the node (`NODE.md` specifies its socket), `client/` the commands that talk to it, `config/` its
 //! configuration, `status/` what it says about itself, `flash_cmd/` the commands on stores, `mem_cmd/` those on
 //! regions, `qos/` files and words of quality of service (`QOS.md` specifies them), `qos_cmd/` its commands,
-//! `stream_cmd/` programs from the network, `power_cmd/` what the machine uses, `advise_cmd.rs` where a job shall run,
-//! `bench_cmd.rs`,
+//! `stream_cmd/` programs from the network, `cluster_cmd/` several boards, `job_cmd/` jobs on them, `kernel.rs` which
+//! there are, `power_cmd/` what the machine uses, `advise_cmd.rs` where a job shall run, `bench_cmd.rs`,
+//! `doctor_cmd/` what this machine permits,
 //! `demo/` the demo: `mod.rs` from arguments to exit status, `run.rs` the run and its comparison, `supervisor.rs`
 //! start, kill and restart of the child, `writer.rs` the child process, `protocol.rs` what both say, `recorder.rs`
 //! the parent's record, `place.rs` where the store lies, `building.rs` and `analysis.rs` the task, `state.rs` one
-//! moment of a run, `face.rs` plain lines, `view.rs` the live view, `summary.rs` the figures at the end.
+//! moment of a run, `face.rs` plain lines, `view.rs` the live view, `summary.rs` the figures at the end,
+//! `full/` every room at once.
 
 mod advise_cmd;
 mod bench_cmd;
 mod cli;
 mod client;
+mod cluster_cmd;
 mod config;
 mod demo;
+mod descriptors;
 mod device;
+mod doctor_cmd;
 mod error;
 mod flash_cmd;
+mod job_cmd;
+mod kernel;
 mod lasting;
 mod mem_cmd;
 mod mounting;
@@ -52,7 +60,9 @@ mod replay;
 mod signals;
 mod status;
 mod stream_cmd;
+mod temporary;
 mod time_text;
+mod volatile;
 
 use std::process::ExitCode;
 
@@ -69,6 +79,15 @@ fn config_command(command: &cli::ConfigCommand) -> Result<u8, error::CliError> {
     }
 }
 
+/// `keel backup`, `restore`, `doctor`
+fn care_command(command: &cli::CareCommand) -> Result<u8, error::CliError> {
+    match command {
+        cli::CareCommand::Backup(arguments) => client::backup(arguments),
+        cli::CareCommand::Restore(arguments) => flash_cmd::restore::restore(arguments),
+        cli::CareCommand::Doctor(arguments) => doctor_cmd::run(arguments),
+    }
+}
+
 fn main() -> ExitCode {
     let command = match cli::parse() {
         Ok(cli) => cli.command,
@@ -76,19 +95,24 @@ fn main() -> ExitCode {
     };
     let result = match command {
         cli::Command::Demo(arguments) => demo::run(&arguments),
-        cli::Command::Run(arguments) => node::run_and_finish(&arguments.config),
+        cli::Command::Run(arguments) => {
+            node::run_and_finish(&arguments.config, arguments.volatile_device)
+        }
         cli::Command::Client(command) => client::run(&command),
+        cli::Command::Care(command) => care_command(&command),
         cli::Command::Config(arguments) => config_command(&arguments.command),
         cli::Command::Flash(arguments) => flash_cmd::run(&arguments.command),
         cli::Command::Mem(arguments) => mem_cmd::run(&arguments.command),
         cli::Command::Qos(arguments) => qos_cmd::run(&arguments.command),
         cli::Command::Stream(arguments) => stream_cmd::run(&arguments.command),
+        cli::Command::Cluster(arguments) => cluster_cmd::run(&arguments.command),
         cli::Command::Power(arguments) => power_cmd::run(&arguments.command),
         cli::Command::Advise(arguments) => advise_cmd::run(&arguments),
         cli::Command::Bench { arguments } => bench_cmd::run(&arguments),
         cli::Command::DemoWriter { image, orphan_dir } => {
             demo::writer::run(&image, orphan_dir.as_deref())
         }
+        cli::Command::DemoAnalysis { results } => demo::full::program::run(&results),
     };
     match result {
         Ok(status) => ExitCode::from(status),

@@ -84,7 +84,7 @@ fn check_link(root: &Path, files: &[TextFile], from: &TextFile, target: &str) ->
 }
 
 /// `a/../b` as `b`; `None` when the path leaves the workspace, which no link of the project may.
-fn normalise(path: &str) -> Option<String> {
+pub(super) fn normalise(path: &str) -> Option<String> {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
         match part {
@@ -99,7 +99,7 @@ fn normalise(path: &str) -> Option<String> {
 }
 
 /// Targets of `[text](target)` and `[name]: target`, outside code, with their line.
-fn links(text: &str) -> Vec<(usize, String)> {
+pub(super) fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (index, line) in prose_lines(text) {
         let line = without_code_spans(line);
@@ -140,7 +140,7 @@ fn headings(text: &str) -> Vec<String> {
 }
 
 /// Lines outside fenced code, numbered from 1.
-fn prose_lines(text: &str) -> Vec<(usize, &str)> {
+pub(super) fn prose_lines(text: &str) -> Vec<(usize, &str)> {
     let mut in_code = false;
     let mut lines = Vec::new();
     for (index, line) in text.lines().enumerate() {

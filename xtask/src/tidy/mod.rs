@@ -5,6 +5,7 @@ mod allow;
 mod graph;
 mod markdown;
 mod mask;
+pub(crate) mod site;
 mod source;
 
 use std::fmt;
@@ -96,6 +97,7 @@ pub(crate) fn check_workspace(root: &Path) -> Result<Report, String> {
     findings.extend(markdown::check_all(root, &files));
     findings.extend(markdown::check_map(&workspace.names(), &files));
     findings.extend(markdown::check_readme(&files));
+    findings.extend(site::check_all(root, &files));
     findings.sort();
     findings.dedup();
     Ok(Report {
@@ -129,7 +131,7 @@ fn cargo_metadata(root: &Path) -> Result<String, String> {
 }
 
 /// Every UTF-8 file below `root` except build output and version-control data, ordered by path.
-fn read_tree(root: &Path) -> Result<Vec<TextFile>, String> {
+pub(crate) fn read_tree(root: &Path) -> Result<Vec<TextFile>, String> {
     let mut pending = vec![root.to_path_buf()];
     let mut paths: Vec<PathBuf> = Vec::new();
     while let Some(directory) = pending.pop() {

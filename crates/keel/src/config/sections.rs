@@ -1,16 +1,21 @@
 //! From the sections of the document to the structures of the configuration. Defaults and ranges stand here and
 //! nowhere else.
 
+use super::alarm::urgent;
+use super::programs;
 use super::reader::{At, Document, Section};
+use super::upstream::upstreams;
 use super::{
-    ACTUATORS, ActuatorKind, Config, KeyConfig, KeysConfig, LineConfig, MODES, MqttConfig,
-    MqttVersion, NodeConfig, Payload, QosConfig, RegionConfig, StoreConfig, SubscribeConfig,
-    TimeConfig,
+    ACTUATORS, ActuatorKind, Config, HttpConfig, JobConfig, KeyConfig, KeysConfig, LineConfig,
+    MODES, MqttConfig, MqttVersion, NodeConfig, Payload, QosConfig, RegionConfig, StoreConfig,
+    SubscribeConfig, TimeConfig,
 };
+use crate::kernel::Kernel;
 use db::qos::controller::Mode;
 use ingest::intake::{TEMPLATE_BYTES_MAX, Template, TemplateKind};
 use ingest::line::Precision;
 use ingest::pattern;
+use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 
 /// Bytes of the longest path of a Unix socket: the system's limit without the final zero.
@@ -25,10 +30,16 @@ const CREDENTIAL_BYTES_MAX: usize = 4096;
 const KEY_RULES_MAX: usize = 1024;
 /// `[[mqtt.subscribe]]` tables.
 const SUBSCRIPTIONS_MAX: usize = 256;
+/// `[[job]]` tables.
+const JOBS_MAX: usize = 64;
+/// Bytes of the longest name of a job.
+const JOB_NAME_BYTES_MAX: usize = 64;
 /// A value without a declaration is fresh for so long.
 pub(crate) const VALIDITY_MS: u32 = 60_000;
 /// Listener of the line protocol without any configuration.
 const LINE_TCP: &str = "127.0.0.1:8094";
+/// Listener of the HTTP side without another one.
+const HTTP_LISTEN: &str = "127.0.0.1:8095";
 /// Bytes of the longest name of a file in a region, with what its draft has in addition.
 const FILE_NAME_BYTES_MAX: usize = 250;
 /// Name of the slot table's file in a region without any configuration.
@@ -64,12 +75,26 @@ impl Reader<'_> {
                 .map(|section| self.mqtt(section)),
             line: self.line(top.section("line")),
             region: None,
+            http: top
+                .section_if_there("http")
+                .map(|section| self.http(section)),
             qos: self.qos(top.section("qos")),
+            job: self.jobs(&top),
+            mount: programs::mounts(&top, self.base_dir),
+            task: Vec::new(),
+            upstream: upstreams(&top, self.base_dir),
+            urgent: urgent(&top, self.base_dir),
         };
         let region = top
             .section_if_there("region")
             .map(|section| self.region(section, &config.store.image));
-        let config = Config { region, ..config };
+        let has_region = region.is_some();
+        let task = programs::tasks(&top, self.base_dir, &config.mount, has_region);
+        let config = Config {
+            region,
+            task,
+            ..config
+        };
         let exact = config
             .key
             .iter()
@@ -84,6 +109,79 @@ impl Reader<'_> {
         }
         top.finish();
         config
+    }
+
+    fn jobs(&self, top: &Section<'_, '_>) -> Vec<JobConfig> {
+        let mut all: Vec<JobConfig> = Vec::new();
+        for one in top.sections("job", JOBS_MAX) {
+            let line = one.line();
+            let job = self.job(one);
+            if all.iter().any(|other| other.name == job.name) {
+                top.wrong(line, "job", "has the same name twice", "rename one of them");
+            }
+            if all.iter().any(|other| is_same_place(&other.out, &job.out)) {
+                top.wrong(
+                    line,
+                    "job.out",
+                    "is that of two jobs",
+                    "give each a file of its own",
+                );
+            }
+            all.push(job);
+        }
+        all
+    }
+
+    fn job(&self, section: Section<'_, '_>) -> JobConfig {
+        const NAME: &str = "give it a name of letters, digits, - and _";
+        const KERNEL: &str = "give \"vibration\", \"k-means\" or \"matrix-profile\"";
+        let name = section.required("name", JOB_NAME_BYTES_MAX, NAME);
+        let is_plain =
+            |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
+        if name.value.starts_with('-') || !name.value.chars().all(is_plain) {
+            let wrong = format!("is \"{}\"", name.value);
+            section.wrong(name.line, "name", &wrong, NAME);
+        }
+        if !section.has("kernel") {
+            section.wrong(section.line(), "kernel", "is missing", KERNEL);
+        }
+        let kernels = [
+            ("vibration", Kernel::Vibration),
+            ("k-means", Kernel::KMeans),
+            ("matrix-profile", Kernel::MatrixProfile),
+        ];
+        let kernel = section.choice("kernel", Kernel::Vibration, &kernels);
+        let key = section.required(
+            "key",
+            db::KEY_BYTES_MAX,
+            "name the key whose history it works on",
+        );
+        let out = section.required("out", PATH_BYTES_MAX, "name the file of its result");
+        let file = |at: Option<At<String>>| at.map(|at| self.base_dir.join(at.value));
+        let job = JobConfig {
+            name: name.value,
+            kernel,
+            key: key.value,
+            period_seconds: section.integer("period_seconds", 3_600, (1, 31_536_000)) as u32,
+            history_seconds: section.integer("history_seconds", 3_600, (1, 31_536_000)) as u32,
+            out: self.base_dir.join(out.value),
+            table: file(section.text("table", PATH_BYTES_MAX)),
+            hosts: file(section.text("hosts", PATH_BYTES_MAX)),
+            ranks: section.integer("ranks", 1, (1, 64)) as u32,
+            is_board_only: section.choice(
+                "data_may_go",
+                false,
+                &[("board", true), ("neighbours", false)],
+            ),
+            deadline_seconds: section.number("deadline_seconds", 0.0, (0.0, 31_536_000.0)),
+            question: file(section.text("question", PATH_BYTES_MAX)),
+            run_seconds_max: section.integer("run_seconds_max", 3_600, (1, 86_400)) as u32,
+            window: section.integer("window", 0, (0, 65_536)) as usize,
+            step: section.integer("step", 0, (0, 65_536)) as usize,
+            clusters: section.integer("clusters", 8, (1, 64)) as usize,
+        };
+        section.finish();
+        job
     }
 
     fn node(&self, section: Section<'_, '_>) -> NodeConfig {
@@ -110,11 +208,13 @@ impl Reader<'_> {
             ),
             history_days_max: section.integer("history_days_max", 0, (0, 36_500)) as u32,
             history_mebibytes_max: section.integer("history_mebibytes_max", 0, (0, 1 << 24)),
+            backlog_mebibytes_max: section.integer("backlog_mebibytes_max", 0, (0, 1 << 24)),
             card_rated_write_terabytes: section.number(
                 "card_rated_write_terabytes",
                 0.0,
                 (0.0, 1_000_000.0),
             ),
+            is_volatile: false,
         };
         section.finish();
         store
@@ -388,6 +488,46 @@ impl Reader<'_> {
         region
     }
 
+    fn http(&self, section: Section<'_, '_>) -> HttpConfig {
+        let number = |key, default, range| section.integer(key, default, range) as u32;
+        let at = section.text("listen", TEXT_BYTES_MAX);
+        let (line, given) = at.map_or((section.line(), HTTP_LISTEN.to_owned()), |at| {
+            (at.line, at.value)
+        });
+        let listen = given.parse().unwrap_or_else(|_| {
+            let remedy = "give address:port, such as \"127.0.0.1:8095\"";
+            section.wrong(line, "listen", &format!("is \"{given}\""), remedy);
+            SocketAddr::from(([127, 0, 0, 1], 0))
+        });
+        let token_file = section.text("token_file", PATH_BYTES_MAX);
+        let hosts = section.text_or_empty("hosts", TEXT_BYTES_MAX);
+        let hosts = hosts.map_or(String::new(), |at| at.value);
+        let http = HttpConfig {
+            listen,
+            token_file: token_file.map(|at| self.base_dir.join(at.value)),
+            anonymous: section.boolean("anonymous", false),
+            hosts: hosts.split_whitespace().map(str::to_owned).collect(),
+            connections_max: number("connections_max", 64, (1, 1024)),
+            streams_max: number("streams_max", 16, (1, 256)),
+            streams_per_client_max: number("streams_per_client_max", 4, (1, 256)),
+            stream_kibibytes_max: number("stream_kibibytes_max", 256, (16, 16_384)),
+            stream_period_ms: number("stream_period_ms", 250, (50, 10_000)),
+            requests_per_second_max: number("requests_per_second_max", 100, (1, 10_000)),
+            history_mebibytes_max: number("history_mebibytes_max", 64, (1, 65_536)),
+        };
+        if !http.listen.ip().is_loopback() && http.token_file.is_none() && !http.anonymous {
+            let wrong = format!(
+                "is {}, which other machines reach, and there are no tokens",
+                http.listen
+            );
+            let remedy =
+                "name a token_file, or set anonymous = true if everybody there may read everything";
+            section.wrong(line, "listen", &wrong, remedy);
+        }
+        section.finish();
+        http
+    }
+
     fn qos(&self, section: Section<'_, '_>) -> QosConfig {
         let target = |key, range| {
             let number = section.number(key, 0.5, range);
@@ -506,7 +646,7 @@ fn reason(error: &ingest::Error) -> String {
 }
 
 /// `host:port`, `[::1]:1883`.
-fn host_port(text: &str) -> Option<(String, u16)> {
+pub(super) fn host_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let port: u16 = port.parse().ok().filter(|port| *port != 0)?;
     let host = match host.strip_prefix('[') {

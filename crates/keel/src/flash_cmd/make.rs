@@ -90,7 +90,7 @@ pub(super) struct Prepared {
     /// What a signal does until the store is made.
     pub(super) interruption: Interruption,
     /// Of a file, what holds it: from before it was looked at until the store is made.
-    _held: Option<FileDevice>,
+    pub(super) held: Option<FileDevice>,
 }
 
 /// Gets `image` ready to be formatted as `wanted`; `bytes_min` is what the store must at least have room for.
@@ -196,7 +196,7 @@ pub(super) fn prepare(
         options,
         created,
         interruption,
-        _held: held,
+        held,
     })
 }
 
@@ -275,15 +275,7 @@ fn create(image: &Path) -> Result<FileDevice, CliError> {
 
 fn create_empty(image: &Path) -> std::io::Result<()> {
     File::options().write(true).create_new(true).open(image)?;
-    let folder = match image.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    match File::open(folder)?.sync_all() {
-        // Some file systems have directories that cannot be synchronised; they then need no such thing.
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
-        done => done,
-    }
+    super::sync_folder(image)
 }
 
 fn file_length(image: &Path) -> Result<u64, CliError> {

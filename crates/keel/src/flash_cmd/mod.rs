@@ -1,5 +1,6 @@
 //! `keel flash`: a store in an image file or on a block device, from the command line.
 
+pub(crate) mod backup;
 mod copy;
 mod files;
 mod get;
@@ -10,6 +11,7 @@ mod make;
 mod mount;
 mod observed;
 mod repair;
+pub(crate) mod restore;
 mod unfinished;
 mod whole;
 mod withheld;
@@ -205,6 +207,19 @@ fn find_image(image: &Path) -> Result<Option<Metadata>, CliError> {
         wrong,
         "name an image file or a block device",
     ))
+}
+
+/// Makes the names in the folder of this file durable.
+fn sync_folder(file: &Path) -> std::io::Result<()> {
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    match File::open(folder)?.sync_all() {
+        // Some file systems have directories that cannot be synchronised; they then need no such thing.
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+        done => done,
+    }
 }
 
 /// What is known of standard input or output.

@@ -24,8 +24,19 @@ impl Report {
         page.region(figures);
         page.history(figures);
         page.qos(figures);
+        for mount in &figures.mounts {
+            page.line("mount", mount.line());
+        }
+        for task in &figures.tasks {
+            page.line("task", task.line());
+        }
+        page.jobs(figures);
         page.intake(figures);
         page.sources(figures);
+        page.upstreams(figures);
+        for (subject, text) in figures.urgent.lines() {
+            page.line(subject, text);
+        }
         page.wear(self);
         page.text
     }
@@ -214,6 +225,34 @@ impl Page {
         );
     }
 
+    fn jobs(&mut self, figures: &NodeFigures) {
+        for job in &figures.jobs {
+            let place = job
+                .place
+                .as_deref()
+                .map_or(String::new(), |place| format!(" on {place}"));
+            let last = match (job.running, job.last_seconds) {
+                (true, _) => "; runs now".to_owned(),
+                (false, Some(seconds)) => format!("; the last took {}", us(seconds * 1e6)),
+                (false, None) => String::new(),
+            };
+            self.line(
+                "job",
+                format_args!(
+                    "{}: {} of {} every {}{place}; {}, {} failed, {} skipped, {} late{last}",
+                    job.name,
+                    job.kernel,
+                    job.key,
+                    span(u64::from(job.period_seconds) * 1_000),
+                    plural(job.runs, "run", "runs"),
+                    grouped(job.failed),
+                    grouped(job.skipped),
+                    grouped(job.late)
+                ),
+            );
+        }
+    }
+
     fn history(&mut self, figures: &NodeFigures) {
         let history = &figures.history;
         let mut limits = String::new();
@@ -324,6 +363,49 @@ impl Page {
         );
     }
 
+    fn upstreams(&mut self, figures: &NodeFigures) {
+        for one in &figures.upstream {
+            if one.unusable.is_some() {
+                self.line("upstream", format_args!("{}: NOT USED", one.name));
+                continue;
+            }
+            let state = if one.connected {
+                "connected"
+            } else {
+                "NOT CONNECTED"
+            };
+            let age = match one.backlog_age_ms {
+                Some(age_ms) if one.backlog_readings > 0 => {
+                    format!(", the oldest {} old", span(age_ms))
+                }
+                _ => String::new(),
+            };
+            self.line(
+                "upstream",
+                format_args!(
+                    "{}, {} {} {state}; {} waiting{age}",
+                    one.name,
+                    one.kind,
+                    one.address,
+                    plural(one.backlog_readings, "reading", "readings")
+                ),
+            );
+            self.line(
+                "",
+                format_args!(
+                    "{} acknowledged, {} on the way, {} sent twice; {} lost, {} late, {} thinned, {} refused",
+                    grouped(one.acknowledged),
+                    grouped(one.in_flight),
+                    grouped(one.sent_twice),
+                    grouped(one.forward_lost.saturating_add(one.missing)),
+                    grouped(one.late_sent.saturating_add(one.late_skipped)),
+                    grouped(one.thinned),
+                    grouped(one.refused_total)
+                ),
+            );
+        }
+    }
+
     fn wear(&mut self, report: &Report) {
         let wear = &report.wear;
         let readings = report.figures.log.readings_durable;
@@ -367,12 +449,12 @@ impl Page {
 }
 
 /// `1,234 readings`
-fn plural(count: u64, one: &str, many: &str) -> String {
+pub(super) fn plural(count: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(count), if count == 1 { one } else { many })
 }
 
 /// A number with its thousands separated.
-fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -420,7 +502,7 @@ fn us(us: f64) -> String {
 }
 
 /// `3 d 4 h`, `5 min 12 s`
-fn span(ms: u64) -> String {
+pub(crate) fn span(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
         0..60 => format!("{seconds} s"),
