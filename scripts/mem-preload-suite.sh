@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 source scripts/suite-tools.sh
 
 suite=mem-preload-pjdfstest
-make_suite_folders --package mem-preload
+make_suite_folders
 region=$memory/region
 # pjdfstest goes there as another user.
 chmod 755 "$memory"

@@ -26,7 +26,7 @@ pages=("$@")
 [ "$#" -gt 0 ] || { printf 'usage: scripts/page-commands.sh PAGE...\n' >&2; exit 2; }
 name=$(basename "$1" .md)
 
-cargo build --locked --quiet --package keel --bins
+scripts/build-tests.sh
 target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
 real_keel=$target/debug/keel
 repository=$PWD

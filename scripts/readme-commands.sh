@@ -9,8 +9,7 @@ source scripts/page-keel.sh
 # A block that takes longer than this hangs.
 block_seconds_max=300
 
-cargo build --locked --quiet --workspace --bins
-cargo build --locked --quiet --package mem-preload
+scripts/build-tests.sh
 binaries=$(cd "${CARGO_TARGET_DIR:-target}/debug" && pwd)
 
 work=$(mktemp -d)

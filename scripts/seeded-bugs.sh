@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# A suite that cannot fail proves nothing. Each feature below puts one known bug into a crate; the named test must
-# then fail (having compiled), or this script does.
+# A suite that cannot fail proves nothing. Each bug of crates/base/src/seeded_bug.rs is turned on, and the tests named
+# here must then fail. A release build must not contain the bugs.
+#   N passed, N failed, N skipped
 set -euo pipefail
 cd "$(dirname "$0")/.."
+scripts/build-tests.sh
 
-# crate, feature, test target that must turn red
+# bug, package and tests that must turn red
 bugs=(
-    "flash seeded-bug-swapped-barrier crash"
-    "db seeded-bug-ack-before-flush crash_flash"
-    "keel seeded-bug-ack-when-put node_kill"
+    "swapped-barrier flash crash::"
+    "ack-before-flush db crash_flash::"
+    "ack-when-put keel node_kill::"
 )
 
 log=$(mktemp)
@@ -17,36 +19,44 @@ passed=0
 failed=0
 
 report() {
-    if [ "$1" = red ]; then
+    if [ "$1" = ok ]; then
         passed=$((passed + 1))
-        printf 'ok: %s\n' "$2"
     else
         failed=$((failed + 1))
-        printf 'FAILED: %s\n' "$2"
+        tail -n 30 "$log"
     fi
+    printf '%s: %s\n' "$1" "$2"
 }
 
-# Every seeded bug that a manifest declares is in the list above.
-while IFS=: read -r manifest feature; do
-    crate=$(basename "$(dirname "$manifest")")
-    printf '%s\n' "${bugs[@]}" | grep -q "^$crate $feature " ||
-        report green "$crate declares $feature, which no test is asked to find"
-done < <(grep -Ho '^seeded-bug-[a-z-]*' crates/*/Cargo.toml)
+while read -r bug; do
+    printf '%s\n' "${bugs[@]}" | grep -q "^$bug " || report FAILED "$bug: no test is asked to find it"
+done < <(sed -nE 's/^ +Self::[A-Za-z]+ => "(.*)",/\1/p' crates/base/src/seeded_bug.rs)
 
 for bug in "${bugs[@]}"; do
-    read -r crate feature test <<<"$bug"
-    command=(cargo test --locked --quiet -p "$crate" --features "$feature" --test "$test")
-    if ! "${command[@]}" --no-run >"$log" 2>&1; then
-        tail -n 30 "$log"
-        report green "$crate with $feature cannot be built"
-    elif "${command[@]}" >"$log" 2>&1; then
-        report green "$crate with $feature: its tests still pass, so they do not see the bug"
-    elif grep -q '^test result: FAILED' "$log"; then
-        report red "$crate with $feature: $(grep -c -- '^---- .* stdout ----$' "$log") test(s) of $test turn red"
-    else
-        tail -n 30 "$log"
-        report green "$crate with $feature: $test ended without a verdict"
-    fi
+    read -r name package tests <<<"$bug"
+    status=0
+    KEEL_SEEDED_BUG=$name cargo nextest run --locked --cargo-quiet --workspace --show-progress none --fail-fast \
+        -E "package($package) and test(/^$tests/)" >"$log" 2>&1 || status=$?
+    case $status in
+    0) report FAILED "$name: $tests of $package still pass, so they do not see the bug" ;;
+    # What nextest ends with when tests ran and some failed.
+    100) report ok "$name: $tests of $package turn red" ;;
+    *) report FAILED "$name: the tests ended with status $status" ;;
+    esac
 done
+
+# Where cargo has put the library of a crate that most others use, of the tests' build and of a release.
+library() {
+    cargo build --locked --quiet --package base --message-format json "$@" |
+        sed -nE '/"name":"base"/s/.*"filenames":\["([^"]*\.rlib)".*/\1/p'
+}
+: >"$log"
+if ! grep -q KEEL_SEEDED_BUG "$(library)"; then
+    report FAILED "a debug build does not contain the bugs"
+elif grep -q KEEL_SEEDED_BUG "$(library --release)"; then
+    report FAILED "a release build contains the bugs"
+else
+    report ok "a release build does not contain the bugs"
+fi
 printf 'seeded bugs: %d passed, %d failed, 0 skipped\n' "$passed" "$failed"
 [ "$failed" -eq 0 ]

@@ -20,9 +20,9 @@ begin_suites() {
     make_suite_folders
 }
 
-# Builds the program, and what the options of cargo in $@ name beside it, and makes the folders.
+# Builds the program and makes the folders.
 make_suite_folders() {
-    cargo build --locked --quiet --package keel "${@:---bins}"
+    scripts/build-tests.sh
     local target
     target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
     keel=$target/debug/keel

@@ -1,47 +1,37 @@
 #!/usr/bin/env bash
-# Every check and test. Each step runs even when an earlier one failed; the last line is the total, alone:
+# Every check and test. Each step runs even when an earlier one failed. Only what is wrong is printed: the output of a
+# step that passes is not. The last line is the total, alone:
 #   N passed, N failed, N skipped
 # A test that this machine cannot run prints `skipped: <reason>` and counts as skipped, not as passed.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
+export CARGO_TERM_COLOR=never
 
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
+
+# A step that takes longer hangs. Each test has a limit of its own, in .config/nextest.toml.
+step_seconds_max=1800
 
 passed=0
 failed=0
 skipped=0
 times=()
 
-# step NAME COMMAND...: runs the command. Its output counts by the totals it prints (cargo's `test result:` and
-# lines that end in `N passed, N failed, N skipped`); a command that prints none counts as one check.
+# step NAME COMMAND...: runs the command. Its output counts by the lines of it that end in
+# `N passed, N failed, N skipped`; a command that prints none counts as one check.
 step() {
-    local name=$1 log="$logs/step" status=0 started=$SECONDS
+    local name=$1 log="$logs/$1" status=0 started=$SECONDS
     shift
-    printf '\n== %s\n' "$name"
-    "$@" 2>&1 | tee "$log" || status=$?
-    local totals
-    totals=$(awk '
-        /^test result: / || /[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ {
-            gsub(/[;,.]/, " ")
-            found = 1
-            for (i = 2; i <= NF; i++) {
-                if ($i == "passed") p += $(i - 1)
-                if ($i == "failed") f += $(i - 1)
-                if ($i == "ignored" || $i == "skipped") s += $(i - 1)
-            }
-        }
-        /^skipped: / { unable++ }
-        END { print found + 0, p + 0, f + 0, s + 0, unable + 0 }' "$log")
-    local found p f s unable
-    read -r found p f s unable <<<"$totals"
+    printf '== %s\n' "$name"
+    timeout --kill-after=10 "$step_seconds_max" "$@" >"$log" 2>&1 || status=$?
+    local found p f s
+    read -r found p f s <<<"$(awk '
+        /[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { found++; p += $(NF - 5); f += $(NF - 3); s += $(NF - 1) }
+        END { print found + 0, p + 0, f + 0, s + 0 }' "$log")"
     if [ "$found" -eq 0 ]; then
         [ "$status" -eq 0 ] && p=1 || f=1
-    elif grep -q '^test result: ' "$log"; then
-        # The harness counts a test that could not run as passed.
-        p=$((p - unable))
-        s=$((s + unable))
     fi
     # A step that fails without a failed test (it did not compile, a process died) is a failure all the same.
     if [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
@@ -49,15 +39,23 @@ step() {
     failed=$((failed + f))
     skipped=$((skipped + s))
     local result=ok
-    if [ "$f" -ne 0 ]; then result=FAILED; fi
+    if [ "$f" -ne 0 ]; then
+        result=FAILED
+        cat "$log"
+        if [ "$status" -eq 124 ]; then printf '%s: ended after %d s\n' "$name" "$step_seconds_max"; fi
+    elif [ "$s" -ne 0 ]; then
+        grep '^skipped: ' "$log" || true
+    fi
     times+=("$(printf '%-14s %5d s  %-6s %d passed, %d failed, %d skipped' \
         "$name" "$((SECONDS - started))" "$result" "$p" "$f" "$s")")
 }
 
 finish() {
     printf '\n== summary\n'
-    printf '%s\n' "${times[@]}"
-    printf '%-14s %5d s\n' total "$SECONDS"
+    # What the tests' report says after its skipped tests: the slowest, the failed and the unsteady ones.
+    if [ -e "$logs/tests" ]; then sed -n '/^slowest tests:/,$p' "$logs/tests" | sed '$d'; fi
+    printf '\n%s' "${times[@]}"
+    printf '\n%-14s %5d s\n' total "$SECONDS"
     printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
     exit $((failed > 0))
 }
@@ -68,11 +66,8 @@ if [ "$failed" -ne 0 ]; then finish; fi
 step format cargo fmt --all --check
 step clippy cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
 step structure cargo xtask tidy
-# A workspace of its own, which nothing else here builds. Checking links nothing, so the fuzzer's own C++ is left out.
-step fuzz-targets env CUSTOM_LIBFUZZER_PATH=left-out/libfuzzer.a cargo check --locked --quiet --bins \
-    --manifest-path fuzz/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}"
-step build cargo test --locked --quiet --workspace --no-run
-step tests cargo test --locked --workspace --no-fail-fast -- --show-output
+step build scripts/build-tests.sh
+step tests scripts/tests.sh
 step python scripts/python-client.sh
 step readme scripts/readme-commands.sh
 step operate scripts/page-commands.sh docs/operate.md

@@ -11,7 +11,7 @@
 //! on a path that a real-time caller uses.
 //!
 //! **Files:** `block/` the device seam and the file device, `clock.rs`, `histogram.rs`, `error.rs`,
-//! `mount.rs`, `wire.rs` (every byte of it in `WIRE.md`), `sim/` the simulated device and clock, the fault model and
+//! `mount.rs`, `seeded_bug.rs`, `wire.rs` (every byte of it in `WIRE.md`), `sim/` the simulated device and clock, the fault model and
 //! the generator behind them.
 
 pub mod block;
@@ -19,5 +19,6 @@ pub mod clock;
 pub mod error;
 pub mod histogram;
 pub mod mount;
+pub mod seeded_bug;
 pub mod sim;
 pub mod wire;

@@ -1,11 +1,9 @@
 //! Which readings reach the table while not all are admitted, and what becomes of the others.
 
-mod common;
-
 use std::ops::ControlFlow;
 
+use crate::common::{declare, open, scan, sim_clock, small_options};
 use base::sim::Random;
-use common::{declare, open, scan, sim_clock, small_options};
 use db::{
     Database, DbOptions, Durability, HistoryCursor, HistoryQuery, MemoryStore, ObjectId,
     ObjectSpec, SegmentStore, ShedPolicy,

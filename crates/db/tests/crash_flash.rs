@@ -1,15 +1,13 @@
 //! Power cuts under the real store: the simulated device loses power at a random write while readings arrive, keeps
 //! any subset of what was not flushed, whole or torn; then store and database recover.
 //!
-//! That this test can fail is shown by
-//! `cargo test -p db --features seeded-bug-ack-before-flush --test crash_flash` (and `--test database`), which
-//! completes tickets before their append and turns it red.
+//! A seeded bug, which completes tickets before their append, shows that this test can fail:
+//! `KEEL_SEEDED_BUG=ack-before-flush cargo nextest run -p db crash_flash::`
 
-mod common;
-
+use crate::common;
+use crate::common::{Oracle, declare, open, sim_clock, small_options};
 use base::block::BLOCK_BYTES;
 use base::sim::{Random, SimDevice};
-use common::{Oracle, declare, open, sim_clock, small_options};
 use db::{CommitDriver, DbOptions, Health, ObjectSpec, SegmentStore};
 use flash::{FormatOptions, OpenOptions, Store};
 

@@ -1,13 +1,11 @@
 //! The database on the store in memory: what it promises when nothing is broken, and when it is full or failing.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{Oracle, declare, open, scan, sim_clock, small_options};
 use base::clock::SystemClock;
 use base::error::Code;
-use common::{Oracle, declare, open, scan, sim_clock, small_options};
 use db::{
     CommitDriver, Database, DbOptions, Durability, Error, FreshCount, Health, LogFailure,
     MemoryStore, ObjectId, ObjectSpec, PowerCut,

@@ -1,8 +1,7 @@
 //! A full store and retention where they are hard: checkpoints that deletion waits for, segments without readings,
 //! clocks that come late, small stores with large segments. Each test stands for a fault that was there once.
-mod common;
+use crate::common::{declare, open, scan, sim_clock, small_options};
 use base::sim::{Random, SimClock};
-use common::{declare, open, scan, sim_clock, small_options};
 use db::*;
 use std::time::Duration;
 

@@ -1,8 +1,7 @@
 //! A full store in random runs, and on the file store, whose files grow by long runs of blocks.
-mod common;
 
+use crate::common::{declare, open, sim_clock, small_options};
 use base::sim::Random;
-use common::{declare, open, sim_clock, small_options};
 use db::*;
 
 const DROP: Retention = Retention {

@@ -1,11 +1,9 @@
 //! A database whose table lies in memory that others share: what becomes of it must not cost what was acknowledged.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{Oracle, declare, open, sim_clock, small_options};
+use crate::common::{Oracle, declare, open, sim_clock, small_options};
 use db::table::{Line, Table, TableMemory};
 use db::{Database, Error, Health, MemoryStore, ObjectSpec};
 

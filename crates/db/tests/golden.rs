@@ -6,13 +6,11 @@
 #[path = "golden/scenario.rs"]
 mod scenario;
 
-mod common;
-
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use common::scan;
+use crate::common::scan;
 use db::{CommitDriver, Database, DbOptions, HistoryCursor, HistoryQuery, MemoryStore};
 
 fn golden(format: u32) -> MemoryStore {

@@ -1,11 +1,9 @@
 //! Range reads: every reading in its range, from its segments alone, with its time put right where that can be known.
 
-mod common;
-
 use std::ops::ControlFlow;
 
+use crate::common::{declare, open, small_options};
 use base::sim::{Random, SimClock};
-use common::{declare, open, small_options};
 use db::{
     Database, DbOptions, Durability, HistoryCursor, HistoryQuery, HistoryReport, MemoryStore,
     ObjectId, SegmentStore,

@@ -1,7 +1,6 @@
 //! Index files that are old, half made, unreadable or made from a damaged segment. Each test stands for a fault that
 //! was there once.
-mod common;
-use common::{declare, open, sim_clock, small_options};
+use crate::common::{declare, open, sim_clock, small_options};
 use db::*;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};

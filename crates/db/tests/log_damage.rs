@@ -1,10 +1,8 @@
 //! A damaged record costs that record alone and is counted; any bytes at all are survived.
 
-mod common;
-
 use std::ops::ControlFlow;
 
-use common::{Known, declare, open, scan, sim_clock, small_options};
+use crate::common::{Known, declare, open, scan, sim_clock, small_options};
 use db::log::codec::{self, Record};
 use db::log::reader::Reader;
 use db::{Database, DbOptions, Durability, MemoryStore, SegmentStore};

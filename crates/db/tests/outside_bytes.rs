@@ -1,11 +1,9 @@
 //! Bytes that came from outside, in a value, must never be taken for records of the log; what a store has lost must
 //! not cost what is acknowledged afterwards.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{declare, open, scan, sim_clock, small_options};
+use crate::common::{declare, open, scan, sim_clock, small_options};
 use db::log::codec::{self, Anchor, Context, Dictionary, Reading, Seal};
 use db::{Database, DbOptions, Durability, MemoryStore, PowerCut, SegmentStore};
 

@@ -1,10 +1,9 @@
 //! How fast checkpoints are written: the log that a start reads has a bound whatever the load, a round writes hardly
 //! more of a checkpoint than of the log, and a lone put waits for one piece. Bytes and operations are counted.
-mod common;
 
+use crate::common::{declare, open, sim_clock, small_options};
 use base::block::BlockDevice;
 use base::sim::{Random, SimClock, SimDevice};
-use common::{declare, open, sim_clock, small_options};
 use db::*;
 
 const OBJECTS: u32 = 300;

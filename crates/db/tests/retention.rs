@@ -1,11 +1,9 @@
 //! Retention and the full store: what goes is the oldest, is counted, and makes room where none was left.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{declare, open, scan, sim_clock, small_options};
 use base::sim::{Random, SimClock, SimDevice};
-use common::{declare, open, scan, sim_clock, small_options};
 use db::{
     Database, DbOptions, Durability, Error, FullPolicy, Health, MemoryStore, PowerCut, Retention,
     SegmentStore, Ticket,

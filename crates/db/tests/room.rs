@@ -1,8 +1,7 @@
 //! Tables that are large for their store: whose checkpoints always have room, and what is said and kept where they have
 //! none.
-mod common;
 
-use common::{Oracle, open, scan, sim_clock, small_options};
+use crate::common::{Oracle, open, scan, sim_clock, small_options};
 use db::*;
 
 const VALUE_BYTES: usize = 400;

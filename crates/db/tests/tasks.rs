@@ -1,14 +1,13 @@
 //! Periodic tasks on a running database. No assertion here is about how fast the machine is.
 #![allow(unsafe_code, reason = "a thread asks how it is scheduled")]
 
-mod common;
-
+use crate::common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::common::declare;
 use base::clock::{Clock, SystemClock};
-use common::declare;
 use db::realtime::Cores;
 use db::{
     CommitDriver, Database, DbOptions, Durability, Error, MemoryStore, ObjectId, SegmentStore,

@@ -1,14 +1,12 @@
 //! Readings that are stored together and before a deadline, or not at all: as a client's instance of a firm task has
 //! them stored.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{declare, open, scan, sim_clock, small_options};
 use base::clock::Clock;
 use base::sim::{Random, SimDevice};
-use common::{declare, open, scan, sim_clock, small_options};
 use db::{
     CommitDriver, Database, DbOptions, Durability, Error, MemoryStore, ObjectId, STAGED_PUTS_MAX,
     SegmentStore, Ticket, TogetherReading,

@@ -1,9 +1,7 @@
 //! What a commit costs in device operations, which are the same on every machine.
 
-mod common;
-
+use crate::common::{connect, formatted, insert, remove, value};
 use base::block::{BLOCK_BYTES, BlockDevice, Counters};
-use common::{connect, formatted, insert, remove, value};
 use rusqlite::Connection;
 
 /// Device operations of one commit.

@@ -2,13 +2,13 @@
 //! leaves, SQLite opens it, finds it whole, and every acknowledged transaction is there, the next one whole or not at
 //! all.
 
-mod common;
-
 use std::collections::HashSet;
 
+use crate::common::script::{
+    BLOCKS, SCRIPT, Scenario, dump, large_scenario, scenario, small_scenario,
+};
+use crate::common::{Moment, connect, formatted, insert, remove, uri, value};
 use base::sim::{Keep, Random, SimDevice};
-use common::script::{BLOCKS, SCRIPT, Scenario, dump, large_scenario, scenario, small_scenario};
-use common::{Moment, connect, formatted, insert, remove, uri, value};
 use rusqlite::{Connection, OpenFlags};
 
 /// Up to this many unflushed writes every subset is tried.

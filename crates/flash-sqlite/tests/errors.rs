@@ -1,12 +1,11 @@
 //! What SQLite hears when the device fails, decays or is full: an error, never wrong rows, and nothing that was
 //! committed is lost.
 
-mod common;
-
+use crate::common;
+use crate::common::script::{SCRIPT, Scenario, dump, scenario};
+use crate::common::{Folder, Machine, code_of, connect, formatted, insert, remove, uri, value};
 use base::block::BlockDevice;
 use base::sim::Keep;
-use common::script::{SCRIPT, Scenario, dump, scenario};
-use common::{Folder, Machine, code_of, connect, formatted, insert, remove, uri, value};
 use rusqlite::{Connection, ffi};
 
 const IOERR: i32 = 10;

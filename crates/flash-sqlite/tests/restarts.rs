@@ -1,12 +1,10 @@
 //! Logs that begin again: the file is emptied under connections that have it open, and must be missed by none of them.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::script::BLOCKS;
+use crate::common::{connect, formatted, insert, remove, uri, value};
 use base::sim::{Keep, Random};
-use common::script::BLOCKS;
-use common::{connect, formatted, insert, remove, uri, value};
 use rusqlite::{Connection, ffi};
 
 const ROWS: i64 = 40;

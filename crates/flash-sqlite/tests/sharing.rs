@@ -1,9 +1,7 @@
 //! Who may open what beside whom: names, kinds of files, caches that are shared, images that are given back.
 
-mod common;
-
+use crate::common::{code_of, connect, formatted, insert, remove, uri, value};
 use base::sim::Keep;
-use common::{code_of, connect, formatted, insert, remove, uri, value};
 use rusqlite::{Connection, OpenFlags, ffi};
 
 /// Through another VFS, which knows nothing of what the first has open, as another process would.

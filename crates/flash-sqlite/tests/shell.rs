@@ -1,12 +1,10 @@
 //! The extension in Debian's `sqlite3`, as a user has it; and the commands of `docs/sqlite.md`, as they are printed.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{Folder, device, format};
+use crate::common::{Folder, device, format};
 use flash::{OpenOptions, Store};
 
 const IMAGE_BYTES: u64 = 8 << 20;

@@ -1,13 +1,11 @@
 //! Several connections of one process at work on one database at the same time.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::common::{code_of, connect, formatted, insert, remove, value};
 use base::sim::Random;
-use common::{code_of, connect, formatted, insert, remove, value};
 use rusqlite::{Connection, ffi};
 
 const WRITERS: usize = 3;

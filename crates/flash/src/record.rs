@@ -11,6 +11,7 @@
 //! - Blocks that become free are handed out only after the record that frees them is durable.
 
 use base::block::{BLOCK_BYTES, BlockDevice, DeviceError};
+use base::seeded_bug::SeededBug;
 
 use crate::bytes::get_u32;
 use crate::error::Result;
@@ -165,10 +166,7 @@ impl<D: BlockDevice> Store<D> {
         if self.image_stage == ImageStage::Pending {
             self.image_stage = ImageStage::Recorded;
         }
-        #[cfg(feature = "seeded-bug-swapped-barrier")]
-        if self.image_stage == ImageStage::Recorded {
-            // The bug that the crash suite must find: the images are written before the barrier that makes
-            // their record durable.
+        if SeededBug::SwappedBarrier.is_on() && self.image_stage == ImageStage::Recorded {
             self.write_images_in_place()?;
         }
         Ok(())

@@ -2,13 +2,11 @@
 //! and the amortised cost of the calls that matter. The figures that the store is held to whatever its own
 //! bounds say are in `goals.rs`.
 
-mod common;
-
+use crate::common::bounds_of::bound_of;
+use crate::common::meter::Meter;
+use crate::common::{Files, Operation, Weights, content, options, read_file, reopen};
 use base::block::{BLOCK_BYTES, BlockDevice};
 use base::sim::{Random, SimDevice};
-use common::bounds_of::bound_of;
-use common::meter::Meter;
-use common::{Files, Operation, Weights, content, options, read_file, reopen};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 
 /// Runs one random call with its bound; a call on a file is measured apart from opening it.

@@ -2,16 +2,15 @@
 //! checking, reading and writing such a store may fail, and may lose what it holds; they must not panic, not
 //! go on for ever, and not leave a store behind that no longer opens.
 
-mod common;
-mod forge;
-
+use crate::common;
+use crate::forge;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::forge::format::{Kind, fields, kind_of};
+use crate::forge::{change, exercise, field, newest_root, sample, set_field};
 use base::block::BlockDevice;
 use base::sim::{Random, SimDevice};
-use forge::format::{Kind, fields, kind_of};
-use forge::{change, exercise, field, newest_root, sample, set_field};
 
 /// Longest names of the images.
 const NAME_BYTES_MAX: usize = 255;

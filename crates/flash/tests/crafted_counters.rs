@@ -1,18 +1,16 @@
 //! Numbers that grow over a store's life, at their ends: nobody gets there but by a forged image, which must neither be
 //! believed nor become a store that is written once and opens no more.
 
-mod common;
-mod forge;
-
-use base::error::Code;
-use base::sim::SimDevice;
-use common::{options, read_file};
-use flash::{Error, OpenOptions, Store};
-use forge::format::Kind;
-use forge::{
+use crate::common::{options, read_file};
+use crate::forge;
+use crate::forge::format::Kind;
+use crate::forge::{
     DATA_GROUP, ROOT_NEXT_FILE, ROOT_NEXT_GROUP, ROOT_RECORD, SLOT_STATE, STATE_GROUP, change,
     field, newest_root, places_of, seal, set_field, slot_of, small,
 };
+use base::error::Code;
+use base::sim::SimDevice;
+use flash::{Error, OpenOptions, Store};
 
 /// Numbers of records and groups, and identities of files, lie below these (SPEC.md).
 const COUNTER_END: u64 = 1 << 63;

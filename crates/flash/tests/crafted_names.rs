@@ -1,15 +1,12 @@
 //! Names in the table that no store gives a file: a check says so, since nothing else tells why such a file is not
 //! listed; and a repair gives the file a name that it can have.
 
-mod common;
-mod forge;
-
+use crate::common::{options, read_all};
+use crate::forge::format::{Block, Kind};
+use crate::forge::{change, places_of, settled};
 use base::block::BLOCK_BYTES;
 use base::sim::SimDevice;
-use common::{options, read_all};
 use flash::{FormatOptions, OpenOptions, Store};
-use forge::format::{Block, Kind};
-use forge::{change, places_of, settled};
 
 const READ_ONLY: OpenOptions = OpenOptions {
     open_files_max: 4,

@@ -1,20 +1,18 @@
 //! Spots that the device cannot read, or that have rotted, in what the store keeps of itself: what is kept twice is
 //! read from the other place, and what is not stops nothing else.
 
-mod common;
-mod forge;
-
+use crate::forge;
 use std::collections::BTreeMap;
 
-use base::block::DeviceError;
-use base::sim::{Random, SimDevice};
-use common::worn::Worn;
-use common::{content, options, read_file};
-use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
-use forge::{
+use crate::common::worn::Worn;
+use crate::common::{content, options, read_file};
+use crate::forge::{
     ROOT_FRONTIER, SLOT_STATE, STATE_LANE_START, data_end, field, file_id, newest_root, pieces,
     put_run, runs_of, set_free_list, slot_of, small, temporaries,
 };
+use base::block::DeviceError;
+use base::sim::{Random, SimDevice};
+use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 
 /// A sector that the device itself gives up on is the usual form of decay: what is kept twice is then read
 /// from the other place, as if the bytes had been wrong.

@@ -1,22 +1,20 @@
 //! One forged structure at a time: what the store believes of it, and what it does to the others.
 
-mod common;
-mod forge;
-
+use crate::forge;
 use std::collections::BTreeMap;
 
-use base::block::{BLOCK_BYTES, BlockDevice};
-use base::sim::{Random, SimDevice};
-use common::{content, options, read_file};
-use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
-use forge::format::{Block, Kind};
-use forge::{
+use crate::common::{content, options, read_file};
+use crate::forge::format::{Block, Kind};
+use crate::forge::{
     BUCKET_ENTRIES, DATA_BEFORE_START, DATA_BEFORE_USED, DATA_LANE, DATA_RUN_BLOCKS,
     DATA_RUN_START, ENTRY_NAME, ENTRY_STATE, Limited, Piece, ROOT_ANNOUNCED, ROOT_FRONTIER,
     ROOT_SLOTS, SLOT_BYTES, SLOT_STATE, STATE_CLOSED_BLOCKS, STATE_FILE, STATE_LANE_BLOCKS,
     STATE_LANE_START, change, data_end, entry_of, exercise, field, file_id, newest_root, put_list,
     put_run, runs_of, seal, set_field, set_free_list, settled, slot_of, small,
 };
+use base::block::{BLOCK_BYTES, BlockDevice};
+use base::sim::{Random, SimDevice};
+use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 
 #[test]
 fn a_check_walks_each_circle_once() {

@@ -1,19 +1,17 @@
 //! Numbers at their ends, checked and repaired: a check says why such a store takes no changes, and after a repair it
 //! takes as many as any other. (What calls do there: `crafted_counters.rs`.)
 
-mod common;
-mod forge;
-
-use base::error::Code;
-use base::sim::{Keep, SimDevice};
-use common::repaired::assert_settled;
-use common::{options, read_all, read_file};
-use flash::{Error, OpenOptions, Part, RepairReport, Store};
-use forge::format::Kind;
-use forge::{
+use crate::common::repaired::assert_settled;
+use crate::common::{options, read_all, read_file};
+use crate::forge;
+use crate::forge::format::Kind;
+use crate::forge::{
     DATA_GROUP, ROOT_NEXT_FILE, ROOT_NEXT_GROUP, ROOT_RECORD, change, field, newest_root,
     places_of, seal, set_field, small,
 };
+use base::error::Code;
+use base::sim::{Keep, SimDevice};
+use flash::{Error, OpenOptions, Part, RepairReport, Store};
 
 const COUNTER_END: u64 = 1 << 63;
 const FILE_END: u64 = 1 << 56;

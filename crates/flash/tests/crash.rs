@@ -34,20 +34,18 @@
 //! Never, at no moment: bytes that were not written to that file at that place, bytes of another file, a file under
 //! a name that nobody gave it.
 //!
-//! With `--features seeded-bug-swapped-barrier` these tests must fail.
-
-mod common;
+//! With `KEEL_SEEDED_BUG=swapped-barrier` in the environment these tests must fail.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::crash::{Scenario, Tally, explore, report, spills_over_older_lists};
-use common::oracle::{Ledger, is_between};
-use common::pieces::Pieces;
-use common::random_scenarios::random_scenario;
-use common::scenarios::{appending, cutting, spilling, spilling_again, unsynced, writing};
-use common::scenarios_of_pieces::in_pieces;
-use common::{Files, Operation};
+use crate::common::crash::{Scenario, Tally, explore, report, spills_over_older_lists};
+use crate::common::oracle::{Ledger, is_between};
+use crate::common::pieces::Pieces;
+use crate::common::random_scenarios::random_scenario;
+use crate::common::scenarios::{appending, cutting, spilling, spilling_again, unsynced, writing};
+use crate::common::scenarios_of_pieces::in_pieces;
+use crate::common::{Files, Operation};
 use flash::{APPEND_ATOMIC_BYTES_MAX, OVERWRITE_ATOMIC_BYTES_MAX, PAYLOAD_BYTES};
 
 /// Runs hand-made scenarios.

@@ -4,15 +4,13 @@
 //! numbers that were given out and forgotten) is what the next one has to live with; a suite that cuts the
 //! power once never sees it. The stores are small, nearly full and hold more files than the root has slots.
 
-mod common;
-
+use crate::common::lives::{Mood, SETTINGS, fill, random_call, run, settle};
+use crate::common::machine::{Ending, Machine};
+use crate::common::medium::newest_record;
+use crate::common::oracle::{Ledger, shared};
+use crate::common::{Model, Operation, options, read_all, read_files};
 use base::block::DeviceError;
 use base::sim::{FaultPlan, Keep, Random, SimDevice};
-use common::lives::{Mood, SETTINGS, fill, random_call, run, settle};
-use common::machine::{Ending, Machine};
-use common::medium::newest_record;
-use common::oracle::{Ledger, shared};
-use common::{Model, Operation, options, read_all, read_files};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 
 #[test]

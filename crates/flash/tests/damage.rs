@@ -1,15 +1,13 @@
 //! Damage and failing devices: what is damaged is named and never returned as data; what is not damaged is
 //! not affected; a device that fails a write stops the store from writing, not from reading.
 
-mod common;
-mod forge;
-
+use crate::common;
+use crate::common::{Model, Operation, options, read_all};
+use crate::forge::entry_of;
 use base::block::BlockDevice;
 use base::error::Code;
 use base::sim::{FaultPlan, Random, SimDevice};
-use common::{Model, Operation, options, read_all};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Part, Store};
-use forge::entry_of;
 
 /// A store with files of several lengths, after some churn, closed.
 fn sample(seed: u64) -> (SimDevice, Model) {

@@ -1,14 +1,13 @@
 //! What single calls may cost at most, in figures that stand apart from what `bounds()` says: with many files being
 //! appended to, fragmented free space, any fill, very many files.
 
-mod common;
-
+use crate::common;
+use crate::common::bounds_of::bound_of;
+use crate::common::medium::free_list;
+use crate::common::meter::Meter;
+use crate::common::{Files, Operation, Weights, content, options};
 use base::block::BlockDevice;
 use base::sim::{FlatDevice, Random, SimDevice};
-use common::bounds_of::bound_of;
-use common::medium::free_list;
-use common::meter::Meter;
-use common::{Files, Operation, Weights, content, options};
 use flash::{Bound, Error, FileHandle, FormatOptions, OpenOptions, PAYLOAD_BYTES, Store};
 
 /// The goal; of what it does not name, the published bound.

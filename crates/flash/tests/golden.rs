@@ -4,13 +4,11 @@
 //! (u16), bytes; all little-endian. `GOLDEN_UPDATE=1 cargo test -p flash --test golden` writes it anew, which
 //! is right only when the format's version changes.
 
-mod common;
-
 use std::path::PathBuf;
 
+use crate::common::{Model, options, read_all};
 use base::block::{BLOCK_BYTES, BlockDevice};
 use base::sim::SimDevice;
-use common::{Model, options, read_all};
 use flash::{Error, FORMAT_VERSION, OpenOptions, Store};
 
 const BLOCKS: u64 = 640;

@@ -1,12 +1,11 @@
 //! Growing: the store uses a device that has become larger; a cut at any write leaves the old store or the new one,
 //! with every byte, and growing again completes it.
 
-mod common;
-
+use crate::common;
+use crate::common::{Model, Operation, Weights, options, read_all};
 use base::block::BlockDevice;
 use base::error::Code;
 use base::sim::{Random, SimDevice};
-use common::{Model, Operation, Weights, options, read_all};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 
 /// The same content on a larger device.

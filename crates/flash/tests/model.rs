@@ -1,20 +1,19 @@
 //! Random calls against the reference model, without faults: results, content, figures and structure agree.
 
-mod common;
-
+use crate::common;
 use std::collections::BTreeMap;
 
-use base::block::BlockDevice;
-use base::sim::{Random, SimDevice};
-use common::handles::Kept;
-use common::oracle::is_refused_half_way;
-use common::totals::{
+use crate::common::handles::Kept;
+use crate::common::oracle::is_refused_half_way;
+use crate::common::totals::{
     BLOCKS_OWNED_BEYOND_MAX, assert_agrees, assert_counts, assert_nothing_leaked,
 };
-use common::{
+use crate::common::{
     Content, Files, Model, Operation, Weights, content, options, outcome_is_right, read_all,
     read_file, reopen,
 };
+use base::block::BlockDevice;
+use base::sim::{Random, SimDevice};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, Store};
 use proptest::prelude::{Strategy, prop_assert, prop_oneof};
 

@@ -1,9 +1,7 @@
 //! The sizing of the name table: a table for N files refuses fewer than one in 10^9 fillings with N names.
 
-mod common;
-
+use crate::common::options;
 use base::sim::{Random, SimDevice};
-use common::options;
 use flash::{Error, FormatOptions, Store};
 
 /// Share of buckets holding at least i names, for i = 0.., after `load` names a bucket, each put in the

@@ -1,13 +1,11 @@
 //! Recovery step by step: what a torn record leaves behind for the records after it, and what a handle shows when the
 //! device fails.
 
-mod common;
-
+use crate::common::medium::{RecordKind, newest_record, record_areas};
+use crate::common::records::{before_spilling, open};
+use crate::common::worn::Worn;
+use crate::common::{Operation, options, read_all};
 use base::sim::{Keep, SimDevice};
-use common::medium::{RecordKind, newest_record, record_areas};
-use common::records::{before_spilling, open};
-use common::worn::Worn;
-use common::{Operation, options, read_all};
 use flash::{OpenOptions, PAYLOAD_BYTES, Store};
 
 /// Sectors of whole blocks, for [`Keep::Torn`].

@@ -1,15 +1,13 @@
 //! Rot in the newest record: what was acknowledged is not undone by it, and no store stays shut while what the record
 //! says stands elsewhere, too.
 
-mod common;
-
 use std::collections::BTreeSet;
 
+use crate::common::medium::{RecordKind, free_list, newest_record};
+use crate::common::records::{before_spilling, open, settled_stores};
+use crate::common::{Model, Operation, options, read_all, read_file};
 use base::block::DeviceError;
 use base::sim::{Keep, SimDevice};
-use common::medium::{RecordKind, free_list, newest_record};
-use common::records::{before_spilling, open, settled_stores};
-use common::{Model, Operation, options, read_all, read_file};
 use flash::{Error, Part, Store};
 
 /// A few bits of a block, and all of it.

@@ -2,15 +2,13 @@
 //! whenever what cannot be read does not matter, shows what was acknowledged, and otherwise says what to mend; then a
 //! repair opens it.
 
-mod common;
-
 use std::collections::BTreeSet;
 
+use crate::common::medium::{RecordKind, newest_record, record_areas};
+use crate::common::records::{Settled, before_spilling, open, settled_stores};
+use crate::common::worn::Worn;
+use crate::common::{Model, Operation, read_all};
 use base::sim::{Keep, SimDevice};
-use common::medium::{RecordKind, newest_record, record_areas};
-use common::records::{Settled, before_spilling, open, settled_stores};
-use common::worn::Worn;
-use common::{Model, Operation, read_all};
 use flash::{Error, Part, Store};
 
 #[derive(Debug, Default)]

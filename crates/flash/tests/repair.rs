@@ -2,12 +2,11 @@
 //! again, by its name or as a lost entry; nothing is ever returned that was not written; a repair that is cut
 //! anywhere is finished by the next one.
 
-mod common;
-
+use crate::common;
+use crate::common::repaired::*;
+use crate::common::{Operation, Weights, content, medium, options};
 use base::block::BlockDevice;
 use base::sim::{Random, SimDevice};
-use common::repaired::*;
-use common::{Operation, Weights, content, medium, options};
 use flash::{APPEND_ATOMIC_BYTES_MAX, Error, OpenOptions, PAYLOAD_BYTES, Store};
 
 #[test]

@@ -2,14 +2,13 @@
 //! intact has its bytes; no byte stands under a name, or in a lost entry, whose file never held it there; what is
 //! lost is counted and named; and a repair that says that nothing is lost has lost nothing.
 
-mod common;
-
+use crate::common;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::common::repaired::*;
+use crate::common::{Operation, Weights, content, options};
 use base::block::BlockDevice;
 use base::sim::{Random, SimDevice};
-use common::repaired::*;
-use common::{Operation, Weights, content, options};
 use flash::{Error, OpenOptions, PAYLOAD_BYTES, RepairReport, Store};
 
 const FILES: usize = 20;

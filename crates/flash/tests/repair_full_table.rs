@@ -1,16 +1,13 @@
 //! Repair where the table of names has no room: a file that needs another name keeps its blocks and is counted, and
 //! gets a name when there is room.
 
-mod common;
-mod forge;
-
 use std::collections::BTreeMap;
 
+use crate::common::repaired::{assert_settled, repair};
+use crate::common::{options, read_all};
+use crate::forge::{ENTRY_NAME, change, entry_of, settled};
 use base::sim::SimDevice;
-use common::repaired::{assert_settled, repair};
-use common::{options, read_all};
 use flash::{Error, OpenOptions, Store};
-use forge::{ENTRY_NAME, change, entry_of, settled};
 
 const FILES_MAX: u64 = 600;
 const NAMES_PER_BUCKET: usize = 12;

@@ -1,11 +1,10 @@
 //! Repair of a store whose commit records are lost: the table and the blocks themselves say what there is.
 
-mod common;
-
+use crate::common;
+use crate::common::repaired::*;
+use crate::common::{Weights, content, medium, options};
 use base::block::BlockDevice;
 use base::sim::{Random, SimDevice};
-use common::repaired::*;
-use common::{Weights, content, medium, options};
 use flash::{APPEND_ATOMIC_BYTES_MAX, OpenOptions, PAYLOAD_BYTES, Store};
 
 const READ_ONLY: OpenOptions = OpenOptions {

@@ -3,13 +3,11 @@
 //! `FLASH_CRASH_SECONDS` says how long (default 2), `FLASH_CRASH_SEED` where to start (default: the time). A
 //! failure prints its seed; that seed, with 0 seconds, reproduces it.
 
-mod common;
-
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use common::crash::{Tally, explore, report};
-use common::lives::run_seed;
-use common::random_scenarios::random_scenario;
+use crate::common::crash::{Tally, explore, report};
+use crate::common::lives::run_seed;
+use crate::common::random_scenarios::random_scenario;
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| {

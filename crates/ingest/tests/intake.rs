@@ -1,15 +1,13 @@
 //! Messages and lines into a destination that remembers: every reason, every payload, waiting, limits.
 
-mod intake_support;
-
 use std::collections::BTreeMap;
 
+use crate::intake_support::{Fake, NOW_MS, intake, json, offer, options, refused, topic_rule};
 use ingest::intake::{
     IntakeOptions, JSON_BYTES_MAX, Outcome, PayloadKind, Reason, SubscriptionRule,
     TOPIC_CACHED_BYTES_MAX, Template, TemplateKind,
 };
 use ingest::line::{FIELDS_MAX, Precision, TAGS_MAX};
-use intake_support::{Fake, NOW_MS, intake, json, offer, options, refused, topic_rule};
 use proptest::prelude::*;
 
 fn only(reason: Reason) -> BTreeMap<&'static str, u64> {

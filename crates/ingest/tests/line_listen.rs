@@ -1,7 +1,5 @@
 //! The listeners on loopback: acknowledgements, back-pressure, senders of every kind, stopping.
 
-mod intake_support;
-
 use std::cell::RefCell;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,13 +12,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::intake_support::{Fake, NOW_MS, options};
 use base::error::Code;
 use ingest::durable::DurableWatch;
 use ingest::intake::{Intake, IntakeCounters, Reason};
 use ingest::line::{
     Controller, Ended, LineFigures, LineListeners, LineOptions, LineState, control, run,
 };
-use intake_support::{Fake, NOW_MS, options};
 
 /// Longer than anything here takes; a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -159,7 +157,10 @@ fn connections_that_cannot_be_taken_are_counted() {
     let status = std::process::Command::new("sh")
         .args(["-c", "ulimit -n 64 && exec \"$@\"", "sh"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "connections_that_cannot_be_taken_are_counted"])
+        .args([
+            "--exact",
+            "line_listen::connections_that_cannot_be_taken_are_counted",
+        ])
         .env(FEW_DESCRIPTORS, "1")
         .status()
         .unwrap();

@@ -1,12 +1,11 @@
 //! A session and a real broker: what is acknowledged, what comes again, and what never stops the stream.
 
-mod mqtt_support;
-
-use ingest::intake::Reason;
-use ingest::mqtt::{Ended, Pause, Qos, Version};
-use mqtt_support::{
+use crate::mqtt_support;
+use crate::mqtt_support::{
     Broker, Port, Publisher, Running, Store, installed, numbers, subscription, until,
 };
+use ingest::intake::Reason;
+use ingest::mqtt::{Ended, Pause, Qos, Version};
 
 const BOTH: [Version; 2] = [Version::V311, Version::V5];
 

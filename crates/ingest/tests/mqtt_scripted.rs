@@ -1,10 +1,8 @@
 //! A session and a broker that says what a script tells it: everything that a good broker never says.
 
-mod mqtt_support;
-
+use crate::mqtt_support::{Running, Store, options, subscription, until};
 use ingest::intake::Reason;
 use ingest::mqtt::{Qos, Version};
-use mqtt_support::{Running, Store, options, subscription, until};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::io::{Read, Write};

@@ -1,9 +1,7 @@
 //! `keel bench` from the outside. Alone in its file: it executes files that it has just written, which fails while
 //! another thread's new process still has them open.
 
-mod common;
-
-use common::{TempDir, one_line};
+use crate::common::{TempDir, one_line};
 
 #[test]
 fn bench_is_another_program_and_its_absence_is_said() {

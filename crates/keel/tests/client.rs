@@ -1,10 +1,9 @@
 //! The commands that talk to a node, where something is not as it should be: the node, its configuration, or what
 //! they were asked for.
 
-mod common;
-
-use common::node::{Node, SMALL};
-use common::{TempDir, fails, keel, wait_until};
+use crate::common;
+use crate::common::node::{Node, SMALL};
+use crate::common::{TempDir, fails, keel, wait_until};
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixListener;
 use std::process::{Child, Output, Stdio};

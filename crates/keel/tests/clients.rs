@@ -1,11 +1,9 @@
 //! Programs outside the node: the examples in Rust and in C run as a user compiles them, misuse is answered, and one
 //! that is killed, wherever it is, is nobody's trouble.
 
-mod common;
-
+use crate::common::node::Node;
+use crate::common::{TempDir, wait_until};
 use base::error::Code;
-use common::node::Node;
-use common::{TempDir, wait_until};
 use libkeel::{Outcome, TaskKind, TaskSpec, Value};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -266,7 +264,7 @@ fn restless(socket: &str) -> ! {
 }
 
 fn spawn_restless(place: &Place) -> Child {
-    let test = "a_client_that_is_killed_is_nobodys_trouble";
+    let test = "clients::a_client_that_is_killed_is_nobodys_trouble";
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(SOCKET, place.node.socket())

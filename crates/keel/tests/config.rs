@@ -1,8 +1,6 @@
 //! `keel config`, from the outside.
 
-mod common;
-
-use common::{TempDir, fails, keel, ok, ok_json, run};
+use crate::common::{TempDir, fails, keel, ok, ok_json, run};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,8 +1,6 @@
 //! `keel demo` from the outside: nothing acknowledged is lost, and nothing is left behind.
 
-mod common;
-
-use common::{TempDir, keel, ok, one_line, signal, wait_until};
+use crate::common::{TempDir, keel, ok, one_line, signal, wait_until};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;

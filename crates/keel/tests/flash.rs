@@ -1,10 +1,7 @@
 //! `keel flash` from the outside: what a script sees.
 
-mod common;
-mod flash_common;
-
-use common::{TempDir, fails, keel, ok, ok_json, one_line, run, run_with_input, wait_until};
-use flash_common::{bytes, put, store, text};
+use crate::common::{TempDir, fails, keel, ok, ok_json, one_line, run, run_with_input, wait_until};
+use crate::flash_common::{bytes, put, store, text};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Stdio;

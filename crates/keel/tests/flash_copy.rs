@@ -1,10 +1,7 @@
 //! `keel flash mv`, `truncate` and `copy` from the outside.
 
-mod common;
-mod flash_common;
-
-use common::{TempDir, fails, keel, ok, ok_json, run, signal};
-use flash_common::{Writer, bytes, put, store};
+use crate::common::{TempDir, fails, keel, ok, ok_json, run, signal};
+use crate::flash_common::{Writer, bytes, put, store};
 use std::process::Stdio;
 
 #[test]

@@ -1,12 +1,9 @@
 //! The counts that every promise of the store is stated in, compared with those of the kernel's block layer.
 
-mod common;
-mod flash_common;
-
+use crate::common::{TempDir, wait_until};
+use crate::flash_common::{Loop, sparse_file};
 use base::block::{BLOCK_BYTES, BlockDevice, Counters, FileDevice, FileDeviceOptions};
-use common::{TempDir, wait_until};
 use flash::{FormatOptions, OpenOptions, Store};
-use flash_common::{Loop, sparse_file};
 
 /// A loop device that passes transfers directly to its file.
 struct Counted {

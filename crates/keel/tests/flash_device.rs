@@ -1,10 +1,7 @@
 //! `keel flash` on block devices: what it refuses to overwrite, and who may have a device.
 
-mod common;
-mod flash_common;
-
-use common::{TempDir, fails, ok, ok_json};
-use flash_common::{Loop, Writer, put, sparse_file};
+use crate::common::{TempDir, fails, ok, ok_json};
+use crate::flash_common::{Loop, Writer, put, sparse_file};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,11 +1,8 @@
 //! `keel flash` where a newcomer bumps into it: names that steer a terminal, stores that others change meanwhile,
 //! interruptions, several that want to make the same store.
 
-mod common;
-mod flash_common;
-
-use common::{TempDir, fails, keel, ok, ok_json, one_line, run, signal, wait_until};
-use flash_common::{Writer, bytes, put, store, text};
+use crate::common::{TempDir, fails, keel, ok, ok_json, one_line, run, signal, wait_until};
+use crate::flash_common::{Writer, bytes, put, store, text};
 use std::process::Stdio;
 
 #[test]

@@ -1,11 +1,9 @@
 //! Commands on stores that take long, and a signal that comes meanwhile: one line, exit status 1, and nothing left in
 //! parts.
 
-mod common;
-mod flash_common;
-
-use common::{TempDir, keel, ok, ok_json, one_line, signal, wait_until};
-use flash_common::{bytes, put, store};
+use crate::common;
+use crate::common::{TempDir, keel, ok, ok_json, one_line, signal, wait_until};
+use crate::flash_common::{bytes, put, store};
 use std::ffi::CString;
 use std::fs::File;
 use std::io::Write;

@@ -1,10 +1,9 @@
 //! `keel flash mount` from the outside: starting, ending, and being killed.
 
-mod common;
 #[path = "../../flash-mount/tests/common/writers.rs"]
 mod writers;
 
-use common::{TempDir, fails, keel, ok, ok_json, one_line, run, signal, wait_until};
+use crate::common::{TempDir, fails, keel, ok, ok_json, one_line, run, signal, wait_until};
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

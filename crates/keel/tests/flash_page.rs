@@ -1,9 +1,7 @@
 //! The commands of `docs/flash.md` do what the page says.
 
-mod common;
-mod page_common;
-
-use common::TempDir;
+use crate::common::TempDir;
+use crate::page_common;
 
 #[test]
 fn the_commands_of_the_page_work() {

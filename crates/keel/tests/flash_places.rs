@@ -1,11 +1,8 @@
 //! `keel flash` and the node where a store is made: places that keep nothing, what is in the way, and sizes.
 
-mod common;
-mod flash_common;
-
-use common::node::Node;
-use common::{TempDir, fails, keel, ok, one_line, run};
-use flash_common::{store, text};
+use crate::common::node::Node;
+use crate::common::{TempDir, fails, keel, ok, one_line, run};
+use crate::flash_common::{store, text};
 use std::path::Path;
 
 /// A path for which nothing exists; whatever is made there is removed at the end.

@@ -1,10 +1,7 @@
 //! `keel flash check --repair` and `grow` from the outside.
 
-mod common;
-mod flash_common;
-
-use common::{TempDir, fails, ok, ok_json, run};
-use flash_common::{Loop, bytes_of, put, store, text};
+use crate::common::{TempDir, fails, ok, ok_json, run};
+use crate::flash_common::{Loop, bytes_of, put, store, text};
 use std::process::Command;
 
 /// Changes a byte in every block that `is_meant`; answers how many those were.

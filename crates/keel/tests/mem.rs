@@ -1,9 +1,8 @@
 //! `keel mem` from the outside: making regions, running programs with them, showing and saving them.
 
-mod common;
-
-use common::mem::{library, region};
-use common::{TempDir, fails, keel, ok, ok_json, one_line, run, signal, text, wait_until};
+use crate::common;
+use crate::common::mem::{library, region};
+use crate::common::{TempDir, fails, keel, ok, ok_json, one_line, run, signal, text, wait_until};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

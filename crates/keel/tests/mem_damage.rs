@@ -1,10 +1,9 @@
 //! `keel mem` where something is wrong: damaged regions, checkpoints that do not fit, limits of the shell, names that
 //! are no text.
 
-mod common;
-
-use common::mem::region;
-use common::{TempDir, fails, keel, ok, ok_json, run, text};
+use crate::common;
+use crate::common::mem::region;
+use crate::common::{TempDir, fails, keel, ok, ok_json, run, text};
 use mem::{NewInode, ROOT_INODE, Region};
 use serde_json::json;
 use std::os::unix::fs::FileExt;

@@ -1,10 +1,8 @@
 //! `keel mem` where something is not as its user thinks: what it says, and what it does all the same.
 
-mod common;
-
+use crate::common::mem::{library, region, running};
+use crate::common::{NOBODY, TempDir, as_nobody, fails, ok, ok_json, one_line, run, text};
 use base::block::{FileDevice, FileDeviceOptions};
-use common::mem::{library, region, running};
-use common::{NOBODY, TempDir, as_nobody, fails, ok, ok_json, one_line, run, text};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,9 +1,7 @@
 //! The commands of `docs/mem.md` do what the page says.
 
-mod common;
-mod page_common;
-
-use common::TempDir;
+use crate::common::TempDir;
+use crate::page_common;
 use std::path::Path;
 use std::process::Command;
 

@@ -1,9 +1,8 @@
 //! `keel run` from the outside: the commands that talk to it, its signals, and what a second one is told.
 
-mod common;
-
-use common::node::{Node, SMALL};
-use common::{one_line, wait_until};
+use crate::common;
+use crate::common::node::{Node, SMALL};
+use crate::common::{one_line, wait_until};
 use serde_json::json;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

@@ -1,9 +1,7 @@
 //! `keel run` at its edges: a full store, too many keys, signals during the start, clients that take nothing.
 
-mod common;
-
-use common::node::{END, HISTORY, Node, PUT, READINGS, SMALL, STATE, STATUS, frame};
-use common::{one_line, wait_until};
+use crate::common::node::{END, HISTORY, Node, PUT, READINGS, SMALL, STATE, STATUS, frame};
+use crate::common::{one_line, wait_until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

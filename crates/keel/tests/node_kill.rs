@@ -3,11 +3,9 @@
 //!
 //! `KEEL_KILL_SEED` and `KEEL_KILLS` choose other random moments, and more of them.
 
-mod common;
-
-use common::broker::{Broker, Publisher};
-use common::node::{Node, PUT, Raw, STORED, frame};
-use common::wait_until;
+use crate::common::broker::{Broker, Publisher};
+use crate::common::node::{Node, PUT, Raw, STORED, frame};
+use crate::common::wait_until;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

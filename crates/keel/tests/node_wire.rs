@@ -1,8 +1,7 @@
 //! The node's socket as NODE.md specifies it, spoken byte by byte: what is malformed costs its own connection only.
 
-mod common;
-
-use common::node::{
+use crate::common;
+use crate::common::node::{
     END, ERROR, GET, HISTORY, Node, PUT, QOS_STATE, READINGS, Raw, SMALL, STATE, STATUS, STORED,
     TASK, TASK_DECLARED, TOGETHER, UPDATES, VALUE, WATCH, frame,
 };

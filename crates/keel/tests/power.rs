@@ -1,9 +1,8 @@
 //! `keel power` and `keel advise` as processes, on folders that stand for `/`.
 
-mod common;
-
+use crate::common;
+use crate::common::{TempDir, fails, keel, ok, ok_json, run, run_with_input, text};
 use cluster::results::{Known, Mode, Origin, ResultFile, Row};
-use common::{TempDir, fails, keel, ok, ok_json, run, run_with_input, text};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

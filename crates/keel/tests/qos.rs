@@ -1,10 +1,9 @@
 //! `keel qos` against a node: a task that is a model of one, and a tree of files that is a processor with 19 speeds.
 
-mod common;
-
-use common::node::{Node, SMALL};
-use common::plant::{KHZ_MAX, Played, machine, report, setting};
-use common::wait_until;
+use crate::common;
+use crate::common::node::{Node, SMALL};
+use crate::common::plant::{KHZ_MAX, Played, machine, report, setting};
+use crate::common::wait_until;
 use libkeel::connection::Connection;
 use libkeel::protocol::{Kind, Task, TaskDeclared, TaskKind, TaskNoted};
 use serde_json::Value;

@@ -1,9 +1,8 @@
 //! Files of `keel qos` from the outside: what is written where, what is read, and what a configuration comes to.
 
-mod common;
-
-use common::node::{Node, SMALL};
-use common::{one_line, wait_until};
+use crate::common;
+use crate::common::node::{Node, SMALL};
+use crate::common::{one_line, wait_until};
 use std::ffi::CString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;

@@ -1,10 +1,9 @@
 //! What becomes of a processor's settings when a node ends, is killed, finds them gone or finds another node there.
 
-mod common;
-
-use common::node::{Node, SMALL};
-use common::plant::{Played, machine, setting, started_as};
-use common::{keel, wait_until};
+use crate::common;
+use crate::common::node::{Node, SMALL};
+use crate::common::plant::{Played, machine, setting, started_as};
+use crate::common::{keel, wait_until};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -1,11 +1,10 @@
 //! The node's region: other processes read values in it and get what the socket tells; it is saved and restored; and
 //! nothing about it keeps a node from starting.
 
-mod common;
-
+use crate::common;
+use crate::common::node::Node;
+use crate::common::{TempDir, fails, ok_json, wait_until};
 use base::block::{FileDevice, FileDeviceOptions};
-use common::node::Node;
-use common::{TempDir, fails, ok_json, wait_until};
 use db::shared::SharedTable;
 use db::table::{SlotValue, Table};
 use mem::{Attachment, NewInode, ROOT_INODE, Region, RegionOptions};

@@ -1,17 +1,15 @@
 //! The cache under a device: damaged while nobody looks and while it is used, full, read-only, wanted by two.
 
-mod common;
-mod stream_common;
-
-use common::TempDir;
+use crate::common;
+use crate::common::TempDir;
+use crate::stream_common::device::{
+    ARGUMENTS, MemoryDisk, all_blocks, copy_folder, fails_to_mount, flash_image, logs, path,
+};
+use crate::stream_common::proxy::{Proxy, Trouble};
+use crate::stream_common::{Mount, Server, cannot_mount, is_whole, publish, runs_well, tree};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use stream_common::device::{
-    ARGUMENTS, MemoryDisk, all_blocks, copy_folder, fails_to_mount, flash_image, logs, path,
-};
-use stream_common::proxy::{Proxy, Trouble};
-use stream_common::{Mount, Server, cannot_mount, is_whole, publish, runs_well, tree};
 
 /// Bytes between two that are changed: several in each record.
 const FLIP_STEP: u64 = 9_973;

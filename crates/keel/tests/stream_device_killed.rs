@@ -1,17 +1,15 @@
 //! The process of a mount is killed: nobody hangs, and the next mount takes away what is left.
 
-mod common;
-mod stream_common;
-
-use common::{TempDir, keel, run};
+use crate::common;
+use crate::common::{TempDir, keel, run};
+use crate::stream_common::device::{ARGUMENTS, all_blocks, path};
+use crate::stream_common::proxy::{Proxy, Trouble};
+use crate::stream_common::{
+    Mount, Server, cannot_mount, detach, is_whole, publish, runs_well, tree, wait_learned,
+};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use stream_common::device::{ARGUMENTS, all_blocks, path};
-use stream_common::proxy::{Proxy, Trouble};
-use stream_common::{
-    Mount, Server, cannot_mount, detach, is_whole, publish, runs_well, tree, wait_learned,
-};
 
 /// Readers at the moment of the kill.
 const READERS: usize = 4;

@@ -1,9 +1,9 @@
 //! Fifty devices start the same learned task at once, one of them on a line that stands still for a while.
 
-mod common;
-mod stream_common;
-
-use common::TempDir;
+use crate::common::TempDir;
+use crate::stream_common;
+use crate::stream_common::proxy::{Proxy, Trouble};
+use crate::stream_common::{Server, publish, wait_learned};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Barrier;
@@ -12,8 +12,6 @@ use std::time::Duration;
 use stream::block::block_bytes;
 use stream::device::{Counters, Device, Publisher, Settings};
 use stream::{BLOCK_BYTES, BlockAt};
-use stream_common::proxy::{Proxy, Trouble};
-use stream_common::{Server, publish, wait_learned};
 
 const DEVICES: usize = 50;
 

@@ -1,22 +1,21 @@
 //! A device without a server: from its cache alone, by a deadline where something is missing, and never an older
 //! version.
 
-mod common;
-mod stream_common;
-
-use common::{TempDir, fails, keel, ok_json, wait_until};
+use crate::common;
+use crate::common::{TempDir, fails, keel, ok_json, wait_until};
+use crate::stream_common;
+use crate::stream_common::device::{
+    ARGUMENTS, all_blocks, copy_folder, fails_by_the_deadline, fails_to_mount, flash_image, logs,
+    path, wait_connected,
+};
+use crate::stream_common::{
+    Mount, Server, cannot_mount, is_whole, is_whole_at_last, publish, run_within, runs_well,
+    runs_well_at_last, tree, wait_learned,
+};
 use std::path::Path;
 use std::time::Duration;
 use stream::device::Cache;
 use stream::device::cache::{BlockCache, CacheOptions};
-use stream_common::device::{
-    ARGUMENTS, all_blocks, copy_folder, fails_by_the_deadline, fails_to_mount, flash_image, logs,
-    path, wait_connected,
-};
-use stream_common::{
-    Mount, Server, cannot_mount, is_whole, is_whole_at_last, publish, run_within, runs_well,
-    runs_well_at_last, tree, wait_learned,
-};
 
 fn what_ran_once_runs_alone(dir: &TempDir, cache: &str) {
     tree(dir);

@@ -1,8 +1,6 @@
 //! `keel stream identity` from the outside: who is made, listed and struck off, and what is refused.
 
-mod common;
-
-use common::{TempDir, fails, keel, ok, ok_json, one_line};
+use crate::common::{TempDir, fails, keel, ok, ok_json, one_line};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

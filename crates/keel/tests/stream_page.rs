@@ -1,9 +1,7 @@
 //! The commands of `docs/stream.md` do what the page says, and its table has every figure of a mount.
 
-mod common;
-mod page_common;
-
-use common::TempDir;
+use crate::common::TempDir;
+use crate::page_common;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;

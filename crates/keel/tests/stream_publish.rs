@@ -1,8 +1,6 @@
 //! `keel stream key`, `pack`, `ls`, `check` and `prune`, typed as a user would.
 
-mod common;
-
-use common::{TempDir, as_nobody, fails, keel, ok, ok_json, one_line, run, text};
+use crate::common::{TempDir, as_nobody, fails, keel, ok, ok_json, one_line, run, text};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -1,9 +1,7 @@
 //! `keel stream serve` and `keel stream actions` as processes.
 
-mod common;
-mod stream_common;
-
-use common::{TempDir, fails, keel, ok, ok_json, one_line, run, text, wait_until};
+use crate::common::{TempDir, fails, keel, ok, ok_json, one_line, run, text, wait_until};
+use crate::stream_common::{Server, bytes_of, publish};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -11,7 +9,6 @@ use std::process::{Command, Stdio};
 use stream::publish::publisher;
 use stream::wire::{Answer, FrameReader, Held, PROTOCOL_VERSION, Request};
 use stream::{BlockAt, Token};
-use stream_common::{Server, bytes_of, publish};
 
 /// A published tree with a program of 50 blocks.
 fn published(dir: &TempDir) -> PathBuf {

@@ -1,15 +1,12 @@
 //! Programs that run from a mount: the first time, learned, with other arguments, two at once.
 
-mod common;
-mod stream_common;
-
-use common::TempDir;
-use std::process::Command;
-use std::time::Duration;
-use stream_common::{
+use crate::common::TempDir;
+use crate::stream_common::{
     Mount, Server, cannot_mount, expected, is_whole, publish, run_within, runs_well, tree,
     wait_learned,
 };
+use std::process::Command;
+use std::time::Duration;
 
 /// What a start needs of the program's table; the program itself and its beginning come to some blocks more.
 const ARGUMENTS: &[&str] = &["300-340", "17", "100-130", "18", "590-599"];

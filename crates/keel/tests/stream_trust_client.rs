@@ -1,9 +1,9 @@
 //! Devices that mean no good: each is refused and counted, and neither the server nor those that mean well notice.
 
-mod common;
-mod stream_common;
-
-use common::{TempDir, ok, ok_json, wait_until};
+use crate::common::{TempDir, ok, ok_json, wait_until};
+use crate::stream_common::device::fails_to_mount_as;
+use crate::stream_common::liar::{file, greeting};
+use crate::stream_common::{Mount, Server, cannot_mount, is_whole, publish, runs_well, tree};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -13,9 +13,6 @@ use stream::manifest::Manifest;
 use stream::tls::device_config;
 use stream::wire::{Answer, FrameReader, Held, PROTOCOL_VERSION, Refusal, Request};
 use stream::{BlockAt, FileId, Token};
-use stream_common::device::fails_to_mount_as;
-use stream_common::liar::{file, greeting};
-use stream_common::{Mount, Server, cannot_mount, is_whole, publish, runs_well, tree};
 
 /// Who waits longer has found a fault.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,16 +1,13 @@
 //! The link is cut for a while or for ever, and bytes are changed on their way.
 
-mod common;
-mod stream_common;
-
-use common::TempDir;
-use std::process::Command;
-use std::time::Duration;
-use stream_common::proxy::{Proxy, Trouble};
-use stream_common::{
+use crate::common::TempDir;
+use crate::stream_common::proxy::{Proxy, Trouble};
+use crate::stream_common::{
     Holder, Mount, Server, cannot_mount, is_whole, is_whole_at_last, publish, run_within,
     runs_well, runs_well_at_last, tree, wait_learned,
 };
+use std::process::Command;
+use std::time::Duration;
 
 const ARGUMENTS: &[&str] = &["20-60", "sleep:600", "100-160"];
 

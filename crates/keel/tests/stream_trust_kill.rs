@@ -1,11 +1,8 @@
 //! The server is killed and started again at every block of a short action, and at random ones of a long one.
 
-mod common;
-mod stream_common;
-
-use common::TempDir;
-use stream_common::proxy::{Proxy, Trouble};
-use stream_common::{
+use crate::common::TempDir;
+use crate::stream_common::proxy::{Proxy, Trouble};
+use crate::stream_common::{
     Mount, Server, cannot_mount, is_whole, publish, runs_well, tree, wait_learned,
 };
 

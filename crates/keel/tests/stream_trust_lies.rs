@@ -1,22 +1,19 @@
 //! A server that lies, in every message and in many ways: programs do what they do on a disk or get an error, nothing
 //! hangs, and nothing that the publisher has not signed is read, then or later.
 
-mod common;
-mod stream_common;
-
-use common::{TempDir, ok};
+use crate::common::{TempDir, ok};
+use crate::stream_common::device::fails_to_mount;
+use crate::stream_common::liar::{Liar, Lie, Said, bytes_of_blocks, file, greeting, packed, said};
+use crate::stream_common::{
+    Holder, Mount, Server, cannot_mount, is_whole, is_whole_at_last, publish, run_within,
+    runs_well, runs_well_at_last, tree,
+};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use stream::manifest::{KeyPair, Manifest, sign};
 use stream::wire::{Answer, MANIFEST_BYTES_MAX, PROTOCOL_VERSION, Refusal};
 use stream::{BlockAt, BlockHash, FileId, Token};
-use stream_common::device::fails_to_mount;
-use stream_common::liar::{Liar, Lie, Said, bytes_of_blocks, file, greeting, packed, said};
-use stream_common::{
-    Holder, Mount, Server, cannot_mount, is_whole, is_whole_at_last, publish, run_within,
-    runs_well, runs_well_at_last, tree,
-};
 
 const ARGUMENTS: &[&str] = &["20-60", "100-110"];
 

@@ -1,12 +1,9 @@
 //! A line that loses packets: programs get what was published, later. Each run has a network of its own, which is gone
 //! with its last process.
 
-mod common;
-mod stream_common;
-
-use common::TempDir;
+use crate::common::TempDir;
+use crate::stream_common::{Mount, Server, cannot_mount, is_whole, publish, runs_well, tree};
 use std::process::Command;
-use stream_common::{Mount, Server, cannot_mount, is_whole, publish, runs_well, tree};
 
 /// Packets lost of 100,000.
 const LOST: [u32; 4] = [1, 100, 1_000, 5_000];

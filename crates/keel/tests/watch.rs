@@ -1,9 +1,7 @@
 //! Watches of a node with many keys: a scan in slices shows each of them, and clients that do not read cost little.
 
-mod common;
-
-use common::node::{END, Node, Raw, UPDATES, WATCH};
-use common::wait_until;
+use crate::common::node::{END, Node, Raw, UPDATES, WATCH};
+use crate::common::wait_until;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};

@@ -1,9 +1,7 @@
 //! Puts on their way and periodic tasks, as a node sees them.
 
-mod common;
-
+use crate::common::{FakeNode, Folder, wait_until};
 use base::error::Code;
-use common::{FakeNode, Folder, wait_until};
 use db::qos::actuator::{Actuator, Deadline};
 use libkeel::{
     Error, Key, Node, Outcome, PENDING_MAX, STAGED_PUTS_MAX, Task, TaskKind, TaskSpec, Value,

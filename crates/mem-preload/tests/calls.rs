@@ -1,12 +1,10 @@
 //! A sequence of calls on files, drawn from a seed, answers the same in the region as in a plain directory: results,
 //! errno, bytes, attributes.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{AT, Both, is_installed, text_of};
+use crate::support::{AT, Both, is_installed, text_of};
 
 const SEEDS: std::ops::Range<u32> = 1..25;
 const CALLS: u32 = 1200;

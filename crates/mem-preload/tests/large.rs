@@ -1,9 +1,7 @@
 //! Large programs, in the region and in a plain directory: servers, databases, testers of file systems. Few of each,
 //! and small; `scripts/mem-programs.sh` has the long list.
 
-mod support;
-
-use support::{AT, Both, is_installed, text_of};
+use crate::support::{AT, Both, is_installed, text_of};
 
 const CAPACITY_BYTES: u64 = 512 << 20;
 

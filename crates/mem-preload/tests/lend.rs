@@ -1,11 +1,9 @@
 //! Reading without a copy, from C.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{Both, library};
+use crate::support::{Both, library};
 
 /// Compiles a program and links it with the library, of which it is told nothing but the name.
 fn compiled(both: &Both, source: &str) -> PathBuf {

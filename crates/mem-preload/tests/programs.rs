@@ -1,9 +1,7 @@
 //! Everyday programs, each run in the region and in a plain directory: what they say, and the files that they leave,
 //! must be the same.
 
-mod support;
-
-use support::{Both, is_installed};
+use crate::support::{Both, is_installed};
 
 const CAPACITY_BYTES: u64 = 128 << 20;
 

@@ -1,13 +1,12 @@
 //! Programs of a user who may read the region and not write it.
 
-mod support;
-
+use crate::support;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use support::{AT, Both, is_installed};
+use crate::support::{AT, Both, is_installed};
 
 const CAPACITY_BYTES: u64 = 32 << 20;
 const NOBODY: u32 = 65_534;

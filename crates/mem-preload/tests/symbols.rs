@@ -1,8 +1,7 @@
 //! `docs/semantics-mem.md` says of each function what becomes of it, and the library has the functions that it says. No
 //! program of this system calls a function on files that the page does not know.
 
-mod support;
-
+use crate::support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -101,7 +101,7 @@ fn in_role(role: &str) -> Option<(PathBuf, u64)> {
 
 /// How many are killed; `KEEL_MEM_KILLS` says another number, for longer runs.
 const KILLS: u64 = 1000;
-const KILLED_TEST: &str = "whoever_is_killed_leaves_everything_whole";
+const KILLED_TEST: &str = "processes::whoever_is_killed_leaves_everything_whole";
 
 /// Writes in a row.
 const OVERWRITES_MAX: u64 = 300;
@@ -444,7 +444,7 @@ fn whoever_is_killed_leaves_everything_whole() {
 
 // --- readers of memory that goes
 
-const READERS_TEST: &str = "nobody_reads_memory_that_is_given_back";
+const READERS_TEST: &str = "processes::nobody_reads_memory_that_is_given_back";
 const HUGE_BYTES: u64 = 24 << 20;
 
 /// A hugetlbfs that has no more pages than the region takes: whoever touches one that was given back is killed.

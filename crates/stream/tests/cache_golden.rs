@@ -1,9 +1,8 @@
 //! A cache as an earlier device wrote it is read by this one. Its salts are drawn, so its bytes are not made anew:
 //! `KEEL_GOLDEN_WRITE=1 cargo test -p stream --test cache_golden` makes others, of the format of `CACHE.md`.
 
-mod common;
-
-use common::Scratch;
+use crate::common;
+use crate::common::Scratch;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,16 +1,13 @@
 //! A device and a server that does what a script says: what it gets right, what it is told wrong, and who waits.
 
-mod common;
-#[path = "device_support/mod.rs"]
-mod support;
-
+use crate::device_support as support;
+use crate::device_support::{Fake, Flow, PageCache, Tree, at, read_all, rejected, settings};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stream::device::{Device, ReadError, Reason, Settings};
 use stream::wire::{Answer, Refusal, Request};
 use stream::{BlockAt, BlockHash, FileId};
-use support::{Fake, Flow, PageCache, Tree, at, read_all, rejected, settings};
 
 #[test]
 fn every_block_of_every_file_is_what_was_published() {

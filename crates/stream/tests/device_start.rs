@@ -1,10 +1,8 @@
 //! How a device begins and how it goes on without a server: greetings, manifests, first starts, caches.
 
-mod common;
-#[path = "device_support/mod.rs"]
-mod support;
-
-use common::Scratch;
+use crate::common::Scratch;
+use crate::device_support as support;
+use crate::device_support::{Fake, Flow, MemoryCache, Tree, at, read_all, settings};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +10,6 @@ use stream::device::cache::UnusableCache;
 use stream::device::{Device, DeviceError, Publisher, ReadError, Settings};
 use stream::wire::{Answer, PROTOCOL_VERSION, Request};
 use stream::{BlockAt, FileId};
-use support::{Fake, Flow, MemoryCache, Tree, at, read_all, settings};
 
 #[test]
 fn another_publisher_and_an_older_version_are_refused() {

@@ -1,11 +1,8 @@
 //! A tree is published, served and read by a device: what it reads is what was published, and the second start of a
 //! task needs next to no requests.
 
-mod common;
-#[path = "device_support/mod.rs"]
-mod support;
-
-use common::{Scratch, options, write};
+use crate::common::{Scratch, options, write};
+use crate::device_support::{MemoryCache, PageCache, wait_until};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -16,7 +13,6 @@ use stream::manifest::{KeyPair, PublicKey};
 use stream::publish::pack;
 use stream::server::{self, Server};
 use stream::{BLOCK_BYTES, BlockAt, FileId, Token};
-use support::{MemoryCache, PageCache, wait_until};
 use tokio::sync::oneshot;
 
 /// A tree, its store, and a server of it.

@@ -2,9 +2,8 @@
 //!
 //! To make them after a change of the format: `KEEL_GOLDEN_WRITE=1 cargo test -p stream --test golden`.
 
-mod common;
-
-use common::{Scratch, options, write};
+use crate::common;
+use crate::common::{Scratch, options, write};
 use std::fs;
 use std::path::{Path, PathBuf};
 use stream::manifest::{KeyPair, Kind, Manifest, Name, Node, ROOT, empty_content, sign, verify};

@@ -1,9 +1,8 @@
 //! The device's end of a connection against a server of tokio: both ways at once, ended, slow, and with the wrong
 //! certificates.
 
-mod link_support;
-
-use link_support::{Identities, Seen, Server, settings};
+use crate::link_support;
+use crate::link_support::{Identities, Seen, Server, settings};
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;

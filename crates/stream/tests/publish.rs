@@ -1,8 +1,6 @@
 //! Publishing trees into stores, and reading them from there.
 
-mod common;
-
-use common::{Scratch, options, write};
+use crate::common::{Scratch, options, write};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;

@@ -1,9 +1,8 @@
 //! A server over loopback, and devices that do what each test says.
 
-mod server_support;
-
-use server_support::common::{self, Scratch};
-use server_support::{
+use crate::server_support;
+use crate::server_support::common::{self, Scratch};
+use crate::server_support::{
     Device, Running, connect, frame, hello, needed, publish, published, settings, token, until,
 };
 use std::fs;

@@ -1,8 +1,6 @@
 //! What one certificate may take of a server.
 
-mod server_support;
-
-use server_support::{Device, Running, published, settings, until};
+use crate::server_support::{Device, Running, published, settings, until};
 use stream::server::{Identity, Reason};
 use stream::tls::{Authority, DEVICES_FILE};
 use stream::wire::Refusal;

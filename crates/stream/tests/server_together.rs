@@ -1,8 +1,6 @@
 //! Starts of one device at the same time, runs that lose their connection, and servers that share a store.
 
-mod server_support;
-
-use server_support::{Device, Running, needed, published, settings, token, until};
+use crate::server_support::{Device, Running, needed, published, settings, token, until};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;

@@ -1,8 +1,6 @@
 //! A store over its life: published to again, checked, damaged, pruned, cut off.
 
-mod common;
-
-use common::{Scratch, bytes, options, write};
+use crate::common::{Scratch, bytes, options, write};
 use std::fs;
 use std::path::{Path, PathBuf};
 use stream::manifest::KeyPair;

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::clock::Clock;
+use base::seeded_bug::SeededBug;
 
 use crate::error::LogFailure;
 use crate::history::summary::Summary;
@@ -393,7 +394,7 @@ impl<F: Copy> LogWriter<F> {
             self.unstage(done);
             return Err(LogFailure::Full);
         }
-        if cfg!(feature = "seeded-bug-ack-before-flush") {
+        if SeededBug::AckBeforeFlush.is_on() {
             around.progress.complete(self.next_lsn);
         }
         let file = match self.open_segment(store) {

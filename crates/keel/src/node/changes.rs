@@ -1,6 +1,7 @@
 //! Counts the puts of every object on their way into the database, so that watchers find what has changed, and how
 //! often, without a look at any value. It costs a put one addition.
 
+use base::seeded_bug::SeededBug;
 use ingest::intake::{Destination, LogGone, PutError, Reason};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -34,15 +35,12 @@ impl Changes {
     }
 }
 
-/// The seeded bug: what is put counts as durable. It shows that the test that kills the node can fail.
-const PUT_IS_ENOUGH: bool = cfg!(feature = "seeded-bug-ack-when-put");
-
 /// A destination whose puts are counted.
 #[derive(Debug)]
 pub(crate) struct Counted<D> {
     inner: D,
     changes: Arc<Changes>,
-    /// Number of the latest put and one, for the seeded bug alone.
+    /// Number of the latest put and one, for [`SeededBug::AckWhenPut`] alone.
     put_end: AtomicU64,
 }
 
@@ -72,7 +70,7 @@ impl<D: Destination> Destination for Counted<D> {
     fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError> {
         let lsn = self.inner.put(object, value, time_ms)?;
         self.changes.add(object);
-        if PUT_IS_ENOUGH {
+        if SeededBug::AckWhenPut.is_on() {
             self.put_end.fetch_max(lsn + 1, Ordering::Relaxed);
         }
         Ok(lsn)
@@ -82,7 +80,7 @@ impl<D: Destination> Destination for Counted<D> {
         self.inner.durable_end().max(put_end)
     }
     fn wait_durable_past(&self, seen: u64, timeout: Duration) -> Result<u64, LogGone> {
-        if PUT_IS_ENOUGH {
+        if SeededBug::AckWhenPut.is_on() {
             // The watch shall look often, or it would acknowledge at the pace of the commits all the same.
             let end = self
                 .inner

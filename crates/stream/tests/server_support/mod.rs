@@ -1,8 +1,7 @@
 //! A server in a thread, and a device that does nothing but what a test tells it.
 #![allow(dead_code)]
 
-#[path = "../common/mod.rs"]
-pub mod common;
+pub use crate::common;
 
 use common::Scratch;
 use std::collections::HashMap;

@@ -1,0 +1,54 @@
+//! Known bugs that a test run puts into the program, to show that the tests find them.
+//!
+//! A build with debug assertions, which the tests use, reads the name of one bug from the environment variable
+//! `KEEL_SEEDED_BUG`. A build without them, which users get, contains neither the variable's name nor the bugs:
+//! [`SeededBug::is_on`] is the constant `false` there. `scripts/seeded-bugs.sh` runs the tests against each bug and
+//! looks into both builds.
+
+/// A bug that the tests must find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeededBug {
+    /// `flash` writes the images of a record before the barrier that makes the record durable.
+    SwappedBarrier,
+    /// `db` completes the tickets of a batch before it is flushed.
+    AckBeforeFlush,
+    /// `keel` acknowledges a reading to its sender when it is put.
+    AckWhenPut,
+}
+
+impl SeededBug {
+    /// Every bug.
+    pub const ALL: [Self; 3] = [Self::SwappedBarrier, Self::AckBeforeFlush, Self::AckWhenPut];
+
+    /// The value of `KEEL_SEEDED_BUG` that turns the bug on.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SwappedBarrier => "swapped-barrier",
+            Self::AckBeforeFlush => "ack-before-flush",
+            Self::AckWhenPut => "ack-when-put",
+        }
+    }
+
+    /// Whether this process has the bug.
+    ///
+    /// # Panics
+    ///
+    /// In a build with debug assertions, if `KEEL_SEEDED_BUG` names no bug: a misspelt name must not pass for a
+    /// program without the bug.
+    #[cfg(debug_assertions)]
+    pub fn is_on(self) -> bool {
+        static CHOSEN: std::sync::OnceLock<Option<SeededBug>> = std::sync::OnceLock::new();
+        *CHOSEN.get_or_init(|| {
+            let name = std::env::var_os("KEEL_SEEDED_BUG")?;
+            let bug = Self::ALL.into_iter().find(|bug| name == bug.name());
+            assert!(bug.is_some(), "KEEL_SEEDED_BUG names no bug: {name:?}");
+            bug
+        }) == Some(self)
+    }
+
+    /// Whether this process has the bug: never.
+    #[cfg(not(debug_assertions))]
+    pub const fn is_on(self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,19 @@
+//! The tests of `db` from outside, as one program: each file beside this one is a module of it.
+
+mod admission;
+mod common;
+mod crash_flash;
+mod database;
+mod full;
+mod full_model;
+mod given_memory;
+mod golden;
+mod history;
+mod history_index;
+mod log_damage;
+mod outside_bytes;
+mod pace;
+mod retention;
+mod room;
+mod tasks;
+mod together;

@@ -1,0 +1,14 @@
+//! The tests of `ingest` from outside, as one program: each file beside this one is a module of it.
+
+mod arbitrary;
+mod fuzz_corpus;
+mod intake;
+mod intake_node;
+mod intake_support;
+mod line_grammar;
+mod line_listen;
+mod mqtt_broker;
+mod mqtt_packet;
+mod mqtt_scripted;
+mod mqtt_support;
+mod pattern;

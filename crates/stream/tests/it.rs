@@ -1,0 +1,22 @@
+//! The tests of `stream` from outside, as one program: each file beside this one is a module of it.
+
+mod cache_corpus;
+mod cache_golden;
+mod common;
+mod device;
+mod device_start;
+mod device_support;
+mod end_to_end;
+mod fuzz_corpus;
+mod golden;
+mod link;
+mod link_support;
+mod manifest;
+mod publish;
+mod server;
+mod server_certificates;
+mod server_support;
+mod server_together;
+mod store;
+mod wire_codec;
+mod wire_golden;
