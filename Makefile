@@ -6,13 +6,16 @@ ARGS ?=
 # Rustup's folder, for shells that have not been restarted since it was installed.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
-.PHONY: help demo test bench lint soak
+.PHONY: help demo check test bench lint soak
 
 help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## /  make \1 - /p' Makefile
 
 demo: ## Build, then run 1,024 sensors of a burning building from reading to flash (about half a minute)
 	@scripts/demo.sh $(ARGS)
+
+check: ## Formatting, clippy, structure, tests of the crates that differ from a revision (ARGS=REVISION, else HEAD)
+	@scripts/check.sh $(ARGS)
 
 test: ## Build and run every check and test; the last line is the total
 	@scripts/test.sh
@@ -23,5 +26,5 @@ bench: ## Measure a part beside its peers, ARGS="flash", "mem", "node" or "db" a
 lint: ## Formatting, clippy, structure, licences and advisories of dependencies
 	@scripts/lint.sh
 
-soak: ## Long runs with random seeds (SOAK_SECONDS, default 3600)
+soak: ## Long runs with random seeds (SOAK_SECONDS, default 3600), and the tests on a loaded machine
 	@scripts/soak.sh

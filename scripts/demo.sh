@@ -3,6 +3,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
-printf 'build: cargo build --release\n'
-cargo build --release --locked --quiet -p keel -p bench
+printf 'build: cargo build --release -p keel\n'
+cargo build --release --locked --quiet -p keel
 exec "${CARGO_TARGET_DIR:-target}/release/keel" demo "$@"

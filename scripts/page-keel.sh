@@ -2,10 +2,10 @@
 # Sourced by the scripts that run the commands of a page: `keel` in PATH, with the page's ports exchanged for free ones,
 # because a node may run on this machine already; and what stands for the checkout that some pages begin in.
 
-# A port of the loopback address that nobody listens on.
+# A port of the loopback address that nobody listens on, and below those that the system gives to connections.
 free_port() {
     local port
-    while port=$((20000 + RANDOM % 40000)); do
+    while port=$((20000 + RANDOM % 12000)); do
         if ! (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
             echo "$port"
             return

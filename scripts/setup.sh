@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Makes sure that the machine can build Evenkeel. Says what it does, changes nothing that is there already.
 #   scripts/setup.sh          what the build needs
-#   scripts/setup.sh --test   also what the checks need (rustfmt, clippy, the MQTT broker mosquitto, the suite
-#                             fio for the mount, fusermount3, with which users other than root mount, and the stores
-#                             that the data path is measured against, python3 with venv for the package of clients,
-#                             and networks, disks and peers for the bench of streaming)
+#   scripts/setup.sh --test   also what the checks need (rustfmt, clippy, cargo-nextest, the MQTT broker mosquitto, the
+#                             suite fio for the mount, fusermount3, with which users other than root mount, and the
+#                             stores that the data path is measured against, python3 with venv for the package of
+#                             clients, and networks, disks and peers for the bench of streaming)
 #   scripts/setup.sh --bench  also what the bench's peer littlefs needs (libclang); status 3 without it
 set -euo pipefail
 
 rust_version_min=1.88
+nextest_version=0.9.114
 
 say() { printf 'set-up: %s\n' "$*"; }
 fail() {
@@ -88,6 +89,20 @@ add_component() {
     rustup component add "$1" >/dev/null 2>&1 || fail "rustup could not add $1"
 }
 
+# The runner of the tests. It is built once for this user, without optimisation: it waits for tests most of the time.
+install_nextest() {
+    local log
+    log=$(mktemp)
+    say "installing cargo-nextest $nextest_version (cargo install, about two minutes)"
+    if ! CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --locked --debug \
+        --no-default-features --features default-no-update "cargo-nextest@$nextest_version" >"$log" 2>&1; then
+        tail -n 5 "$log" >&2
+        rm -f "$log"
+        fail "cargo-nextest could not be installed; see https://nexte.st/docs/installation"
+    fi
+    rm -f "$log"
+}
+
 # A C compiler that links is what rustc needs to link, and all it needs.
 can_link() {
     command -v cc >/dev/null 2>&1 && printf 'int main(void) { return 0; }\n' | cc -x c -o /dev/null - 2>/dev/null
@@ -111,6 +126,7 @@ can_link || fail "cc is there but cannot link a program: check the C compiler's 
 if [ "${1:-}" = --test ]; then
     cargo fmt --version >/dev/null 2>&1 || add_component rustfmt
     cargo clippy --version >/dev/null 2>&1 || add_component clippy
+    cargo nextest --version >/dev/null 2>&1 || install_nextest
     has_broker || install_broker
     command -v fio >/dev/null 2>&1 || (install_packages fio) || say "the suites that need fio will be skipped"
     command -v fusermount3 >/dev/null 2>&1 || (install_packages fuse3) ||

@@ -3,7 +3,8 @@
 # the store (power cuts in every kind of call, many lives of one store) gets half, killed demonstrations a quarter and
 # the fuzz targets, where cargo-fuzz is installed, a quarter. The in-memory file system gets as much again, beside it:
 # kills, states of a crash, drawn orders, regions written over, and every program of its table, with the suites of
-# others. The first failure ends the run; its seed, or the file that reproduces it, stands above the last line.
+# others. The tests of the workspace run five times on a loaded machine, for about an hour. The first failure ends the
+# run; its seed, or the file that reproduces it, stands above the last line.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
@@ -24,7 +25,7 @@ FLASH_CRASH_SECONDS=$((seconds / 2))
 export FLASH_CRASH_SEED FLASH_CRASH_SECONDS
 printf 'soak: power cuts, kills and failures on the simulated device, %d s, from FLASH_CRASH_SEED=%s\n' \
     "$FLASH_CRASH_SECONDS" "$FLASH_CRASH_SEED"
-if ! cargo test --release --locked --quiet -p flash --test soak -- --nocapture; then
+if ! cargo test --release --locked --quiet -p flash --test it -- --nocapture soak::; then
     printf 'soak: FAILED in the power cuts; the failing seed stands above\n'
     exit 1
 fi
@@ -46,7 +47,7 @@ KEEL_MEM_SEEDS=$seconds memory "$seconds regions that something has written over
 KEEL_MEM_SEEDS=$((seconds / 2)) memory "$((seconds / 2)) regions that check calls whole, read by programs" \
     what_check_calls_whole --lib
 KEEL_MEM_KILLS=$((seconds * 3)) memory "$((seconds * 3)) kills of processes that write" \
-    whoever_is_killed --test processes
+    processes::whoever_is_killed --test it
 KEEL_MEM_CRASH_SAMPLES=$((24 + seconds / 18)) memory "states of memory after a crash of the machine" \
     crash:: --lib
 KEEL_MEM_ORDERS_TIMES=$((1 + seconds / 180)) memory "drawn orders of processes that lock, write and die" \
@@ -69,6 +70,9 @@ scripts/mem-programs.sh || { printf 'soak: FAILED in the larger programs on a re
 scripts/mem-preload-suite.sh || { printf 'soak: FAILED in pjdfstest on a region\n'; exit 1; }
 FSX_OPERATIONS=$((12000 + seconds * 20)) scripts/mem-suites.sh ||
     { printf 'soak: FAILED in the suites on a mounted region\n'; exit 1; }
+
+# The tests themselves, on a machine that does something else besides.
+scripts/steady.sh || { printf 'soak: FAILED: a test is not steady\n'; exit 1; }
 
 # The parser of the store's images gets half of the fuzzing; what is found on the way stays in fuzz/target/found.
 fuzzed=0

@@ -1,6 +1,6 @@
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "../src/cluster_files.rs"]
 mod entry;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| entry::cluster_files(data));
+fuzz::fuzz_target!(entry::cluster_files);

@@ -1,4 +1,4 @@
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 // The program is no library; what is not the configuration's own is not used here.
 #![allow(dead_code, unused_imports)]
 
@@ -15,4 +15,4 @@ mod output;
 #[path = "../../crates/keel/src/progress.rs"]
 mod progress;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| entry::configuration(data));
+fuzz::fuzz_target!(entry::configuration);

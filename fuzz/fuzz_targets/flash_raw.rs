@@ -1,7 +1,7 @@
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "../src/flash/mod.rs"]
 #[allow(dead_code)]
 mod entry;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| entry::flash_raw(data));
+fuzz::fuzz_target!(entry::flash_raw);

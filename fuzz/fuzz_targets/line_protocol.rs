@@ -1,3 +1,3 @@
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz::line_protocol(data));
+fuzz::fuzz_target!(fuzz::intake::line_protocol);

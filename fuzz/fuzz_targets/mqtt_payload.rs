@@ -1,3 +1,3 @@
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz::mqtt_payload(data));
+fuzz::fuzz_target!(fuzz::intake::mqtt_payload);

@@ -1,6 +1,6 @@
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "../src/messages.rs"]
 mod messages;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| messages::node_messages(data));
+fuzz::fuzz_target!(messages::node_messages);

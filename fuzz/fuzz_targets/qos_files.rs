@@ -1,4 +1,4 @@
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 // The program is no library; what is not these files' own is not used here.
 #![allow(dead_code, unused_imports)]
 
@@ -19,4 +19,4 @@ mod qos;
 #[path = "../../crates/keel/src/replacement.rs"]
 mod replacement;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| entry::qos_files(data));
+fuzz::fuzz_target!(entry::qos_files);

@@ -1,6 +1,6 @@
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "../src/stream_actions.rs"]
 mod entry;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| entry::stream_actions(data));
+fuzz::fuzz_target!(entry::stream_actions);

@@ -1,7 +1,7 @@
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "../src/stream/mod.rs"]
 #[allow(dead_code)]
 mod entry;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| entry::stream_answer(data));
+fuzz::fuzz_target!(entry::stream_answer);

@@ -1,6 +1,6 @@
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "../src/stream/cache.rs"]
 mod entry;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| entry::stream_cache(data));
+fuzz::fuzz_target!(entry::stream_cache);

@@ -1,7 +1,7 @@
 //! The committed corpora of the fuzz targets of the store, replayed on the stable toolchain.
 
 #[path = "../../../fuzz/src/flash/mod.rs"]
-mod entries;
+pub(crate) mod entries;
 
 #[path = "../../../fuzz/src/replay.rs"]
 mod replay;

@@ -1,6 +1,6 @@
 //! The committed corpora of the fuzz targets, replayed on the stable toolchain.
 
-#[path = "../../../fuzz/src/lib.rs"]
+#[path = "../../../fuzz/src/intake.rs"]
 mod entries;
 
 #[path = "../../../fuzz/src/replay.rs"]

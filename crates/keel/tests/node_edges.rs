@@ -79,15 +79,19 @@ fn a_table_too_large_for_its_store_is_said() {
         stream.shutdown(std::net::Shutdown::Write).ok();
         stream.read_to_end(&mut Vec::new()).ok();
     });
-    let all = ["table_large", "checkpoint_failing", "store_full"];
+    let all = ["table_large", "store_full"];
     wait_until("a full store", || {
         let codes = codes(&node);
         all.iter().all(|code| codes.iter().any(|said| said == code))
     });
-    wait_until("the word of it", || node.log().contains(" checkpoint: "));
+    // Whether a checkpoint comes due before the store is full depends on the pace of the commits. One that did found no
+    // room; `db` has tests in which it always does.
     let log = state(&node)["log"].clone();
-    assert_eq!(log["checkpoint_error"], "no_room");
-    assert!(log["checkpoints_failed"].as_u64().unwrap() > 0);
+    if log["checkpoints_failed"].as_u64().unwrap() > 0 {
+        assert_eq!(log["checkpoint_error"], "no_room");
+        assert!(codes(&node).contains(&"checkpoint_failing".to_owned()));
+        wait_until("the word of it", || node.log().contains(" checkpoint: "));
+    }
     let keys = state(&node)["keys"]["count"].clone();
     assert!(node.stop().success(), "{}", node.log());
     sender.join().unwrap();

@@ -215,7 +215,7 @@ fn what_was_before_the_machine_was_started_anew_is_not_put_back() {
     std::fs::write(folder.join("scaling_governor"), "powersave\n").unwrap();
     node.restart();
     assert_eq!(qos(&node)["settings_left"], serde_json::json!([]));
-    assert!(!node.dir.file(SAVED).exists());
+    wait_until("the end of the file", || !node.dir.file(SAVED).exists());
     assert_eq!(governor(&folder), "powersave");
     let early = start_early(&node);
     wait_for_governor(&folder, "userspace");

@@ -3,10 +3,7 @@
 #[path = "../../../fuzz/src/stream/cache.rs"]
 mod entry;
 
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
-
 #[test]
 fn stream_cache() {
-    replay::replay("stream_cache", entry::stream_cache);
+    crate::replay::replay("stream_cache", entry::stream_cache);
 }

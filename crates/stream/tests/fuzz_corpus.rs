@@ -9,10 +9,7 @@ mod actions;
 #[path = "../../../fuzz/src/stream_manifest.rs"]
 mod manifest;
 
-#[path = "../../../fuzz/src/replay.rs"]
-mod replay;
-
-use replay::replay;
+use crate::replay::replay;
 
 #[test]
 fn stream_manifest() {

@@ -13,6 +13,8 @@ mod link;
 mod link_support;
 mod manifest;
 mod publish;
+#[path = "../../../fuzz/src/replay.rs"]
+mod replay;
 mod server;
 mod server_certificates;
 mod server_support;

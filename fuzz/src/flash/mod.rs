@@ -14,7 +14,7 @@
 //! checksums; `device.rs` the watched device; `session.rs` calls and their bounds; `history.rs` what was ever written.
 
 mod device;
-mod format;
+pub(crate) mod format;
 mod history;
 mod images;
 mod session;

@@ -56,7 +56,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// Tools, which may use anything and which nothing may use.
-const TOOLS: &[&str] = &["bench", "sim", "xtask"];
+const TOOLS: &[&str] = &["bench", "fuzz", "sim", "xtask"];
 
 /// Outside crates that only some rooms may use, and what they are.
 struct Reserved {

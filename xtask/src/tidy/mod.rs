@@ -5,6 +5,7 @@ mod allow;
 mod graph;
 mod markdown;
 mod mask;
+mod programs;
 mod source;
 
 use std::fmt;
@@ -96,6 +97,7 @@ pub(crate) fn check_workspace(root: &Path) -> Result<Report, String> {
     findings.extend(markdown::check_all(root, &files));
     findings.extend(markdown::check_map(&workspace.names(), &files));
     findings.extend(markdown::check_readme(&files));
+    findings.extend(programs::check_all(&files));
     findings.sort();
     findings.dedup();
     Ok(Report {

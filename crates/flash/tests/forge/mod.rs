@@ -1,8 +1,7 @@
 //! Images that somebody made up: what the tests that forge them share.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-#[path = "../../../../fuzz/src/flash/format.rs"]
-pub mod format;
+pub(crate) use crate::fuzz_corpus::entries::format;
 
 use std::collections::BTreeMap;
 

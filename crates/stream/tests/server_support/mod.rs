@@ -1,7 +1,7 @@
 //! A server in a thread, and a device that does nothing but what a test tells it.
 #![allow(dead_code)]
 
-pub use crate::common;
+pub(crate) use crate::common;
 
 use common::Scratch;
 use std::collections::HashMap;

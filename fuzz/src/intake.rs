@@ -1,0 +1,401 @@
+//! What the fuzz targets of the intake do with their bytes.
+//!
+//! **Holds:** one function per target. It checks what must hold for any input, and panics where it does not.
+//!
+//! **Must not know:** the fuzzer. A test of `ingest` includes this file and runs the committed corpora through it on
+//! the stable toolchain.
+//!
+//! **Invariants:** a function depends on its input alone, so that a file of a corpus shows today what it showed when it
+//! was found.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use db::value::Value;
+use ingest::intake::{
+    Destination, Intake, IntakeOptions, LineOutcome, LineProgress, LogGone, Outcome, PayloadKind,
+    PutError, Reason, SubscriptionRule, Template, TemplateKind, check_key,
+};
+use ingest::line::{FieldValue, LineBuffer, Piece, Precision, parse, write_line};
+use ingest::mqtt::Version;
+use ingest::mqtt::packet::{Reader, Step};
+
+/// 2026-06-01.
+const NOW_MS: i64 = 1_780_272_000_000;
+const VALUE_BYTES_MAX: usize = 40;
+const KEYS_MAX: usize = 16;
+
+/// Line protocol: the stream is cut into reads and lines, each line is parsed and taken. However it is cut, and
+/// however often the destination makes it wait, the same readings come out; what was parsed is written and parsed
+/// back. The first three bytes choose the longest line, the length of reads and where to wait.
+pub fn line_protocol(data: &[u8]) {
+    let Some((&[limit, cut, halt], stream)) = data.split_first_chunk::<3>() else {
+        return;
+    };
+    let line_bytes_max = 1 + usize::from(limit) * 4;
+    let whole = take_stream(stream, usize::MAX, line_bytes_max, 0);
+    let parts = take_stream(
+        stream,
+        1 + usize::from(cut),
+        line_bytes_max,
+        usize::from(halt),
+    );
+    assert_eq!(whole.puts, parts.puts);
+    assert_eq!(whole.refused, parts.refused);
+    for line in stream.split(|byte| *byte == b'\n') {
+        if let Ok(text) = std::str::from_utf8(line) {
+            parses_back(text);
+        }
+    }
+}
+
+/// Messages of every kind of payload. A message that had to wait gives the same readings as one that had not; what
+/// is refused is counted and puts nothing. The first two bytes choose the kind and where to wait; `\xff` separates
+/// messages.
+pub fn mqtt_payload(data: &[u8]) {
+    let Some((&[kind, halt], payloads)) = data.split_first_chunk::<2>() else {
+        return;
+    };
+    let topics: [&[u8]; 8] = [
+        b"number/a",
+        b"json/a",
+        b"whole",
+        b"line/a",
+        b"other",
+        b"",
+        b"number/\x80",
+        b"line/\x01",
+    ];
+    let topic = topics[usize::from(kind) % topics.len()];
+    let (plain, halting) = (Store::new(0), Store::new(usize::from(halt)));
+    let (mut one, mut other) = (intake(&plain), intake(&halting));
+    for payload in payloads.split(|byte| *byte == 0xff) {
+        let before = (plain.lock().puts.len(), one.counters().refused_total());
+        let first = offer(&mut one, topic, payload);
+        let second = offer(&mut other, topic, payload);
+        assert_eq!(first, second);
+        let taken = plain.lock().puts.len() - before.0;
+        match first {
+            Outcome::Accepted { lsn_end } if taken > 0 => {
+                assert_eq!(lsn_end, plain.lock().puts.len() as u64);
+            }
+            Outcome::Accepted { lsn_end } => assert_eq!(lsn_end, 0),
+            Outcome::Refused => {
+                assert_eq!(taken, 0);
+                assert!(one.counters().refused_total() > before.1);
+            }
+            Outcome::Wait { .. } | Outcome::Failed => panic!("{first:?}"),
+        }
+    }
+    assert_eq!(plain.lock().puts, halting.lock().puts);
+    assert_eq!(refused(&one), refused(&other));
+}
+
+/// What a broker sends. However it is cut into reads, the same packets come out. The first three bytes choose the
+/// version, the largest packet and the length of reads.
+pub fn mqtt_packet(data: &[u8]) {
+    let Some((&[version, limit, cut], stream)) = data.split_first_chunk::<3>() else {
+        return;
+    };
+    let version = if version % 2 == 0 {
+        Version::V311
+    } else {
+        Version::V5
+    };
+    let limit = usize::from(limit) * 8;
+    let whole = read_packets(stream, version, limit, usize::MAX);
+    let parts = read_packets(stream, version, limit, 1 + usize::from(cut));
+    assert_eq!(whole, parts);
+}
+
+/// What a stream of lines came to.
+struct Taken {
+    puts: Vec<Put>,
+    refused: Vec<u64>,
+}
+
+type Put = (String, Vec<u8>, Option<i64>);
+
+/// Takes every reading, except that each put after `halt` others has to wait once; 0: none has to.
+struct Store {
+    halt: usize,
+    inner: Mutex<StoreInner>,
+}
+
+#[derive(Default)]
+struct StoreInner {
+    keys: Vec<String>,
+    puts: Vec<Put>,
+    since: usize,
+}
+
+impl Store {
+    fn new(halt: usize) -> Arc<Self> {
+        let inner = Mutex::default();
+        Arc::new(Self { halt, inner })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, StoreInner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Destination for Store {
+    fn resolve(&self, key: &str) -> Result<u32, Reason> {
+        assert_eq!(check_key(key), Ok(()));
+        let mut inner = self.lock();
+        if key.contains('?') {
+            return Err(Reason::KeyUnknown);
+        }
+        if let Some(place) = inner.keys.iter().position(|known| known == key) {
+            return Ok(place as u32);
+        }
+        if inner.keys.len() >= KEYS_MAX {
+            return Err(Reason::KeysMax);
+        }
+        inner.keys.push(key.to_owned());
+        Ok(inner.keys.len() as u32 - 1)
+    }
+
+    fn put(&self, object: u32, value: &[u8], time_ms: Option<i64>) -> Result<u64, PutError> {
+        assert!(value.len() <= VALUE_BYTES_MAX);
+        match Value::decode(value) {
+            Some(Value::Float(value)) => assert!(value.is_finite()),
+            Some(_) => {}
+            None => panic!("no value: {value:?}"),
+        }
+        if let Some(time_ms) = time_ms {
+            assert!((time_ms - NOW_MS).abs() <= 86_400_000);
+        }
+        let mut inner = self.lock();
+        if self.halt > 0 && inner.since >= self.halt {
+            inner.since = 0;
+            return Err(PutError::Wait { full: false });
+        }
+        inner.since += 1;
+        let key = inner.keys[object as usize].clone();
+        inner.puts.push((key, value.to_vec(), time_ms));
+        Ok(inner.puts.len() as u64 - 1)
+    }
+
+    fn durable_end(&self) -> u64 {
+        self.lock().puts.len() as u64
+    }
+
+    fn wait_durable_past(&self, _seen: u64, _timeout: Duration) -> Result<u64, LogGone> {
+        Ok(self.durable_end())
+    }
+
+    fn wall_ms(&self) -> i64 {
+        NOW_MS
+    }
+
+    fn wall_trusted(&self) -> bool {
+        true
+    }
+}
+
+fn intake(store: &Arc<Store>) -> Intake<Store> {
+    let rule = |filter: &str, key, payload| {
+        // Constant templates, checked by the first run.
+        let key = Template::parse(key, TemplateKind::TopicAndLine);
+        SubscriptionRule {
+            filter: filter.to_owned(),
+            key: key.unwrap_or_else(|error| panic!("{error}")),
+            payload,
+        }
+    };
+    let json = |field: &str, time_field: Option<&str>| PayloadKind::Json {
+        field: field.to_owned(),
+        time_field: time_field.map(str::to_owned),
+    };
+    let options = IntakeOptions {
+        subscriptions: vec![
+            rule("number/+", "{topic}", PayloadKind::Number),
+            rule("json/+", "{1}", json("a.0", Some("t"))),
+            rule("whole", "{topic}", json("", None)),
+            rule(
+                "line/+",
+                "{2}/{measurement}/{tags}/{field}",
+                PayloadKind::Line,
+            ),
+        ],
+        line_key: Template::line(),
+        line_precision: Precision::Milliseconds,
+        value_bytes_max: VALUE_BYTES_MAX,
+        future_seconds_max: 86_400,
+        past_days_max: 1,
+        topics_cached_max: 4,
+    };
+    Intake::new(options, Arc::clone(store))
+}
+
+fn refused(intake: &Intake<Store>) -> Vec<u64> {
+    let counters = intake.counters();
+    for reason in Reason::ALL {
+        assert!(counters.excerpt(reason).len() <= ingest::intake::EXCERPT_BYTES_MAX);
+    }
+    Reason::ALL
+        .iter()
+        .map(|reason| counters.refused(*reason))
+        .collect()
+}
+
+fn offer(intake: &mut Intake<Store>, topic: &[u8], payload: &[u8]) -> Outcome {
+    let mut rest = payload;
+    loop {
+        match intake.mqtt(topic, rest) {
+            Outcome::Wait { consumed, .. } => {
+                assert!(consumed == 0 || rest[consumed - 1] == b'\n');
+                rest = &rest[consumed..];
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn take_stream(stream: &[u8], read_bytes: usize, line_bytes_max: usize, halt: usize) -> Taken {
+    let store = Store::new(halt);
+    let mut intake = intake(&store);
+    let mut buffer = LineBuffer::new(line_bytes_max);
+    let mut progress = LineProgress::default();
+    let mut rest = stream;
+    let mut is_oversized = false;
+    loop {
+        while let Some(piece) = buffer.peek() {
+            is_oversized = matches!(piece, Piece::Oversized(_));
+            if let Piece::Line(line) = piece {
+                assert!(line.len() <= line_bytes_max && !line.contains(&b'\n'));
+                let before = (store.lock().puts.len(), intake.counters().refused_total());
+                loop {
+                    match intake.line_from(line, &mut progress) {
+                        LineOutcome::Wait { .. } => {}
+                        LineOutcome::Done { refused, .. } => {
+                            let counted = intake.counters().refused_total() - before.1;
+                            assert_eq!(u64::from(refused), counted);
+                            break;
+                        }
+                        LineOutcome::Failed => panic!("the store does not fail"),
+                    }
+                }
+                assert_eq!(progress, LineProgress::default());
+                assert!(store.lock().puts.len() >= before.0);
+            } else {
+                intake.refuse(Reason::Oversized);
+            }
+            buffer.consume();
+        }
+        if rest.is_empty() {
+            break;
+        }
+        let spare = buffer.spare();
+        assert!(!spare.is_empty());
+        let count = read_bytes.min(rest.len()).min(spare.len());
+        spare[..count].copy_from_slice(&rest[..count]);
+        buffer.filled(count);
+        rest = &rest[count..];
+    }
+    let last = stream.rsplit(|byte| *byte == b'\n').next().unwrap_or(b"");
+    assert!(is_oversized || buffer.unfinished() == last);
+    let puts = std::mem::take(&mut store.lock().puts);
+    Taken {
+        puts,
+        refused: refused(&intake),
+    }
+}
+
+fn parses_back(text: &str) {
+    let Ok(line) = parse(text) else {
+        return;
+    };
+    let mut measurement = String::new();
+    line.measurement().push_to(&mut measurement);
+    let tags: Vec<(String, String)> = line
+        .tags()
+        .map(|(name, value)| (name.chars().collect(), value.chars().collect()))
+        .collect();
+    let fields: Vec<(String, FieldValue<'_>, String)> = line
+        .fields()
+        .map(|(name, value)| {
+            let mut text = String::new();
+            if let FieldValue::Text(quoted) = value {
+                quoted.push_to(&mut text);
+            }
+            (name.chars().collect(), value, text)
+        })
+        .collect();
+    assert!(!fields.is_empty());
+    let tags: Vec<(&str, &str)> = tags
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
+    let fields: Vec<(&str, Value<'_>)> = fields
+        .iter()
+        .map(|(name, value, text)| {
+            let value = match value {
+                FieldValue::Float(value) => Value::Float(*value),
+                FieldValue::Integer(value) => Value::Integer(*value),
+                FieldValue::Unsigned(value) => Value::Unsigned(*value),
+                FieldValue::Boolean(value) => Value::Boolean(*value),
+                FieldValue::Text(_) => Value::Text(text),
+            };
+            (name.as_str(), value)
+        })
+        .collect();
+    let mut written = String::new();
+    write_line(&mut written, &measurement, &tags, &fields, line.time());
+    let Ok(again) = parse(&written) else {
+        panic!("`{written}` does not parse");
+    };
+    let mut rewritten = String::new();
+    let mut name = String::new();
+    again.measurement().push_to(&mut name);
+    assert_eq!(name, measurement);
+    assert_eq!(again.tags().count(), tags.len());
+    assert_eq!(again.fields().count(), fields.len());
+    write_line(&mut rewritten, &name, &tags, &fields, again.time());
+    assert_eq!(written, rewritten);
+}
+
+/// Each packet as text, and at the end what is wrong with the stream, if anything.
+fn read_packets(stream: &[u8], version: Version, limit: usize, read_bytes: usize) -> Vec<String> {
+    let mut reader = Reader::new();
+    let mut seen = Vec::new();
+    let mut rest = stream;
+    loop {
+        loop {
+            let bytes = match reader.peek(version, limit) {
+                Err(malformed) => {
+                    seen.push(format!("{malformed:?}"));
+                    return seen;
+                }
+                Ok(Step::More(_)) => break,
+                Ok(Step::Publish(publish, bytes)) => {
+                    assert!(publish.topic.len() + publish.payload.len() <= limit);
+                    assert_eq!(publish.packet_id == 0, publish.qos == 0);
+                    seen.push(format!("{publish:?}"));
+                    bytes
+                }
+                Ok(Step::Oversized(oversized, bytes)) => {
+                    seen.push(format!("{oversized:?}"));
+                    bytes
+                }
+                Ok(Step::Control(kind, packet, header)) => {
+                    assert!(header <= packet.len());
+                    seen.push(format!("{kind:?} {packet:?}"));
+                    packet.len()
+                }
+            };
+            reader.advance(bytes);
+        }
+        if rest.is_empty() {
+            return seen;
+        }
+        let space = reader.space();
+        assert!(!space.is_empty());
+        let count = read_bytes.min(rest.len()).min(space.len());
+        space[..count].copy_from_slice(&rest[..count]);
+        reader.filled(count);
+        rest = &rest[count..];
+    }
+}
