@@ -45,15 +45,18 @@ for bug in "${bugs[@]}"; do
     esac
 done
 
-# Where cargo has put the library of a crate that most others use, of the tests' build and of a release.
-library() {
-    cargo build --locked --quiet --package base --message-format json "$@" |
-        sed -nE '/"name":"base"/s/.*"filenames":\["([^"]*\.rlib)".*/\1/p'
+# Whether the variable's name is in the code of the crate that turns bugs on, as cargo builds it with these options. The
+# library holds the crate's documentation besides, which names it, too.
+contains_bugs() {
+    local library members
+    library=$(cargo build --locked --quiet --package base --message-format json "$@" |
+        sed -nE '/"name":"base"/s/.*"filenames":\["([^"]*\.rlib)".*/\1/p')
+    mapfile -t members < <(ar t "$library" | grep '\.o$')
+    ar p "$library" "${members[@]}" | grep -c KEEL_SEEDED_BUG >"$log"
 }
-: >"$log"
-if ! grep -q KEEL_SEEDED_BUG "$(library)"; then
+if ! contains_bugs; then
     report FAILED "a debug build does not contain the bugs"
-elif grep -q KEEL_SEEDED_BUG "$(library --release)"; then
+elif contains_bugs --release; then
     report FAILED "a release build contains the bugs"
 else
     report ok "a release build does not contain the bugs"

@@ -52,10 +52,10 @@ step() {
 
 finish() {
     printf '\n== summary\n'
+    printf '%s\n' "${times[@]}"
+    printf '%-14s %5d s\n\n' total "$SECONDS"
     # What the tests' report says after its skipped tests: the slowest, the failed and the unsteady ones.
     if [ -e "$logs/tests" ]; then sed -n '/^slowest tests:/,$p' "$logs/tests" | sed '$d'; fi
-    printf '\n%s' "${times[@]}"
-    printf '\n%-14s %5d s\n' total "$SECONDS"
     printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
     exit $((failed > 0))
 }

@@ -57,13 +57,12 @@ fn a_table_too_large_for_its_store_is_said() {
     let config = format!("{config}[keys]\nkeys_max = 6000\nvalue_bytes_max = 1000\n");
     let mut node = Node::start(&config);
     assert!(node.log().contains("more than a quarter"), "{}", node.log());
-    let codes = |node: &Node| -> Vec<String> {
-        let reasons = state(node)["reasons"].as_array().unwrap().clone();
-        let code = |reason: &Value| reason["code"].as_str().unwrap().to_owned();
-        reasons.iter().map(code).collect()
+    let says = |state: &Value, code: &str| {
+        let reasons = state["reasons"].as_array().unwrap();
+        reasons.iter().any(|reason| reason["code"] == code)
     };
     node.ok(&["put", "first", "1"]);
-    assert!(!codes(&node).contains(&"table_large".to_owned()));
+    assert!(!says(&state(&node), "table_large"));
     wait_until("the log of it", || {
         state(&node)["log"]["replay_bytes"].as_u64().unwrap() > 0
     });
@@ -79,20 +78,19 @@ fn a_table_too_large_for_its_store_is_said() {
         stream.shutdown(std::net::Shutdown::Write).ok();
         stream.read_to_end(&mut Vec::new()).ok();
     });
-    let all = ["table_large", "store_full"];
     wait_until("a full store", || {
-        let codes = codes(&node);
-        all.iter().all(|code| codes.iter().any(|said| said == code))
+        let state = state(&node);
+        says(&state, "table_large") && says(&state, "store_full")
     });
-    // Whether a checkpoint comes due before the store is full depends on the pace of the commits. One that did found no
-    // room; `db` has tests in which it always does.
-    let log = state(&node)["log"].clone();
-    if log["checkpoints_failed"].as_u64().unwrap() > 0 {
-        assert_eq!(log["checkpoint_error"], "no_room");
-        assert!(codes(&node).contains(&"checkpoint_failing".to_owned()));
+    // Whether a checkpoint comes due in time to find no room depends on the pace of the commits, and the next one may
+    // find some; `db` has tests in which none does.
+    let full = state(&node);
+    if full["log"]["checkpoint_failing"] == true {
+        assert_eq!(full["log"]["checkpoint_error"], "no_room");
+        assert!(says(&full, "checkpoint_failing"));
         wait_until("the word of it", || node.log().contains(" checkpoint: "));
     }
-    let keys = state(&node)["keys"]["count"].clone();
+    let keys = state(&node)["keys"]["count"].as_u64().unwrap();
     assert!(node.stop().success(), "{}", node.log());
     sender.join().unwrap();
     node.restart();
@@ -102,7 +100,9 @@ fn a_table_too_large_for_its_store_is_said() {
         "{log}"
     );
     assert_eq!(node.ok(&["get", "first"]), "1\n");
-    assert_eq!(state(&node)["keys"]["count"], keys);
+    // A key whose only reading was refused by the full store is not there any more.
+    let count = state(&node)["keys"]["count"].as_u64().unwrap();
+    assert!(1 < count && count <= keys, "{count} of {keys} keys");
     assert!(node.stop().success());
 }
 
