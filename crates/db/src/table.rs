@@ -491,7 +491,7 @@ impl<M: AsRef<[Line]>> Table<M> {
             self.clear_slot(next);
             self.word(0, OBJECTS_NEXT)
                 .store(u64::from(next) + 1, Ordering::Release);
-            self.given.fetch_max(next + 1, Ordering::Relaxed);
+            self.given.fetch_max(next + 1, Ordering::Release);
         }
         Ok(())
     }
@@ -532,7 +532,7 @@ impl<M: AsRef<[Line]>> Table<M> {
         if id >= given {
             self.word(0, OBJECTS_NEXT)
                 .store(u64::from(id) + 1, Ordering::Release);
-            self.given.fetch_max(id + 1, Ordering::Relaxed);
+            self.given.fetch_max(id + 1, Ordering::Release);
         }
         let tag = self.hash(words) & !u64::from(u32::MAX);
         self.word(HEADER_LINES, entry)
@@ -543,12 +543,14 @@ impl<M: AsRef<[Line]>> Table<M> {
     /// Whether the memory is still that of this table, with every object that this handle has made. Memory that others
     /// share can be written over, or emptied, by somebody else's fault.
     pub(crate) fn is_intact(&self) -> bool {
+        // Before the count in the memory: a key that is made between the two must not look like one that is lost.
+        let given = self.given.load(Ordering::Acquire);
         let header = |at: usize| self.word(0, at).load(Ordering::Relaxed);
         header(0) == u64::from_le_bytes(*MAGIC)
             && header(1) == FORMAT_VERSION
             && header(2) == self.shape.objects_max as u64
             && header(3) == self.shape.value_bytes_max as u64
-            && self.objects() >= self.given.load(Ordering::Relaxed)
+            && self.objects() >= given
     }
 
     /// Whether an id has no key, or one that can be one: not what memory holds that was emptied.

@@ -325,3 +325,25 @@ fn who_writes_alone_waits_for_nobody() {
     table.write_alone(id, &value(1, b"1")).unwrap();
     assert!(table.values_bytes() <= 16, "{}", table.values_bytes());
 }
+
+/// A checkpoint that ran while a key was made once took the table for one that somebody had written over.
+#[test]
+fn a_table_is_intact_at_every_moment_while_keys_are_made() {
+    let keys = 50_000;
+    let table = Table::new(keys, 8, 1).unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let mut looks = 0_u64;
+            while !is_done.load(Ordering::Acquire) {
+                assert!(table.is_intact(), "after {looks} looks");
+                looks += 1;
+            }
+        });
+        for number in 0..keys {
+            table.insert(&format!("key {number}"), 1, true).unwrap();
+        }
+        is_done.store(true, Ordering::Release);
+        looking.join().unwrap();
+    });
+}
