@@ -68,6 +68,8 @@ step clippy cargo clippy --locked --quiet --workspace --all-targets -- -D warnin
 step structure cargo xtask tidy
 step build scripts/build-tests.sh
 step tests scripts/tests.sh
+# Examples in the documentation of the code, which nextest does not run.
+step doc-tests cargo test --doc --locked --quiet --workspace
 step python scripts/python-client.sh
 step readme scripts/readme-commands.sh
 step operate scripts/page-commands.sh docs/operate.md

@@ -5,6 +5,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 report=${CARGO_TARGET_DIR:-target}/nextest/whole/junit.xml
 rm -f "$report"
-cargo nextest run --locked --cargo-quiet --workspace --profile whole --show-progress none "$@" || true
-[ -e "$report" ] || { printf 'the tests did not run\n' >&2; exit 1; }
-scripts/test-report.py "$report"
+status=0
+cargo nextest run --locked --cargo-quiet --workspace --profile whole --show-progress none "$@" || status=$?
+if [ -e "$report" ]; then scripts/test-report.py "$report" || [ "$status" -ne 0 ] || status=1; fi
+# A run that was cut short has a report in which nothing failed, and a status that says so.
+if [ "$status" -ne 0 ]; then
+    printf 'the tests failed, or did not run to their end: cargo nextest ended with status %d\n' "$status" >&2
+    exit 1
+fi

@@ -1,6 +1,6 @@
 //! The committed header is what cbindgen makes of the source.
 //!
-//! After a change of the interface, `KEELFLASH_WRITE_HEADER=1 cargo test -p flash-c --test header` writes it anew.
+//! After a change of the interface, `KEELFLASH_WRITE_HEADER=1 cargo test -p flash-c --test it header::` writes it anew.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! The bytes of format 1: a store made long ago opens today, and the same calls make the same bytes.
 //!
 //! `golden/format-1.bin` lists the blocks that are not zero: number (u32), length without trailing zeros
-//! (u16), bytes; all little-endian. `GOLDEN_UPDATE=1 cargo test -p flash --test golden` writes it anew, which
+//! (u16), bytes; all little-endian. `GOLDEN_UPDATE=1 cargo test -p flash --test it golden::` writes it anew, which
 //! is right only when the format's version changes.
 
 use std::path::PathBuf;

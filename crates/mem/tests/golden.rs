@@ -3,7 +3,7 @@
 //! `golden/region-N.bin` lists the words of a region that are not zero: where (u64), what (u64). What depends on the
 //! process that made it is left out: owners of lanes, the run of the machine. `golden/checkpoint-N.bin` holds the files
 //! of a storage: bytes of the name (u64), name, bytes (u64), content. All little-endian. N is the version of the
-//! format. `GOLDEN_UPDATE=1 cargo test -p mem --test golden` writes them anew, which is right only when a version
+//! format. `GOLDEN_UPDATE=1 cargo test -p mem --test it golden::` writes them anew, which is right only when a version
 //! changes, or while it is 0.
 
 use std::collections::BTreeMap;

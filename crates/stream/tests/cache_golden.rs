@@ -1,5 +1,5 @@
 //! A cache as an earlier device wrote it is read by this one. Its salts are drawn, so its bytes are not made anew:
-//! `KEEL_GOLDEN_WRITE=1 cargo test -p stream --test cache_golden` makes others, of the format of `CACHE.md`.
+//! `KEEL_GOLDEN_WRITE=1 cargo test -p stream --test it cache_golden::` makes others, of the format of `CACHE.md`.
 
 use crate::common;
 use crate::common::Scratch;

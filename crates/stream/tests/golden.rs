@@ -1,6 +1,6 @@
 //! The bytes of manifests, packs and indexes are pinned by files: these are made anew, and the old ones are read.
 //!
-//! To make them after a change of the format: `KEEL_GOLDEN_WRITE=1 cargo test -p stream --test golden`.
+//! To make them after a change of the format: `KEEL_GOLDEN_WRITE=1 cargo test -p stream --test it golden::`.
 
 use crate::common;
 use crate::common::{Scratch, options, write};

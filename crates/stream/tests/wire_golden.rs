@@ -1,8 +1,9 @@
 //! The bytes of the messages: `golden/wire-1.bin` holds one frame of each kind and more, one behind the other; they are
 //! read today, and the same messages make the same bytes. `WIRE.md` shows them.
 //!
-//! `GOLDEN_UPDATE=1 cargo test -p stream --test wire_golden` writes them anew, which is right only when the version of
-//! the protocol changes, or before it was ever used; with `-- --nocapture` it shows them as `WIRE.md` does.
+//! `GOLDEN_UPDATE=1 cargo test -p stream --test it wire_golden::` writes them anew, which is right only when the
+//! version of the protocol changes, or before it was ever used; with `-- --nocapture` it shows them as `WIRE.md`
+//! does.
 
 use std::path::{Path, PathBuf};
 use stream::wire::{Answer, FrameReader, Held, Refusal, Request, unpack};
