@@ -163,13 +163,14 @@ fn field() -> impl Strategy<Value = Field> {
         any::<i64>().prop_map(Field::Integer),
         any::<u64>().prop_map(Field::Unsigned),
         any::<bool>().prop_map(Field::Boolean),
-        "[ -~é\\\\\",= ]{0,12}".prop_map(Field::Text),
+        "[ -~é\\\\\",= \n\r]{0,12}".prop_map(Field::Text),
     ]
 }
 
 /// Names with everything that needs an escape; a leading space would be taken for one before the line.
 const NAME: &str = "[a-z\\\\,=\"#é][a-z\\\\,= \"#é]{0,8}";
 
+/// Lines without a quote, and so without a text.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     const PIECES: [&[u8]; 8] = [
         b"\n",
@@ -185,6 +186,9 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|pieces| pieces.concat())
 }
 
+/// Stands for the end of a stream in a text that nobody ends.
+const TEXT_OPEN: &[u8] = b"\n";
+
 /// The pieces of a stream that comes in the given chunks, and what is left at its end.
 fn split(
     stream: &[u8],
@@ -199,6 +203,10 @@ fn split(
             pieces.push(match piece {
                 Piece::Line(line) => Some(line.to_vec()),
                 Piece::Oversized(_) => None,
+                Piece::TextOpen(_) => {
+                    pieces.push(Some(TEXT_OPEN.to_vec()));
+                    return (pieces, false);
+                }
             });
             buffer.consume();
         }
@@ -245,6 +253,84 @@ fn a_long_line_costs_itself() {
     }
 }
 
+/// The lines of a stream, all of it at hand, with no limit that matters.
+fn lines(stream: &str) -> Vec<String> {
+    let (pieces, is_whole) = split(stream.as_bytes(), &mut std::iter::empty(), 1 << 16);
+    assert!(is_whole, "{pieces:?}");
+    let text = |piece: Option<Vec<u8>>| String::from_utf8(piece.unwrap()).unwrap();
+    pieces.into_iter().map(text).collect()
+}
+
+#[test]
+fn a_text_keeps_its_line_breaks() {
+    for line in [
+        "log msg=\"first\nboiler,unit=1 temperature=999\nlast\"",
+        "log,app=x code=3i,msg=\"first\n\nthird\",v=1 1700000000000000000",
+        "log msg=\"a \\\" quote\nand a backslash \\\\\",other=\"b\nc\"",
+        "log msg=\"\r\n\"",
+        // Refused, each for a reason of its own; what stands in the text is no line all the same.
+        "log v=NaN,msg=\"first\nboiler temperature=999\nlast\"",
+        "log,app= msg=\"first\nboiler temperature=999\nlast\"",
+        "my log,app=x msg=\"first\nboiler temperature=999\nlast\"",
+        "log v=1 msg=\"first\nboiler temperature=999\nlast\"",
+        "log v=1\\,msg=\"first\nboiler temperature=999\nlast\"",
+    ] {
+        assert_eq!(lines(&format!("{line}\nm v=1\n")), [line, "m v=1"]);
+        assert_eq!(lines(&format!("{line}\r\nm v=1\r\n")), [line, "m v=1"]);
+    }
+}
+
+#[test]
+fn a_quote_elsewhere_begins_no_text() {
+    for line in [
+        "say\"so v=1",
+        "m,name=\"a v=1",
+        "m,na\"me=a v=1",
+        "m na\"me=1",
+        "m na\\=\"me=1",
+        "m v=1\"",
+        "# a \"comment\" with m v=\"",
+        " # v=\"",
+        "m",
+        "\"",
+        "=\"",
+    ] {
+        assert_eq!(lines(&format!("{line}\nm v=1\n")), [line, "m v=1"]);
+    }
+}
+
+#[test]
+fn a_quote_too_many_costs_its_own_line() {
+    // The next quote ends the text, and what follows it shows that it was none.
+    let stream = "m v=\"cut off\nm v=1\nlog msg=\"good\"\nm v=2\n";
+    let found = lines(stream);
+    assert_eq!(
+        found,
+        ["m v=\"cut off", "m v=1", "log msg=\"good\"", "m v=2"]
+    );
+    let stream = "m path=\"C:\\\"\nm v=1\nm path=\"C:\\\"\nm v=2\nm msg=\"x\"\n";
+    let found = lines(stream);
+    assert_eq!(found.last().unwrap(), "m msg=\"x\"");
+    assert!(found.contains(&"m v=2".to_owned()), "{found:?}");
+}
+
+#[test]
+fn a_text_with_line_breaks_is_not_followed_beyond_the_limit() {
+    let fits = format!("m v=\"{}\n{}\"\nm v=1\n", "a".repeat(40), "b".repeat(50));
+    let (pieces, _) = split(fits.as_bytes(), &mut std::iter::empty(), 100);
+    assert_eq!(pieces.len(), 2);
+    let long = format!("m v=\"{}\n{}\"\nm v=1\n", "a".repeat(40), "b".repeat(60));
+    let without = format!("m v=\"{}\"\nm v=1\n", "a".repeat(200));
+    let late = format!("m a=\"{}\",v=\"b\nc\"\nm v=1\n", "a".repeat(200));
+    for chunk in [1, 7, 101, usize::MAX] {
+        let split = |stream: &str| split(stream.as_bytes(), &mut std::iter::repeat(chunk), 100).0;
+        assert_eq!(split(&long), [Some(TEXT_OPEN.to_vec())]);
+        // Without a break in its text a long line costs itself alone.
+        assert_eq!(split(&without), [None, Some(b"m v=1".to_vec())]);
+        assert_eq!(split(&late).last().unwrap(), &Some(TEXT_OPEN.to_vec()));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -274,7 +360,7 @@ proptest! {
             Ok(line) => line,
             Err(reason) => return Err(TestCaseError::fail(format!("{text}: {}", reason.name()))),
         };
-        prop_assert_eq!(line.measurement().chars().collect::<String>(), measurement);
+        prop_assert_eq!(&line.measurement().chars().collect::<String>(), &measurement);
         let parsed: Vec<(String, String)> =
             line.tags().map(|(name, value)| (name.chars().collect(), value.chars().collect())).collect();
         let parsed: Vec<(&str, &str)> = parsed.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -296,6 +382,25 @@ proptest! {
             prop_assert_eq!(&value, wanted);
         }
         prop_assert_eq!(line.time(), time);
+        // And a stream gives it whole, whatever its texts hold; with a `#` in front it would be a comment.
+        if !measurement.starts_with('#') {
+            prop_assert_eq!(lines(&format!("{text}\nm v=1\n")), [text, "m v=1".to_owned()]);
+        }
+    }
+
+    #[test]
+    fn a_stream_with_texts_gives_the_same_lines_however_it_is_cut(
+        pieces in prop::collection::vec(
+            prop::sample::select(&["\n", "\r\n", " v=\"", "\"", "\\", ",", "=", "a", "bcd", " ", "#"][..]),
+            0..60,
+        ),
+        chunks in prop::collection::vec(1..20_usize, 0..40),
+        line_bytes_max in 1..30_usize,
+    ) {
+        let stream = pieces.concat();
+        let whole = split(stream.as_bytes(), &mut std::iter::empty(), line_bytes_max);
+        prop_assert_eq!(&split(stream.as_bytes(), &mut chunks.into_iter(), line_bytes_max), &whole);
+        prop_assert_eq!(&split(stream.as_bytes(), &mut std::iter::repeat(1), line_bytes_max), &whole);
     }
 
     #[test]

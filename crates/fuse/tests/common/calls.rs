@@ -274,10 +274,46 @@ impl Map {
         // SAFETY: exactly the mapping.
         check(unsafe { libc::msync(self.start, self.length, libc::MS_SYNC) })
     }
+
+    /// Another process maps the file, changes a byte and takes the mapping away: whether that brings the change to the
+    /// file system. In this process, which serves the mount too, it could wait for ever: the kernel writes changed
+    /// pages of a FUSE file while it holds the process's memory map, and the server's own threads need that map.
+    pub fn set_in_child(file: &File, length: usize, offset: usize, value: u8) {
+        assert!(offset < length);
+        // SAFETY: the child makes system calls only, on memory of its own, until it ends.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "{}", io::Error::last_os_error());
+        if child == 0 {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: a new mapping of an open file at an address of the kernel's choice; one byte within it is
+            // written, and then exactly that mapping goes.
+            unsafe {
+                let start = libc::mmap(
+                    std::ptr::null_mut(),
+                    length,
+                    protection,
+                    libc::MAP_SHARED,
+                    file.as_raw_fd(),
+                    0,
+                );
+                if start == libc::MAP_FAILED {
+                    libc::_exit(1);
+                }
+                start.cast::<u8>().add(offset).write_volatile(value);
+                libc::_exit(libc::munmap(start, length));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: the child made above, which nobody else waits for; `status` outlives the call.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
+        // What is changed must not be left to `munmap`; `set_in_child` says why.
+        let _ = self.sync();
         // SAFETY: exactly the mapping; `self` goes, and nobody else has its address.
         unsafe { libc::munmap(self.start, self.length) };
     }

@@ -6,8 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Reason;
 
-/// Bytes of the longest excerpt.
+/// Bytes of the longest excerpt of one thing.
 pub const EXCERPT_BYTES_MAX: usize = 80;
+
+/// Bytes of the longest text about two series and the key that they share.
+pub const EXCERPT_SHARED_BYTES_MAX: usize = 2 * EXCERPT_BYTES_MAX + 80;
 
 const REASONS: usize = Reason::ALL.len();
 
@@ -89,7 +92,11 @@ impl IntakeCounters {
         self.refused[reason.index()].fetch_add(1, Ordering::Relaxed);
         if !what.is_empty() {
             let mut excerpts = self.excerpts.lock().unwrap_or_else(PoisonError::into_inner);
-            write_excerpt(&mut excerpts[reason.index()], what);
+            let bytes_max = match reason {
+                Reason::KeyShared => EXCERPT_SHARED_BYTES_MAX,
+                _ => EXCERPT_BYTES_MAX,
+            };
+            write_excerpt(&mut excerpts[reason.index()], what, bytes_max);
         }
     }
 }
@@ -98,18 +105,18 @@ impl IntakeCounters {
 #[must_use]
 pub fn excerpt(bytes: &[u8]) -> String {
     let mut text = String::new();
-    write_excerpt(&mut text, &[bytes]);
+    write_excerpt(&mut text, &[bytes], EXCERPT_BYTES_MAX);
     text
 }
 
-fn write_excerpt(text: &mut String, pieces: &[&[u8]]) {
+fn write_excerpt(text: &mut String, pieces: &[&[u8]], bytes_max: usize) {
     text.clear();
-    text.reserve(EXCERPT_BYTES_MAX);
+    text.reserve(bytes_max);
     // Where the cut would stand, if there must be one.
     let mut fits = 0;
     for piece in pieces {
         // Every byte shows as at least one; this many are more than can be shown.
-        for chunk in piece[..piece.len().min(EXCERPT_BYTES_MAX + 4)].utf8_chunks() {
+        for chunk in piece[..piece.len().min(bytes_max + 4)].utf8_chunks() {
             for found in chunk.valid().chars() {
                 // Most are plain, and somebody may send a great many things to be refused.
                 if matches!(found, ' '..='~') && !matches!(found, '"' | '\'' | '\\') {
@@ -117,14 +124,14 @@ fn write_excerpt(text: &mut String, pieces: &[&[u8]]) {
                 } else {
                     text.extend(found.escape_debug());
                 }
-                if is_cut(text, &mut fits) {
+                if is_cut(text, &mut fits, bytes_max) {
                     return;
                 }
             }
             for byte in chunk.invalid() {
                 // Writing to a String does not fail.
                 let _ = write!(text, "\\x{byte:02x}");
-                if is_cut(text, &mut fits) {
+                if is_cut(text, &mut fits, bytes_max) {
                     return;
                 }
             }
@@ -133,14 +140,14 @@ fn write_excerpt(text: &mut String, pieces: &[&[u8]]) {
 }
 
 /// Ends a text that has become too long.
-fn is_cut(text: &mut String, fits: &mut usize) -> bool {
+fn is_cut(text: &mut String, fits: &mut usize, bytes_max: usize) -> bool {
     const CUT: &str = "...";
-    if text.len() > EXCERPT_BYTES_MAX {
+    if text.len() > bytes_max {
         text.truncate(*fits);
         text.push_str(CUT);
         return true;
     }
-    if text.len() + CUT.len() <= EXCERPT_BYTES_MAX {
+    if text.len() + CUT.len() <= bytes_max {
         *fits = text.len();
     }
     false

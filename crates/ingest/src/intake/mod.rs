@@ -8,14 +8,15 @@
 //! limit; no reading of a message is handed over twice because the message had to wait; a message that is refused
 //! makes no object.
 //!
-//! **Files:** `run.rs` the intake, `options.rs` what it is told, `decode.rs` payloads, `template.rs` keys, `time.rs`
-//! times that are believed, `counters.rs` and `reason.rs` what was refused, `node.rs` the database as destination,
+//! **Files:** `run.rs` the intake, `options.rs` what it is told, `decode.rs` payloads, `template.rs` keys, `owners.rs`
+//! which series has a key, `time.rs` times that are believed, `counters.rs` and `reason.rs` what was refused, `node.rs` the database as destination,
 //! `rules.rs` the rule of a key.
 
 mod counters;
 mod decode;
 mod node;
 mod options;
+mod owners;
 mod reason;
 mod rules;
 mod run;
@@ -23,7 +24,7 @@ mod template;
 mod time;
 
 pub(crate) use counters::excerpt;
-pub use counters::{EXCERPT_BYTES_MAX, IntakeCounters};
+pub use counters::{EXCERPT_BYTES_MAX, EXCERPT_SHARED_BYTES_MAX, IntakeCounters};
 pub use decode::JSON_BYTES_MAX;
 pub(crate) use decode::finite;
 pub use node::NodeDestination;

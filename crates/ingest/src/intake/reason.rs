@@ -22,6 +22,8 @@ pub enum Reason {
     ValueTooLong,
     /// The key is empty, longer than 64 bytes or holds control characters.
     KeyInvalid,
+    /// The template gives the reading a key that another series has.
+    KeyShared,
     /// No declared pattern fits the key and `auto_create` is off.
     KeyUnknown,
     /// `keys_max` keys exist already.
@@ -36,7 +38,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::InvalidUtf8,
         Self::PayloadInvalid,
         Self::JsonInvalid,
@@ -46,6 +48,7 @@ impl Reason {
         Self::Oversized,
         Self::ValueTooLong,
         Self::KeyInvalid,
+        Self::KeyShared,
         Self::KeyUnknown,
         Self::KeysMax,
         Self::TopicUnmatched,
@@ -72,6 +75,7 @@ impl Reason {
             Self::Oversized => "oversized",
             Self::ValueTooLong => "value_too_long",
             Self::KeyInvalid => "key_invalid",
+            Self::KeyShared => "key_shared",
             Self::KeyUnknown => "key_unknown",
             Self::KeysMax => "keys_max",
             Self::TopicUnmatched => "topic_unmatched",

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use db::value::{FLOAT_BYTES, Value};
 
 use super::decode::{self, DecodedValue};
+use super::owners::KeyOwners;
 use super::time::Window;
 use super::{
     Destination, IntakeCounters, IntakeOptions, Outcome, PayloadKind, PutError, Reason, Template,
@@ -27,8 +28,9 @@ pub struct Intake<D: Destination> {
     window: Window,
     /// From topic to rule and object: nothing but the payload of a known topic needs to be looked at.
     topics: HashMap<Box<[u8]>, Target>,
-    /// From key to object, for lines.
-    keys: HashMap<Box<str>, u32>,
+    /// From what a field's key is made of to its object.
+    fields: HashMap<Box<str>, u32>,
+    owners: KeyOwners,
     scratch: Scratch,
     /// Names messages that wait; senders must not be able to choose two with the same name.
     hasher: RandomState,
@@ -47,6 +49,7 @@ struct Target {
 struct Scratch {
     /// `value_bytes_max` long.
     value: Vec<u8>,
+    identity: String,
     key: String,
     text: String,
 }
@@ -101,9 +104,11 @@ impl<D: Destination> Intake<D> {
             counters: Arc::new(IntakeCounters::default()),
             window: Window::new(options.future_seconds_max, options.past_days_max),
             topics: HashMap::new(),
-            keys: HashMap::new(),
+            fields: HashMap::new(),
+            owners: KeyOwners::new(&options),
             scratch: Scratch {
                 value: vec![0; options.value_bytes_max],
+                identity: String::new(),
                 key: String::new(),
                 text: String::new(),
             },
@@ -131,7 +136,8 @@ impl<D: Destination> Intake<D> {
         self.window = Window::new(options.future_seconds_max, options.past_days_max);
         self.scratch.value = vec![0; options.value_bytes_max];
         self.topics.clear();
-        self.keys.clear();
+        self.fields.clear();
+        self.owners = KeyOwners::new(&options);
         self.options = options;
     }
 
@@ -246,6 +252,9 @@ impl<D: Destination> Intake<D> {
         let Ok(name) = std::str::from_utf8(topic) else {
             return self.refused(Reason::InvalidUtf8, topic, payload);
         };
+        if topic.contains(&b'\n') {
+            return self.refused(Reason::KeyInvalid, topic, payload);
+        }
         let mut progress = self.progress_of(waiting, topic, payload);
         // Of the whole message, over all its lines.
         let mut lsn_end = progress.lsn_end;
@@ -257,7 +266,7 @@ impl<D: Destination> Intake<D> {
         let mut consumed = 0;
         while consumed < payload.len() {
             let rest = &payload[consumed..];
-            let length = rest.iter().position(|byte| *byte == b'\n');
+            let length = line::first_line_bytes(rest);
             let line = &rest[..length.unwrap_or(rest.len())];
             match self.take_line(line, Some((rule, name)), &mut progress) {
                 LineOutcome::Done {
@@ -358,7 +367,7 @@ impl<D: Destination> Intake<D> {
                     progress.lsn_end = progress.lsn_end.max(lsn + 1);
                 }
                 Err(PutError::Refused(reason)) => {
-                    self.counters.refuse(reason, &[line]);
+                    self.refuse_by(reason, &[line]);
                     progress.refused += 1;
                 }
                 Err(PutError::Shed) => {
@@ -394,6 +403,7 @@ impl<D: Destination> Intake<D> {
     ) -> Result<(u32, usize), Reason> {
         let Scratch {
             value: buffer,
+            identity,
             key,
             text,
         } = &mut self.scratch;
@@ -416,16 +426,22 @@ impl<D: Destination> Intake<D> {
                 None => return Err(Reason::TopicUnmatched),
             },
         };
-        template.render(key, topic, Some((line, name)));
-        if let Some(object) = self.keys.get(key.as_str()) {
+        let number = self.owners.number(from.map(|(rule, _)| rule));
+        identity.clear();
+        identity.push(number);
+        template.identify(identity, topic, Some((line, name)));
+        if let Some(object) = self.fields.get(identity.as_str()) {
             return Ok((*object, bytes));
         }
+        template.render(key, topic, Some((line, name)));
         check_key(key)?;
+        self.owners.check(number, key, identity, text)?;
         let object = self.destination.resolve(key)?;
-        if self.keys.len() >= self.options.topics_cached_max {
-            self.keys.clear();
+        self.owners.keep(number, key, identity);
+        if self.fields.len() >= self.options.topics_cached_max {
+            self.fields.clear();
         }
-        self.keys.insert(key.as_str().into(), object);
+        self.fields.insert(identity.as_str().into(), object);
         Ok((object, bytes))
     }
 
@@ -445,10 +461,27 @@ impl<D: Destination> Intake<D> {
             Some(subscription) => &subscription.key,
             None => return Err(Reason::TopicUnmatched),
         };
-        let key = &mut self.scratch.key;
+        let Scratch {
+            identity,
+            key,
+            text,
+            ..
+        } = &mut self.scratch;
         template.render(key, name, None);
         check_key(key)?;
+        let number = self.owners.number(Some(rule));
+        identity.clear();
+        identity.push(number);
+        // Topics are keys of their own as they are.
+        let is_owned = !template.is_topic();
+        if is_owned {
+            template.identify(identity, name, None);
+            self.owners.check(number, key, identity, text)?;
+        }
         let object = self.destination.resolve(key)?;
+        if is_owned {
+            self.owners.keep(number, key, identity);
+        }
         if topic.len() <= TOPIC_CACHED_BYTES_MAX {
             // Several topics can have one key, so the limit on keys does not limit topics.
             if self.topics.len() >= self.options.topics_cached_max {
@@ -472,8 +505,18 @@ impl<D: Destination> Intake<D> {
     }
 
     fn refused(&self, reason: Reason, topic: &[u8], payload: &[u8]) -> Outcome {
-        self.counters.refuse(reason, &[topic, b": ", payload]);
+        self.refuse_by(reason, &[topic, b": ", payload]);
         Outcome::Refused
+    }
+
+    /// Counts it; `what` was refused, and for a key that others have the text that names both says more.
+    fn refuse_by(&self, reason: Reason, what: &[&[u8]]) {
+        if reason == Reason::KeyShared {
+            self.counters
+                .refuse(reason, &[self.scratch.text.as_bytes()]);
+        } else {
+            self.counters.refuse(reason, what);
+        }
     }
 
     fn concluded(&self, put: Result<u64, PutError>, topic: &[u8], payload: &[u8]) -> Outcome {

@@ -1,7 +1,7 @@
 //! How a key is made from a topic or from a line.
 
 use crate::Error;
-use crate::line::{Escaped, Line};
+use crate::line::{ESCAPED, Escaped, Line, push_tag};
 
 /// Bytes of the longest template.
 pub const TEMPLATE_BYTES_MAX: usize = 256;
@@ -114,6 +114,52 @@ impl Template {
         if level_is_empty {
             key.pop();
         }
+    }
+
+    /// Appends what [`render`](Self::render) draws on, as line protocol writes it, to `identity`: two messages or fields
+    /// have the same text if and only if nothing that the template names differs. A topic must not hold line feeds.
+    pub(crate) fn identify(
+        &self,
+        identity: &mut String,
+        topic: &str,
+        field: Option<(&Line<'_>, Escaped<'_>)>,
+    ) {
+        let begin = identity.len();
+        for part in &self.parts {
+            match (part, field) {
+                (Part::Topic, _) => {
+                    identity.push('\n');
+                    identity.push_str(topic);
+                }
+                (Part::Level(level), _) => {
+                    identity.push('\n');
+                    identity.push_str(topic.split('/').nth(*level).unwrap_or(""));
+                }
+                (Part::Measurement, Some((line, _))) => {
+                    if identity.len() > begin {
+                        identity.push('\n');
+                    }
+                    line.measurement()
+                        .push_escaped_to(identity, &[',', ' ', '\\']);
+                }
+                (Part::Tags, Some((line, _))) => line.push_tags(identity),
+                (Part::Tag(name), Some((line, _))) => {
+                    if let Some((name, value)) = line.tag_pair(name) {
+                        push_tag(identity, name, value);
+                    }
+                }
+                (Part::Field, Some((_, field))) => {
+                    identity.push(' ');
+                    field.push_escaped_to(identity, ESCAPED);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the key is the topic, so that no two topics have the same.
+    pub(crate) fn is_topic(&self) -> bool {
+        self.parts == [Part::Topic]
     }
 }
 

@@ -1,12 +1,17 @@
 //! Lines out of a stream, in a buffer that does not grow.
 
+use super::end::{Found, LineEnd};
+
 /// What the stream holds next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// A line without its line feed; a carriage return before that is left out too.
+    /// A line without its line feed; a carriage return before that is left out too. Its texts can hold line feeds.
     Line(&'a [u8]),
     /// The beginning of a line above the limit. The rest of it is skipped as it comes.
     Oversized(&'a [u8]),
+    /// The beginning of a line above the limit with a text in it that holds line breaks and has not ended. Nothing that
+    /// follows can be told from the text: the stream has to end here.
+    TextOpen(&'a [u8]),
 }
 
 /// Splits a stream into lines. Take pieces until there are none, then let it be filled.
@@ -15,12 +20,22 @@ pub struct LineBuffer {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Where to go on looking for a line feed.
-    scanned: usize,
     line_bytes_max: usize,
-    skipping: bool,
-    /// What `consume` does: the next start, and whether the rest of the line is to be skipped.
-    next: (usize, bool),
+    /// The end of the line that begins at `start`, or of the one that is being skipped.
+    line_end: LineEnd,
+    /// Bytes of that line that have been skipped; 0: it is not being skipped.
+    skipped: usize,
+    /// What `consume` does.
+    next: Next,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    /// The next line begins here.
+    Line(usize),
+    /// The rest of the line is to be skipped.
+    Skip,
+    Stay,
 }
 
 impl LineBuffer {
@@ -33,10 +48,10 @@ impl LineBuffer {
             bytes: vec![0; line_bytes_max.saturating_add(3).max(BYTES_MIN)].into_boxed_slice(),
             start: 0,
             end: 0,
-            scanned: 0,
             line_bytes_max,
-            skipping: false,
-            next: (0, false),
+            line_end: LineEnd::new(line_bytes_max),
+            skipped: 0,
+            next: Next::Stay,
         }
     }
 
@@ -45,7 +60,6 @@ impl LineBuffer {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
-            self.scanned = self.scanned.saturating_sub(self.start);
             self.start = 0;
         }
         &mut self.bytes[self.end..]
@@ -58,55 +72,76 @@ impl LineBuffer {
 
     /// The next piece, which stays the next one until [`consume`](Self::consume) is called.
     pub fn peek(&mut self) -> Option<Piece<'_>> {
-        if self.skipping {
-            match self.line_feed() {
-                Some(at) => {
-                    (self.start, self.scanned) = (at + 1, at + 1);
-                    self.skipping = false;
+        self.next = Next::Stay;
+        if self.skipped > 0 {
+            let bytes = &self.bytes[self.start..self.end];
+            match self.line_end.follow(self.skipped, bytes) {
+                Found::At(at) => {
+                    let begin = self.start + (at + 1).saturating_sub(self.skipped);
+                    self.begin_line(begin);
                 }
-                None => {
+                Found::More => {
+                    self.skipped += bytes.len();
                     self.start = self.end;
                     return None;
                 }
+                Found::Open => return Some(Piece::TextOpen(&[])),
             }
         }
-        let found = self.line_feed();
-        let line = &self.bytes[self.start..found.unwrap_or(self.end)];
-        let length = line.strip_suffix(b"\r").unwrap_or(line).len();
-        if found.is_none() && line.len() <= self.line_bytes_max + 1 {
-            return None;
+        // No more than shows that a line is too long, so that a stream gives the same pieces however it is cut.
+        let seen = (self.start + self.line_bytes_max + 2).min(self.end);
+        let line = &self.bytes[self.start..seen];
+        match self.line_end.find(0, line) {
+            Found::At(at) => {
+                self.next = Next::Line(self.start + at + 1);
+                let line = &line[..at];
+                let line = line.strip_suffix(b"\r").unwrap_or(line);
+                Some(if line.len() > self.line_bytes_max {
+                    Piece::Oversized(line)
+                } else {
+                    Piece::Line(line)
+                })
+            }
+            Found::More if line.len() > self.line_bytes_max + 1 => {
+                self.next = Next::Skip;
+                Some(Piece::Oversized(line))
+            }
+            Found::More => None,
+            Found::Open => Some(Piece::TextOpen(line)),
         }
-        self.next = (found.map_or(self.end, |at| at + 1), found.is_none());
-        Some(if length > self.line_bytes_max {
-            Piece::Oversized(line)
-        } else {
-            Piece::Line(&line[..length])
-        })
     }
 
-    /// Lets go of the piece that [`peek`](Self::peek) showed last.
+    /// Lets go of the piece that [`peek`](Self::peek) showed last; of [`Piece::TextOpen`] never.
     pub fn consume(&mut self) {
-        (self.start, self.skipping) = self.next;
-        self.scanned = self.start;
-        self.next = (self.start, self.skipping);
+        match std::mem::replace(&mut self.next, Next::Stay) {
+            Next::Line(begin) => self.begin_line(begin),
+            Next::Skip => {
+                let seen = (self.start + self.line_bytes_max + 2).min(self.end);
+                // The end has been looked for among these.
+                let bytes = &self.bytes[self.start..seen];
+                let _ = self.line_end.follow(0, bytes);
+                self.skipped = bytes.len();
+                self.start = seen;
+            }
+            Next::Stay => {}
+        }
+    }
+
+    fn begin_line(&mut self, begin: usize) {
+        self.start = begin;
+        self.skipped = 0;
+        self.line_end = LineEnd::new(self.line_bytes_max);
+    }
+
+    /// Whether the stream stands in a text that has held a line break.
+    #[must_use]
+    pub fn text_is_open(&self) -> bool {
+        self.line_end.is_open()
     }
 
     /// What the stream has begun and not ended; empty when the rest of a line is being skipped.
     #[must_use]
     pub fn unfinished(&self) -> &[u8] {
-        if self.skipping {
-            return &[];
-        }
         &self.bytes[self.start..self.end]
-    }
-
-    fn line_feed(&mut self) -> Option<usize> {
-        let from = self.scanned.max(self.start);
-        let found = self.bytes[from..self.end]
-            .iter()
-            .position(|byte| *byte == b'\n')
-            .map(|offset| from + offset);
-        self.scanned = found.unwrap_or(self.end);
-        found
     }
 }

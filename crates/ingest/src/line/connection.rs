@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::LineOptions;
 use super::buffer::{LineBuffer, Piece};
+use super::places::{Place, Places};
 use super::state::{Control, Counted, LineState};
 use crate::durable::{Durable, DurableWatch};
 use crate::intake::{Destination, Intake, LineOutcome, LineProgress, Reason};
@@ -30,7 +31,19 @@ const RETRY_FULL: Duration = Duration::from_millis(200);
 /// How long a sender may leave its acknowledgements unread.
 const WRITE_SECONDS_MAX: u64 = 30;
 
+/// How long a sender may be silent in a text that has held a line break.
+const TEXT_SECONDS_MAX: u64 = 10;
+
+/// A connection that has to go is read until nothing comes for so long, or so much has come: what has arrived is taken.
+const LEAVING_SILENCE: Duration = Duration::from_millis(20);
+const LEAVING_BYTES_MAX: usize = 8 << 20;
+
+/// How long the last words to a sender may take.
+const FAREWELL_TOLD: Duration = Duration::from_millis(200);
+
 const FAILED: &[u8] = b"error failed\n";
+const MADE_ROOM: &[u8] = b"error made_room\n";
+const TEXT_OPEN: &[u8] = b"error text_open\n";
 
 /// What the connections have in common.
 pub(super) struct Shared<D: Destination> {
@@ -39,6 +52,7 @@ pub(super) struct Shared<D: Destination> {
     pub(super) control: Control,
     pub(super) state: Arc<LineState>,
     pub(super) options: LineOptions,
+    pub(super) places: Rc<Places>,
 }
 
 /// What is acknowledged by one line.
@@ -72,10 +86,25 @@ struct Sender {
     due: VecDeque<Tally>,
     /// Whether it ever asked for an acknowledgement: then it is told of failure too.
     asked: bool,
+    /// Whether it has left a text open that is too long: nothing more of it is taken.
+    text_is_lost: bool,
+}
+
+/// How far the end of a connection has come.
+#[derive(Default)]
+struct Ending {
+    /// Nothing more is read.
+    is_ended: bool,
+    /// It has to go: only what has arrived is read. How much of that has been.
+    leaving_bytes: Option<usize>,
+    /// Nobody takes answers any more.
+    is_deaf: bool,
+    /// What is said at the end, to any sender.
+    farewell: Option<&'static [u8]>,
 }
 
 /// Serves a connection until it ends.
-pub(super) async fn serve<D, S>(mut stream: S, shared: &Shared<D>)
+pub(super) async fn serve<D, S>(mut stream: S, shared: &Shared<D>, place: &Place)
 where
     D: Destination,
     S: AsyncRead + AsyncWrite + Unpin,
@@ -90,9 +119,10 @@ where
         tally: Tally::default(),
         due: VecDeque::with_capacity(ACKS_PENDING_MAX),
         asked: false,
+        text_is_lost: false,
     };
     let mut answers = Vec::new();
-    let mut is_ended = false;
+    let mut ending = Ending::default();
     // Set once the node stops: when this connection has to be done.
     let mut stopping = pin!(None::<tokio::time::Sleep>);
     loop {
@@ -101,11 +131,18 @@ where
         } else {
             Stopped::Dry
         };
+        if sender.text_is_lost && !ending.is_ended {
+            ending.leave_text(state);
+        }
         let now = durable.get();
         let is_failed = stopped == Stopped::Failed || now.failed;
         sender.answer(now, state, &mut answers);
         if is_failed && sender.asked {
             answers.extend_from_slice(FAILED);
+        }
+        if ending.is_deaf {
+            answers.clear();
+            sender.due.clear();
         }
         if !answers.is_empty() {
             let write = stream.write_all(&answers);
@@ -119,16 +156,23 @@ where
             tokio::select! {
                 written = tokio::time::timeout(limit, write) => {
                     if !matches!(written, Ok(Ok(()))) {
-                        return;
+                        // What has arrived is taken all the same.
+                        ending.end_early(state);
+                        ending.leave(None);
                     }
                 }
                 () = until_stop => return,
             }
             answers.clear();
+            if ending.is_deaf {
+                continue;
+            }
         }
         let is_dry = stopped == Stopped::Dry;
-        if is_failed || (sender.due.is_empty() && (stopping.is_some() || (is_ended && is_dry))) {
-            return;
+        if is_failed
+            || (sender.due.is_empty() && (stopping.is_some() || (ending.is_ended && is_dry)))
+        {
+            break;
         }
         if stopped == Stopped::Asking && sender.due.len() < ACKS_PENDING_MAX {
             // Those answers have made room for lines that are here already.
@@ -142,28 +186,53 @@ where
         };
         let _waiting = retry.map(|_| Counted::new(&state.waiting));
         let _waiting_full = (retry == Some(RETRY_FULL)).then(|| Counted::new(&state.waiting_full));
-        let can_read = is_dry && !is_ended && stopping.is_none();
-        let may_idle = can_read && sender.due.is_empty() && idle_seconds_max > 0;
+        let can_read = is_dry && !ending.is_ended && stopping.is_none();
+        let is_idle = can_read && sender.due.is_empty();
+        place.set_idle(is_idle);
+        let silence_max = if !can_read {
+            None
+        } else if ending.leaving_bytes.is_some() {
+            Some(LEAVING_SILENCE)
+        } else if sender.buffer.text_is_open() {
+            Some(Duration::from_secs(TEXT_SECONDS_MAX))
+        } else {
+            (is_idle && idle_seconds_max > 0).then(|| Duration::from_secs(idle_seconds_max))
+        };
         let spare = sender.buffer.spare();
         let room = spare.len().min(READ_BYTES_MAX);
         tokio::select! {
             read = stream.read(&mut spare[..room]), if can_read => match read {
-                Ok(0) | Err(_) => {
-                    is_ended = true;
-                    sender.end(&shared.intake, state);
-                }
-                Ok(bytes) => {
+                Ok(bytes) if bytes > 0 => {
+                    place.has_sent();
                     sender.buffer.filled(bytes);
                     state.bytes.fetch_add(bytes as u64, Relaxed);
+                    ending.count(bytes);
                     // One that sends without pause shall not keep the others waiting.
                     tokio::task::yield_now().await;
+                }
+                read => {
+                    if read.is_err() {
+                        ending.end_early(state);
+                    }
+                    ending.is_ended = true;
+                    sender.end(&shared.intake, state);
                 }
             },
             () = durable.changed(), if !sender.due.is_empty() || retry.is_some() => {}
             () = tokio::time::sleep(retry.unwrap_or_default()), if retry.is_some() => {}
-            () = tokio::time::sleep(Duration::from_secs(idle_seconds_max)), if may_idle => {
-                state.connections_idle.fetch_add(1, Relaxed);
-                return;
+            () = tokio::time::sleep(silence_max.unwrap_or_default()), if silence_max.is_some() => {
+                if ending.leaving_bytes.is_some() {
+                    ending.is_ended = true;
+                } else if sender.buffer.text_is_open() {
+                    ending.leave_text(state);
+                } else {
+                    state.connections_idle.fetch_add(1, Relaxed);
+                    return;
+                }
+                sender.end(&shared.intake, state);
+            }
+            () = place.has_to_go(), if ending.leaving_bytes.is_none() => {
+                ending.leave(Some(MADE_ROOM));
             }
             wait = control.stopped(), if stopping.is_none() => {
                 stopping.set(Some(tokio::time::sleep(wait)));
@@ -174,6 +243,39 @@ where
                     None => std::future::pending().await,
                 }
             } => return,
+        }
+    }
+    if let Some(farewell) = ending.farewell.filter(|_| !ending.is_deaf) {
+        let _ = tokio::time::timeout(FAREWELL_TOLD, stream.write_all(farewell)).await;
+    }
+}
+
+impl Ending {
+    /// The sender has gone without reading its answers, or cannot be reached.
+    fn end_early(&mut self, state: &LineState) {
+        if !self.is_deaf {
+            self.is_deaf = true;
+            state.connections_ended_early.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// From now on only what has arrived is read.
+    fn leave(&mut self, farewell: Option<&'static [u8]>) {
+        self.leaving_bytes.get_or_insert(0);
+        self.farewell = self.farewell.or(farewell);
+    }
+
+    /// The sender has left a text open: what it sends now cannot be told from that text.
+    fn leave_text(&mut self, state: &LineState) {
+        state.connections_text_open.fetch_add(1, Relaxed);
+        self.is_ended = true;
+        self.farewell = Some(TEXT_OPEN);
+    }
+
+    fn count(&mut self, bytes: usize) {
+        if let Some(so_far) = &mut self.leaving_bytes {
+            *so_far += bytes;
+            self.is_ended |= *so_far >= LEAVING_BYTES_MAX;
         }
     }
 }
@@ -187,6 +289,9 @@ impl Sender {
         let mut intake = intake.borrow_mut();
         let mut lines = 0;
         let stopped = loop {
+            if self.text_is_lost {
+                break Stopped::Dry;
+            }
             if self.due.len() >= ACKS_PENDING_MAX {
                 break Stopped::Asking;
             }
@@ -204,6 +309,12 @@ impl Sender {
                     state.oversized.fetch_add(1, Relaxed);
                     self.tally.refused += 1;
                     lines += 1;
+                }
+                Some(Piece::TextOpen(beginning)) => {
+                    intake.refuse_with(Reason::Oversized, beginning);
+                    state.oversized.fetch_add(1, Relaxed);
+                    self.tally.refused += 1;
+                    self.text_is_lost = true;
                 }
                 Some(Piece::Line(line)) => match intake.line_from(line, &mut self.progress) {
                     LineOutcome::Done {

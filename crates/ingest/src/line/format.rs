@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use db::value::Value;
 
-/// Appends one line without its end. Names must not be empty, the measurement must not begin with `#`, and nothing may
-/// hold line breaks or, in a float, NaN or an infinity: a line has no way to write those.
+/// Appends one line without its end. Names must not be empty, the measurement must not begin with `#`, no name and no
+/// tag's value may hold line breaks, and no float may be NaN or infinite: a line has no way to write those.
 pub fn write_line(
     text: &mut String,
     measurement: &str,

@@ -19,6 +19,7 @@ use tokio::task::{JoinSet, LocalSet};
 
 use super::LineOptions;
 use super::connection::{self, Shared};
+use super::places::{Places, Taken};
 use super::state::{Control, Counted, LineState};
 use crate::Error;
 use crate::durable::DurableWatch;
@@ -29,6 +30,11 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 /// Time to tell senders that the log has failed.
 const FAILURE_TOLD: Duration = Duration::from_millis(200);
+
+/// Silence after which a peer is asked whether it is there, and between the questions, of which so many are left
+/// without an answer.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TRIES: u32 = 3;
 
 /// What a connection is told that is one too many.
 const TOO_MANY: &[u8] = b"error connections_max\n";
@@ -99,7 +105,13 @@ pub async fn run<D: Destination>(
     control: Control,
     state: Arc<LineState>,
 ) -> Result<Ended, Error> {
+    let options = &listeners.options;
+    let places = Places::new(
+        options.connections_max,
+        Duration::from_secs(options.make_room_seconds_min),
+    );
     let shared = Rc::new(Shared {
+        places,
         intake,
         durable,
         control,
@@ -175,10 +187,23 @@ async fn accept_tcp(listener: Option<&TcpListener>) -> io::Result<tokio::net::Tc
             let (stream, _) = listener.accept().await?;
             // Acknowledgements are small and waited for. A peer that has hung up already is met when it is read.
             let _ = stream.set_nodelay(true);
+            keep_alive(&stream);
             Ok(stream)
         }
         None => std::future::pending().await,
     }
+}
+
+/// Lets the system find out whether the peer is still there. Where it cannot, the limits on idle connections remain.
+fn keep_alive(stream: &tokio::net::TcpStream) {
+    let socket = socket2::SockRef::from(stream);
+    let probes = socket2::TcpKeepalive::new()
+        .with_time(KEEP_ALIVE)
+        .with_interval(KEEP_ALIVE)
+        .with_retries(KEEP_ALIVE_TRIES);
+    let _ = socket.set_tcp_keepalive(&probes);
+    // The same for a peer that vanishes while answers are on their way to it.
+    let _ = socket.set_tcp_user_timeout(Some(KEEP_ALIVE * (1 + KEEP_ALIVE_TRIES)));
 }
 
 async fn accept_unix(listener: Option<&UnixListener>) -> io::Result<tokio::net::UnixStream> {
@@ -203,19 +228,30 @@ where
 {
     let state = Arc::clone(&shared.state);
     state.accept_succeeded();
-    if connections.len() >= shared.options.connections_max as usize {
-        state.connections_refused.fetch_add(1, Relaxed);
-        // The empty socket buffer takes this at once or not at all.
-        connections.spawn_local(async move {
-            let _ = tokio::time::timeout(ACCEPT_BACKOFF, stream.write_all(TOO_MANY)).await;
-        });
-        return;
-    }
+    let place = match shared.places.take() {
+        Taken::Place(place) => place,
+        Taken::PlaceOfSender(place) => {
+            state.connections_made_room.fetch_add(1, Relaxed);
+            place
+        }
+        Taken::PlaceOfMute(place) => {
+            state.connections_idle.fetch_add(1, Relaxed);
+            place
+        }
+        Taken::Refused => {
+            state.connections_refused.fetch_add(1, Relaxed);
+            // The empty socket buffer takes this at once or not at all.
+            connections.spawn_local(async move {
+                let _ = tokio::time::timeout(ACCEPT_BACKOFF, stream.write_all(TOO_MANY)).await;
+            });
+            return;
+        }
+    };
     state.connections_total.fetch_add(1, Relaxed);
     let shared = Rc::clone(shared);
     connections.spawn_local(async move {
         let _open = Counted::new(&state.connections);
-        connection::serve(stream, &shared).await;
+        connection::serve(stream, &shared, &place).await;
     });
 }
 

@@ -1,21 +1,26 @@
 //! Influx line protocol: its grammar and the sockets it comes in by. `LINE.md` says what is taken.
 //!
-//! **Files:** `parse.rs` the grammar, `format.rs` its reverse, `buffer.rs` lines out of a stream, `options.rs` and
-//! `state.rs` what listeners are told and show, `listen.rs` sockets, `connection.rs` one sender.
+//! **Files:** `parse.rs` the grammar, `format.rs` its reverse, `end.rs` where a line ends, `buffer.rs` lines out of a
+//! stream, `options.rs` and `state.rs` what listeners are told and show, `listen.rs` sockets, `connection.rs` one sender,
+//! `places.rs` who makes room for another.
 
 mod buffer;
 mod connection;
+mod end;
 mod format;
 mod listen;
 mod options;
 mod parse;
+mod places;
 mod state;
 
 pub use buffer::{LineBuffer, Piece};
 pub use connection::ACKS_PENDING_MAX;
+pub use end::first_line_bytes;
 pub use format::write_line;
 pub use listen::{Ended, LineListeners, run};
 pub use options::LineOptions;
+pub(crate) use parse::{ESCAPED, push_tag};
 pub use parse::{Escaped, FIELDS_MAX, FieldValue, Line, Quoted, TAGS_MAX, parse};
 pub use state::{Control, Controller, LineFigures, LineState, control};
 

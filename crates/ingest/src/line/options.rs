@@ -13,12 +13,15 @@ pub struct LineOptions {
     pub unix_socket: Option<PathBuf>,
     /// Permissions of that socket: who may write to it may send.
     pub unix_mode: u32,
-    /// Connections at a time, of both kinds together, 1 to 4096. One more is told so and closed.
+    /// Connections at a time, of both kinds together, 1 to 4096. For one more the one that has been idle longest makes
+    /// room; when none has, the new one is told so and closed.
     pub connections_max: u32,
     /// Bytes of a line without its end, 64 to 1 MiB. A connection holds one buffer of this size, at least 8 KiB.
     pub line_bytes_max: usize,
     /// Seconds after which a connection that sends nothing and waits for nothing is closed; 0: never.
     pub idle_seconds_max: u64,
+    /// Seconds that a connection which has sent something must have been idle before it makes room for another.
+    pub make_room_seconds_min: u64,
 }
 
 impl Default for LineOptions {
@@ -30,6 +33,7 @@ impl Default for LineOptions {
             connections_max: 64,
             line_bytes_max: 16 << 10,
             idle_seconds_max: 600,
+            make_room_seconds_min: 10,
         }
     }
 }
@@ -44,6 +48,12 @@ impl LineOptions {
             ("connections_max", u64::from(self.connections_max), 1, 4096),
             ("line_bytes_max", self.line_bytes_max as u64, 64, 1 << 20),
             ("idle_seconds_max", self.idle_seconds_max, 0, 366 * 86_400),
+            (
+                "make_room_seconds_min",
+                self.make_room_seconds_min,
+                0,
+                366 * 86_400,
+            ),
             ("unix_mode", u64::from(self.unix_mode), 0, 0o777),
         ];
         for (name, value, low, high) in ranges {

@@ -29,6 +29,21 @@ impl<'a> Escaped<'a> {
         }
     }
 
+    /// Appends it with a backslash before each of `special`, and nothing else escaped: one way to write each name.
+    pub(crate) fn push_escaped_to(self, text: &mut String, special: &[char]) {
+        if !self.0.contains('\\') {
+            // What may not stand in it unescaped is not there.
+            text.push_str(self.0);
+            return;
+        }
+        for found in self.chars() {
+            if special.contains(&found) {
+                text.push('\\');
+            }
+            text.push(found);
+        }
+    }
+
     fn order(self, other: Self) -> Ordering {
         if self.0.contains('\\') || other.0.contains('\\') {
             self.chars().cmp(other.chars())
@@ -101,13 +116,36 @@ impl<'a> Line<'a> {
     /// The value of the first tag with this name.
     #[must_use]
     pub fn tag(&self, name: &str) -> Option<Escaped<'a>> {
+        self.tag_pair(name).map(|(_, value)| value)
+    }
+
+    pub(crate) fn tag_pair(&self, name: &str) -> Option<(Escaped<'a>, Escaped<'a>)> {
         self.tags()
             .find(|(found, _)| found.chars().eq(name.chars()))
-            .map(|(_, value)| value)
     }
 
     /// Appends the values of the tags, in the order of the tags' names, separated by `/`.
     pub(crate) fn push_tag_values(&self, text: &mut String) {
+        self.with_sorted_tags(|tags| {
+            for (index, (_, value)) in tags.iter().enumerate() {
+                if index > 0 {
+                    text.push('/');
+                }
+                value.push_to(text);
+            }
+        });
+    }
+
+    /// Appends `,name=value` for each tag, in the order of the names, as this protocol writes them.
+    pub(crate) fn push_tags(&self, text: &mut String) {
+        self.with_sorted_tags(|tags| {
+            for (name, value) in tags {
+                push_tag(text, *name, *value);
+            }
+        });
+    }
+
+    fn with_sorted_tags(&self, take: impl FnOnce(&[(Escaped<'a>, Escaped<'a>)])) {
         let mut sorted = [(Escaped(""), Escaped("")); TAGS_MAX];
         let mut count = 0;
         for (place, tag) in sorted.iter_mut().zip(self.tags()) {
@@ -115,13 +153,9 @@ impl<'a> Line<'a> {
             count += 1;
         }
         let sorted = &mut sorted[..count];
-        sorted.sort_unstable_by(|left, right| left.0.order(right.0));
-        for (index, (_, value)) in sorted.iter().enumerate() {
-            if index > 0 {
-                text.push('/');
-            }
-            value.push_to(text);
-        }
+        // Stable: of two tags with one name the first stays the first.
+        sorted.sort_by(|left, right| left.0.order(right.0));
+        take(sorted);
     }
 
     /// Names and values of the fields, in the order of the line; at least one.
@@ -259,16 +293,27 @@ fn plain_value(text: &str) -> Result<FieldValue<'_>, Reason> {
     }
 }
 
+/// What stands behind a backslash in a name or in a tag's value.
+pub(crate) const ESCAPED: &[char] = &[',', '=', ' ', '\\'];
+
+/// Appends `,name=value`.
+pub(crate) fn push_tag(text: &mut String, name: Escaped<'_>, value: Escaped<'_>) {
+    text.push(',');
+    name.push_escaped_to(text, ESCAPED);
+    text.push('=');
+    value.push_escaped_to(text, ESCAPED);
+}
+
 fn is_escapable(byte: u8) -> bool {
     matches!(byte, b',' | b'=' | b' ' | b'\\')
 }
 
-/// Bytes before the first of `stops` that is not escaped.
+/// Bytes before the first of `stops` that is not escaped, or before a line feed, which stands in texts only.
 fn token_end(text: &str, stops: &[u8]) -> usize {
     let bytes = text.as_bytes();
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {
-        if stops.contains(byte) {
+        if *byte == b'\n' || stops.contains(byte) {
             return at;
         }
         let is_escape = *byte == b'\\' && bytes.get(at + 1).copied().is_some_and(is_escapable);

@@ -12,6 +12,9 @@ pub struct LineState {
     pub(super) connections_total: AtomicU64,
     pub(super) connections_refused: AtomicU64,
     pub(super) connections_idle: AtomicU64,
+    pub(super) connections_made_room: AtomicU64,
+    pub(super) connections_ended_early: AtomicU64,
+    pub(super) connections_text_open: AtomicU64,
     accept_failures: AtomicU64,
     /// Of the latest attempt to take a connection; 0: it went well.
     accept_errno: AtomicI32,
@@ -31,10 +34,18 @@ pub struct LineFigures {
     pub connections: u64,
     /// Connections that were ever taken.
     pub connections_total: u64,
-    /// Connections that were closed at once because there were `connections_max` already.
+    /// Connections that were closed at once because there were `connections_max` already, none of them idle.
     pub connections_refused: u64,
-    /// Connections that were closed because nothing came for too long.
+    /// Connections that were closed because nothing came for too long, or because they had never sent anything when
+    /// another needed the place.
     pub connections_idle: u64,
+    /// Connections that had sent something and were idle, and were closed because another needed the place.
+    pub connections_made_room: u64,
+    /// Connections that ended with a reset, vanished, or left their answers unread: what they had sent last may not
+    /// have arrived. What had is taken.
+    pub connections_ended_early: u64,
+    /// Connections that were closed because a text with line breaks did not end.
+    pub connections_text_open: u64,
     /// Attempts to take a connection that failed, for lack of descriptors for example; one every 100 ms while that
     /// lasts.
     pub accept_failures: u64,
@@ -65,6 +76,9 @@ impl LineState {
             connections_total: self.connections_total.load(Relaxed),
             connections_refused: self.connections_refused.load(Relaxed),
             connections_idle: self.connections_idle.load(Relaxed),
+            connections_made_room: self.connections_made_room.load(Relaxed),
+            connections_ended_early: self.connections_ended_early.load(Relaxed),
+            connections_text_open: self.connections_text_open.load(Relaxed),
             accept_failures: self.accept_failures.load(Relaxed),
             accept_failing: self.accept_errno.load(Relaxed) != 0,
             waiting: self.waiting.load(Relaxed),

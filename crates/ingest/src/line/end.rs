@@ -1,0 +1,163 @@
+//! Where a line ends: at the first line break that does not stand in a quoted text.
+//!
+//! Whoever writes the text of a log chooses what stands in it. Were a text cut at its line breaks, the pieces would be
+//! lines of their own, and that person could set any sensor. So the quotes are followed even in a line that is refused
+//! in the end: `="` behind the first space begins a text there, whatever else is wrong with the line.
+
+use memchr::memchr2;
+
+/// What is known about the end of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// It has not come yet.
+    More,
+    /// The line break is here, counted from the beginning of the line.
+    At(usize),
+    /// A text holds line breaks and is longer than a line may be: nothing behind its quote can be trusted.
+    Open,
+}
+
+/// Looks for the end of one line, as its bytes come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LineEnd {
+    line_bytes_max: usize,
+    /// Bytes without a line break or a quote, before any byte is followed.
+    plain: usize,
+    /// Bytes that have been followed.
+    followed: usize,
+    place: Place,
+    /// Whether the byte before was a backslash that escapes.
+    is_escaped: bool,
+    /// Where the first line break stands in the text that is open.
+    text_break: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Before anything but spaces.
+    Blank,
+    Comment,
+    /// Measurement and tags, where a quote stands for itself.
+    Head,
+    Fields,
+    /// Behind an equals sign.
+    Value,
+    Text,
+    /// Behind the quote that ends a text.
+    Closed,
+}
+
+impl LineEnd {
+    pub(crate) fn new(line_bytes_max: usize) -> Self {
+        Self {
+            line_bytes_max,
+            plain: 0,
+            followed: 0,
+            place: Place::Blank,
+            is_escaped: false,
+            text_break: None,
+        }
+    }
+
+    /// Looks at the line's bytes from its byte `begin` on. All of them must have been shown before; those before
+    /// `begin` have been [followed](Self::follow).
+    pub(crate) fn find(&mut self, begin: usize, bytes: &[u8]) -> Found {
+        if self.followed == 0 {
+            // Most lines hold no text.
+            let rest = bytes.get(self.plain..).unwrap_or_default();
+            match memchr2(b'\n', b'"', rest) {
+                None => {
+                    self.plain = bytes.len();
+                    return Found::More;
+                }
+                Some(offset) if rest[offset] == b'\n' => return Found::At(self.plain + offset),
+                Some(_) => {}
+            }
+        }
+        self.follow(begin, bytes)
+    }
+
+    /// As [`find`](Self::find), and needs none of these bytes again.
+    pub(crate) fn follow(&mut self, begin: usize, bytes: &[u8]) -> Found {
+        let from = self.followed.saturating_sub(begin);
+        for byte in bytes.get(from..).unwrap_or_default() {
+            let found = self.step(*byte);
+            if found != Found::More {
+                return found;
+            }
+            self.followed += 1;
+        }
+        Found::More
+    }
+
+    /// Whether a text is open that has held a line break.
+    pub(crate) fn is_open(&self) -> bool {
+        self.place == Place::Text && self.text_break.is_some()
+    }
+
+    fn step(&mut self, byte: u8) -> Found {
+        use Place::{Blank, Closed, Comment, Fields, Head, Text, Value};
+        if byte == b'\n' && self.place != Text {
+            return Found::At(self.followed);
+        }
+        if self.place == Text {
+            return self.step_in_text(byte);
+        }
+        if std::mem::take(&mut self.is_escaped) && matches!(byte, b',' | b'=' | b' ' | b'\\') {
+            return Found::More;
+        }
+        self.place = match (self.place, byte) {
+            (Blank, b'#') => Comment,
+            (Blank, byte) if byte.is_ascii_whitespace() => Blank,
+            (Blank | Head, b'\\') => {
+                self.is_escaped = true;
+                Head
+            }
+            (Head, b' ') => Fields,
+            (Blank | Head, _) => Head,
+            (Comment, _) => Comment,
+            (Closed, byte) if !matches!(byte, b',' | b' ' | b'\r') => {
+                // No text ends like this. If it has held line breaks, its quote was one too many, or its line was
+                // cut off: that line ends where it seemed to.
+                if let Some(at) = self.text_break {
+                    return Found::At(at);
+                }
+                Fields
+            }
+            (Value, b'"') => Text,
+            (Fields | Value | Closed, byte) => {
+                self.text_break = None;
+                self.is_escaped = byte == b'\\';
+                if byte == b'=' { Value } else { Fields }
+            }
+            (Text, _) => Text,
+        };
+        Found::More
+    }
+
+    fn step_in_text(&mut self, byte: u8) -> Found {
+        if byte == b'\n' {
+            self.text_break.get_or_insert(self.followed);
+        }
+        if self.text_break.is_some() && self.followed > self.line_bytes_max {
+            return Found::Open;
+        }
+        let was_escaped = std::mem::take(&mut self.is_escaped);
+        match byte {
+            b'"' if !was_escaped => self.place = Place::Closed,
+            b'\\' => self.is_escaped = !was_escaped,
+            _ => {}
+        }
+        Found::More
+    }
+}
+
+/// Bytes of the first line of `bytes` without its line feed; `None`: all of them, for there is no line feed outside of
+/// a text.
+#[must_use]
+pub fn first_line_bytes(bytes: &[u8]) -> Option<usize> {
+    match LineEnd::new(usize::MAX).find(0, bytes) {
+        Found::At(at) => Some(at),
+        Found::More | Found::Open => None,
+    }
+}

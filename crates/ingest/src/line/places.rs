@@ -1,0 +1,191 @@
+//! Who is connected, and who makes room for another.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+/// Connections that may be on their way out, beyond those that are served.
+const LEAVING_MAX: usize = 8;
+
+/// The places of the connections, as many as there may be.
+pub(super) struct Places {
+    held: RefCell<Vec<Rc<Seat>>>,
+    leaving: Cell<usize>,
+    places_max: usize,
+    /// How long a sender must have been silent before its place is taken.
+    silent_min: Duration,
+}
+
+/// One connection's place; given back when it is dropped.
+pub(super) struct Place {
+    seat: Rc<Seat>,
+    places: Rc<Places>,
+}
+
+#[derive(Default)]
+struct Seat {
+    /// Since when it has had nothing to do.
+    idle_since: Cell<Option<Instant>>,
+    has_sent: Cell<bool>,
+    is_leaving: Cell<bool>,
+    has_to_go: Notify,
+}
+
+/// What a new connection gets.
+pub(super) enum Taken {
+    Place(Place),
+    /// A place whose holder has to go. It had sent something before.
+    PlaceOfSender(Place),
+    /// A place whose holder has to go. It had never sent anything.
+    PlaceOfMute(Place),
+    Refused,
+}
+
+impl Places {
+    pub(super) fn new(places_max: u32, silent_min: Duration) -> Rc<Self> {
+        Rc::new(Self {
+            held: RefCell::default(),
+            leaving: Cell::new(0),
+            places_max: places_max as usize,
+            silent_min,
+        })
+    }
+
+    /// A place for a new connection. When there is none, the connection that has been idle longest makes room, if it has
+    /// been so for some time or has never sent anything.
+    pub(super) fn take(self: &Rc<Self>) -> Taken {
+        let mut held = self.held.borrow_mut();
+        let goes = if held.len() < self.places_max {
+            None
+        } else {
+            match self.longest_idle(&held) {
+                Some(index) if self.leaving.get() < LEAVING_MAX => Some(held.swap_remove(index)),
+                _ => return Taken::Refused,
+            }
+        };
+        let seat = Rc::new(Seat::default());
+        held.push(Rc::clone(&seat));
+        let place = Place {
+            seat,
+            places: Rc::clone(self),
+        };
+        let Some(goes) = goes else {
+            return Taken::Place(place);
+        };
+        goes.is_leaving.set(true);
+        self.leaving.set(self.leaving.get() + 1);
+        goes.has_to_go.notify_one();
+        if goes.has_sent.get() {
+            Taken::PlaceOfSender(place)
+        } else {
+            Taken::PlaceOfMute(place)
+        }
+    }
+
+    fn longest_idle(&self, held: &[Rc<Seat>]) -> Option<usize> {
+        let now = Instant::now();
+        let idle = held.iter().enumerate().filter_map(|(index, seat)| {
+            let since = seat.idle_since.get()?;
+            let may_go = !seat.has_sent.get() || now.duration_since(since) >= self.silent_min;
+            may_go.then_some((since, index))
+        });
+        idle.min().map(|(_, index)| index)
+    }
+}
+
+impl Place {
+    /// Says whether the connection has anything to do.
+    pub(super) fn set_idle(&self, is_idle: bool) {
+        let since = self.seat.idle_since.get();
+        let since = is_idle.then(|| since.unwrap_or_else(Instant::now));
+        self.seat.idle_since.set(since);
+    }
+
+    /// Says that something has come.
+    pub(super) fn has_sent(&self) {
+        self.seat.has_sent.set(true);
+        self.seat.idle_since.set(None);
+    }
+
+    /// Waits until another needs the place. Dropping the future loses nothing.
+    pub(super) async fn has_to_go(&self) {
+        self.seat.has_to_go.notified().await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.seat.is_leaving.get() {
+            let leaving = &self.places.leaving;
+            leaving.set(leaving.get().saturating_sub(1));
+            return;
+        }
+        let mut held = self.places.held.borrow_mut();
+        held.retain(|seat| !Rc::ptr_eq(seat, &self.seat));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(taken: Taken) -> Place {
+        match taken {
+            Taken::Place(place) | Taken::PlaceOfSender(place) | Taken::PlaceOfMute(place) => place,
+            Taken::Refused => panic!("there is no place"),
+        }
+    }
+
+    #[test]
+    fn the_longest_idle_one_makes_room_and_nobody_else() {
+        let places = Places::new(3, Duration::from_secs(3600));
+        let [first, second, third] = [(); 3].map(|()| place(places.take()));
+        // All are at work.
+        assert!(matches!(places.take(), Taken::Refused));
+        second.set_idle(true);
+        first.set_idle(true);
+        third.has_sent();
+        third.set_idle(true);
+        let fourth = places.take();
+        assert!(matches!(fourth, Taken::PlaceOfMute(_)));
+        assert!(second.seat.is_leaving.get());
+        let fifth = places.take();
+        assert!(first.seat.is_leaving.get() && matches!(fifth, Taken::PlaceOfMute(_)));
+        // The third one has sent something, not long ago; the new ones are at work.
+        assert!(matches!(places.take(), Taken::Refused));
+        drop(second);
+        assert!(matches!(places.take(), Taken::Refused));
+        drop(third);
+        assert!(matches!(places.take(), Taken::Place(_)));
+    }
+
+    #[test]
+    fn a_sender_that_has_been_silent_long_enough_makes_room() {
+        let places = Places::new(1, Duration::ZERO);
+        let only = place(places.take());
+        only.has_sent();
+        assert!(matches!(places.take(), Taken::Refused));
+        only.set_idle(true);
+        let next = places.take();
+        assert!(matches!(next, Taken::PlaceOfSender(_)));
+        drop(only);
+        drop(next);
+        assert!(matches!(places.take(), Taken::Place(_)));
+    }
+
+    #[test]
+    fn few_are_on_their_way_out_at_a_time() {
+        let places = Places::new(1, Duration::ZERO);
+        let mut held = vec![place(places.take())];
+        for _ in 0..LEAVING_MAX {
+            held[held.len() - 1].set_idle(true);
+            held.push(place(places.take()));
+        }
+        held[held.len() - 1].set_idle(true);
+        assert!(matches!(places.take(), Taken::Refused));
+        drop(held.swap_remove(0));
+        assert!(matches!(places.take(), Taken::PlaceOfMute(_)));
+    }
+}
