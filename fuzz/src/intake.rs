@@ -16,7 +16,7 @@ use ingest::intake::{
     Destination, Intake, IntakeOptions, LineOutcome, LineProgress, LogGone, Outcome, PayloadKind,
     PutError, Reason, SubscriptionRule, Template, TemplateKind, check_key,
 };
-use ingest::line::{FieldValue, LineBuffer, Piece, Precision, parse, write_line};
+use ingest::line::{FieldValue, LineBuffer, Piece, Precision, first_line_bytes, parse, write_line};
 use ingest::mqtt::Version;
 use ingest::mqtt::packet::{Reader, Step};
 
@@ -42,10 +42,13 @@ pub fn line_protocol(data: &[u8]) {
     );
     assert_eq!(whole.puts, parts.puts);
     assert_eq!(whole.refused, parts.refused);
-    for line in stream.split(|byte| *byte == b'\n') {
-        if let Ok(text) = std::str::from_utf8(line) {
+    let mut rest = stream;
+    while !rest.is_empty() {
+        let length = first_line_bytes(rest).unwrap_or(rest.len());
+        if let Ok(text) = std::str::from_utf8(&rest[..length]) {
             parses_back(text);
         }
+        rest = rest.get(length + 1..).unwrap_or_default();
     }
 }
 
@@ -233,7 +236,7 @@ fn intake(store: &Arc<Store>) -> Intake<Store> {
 fn refused(intake: &Intake<Store>) -> Vec<u64> {
     let counters = intake.counters();
     for reason in Reason::ALL {
-        assert!(counters.excerpt(reason).len() <= ingest::intake::EXCERPT_BYTES_MAX);
+        assert!(counters.excerpt(reason).len() <= ingest::intake::EXCERPT_SHARED_BYTES_MAX);
     }
     Reason::ALL
         .iter()
@@ -260,12 +263,10 @@ fn take_stream(stream: &[u8], read_bytes: usize, line_bytes_max: usize, halt: us
     let mut buffer = LineBuffer::new(line_bytes_max);
     let mut progress = LineProgress::default();
     let mut rest = stream;
-    let mut is_oversized = false;
-    loop {
+    'stream: loop {
         while let Some(piece) = buffer.peek() {
-            is_oversized = matches!(piece, Piece::Oversized(_));
             if let Piece::Line(line) = piece {
-                assert!(line.len() <= line_bytes_max && !line.contains(&b'\n'));
+                assert!(line.len() <= line_bytes_max);
                 let before = (store.lock().puts.len(), intake.counters().refused_total());
                 loop {
                     match intake.line_from(line, &mut progress) {
@@ -281,7 +282,11 @@ fn take_stream(stream: &[u8], read_bytes: usize, line_bytes_max: usize, halt: us
                 assert_eq!(progress, LineProgress::default());
                 assert!(store.lock().puts.len() >= before.0);
             } else {
+                let is_over = matches!(piece, Piece::TextOpen(_));
                 intake.refuse(Reason::Oversized);
+                if is_over {
+                    break 'stream;
+                }
             }
             buffer.consume();
         }
@@ -295,8 +300,7 @@ fn take_stream(stream: &[u8], read_bytes: usize, line_bytes_max: usize, halt: us
         buffer.filled(count);
         rest = &rest[count..];
     }
-    let last = stream.rsplit(|byte| *byte == b'\n').next().unwrap_or(b"");
-    assert!(is_oversized || buffer.unfinished() == last);
+    assert!(stream.ends_with(buffer.unfinished()) || !rest.is_empty());
     let puts = std::mem::take(&mut store.lock().puts);
     Taken {
         puts,

@@ -21,7 +21,7 @@ use ingest::line::{
 };
 
 /// Longer than anything here takes; a test that waits this long has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Node {
     fake: Arc<Fake>,
@@ -429,6 +429,171 @@ fn connections_are_limited_and_idle_ones_end() {
     let mut four = node.connect();
     four.send(b"m a=1\n\n");
     assert_eq!(four.answer(), "ok 1 0\n");
+    node.stop(0);
+}
+
+#[test]
+fn a_text_with_a_line_break_sets_no_other_sensor() {
+    let node = Node::tcp();
+    let mut client = node.connect();
+    client.send(b"log msg=\"first\nboiler,unit=1 temperature=999\nlast\"\nm a=1\n\n");
+    assert_eq!(client.answer(), "ok 2 0\n");
+    let text = "first\nboiler,unit=1 temperature=999\nlast";
+    assert_eq!(
+        node.fake.texts(),
+        [format!("log/msg=\"{text}\""), "m/a=1".to_owned()]
+    );
+    // Split between any two reads.
+    for byte in b"log msg=\"a\n\nb\"\n\n" {
+        client.send(&[*byte]);
+    }
+    assert_eq!(client.answer(), "ok 1 0\n");
+    assert_eq!(node.fake.texts()[2], "log/msg=\"a\n\nb\"");
+    // One that ends in a text gives no line of it.
+    client.send(b"m a=2\nlog msg=\"a\nm a=3\n");
+    drop(client);
+    node.until("the end", |node| node.figures().connections == 0);
+    assert_eq!(node.fake.texts()[3..], ["m/a=2"]);
+    assert_eq!(node.counters.refused(Reason::LineInvalid), 1);
+    assert_eq!(node.figures().unfinished, 1);
+    node.stop(0);
+}
+
+#[test]
+fn a_text_that_does_not_end_closes_its_connection() {
+    let node = Node::start(LineOptions {
+        line_bytes_max: 100,
+        ..tcp_options()
+    });
+    // Too long to be followed.
+    let mut long = node.connect();
+    long.send(b"m a=1\n\nm v=\"cut off\n");
+    long.send("m a=2\n".repeat(20).as_bytes());
+    assert_eq!(long.answer(), "ok 1 0\n");
+    assert_eq!(long.answer(), "error text_open\n");
+    assert_eq!(long.answer(), "");
+    assert_eq!(node.counters.refused(Reason::Oversized), 1);
+    // Or silent in it; this takes 10 s.
+    let mut silent = node.connect();
+    silent.send(b"m a=3\nm v=\"cut off\n\n");
+    assert_eq!(silent.answer(), "error text_open\n");
+    assert_eq!(silent.answer(), "");
+    assert_eq!(node.counters.refused(Reason::LineInvalid), 1);
+    assert_eq!(node.fake.texts(), ["m/a=1", "m/a=3"]);
+    assert_eq!(node.figures().connections_text_open, 2);
+    node.stop(0);
+}
+
+#[test]
+fn idle_connections_make_room_for_new_senders() {
+    let node = Node::start(LineOptions {
+        connections_max: 64,
+        idle_seconds_max: 3600,
+        ..tcp_options()
+    });
+    let mut idle: Vec<_> = (0..64).map(|_| node.connect()).collect();
+    node.until("64 connections", |node| node.figures().connections == 64);
+    // One of them has sent something not long ago, and half a line.
+    idle[0].send(b"m a=1\n\nm b=");
+    assert_eq!(idle[0].answer(), "ok 1 0\n");
+    for number in 2..66 {
+        let mut new = node.connect();
+        new.send(format!("m a={number}\n\n").as_bytes());
+        if number < 65 {
+            assert_eq!(new.answer(), "ok 1 0\n");
+            idle.push(new);
+        } else {
+            // All have sent something by now.
+            assert_eq!(new.answer(), "error connections_max\n");
+        }
+    }
+    for gone in &mut idle[1..64] {
+        assert_eq!(gone.answer(), "error made_room\n");
+        assert_eq!(gone.answer(), "");
+    }
+    idle[0].send(b"7\n\n");
+    assert_eq!(idle[0].answer(), "ok 1 0\n");
+    let figures = node.figures();
+    assert_eq!(
+        (figures.connections_idle, figures.connections_made_room),
+        (63, 0)
+    );
+    assert_eq!(figures.connections_refused, 1);
+    node.stop(0);
+}
+
+#[test]
+fn a_silent_sender_makes_room_and_what_it_had_sent_is_taken() {
+    let node = Node::start(LineOptions {
+        connections_max: 1,
+        make_room_seconds_min: 1,
+        ..tcp_options()
+    });
+    let mut silent = node.connect();
+    silent.send(b"m a=1\n\n");
+    assert_eq!(silent.answer(), "ok 1 0\n");
+    let mut new = loop {
+        let mut new = node.connect();
+        new.send(b"m a=2\n\n");
+        match new.answer().as_str() {
+            "ok 1 0\n" => break new,
+            answer => assert_eq!(answer, "error connections_max\n"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(silent.answer(), "error made_room\n");
+    assert_eq!(silent.answer(), "");
+    assert_eq!(node.figures().connections_made_room, 1);
+    // Whoever waits for the store is not idle, however long that takes.
+    node.fake.with(|inner| inner.durable_at_once = false);
+    new.send(b"m a=3\n\n");
+    node.until("a reading", |node| node.fake.puts().len() == 3);
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!(node.connect().answer(), "error connections_max\n");
+    node.stop(0);
+}
+
+#[test]
+fn peers_that_vanish_are_found_out() {
+    let node = Node::tcp();
+    let client = node.connect();
+    node.until("a connection", |node| node.figures().connections == 1);
+    // The system itself says how long each side's timer has to run: `ss` reads it from there.
+    let port = client.reader.get_ref().local_addr().unwrap().port();
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let of_node = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(2);
+        fields
+            .next()
+            .is_some_and(|remote| remote.ends_with(&format!(":{port:04X}")))
+    };
+    let line = table.lines().find(of_node).unwrap();
+    // `tr:tm->when`: 02 is the timer of keep-alive, in ticks of 10 ms.
+    let timer = line.split_whitespace().nth(5).unwrap();
+    let ticks = timer
+        .strip_prefix("02:")
+        .map(|ticks| u32::from_str_radix(ticks, 16));
+    assert!(
+        ticks.is_some_and(|ticks| (1..=3000).contains(&ticks.unwrap())),
+        "{line}"
+    );
+    node.stop(0);
+}
+
+#[test]
+fn what_has_arrived_is_taken_although_nobody_reads_the_answers() {
+    let node = Node::tcp();
+    let mut client = node.connect();
+    let stream: String = (0..500).map(|number| format!("m a={number}\n\n")).collect();
+    client.send(stream.as_bytes());
+    // Closing with answers unread resets the connection.
+    node.until("an answer", |node| node.figures().acknowledged > 0);
+    drop(client);
+    node.until("the end", |node| node.figures().connections == 0);
+    let figures = node.figures();
+    // All of it had been sent before the reset, and fits the buffers of a connection.
+    assert_eq!(node.fake.puts().len(), 500, "{figures:?}");
+    assert_eq!(figures.connections_ended_early, 1);
     node.stop(0);
 }
 

@@ -6,10 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// Connections that may be on their way out, beyond those that are served.
-const LEAVING_MAX: usize = 8;
-
-/// The places of the connections, as many as there may be.
+/// The places of the connections, as many as there may be; and as many again can be on their way out.
 pub(super) struct Places {
     held: RefCell<Vec<Rc<Seat>>>,
     leaving: Cell<usize>,
@@ -61,7 +58,9 @@ impl Places {
             None
         } else {
             match self.longest_idle(&held) {
-                Some(index) if self.leaving.get() < LEAVING_MAX => Some(held.swap_remove(index)),
+                Some(index) if self.leaving.get() < self.places_max => {
+                    Some(held.swap_remove(index))
+                }
                 _ => return Taken::Refused,
             }
         };
@@ -176,14 +175,15 @@ mod tests {
     }
 
     #[test]
-    fn few_are_on_their_way_out_at_a_time() {
-        let places = Places::new(1, Duration::ZERO);
-        let mut held = vec![place(places.take())];
-        for _ in 0..LEAVING_MAX {
-            held[held.len() - 1].set_idle(true);
-            held.push(place(places.take()));
+    fn no_more_are_on_their_way_out_than_there_are_places() {
+        let places = Places::new(2, Duration::ZERO);
+        let mut held = vec![place(places.take()), place(places.take())];
+        for number in 0..4 {
+            held[number].set_idle(true);
+            if number < 2 {
+                held.push(place(places.take()));
+            }
         }
-        held[held.len() - 1].set_idle(true);
         assert!(matches!(places.take(), Taken::Refused));
         drop(held.swap_remove(0));
         assert!(matches!(places.take(), Taken::PlaceOfMute(_)));
