@@ -173,6 +173,112 @@ fn a_clock_that_is_not_trusted_refuses_only_what_no_clock_shows() {
 }
 
 #[test]
+fn two_series_never_share_a_key() {
+    // The first one keeps the key; the other is refused, and the text names both.
+    for (first, second, key, names) in [
+        (
+            "m,room=1 v=1",
+            "m,floor=1 v=2",
+            "m/1/v",
+            "m,floor=1 v has the key of m,room=1 v: m/1/v",
+        ),
+        (
+            "m,path=a/b v=1",
+            "m,dev=a,path=b v=2",
+            "m/a/b/v",
+            "m,dev=a,path=b v has the key of m,path=a/b v: m/a/b/v",
+        ),
+        (
+            "a/b v=1",
+            "a,x=b v=2",
+            "a/b/v",
+            "a,x=b v has the key of a/b v: a/b/v",
+        ),
+        (
+            "a b/v=1",
+            "a/b v=2",
+            "a/b/v",
+            "a/b v has the key of a b/v: a/b/v",
+        ),
+        (
+            "a,x=1,y=2 v=1",
+            "a,x=1/2 v=2",
+            "a/1/2/v",
+            "a,x=1/2 v has the key of a,x=1,y=2 v: a/1/2/v",
+        ),
+    ] {
+        let fake = Fake::new();
+        let mut intake = intake(&fake);
+        assert!(matches!(
+            intake.line(first.as_bytes()),
+            Outcome::Accepted { .. }
+        ));
+        for _ in 0..2 {
+            assert_eq!(intake.line(second.as_bytes()), Outcome::Refused, "{second}");
+            let outcome = intake.line(first.as_bytes());
+            assert!(matches!(outcome, Outcome::Accepted { .. }), "{first}");
+        }
+        assert_eq!(fake.texts(), vec![format!("{key}=1"); 3]);
+        assert_eq!(intake.counters().refused(Reason::KeyShared), 2);
+        assert_eq!(intake.counters().excerpt(Reason::KeyShared), names);
+    }
+}
+
+#[test]
+fn one_series_has_its_key_however_it_is_written() {
+    let fake = Fake::new();
+    let mut intake = intake(&fake);
+    for line in [
+        "m\\=,a=x\\ y,b=1 v\\=w=1",
+        "m=,b=1,a=x\\ y v\\=w=2",
+        "m=,b=1,a=x\\ y  v\\=w=3i",
+        "  m=,a=x\\ y,b=1 v\\=w=4",
+    ] {
+        let outcome = intake.line(line.as_bytes());
+        assert!(matches!(outcome, Outcome::Accepted { .. }), "{line}");
+    }
+    assert_eq!(fake.puts().len(), 4);
+    assert!(fake.puts().iter().all(|put| put.0 == "m=/x y/1/v=w"));
+}
+
+#[test]
+fn a_template_tells_series_apart_by_what_it_names() {
+    let of = |template: &str, kind| Template::parse(template, kind).unwrap();
+    let fake = Fake::new();
+    let mut options = options();
+    options.line_key = of(
+        "{measurement}/{tag:room}-{tag:no}/{field}",
+        TemplateKind::Line,
+    );
+    options.subscriptions = vec![
+        topic_rule("t/#", "{2}-{3}", PayloadKind::Number),
+        topic_rule("u/+", "{2}", PayloadKind::Number),
+        topic_rule("v/+", "{2}", PayloadKind::Number),
+    ];
+    let mut intake = ingest::intake::Intake::new(options, fake.clone());
+    let taken = |outcome: Outcome| matches!(outcome, Outcome::Accepted { .. });
+    // The tag that it leaves out makes no other series, and the operator knows why.
+    assert!(taken(intake.line(b"m,room=1,no=2,firmware=1 v=1")));
+    assert!(taken(intake.line(b"m,room=1,no=2,firmware=2 v=1")));
+    assert!(!taken(intake.line(b"m,room=,no=2 v=1")));
+    assert!(taken(intake.line(b"m,room=1-2,no=3 v=1")));
+    assert!(!taken(intake.line(b"m,room=1,no=2-3 v=1")));
+    assert_eq!(intake.counters().refused(Reason::KeyShared), 1);
+    // The same for topics.
+    assert!(taken(intake.mqtt(b"t/a-b/c", b"1")));
+    assert!(!taken(intake.mqtt(b"t/a/b-c", b"1")));
+    assert_eq!(intake.counters().refused(Reason::KeyShared), 2);
+    assert_eq!(
+        intake.counters().excerpt(Reason::KeyShared),
+        "a b-c has the key of a-b c: a-b-c"
+    );
+    // Two rules may bring one series to one key.
+    assert!(taken(intake.mqtt(b"u/x", b"1")));
+    assert!(taken(intake.mqtt(b"v/x", b"1")));
+    assert_eq!(intake.counters().refused(Reason::KeyShared), 2);
+}
+
+#[test]
 fn templates_leave_out_what_is_empty() {
     let cases: [(&str, &str, &str, Option<&str>); 10] = [
         ("{topic}", "l/a", "m v=1", Some("l/a")),

@@ -24,6 +24,7 @@ mod mem_page;
 mod node;
 mod node_edges;
 mod node_kill;
+mod node_losses;
 mod node_wire;
 mod page_common;
 mod power;

@@ -140,8 +140,9 @@ pub(crate) struct Figures {
     pub(crate) queue_bytes_max: u64,
     pub(crate) line: Arc<LineState>,
     pub(crate) mqtt: Option<Arc<MqttState>>,
-    /// Addresses and paths of the line protocol.
+    /// Addresses and paths of the line protocol, and connections at a time.
     pub(crate) listen: Vec<String>,
+    pub(crate) line_connections_max: u32,
     pub(crate) window: RefCell<Window>,
     pub(crate) region: Option<Arc<NodeRegion>>,
 }
@@ -173,6 +174,7 @@ fn gather(node: &Node) -> NodeFigures {
     figures.take_intake(&from.lifetime.intake);
     figures.take_line(&from.line.figures());
     figures.line.listen.clone_from(&from.listen);
+    figures.line.connections_max = u64::from(from.line_connections_max);
     if let (Some(state), Some(mqtt)) = (&from.mqtt, &config.mqtt) {
         let address = super::settings::broker(mqtt);
         figures.take_mqtt(&address, mqtt.subscribe.len(), state);

@@ -274,6 +274,7 @@ impl Serving<'_> {
                 }
             ),
         );
+        let line_connections_max = config.line.connections_max;
         let node = Rc::new(Node {
             config: RefCell::new(config),
             db,
@@ -295,6 +296,7 @@ impl Serving<'_> {
                 line: Arc::clone(&sources.line),
                 mqtt: sources.mqtt.clone(),
                 listen: sources.listen.clone(),
+                line_connections_max,
                 window: Figures::window(),
                 region: opened.region,
             },

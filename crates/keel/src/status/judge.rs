@@ -83,6 +83,14 @@ pub(crate) const CODES: &[(&str, &str)] = &[
         "new keys are refused because there are keys_max already",
     ),
     (
+        "key_shared",
+        "readings are refused because another series has their key",
+    ),
+    (
+        "connections_max",
+        "senders of line protocol were turned away within the last minute, or had to make room for others",
+    ),
+    (
         "listener_failed",
         "connections could not be taken over within the last minute",
     ),
@@ -407,6 +415,19 @@ fn keys(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
             ),
         );
     }
+    let shared = figures.last_minute.refused_key_shared;
+    if shared > 0 {
+        let name = ingest::intake::Reason::KeyShared.name();
+        let last = figures.intake.refused_last.get(name);
+        let last = last.map_or_else(String::new, |text| format!(" ({text})"));
+        add(
+            "key_shared",
+            format!(
+                "{shared} readings were refused within the last minute because another series has their key{last}: \
+                 name the tags that tell them apart in the template, as {{tag:NAME}}"
+            ),
+        );
+    }
 }
 
 fn region(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
@@ -424,6 +445,21 @@ fn region(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
 }
 
 fn listeners(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
+    let (refused, moved) = (
+        figures.last_minute.connections_refused,
+        figures.last_minute.connections_made_room,
+    );
+    if refused > 0 || moved > 0 {
+        add(
+            "connections_max",
+            format!(
+                "within the last minute {refused} senders of line protocol were turned away and {moved} silent ones had \
+                 to make room, because there were {} connections: raise line.connections_max, or let senders close \
+                 what they do not need",
+                figures.line.connections_max
+            ),
+        );
+    }
     let failed = figures.last_minute.listeners_failed;
     if failed > 0 {
         let why = match &figures.listener_error {

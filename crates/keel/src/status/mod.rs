@@ -358,11 +358,17 @@ pub(crate) struct RegionFigures {
 pub(crate) struct LineState {
     /// Addresses and paths that are listened on.
     pub(crate) listen: Vec<String>,
+    pub(crate) connections_max: u64,
     pub(crate) connections: u64,
     pub(crate) connections_total: u64,
-    /// Closed at once because there were too many, and closed because they were silent.
+    /// Closed at once because there were too many, closed because they were silent, and closed, after they had sent
+    /// something, because another needed the place.
     pub(crate) connections_refused: u64,
     pub(crate) connections_idle: u64,
+    pub(crate) connections_made_room: u64,
+    /// Ended with a reset, vanished, or left answers unread; and closed because a text did not end.
+    pub(crate) connections_ended_early: u64,
+    pub(crate) connections_text_open: u64,
     /// Connections whose lines wait now for the store.
     pub(crate) waiting: u64,
     pub(crate) lines: u64,
@@ -485,10 +491,14 @@ impl NodeFigures {
     pub(crate) fn take_line(&mut self, figures: &LineFigures) {
         self.line = LineState {
             listen: std::mem::take(&mut self.line.listen),
+            connections_max: self.line.connections_max,
             connections: figures.connections,
             connections_total: figures.connections_total,
             connections_refused: figures.connections_refused,
             connections_idle: figures.connections_idle,
+            connections_made_room: figures.connections_made_room,
+            connections_ended_early: figures.connections_ended_early,
+            connections_text_open: figures.connections_text_open,
             waiting: figures.waiting,
             lines: figures.lines,
             bytes: figures.bytes,
@@ -538,7 +548,10 @@ impl NodeFigures {
             refused_full: self.log.refused_full,
             readings_dropped: self.history.readings_dropped,
             refused_keys_max: self.intake.refused_for(RefusalReason::KeysMax),
+            refused_key_shared: self.intake.refused_for(RefusalReason::KeyShared),
             listeners_failed: self.listeners_failed,
+            connections_refused: self.line.connections_refused,
+            connections_made_room: self.line.connections_made_room,
             deadline_misses_apart: self.qos.deadline_misses_apart,
         }
     }

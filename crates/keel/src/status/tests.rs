@@ -264,6 +264,11 @@ fn each_reason_shows() {
         f.history_failing = Some("x".to_owned())
     });
     degraded("listener_failed", |f| f.last_minute.listeners_failed = 1);
+    degraded("connections_max", |f| f.last_minute.connections_refused = 1);
+    degraded("connections_max", |f| {
+        f.last_minute.connections_made_room = 1
+    });
+    degraded("key_shared", |f| f.last_minute.refused_key_shared = 1);
     degraded("region_unusable", |f| {
         region(f).error = Some("x".to_owned())
     });
@@ -525,7 +530,7 @@ fn the_window_knows_its_spans_and_stays_small() {
     let mut sample = at(5_001);
     sample.readings_dropped = 3;
     assert_eq!(window.last_minute(&sample).readings_dropped, 3);
-    assert!(std::mem::size_of::<Sample>() * 123 < 10 << 10);
+    assert!(std::mem::size_of::<Sample>() * 123 < 13 << 10);
     assert!(format!("{window:?}").matches("uptime_ms").count() <= 123);
 }
 

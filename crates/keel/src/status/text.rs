@@ -298,14 +298,20 @@ impl Page {
         }
         let line = &figures.line;
         if !line.listen.is_empty() {
-            let refused = match line.connections_refused {
-                0 => String::new(),
-                count => format!(", {} refused", grouped(count)),
-            };
+            let counts = [
+                (line.connections_refused, "turned away"),
+                (line.connections_made_room, "made room"),
+                (line.connections_ended_early, "ended early"),
+                (line.connections_text_open, "ended in a text"),
+            ];
+            let counts = counts.iter().filter(|(count, _)| *count > 0);
+            let counts: String = counts
+                .map(|(count, what)| format!(", {} {what}", grouped(*count)))
+                .collect();
             self.line(
                 "line",
                 format_args!(
-                    "{}; {} open{refused}; {}",
+                    "{}; {} open{counts}; {}",
                     line.listen.join(", "),
                     plural(line.connections, "connection", "connections"),
                     plural(line.lines, "line", "lines")

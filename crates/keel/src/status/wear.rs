@@ -29,7 +29,10 @@ pub(crate) struct Sample {
     pub(crate) refused_full: u64,
     pub(crate) readings_dropped: u64,
     pub(crate) refused_keys_max: u64,
+    pub(crate) refused_key_shared: u64,
     pub(crate) listeners_failed: u64,
+    pub(crate) connections_refused: u64,
+    pub(crate) connections_made_room: u64,
     pub(crate) deadline_misses_apart: u64,
 }
 
@@ -45,14 +48,18 @@ pub(crate) struct Delta {
     pub(crate) refused_busy: u64,
     pub(crate) refused_full: u64,
     pub(crate) readings_dropped: u64,
-    /// Readings refused because there were `keys_max` keys, and accepts that failed.
+    /// Readings refused because there were `keys_max` keys, and because another series has their key.
     pub(crate) refused_keys_max: u64,
+    pub(crate) refused_key_shared: u64,
+    /// Accepts that failed; senders of line protocol that were turned away, and those that made room for others.
     pub(crate) listeners_failed: u64,
+    pub(crate) connections_refused: u64,
+    pub(crate) connections_made_room: u64,
     /// Deadlines that no sampling period shows as missed.
     pub(crate) deadline_misses_apart: u64,
 }
 
-/// The counters of the last ten minutes, a sample each 5 s; some 10 KiB.
+/// The counters of the last ten minutes, a sample each 5 s; some 13 KiB.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     samples: VecDeque<Sample>,
@@ -97,7 +104,16 @@ impl Window {
             refused_full: now.refused_full.saturating_sub(from.refused_full),
             readings_dropped: now.readings_dropped.saturating_sub(from.readings_dropped),
             refused_keys_max: now.refused_keys_max.saturating_sub(from.refused_keys_max),
+            refused_key_shared: now
+                .refused_key_shared
+                .saturating_sub(from.refused_key_shared),
             listeners_failed: now.listeners_failed.saturating_sub(from.listeners_failed),
+            connections_refused: now
+                .connections_refused
+                .saturating_sub(from.connections_refused),
+            connections_made_room: now
+                .connections_made_room
+                .saturating_sub(from.connections_made_room),
             deadline_misses_apart: now
                 .deadline_misses_apart
                 .saturating_sub(from.deadline_misses_apart),

@@ -1,0 +1,100 @@
+//! What no node may lose in silence: series that share a key, senders that find no place, texts that hold line breaks.
+
+use crate::common::node::{Node, SMALL};
+use crate::common::wait_until;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
+fn sender(node: &Node) -> BufReader<UnixStream> {
+    let stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
+    BufReader::new(stream)
+}
+
+fn send(sender: &mut BufReader<UnixStream>, lines: &str) -> String {
+    sender.get_mut().write_all(lines.as_bytes()).unwrap();
+    let mut answer = String::new();
+    sender.read_line(&mut answer).unwrap();
+    answer
+}
+
+/// The text of a reason of a degraded node.
+fn reason(status: &Value, code: &str) -> Option<String> {
+    let reasons = status["reasons"].as_array().unwrap();
+    let found = reasons.iter().find(|reason| reason["code"] == code)?;
+    Some(found["text"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn two_series_with_one_key_are_named() {
+    let mut node = Node::start(&format!("{SMALL}[keys]\nauto_create = true\n"));
+    let mut sender = sender(&node);
+    assert_eq!(
+        send(&mut sender, "m,room=1 v=1\nm,floor=1 v=2\n\n"),
+        "ok 1 1\n"
+    );
+    let status = node.json_degraded(&["status", "--json"]);
+    let text = reason(&status, "key_shared").unwrap();
+    assert!(
+        text.contains("m,floor=1 v has the key of m,room=1 v: m/1/v"),
+        "{text}"
+    );
+    assert_eq!(status["intake"]["refused"]["key_shared"], 1);
+    assert_eq!(node.ok(&["get", "m/1/v"]), "1\n");
+    assert!(node.stop().success());
+}
+
+#[test]
+fn senders_that_find_no_place_degrade_the_node() {
+    let config = SMALL.replace("[line]", "[line]\nconnections_max = 1");
+    let mut node = Node::start(&format!("{config}[keys]\nauto_create = true\n"));
+    // One that has only just sent something keeps its place.
+    let mut first = sender(&node);
+    assert_eq!(send(&mut first, "m v=1\n\n"), "ok 1 0\n");
+    let mut second = sender(&node);
+    let mut answer = String::new();
+    second.read_line(&mut answer).unwrap();
+    assert_eq!(answer, "error connections_max\n");
+    let status = node.json_degraded(&["status", "--json"]);
+    let text = reason(&status, "connections_max").unwrap();
+    assert!(
+        text.contains("1 senders") && text.contains("there were 1 connections"),
+        "{text}"
+    );
+    drop(first);
+    // One that has never sent anything does not.
+    wait_until("a place", || {
+        node.json_degraded(&["status", "--json"])["line"]["connections"] == 0
+    });
+    let mute = sender(&node);
+    wait_until("its place", || {
+        node.json_degraded(&["status", "--json"])["line"]["connections"] == 1
+    });
+    assert_eq!(send(&mut sender(&node), "m v=2\n\n"), "ok 1 0\n");
+    drop(mute);
+    assert!(node.stop().success());
+}
+
+#[test]
+fn a_line_break_in_a_text_stays_in_it_wherever_it_is_shown() {
+    let mut node = Node::start(&format!("{SMALL}[keys]\nauto_create = true\n"));
+    let text = "first\nboiler,unit=1 temperature=999\nlast";
+    let line = format!("log msg=\"{text}\"\n\n");
+    assert_eq!(send(&mut sender(&node), &line), "ok 1 0\n");
+    node.fails(&["get", "boiler/1/temperature"], 1);
+    let value = node.json(&["get", "--json", "log/msg"]);
+    assert_eq!(value["value"], text);
+    for arguments in [
+        &["get", "log/msg"][..],
+        &["history", "log/msg", "--from", "-1h"],
+        &["watch", "#", "--current", "--count", "1"],
+    ] {
+        let shown = node.ok(arguments);
+        let lines = shown.lines().filter(|line| line.contains("boiler"));
+        // On the line of its key and time, not at the beginning of one of its own.
+        for line in lines {
+            assert!(!line.starts_with("boiler"), "{arguments:?}: {shown}");
+        }
+    }
+    assert!(node.stop().success());
+}
