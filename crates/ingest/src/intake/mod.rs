@@ -9,8 +9,8 @@
 //! makes no object.
 //!
 //! **Files:** `run.rs` the intake, `options.rs` what it is told, `decode.rs` payloads, `template.rs` keys, `owners.rs`
-//! which series has a key, `time.rs` times that are believed, `counters.rs` and `reason.rs` what was refused, `node.rs` the database as destination,
-//! `rules.rs` the rule of a key.
+//! which series has a key, `time.rs` times that are believed, `counters.rs` and `reason.rs` what was refused, `node.rs`
+//! the database as destination, `rules.rs` the rule of a key.
 
 mod counters;
 mod decode;

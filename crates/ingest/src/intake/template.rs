@@ -116,8 +116,9 @@ impl Template {
         }
     }
 
-    /// Appends what [`render`](Self::render) draws on, as line protocol writes it, to `identity`: two messages or fields
-    /// have the same text if and only if nothing that the template names differs. A topic must not hold line feeds.
+    /// Appends what [`render`](Self::render) draws on, as line protocol writes it, to `identity`: two messages or
+    /// fields have the same text if and only if nothing that the template names differs. A topic must not hold line
+    /// feeds.
     pub(crate) fn identify(
         &self,
         identity: &mut String,

@@ -110,7 +110,11 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let state = &*shared.state;
-    let idle_seconds_max = shared.options.idle_seconds_max;
+    let idle_max = match shared.options.idle_seconds_max {
+        0 => Duration::MAX,
+        seconds => Duration::from_secs(seconds),
+    };
+    let make_room_min = Duration::from_secs(shared.options.make_room_seconds_min).min(idle_max);
     let mut durable = shared.durable.clone();
     let mut control = shared.control.clone();
     let mut sender = Sender {
@@ -195,8 +199,10 @@ where
             Some(LEAVING_SILENCE)
         } else if sender.buffer.text_is_open() {
             Some(Duration::from_secs(TEXT_SECONDS_MAX))
+        } else if is_idle && place.is_silent() {
+            (idle_max < Duration::MAX).then(|| idle_max - make_room_min)
         } else {
-            (is_idle && idle_seconds_max > 0).then(|| Duration::from_secs(idle_seconds_max))
+            is_idle.then_some(make_room_min)
         };
         let spare = sender.buffer.spare();
         let room = spare.len().min(READ_BYTES_MAX);
@@ -223,13 +229,16 @@ where
             () = tokio::time::sleep(silence_max.unwrap_or_default()), if silence_max.is_some() => {
                 if ending.leaving_bytes.is_some() {
                     ending.is_ended = true;
+                    sender.end(&shared.intake, state);
                 } else if sender.buffer.text_is_open() {
                     ending.leave_text(state);
-                } else {
+                    sender.end(&shared.intake, state);
+                } else if place.is_silent() {
                     state.connections_idle.fetch_add(1, Relaxed);
                     return;
+                } else {
+                    place.set_silent();
                 }
-                sender.end(&shared.intake, state);
             }
             () = place.has_to_go(), if ending.leaving_bytes.is_none() => {
                 ending.leave(Some(MADE_ROOM));

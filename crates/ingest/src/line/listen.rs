@@ -105,13 +105,8 @@ pub async fn run<D: Destination>(
     control: Control,
     state: Arc<LineState>,
 ) -> Result<Ended, Error> {
-    let options = &listeners.options;
-    let places = Places::new(
-        options.connections_max,
-        Duration::from_secs(options.make_room_seconds_min),
-    );
     let shared = Rc::new(Shared {
-        places,
+        places: Places::new(listeners.options.connections_max),
         intake,
         durable,
         control,

@@ -1,8 +1,8 @@
 //! Influx line protocol: its grammar and the sockets it comes in by. `LINE.md` says what is taken.
 //!
 //! **Files:** `parse.rs` the grammar, `format.rs` its reverse, `end.rs` where a line ends, `buffer.rs` lines out of a
-//! stream, `options.rs` and `state.rs` what listeners are told and show, `listen.rs` sockets, `connection.rs` one sender,
-//! `places.rs` who makes room for another.
+//! stream, `options.rs` and `state.rs` what listeners are told and show, `listen.rs` sockets, `connection.rs` one
+//! sender, `places.rs` who makes room for another.
 
 mod buffer;
 mod connection;

@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -11,8 +10,8 @@ pub(super) struct Places {
     held: RefCell<Vec<Rc<Seat>>>,
     leaving: Cell<usize>,
     places_max: usize,
-    /// How long a sender must have been silent before its place is taken.
-    silent_min: Duration,
+    /// Counts the moments at which connections became idle.
+    moments: Cell<u64>,
 }
 
 /// One connection's place; given back when it is dropped.
@@ -23,9 +22,11 @@ pub(super) struct Place {
 
 #[derive(Default)]
 struct Seat {
-    /// Since when it has had nothing to do.
-    idle_since: Cell<Option<Instant>>,
+    /// The moment since which it has had nothing to do.
+    idle_since: Cell<Option<u64>>,
     has_sent: Cell<bool>,
+    /// Whether it has been silent for so long that its place may be taken although it has sent something.
+    is_silent: Cell<bool>,
     is_leaving: Cell<bool>,
     has_to_go: Notify,
 }
@@ -41,23 +42,23 @@ pub(super) enum Taken {
 }
 
 impl Places {
-    pub(super) fn new(places_max: u32, silent_min: Duration) -> Rc<Self> {
+    pub(super) fn new(places_max: u32) -> Rc<Self> {
         Rc::new(Self {
             held: RefCell::default(),
             leaving: Cell::new(0),
             places_max: places_max as usize,
-            silent_min,
+            moments: Cell::new(0),
         })
     }
 
-    /// A place for a new connection. When there is none, the connection that has been idle longest makes room, if it has
-    /// been so for some time or has never sent anything.
+    /// A place for a new connection. When there is none, the one that has been idle longest makes room, of those that
+    /// have been silent for some time or have never sent anything.
     pub(super) fn take(self: &Rc<Self>) -> Taken {
         let mut held = self.held.borrow_mut();
         let goes = if held.len() < self.places_max {
             None
         } else {
-            match self.longest_idle(&held) {
+            match longest_idle(&held) {
                 Some(index) if self.leaving.get() < self.places_max => {
                     Some(held.swap_remove(index))
                 }
@@ -82,30 +83,41 @@ impl Places {
             Taken::PlaceOfMute(place)
         }
     }
+}
 
-    fn longest_idle(&self, held: &[Rc<Seat>]) -> Option<usize> {
-        let now = Instant::now();
-        let idle = held.iter().enumerate().filter_map(|(index, seat)| {
-            let since = seat.idle_since.get()?;
-            let may_go = !seat.has_sent.get() || now.duration_since(since) >= self.silent_min;
-            may_go.then_some((since, index))
-        });
-        idle.min().map(|(_, index)| index)
-    }
+fn longest_idle(held: &[Rc<Seat>]) -> Option<usize> {
+    let idle = held.iter().enumerate().filter_map(|(index, seat)| {
+        let may_go = !seat.has_sent.get() || seat.is_silent.get();
+        Some((seat.idle_since.get().filter(|_| may_go)?, index))
+    });
+    idle.min().map(|(_, index)| index)
 }
 
 impl Place {
     /// Says whether the connection has anything to do.
     pub(super) fn set_idle(&self, is_idle: bool) {
-        let since = self.seat.idle_since.get();
-        let since = is_idle.then(|| since.unwrap_or_else(Instant::now));
-        self.seat.idle_since.set(since);
+        let since = self.seat.idle_since.get().or_else(|| {
+            let moment = self.places.moments.get() + 1;
+            self.places.moments.set(moment);
+            Some(moment)
+        });
+        self.seat.idle_since.set(since.filter(|_| is_idle));
     }
 
     /// Says that something has come.
     pub(super) fn has_sent(&self) {
         self.seat.has_sent.set(true);
+        self.seat.is_silent.set(false);
         self.seat.idle_since.set(None);
+    }
+
+    /// Says that nothing has come for so long that another may have the place.
+    pub(super) fn set_silent(&self) {
+        self.seat.is_silent.set(true);
+    }
+
+    pub(super) fn is_silent(&self) -> bool {
+        self.seat.is_silent.get()
     }
 
     /// Waits until another needs the place. Dropping the future loses nothing.
@@ -139,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_longest_idle_one_makes_room_and_nobody_else() {
-        let places = Places::new(3, Duration::from_secs(3600));
+        let places = Places::new(3);
         let [first, second, third] = [(); 3].map(|()| place(places.take()));
         // All are at work.
         assert!(matches!(places.take(), Taken::Refused));
@@ -162,11 +174,13 @@ mod tests {
 
     #[test]
     fn a_sender_that_has_been_silent_long_enough_makes_room() {
-        let places = Places::new(1, Duration::ZERO);
+        let places = Places::new(1);
         let only = place(places.take());
         only.has_sent();
         assert!(matches!(places.take(), Taken::Refused));
         only.set_idle(true);
+        assert!(matches!(places.take(), Taken::Refused));
+        only.set_silent();
         let next = places.take();
         assert!(matches!(next, Taken::PlaceOfSender(_)));
         drop(only);
@@ -176,7 +190,7 @@ mod tests {
 
     #[test]
     fn no_more_are_on_their_way_out_than_there_are_places() {
-        let places = Places::new(2, Duration::ZERO);
+        let places = Places::new(2);
         let mut held = vec![place(places.take()), place(places.take())];
         for number in 0..4 {
             held[number].set_idle(true);
