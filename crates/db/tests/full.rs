@@ -277,7 +277,7 @@ fn retention_of_an_idle_node() {
             std::thread::yield_now();
         }
     }
-    db.flush(Duration::from_secs(10)).unwrap();
+    db.flush(Duration::from_secs(60)).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     // As long as it takes, within a minute.
     for _ in 0..6000 {

@@ -224,7 +224,7 @@ fn a_firm_instance_has_limits_and_is_refused_whole() {
     let db = Database::open(MemoryStore::new(), clock, options).expect("opened");
     let db = Arc::new(db);
     let ids = declare(&db, 2);
-    db.flush(Duration::from_secs(10)).expect("declared");
+    db.flush(Duration::from_secs(60)).expect("declared");
     // So that the second instance would not fit, and its first put would.
     db.put(ids[0], &[1], 0, Durability::Batched).expect("taken");
     let spec = TaskSpec {

@@ -145,7 +145,7 @@ fn the_flush_begins_at_once() {
             reading(ids[1], b"b", Some(n)),
         ];
         let ticket = db.put_together(&both, u64::MAX).expect("in time");
-        ticket.wait(Duration::from_secs(30)).expect("durable");
+        ticket.wait(Duration::from_secs(60)).expect("durable");
     }
 }
 

@@ -237,7 +237,7 @@ fn values_of_every_kind_come_back_with_their_time() {
     assert_eq!(get(&node, "m/1/seven"), "Text(\"seven77\") at -7");
     assert_eq!(node.durable_end(), 0);
     node.database().pump().unwrap();
-    assert_eq!(node.wait_durable_past(0, Duration::from_secs(10)), Ok(6));
+    assert_eq!(node.wait_durable_past(0, Duration::from_secs(60)), Ok(6));
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn a_queue_that_is_full_makes_wait_and_a_closed_database_fails() {
     assert_eq!(node.put(object, &[0; 8], None), Err(PutError::Failed));
     let end = node.durable_end();
     assert!(
-        node.wait_durable_past(end, Duration::from_secs(10))
+        node.wait_durable_past(end, Duration::from_secs(60))
             .is_err()
     );
     // A key that is new now is not refused: its reading is told what is the matter.

@@ -25,7 +25,7 @@ fn speed(folder: &Path) -> Option<f64> {
 
 /// A task whose instances are as late as a model has it.
 fn start_plant(node: &Node, folder: &Path, load: f64) -> Played {
-    let mut asking = Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
+    let mut asking = Connection::open(&node.socket(), Duration::from_secs(60)).unwrap();
     let folder = folder.to_path_buf();
     let (mut tardiness, mut ratio, mut known) = (1.0, 0.3, 1.0);
     let mut number = 0_u64;
@@ -214,7 +214,7 @@ fn an_identification_that_is_interrupted_leaves_nothing_behind() {
         "periods": 400, "profile": 1, "speed": 0.55, "speed_amplitude": 0.15,
         "admitted": 0.8, "admitted_amplitude": 0.2,
     }});
-    let mut connection = Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
+    let mut connection = Connection::open(&node.socket(), Duration::from_secs(60)).unwrap();
     let state: Value = connection.ask(Kind::Qos, &begin, Kind::QosState).unwrap();
     assert_eq!(state["identification"]["state"], "running");
     let again: Result<Value, _> = connection.ask(Kind::Qos, &begin, Kind::QosState);
@@ -243,7 +243,7 @@ fn tasks_have_limits_and_go_with_their_connections() {
         process: 1,
         thread: 1,
     };
-    let open = || Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
+    let open = || Connection::open(&node.socket(), Duration::from_secs(60)).unwrap();
     let declare = |connection: &mut Connection, name: &str| {
         let declared: Result<TaskDeclared, _> =
             connection.ask(Kind::Task, &task(name), Kind::TaskDeclared);
@@ -348,7 +348,7 @@ fn a_reading_that_is_thrown_away_is_nowhere_told_to_be_stored() {
     wait_until("a ticket that says so", || {
         number += 1.0;
         let ticket = key.put(libkeel::Value::Float(number), None).unwrap();
-        match ticket.wait(Duration::from_secs(30)) {
+        match ticket.wait(Duration::from_secs(60)) {
             Ok(lsn) => stored.push((lsn, number)),
             Err(error) => assert_eq!(error.code(), base::error::Code::Shed, "{error}"),
         }
@@ -517,7 +517,7 @@ fn a_mode_that_is_chosen_during_an_identification_says_that_it_waits() {
         "periods": 2000, "profile": 1, "speed": 0.55, "speed_amplitude": 0.15,
         "admitted": 0.8, "admitted_amplitude": 0.2,
     }});
-    let mut connection = Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
+    let mut connection = Connection::open(&node.socket(), Duration::from_secs(60)).unwrap();
     let _: Value = connection.ask(Kind::Qos, &begin, Kind::QosState).unwrap();
     let said = node.ok(&["qos", "mode", "qod-only"]);
     assert!(said.contains("qod-only, once the identification"), "{said}");
@@ -547,7 +547,7 @@ fn a_mode_that_is_chosen_during_an_identification_says_that_it_waits() {
 #[test]
 fn what_is_asked_for_and_cannot_be_is_refused_with_the_reason() {
     let ask = |node: &Node, asked: Value| -> String {
-        let mut connection = Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
+        let mut connection = Connection::open(&node.socket(), Duration::from_secs(60)).unwrap();
         let answer: Result<Value, _> = connection.ask(Kind::Qos, &asked, Kind::QosState);
         answer.map_or_else(|error| error.to_string(), |_| "taken".to_owned())
     };

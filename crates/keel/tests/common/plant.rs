@@ -99,7 +99,7 @@ impl Played {
         pause: Duration,
         mut next: impl FnMut() -> Option<(f64, f64)> + Send + 'static,
     ) -> Self {
-        let mut connection = Connection::open(&node.socket(), Duration::from_secs(10)).unwrap();
+        let mut connection = Connection::open(&node.socket(), Duration::from_secs(60)).unwrap();
         let task = Task {
             name: name.to_owned(),
             period_ns: 1_000_000,

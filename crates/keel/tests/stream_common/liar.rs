@@ -157,7 +157,7 @@ pub fn said(answer: &Answer) -> Vec<u8> {
 pub fn greeting(server: SocketAddr) -> (Vec<u8>, Manifest) {
     let mut socket = TcpStream::connect(server).unwrap();
     socket
-        .set_read_timeout(Some(Duration::from_secs(30)))
+        .set_read_timeout(Some(Duration::from_secs(60)))
         .unwrap();
     let mut hello = Vec::new();
     Request::Hello {
