@@ -488,12 +488,13 @@ fn a_text_that_does_not_end_closes_its_connection() {
 fn idle_connections_make_room_for_new_senders() {
     let node = Node::start(LineOptions {
         connections_max: 64,
+        make_room_seconds_min: 3600,
         idle_seconds_max: 3600,
         ..tcp_options()
     });
     let mut idle: Vec<_> = (0..64).map(|_| node.connect()).collect();
     node.until("64 connections", |node| node.figures().connections == 64);
-    // One of them has sent something not long ago, and half a line.
+    // One of them has sent something, and half a line.
     idle[0].send(b"m a=1\n\nm b=");
     assert_eq!(idle[0].answer(), "ok 1 0\n");
     for number in 2..66 {

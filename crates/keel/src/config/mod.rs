@@ -198,6 +198,8 @@ pub(crate) struct LineConfig {
     pub(crate) line_bytes_max: u32,
     /// A connection that is silent for longer is closed; 0: never.
     pub(crate) idle_seconds_max: u32,
+    /// How long a sender must have been silent before it makes room for another.
+    pub(crate) make_room_seconds_min: u32,
     /// Unit of the timestamps in lines, however they come.
     pub(crate) precision: ingest::line::Precision,
     /// How the key is made from a line and one of its fields.

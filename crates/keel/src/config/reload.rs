@@ -63,6 +63,7 @@ pub(crate) fn reload(old: &Config, new: &Config) -> Changes {
     needs_restart!(line.connections_max, "line.connections_max");
     needs_restart!(line.line_bytes_max, "line.line_bytes_max");
     needs_restart!(line.idle_seconds_max, "line.idle_seconds_max");
+    needs_restart!(line.make_room_seconds_min, "line.make_room_seconds_min");
     can_change!(line.precision, "line.precision");
     can_change!(line.key, "line.key");
     needs_restart!(region, "region");

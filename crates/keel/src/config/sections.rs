@@ -320,6 +320,7 @@ impl Reader<'_> {
             connections_max: section.integer("connections_max", 64, (1, 1024)) as u32,
             line_bytes_max: section.integer("line_bytes_max", 65_536, (256, 1 << 20)) as u32,
             idle_seconds_max: section.integer("idle_seconds_max", 3600, (0, 86_400)) as u32,
+            make_room_seconds_min: section.integer("make_room_seconds_min", 10, (0, 86_400)) as u32,
             precision: section.choice(
                 "precision",
                 Precision::Nanoseconds,

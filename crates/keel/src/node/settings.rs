@@ -148,6 +148,7 @@ pub(crate) fn line(config: &Config) -> LineOptions {
         connections_max: line.connections_max,
         line_bytes_max: line.line_bytes_max as usize,
         idle_seconds_max: u64::from(line.idle_seconds_max),
+        make_room_seconds_min: u64::from(line.make_room_seconds_min),
         ..LineOptions::default()
     }
 }
