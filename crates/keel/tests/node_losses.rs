@@ -46,7 +46,10 @@ fn two_series_with_one_key_are_named() {
 
 #[test]
 fn senders_that_find_no_place_degrade_the_node() {
-    let config = SMALL.replace("[line]", "[line]\nconnections_max = 1\nmake_room_seconds_min = 3600");
+    let config = SMALL.replace(
+        "[line]",
+        "[line]\nconnections_max = 1\nmake_room_seconds_min = 3600",
+    );
     let mut node = Node::start(&format!("{config}[keys]\nauto_create = true\n"));
     // One that has sent something keeps its place for an hour.
     let mut first = sender(&node);
