@@ -4,6 +4,8 @@
 
 #[path = "../../crates/keel/src/config/mod.rs"]
 mod config;
+#[path = "../../crates/keel/src/descriptors.rs"]
+mod descriptors;
 #[path = "../src/qos_files.rs"]
 mod entry;
 #[path = "../../crates/keel/src/error.rs"]

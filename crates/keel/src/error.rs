@@ -103,6 +103,9 @@ impl CliError {
 
     /// An input or output of the operating system failed.
     pub(crate) fn io(thing: impl fmt::Display, error: &std::io::Error) -> Self {
+        if let Some(told) = crate::descriptors::too_few(error) {
+            return told;
+        }
         let remedy = match error.raw_os_error() {
             Some(libc::EISDIR) => "name a file",
             Some(libc::ENOTDIR | libc::ENAMETOOLONG | libc::ELOOP) => "check the path",

@@ -14,8 +14,8 @@
 //!
 //! **Files:** `cli.rs` the definition of the command line, `error.rs`, `output.rs`, `progress.rs`, `signals.rs`,
 //! `random.rs`, `replacement.rs` a file that takes another's place, `lasting.rs` whether a file outlives a reboot,
-//! `mounting.rs` what mounts have in common, `time_text.rs` times as people write them, `device.rs` a device that
-//! can be counted from outside,
+//! `mounting.rs` what mounts have in common, `descriptors.rs` how many files may be open, `time_text.rs` times as
+//! people write them, `device.rs` a device that can be counted from outside,
 //! `node/` the node (`NODE.md` specifies its socket), `client/` the commands that talk to it, `config/` its
 //! configuration, `status/` what it says about itself, `flash_cmd/` the commands on stores, `mem_cmd/` those on
 //! regions, `qos/` files and words of quality of service (`QOS.md` specifies them), `qos_cmd/` its commands,
@@ -32,6 +32,7 @@ mod cli;
 mod client;
 mod config;
 mod demo;
+mod descriptors;
 mod device;
 mod error;
 mod flash_cmd;

@@ -29,10 +29,15 @@ impl Stops {
 
     /// Waits for one of them.
     pub(crate) async fn come(&mut self) {
+        self.which_comes().await;
+    }
+
+    /// Waits for one of them; its number.
+    pub(crate) async fn which_comes(&mut self) -> libc::c_int {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-            () = received(&mut self.hangup) => {}
+            _ = self.terminate.recv() => libc::SIGTERM,
+            _ = self.interrupt.recv() => libc::SIGINT,
+            () = received(&mut self.hangup) => libc::SIGHUP,
         }
     }
 }
@@ -92,6 +97,9 @@ pub(crate) fn tell_end(directory: &Path, ending: &Ending, kept_in: &str, state: 
 pub(crate) fn mount_error(directory: &Path, error: &MountError) -> CliError {
     let shown = directory.display();
     match error {
+        MountError::Directory(source) if source.kind() == std::io::ErrorKind::NotFound => {
+            CliError::io(&shown, source).with_remedy(format!("make it with `mkdir -p {shown}`"))
+        }
         MountError::Directory(source) => CliError::io(shown, source),
         MountError::NotADirectory => CliError::failure(shown, error, "name an empty directory"),
         MountError::NotEmpty => CliError::failure(

@@ -14,6 +14,8 @@ const STEP: Duration = Duration::from_millis(200);
 
 struct Shared {
     bytes: AtomicU64,
+    /// What is done at the moment, behind what is done altogether.
+    part: Mutex<String>,
     done: Mutex<bool>,
     ended: Condvar,
 }
@@ -31,6 +33,7 @@ impl Progress {
         let what: String = what.chars().filter(|letter| !letter.is_control()).collect();
         let shared = Arc::new(Shared {
             bytes: AtomicU64::new(0),
+            part: Mutex::new(String::new()),
             done: Mutex::new(false),
             ended: Condvar::new(),
         });
@@ -49,6 +52,16 @@ impl Progress {
             .then(start)
             .and_then(Result::ok);
         Self { shared, thread }
+    }
+
+    /// What is done at the moment, such as `3 of 8`; shown behind the rest.
+    pub(crate) fn part(&self, part: &str) {
+        let part = part.chars().filter(|letter| !letter.is_control()).collect();
+        *self
+            .shared
+            .part
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = part;
     }
 
     /// So many more bytes are done.
@@ -102,7 +115,17 @@ fn show(shared: &Shared, what: &str) {
         } else {
             format!("  {}", bytes_text(bytes))
         };
-        write!(std::io::stderr(), "\r\x1b[2K{what}{amount}  {seconds} s").ok();
+        let part = shared
+            .part
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .clone();
+        let space = if part.is_empty() { "" } else { "  " };
+        write!(
+            std::io::stderr(),
+            "\r\x1b[2K{what}{space}{part}{amount}  {seconds} s"
+        )
+        .ok();
     }
     if shown {
         write!(std::io::stderr(), "\r\x1b[2K").ok();

@@ -189,6 +189,9 @@ fn a_disk_that_fills_up_stops_neither_programs_nor_the_note_of_a_version() {
     let count = |name: &str| status[name].as_u64().unwrap();
     let lost = count("cache_evicted") + count("cache_dropped");
     assert!(lost > 0, "{status}");
+    assert!(count("cache_disk_full") > 0, "{status}");
+    let said = status["cache_failure"].as_str().unwrap_or_default();
+    assert!(said.contains("the disk is full"), "{status}");
     assert!(count("cache_bytes") <= 1 << 20, "{status}");
     drop(mount);
     // The disk is still full, and a newer version comes.

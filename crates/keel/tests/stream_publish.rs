@@ -210,6 +210,45 @@ fn fails_on_a_full_disk(kilobytes: u32, arguments: &[&str]) -> String {
 }
 
 #[test]
+fn too_few_open_files_are_said_in_one_line() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    ok(&["stream", "pack", &tree, &store]);
+    let (at, cache) = (dir.file("at"), dir.file("cache"));
+    fs::create_dir_all(&at).unwrap();
+    let (at, cache) = (at.to_str().unwrap(), cache.to_str().unwrap());
+    let nobody = "127.0.0.1:9";
+    let limited = |limit: &str, arguments: &[&str]| {
+        let script = format!("ulimit {limit} && exec \"$0\" \"$@\"");
+        Command::new("bash")
+            .args(["-c", &script])
+            .arg(keel().get_program())
+            .arg("stream")
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
+    let commands: [&[&str]; 5] = [
+        &["pack", &tree, &store],
+        &["check", &store],
+        &["serve", &store, "--insecure", "--listen", "127.0.0.1:0"],
+        &["mount", nobody, at, "--insecure"],
+        &["pin", nobody, "--all", "--insecure", "--cache", cache],
+    ];
+    for arguments in commands {
+        let output = limited("-n 12", arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
+        let line = one_line(&output.stderr);
+        let says = |words: &str| assert!(line.contains(words), "{arguments:?}: {line}");
+        says("a limit (`ulimit -n`) allows this program 12, ");
+        says("LimitNOFILE=");
+    }
+    // What is allowed and not given is taken.
+    let output = limited("-Sn 12", &["check", &store]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
 fn a_higher_version_of_the_same_tree_is_made_when_it_is_asked_for() {
     let dir = TempDir::new();
     let (tree, store) = place(&dir);
@@ -330,4 +369,75 @@ fn a_damaged_store_is_not_to_be_pruned() {
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("--version-min 2"), "{said}");
     assert!(!said.contains("stream prune"), "{said}");
+}
+
+#[test]
+fn a_store_that_has_lost_a_file_says_which_and_what_to_do() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    let file = |name: &str| Path::new(&store).join(name);
+    ok(&["stream", "pack", &tree, &store]);
+    // A pack: what it held comes from the tree again.
+    let pack = pack_file(&store);
+    fs::write(&pack, &fs::read(&pack).unwrap()[..1000]).unwrap();
+    let said = ok(&["stream", "pack", &tree, &store]);
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains("version 1 is this tree already"), "{said}");
+    let named = format!("{} is missing or too short", pack.display());
+    assert!(said.contains(&named), "{said}");
+    ok(&["stream", "prune", &store, "--keep", "1"]);
+    assert!(!pack.exists());
+    let said = ok(&["stream", "check", &store]);
+    assert!(String::from_utf8_lossy(&said).contains(": whole; "));
+    // The format, as its own thing and not as a wrong folder.
+    let format = fs::read(file("format")).unwrap();
+    let mut damaged = format.clone();
+    damaged[3] ^= 1;
+    fs::write(file("format"), damaged).unwrap();
+    let line = fails(&["stream", "check", &store], 1);
+    let named = "format: damaged: it does not say `keel stream store, format 1`; write that line";
+    assert!(line.contains(named), "{line}");
+    fs::write(file("format"), format).unwrap();
+    // The secret key says nothing of what is published.
+    let key = fs::read(file("publisher.key")).unwrap();
+    let mut damaged = key.clone();
+    damaged[20] ^= 1;
+    fs::write(file("publisher.key"), damaged).unwrap();
+    let output = run(&["stream", "check", &store]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("put back a copy of it"), "{said}");
+    assert!(said.contains("all but the key is whole"), "{said}");
+    assert!(!said.contains("into a new store"), "{said}");
+    fs::write(file("publisher.key"), key).unwrap();
+    // The public key.
+    fs::remove_file(file("publisher.pub")).unwrap();
+    let serve = [
+        "stream",
+        "serve",
+        &store,
+        "--listen",
+        "127.0.0.1:0",
+        "--insecure",
+    ];
+    let line = fails(&serve, 1);
+    let named = "publisher.pub: damaged: it is missing; `keel stream pack TREE ";
+    assert!(line.contains(named), "{line}");
+    ok(&["stream", "pack", &tree, &store]);
+    assert!(file("publisher.pub").exists());
+    // All versions.
+    for manifest in fs::read_dir(file("manifests")).unwrap() {
+        fs::remove_file(manifest.unwrap().path()).unwrap();
+    }
+    let output = run(&["stream", "check", &store]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let is_said = said.contains(": no version; ") && said.contains("--version-min above");
+    assert!(is_said && !said.contains("prune"), "{said}");
+    let said = ok(&["stream", "pack", &tree, &store]);
+    let said = String::from_utf8(said).unwrap();
+    assert!(
+        said.contains("version 1: ") && said.contains("--version-min above"),
+        "{said}"
+    );
 }

@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
+use stream::group::GroupAt;
 use stream::link::{Link, LinkSettings, connect};
 use stream::manifest::Manifest;
 use stream::tls::device_config;
@@ -127,8 +128,9 @@ fn ends_by(task: FileId) -> Vec<(&'static str, Vec<u8>)> {
     })]);
     let mut too_many_around = read[base::wire::HEADER_BYTES..].to_vec();
     *too_many_around.last_mut().unwrap() = 33;
-    let of_protocol_2 = Request::Hello {
-        protocol: 2,
+    let ping_payload = &ping[base::wire::HEADER_BYTES..];
+    let of_another_protocol = Request::Hello {
+        protocol: PROTOCOL_VERSION + 1,
         device: [1; 16],
         version: None,
         manifest_held: None,
@@ -145,18 +147,35 @@ fn ends_by(task: FileId) -> Vec<(&'static str, Vec<u8>)> {
         ("bad_frame", greeted(&u32::MAX.to_le_bytes().repeat(3))),
         ("bad_frame", greeted(&oversized)),
         ("bad_frame", greeted(&flipped)),
-        ("bad_message", greeted(&framed(0x7f, 1, b"?"))),
-        ("bad_message", greeted(&framed(0x84, 1, b"an answer"))),
-        ("bad_message", greeted(&framed(0x09, 1, &with_more))),
-        ("bad_message", greeted(&framed(0x03, 1, &too_many_around))),
-        ("bad_message", greeted(&framed(0x07, 1, &[0xff; 60_000]))),
+        (
+            "bad_message",
+            greeted(&framed(0x7f, PROTOCOL_VERSION, b"?")),
+        ),
+        (
+            "bad_message",
+            greeted(&framed(0x84, PROTOCOL_VERSION, b"an answer")),
+        ),
+        (
+            "bad_message",
+            greeted(&framed(0x09, PROTOCOL_VERSION, &with_more)),
+        ),
+        (
+            "bad_message",
+            greeted(&framed(0x03, PROTOCOL_VERSION, &too_many_around)),
+        ),
+        (
+            "bad_message",
+            greeted(&framed(0x07, PROTOCOL_VERSION, &[0xff; 60_000])),
+        ),
+        // A version that is not spoken, and another one than that of the greeting.
         (
             "protocol",
-            greeted(&framed(0x09, 2, &ping[base::wire::HEADER_BYTES..])),
+            greeted(&framed(0x09, PROTOCOL_VERSION + 1, ping_payload)),
         ),
-        ("protocol", encoded(&[of_protocol_2])),
+        ("protocol", greeted(&framed(0x09, 1, ping_payload))),
+        ("protocol", encoded(&[of_another_protocol])),
         ("no_such_version", encoded(&[of_version_99])),
-        ("out_of_order", ping),
+        ("out_of_order", ping.clone()),
         ("out_of_order", greeted(&encoded(&[hello(1)]))),
     ]
 }
@@ -206,7 +225,9 @@ fn refused(manifest: &Manifest) -> Vec<(&'static str, Refusal, Vec<Request>)> {
         (
             "no_such_block",
             Refusal::NoSuchBlock,
-            vec![Request::AskHashes { files: vec![none] }],
+            vec![Request::AskGroups {
+                groups: vec![GroupAt::from(at(none, 0))],
+            }],
         ),
         (
             "no_such_block",
@@ -340,8 +361,14 @@ fn who_does_wrong_is_refused_and_counted_and_nobody_else_notices() {
                 around: 31,
             };
             let plans = (1..2000).map(|id| Request::AskPlan { id, task });
-            let hashes = (1..2000).map(|_| Request::AskHashes {
-                files: vec![task; 1024],
+            let hashes = (1..2000).map(|_| Request::AskGroups {
+                groups: vec![
+                    GroupAt {
+                        file: task,
+                        group: 0
+                    };
+                    1024
+                ],
             });
             let all = (1..50_000).map(read).chain(plans).chain(hashes);
             let bytes = encoded(

@@ -11,6 +11,7 @@ use crate::stream_common::{
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
+use stream::group::GroupAt;
 use stream::manifest::{KeyPair, Manifest, sign};
 use stream::wire::{Answer, MANIFEST_BYTES_MAX, PROTOCOL_VERSION, Refusal};
 use stream::{BlockAt, BlockHash, FileId, Token};
@@ -186,14 +187,12 @@ fn lies_about_blocks(manifest: &Arc<Manifest>) -> Vec<(&'static str, Lie, &'stat
 
 /// What it may say wrong beside them.
 fn lies_beside_blocks(manifest: &Arc<Manifest>) -> Vec<(&'static str, Lie, &'static str)> {
-    let hashes = |change: fn(&mut FileId, &mut u32, &mut Vec<BlockHash>)| {
+    let hashes = |change: fn(&mut GroupAt, &mut Vec<BlockHash>, &mut Vec<[u8; 32]>)| {
         other(move |answer| match answer {
-            Answer::Hashes {
-                file,
-                first,
-                hashes,
-            } => {
-                change(file, first, hashes);
+            Answer::Group { at, group } => {
+                let (mut hashes, mut proof) = (group.hashes.to_vec(), group.proof.to_vec());
+                change(at, &mut hashes, &mut proof);
+                (group.hashes, group.proof) = (hashes.into(), proof.into());
                 true
             }
             _ => false,
@@ -216,35 +215,49 @@ fn lies_beside_blocks(manifest: &Arc<Manifest>) -> Vec<(&'static str, Lie, &'sta
     vec![
         (
             "a hash changed",
-            hashes(|_, _, list| list[0] = BlockHash([1; 32])),
+            hashes(|_, list, _| list[0] = BlockHash([1; 32])),
             "rejected_hashes",
         ),
         (
             "hashes missing in front",
-            hashes(|_, first, list| {
-                list.remove(0);
-                *first = 1;
+            hashes(|_, list, _| *list = list.split_off(1)),
+            "rejected_hashes",
+        ),
+        (
+            "another proof",
+            hashes(|_, _, proof| match proof.first_mut() {
+                Some(value) => value[0] ^= 1,
+                None => proof.push([1; 32]),
             }),
             "rejected_hashes",
         ),
         (
+            "no such group",
+            hashes(|at, _, _| at.group += 1 << 16),
+            "rejected_hashes",
+        ),
+        (
             "a hash too many",
-            hashes(|_, _, list| list.push(BlockHash([1; 32]))),
+            hashes(|_, list, _| {
+                // As many as a message may have.
+                list.truncate(255);
+                list.push(BlockHash([1; 32]));
+            }),
             "rejected_hashes",
         ),
         (
             "hashes of no file",
-            hashes(|file, _, _| *file = FileId(4_000_000)),
+            hashes(|at, _, _| at.file = FileId(4_000_000)),
             "rejected_place",
         ),
         (
             "hashes of another file",
-            hashes(|file, _, _| file.0 ^= 1),
+            hashes(|at, _, _| at.file.0 ^= 1),
             "",
         ),
         (
             "no hashes",
-            lie(|answer| matches!(answer, Answer::Hashes { .. }).then_some(Said::Nothing)),
+            lie(|answer| matches!(answer, Answer::Group { .. }).then_some(Said::Nothing)),
             "rejected_unproven",
         ),
         (
@@ -408,7 +421,8 @@ fn reframe(bytes: &mut Vec<u8>, kind: u16, version: u16) {
 fn refuse(reason: Refusal) -> Lie {
     other(move |answer| match *answer {
         Answer::Blocks { id, .. } if id != 0 => {
-            *answer = Answer::Refused { id, reason };
+            let token = None;
+            *answer = Answer::Refused { id, token, reason };
             true
         }
         _ => false,
@@ -490,7 +504,7 @@ fn a_wrong_greeting_is_asked_for_again() {
     let lies = vec![
         (
             "another protocol",
-            welcome(|protocol, _, _| *protocol = 2),
+            welcome(|protocol, _, _| *protocol = PROTOCOL_VERSION + 1),
             "rejected_greeting",
         ),
         (

@@ -44,6 +44,9 @@ impl Source for Device {
         if let Some(failure) = self.cache_failure() {
             write!(text, "\"cache_failure\":\"{}\",", escaped(&failure)).ok();
         }
+        if let Some(failure) = self.server_failure() {
+            write!(text, "\"server_failure\":\"{}\",", escaped(&failure.text)).ok();
+        }
         let manifest = Device::manifest(self);
         write!(text, "\"version\":{},\"starts\":[", manifest.version).ok();
         let starts: Vec<_> = self

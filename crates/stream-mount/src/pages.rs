@@ -1,9 +1,10 @@
 //! The page cache: what is stored ahead of reads, and what of a file is there.
 //!
 //! Storing waits in the kernel for a page that is being read, which ends when that read is answered: whoever stores
-//! must
-//! not be who answers. The library says that a page was stored when the kernel does not know its file, so the file is
-//! held open meanwhile; to find it the kernel may ask the threads of this mount, which never wait.
+//! must not be who answers. The library says that a page was stored when the kernel does not know its file, so the file
+//! is looked up right before; to find it the kernel may ask the threads of this mount, which never wait. It is not held
+//! open meanwhile: `umount` would find the mount busy although no program is left. What the kernel forgets between the
+//! two is asked for when it is read.
 
 use std::ffi::c_void;
 use std::fs::OpenOptions;
@@ -68,13 +69,20 @@ impl PageCache {
         *guarded = None;
     }
 
+    /// Whether a file is there, so that the kernel knows it: not if another mount lies on it.
+    fn look_up(&self, file: FileId) -> Option<()> {
+        let place = self.place.get()?;
+        let path = place.directory.join(self.view.path(file)?);
+        (place.file_system.file_in(&path) == Some(file)).then_some(())
+    }
+
     /// A file, opened through the mount; None: it is not there, not reachable, or another mount lies on it.
-    fn open(&self, file: FileId, flags: i32) -> Option<std::fs::File> {
+    fn open(&self, file: FileId) -> Option<std::fs::File> {
         let place = self.place.get()?;
         let path = place.directory.join(self.view.path(file)?);
         let opened = OpenOptions::new()
             .read(true)
-            .custom_flags(flags | libc::O_NOFOLLOW)
+            .custom_flags(libc::O_NOFOLLOW)
             .open(path)
             .ok()?;
         (place.file_system.file_of(opened.as_fd()) == Some(file)).then_some(opened)
@@ -97,7 +105,7 @@ impl Pages for PageCache {
             let guarded = self.notifier.read().unwrap_or_else(PoisonError::into_inner);
             guarded.clone()
         };
-        let (Some(notifier), Some(_held)) = (notifier, self.open(file, libc::O_PATH)) else {
+        let (Some(notifier), Some(())) = (notifier, self.look_up(file)) else {
             return false;
         };
         let inode = INodeNo(inode_of(file));
@@ -121,7 +129,7 @@ impl Pages for PageCache {
         if covered == 0 {
             return Some(vec![false; blocks as usize]);
         }
-        let opened = self.open(file, 0)?;
+        let opened = self.open(file)?;
         let mut found = vec![0_u8; covered.div_ceil(BLOCK_BYTES)];
         // SAFETY: a new mapping for reading, of a length that is not zero; no byte of it is touched.
         let mapped = unsafe {

@@ -6,6 +6,7 @@
 
 use std::ffi::CString;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use stream::FileId;
@@ -90,6 +91,13 @@ impl FileSystem {
             &CString::default(),
             libc::AT_EMPTY_PATH,
         )
+    }
+
+    /// The file that lies at a path, which is no link that is followed, if it is of this file system. Looking holds
+    /// nothing of it.
+    pub(crate) fn file_in(self, path: &Path) -> Option<FileId> {
+        let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+        self.file_at(libc::AT_FDCWD, &path, libc::AT_SYMLINK_NOFOLLOW)
     }
 
     /// The program that a process runs, if it is of this file system.

@@ -232,7 +232,7 @@ fn appearing(manifest: &Manifest, redirect: &[PathBuf]) -> Result<Option<Vec<boo
     for path in redirect {
         let mut at = ROOT;
         let parts = path.as_os_str().as_bytes().split(|byte| *byte == b'/');
-        for part in parts.filter(|part| !part.is_empty()) {
+        for part in parts.filter(|part| !part.is_empty() && *part != b".") {
             let found = manifest
                 .entries(at)
                 .iter()

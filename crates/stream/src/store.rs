@@ -1,40 +1,50 @@
 //! Reading a store: the versions that are published, what their files are made of, and the compressed segments.
 //!
 //! `store/files.rs` knows the files of a store and how they are replaced, `store/index.rs` the bytes of an index,
-//! `store/error.rs` what can go wrong, `store/held.rs` which versions are in use. A store may be published to and
-//! pruned while others read it.
+//! `store/error.rs` what can go wrong, `store/held.rs` which versions are in use, `store/newest.rs` which one is served
+//! when the newest one is damaged. A store may be published to and pruned while others read it.
 
 pub(crate) mod error;
 pub(crate) mod files;
 mod held;
 pub(crate) mod index;
-mod records;
+mod newest;
 
 pub use error::StoreError;
 
-use crate::block::{BLOCK_BYTES, BlockHash, ContentId, HashList, SEGMENT_BLOCKS};
+use crate::block::{BLOCK_BYTES, BlockHash, ContentId, SEGMENT_BLOCKS};
+use crate::group::{Group, Outline, groups_of};
 use crate::manifest::{self, Kind, Manifest, PublicKey};
+use crate::recent::Recent;
+use crate::regular;
 use crate::wire::MANIFEST_BYTES_MAX;
 use files::Layout;
 use held::Holds;
-use index::{Index, Record, Row, SEGMENT_BYTES_MAX};
-use records::Records;
+use index::{GROUP_SEGMENTS, Index, Part, Record, Row, SEGMENT_BYTES_MAX};
+use newest::Damage;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 pub(crate) use error::system;
 pub(crate) use held::Held;
+pub(crate) use newest::{Newest, Passed};
 
 /// Packs of a store, at most: each is a file that readers hold open.
 pub const PACKS_MAX: usize = 512;
 
 /// A store that changes while its indexes are read is read so often: publications and prunes take longer.
 const LOADS_MAX: u32 = 5;
+
+/// Memory of the groups of hashes that were read last, with the places of their segments.
+pub const GROUPS_BYTES_MAX: usize = 16 << 20;
+
+/// Memory of what proves groups of long files: some 64 bytes for each MiB of a file that was asked for last.
+pub const OUTLINES_BYTES_MAX: usize = 16 << 20;
 
 /// Versions that are kept in memory.
 const PUBLISHED_MAX: usize = 3;
@@ -77,10 +87,21 @@ pub struct Store {
     publisher: PublicKey,
     state: RwLock<Arc<State>>,
     published: Mutex<VecDeque<Arc<Published>>>,
-    records: Mutex<Records>,
+    parts: Mutex<Recent<(ContentId, u32), Arc<Part>>>,
+    outlines: Mutex<Recent<ContentId, Arc<Outline>>>,
+    /// Held while a long record is read from end to end: one at a time, however many ask.
+    outlining: Mutex<()>,
     holds: Arc<Holds>,
+    damage: Damage,
     /// Held while the indexes are read anew: readers go on with those of before.
     refreshing: Mutex<()>,
+}
+
+/// Where the record of a content lies.
+struct Lies {
+    row: Row,
+    file: Arc<File>,
+    path: PathBuf,
 }
 
 /// What the indexes say, and the open packs.
@@ -106,17 +127,25 @@ impl Store {
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let layout = Layout::new(path);
         layout.check_format()?;
-        let publisher = read_publisher(&layout)?.ok_or_else(|| StoreError::Empty {
-            path: path.to_path_buf(),
-        })?;
+        let publisher = match read_publisher(&layout)? {
+            Some(publisher) => publisher,
+            None if layout.versions()?.is_empty() => {
+                let path = path.to_path_buf();
+                return Err(StoreError::Empty { path });
+            }
+            None => return Err(StoreError::damaged(&layout.public_key(), "it is missing")),
+        };
         let state = State::load(&layout)?;
         Ok(Self {
             layout,
             publisher,
             state: RwLock::new(Arc::new(state)),
             published: Mutex::default(),
-            records: Mutex::default(),
+            parts: Mutex::new(Recent::new(GROUPS_BYTES_MAX)),
+            outlines: Mutex::new(Recent::new(OUTLINES_BYTES_MAX)),
+            outlining: Mutex::default(),
             holds: Arc::default(),
+            damage: Damage::default(),
             refreshing: Mutex::default(),
         })
     }
@@ -211,22 +240,35 @@ impl Store {
         Ok(())
     }
 
-    /// The hashes of a content, checked against it.
+    /// The hashes of a group of blocks of a content, checked against it, and what proves them to others.
     ///
     /// # Errors
-    /// The store has no such content, or its index is damaged.
-    pub fn hashes(&self, content: &ContentId) -> Result<Arc<HashList>, StoreError> {
-        Ok(Arc::clone(&self.record(content)?.list))
+    /// The store has no such content or it no such group, or the index is damaged.
+    pub fn group(&self, content: &ContentId, group: u32) -> Result<Group, StoreError> {
+        // What has no block lies nowhere.
+        if group == 0 && *content == manifest::empty_content() {
+            return Ok(Group::default());
+        }
+        let part = self.part(content, group)?;
+        let proof = self.outline(&self.row(content)?)?;
+        Ok(Group {
+            hashes: part.hashes.clone(),
+            proof: proof.map_or_else(Box::default, |outline| outline.proof(group)),
+        })
+    }
+
+    /// Bytes of memory of hashes, and of what proves them.
+    #[must_use]
+    pub fn hashes_bytes(&self) -> usize {
+        lock(&self.parts).bytes() + lock(&self.outlines).bytes()
     }
 
     /// Where a segment of a content lies: that of the block `SEGMENT_BLOCKS × segment`.
     ///
     /// # Errors
-    /// As [`Store::hashes`]; there is no such segment.
+    /// As [`Store::group`]; there is no such segment.
     pub fn locate(&self, content: &ContentId, segment: u32) -> Result<Location, StoreError> {
-        let record = self.record(content)?;
-        let found = record.segments.get(segment as usize).copied();
-        found.ok_or(StoreError::NoSuchContent { content: *content })
+        self.place(content, segment).map(|(_, at)| at)
     }
 
     /// The compressed bytes of a segment, whose checksum is right.
@@ -284,19 +326,19 @@ impl Store {
     /// # Errors
     /// As [`Store::locate`] and [`Store::read`].
     pub fn segment(&self, content: &ContentId, segment: u32) -> Result<Vec<u8>, StoreError> {
-        let (mut record, mut at) = self.place(content, segment)?;
+        let (mut part, mut at) = self.place(content, segment)?;
         let mut pack = self.pack(&at)?;
         if pack.is_none() {
-            // The record may be of before a prune, which has moved the segment to another pack.
-            lock(&self.records).clear();
-            (record, at) = self.place(content, segment)?;
+            // The place may be of before a prune, which has moved the segment to another pack.
+            lock(&self.parts).clear();
+            (part, at) = self.place(content, segment)?;
             pack = self.pack(&at)?;
         }
         let pack = pack.ok_or_else(|| self.missing(&at))?;
         let bytes = unpack(
             &self.read_from(&pack, &at)?,
             &at,
-            &record.list.0[first_block(segment)..],
+            &part.hashes[first_block(segment % GROUP_SEGMENTS)..],
         );
         bytes.ok_or_else(|| {
             let text = format!("the segment at {}", at.offset);
@@ -308,11 +350,12 @@ impl Store {
         &self,
         content: &ContentId,
         segment: u32,
-    ) -> Result<(Arc<Record>, Location), StoreError> {
-        let record = self.record(content)?;
-        let at = record.segments.get(segment as usize).copied();
+    ) -> Result<(Arc<Part>, Location), StoreError> {
+        let part = self.part(content, segment / GROUP_SEGMENTS)?;
+        let place = segment % GROUP_SEGMENTS;
+        let at = part.segments.get(place as usize).copied();
         let at = at.ok_or(StoreError::NoSuchContent { content: *content })?;
-        Ok((record, at))
+        Ok((part, at))
     }
 
     /// The pack that a segment lies in; None: it is not there.
@@ -328,10 +371,46 @@ impl Store {
         StoreError::damaged(&self.layout.pack(at.pack), "it is missing")
     }
 
-    fn record(&self, content: &ContentId) -> Result<Arc<Record>, StoreError> {
-        if let Some(record) = lock(&self.records).get(content) {
-            return Ok(record);
+    fn part(&self, content: &ContentId, group: u32) -> Result<Arc<Part>, StoreError> {
+        if let Some(part) = lock(&self.parts).get(&(*content, group)) {
+            return Ok(part);
         }
+        let lies = self.row(content)?;
+        if group >= groups_of(lies.row.blocks) {
+            return Err(StoreError::NoSuchContent { content: *content });
+        }
+        let outline = self.outline(&lies)?;
+        let Lies { row, file, path } = &lies;
+        let part = Arc::new(row.part(file, path, outline.as_deref(), group)?);
+        let bytes = size_of_val(&part.hashes[..]) + size_of_val(&part.segments[..]);
+        lock(&self.parts).put((*content, group), Arc::clone(&part), bytes);
+        Ok(part)
+    }
+
+    /// What proves the groups of a content. None: it has only one.
+    fn outline(&self, lies: &Lies) -> Result<Option<Arc<Outline>>, StoreError> {
+        let Lies { row, file, path } = lies;
+        if groups_of(row.blocks) == 1 {
+            return Ok(None);
+        }
+        let kept = || lock(&self.outlines).get(&row.content);
+        if let Some(outline) = kept() {
+            return Ok(Some(outline));
+        }
+        let _alone = lock(&self.outlining);
+        if let Some(outline) = kept() {
+            return Ok(Some(outline));
+        }
+        let outline = row.outline(file, path)?.map(Arc::new);
+        if let Some(outline) = &outline {
+            let bytes = outline.bytes();
+            lock(&self.outlines).put(row.content, Arc::clone(outline), bytes);
+        }
+        Ok(outline)
+    }
+
+    /// Where the record of a content lies.
+    fn row(&self, content: &ContentId) -> Result<Lies, StoreError> {
         let mut state = self.state();
         let mut found = state.contents.get(content).copied();
         if found.is_none() {
@@ -340,10 +419,11 @@ impl Store {
             found = state.contents.get(content).copied();
         }
         let (place, row) = found.ok_or(StoreError::NoSuchContent { content: *content })?;
-        let path = self.layout.index(state.numbers[place as usize]);
-        let record = Arc::new(row.record(&state.indexes[place as usize], &path)?);
-        lock(&self.records).put(*content, &record);
-        Ok(record)
+        Ok(Lies {
+            row,
+            file: Arc::clone(&state.indexes[place as usize]),
+            path: self.layout.index(state.numbers[place as usize]),
+        })
     }
 
     pub(crate) fn state(&self) -> Arc<State> {
@@ -365,7 +445,7 @@ impl Store {
         let state = State::load_behind(&self.layout, before, &self.holds.all())?;
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
         // Where segments lie may have changed.
-        lock(&self.records).clear();
+        lock(&self.parts).clear();
         Ok(())
     }
 }
@@ -440,7 +520,7 @@ impl State {
             let path = layout.pack(number);
             let pack = match before.packs.get(&number) {
                 Some(pack) => Arc::clone(pack),
-                None => match File::open(&path) {
+                None => match regular::open(&path) {
                     Ok(pack) => Arc::new(pack),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     Err(error) => return Err(system(&path, "cannot be opened", error)),
@@ -468,17 +548,16 @@ impl State {
             if self.contents.contains_key(&content) {
                 continue;
             }
-            let Ok(Some(record)) = before.record(layout, &content) else {
+            let path = layout.index(before.numbers[*place as usize]);
+            let Ok(packs) = row.packs(&before.indexes[*place as usize], &path) else {
                 continue;
             };
-            for at in &record.segments {
+            for number in packs {
                 // Bounded, should versions of hundreds of prunes be in use.
-                if let Some(pack) = before.packs.get(&at.pack)
+                if let Some(pack) = before.packs.get(&number)
                     && self.packs.len() < 2 * PACKS_MAX
                 {
-                    self.packs
-                        .entry(at.pack)
-                        .or_insert_with(|| Arc::clone(pack));
+                    self.packs.entry(number).or_insert_with(|| Arc::clone(pack));
                 }
             }
             let to = *places.entry(*place).or_insert_with(|| {
@@ -492,6 +571,31 @@ impl State {
         if !places.is_empty() {
             self.kept.push(published.version);
         }
+    }
+
+    /// The first pack that a content needs and that is not there or too short.
+    pub(crate) fn pack_lacking(
+        &self,
+        layout: &Layout,
+        content: &ContentId,
+        packs: &HashMap<u32, u64>,
+    ) -> Result<Option<u32>, StoreError> {
+        let Some((place, row)) = self.contents.get(content) else {
+            return Ok(None);
+        };
+        let path = layout.index(self.numbers[*place as usize]);
+        row.pack_lacking(&self.indexes[*place as usize], &path, packs)
+    }
+
+    /// How long each pack is.
+    pub(crate) fn pack_lengths(&self, layout: &Layout) -> Result<HashMap<u32, u64>, StoreError> {
+        let length = |(number, pack): (&u32, &Arc<File>)| {
+            let found = pack.metadata();
+            let found =
+                found.map_err(|error| system(&layout.pack(*number), "cannot be read", error))?;
+            Ok((*number, found.len()))
+        };
+        self.packs.iter().map(length).collect()
     }
 
     /// The record of a content, past any cache.

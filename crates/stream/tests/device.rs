@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stream::device::{Device, ReadError, Reason, Settings};
 use stream::wire::{Answer, Refusal, Request};
-use stream::{BlockAt, BlockHash, FileId};
+use stream::{BlockAt, FileId};
 
 #[test]
 fn every_block_of_every_file_is_what_was_published() {
@@ -196,35 +196,14 @@ fn a_plan_longer_than_the_stage_waits_or_gives_way() {
     assert!(device.counters().gone_blocks > 0);
 }
 
-/// The first answer to a read is `wrong`; all others are right. Blocks must come all the same.
 fn survives(reason: Reason, wrong: fn(&mut support::Peer, u32, BlockAt)) {
-    let told = Mutex::new(0);
-    let fake = Fake::start(Tree::usual(), move |peer, request| match request {
-        Request::Read { id, at, .. } => {
-            let mut told = told.lock().unwrap();
-            *told += 1;
-            if *told > 2 {
-                return Flow::Usual;
-            }
-            drop(told);
-            wrong(peer, *id, *at);
-            Flow::Done
-        }
-        _ => Flow::Usual,
-    });
-    let device = Device::start(settings(&fake)).unwrap();
-    read_all(&device, &fake.tree, &fake.tree.all());
-    let counters = device.counters();
-    assert!(
-        counters.rejected[reason as usize] >= 1,
-        "{reason:?} {counters:?}"
-    );
+    support::survives(Tree::usual(), reason, wrong);
 }
 
 #[test]
 fn a_flipped_byte_is_found() {
     survives(Reason::Hash, |peer, id, at| {
-        peer.prove(at.file);
+        peer.prove(at);
         let mut block = peer.tree.block(at);
         block[7] ^= 1;
         peer.send_blocks(id, &[at], &[block]);
@@ -234,37 +213,10 @@ fn a_flipped_byte_is_found() {
 #[test]
 fn another_length_is_found() {
     survives(Reason::Length, |peer, id, at| {
-        peer.prove(at.file);
+        peer.prove(at);
         let mut block = peer.tree.block(at);
         block.pop();
         peer.send_blocks(id, &[at], &[block]);
-    });
-}
-
-#[test]
-fn a_wrong_hash_list_is_found() {
-    survives(Reason::Hashes, |peer, id, at| {
-        let mut block = peer.tree.block(at);
-        block[0] ^= 1;
-        let mut hashes = peer.tree.hashes(at.file).0.to_vec();
-        hashes[at.index as usize] = BlockHash::of(&block);
-        peer.send(&Answer::Hashes {
-            file: at.file,
-            first: 0,
-            hashes,
-        });
-        peer.send_blocks(id, &[at], &[block]);
-    });
-}
-
-#[test]
-fn pieces_of_a_hash_list_out_of_order_are_refused() {
-    survives(Reason::Hashes, |peer, _, at| {
-        peer.send(&Answer::Hashes {
-            file: at.file,
-            first: 1,
-            hashes: peer.tree.hashes(at.file).0[1..].to_vec(),
-        });
     });
 }
 
@@ -275,7 +227,7 @@ fn a_block_of_another_file_is_refused() {
             file: FileId(3 - at.file.0),
             index: 0,
         };
-        peer.prove(other.file);
+        peer.prove(other);
         let block = peer.tree.block(other);
         peer.send_blocks(id, &[other], &[block]);
     });
@@ -306,7 +258,7 @@ fn a_frame_that_is_cut_off_is_nothing() {
             if *told > 2 {
                 return Flow::Usual;
             }
-            peer.prove(at.file);
+            peer.prove(*at);
             let block = peer.tree.block(*at);
             let whole = peer.encode_blocks(*id, &[*at], &[block]);
             peer.send_raw(&whole[..whole.len() / 2]);
@@ -327,7 +279,7 @@ fn what_nobody_asked_for_is_left_aside_and_its_sender_left_alone() {
             _ => None,
         };
         if let Some(at) = at {
-            peer.prove(at.file);
+            peer.prove(at);
             let block = peer.tree.block(at);
             peer.send_blocks(0, &[at], std::slice::from_ref(&block));
             peer.send_blocks(4_000_000_000, &[at], &[block]);
@@ -396,6 +348,42 @@ fn a_server_that_is_silent_makes_late_and_nothing_worse() {
 }
 
 #[test]
+fn what_is_not_answered_is_followed_by_questions() {
+    // As if the answer had been lost: it comes when the fourth packet behind it is there.
+    let waiting = Mutex::new((None, 0));
+    let fake = Fake::start(Tree::usual(), move |peer, request| {
+        let mut waiting = waiting.lock().unwrap();
+        match request {
+            Request::Read { id, at, .. } => {
+                waiting.0 = Some((*id, *at));
+                return Flow::Done;
+            }
+            Request::Ping { .. } => waiting.1 += 1,
+            _ => {}
+        }
+        if waiting.1 == 4
+            && let Some((id, at)) = waiting.0.take()
+        {
+            peer.prove(at);
+            let bytes = peer.tree.block(at);
+            peer.send_blocks(id, &[at], &[bytes]);
+        }
+        Flow::Usual
+    });
+    let device = Device::start(Settings {
+        deadline: Duration::from_secs(30),
+        ..settings(&fake)
+    })
+    .unwrap();
+    assert_eq!(
+        device.read(None, at(2, 9)).unwrap()[..],
+        *fake.tree.block(at(2, 9))
+    );
+    let counters = device.counters();
+    assert_eq!((counters.requests, counters.connections_dead), (1, 0));
+}
+
+#[test]
 fn a_server_that_is_gone_is_found_again() {
     let mut fake = Fake::start(Tree::usual(), |_, _| Flow::Usual);
     let device = Device::start(settings(&fake)).unwrap();
@@ -420,6 +408,7 @@ fn a_refusal_fails_this_read_alone() {
         Request::Read { id, .. } if !std::mem::replace(&mut *told.lock().unwrap(), true) => {
             peer.send(&Answer::Refused {
                 id: *id,
+                token: None,
                 reason: Refusal::Damaged,
             });
             Flow::Done

@@ -3,12 +3,16 @@
 use crate::common::Scratch;
 use crate::device_support as support;
 use crate::device_support::{Fake, Flow, MemoryCache, Tree, at, read_all, settings};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use stream::device::cache::UnusableCache;
-use stream::device::{Device, DeviceError, Publisher, ReadError, Settings};
-use stream::wire::{Answer, PROTOCOL_VERSION, Request};
+use stream::device::cache::{
+    BlockCache, CacheOptions, MemoryStorage, Storage, StorageError, UnusableCache,
+};
+use stream::device::{
+    Cache, CacheError, Device, DeviceError, FailureKind, Publisher, ReadError, Settings,
+};
+use stream::wire::{Answer, PROTOCOL_VERSION, Refusal, Request};
 use stream::{BlockAt, FileId};
 
 #[test]
@@ -208,7 +212,7 @@ fn a_start_that_ends_without_a_server_is_told_to_the_next_one() {
 fn a_server_that_gives_no_neighbours_is_asked_for_none() {
     let fake = Fake::start(Tree::usual(), |peer, request| match request {
         Request::Read { id, at, .. } => {
-            peer.prove(at.file);
+            peer.prove(*at);
             let block = peer.tree.block(*at);
             peer.send_blocks(*id, &[*at], &[block]);
             Flow::Done
@@ -389,4 +393,146 @@ fn a_cache_that_keeps_nothing_is_not_filled_for_ever() {
     let error = fetched.unwrap_err().to_string();
     assert!(error.contains("it is gone"), "{error}");
     read_all(&read, &fake.tree, &fake.tree.all());
+}
+
+/// A disk that counts what is written to it.
+struct Counted(MemoryStorage, Arc<AtomicU64>);
+
+impl Storage for Counted {
+    fn list(&self) -> Result<Vec<(String, u64)>, StorageError> {
+        self.0.list()
+    }
+    fn create(&self, name: &str) -> Result<(), StorageError> {
+        self.0.create(name)
+    }
+    fn append(&self, name: &str, bytes: &[u8]) -> Result<(), StorageError> {
+        let before = self.0.used_bytes();
+        let appended = self.0.append(name, bytes);
+        self.1
+            .fetch_add(self.0.used_bytes() - before, Ordering::Relaxed);
+        appended
+    }
+    fn read(&self, name: &str, offset: u64, into: &mut [u8]) -> Result<(), StorageError> {
+        self.0.read(name, offset, into)
+    }
+    fn length(&self, name: &str) -> Result<u64, StorageError> {
+        self.0.length(name)
+    }
+    fn delete(&self, name: &str) -> Result<(), StorageError> {
+        self.0.delete(name)
+    }
+    fn sync(&self, name: &str) -> Result<(), StorageError> {
+        self.0.sync(name)
+    }
+}
+
+#[test]
+fn a_fetch_onto_a_full_disk_stops_early_and_has_written_little() {
+    const DISK_BYTES: u64 = 200_000;
+    // Nothing but zeros: the blocks are one, their hashes fill the disk.
+    let fake = Fake::start(Tree::of(vec![vec![0; 48 << 20]]), |_, _| Flow::Usual);
+    let appended = Arc::new(AtomicU64::new(0));
+    let disk = Counted(MemoryStorage::new(DISK_BYTES), Arc::clone(&appended));
+    let cache = BlockCache::open(Box::new(disk), &CacheOptions::default()).unwrap();
+    let cache = Arc::new(cache);
+    let device = Device::start(Settings {
+        cache: Some(Arc::clone(&cache) as _),
+        deadline: FAR_DEADLINE,
+        ..settings(&fake)
+    })
+    .unwrap();
+    let all: Vec<BlockAt> = (0..12_288).map(|index| at(1, index)).collect();
+    let lists = device.lists_of(&all);
+    assert!(
+        lists.count == 48 && lists.bytes > 2 * DISK_BYTES,
+        "{lists:?}"
+    );
+    let done = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&done);
+    let fetching = device.clone();
+    let fetched =
+        soon(move || fetching.fetch(&all, &mut |done, _| told.store(done, Ordering::Relaxed)));
+    let is_full = matches!(&fetched, Err(DeviceError::Cache(CacheError::Full(_))));
+    assert!(is_full, "{fetched:?}");
+    let done = done.load(Ordering::Relaxed);
+    assert!((1..10_000).contains(&done), "{done}");
+    let appended = appended.load(Ordering::Relaxed);
+    assert!(appended < 4 * DISK_BYTES, "{appended}");
+    assert!(cache.counters().disk_full > 0);
+    // Hashes that are only in memory are of no use to the next start: their blocks do not count.
+    let count = |device: &Device| {
+        let there = (0..12_288).filter(|index| device.is_cached(at(1, *index)));
+        there.count()
+    };
+    let there = count(&device);
+    device.stop();
+    let next = Device::start(Settings {
+        cache: Some(cache as _),
+        ..settings(&fake)
+    })
+    .unwrap();
+    assert_eq!((there, there > 0), (count(&next), true), "of {done}");
+}
+
+#[test]
+fn of_a_damaged_store_all_else_is_fetched_and_the_damage_is_counted() {
+    let broken = |at: &BlockAt| at.file == FileId(1) && at.index / 32 == 1;
+    let fake = Fake::start(Tree::usual(), move |peer, request| match request {
+        Request::Fetch { id, blocks } if blocks.iter().any(broken) => {
+            peer.send(&Answer::Refused {
+                id: *id,
+                token: None,
+                reason: Refusal::Damaged,
+            });
+            Flow::Done
+        }
+        _ => Flow::Usual,
+    });
+    let cache = Arc::new(MemoryCache::default());
+    let device = Device::start(Settings {
+        cache: Some(Arc::clone(&cache) as _),
+        ..settings(&fake)
+    })
+    .unwrap();
+    let all = fake.tree.all();
+    let mut last = 0;
+    let fetched = device.fetch(&all, &mut |done, _| last = done);
+    let is_told = matches!(fetched, Err(DeviceError::Damaged { blocks: 32 }));
+    assert!(is_told, "{fetched:?}");
+    assert_eq!(last, all.len() as u64);
+    for at in all.iter().filter(|at| !broken(at)) {
+        assert!(cache.holds(&fake.tree.block(*at)), "{at:?}");
+    }
+    assert!(device.counters().refused_damaged > 1);
+}
+
+#[test]
+fn what_is_damaged_at_the_server_is_said_until_it_comes() {
+    let is_broken = Arc::new(AtomicBool::new(true));
+    let broken = Arc::clone(&is_broken);
+    let fake = Fake::start(Tree::usual(), move |peer, request| match request {
+        Request::Read { id, at, .. } if at.index == 40 && broken.load(Ordering::SeqCst) => {
+            peer.send(&Answer::Refused {
+                id: *id,
+                token: None,
+                reason: Refusal::Damaged,
+            });
+            Flow::Done
+        }
+        _ => Flow::Usual,
+    });
+    let device = Device::start(Settings {
+        around: false,
+        ..settings(&fake)
+    })
+    .unwrap();
+    assert_eq!(device.server_failure(), None);
+    assert_eq!(device.read(None, at(1, 40)), Err(ReadError::Damaged));
+    read_all(&device, &fake.tree, &[at(1, 1), at(2, 3)]);
+    let failure = device.server_failure().unwrap();
+    assert_eq!(failure.kind, FailureKind::Damaged);
+    assert!(failure.text.contains("block 40 of "), "{failure}");
+    is_broken.store(false, Ordering::SeqCst);
+    read_all(&device, &fake.tree, &[at(1, 40)]);
+    assert_eq!(device.server_failure(), None);
 }

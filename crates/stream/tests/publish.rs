@@ -4,6 +4,7 @@ use crate::common::{Scratch, options, write};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use stream::group::groups_of;
 use stream::manifest::{Kind, Manifest, ROOT, publisher, verify};
 use stream::publish::{PackProgress, pack};
 use stream::store::{Store, StoreError};
@@ -21,10 +22,12 @@ fn content(store: &Store, manifest: &Manifest, file: FileId) -> Vec<u8> {
         assert_eq!(at.blocks, left.min(SEGMENT_BLOCKS));
         bytes.extend(store.segment(&content, segment).unwrap());
     }
-    if blocks > 0 {
-        let hashes = store.hashes(&content).unwrap();
-        assert_eq!(hashes.0.len(), blocks as usize);
+    for number in 0..groups_of(blocks) {
+        let group = store.group(&content, number).unwrap();
+        assert!(group.is_of(&content, blocks, number));
     }
+    let none = store.group(&content, groups_of(blocks));
+    assert!(matches!(none, Err(StoreError::NoSuchContent { .. })));
     assert_eq!(bytes.len() as u64, size_bytes);
     bytes
 }
@@ -100,4 +103,88 @@ fn a_tree_comes_back_as_it_was() {
         store.published(2),
         Err(StoreError::NoSuchVersion { version: 2 })
     ));
+}
+
+#[test]
+fn what_a_store_has_lost_is_packed_anew_from_the_tree() {
+    use stream::publish::check;
+    let scratch = Scratch::new("lost");
+    write(&scratch.path("tree/first"), 300_000, 1);
+    let publish = || {
+        pack(
+            &scratch.path("tree"),
+            &scratch.path("store"),
+            &options(),
+            &mut |_| {},
+        )
+    };
+    publish().unwrap();
+    write(&scratch.path("tree/second"), 300_000, 2);
+    publish().unwrap();
+    let packs = scratch.path("store/packs");
+    let find = |ending: &str| {
+        let entries = fs::read_dir(&packs)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let mut found: Vec<_> = entries
+            .filter(|path| path.extension().is_some_and(|found| found == ending))
+            .collect();
+        found.sort();
+        found.remove(0)
+    };
+    let is_whole = || {
+        check(&scratch.path("store"), &mut |_| {})
+            .unwrap()
+            .is_whole()
+    };
+    type Lose = fn(&Path);
+    let lose: [(&str, Lose); 4] = [
+        ("pack", |path| fs::remove_file(path).unwrap()),
+        ("pack", |path| {
+            fs::write(path, &fs::read(path).unwrap()[..100_000]).unwrap()
+        }),
+        ("pack", |path| fs::write(path, "").unwrap()),
+        ("index", |path| fs::remove_file(path).unwrap()),
+    ];
+    for (turn, (ending, lose)) in lose.into_iter().enumerate() {
+        // The newest number that is whole; what it stands for is needed.
+        let path = find(ending);
+        lose(&path);
+        let report = publish().unwrap();
+        assert!(
+            !report.is_new && report.written.contents > 0,
+            "{turn}: {report:?}"
+        );
+        assert_eq!(report.packs_lacking.is_empty(), ending == "index", "{turn}");
+        let again = publish().unwrap();
+        assert!(
+            !again.is_new && again.written.contents == 0,
+            "{turn}: {again:?}"
+        );
+        let store = Store::open(&scratch.path("store")).unwrap();
+        let published = store.published(store.newest().unwrap()).unwrap();
+        compare(&store, &published.manifest, ROOT, &scratch.path("tree"));
+        if !is_whole() {
+            fs::remove_dir_all(scratch.path("store")).unwrap();
+            publish().unwrap();
+        }
+    }
+    // Of a tree that has changed as well: the new version is whole.
+    fs::remove_dir_all(scratch.path("store")).unwrap();
+    publish().unwrap();
+    let path = find("pack");
+    fs::remove_file(&path).unwrap();
+    write(&scratch.path("tree/third"), 100_000, 3);
+    let report = publish().unwrap();
+    assert!(
+        report.is_new && report.packs_lacking == [path],
+        "{report:?}"
+    );
+    let store = Store::open(&scratch.path("store")).unwrap();
+    let published = store.published(report.version).unwrap();
+    compare(&store, &published.manifest, ROOT, &scratch.path("tree"));
+    assert!(!report.had_no_version);
+    fs::remove_dir_all(scratch.path("store/manifests")).unwrap();
+    fs::create_dir(scratch.path("store/manifests")).unwrap();
+    assert!(publish().unwrap().had_no_version);
 }

@@ -1,6 +1,5 @@
 //! A server over loopback, and devices that do what each test says.
 
-use crate::server_support;
 use crate::server_support::common::{self, Scratch};
 use crate::server_support::{
     Device, Running, connect, frame, hello, needed, publish, published, settings, token, until,
@@ -9,12 +8,13 @@ use std::fs;
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use stream::group::GroupAt;
 use stream::predict::Mode;
 use stream::provide::Arm;
 use stream::server::{Identity, Reason, Server, ServerError};
 use stream::tls::{Authority, DEVICES_FILE, device_config};
 use stream::wire::{Answer, Held, Refusal, Request};
-use stream::{BlockAt, FileId};
+use stream::{BlockAt, FileId, Token};
 
 fn sorted(mut blocks: Vec<BlockAt>) -> Vec<BlockAt> {
     blocks.sort_unstable();
@@ -43,11 +43,12 @@ fn a_device_gets_the_manifest_and_what_it_reads() {
     assert_eq!((came.id, came.blocks), (7, vec![last]));
     let beyond = device.at("bin/task", 200);
     device.ask(8, None, beyond, 0);
-    let reason = Refusal::NoSuchBlock;
-    assert_eq!(device.checked(), Answer::Refused { id: 8, reason });
+    let (token, reason) = (None, Refusal::NoSuchBlock);
+    let refused = |id| Answer::Refused { id, token, reason };
+    assert_eq!(device.checked(), refused(8));
     let directory = device.at("bin", 0);
     device.ask(9, None, directory, 0);
-    assert_eq!(device.checked(), Answer::Refused { id: 9, reason });
+    assert_eq!(device.checked(), refused(9));
     assert_eq!(running.watch.counters().refused(Reason::NoSuchBlock), 2);
 }
 
@@ -214,8 +215,8 @@ fn fetched_blocks_come_last_and_all() {
     let (mut came, mut is_refused, mut is_read) = (Vec::new(), false, false);
     loop {
         match device.checked() {
-            Answer::Refused { id, reason } => {
-                assert_eq!((id, reason), (4, Refusal::Limit));
+            Answer::Refused { id, token, reason } => {
+                assert_eq!((id, token, reason), (4, None, Refusal::Limit));
                 is_refused = true;
             }
             Answer::Blocks { id: 5, .. } => {
@@ -260,22 +261,28 @@ fn hashes_and_plans_are_told_when_asked_for() {
     };
     assert_eq!(device.checked(), plan);
     for _ in 0..2 {
-        device.send(&Request::AskHashes { files: vec![other] });
+        let at = GroupAt {
+            file: other,
+            group: 0,
+        };
+        device.send(&Request::AskGroups { groups: vec![at] });
         match device.answer() {
-            Answer::Hashes {
-                file,
-                first,
-                hashes,
-            } => {
-                assert_eq!((file, first, hashes.len()), (other, 0, 40));
+            Answer::Group { at: of, group } => {
+                assert_eq!((of, group.hashes.len(), group.proof.len()), (at, 40, 0));
             }
             answer => panic!("{answer:?}"),
         }
     }
-    let files = vec![FileId(12345)];
-    device.send(&Request::AskHashes { files });
-    let reason = Refusal::NoSuchBlock;
-    assert_eq!(device.checked(), Answer::Refused { id: 0, reason });
+    for (file, group) in [(FileId(12345), 0), (other, 1), (other, u32::MAX)] {
+        let groups = vec![GroupAt { file, group }];
+        device.send(&Request::AskGroups { groups });
+        assert_eq!(device.checked(), refused(None, Refusal::NoSuchBlock));
+    }
+}
+
+fn refused(token: Option<Token>, reason: Refusal) -> Answer {
+    let id = 0;
+    Answer::Refused { id, token, reason }
 }
 
 #[test]
@@ -287,10 +294,7 @@ fn tokens_are_used_once_and_belong_to_who_began_them() {
     let mut device = Device::new(&running, &scratch, 1);
     let mut other = Device::new(&running, &scratch, 2);
     let needed = needed(&device);
-    let reused = Answer::Refused {
-        id: 0,
-        reason: Refusal::TokenReused,
-    };
+    let reused = refused(Some(token(1)), Refusal::TokenReused);
     device.begin(1, "bin/task", Held::default());
     device.begun(1);
     for device in [&mut device, &mut other] {
@@ -299,10 +303,7 @@ fn tokens_are_used_once_and_belong_to_who_began_them() {
     }
     // What another device says of it moves nothing, and the block that it reads comes.
     other.trace(1, &needed);
-    let unknown = Answer::Refused {
-        id: 0,
-        reason: Refusal::NoSuchToken,
-    };
+    let unknown = refused(Some(token(1)), Refusal::NoSuchToken);
     assert_eq!(other.checked(), unknown);
     other.send(&Request::End {
         token: token(1),
@@ -322,95 +323,11 @@ fn tokens_are_used_once_and_belong_to_who_began_them() {
         device.foretold(number);
     }
     device.begin(4, "bin/task", Held::default());
-    let reason = Refusal::Limit;
-    assert_eq!(device.checked(), Answer::Refused { id: 0, reason });
+    assert_eq!(device.checked(), refused(Some(token(4)), Refusal::Limit));
     let counters = running.watch.counters();
     assert_eq!(counters.refused(Reason::TokenReused), 3);
     assert_eq!(counters.refused(Reason::NoSuchToken), 3);
     assert_eq!(counters.refused(Reason::Tokens), 1);
-}
-
-#[test]
-fn what_was_learned_outlives_the_server_and_the_version() {
-    let scratch = published("server-restart");
-    let running = Running::start(settings(&scratch));
-    let mut device = Device::new(&running, &scratch, 1);
-    let needed = needed(&device);
-    device.run(1, "bin/task", &needed);
-    drop(device);
-    running.end();
-    let running = Running::start(settings(&scratch));
-    let mut device = Device::new(&running, &scratch, 1);
-    assert_eq!(device.run(2, "bin/task", &needed), needed);
-    // A file more, and others have other numbers: the same paths are the same files.
-    common::write(&scratch.path("tree/a/new"), 100, 9);
-    assert_eq!(publish(&scratch), 2);
-    let mut newer = Device::new(&running, &scratch, 1);
-    assert_eq!(newer.version, 2);
-    assert_ne!(newer.file("bin/task"), device.file("bin/task"));
-    let needed_now = server_support::needed(&newer);
-    assert_eq!(newer.run(3, "bin/task", &needed_now), needed_now);
-    // Who has the older version mounted goes on with it.
-    device.read(5, None, needed[3]);
-    let store = scratch.path("store");
-    let older = Device::greet(running.address, &store, 3, Some(1)).unwrap();
-    assert_eq!(older.version, 1);
-    let none = Device::greet(running.address, &store, 3, Some(7));
-    assert_eq!(none.err(), Some(Refusal::NoSuchVersion));
-}
-
-#[test]
-fn changes_are_saved_while_the_server_runs() {
-    let scratch = published("server-save");
-    let mut with = settings(&scratch);
-    with.save_after = Duration::ZERO;
-    let running = Running::start(with);
-    let mut device = Device::new(&running, &scratch, 1);
-    let needed = needed(&device);
-    device.run(1, "bin/task", &needed);
-    let file = scratch.path("store/actions/local.actions");
-    until("the file is there", || file.exists());
-    assert_eq!(
-        running
-            .watch
-            .counters()
-            .actions_unsaved
-            .load(Ordering::Relaxed),
-        0
-    );
-}
-
-#[test]
-fn a_damaged_file_of_actions_is_said_and_set_aside() {
-    let scratch = published("server-damaged");
-    let running = Running::start(settings(&scratch));
-    let mut device = Device::new(&running, &scratch, 1);
-    let needed = needed(&device);
-    device.run(1, "bin/task", &needed);
-    drop(device);
-    running.end();
-    let file = scratch.path("store/actions/local.actions");
-    let mut bytes = fs::read(&file).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(&file, &bytes).unwrap();
-    let running = Running::start(settings(&scratch));
-    let mut device = Device::new(&running, &scratch, 1);
-    assert!(device.run(2, "bin/task", &needed).is_empty());
-    assert_eq!(
-        running
-            .watch
-            .counters()
-            .actions_damaged
-            .load(Ordering::Relaxed),
-        1
-    );
-    assert_eq!(running.said.lock().unwrap().len(), 1);
-    let aside = scratch.path("store/actions/local.damaged-0");
-    assert_eq!(fs::read(aside).unwrap(), bytes);
-    drop(device);
-    running.end();
-    assert!(file.exists());
 }
 
 #[test]
@@ -688,6 +605,26 @@ fn metrics_are_given_over_http() {
     assert!(ask("GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
     assert!(ask("POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 400"));
     assert!(ask(&"x".repeat(9000)).is_empty() || ask(&"x".repeat(9000)).contains("400"));
+}
+
+#[test]
+fn who_asks_for_metrics_and_says_nothing_holds_up_nobody() {
+    let scratch = published("server-metrics-silent");
+    let mut with = settings(&scratch);
+    with.metrics = Some("127.0.0.1:0".parse().unwrap());
+    let running = Running::start(with);
+    // Far more than may be there at a time: one after the other they would take longer than anybody waits here.
+    let mut silent: Vec<_> = (0..200)
+        .map(|_| connect(running.metrics.unwrap()))
+        .collect();
+    let mut socket = connect(running.metrics.unwrap());
+    socket.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut text = String::new();
+    socket.read_to_string(&mut text).unwrap();
+    assert!(text.contains("keel_stream_clients 0\n"));
+    for socket in &mut silent {
+        assert!(matches!(socket.read(&mut [0]), Ok(0) | Err(_)));
+    }
 }
 
 #[test]

@@ -225,7 +225,7 @@ fn pruning_keeps_what_the_newest_versions_need() {
     assert!(!reader.read(&old_place).unwrap().is_empty());
     let fresh = Store::open(&store_path).unwrap();
     assert!(matches!(
-        fresh.hashes(&old_content),
+        fresh.group(&old_content, 0),
         Err(StoreError::NoSuchContent { .. })
     ));
     let found = checked(&store_path);
@@ -476,6 +476,6 @@ fn one_process_writes_at_a_time() {
     };
     pack(&tree, &store, &options(), &mut meanwhile).unwrap();
     assert!(!answers.is_empty() && answers.iter().all(|is_busy| *is_busy));
-    let unknown = Store::open(&store).unwrap().hashes(&ContentId([1; 32]));
+    let unknown = Store::open(&store).unwrap().group(&ContentId([1; 32]), 0);
     assert!(matches!(unknown, Err(StoreError::NoSuchContent { .. })));
 }

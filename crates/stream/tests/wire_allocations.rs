@@ -86,10 +86,11 @@ fn a_message_takes_memory_for_what_has_arrived() {
         // With a token in front, so that what comes behind it is read.
         let with_token = [&[7; 16][..], &payload].concat();
         for payload in [payload, with_token] {
-            for kind in (0..=0x0a).chain(0x80..=0x8b) {
+            let kinds = (0..=0x0b).chain(0x80..=0x8c);
+            for (kind, version) in kinds.flat_map(|kind| [(kind, 1), (kind, 2)]) {
                 let bytes = allocated(|| {
-                    let _ = Request::decode(kind, 1, &payload);
-                    let _ = Answer::decode(kind, 1, &payload);
+                    let _ = Request::decode(kind, version, &payload);
+                    let _ = Answer::decode(kind, version, &payload);
                 });
                 let limit = BLOCKS_BYTES + 12 * payload.len();
                 assert!(bytes <= limit, "{bytes} bytes for {kind:#x} {payload:02x?}");

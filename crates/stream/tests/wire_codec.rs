@@ -4,6 +4,7 @@
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
+use stream::group::{GROUP_BLOCKS, Group, GroupAt, PROOF_VALUES_MAX};
 use stream::wire::{
     Answer, BLOCKS_PER_MESSAGE_MAX, DecodeError, FrameReader, HELD_FILES_MAX, Held,
     MANIFEST_BYTES_MAX, REQUEST_BYTES_MAX, Refusal, Request,
@@ -89,6 +90,14 @@ fn request() -> impl Strategy<Value = Request> {
         (id.clone(), blocks(1, BLOCKS_PER_MESSAGE_MAX))
             .prop_map(|(id, blocks)| Request::Fetch { id, blocks }),
         vec(number().prop_map(FileId), 1..200).prop_map(|files| Request::AskHashes { files }),
+        blocks(1, BLOCKS_PER_MESSAGE_MAX).prop_map(|blocks| {
+            let group = |at: BlockAt| GroupAt {
+                file: at.file,
+                group: at.index,
+            };
+            let groups = blocks.into_iter().map(group).collect();
+            Request::AskGroups { groups }
+        }),
         (id.clone(), number()).prop_map(|(id, task)| Request::AskPlan {
             id,
             task: FileId(task)
@@ -111,6 +120,11 @@ fn answer() -> impl Strategy<Value = Answer> {
     let owner = option::of(token()).prop_map(|token| token.unwrap_or(Token([0; 16])));
     let bytes = || vec(any::<u8>(), 1..3000);
     let hashes = vec(any::<[u8; 32]>().prop_map(BlockHash), 0..50);
+    let proof = vec(any::<[u8; 32]>(), 0..=PROOF_VALUES_MAX);
+    let group = (hashes.clone(), proof).prop_map(|(hashes, proof)| Group {
+        hashes: hashes.into(),
+        proof: proof.into(),
+    });
     prop_oneof![
         (any::<u16>(), any::<u64>(), 0..=MANIFEST_BYTES_MAX).prop_map(
             |(protocol, version, manifest_bytes)| Answer::Welcome {
@@ -121,6 +135,13 @@ fn answer() -> impl Strategy<Value = Answer> {
         ),
         (0..MANIFEST_BYTES_MAX - 3000, bytes())
             .prop_map(|(offset, bytes)| Answer::Manifest { offset, bytes }),
+        ((number(), number()), group).prop_map(|((file, at), group)| Answer::Group {
+            at: GroupAt {
+                file: FileId(file),
+                group: at,
+            },
+            group,
+        }),
         (number(), 0..1_000_000u32, hashes).prop_map(|(file, first, hashes)| Answer::Hashes {
             file: FileId(file),
             first,
@@ -155,8 +176,11 @@ fn answer() -> impl Strategy<Value = Answer> {
                 blocks
             }
         ),
-        (any::<u32>(), prop::sample::select(Refusal::ALL.to_vec()))
-            .prop_map(|(id, reason)| Answer::Refused { id, reason }),
+        (
+            (any::<u32>(), option::of(token())),
+            prop::sample::select(Refusal::ALL.to_vec())
+        )
+            .prop_map(|((id, token), reason)| Answer::Refused { id, token, reason }),
         id.prop_map(|id| Answer::Pong { id }),
     ]
 }
@@ -176,15 +200,22 @@ fn parts(mut bytes: &[u8]) -> (u16, u16, Vec<u8>) {
     }
 }
 
+/// In the newest version of the protocol that has the message.
 fn encoded(request: &Request) -> (u16, u16, Vec<u8>) {
     let mut bytes = Vec::new();
-    request.encode(&mut bytes);
+    match request {
+        Request::AskHashes { .. } => request.encode_for(1, &mut bytes),
+        _ => request.encode(&mut bytes),
+    }
     parts(&bytes)
 }
 
 fn encoded_answer(answer: &Answer) -> (u16, u16, Vec<u8>) {
     let mut bytes = Vec::new();
-    answer.encode(&mut bytes);
+    match answer {
+        Answer::Hashes { .. } => answer.encode_for(1, &mut bytes),
+        _ => answer.encode(&mut bytes),
+    }
     parts(&bytes)
 }
 
@@ -210,14 +241,17 @@ proptest! {
     /// Whatever is a message is written as the same bytes again: there is one form for each.
     #[test]
     fn any_bytes_are_a_message_in_its_one_form_or_refused(
-        kind in prop_oneof![0..=10u16, 0x80..=0x8b_u16],
+        kind in prop_oneof![0..=11u16, 0x80..=0x8c_u16],
+        version in 1..=2u16,
         payload in vec(prop_oneof![3 => 0..8u8, 1 => any::<u8>()], 0..120),
     ) {
-        if let Ok(request) = Request::decode(kind, 1, &payload) {
-            prop_assert_eq!(encoded(&request), (kind, 1, payload.clone()));
-        }
-        if let Ok(answer) = Answer::decode(kind, 1, &payload) {
-            prop_assert_eq!(encoded_answer(&answer), (kind, 1, payload));
+        let mut bytes = Vec::new();
+        if let Ok(request) = Request::decode(kind, version, &payload) {
+            request.encode_for(version, &mut bytes);
+            prop_assert_eq!(parts(&bytes), (kind, version, payload));
+        } else if let Ok(answer) = Answer::decode(kind, version, &payload) {
+            answer.encode_for(version, &mut bytes);
+            prop_assert_eq!(parts(&bytes), (kind, version, payload));
         }
     }
 
@@ -256,6 +290,31 @@ fn scattered_blocks_take_about_three_bytes_each() {
     let run: Vec<BlockAt> = (64..96).map(|index| at(300, index)).collect();
     let run = header(&run);
     assert!(run <= 26, "{run} bytes");
+}
+
+#[test]
+fn a_group_has_no_more_hashes_and_values_than_there_may_be() {
+    let decoded = |hashes: u32, values: usize| {
+        let group = Group {
+            hashes: vec![BlockHash([1; 32]); hashes as usize].into(),
+            proof: vec![[2; 32]; values].into(),
+        };
+        let at = GroupAt {
+            file: FileId(1),
+            group: 0,
+        };
+        let (kind, version, payload) = encoded_answer(&Answer::Group { at, group });
+        // Of a message that is cut no more is promised than is there.
+        for end in 0..payload.len().min(3 + 32 * values) {
+            assert!(Answer::decode(kind, version, &payload[..end]).is_err());
+        }
+        Answer::decode(kind, version, &payload).err()
+    };
+    assert_eq!(decoded(GROUP_BLOCKS, PROOF_VALUES_MAX), None);
+    let limit = DecodeError::Limit;
+    assert_eq!(decoded(GROUP_BLOCKS + 1, 0), Some(limit("hashes")));
+    let many = decoded(0, PROOF_VALUES_MAX + 1);
+    assert_eq!(many, Some(limit("values of a proof")));
 }
 
 #[test]

@@ -1,12 +1,15 @@
-//! The bytes of the messages: `golden/wire-1.bin` holds one frame of each kind and more, one behind the other; they are
-//! read today, and the same messages make the same bytes. `WIRE.md` shows them.
+//! The bytes of the messages: `golden/wire-N.bin` holds one frame of each kind and more of version N of the protocol,
+//! one behind the other; they are read today, and the same messages make the same bytes. `WIRE.md` shows them.
 //!
-//! `GOLDEN_UPDATE=1 cargo test -p stream --test it wire_golden::` writes them anew, which is right only when the
-//! version of the protocol changes, or before it was ever used; with `-- --nocapture` it shows them as `WIRE.md`
-//! does.
+//! `GOLDEN_UPDATE=1 cargo test -p stream --test it wire_golden::` writes those of the newest version anew, which is
+//! right only before it was ever used; with `-- --nocapture` it shows them as `WIRE.md` does.
 
+use base::wire::HEADER_BYTES;
 use std::path::{Path, PathBuf};
-use stream::wire::{Answer, FrameReader, Held, Refusal, Request, unpack};
+use stream::group::{Group, GroupAt};
+use stream::wire::{
+    Answer, FrameReader, Held, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, Refusal, Request, unpack,
+};
 use stream::{BlockAt, BlockHash, FileId, Token};
 
 const TOKEN: Token = Token(*b"token of a task.");
@@ -26,7 +29,7 @@ fn at(file: u32, index: u32) -> BlockAt {
 }
 
 /// One of each kind and of each form, with what they are called in `WIRE.md`.
-fn messages() -> Vec<(&'static str, Message)> {
+fn messages(protocol: u16) -> Vec<(&'static str, Message)> {
     let scattered = vec![
         at(300, 7),
         at(300, 8),
@@ -43,7 +46,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         (
             "Hello, everything",
             request(Request::Hello {
-                protocol: 1,
+                protocol,
                 device: *b"a device's nonce",
                 version: Some(300),
                 manifest_held: Some([0x5a; 32]),
@@ -52,7 +55,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         (
             "Hello, for the first time",
             request(Request::Hello {
-                protocol: 1,
+                protocol,
                 device: *b"a device's nonce",
                 version: None,
                 manifest_held: None,
@@ -91,12 +94,20 @@ fn messages() -> Vec<(&'static str, Message)> {
                 blocks: scattered.clone(),
             }),
         ),
-        (
-            "AskHashes",
-            request(Request::AskHashes {
-                files: [5, 4, 300].map(FileId).to_vec(),
-            }),
-        ),
+        match protocol {
+            1 => (
+                "AskHashes",
+                request(Request::AskHashes {
+                    files: [5, 4, 300].map(FileId).to_vec(),
+                }),
+            ),
+            _ => (
+                "AskGroups",
+                request(Request::AskGroups {
+                    groups: vec![group(5, 0), group(5, 1), group(300, 10_239)],
+                }),
+            ),
+        },
         (
             "AskPlan",
             request(Request::AskPlan {
@@ -123,7 +134,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         (
             "Welcome",
             answer(Answer::Welcome {
-                protocol: 1,
+                protocol,
                 version: 300,
                 manifest_bytes: 268_435_456,
             }),
@@ -135,14 +146,26 @@ fn messages() -> Vec<(&'static str, Message)> {
                 bytes: b"piece".to_vec(),
             }),
         ),
-        (
-            "Hashes",
-            answer(Answer::Hashes {
-                file: FileId(300),
-                first: 1,
-                hashes: vec![BlockHash([0x11; 32]), BlockHash([0x22; 32])],
-            }),
-        ),
+        match protocol {
+            1 => (
+                "Hashes",
+                answer(Answer::Hashes {
+                    file: FileId(300),
+                    first: 1,
+                    hashes: vec![BlockHash([0x11; 32]), BlockHash([0x22; 32])],
+                }),
+            ),
+            _ => (
+                "Group",
+                answer(Answer::Group {
+                    at: group(300, 1),
+                    group: Group {
+                        hashes: Box::new([BlockHash([0x11; 32]), BlockHash([0x22; 32])]),
+                        proof: Box::new([[0x33; 32]]),
+                    },
+                }),
+            ),
+        },
         (
             "Blocks, asked for",
             answer(Answer::Blocks {
@@ -193,24 +216,35 @@ fn messages() -> Vec<(&'static str, Message)> {
                 blocks: Vec::new(),
             }),
         ),
-        (
-            "Refused",
-            answer(Answer::Refused {
-                id: 4,
-                reason: Refusal::NoSuchToken,
-            }),
-        ),
+        match protocol {
+            1 => ("Refused", refused(4, None)),
+            _ => ("Refused, a token", refused(0, Some(TOKEN))),
+        },
         ("Pong", answer(Answer::Pong { id: 200 })),
     ]
 }
 
-fn encoded(message: &Message) -> Vec<u8> {
+fn group(file: u32, group: u32) -> GroupAt {
+    let file = FileId(file);
+    GroupAt { file, group }
+}
+
+fn refused(id: u32, token: Option<Token>) -> Message {
+    let reason = Refusal::NoSuchToken;
+    Message::Answer(Answer::Refused { id, token, reason })
+}
+
+fn encoded(protocol: u16, message: &Message) -> Vec<u8> {
     let mut bytes = Vec::new();
     match message {
-        Message::Request(request) => request.encode(&mut bytes),
-        Message::Answer(answer) => answer.encode(&mut bytes),
+        Message::Request(request) => request.encode_for(protocol, &mut bytes),
+        Message::Answer(answer) => answer.encode_for(protocol, &mut bytes),
     }
     bytes
+}
+
+fn golden(protocol: u16) -> PathBuf {
+    beside(&format!("tests/golden/wire-{protocol}.bin"))
 }
 
 fn beside(name: &str) -> PathBuf {
@@ -228,51 +262,85 @@ fn shown(frame: &[u8]) -> String {
 
 #[test]
 fn the_same_messages_make_the_same_bytes() {
-    let golden = beside("tests/golden/wire-1.bin");
-    let made: Vec<u8> = messages()
-        .iter()
-        .flat_map(|message| encoded(&message.1))
-        .collect();
-    if std::env::var_os("GOLDEN_UPDATE").is_some() {
-        std::fs::write(&golden, &made).unwrap();
-        for (name, message) in messages() {
-            println!("{name}:\n\n{}", shown(&encoded(&message)));
+    for protocol in PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION {
+        let all = messages(protocol);
+        let made: Vec<u8> = all
+            .iter()
+            .flat_map(|message| encoded(protocol, &message.1))
+            .collect();
+        if std::env::var_os("GOLDEN_UPDATE").is_some() && protocol == PROTOCOL_VERSION {
+            std::fs::write(golden(protocol), &made).unwrap();
+            for (name, message) in &all {
+                println!("{name}:\n\n{}", shown(&encoded(protocol, message)));
+            }
         }
+        assert_eq!(std::fs::read(golden(protocol)).unwrap(), made);
     }
-    assert_eq!(std::fs::read(&golden).unwrap(), made);
 }
 
 #[test]
 fn bytes_made_before_are_read_today() {
-    let bytes = std::fs::read(beside("tests/golden/wire-1.bin")).unwrap();
-    let (mut reader, mut rest) = (FrameReader::for_answers(), &bytes[..]);
-    let mut expected = messages().into_iter();
-    while !rest.is_empty() {
-        rest = &rest[reader.push(rest)..];
-        while let Some(frame) = reader.next().unwrap() {
-            let (name, message) = expected.next().unwrap();
-            let (kind, version, payload) = (frame.kind, frame.version, frame.payload);
-            let read = match message {
-                Message::Request(_) => {
-                    Message::Request(Request::decode(kind, version, payload).unwrap())
-                }
-                Message::Answer(_) => {
-                    Message::Answer(Answer::decode(kind, version, payload).unwrap())
-                }
-            };
-            assert_eq!(read, message, "{name}");
+    for protocol in PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION {
+        let bytes = std::fs::read(golden(protocol)).unwrap();
+        let (mut reader, mut rest) = (FrameReader::for_answers(), &bytes[..]);
+        let mut expected = messages(protocol).into_iter();
+        while !rest.is_empty() {
+            rest = &rest[reader.push(rest)..];
+            while let Some(frame) = reader.next().unwrap() {
+                let (name, message) = expected.next().unwrap();
+                let (kind, version, payload) = (frame.kind, frame.version, frame.payload);
+                assert_eq!(version, protocol);
+                let read = match message {
+                    Message::Request(_) => {
+                        Message::Request(Request::decode(kind, version, payload).unwrap())
+                    }
+                    Message::Answer(_) => {
+                        Message::Answer(Answer::decode(kind, version, payload).unwrap())
+                    }
+                };
+                assert_eq!(read, message, "{name}");
+            }
         }
+        assert!(expected.next().is_none());
     }
-    assert!(expected.next().is_none());
     assert_eq!(unpack(PACKED, &[5]).unwrap(), b"hello");
     assert_eq!(unpack(PACKED, &[2, 3]).unwrap(), b"hello");
 }
 
 #[test]
+fn a_message_of_one_version_is_none_of_the_other() {
+    for (protocol, other) in [(1, 2), (2, 1), (2, 3), (2, 0)] {
+        for (name, message) in messages(protocol) {
+            let is_common = !matches!(name, "AskHashes" | "Hashes" | "AskGroups" | "Group");
+            if is_common && other == 3 - protocol {
+                continue;
+            }
+            let frame = encoded(protocol, &message);
+            let payload = &frame[HEADER_BYTES..];
+            let kind = u16::from_le_bytes([frame[4], frame[5]]);
+            let is_refused = match message {
+                Message::Request(_) => Request::decode(kind, other, payload).is_err(),
+                Message::Answer(_) => Answer::decode(kind, other, payload).is_err(),
+            };
+            assert!(is_refused, "{name} of {protocol} as {other}");
+        }
+    }
+}
+
+#[test]
 fn the_specification_shows_these_bytes() {
     let text = std::fs::read_to_string(beside("WIRE.md")).unwrap();
-    for (name, message) in messages() {
-        let part = format!("{name}:\n\n{}", shown(&encoded(&message)));
+    for (name, message) in messages(PROTOCOL_VERSION) {
+        let part = format!("{name}:\n\n{}", shown(&encoded(PROTOCOL_VERSION, &message)));
         assert!(text.contains(&part), "WIRE.md lacks:\n{part}");
+    }
+    // Of the older version what the newer one has not.
+    for (name, message) in messages(1) {
+        let part = format!("{name}:\n\n{}", shown(&encoded(1, &message)));
+        let is_own = matches!(name, "AskHashes" | "Hashes" | "Refused");
+        assert!(
+            !is_own || text.contains(&part),
+            "WIRE.md lacks in protocol 1:\n{part}"
+        );
     }
 }

@@ -9,7 +9,7 @@ pub fn stream_request(data: &[u8]) {
     message(data, FrameReader::for_requests, |kind, version, payload| {
         let request = Request::decode(kind, version, payload).ok()?;
         let mut bytes = Vec::new();
-        request.encode(&mut bytes);
+        request.encode_for(version, &mut bytes);
         Some(bytes)
     });
 }
@@ -28,13 +28,14 @@ pub fn stream_answer(data: &[u8]) {
             }
         }
         let mut bytes = Vec::new();
-        answer.encode(&mut bytes);
+        answer.encode_for(version, &mut bytes);
         Some(bytes)
     });
 }
 
 /// An even first byte: a stream of frames follows, which is read whole and in pieces, of so many bytes. An odd one: the
-/// kind, which lies in the next byte, and the payload follow. Whatever is a message is written as the same bytes again.
+/// kind, which lies in the next byte, and the payload follow, in version 2 of the protocol behind a 3 and in version 1
+/// behind any other. Whatever is a message is written as the same bytes again.
 fn message(
     data: &[u8],
     reader: impl Fn() -> FrameReader,
@@ -54,10 +55,10 @@ fn message(
             }
         }
     } else if let Some((&kind, payload)) = rest.split_first() {
-        let kind = u16::from(kind);
-        if let Some(bytes) = again(kind, 1, payload) {
+        let (kind, version) = (u16::from(kind), if first == 3 { 2 } else { 1 });
+        if let Some(bytes) = again(kind, version, payload) {
             let written = frames(&mut reader(), &bytes, usize::MAX);
-            assert_eq!(written, [(kind, 1, payload.to_vec())]);
+            assert_eq!(written, [(kind, version, payload.to_vec())]);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What was promised, of the figures that are there.
 
-use super::bed::{CARD, EXT4, READAHEAD, SSHFS};
+use super::bed::{CARD, EXT4, KEEL, READAHEAD, SSHFS};
 use super::cases::{
     FIRST, OFFLINE, PAGE_TIME, ROUND_TRIPS, RUN_TIME, START, WARM, WIRE_SHARE, named,
 };
@@ -108,7 +108,8 @@ fn losses(figures: &Figures) -> Vec<(String, f64)> {
         .flat_map(|program| LOSSES_PERCENT.map(|percent| (program, percent)));
     let judged = all.filter_map(|(program, percent)| {
         let times = |percent| figures.rounds(&case(program, percent), TCP_COPY, COPY_TIME);
-        let spread = spread::of_copies(times(0.0), times(percent), COPIES)?;
+        let starts = figures.rounds(&case(program, 0.0), KEEL, RUN_TIME);
+        let spread = spread::of_copies(times(0.0), times(percent), COPIES, starts)?;
         Some((case(program, percent), spread.max(SLOWDOWN_MAX)))
     });
     judged.collect()

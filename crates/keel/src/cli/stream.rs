@@ -349,9 +349,9 @@ pub(crate) struct StreamLinkArgs {
     #[arg(long, value_name = "PLACE")]
     pub(crate) cache: Option<PathBuf>,
     /// Bytes that the cache may take
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size, requires = "cache")]
     pub(crate) cache_size: u64,
-    /// Folder for the highest version seen and the key of the publisher [default: the cache]
+    /// Folder for the highest version seen and the key of the publisher, beside the cache, which notes them too
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
 }
@@ -382,7 +382,11 @@ pub(crate) struct StreamMountArgs {
     pub(crate) deadline_s: u64,
     /// What is fetched into the cache when nothing else is to be done; without a value `files`
     #[arg(long, value_name = "WHAT", value_enum, num_args = 0..=1, require_equals = true)]
-    #[arg(default_value = "near", default_missing_value = "files")]
+    #[arg(
+        default_value = "near",
+        default_missing_value = "files",
+        requires = "cache"
+    )]
     pub(crate) complete: StreamComplete,
     /// Let other users in
     #[arg(long)]
@@ -396,6 +400,9 @@ pub(crate) struct StreamMountArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "keel stream pin <SERVER> <TASK|--all> --cache <PLACE> <--identity <DIR>|--insecure>"
+)]
 #[command(group(ArgGroup::new("what").required(true).args(["task", "all"])))]
 #[command(after_help = "Examples:\n  \
     keel stream pin plant.example:7007 bin/plant --identity device --cache /var/cache/plant\n  \

@@ -50,7 +50,8 @@ pub(super) fn mount(
         attachment.region().inodes().saturating_sub(1),
         attachment.region().free_bytes(),
     );
-    raise_limit_of_descriptors();
+    // Each file that a program opens through the mount takes a descriptor here.
+    crate::descriptors::raise_limit();
     let options = MountOptions {
         source: region.display().to_string(),
         allows_other_users,
@@ -121,20 +122,5 @@ fn tell_leftovers(region: &Path, found: Swept) {
             "keel: {region}: {} deleted file(s) given back that dead programs had open",
             found.files
         );
-    }
-}
-
-/// Each file that a program opens through the mount takes a descriptor here.
-fn raise_limit_of_descriptors() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: a structure that lives as long as the call.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
-        limit.rlim_cur = limit.rlim_max;
-        // With fewer the limit is met earlier, as an error of the program that opens.
-        // SAFETY: as above.
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     }
 }

@@ -22,7 +22,13 @@ pub(super) fn run(arguments: &StreamCheckArgs) -> Result<u8, CliError> {
         tell(store, &report, &mut out)?;
     }
     out.flush()?;
-    Ok(if report.is_whole() { 0 } else { STATUS_FAILURE })
+    // Content that no version leads to is of use to nobody.
+    let has_versions = report.versions > 0 || report.packs == 0;
+    Ok(if report.is_whole() && has_versions {
+        0
+    } else {
+        STATUS_FAILURE
+    })
 }
 
 fn as_value(report: &CheckReport) -> serde_json::Value {
@@ -66,18 +72,30 @@ fn tell(store: &Path, report: &CheckReport, out: &mut Output) -> Result<(), CliE
         report.packs,
         bytes_text(report.pack_bytes)
     );
-    if report.is_whole() {
+    let has_lost_versions = report.versions == 0 && report.packs > 0;
+    if report.is_whole() && has_lost_versions {
+        out.line(format_args!(
+            "{shown}: no version; {counts}; publish the tree with `keel stream pack`, and with --version-min above the \
+             last version if devices have seen one"
+        ))?;
+    } else if report.is_whole() {
         out.line(format_args!("{shown}: whole; {counts}"))?;
+    } else if report.is_key_wrong && report.finding_count == 1 {
+        out.line(format_args!("{shown}: all but the key is whole; {counts}"))?;
     } else {
         out.line(format_args!(
-            "{shown}: {} finding(s); {counts}; publish the tree into a new store with the same key and \
+            "{shown}: {} finding(s); {counts}; `keel stream pack` of the tree puts back packs and indexes that are \
+             missing, and packs that are cut; for all else publish the tree into a new store with the same key and \
              --version-min {}",
             report.finding_count,
             report.newest.unwrap_or(0).saturating_add(1)
         ))?;
     }
     // A damaged store is not pruned: what its damage hides would count as needed by nobody.
-    if report.is_whole() && (report.leftovers > 0 || report.contents_unused > 0) {
+    if report.is_whole()
+        && !has_lost_versions
+        && (report.leftovers > 0 || report.contents_unused > 0)
+    {
         out.line(format_args!(
             "{} contents and {} files that no version needs; `keel stream prune {shown} --keep {}` frees their room",
             report.contents_unused,

@@ -43,9 +43,9 @@ pub(super) fn start(device: Device, what: StreamComplete) -> Result<(), CliError
                     Err(DeviceError::Stopped) => return,
                     Err(error) => {
                         is_done = false;
-                        // A cache that keeps nothing has all of it fetched each time. Any other failure: without a
-                        // network, or not learned yet; later.
-                        if matches!(error, DeviceError::Cache(_)) {
+                        // A cache that keeps nothing has all of it fetched each time, and what is damaged at the
+                        // server stays so for a while. Any other failure: without a network, or not learned yet; later.
+                        if matches!(error, DeviceError::Cache(_) | DeviceError::Damaged { .. }) {
                             std::thread::sleep(FAILED_PAUSE);
                         }
                     }

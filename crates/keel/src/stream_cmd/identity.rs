@@ -1,7 +1,7 @@
 //! `keel stream identity`: an authority, the certificates that it signs, and the list of devices.
 
 use crate::cli::StreamIdentityCommand;
-use crate::error::CliError;
+use crate::error::{CliError, describe};
 use crate::output::Output;
 use serde_json::json;
 use std::path::Path;
@@ -88,6 +88,13 @@ pub(super) fn failure(error: TlsError) -> CliError {
         CliError::coded(code, thing, wrong, remedy)
     };
     match &error {
+        TlsError::File { path, source } if source.kind() == std::io::ErrorKind::InvalidInput => {
+            coded(
+                &path.display(),
+                &describe(source),
+                "put the file there that `keel stream identity` made",
+            )
+        }
         TlsError::File { path, source } => CliError::io(path.display(), source),
         TlsError::Damaged { path, problem } => coded(
             &path.display(),
@@ -97,7 +104,7 @@ pub(super) fn failure(error: TlsError) -> CliError {
         TlsError::Cryptography { path, problem } => coded(
             &path.display(),
             problem,
-            "make the identity again in another folder",
+            "put back the files of this folder that were made together, or make the identity again in another one",
         ),
         TlsError::Name(name) => coded(
             name,

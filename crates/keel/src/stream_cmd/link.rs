@@ -3,16 +3,18 @@
 use super::identity::failure;
 use super::storage::FlashStorage;
 use crate::cli::StreamLinkArgs;
+use crate::descriptors::too_few_behind;
 use crate::error::{CliError, describe};
 use crate::flash_cmd::open_alone;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stream::device::cache::{BlockCache, CacheOptions, UnusableCache};
-use stream::device::{Cache, CacheError, Device, DeviceError, Publisher, Settings};
+use stream::device::cache::{BlockCache, CACHE_BYTES_MIN, CacheOptions, UnusableCache};
+use stream::device::{Cache, CacheError, Device, DeviceError, FailureKind, Publisher, Settings};
 use stream::manifest::PublicKey;
 use stream::tls;
+use stream::wire::Refusal;
 
 /// What a cache is to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,9 @@ pub(super) enum Need {
     /// What it is about.
     Must,
 }
+
+/// Bytes of a file that holds a public key, at most.
+const KEY_FILE_BYTES_MAX: u64 = 4096;
 
 /// The settings of a device that talks to `server`, with the cache opened.
 pub(super) fn settings(
@@ -35,10 +40,14 @@ pub(super) fn settings(
     };
     let mut settings = Settings::new(server, publisher);
     check_server(server, arguments)?;
+    check_cache(arguments)?;
     settings.tls.clone_from(&arguments.identity);
     settings.state.clone_from(&arguments.state);
     if let Some(folder) = &arguments.state {
-        std::fs::create_dir_all(folder).map_err(|error| CliError::io(folder.display(), &error))?;
+        std::fs::create_dir_all(folder).map_err(|error| match folder.is_file() {
+            true => CliError::failure(folder.display(), "is a file", "name a folder with --state"),
+            false => CliError::io(folder.display(), &error),
+        })?;
     }
     if let Some(place) = &arguments.cache {
         settings.cache = Some(open_cache(place, arguments.cache_size, need)?);
@@ -48,10 +57,24 @@ pub(super) fn settings(
 
 /// What no connection has to be tried for.
 fn check_server(server: &str, arguments: &StreamLinkArgs) -> Result<(), CliError> {
-    let port = server.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
-    if !matches!(port, Some(Ok(1..))) {
-        let remedy = "give the host and the port, such as plant.example:7007";
-        return Err(CliError::usage(server, "names no port", remedy));
+    let (host, port) = server.rsplit_once(':').unwrap_or((server, ""));
+    let is_in_brackets = host.starts_with('[') && host.ends_with(']');
+    let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let remedy = "give the host and the port, such as plant.example:7007";
+    if host.contains(':') && !is_in_brackets {
+        return Err(CliError::usage(
+            server,
+            "is no host and port: an address of IPv6 stands in brackets",
+            "give the host and the port, such as [::1]:7007",
+        ));
+    }
+    match port.parse::<u16>() {
+        Ok(1..) if host.is_empty() => return Err(CliError::usage(server, "names no host", remedy)),
+        Ok(1..) => {}
+        Err(_) if is_number => {
+            return Err(CliError::usage(server, "no port is above 65535", remedy));
+        }
+        _ => return Err(CliError::usage(server, "names no port", remedy)),
     }
     match (&arguments.identity, server.parse::<SocketAddr>()) {
         (None, Ok(address)) if !address.ip().is_loopback() => Err(CliError::usage(
@@ -64,6 +87,80 @@ fn check_server(server: &str, arguments: &StreamLinkArgs) -> Result<(), CliError
             .map(|_| ())
             .map_err(failure),
     }
+}
+
+/// What is wrong with a cache that is not there yet: it is found before anything is made.
+fn check_cache(arguments: &StreamLinkArgs) -> Result<(), CliError> {
+    let Some(place) = &arguments.cache else {
+        return Ok(());
+    };
+    if arguments.cache_size < CACHE_BYTES_MIN {
+        return Err(CliError::usage(
+            "--cache-size",
+            format!("a cache has at least {} MiB", CACHE_BYTES_MIN >> 20),
+            format!("give {}M or more", CACHE_BYTES_MIN >> 20),
+        ));
+    }
+    if let Ok(found) = place.metadata()
+        && !found.is_dir()
+        && !found.is_file()
+    {
+        return Err(CliError::failure(
+            place.display(),
+            "is neither a directory nor the image of a flash store",
+            "name one of them with --cache",
+        ));
+    }
+    // The name says that an image was meant, and a directory would be made.
+    let is_image = place.extension().is_some_and(|end| end == "img");
+    if is_image && matches!(place.try_exists(), Ok(false)) {
+        let shown = place.display();
+        return Err(CliError::failure(
+            &shown,
+            "is not there",
+            format!("make it with `keel flash format {shown} --size 256M`, or name a directory"),
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a cache or notes in the directory that the mount covers: they would keep it from being empty, and could not
+/// be reached.
+pub(super) fn check_places(directory: &Path, arguments: &StreamLinkArgs) -> Result<(), CliError> {
+    let covered = whole_path(directory);
+    let places = [("--cache", &arguments.cache), ("--state", &arguments.state)];
+    for (option, place) in places {
+        if let Some(place) = place
+            && whole_path(place).starts_with(&covered)
+        {
+            let directory = directory.display();
+            return Err(CliError::usage(
+                place.display(),
+                format!("lies in {directory}, which the mount covers"),
+                format!("name a place elsewhere with {option}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A path without links, as far as it is there.
+fn whole_path(path: &Path) -> PathBuf {
+    for there in path.ancestors() {
+        let named = if there.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            there
+        };
+        if let Ok(whole) = named.canonicalize() {
+            let rest = path.strip_prefix(there).unwrap_or(Path::new(""));
+            return match rest.as_os_str().is_empty() {
+                true => whole,
+                false => whole.join(rest),
+            };
+        }
+    }
+    path.to_owned()
 }
 
 /// A directory, or the image of a flash store.
@@ -84,7 +181,7 @@ fn open_cache(place: &Path, bytes_max: u64, need: Need) -> Result<Arc<dyn Cache>
         Err(error @ CacheError::Io { .. }) if need == Need::May => {
             Ok(Arc::new(UnusableCache::new(error.to_string())))
         }
-        Err(error) => Err(cache_error(place, &error)),
+        Err(error) => Err(cache_error(place, &error, need)),
     }
 }
 
@@ -108,7 +205,9 @@ pub(super) fn warn(server: &str, arguments: &StreamLinkArgs, device: &Device) {
             .ok();
         }
     }
-    if arguments.publisher.is_none() && arguments.cache.is_none() && arguments.state.is_none() {
+    tell_first_seen(server, arguments, device);
+    let is_noted = arguments.cache.is_some() || arguments.state.is_some();
+    if arguments.publisher.is_none() && !is_noted {
         writeln!(
             out,
             "keel: {server}: whoever publishes there is believed, in any version, at each start; name the key with \
@@ -118,10 +217,29 @@ pub(super) fn warn(server: &str, arguments: &StreamLinkArgs, device: &Device) {
     }
 }
 
-fn cache_error(place: &Path, error: &CacheError) -> CliError {
-    let remedy = match error {
-        CacheError::Refused(_) => "choose another place or size with --cache and --cache-size",
-        _ => "choose another place with --cache, or leave it out",
+/// Says whom this device believes from now on, as nobody was known before.
+pub(super) fn tell_first_seen(server: &str, arguments: &StreamLinkArgs, device: &Device) {
+    let is_noted = arguments.cache.is_some() || arguments.state.is_some();
+    if let (Some(key), true) = (device.first_seen(), is_noted) {
+        let said = writeln!(
+            std::io::stderr(),
+            "keel: {server}: nobody was known to publish there; {key} is believed from now on, which --publisher can \
+             say beforehand"
+        );
+        // Who does not listen stops nothing.
+        said.ok();
+    }
+}
+
+fn cache_error(place: &Path, error: &CacheError, need: Need) -> CliError {
+    if let Some(told) = too_few_behind(error) {
+        return told;
+    }
+    let remedy = match (error, need) {
+        (CacheError::Refused(_), _) => "choose another place or size with --cache and --cache-size",
+        (CacheError::Full(_), _) => "make it larger with --cache-size",
+        (_, Need::May) => "choose another place with --cache, or leave it out",
+        (_, Need::Must) => "choose a place that can be written and has room with --cache",
     };
     CliError::failure(place.display(), error, remedy)
 }
@@ -133,44 +251,115 @@ fn key(text: &str) -> Result<PublicKey, CliError> {
     }
     let path = Path::new(text);
     let remedy = "give the 64 digits that `keel stream key` prints, or the file that holds them";
-    let held = std::fs::read_to_string(path)
+    let held = std::fs::File::open(path)
+        .and_then(|file| {
+            let mut held = Vec::new();
+            file.take(KEY_FILE_BYTES_MAX).read_to_end(&mut held)?;
+            Ok(held)
+        })
         .map_err(|error| CliError::failure(path.display(), describe(&error), remedy))?;
+    let held = String::from_utf8(held).map_err(|_| {
+        let remedy =
+            "give the file beside a key that has .pub behind its name, or the digits in it";
+        CliError::failure(path.display(), "holds no public key", remedy)
+    })?;
     held.trim()
         .parse()
         .map_err(|error| CliError::failure(path.display(), error, remedy))
 }
 
-/// How the reason begins where a server was there and went.
-const ENDED: &str = "the connection ended";
-
-/// How it begins where the server does not let this device in, and where it has no place for it.
-const NOT_LET_IN: &str = "the server refuses this device's certificate";
-const AT_A_LIMIT: &str = "the server is at a limit";
-
-/// Why a device did not start, or not do what it was asked for.
-pub(super) fn device_error(server: &str, error: &DeviceError) -> CliError {
-    let remedy = match error {
-        DeviceError::NoServer(why) if why.starts_with(ENDED) => {
-            "a server takes devices of its list alone, with --identity, or with --insecure if it was started so"
+/// What is to be done where there is no server.
+pub(super) fn server_remedy(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::Name => {
+            "reach it by a name of its certificate, or make it one with `keel stream identity server --name`"
         }
-        DeviceError::NoServer(why) if why.starts_with(NOT_LET_IN) => {
+        FailureKind::Authority => {
+            "name an identity of the server's authority with --identity, or look who answers at this address"
+        }
+        FailureKind::NotADevice => {
+            "name the folder that `keel stream identity device` made with --identity, not that of a server"
+        }
+        FailureKind::NotLetIn => {
             "make the device an identity of the server's authority with `keel stream identity device`"
         }
-        DeviceError::NoServer(why) if why.starts_with(AT_A_LIMIT) => {
+        FailureKind::NoTls => {
+            "look at the address: another service answers there, or a server that was started with --insecure"
+        }
+        FailureKind::ClosedPlain => {
+            "a server that was started with --identity takes no --insecure: name this device's own folder with \
+             --identity; else look at the address, and upgrade a server that is older than this device"
+        }
+        FailureKind::ClosedListed => {
+            "look at what the server prints, as it may not be able to read its list of devices, and upgrade a server \
+             that is older than this device"
+        }
+        FailureKind::NoList => {
+            "look at what the server prints; `keel stream identity list` says what is wrong with a list"
+        }
+        FailureKind::OtherService => {
+            "look at the address: another service may answer there, or a keel of another version"
+        }
+        FailureKind::OtherTree => {
+            "mount anew if another store is served there on purpose, else look who answers at this address"
+        }
+        FailureKind::VersionGone => "mount anew",
+        FailureKind::Limit => {
             "end mounts that are not needed, or raise the server's --clients-max or --clients-max-per-device"
         }
-        DeviceError::NoServer(_) | DeviceError::Offline { .. } | DeviceError::Late(_) => {
-            "start the server, or look at address and network"
+        FailureKind::Damaged => "run `keel stream check` on the server's store",
+        FailureKind::Lied => {
+            "run `keel stream check` on the server's store, and look who answers at this address"
         }
-        DeviceError::Manifest { .. } => {
-            "look at --publisher; if the publisher has a new key, remove the note of the old one (--state)"
+        _ => "start the server, or look at address and network",
+    }
+}
+
+/// Why a device did not start, or not do what it was asked for.
+pub(super) fn device_error(
+    server: &str,
+    arguments: &StreamLinkArgs,
+    error: &DeviceError,
+) -> CliError {
+    if let Some(told) = too_few_behind(error) {
+        return told;
+    }
+    let remedy = match (error, &arguments.cache) {
+        (DeviceError::Cache(error), Some(place)) => return cache_error(place, error, Need::Must),
+        (DeviceError::NoServer(why), _) => server_remedy(why.kind).to_owned(),
+        (DeviceError::Offline { .. } | DeviceError::Late(_), _) => {
+            server_remedy(FailureKind::Unreachable).to_owned()
         }
-        DeviceError::Older { .. } => {
-            "somebody may be offering an old version; if it was taken back on purpose, remove the note (--state)"
+        (DeviceError::Refused(Refusal::Damaged) | DeviceError::Damaged { .. }, _) =>
+            server_remedy(FailureKind::Damaged).to_owned(),
+        (DeviceError::Manifest { .. }, _) if arguments.publisher.is_some() => {
+            "look at --publisher: it is the key of who publishes there".to_owned()
         }
-        DeviceError::Identity(_) => "make one with `keel stream identity device`",
-        DeviceError::NoPlan => "run it once from a mount, or pin --all",
-        _ => "see docs/stream.md",
+        (DeviceError::Manifest { .. }, _) => {
+            "somebody else publishes there than before; if that is meant, name the new key with --publisher".to_owned()
+        }
+        (DeviceError::Older { highest, .. }, _) => format!(
+            "publish the tree anew with `keel stream pack --version-min {}`, or, if going back is meant, remove {}",
+            highest.saturating_add(1),
+            noted_in(arguments)
+        ),
+        (DeviceError::Identity(_), _) => "make one with `keel stream identity device`".to_owned(),
+        (DeviceError::NoPlan, _) => "run it once from a mount, or pin --all".to_owned(),
+        _ => "see docs/stream.md".to_owned(),
     };
     CliError::coded(error.code(), server, error, remedy)
+}
+
+/// Where it is noted which version was seen.
+fn noted_in(arguments: &StreamLinkArgs) -> String {
+    match (&arguments.state, &arguments.cache) {
+        (Some(folder), Some(cache)) => format!(
+            "both notes of it, in {} (--state) and in the cache {}",
+            folder.display(),
+            cache.display()
+        ),
+        (Some(folder), None) => format!("the note of it in {} (--state)", folder.display()),
+        (None, Some(cache)) => format!("the cache {}, which notes it", cache.display()),
+        (None, None) => "the note of it".to_owned(),
+    }
 }

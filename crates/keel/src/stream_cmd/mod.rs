@@ -20,10 +20,23 @@ mod storage;
 mod store_error;
 
 use crate::cli::StreamCommand;
+use crate::descriptors;
 use crate::error::CliError;
 
 /// Runs one command; the answer is the exit status.
 pub(crate) fn run(command: &StreamCommand) -> Result<u8, CliError> {
+    let opens_many = matches!(
+        command,
+        StreamCommand::Pack(_)
+            | StreamCommand::Check(_)
+            | StreamCommand::Prune(_)
+            | StreamCommand::Serve(_)
+            | StreamCommand::Mount(_)
+            | StreamCommand::Pin(_)
+    );
+    if opens_many {
+        descriptors::prepare()?;
+    }
     match command {
         StreamCommand::Key(arguments) => key::run(arguments),
         StreamCommand::Pack(arguments) => pack::run(arguments),

@@ -5,14 +5,25 @@ use crate::cli::{StreamComplete, StreamMountArgs};
 use crate::error::CliError;
 use crate::mounting::{self, Stops, unmount_command};
 use crate::output::Output;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use stream::device::Device;
+use stream::device::{Device, DeviceError, FailureKind, Settings};
 use stream_mount::{Guard, MountError, MountOptions};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 /// Connections of a mount, at most: as many as a server allows one device.
 const CONNECTIONS_MAX: u32 = 16;
+
+/// How often it is looked whether there is a server, and how long nothing more is said behind a line on it.
+const LOOK: Duration = Duration::from_secs(1);
+const TOLD_PAUSE: Duration = Duration::from_secs(5);
+
+/// Failures of the cache that are said, at most; `keel stream status` says the last one.
+const CACHE_TOLD_MAX: usize = 8;
+
+/// What each failure for want of room says.
+const DISK_FULL: &str = "the disk is full";
 
 /// Runs until the end of the mount.
 pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
@@ -35,6 +46,7 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
         );
     }
     base::mount::check_directory(directory).map_err(wrong)?;
+    link::check_places(directory, &arguments.link)?;
     let mut settings = link::settings(&arguments.server, &arguments.link, Need::May)?;
     settings.pool_pages = arguments.pool_pages as usize;
     settings.connections = connections(&arguments.connections)?;
@@ -54,8 +66,13 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
     runtime.block_on(async {
         // Signals count from here on: whoever starts this may stop it as soon as it is mounted.
         let mut stops = Stops::heed()?;
-        let device = Device::start(settings)
-            .map_err(|error| link::device_error(&arguments.server, &error))?;
+        let starting = started(settings)?;
+        let device = tokio::select! {
+            device = starting => device.map_err(|_| CliError::failure("start", "has ended", "try again"))?,
+            signal = stops.which_comes() => return Ok(interrupted(signal)),
+        };
+        let device = device
+            .map_err(|error| link::device_error(&arguments.server, &arguments.link, &error))?;
         let unmounted = Arc::new(Notify::new());
         let tell = Arc::clone(&unmounted);
         let source = Arc::new(device.clone());
@@ -69,8 +86,9 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
             super::complete::start(device.clone(), arguments.complete)?;
         }
         tokio::select! {
-            () = stops.come() => {}
+            () = stops.come() => tell_running(directory, &device),
             () = unmounted.notified() => {}
+            () = tell_failures(arguments, &device) => {}
         }
         let ending = mounted.end();
         device.stop();
@@ -83,6 +101,99 @@ pub(super) fn run(arguments: &StreamMountArgs) -> Result<u8, CliError> {
         );
         Ok(u8::from(ending.was_aborted))
     })
+}
+
+/// The device, started on a thread of its own, which is left alone when a signal comes: a name that is looked up or a
+/// server that is silent may take long.
+fn started(settings: Settings) -> Result<oneshot::Receiver<Result<Device, DeviceError>>, CliError> {
+    let (tell, told) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("stream-start".to_owned())
+        .spawn(move || {
+            tell.send(Device::start(settings)).ok();
+        })
+        .map_err(|error| CliError::io("thread", &error))?;
+    Ok(told)
+}
+
+/// The exit status of a command that a signal has ended before it did anything, as shells have it.
+fn interrupted(signal: libc::c_int) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(1)
+}
+
+/// Says why there is no server, what it cannot give, and what the cache fails to do: once for each reason, and when
+/// that is over. Never ends.
+async fn tell_failures(arguments: &StreamMountArgs, device: &Device) {
+    let server = arguments.server.as_str();
+    let mut told: Option<FailureKind> = None;
+    let place = arguments.link.cache.as_deref().unwrap_or(Path::new(""));
+    // What was there at the start was said then.
+    let mut told_of_cache: Vec<String> = device.cache_failure().map(kind_of).into_iter().collect();
+    loop {
+        let cache_failure = device.cache_failure();
+        match &cache_failure {
+            Some(failure) if told_of_cache.len() < CACHE_TOLD_MAX => {
+                let kind = kind_of(failure.clone());
+                if !told_of_cache.contains(&kind) {
+                    eprintln!(
+                        "keel: {}: the cache fails: {failure}; what it does not keep is fetched each time",
+                        place.display()
+                    );
+                    told_of_cache.push(kind);
+                }
+            }
+            None if told_of_cache.iter().any(|kind| kind == DISK_FULL) => {
+                eprintln!("keel: {}: its disk has room again", place.display());
+                told_of_cache.retain(|kind| kind != DISK_FULL);
+            }
+            _ => {}
+        }
+        let failure = device.server_failure();
+        match failure {
+            Some(failure) if told != Some(failure.kind) => {
+                told = Some(failure.kind);
+                let remedy = link::server_remedy(failure.kind);
+                let what = match device.is_connected() {
+                    true => "",
+                    false => "no connection: ",
+                };
+                eprintln!("keel: {server}: {what}{failure}; {remedy}");
+            }
+            None if told == Some(FailureKind::Damaged) && device.is_connected() => {
+                told = None;
+                eprintln!("keel: {server}: what was damaged there has come");
+            }
+            None if told.is_some() && device.is_connected() => {
+                told = None;
+                eprintln!("keel: {server}: connected again");
+            }
+            _ => {
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+        }
+        // A server that comes and goes does not fill a log.
+        tokio::time::sleep(TOLD_PAUSE).await;
+    }
+}
+
+/// The same failure in other words is said once.
+fn kind_of(failure: String) -> String {
+    match failure.contains(DISK_FULL) {
+        true => DISK_FULL.to_owned(),
+        false => failure,
+    }
+}
+
+/// Says that what is to end is in use.
+fn tell_running(directory: &Path, device: &Device) {
+    let running = device.counters().tasks_now;
+    if running > 0 {
+        eprintln!(
+            "keel: {}: {running} program(s) still run from here; what they have not read yet ends them (SIGBUS)",
+            directory.display()
+        );
+    }
 }
 
 fn say_ready(arguments: &StreamMountArgs, device: &Device) {
@@ -117,7 +228,8 @@ fn connections(text: &str) -> Result<u32, CliError> {
         .filter(|number| (1..=CONNECTIONS_MAX).contains(number))
         .ok_or_else(|| {
             let remedy = format!("give a number from 1 to {CONNECTIONS_MAX}, or `each`");
-            CliError::usage("--connections", format!("{text} is neither"), remedy)
+            let wrong = format!("{text} is neither a number that is allowed nor `each`");
+            CliError::usage("--connections", wrong, remedy)
         })
 }
 

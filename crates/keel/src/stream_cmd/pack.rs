@@ -55,6 +55,8 @@ fn as_value(report: &PackReport) -> serde_json::Value {
         "segment_bytes_new": written.segment_bytes,
         "compressed_bytes_new": written.compressed_bytes,
         "manifest_bytes": report.manifest_bytes,
+        "packs_lacking": report.packs_lacking.iter().map(|pack| pack.to_string_lossy()).collect::<Vec<_>>(),
+        "had_no_version": report.had_no_version,
     })
 }
 
@@ -94,6 +96,19 @@ fn tell(report: &PackReport, out: &mut Output) -> Result<(), CliError> {
         if count > 0 {
             out.line(format_args!("{count} {text}"))?;
         }
+    }
+    for pack in &report.packs_lacking {
+        out.line(format_args!(
+            "{} is missing or too short: what this tree has of it was packed anew; `keel stream check` says what \
+             other versions lack, and `keel stream prune --keep 1` drops them",
+            pack.display()
+        ))?;
+    }
+    if report.had_no_version {
+        out.line(format_args!(
+            "the store had content and no version: devices that have seen a version of it refuse this one unless it is \
+             higher; if there are any, publish again with --version-min above the last one"
+        ))?;
     }
     out.line(format_args!("publisher {}", report.publisher))
 }

@@ -8,8 +8,9 @@ use crate::progress::{Progress, bytes_text};
 use serde_json::json;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use stream::device::{Device, DeviceError};
-use stream::manifest::{Kind, Manifest, ROOT};
+use stream::device::cache::cache_bytes_for_lists;
+use stream::device::{Cache, CacheError, Device, DeviceError};
+use stream::manifest::{Kind, Manifest, PublicKey, ROOT};
 use stream::{BLOCK_BYTES, BlockAt, FileId};
 
 /// Links that are followed on the way to a program, as the kernel does.
@@ -27,27 +28,45 @@ pub(super) fn run(arguments: &StreamPinArgs) -> Result<u8, CliError> {
     }
     let settings = link::settings(server, &arguments.link, Need::Must)?;
     let cache = settings.cache.clone();
-    let device = Device::start(settings).map_err(|error| link::device_error(server, &error))?;
-    let pinned = pin(&device, arguments);
+    let device_error = |error: &DeviceError| link::device_error(server, &arguments.link, error);
+    let device = Device::start(settings).map_err(|error| device_error(&error))?;
+    let pinned = pin(&device, cache.as_deref(), arguments);
+    let failure = device.server_failure();
     device.stop();
-    let pinned = pinned?;
-    let (evicted, failure) = cache.map_or((0, None), |cache| {
-        cache.flush();
-        (cache.counters().evicted, cache.failure())
-    });
-    // What was dropped meanwhile made room for what came behind it: not all can be there.
-    let is_complete = pinned.error.is_none() && evicted == 0;
+    let pinned = pinned.inspect_err(|_| link::tell_first_seen(server, &arguments.link, &device))?;
+    let is_complete = pinned.error.is_none() && pinned.there == pinned.wanted;
     tell(arguments, &pinned, is_complete)?;
-    if let Some(error) = &pinned.error {
-        return Err(link::device_error(server, error));
+    let is_full = |error: &&DeviceError| matches!(error, DeviceError::Cache(CacheError::Full(_)));
+    if let Some(error) = pinned.error.as_ref().filter(|error| !is_full(error)) {
+        let told = device_error(error);
+        return Err(match (error, failure) {
+            (DeviceError::Offline { .. }, Some(failure)) => told
+                .with_note(&failure)
+                .with_remedy(link::server_remedy(failure.kind)),
+            _ => told,
+        });
     }
-    if !is_complete {
+    if let (false, Some(cache)) = (is_complete, cache) {
+        let place = arguments.link.cache.as_deref().unwrap_or(Path::new(""));
+        let missing = pinned.wanted - pinned.there;
+        let (why, remedy) = match cache.counters().disk_full {
+            0 => (
+                "the cache is too small for all of it",
+                "make it larger with --cache-size",
+            ),
+            _ if place.is_file() => (
+                "the flash store is full",
+                "make a larger one with `keel flash format --size`",
+            ),
+            _ => (
+                "its disk is full",
+                "free some space, or choose another place with --cache",
+            ),
+        };
         eprintln!(
-            "keel: {server}: the cache is too small for all of it; make it larger with --cache-size"
+            "keel: {}: {why}: {missing} blocks are not kept; {remedy}",
+            place.display()
         );
-    }
-    if let Some(failure) = failure {
-        eprintln!("keel: {server}: {failure}");
     }
     Ok(u8::from(!is_complete))
 }
@@ -55,13 +74,22 @@ pub(super) fn run(arguments: &StreamPinArgs) -> Result<u8, CliError> {
 /// What came of it.
 struct Pinned {
     version: u64,
+    /// Who publishes, where nobody was known to before.
+    first_seen: Option<PublicKey>,
     wanted: u64,
+    /// Of these, those that the cache has at the end.
     there: u64,
+    /// Those that had to come for it.
+    fetched: u64,
     is_learned: bool,
     error: Option<DeviceError>,
 }
 
-fn pin(device: &Device, arguments: &StreamPinArgs) -> Result<Pinned, CliError> {
+fn pin(
+    device: &Device,
+    cache: Option<&dyn Cache>,
+    arguments: &StreamPinArgs,
+) -> Result<Pinned, CliError> {
     let manifest = device.manifest();
     let (blocks, is_learned) = match &arguments.task {
         Some(task) => {
@@ -72,7 +100,13 @@ fn pin(device: &Device, arguments: &StreamPinArgs) -> Result<Pinned, CliError> {
                     (blocks, true)
                 }
                 Err(DeviceError::NoPlan) => (whole(manifest, file).collect(), false),
-                Err(error) => return Err(link::device_error(&arguments.server, &error)),
+                Err(error) => {
+                    return Err(link::device_error(
+                        &arguments.server,
+                        &arguments.link,
+                        &error,
+                    ));
+                }
             }
         }
         None => {
@@ -83,19 +117,67 @@ fn pin(device: &Device, arguments: &StreamPinArgs) -> Result<Pinned, CliError> {
             )
         }
     };
+    check_lists(device, cache, arguments, &blocks)?;
     let progress = Progress::start(format!("fetching from {}", arguments.server));
-    let mut there = 0;
-    let fetched = device.fetch(&blocks, &mut |done, _| {
-        progress.add(done.saturating_sub(there) as usize * BLOCK_BYTES);
-        there = done;
+    let mut before = 0;
+    let fetched = device.fetch(&blocks, &mut |done, total| {
+        progress.part(&format!("{done} of {total} blocks"));
+        progress.add(done.saturating_sub(before) as usize * BLOCK_BYTES);
+        before = done;
     });
+    drop(progress);
+    // Not what has come is what counts, but what has stayed.
+    device.flush_cache();
+    let there = blocks.iter().filter(|at| device.is_cached(**at)).count();
     Ok(Pinned {
         version: manifest.version,
+        first_seen: device.first_seen(),
         wanted: blocks.len() as u64,
-        there,
+        there: there as u64,
+        fetched: device.counters().fetched,
         is_learned,
         error: fetched.err(),
     })
+}
+
+/// Refuses what the cache cannot keep the lists of hashes of, before anything is fetched: without them blocks are of no
+/// use.
+fn check_lists(
+    device: &Device,
+    cache: Option<&dyn Cache>,
+    arguments: &StreamPinArgs,
+    blocks: &[BlockAt],
+) -> Result<(), CliError> {
+    let Some(max) = cache.and_then(Cache::lists_max) else {
+        return Ok(());
+    };
+    let needed = device.lists_of(blocks);
+    let place = arguments.link.cache.as_deref().unwrap_or(Path::new(""));
+    if needed.count > max.count {
+        return Err(CliError::failure(
+            place.display(),
+            format_args!(
+                "{} lists of hashes are needed, one for each MiB of a file, and a cache keeps {}",
+                needed.count, max.count
+            ),
+            "pin what tasks need, instead of the whole tree",
+        ));
+    }
+    if needed.bytes > max.bytes {
+        return Err(CliError::failure(
+            place.display(),
+            format_args!(
+                "the lists of hashes that are needed take {}, and a cache of this size keeps {} of them",
+                bytes_text(needed.bytes),
+                bytes_text(max.bytes)
+            ),
+            format_args!(
+                "give --cache-size {}M or more",
+                cache_bytes_for_lists(needed.bytes) >> 20
+            ),
+        ));
+    }
+    Ok(())
 }
 
 fn whole(manifest: &Manifest, file: FileId) -> impl Iterator<Item = BlockAt> {
@@ -152,9 +234,11 @@ fn tell(arguments: &StreamPinArgs, pinned: &Pinned, is_complete: bool) -> Result
             "server": arguments.server,
             "version": pinned.version,
             "blocks_wanted": pinned.wanted,
-            "blocks_fetched": pinned.there,
+            "blocks_cached": pinned.there,
+            "blocks_fetched": pinned.fetched,
             "is_learned": pinned.is_learned,
             "is_complete": is_complete,
+            "publisher_first_seen": pinned.first_seen.map(|key| key.to_string()),
         }))?;
     } else {
         let bytes = bytes_text(pinned.wanted * BLOCK_BYTES as u64);
@@ -170,6 +254,11 @@ fn tell(arguments: &StreamPinArgs, pinned: &Pinned, is_complete: bool) -> Result
             "version {}: {} of {} blocks in the cache ({bytes}): {what}",
             pinned.version, pinned.there, pinned.wanted
         ))?;
+        if let Some(key) = &pinned.first_seen {
+            out.line(format_args!(
+                "publisher {key}, the first that was seen there, is believed from now on"
+            ))?;
+        }
     }
     out.flush()
 }

@@ -49,7 +49,17 @@ fn print(value: &Value, out: &mut Output) -> Result<(), CliError> {
         out.line(format_args!("{name:<22} {count}"))?;
     }
     if let Some(failure) = value["cache_failure"].as_str() {
-        out.line(format_args!("the cache's last failure: {failure}"))?;
+        out.line(format_args!(
+            "{:<22} the cache's last failure: {failure}",
+            "cache_failure"
+        ))?;
+    }
+    if let Some(failure) = value["server_failure"].as_str() {
+        let what = match value["connected"].as_u64() {
+            Some(1..) => "the server",
+            _ => "no connection",
+        };
+        out.line(format_args!("{:<22} {what}: {failure}", "server_failure"))?;
     }
     let starts = value["starts"].as_array().map_or(&[][..], Vec::as_slice);
     for start in starts {

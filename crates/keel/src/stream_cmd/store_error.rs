@@ -1,5 +1,6 @@
 //! Errors of stores and of publishing, with what to do about them.
 
+use crate::descriptors::too_few;
 use crate::error::{CliError, describe};
 use std::io;
 use std::path::Path;
@@ -37,11 +38,16 @@ pub(crate) fn store_error(store: &Path, error: &StoreError) -> CliError {
             format_args!("has no version {version}"),
             format_args!("list them with `keel stream ls {shown}`"),
         ),
-        StoreError::Damaged { path, what } => CliError::failure(
-            path.display(),
-            format_args!("damaged: {what}"),
-            format_args!("see all damage with `keel stream check {shown}`"),
-        ),
+        StoreError::Damaged { path, what } => {
+            let remedy = match path.file_name().and_then(|name| name.to_str()) {
+                Some("format") => "write that line into it".to_owned(),
+                Some("publisher.pub") => {
+                    format!("`keel stream pack TREE {shown}` with the same key writes it again")
+                }
+                _ => format!("see all damage with `keel stream check {shown}`"),
+            };
+            CliError::failure(path.display(), format_args!("damaged: {what}"), remedy)
+        }
         other => CliError::failure(
             &shown,
             other,
@@ -106,6 +112,9 @@ pub(super) fn publish_error(store: &Path, error: &PublishError) -> CliError {
 }
 
 fn system(path: &Path, what: &str, source: &io::Error) -> CliError {
+    if let Some(told) = too_few(source) {
+        return told;
+    }
     let error = CliError::io(path.display(), source);
     // What stands in the file system needs no more words than the reason.
     match source.raw_os_error() {
@@ -121,6 +130,7 @@ fn system(path: &Path, what: &str, source: &io::Error) -> CliError {
             match source.raw_os_error() {
                 Some(libc::ENOSPC | libc::EDQUOT) => "free some space, then try again",
                 Some(libc::EROFS) => "choose a place that can be written",
+                None if source.kind() == io::ErrorKind::InvalidInput => "put a file in its place",
                 _ => "try again, and check the disk if it stays",
             },
         ),

@@ -9,6 +9,7 @@ pub mod liar;
 pub mod proxy;
 
 use crate::common::{TempDir, keel, ok, signal, wait_until};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -249,6 +250,17 @@ impl Mount {
 
     /// The same with options that say who it is.
     pub fn start_as(dir: &TempDir, at: &str, server: SocketAddr, options: &[&str]) -> Self {
+        Self::start_saying(dir, at, server, options, None)
+    }
+
+    /// The same with a file for what it says on standard error.
+    pub fn start_saying(
+        dir: &TempDir,
+        at: &str,
+        server: SocketAddr,
+        options: &[&str],
+        log: Option<&Path>,
+    ) -> Self {
         let at = dir.file(at);
         std::fs::create_dir_all(&at).unwrap();
         let mut child = keel()
@@ -257,12 +269,18 @@ impl Mount {
             .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(log.map_or_else(Stdio::inherit, |log| File::create(log).unwrap().into()))
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
-        assert!(line.contains(at.to_str().unwrap()), "{line:?}");
+        let said = || log.map(|log| std::fs::read_to_string(log).unwrap());
+        assert!(
+            line.contains(at.to_str().unwrap()),
+            "{line:?}: {:?}",
+            said()
+        );
         drain(lines);
         Self { child, at }
     }
@@ -285,6 +303,12 @@ impl Mount {
 
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Ends it by a signal; its exit status.
+    pub fn end(&mut self, number: libc::c_int) -> Option<i32> {
+        signal(&self.child, number);
+        self.child.wait().unwrap().code()
     }
 
     /// SIGKILL, and nothing cleared up.
@@ -392,10 +416,13 @@ pub fn expected(dir: &TempDir, arguments: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Runs the program of a mount, and demands that it does what it does on a disk.
+/// Runs the program of a mount, and demands that it does what it does on a disk. A shell starts it: a child that waits
+/// for its program holds what this process has open until it has it, and with that the pipes of other tests.
 pub fn runs_well(dir: &TempDir, mount: &Mount, arguments: &[&str]) {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "exec \"$0\" \"$@\""]);
     let output = run_within(
-        Command::new(mount.program()).args(arguments),
+        shell.arg(mount.program()).args(arguments),
         Duration::from_secs(60),
     );
     let output = output.expect("the program has ended within a minute");

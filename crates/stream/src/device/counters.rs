@@ -12,7 +12,7 @@ pub enum Reason {
     Frame,
     /// Not a message of this protocol.
     Message,
-    /// A hash list, or a piece of one, that does not make the content of the manifest.
+    /// Hashes that are not proven to belong to the content of the manifest.
     Hashes,
     /// A block whose bytes have another hash.
     Hash,
@@ -22,7 +22,7 @@ pub enum Reason {
     Place,
     /// What nobody asked for.
     Unrequested,
-    /// A block of a file whose hash list had not come before.
+    /// A block whose hash had not come before.
     Unproven,
     /// A greeting with another version or manifest.
     Greeting,
@@ -105,6 +105,8 @@ macro_rules! counters {
                         ("cache_blocks", cache.blocks),
                         ("cache_bytes", cache.bytes),
                         ("cache_bytes_max", cache.bytes_max),
+                        ("cache_disk_full", cache.disk_full),
+                        ("cache_log_bytes_max", cache.log_bytes_max),
                         ("cache_memory_bytes", cache.memory_bytes),
                     ]);
                 }
@@ -175,6 +177,8 @@ counters! {
     rejected_all,
     /// Requests that the server refused.
     refused,
+    /// Of these, those for what is damaged at the server.
+    refused_damaged,
     /// Times that a server was left alone for a while because of what it had sent.
     quarantines,
     /// Connections made.
@@ -209,7 +213,7 @@ counters! {
     trace_overflow,
     /// Notes that could not be kept.
     notes_failed,
-    /// Bytes of memory of the stage, hash lists, traces, plans, and buffers.
+    /// Bytes of memory of the stage, hashes, traces, plans, and buffers.
     memory_bytes,
 }
 

@@ -2,10 +2,11 @@
 
 use super::inner::{Inner, Waited};
 use super::network::{Asked, locked};
-use super::{Cache, CacheError, DeviceError};
-use crate::block::{BlockAt, BlockHash, FileId, block_bytes};
-use crate::wire::{BLOCKS_PER_MESSAGE_MAX, Request};
-use std::collections::HashSet;
+use super::{Cache, CacheError, DeviceError, notes};
+use crate::block::{BlockAt, BlockHash, FileId, SEGMENT_BLOCKS, block_bytes};
+use crate::group::GroupAt;
+use crate::wire::{BLOCKS_PER_MESSAGE_MAX, Refusal, Request};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,13 +23,29 @@ const IN_VAIN_MAX: u32 = 3;
 /// How long a device that has had no server since its start is waited for to find one.
 const MEET_WAIT: Duration = Duration::from_secs(1);
 
+/// Of what came first, so many blocks and lists of hashes are looked for later: what comes last must not push them out.
+const FIRST_MAX: usize = 64;
+
 const _: () = assert!(FETCHED_AT_ONCE <= BLOCKS_PER_MESSAGE_MAX);
 
 fn not_kept(cache: &dyn Cache, blocks: usize) -> DeviceError {
-    let why = cache
-        .failure()
-        .unwrap_or_else(|| "they make room for each other".to_owned());
-    CacheError::Full(format!("{blocks} blocks are not kept: {why}")).into()
+    match cache.failure() {
+        Some(why) => CacheError::Io {
+            what: format!("{blocks} blocks are not kept"),
+            source: std::io::Error::other(why),
+        },
+        None => CacheError::Full(format!(
+            "{blocks} blocks are not kept, as they make room for each other"
+        )),
+    }
+    .into()
+}
+
+/// What came first.
+#[derive(Default)]
+struct First {
+    blocks: Vec<BlockHash>,
+    lists: Vec<GroupAt>,
 }
 
 impl Inner {
@@ -48,22 +65,24 @@ impl Inner {
             return Err(DeviceError::NoSuchBlock(*at));
         }
         let total = blocks.len() as u64;
-        let mut done = 0;
+        let (mut done, mut damaged_all) = (0, 0);
+        let mut first = First::default();
         for chunk in blocks.chunks(FETCHED_AT_ONCE) {
             let mut progress = Instant::now();
             // What is damaged in the cache is found by reading it: a promise is made here.
             let mut is_read = true;
             let mut in_vain = 0;
             let mut missing_before = usize::MAX;
+            let mut damaged = HashSet::new();
             loop {
                 let is_missing = |at: &&BlockAt| {
-                    let hash = self.list(at.file).and_then(|list| list.get(at.index));
-                    !hash.is_some_and(|hash| match is_read {
+                    !self.hash(**at).is_some_and(|hash| match is_read {
                         true => self.is_kept(cache, at, &hash),
                         false => cache.has(&hash),
                     })
                 };
-                let missing: Vec<BlockAt> = chunk.iter().filter(is_missing).copied().collect();
+                let missing = chunk.iter().filter(|at| !damaged.contains(*at));
+                let missing: Vec<BlockAt> = missing.filter(is_missing).copied().collect();
                 is_read = false;
                 if missing.is_empty() {
                     break;
@@ -83,7 +102,13 @@ impl Inner {
                         missing: self.count_missing(cache, blocks),
                     });
                 }
-                let left = self.fetch_once(missing)?;
+                let left = match self.fetch_once(missing.clone()) {
+                    Err(DeviceError::Refused(Refusal::Damaged)) => {
+                        self.fetch_apart(&missing, &mut damaged)?;
+                        0
+                    }
+                    left => left?,
+                };
                 if left < asked {
                     // What has come is in the cache soon.
                     cache.flush();
@@ -95,11 +120,71 @@ impl Inner {
                     self.network.pause(LOOK);
                 }
             }
+            damaged_all += damaged.len() as u64;
+            self.keep_lists(cache, chunk, &mut first)?;
             done += chunk.len() as u64;
             on_progress(done, total);
         }
         cache.flush();
+        match damaged_all {
+            0 => Ok(()),
+            blocks => Err(DeviceError::Damaged { blocks }),
+        }
+    }
+
+    // Of blocks of which one is damaged at the server all others come: segment by segment, as the server has them.
+    fn fetch_apart(
+        &self,
+        blocks: &[BlockAt],
+        damaged: &mut HashSet<BlockAt>,
+    ) -> Result<(), DeviceError> {
+        let mut segments: BTreeMap<(FileId, u32), Vec<BlockAt>> = BTreeMap::new();
+        for at in blocks {
+            let segment = (at.file, at.index / SEGMENT_BLOCKS);
+            segments.entry(segment).or_default().push(*at);
+        }
+        for segment in segments.into_values() {
+            match self.fetch_once(segment.clone()) {
+                Err(DeviceError::Refused(Refusal::Damaged)) => damaged.extend(segment),
+                other => drop(other?),
+            }
+        }
         Ok(())
+    }
+
+    // Blocks are of use only with their hashes, so these are kept before more is fetched; and when what came first has
+    // gone, so does what comes now, in vain.
+    fn keep_lists(
+        &self,
+        cache: &dyn Cache,
+        chunk: &[BlockAt],
+        first: &mut First,
+    ) -> Result<(), DeviceError> {
+        let lists: BTreeSet<GroupAt> = chunk.iter().map(|at| GroupAt::from(*at)).collect();
+        for at in lists {
+            let Some(group) = self.group(at) else {
+                continue;
+            };
+            if !notes::keeps_group(cache, &self.manifest, at) {
+                notes::set_group(cache, &self.manifest, at, &group)?;
+            }
+            if first.lists.len() < FIRST_MAX {
+                first.lists.push(at);
+            }
+        }
+        if first.blocks.is_empty() {
+            let known = chunk.iter().filter_map(|at| self.hash(*at));
+            let kept = known.filter(|hash| cache.has(hash));
+            first.blocks.extend(kept.take(FIRST_MAX));
+        }
+        let has_lists = first.lists.iter();
+        let mut has_lists = has_lists.map(|at| notes::keeps_group(cache, &self.manifest, *at));
+        let has_all = has_lists.all(|is_there| is_there);
+        if has_all && first.blocks.iter().all(|hash| cache.has(hash)) {
+            return Ok(());
+        }
+        let text = "what came first has made room for what came last".to_owned();
+        Err(CacheError::Full(text).into())
     }
 
     // Whether a server was there since the start. One that went may come back by the deadline; for one that never was
@@ -114,7 +199,7 @@ impl Inner {
     // How many of these the cache does not have, as it finds by reading them.
     fn count_missing(&self, cache: &dyn Cache, blocks: &[BlockAt]) -> u64 {
         let is_missing = |at: &&BlockAt| {
-            let hash = self.list(at.file).and_then(|list| list.get(at.index));
+            let hash = self.hash(**at);
             !hash.is_some_and(|hash| self.is_kept(cache, at, &hash))
         };
         blocks.iter().filter(is_missing).count() as u64

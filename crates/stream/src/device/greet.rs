@@ -1,6 +1,7 @@
 //! The beginning of a connection: both say who they are, and the first time the manifest comes.
 
 use super::counters::{Counts, Reason, add};
+use super::failure::ServerFailure;
 use super::network::Network;
 use crate::link::{Link, LinkControl, LinkError, LinkReader, LinkWriter, connect};
 use crate::wire::{Answer, FrameReader, MANIFEST_BYTES_MAX, PROTOCOL_VERSION, Refusal, Request};
@@ -72,6 +73,9 @@ impl Incoming {
                 .next()
                 .map_err(|_| Ended::Wrong(Reason::Frame))?;
             if let Some(frame) = frame {
+                if frame.version != PROTOCOL_VERSION {
+                    return Err(Ended::Wrong(Reason::Message));
+                }
                 let answer = Answer::decode(frame.kind, frame.version, frame.payload);
                 return Ok(Some(answer.map_err(|_| Ended::Wrong(Reason::Message))?));
             }
@@ -156,7 +160,11 @@ pub(super) fn greet(
     };
     match &result {
         Ok(_) => add(&counts.connects, 1),
-        Err(_) => add(&counts.connects_failed, 1),
+        Err(ended) => {
+            let has_tls = network.link.tls.is_some();
+            network.failed(ServerFailure::of(ended, has_tls, version));
+            add(&counts.connects_failed, 1);
+        }
     }
     result
 }

@@ -2,15 +2,16 @@
 
 use super::ahead::Ahead;
 use super::counters::{Counters, Counts, Start, add};
-use super::hashes::Lists;
+use super::failure::{FailureKind, ServerFailure};
+use super::hashes::Groups;
 use super::inner::{Inner, JOBS_MAX, random};
 use super::network::{Network, locked};
 use super::notes::Paths;
-use super::settings::{DeviceError, ReadError, Settings};
+use super::settings::{DeviceError, HASHES_BYTES_MIN, ReadError, Settings};
 use super::stage::{STAGED_MAX_DEFAULT, Stage};
-use super::{Pages, keeper, open, slot};
+use super::{Lists, Pages, keeper, notes, open, slot};
 use crate::block::{BlockAt, FileId, Token};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, PublicKey};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
@@ -86,8 +87,9 @@ impl Device {
             paths: Paths::of(&opened.manifest),
             manifest: Arc::new(opened.manifest),
             manifest_hash: opened.hash,
+            first_seen: opened.first_seen,
             stage: Stage::new(settings.pool_pages, PATIENCE.min(settings.deadline / 8)),
-            lists: Lists::new(settings.hashes_bytes_max),
+            groups: Groups::new(settings.hashes_bytes_max.max(HASHES_BYTES_MIN)),
             tasks: Mutex::default(),
             ahead: Mutex::new(Ahead::new(match settings.pool_pages {
                 0 => STAGED_MAX_DEFAULT,
@@ -103,6 +105,7 @@ impl Device {
             untold: Mutex::default(),
             plans: Mutex::default(),
             late: Mutex::default(),
+            damage: Mutex::default(),
             settings,
         });
         let device = Self {
@@ -142,6 +145,12 @@ impl Device {
     #[must_use]
     pub fn manifest(&self) -> &Arc<Manifest> {
         &self.inner.manifest
+    }
+
+    /// The key of who publishes, where nobody was known to before this start and whoever did was to be believed.
+    #[must_use]
+    pub fn first_seen(&self) -> Option<PublicKey> {
+        self.inner.first_seen
     }
 
     /// Gives the page cache, or takes it away (None) before its mount ends.
@@ -234,10 +243,11 @@ impl Device {
         self.inner.plan(task)
     }
 
-    /// Whether the cache has a block, as far as is known without reading it.
+    /// Whether the cache has a block and the list of hashes that it is found by at the next start, as far as is known
+    /// without reading them.
     #[must_use]
     pub fn is_cached(&self, at: BlockAt) -> bool {
-        self.inner.is_cached(at)
+        self.inner.is_kept_for_later(at)
     }
 
     /// Brings blocks into the cache, behind everything that programs wait for. `on_progress` is told how many are
@@ -266,6 +276,30 @@ impl Device {
         cache.and_then(|cache| cache.failure())
     }
 
+    /// Why there is no server, or what one that is there cannot give. None: nothing is wrong, or nothing is known yet.
+    #[must_use]
+    pub fn server_failure(&self) -> Option<ServerFailure> {
+        self.inner.network.failure().or_else(|| self.damage())
+    }
+
+    // What was found damaged at the server, until it comes after all.
+    fn damage(&self) -> Option<ServerFailure> {
+        let at = (*locked(&self.inner.damage))?;
+        let path = self.inner.paths.get(&self.inner.manifest, at.file);
+        let path = String::from_utf8_lossy(&path).replace(char::is_control, "?");
+        let text = format!(
+            "block {} of {path} is damaged in the server's store",
+            at.index
+        );
+        Some(ServerFailure::new(FailureKind::Damaged, text))
+    }
+
+    /// The lists of hashes that a cache needs for blocks, beside the blocks themselves.
+    #[must_use]
+    pub fn lists_of(&self, blocks: &[BlockAt]) -> Lists {
+        notes::lists_of(&self.inner.manifest, blocks)
+    }
+
     /// The last starts of tasks, the newest first.
     #[must_use]
     pub fn starts(&self) -> Vec<Start> {
@@ -276,6 +310,13 @@ impl Device {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         !self.inner.network.connections().is_empty()
+    }
+
+    /// Returns when all that came for the cache is written, or was given up.
+    pub fn flush_cache(&self) {
+        if let Some(cache) = &self.inner.settings.cache {
+            cache.flush();
+        }
     }
 
     /// Ends all connections and threads; whoever waits gets an error.

@@ -1,84 +1,58 @@
-//! The hash lists of files, as far as they fit: each was found to make the content that the signed manifest names.
+//! Groups of hashes of files, as far as they fit: each was found to belong to the content that the signed manifest
+//! names.
 
-use crate::block::{BlockHash, ContentId, FileId, HashList};
-use std::collections::HashMap;
+use crate::block::ContentId;
+use crate::group::{Group, GroupAt};
+use crate::recent::Recent;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Hash lists in memory; those that were not used for longest go first.
-pub(super) struct Lists {
-    state: Mutex<State>,
-    bytes_max: usize,
-}
+/// Groups in memory; those that were not used for longest go first.
+pub(super) struct Groups(Mutex<Recent<GroupAt, Arc<Group>>>);
 
-#[derive(Default)]
-struct State {
-    lists: HashMap<FileId, (Arc<HashList>, u64)>,
-    uses: u64,
-    bytes: usize,
-}
-
-fn bytes_of(list: &HashList) -> usize {
-    // What the table takes for an entry is counted with it.
-    list.0.len() * size_of::<BlockHash>() + 64
-}
-
-impl Lists {
+impl Groups {
     pub fn new(bytes_max: usize) -> Self {
-        Self {
-            state: Mutex::default(),
-            bytes_max,
-        }
+        Self(Mutex::new(Recent::new(bytes_max)))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, Recent<GroupAt, Arc<Group>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The list of a file.
-    pub fn get(&self, file: FileId) -> Option<Arc<HashList>> {
-        let mut state = self.lock();
-        state.uses += 1;
-        let uses = state.uses;
-        let (list, last) = state.lists.get_mut(&file)?;
-        *last = uses;
-        Some(Arc::clone(list))
+    /// A group.
+    pub fn get(&self, at: GroupAt) -> Option<Arc<Group>> {
+        self.lock().get(&at)
     }
 
-    /// Keeps the list of a file, if it makes this content; whether it does.
-    pub fn put(&self, file: FileId, list: HashList, content: &ContentId) -> Option<Arc<HashList>> {
-        if list.content() != *content {
+    /// Keeps a group, if it is that one of a file of this content and of so many blocks; None: it is not.
+    pub fn put(
+        &self,
+        at: GroupAt,
+        group: Group,
+        content: &ContentId,
+        blocks: u32,
+    ) -> Option<Arc<Group>> {
+        if !group.is_of(content, blocks, at.group) {
             return None;
         }
-        let list = Arc::new(list);
-        let mut state = self.lock();
-        let state = &mut *state;
-        state.uses += 1;
-        state.bytes += bytes_of(&list);
-        let before = state.lists.insert(file, (Arc::clone(&list), state.uses));
-        state.bytes -= before.map_or(0, |(list, _)| bytes_of(&list));
-        while state.bytes > self.bytes_max && state.lists.len() > 1 {
-            let Some(oldest) = state.lists.iter().min_by_key(|(_, (_, last))| *last) else {
-                break;
-            };
-            let oldest = *oldest.0;
-            if let Some((list, _)) = state.lists.remove(&oldest) {
-                state.bytes -= bytes_of(&list);
-            }
-        }
-        Some(list)
+        let group = Arc::new(group);
+        let bytes = group.bytes();
+        self.lock().put(at, Arc::clone(&group), bytes);
+        Some(group)
     }
 
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
-        self.lock().bytes
+        self.lock().bytes()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::{BlockHash, FileId, HashList};
+    use crate::group::{GROUP_BLOCKS, groups_of, split};
 
-    fn list(seed: u8, blocks: usize) -> HashList {
+    fn list(seed: u8, blocks: u32) -> HashList {
         HashList(
             (0..blocks)
                 .map(|at| BlockHash([seed ^ at as u8; 32]))
@@ -86,30 +60,38 @@ mod tests {
         )
     }
 
-    #[test]
-    fn only_a_list_that_makes_the_content_is_kept() {
-        let lists = Lists::new(1 << 20);
-        let (good, bad) = (list(1, 3), list(2, 3));
-        assert!(lists.put(FileId(1), bad, &good.content()).is_none());
-        assert!(lists.get(FileId(1)).is_none());
-        assert!(
-            lists
-                .put(FileId(1), good.clone(), &good.content())
-                .is_some()
-        );
-        assert_eq!(*lists.get(FileId(1)).unwrap(), good);
+    fn at(file: u32, group: u32) -> GroupAt {
+        let file = FileId(file);
+        GroupAt { file, group }
     }
 
     #[test]
-    fn memory_is_bounded_and_what_is_used_stays() {
-        let lists = Lists::new(10 * (32 * 10 + 64));
-        for file in 0..100 {
-            let list = list(file as u8, 10);
-            let content = list.content();
-            assert!(lists.put(FileId(file), list, &content).is_some());
-            assert!(lists.get(FileId(0)).is_some(), "used all the time");
-            assert!(lists.bytes() <= 10 * (32 * 10 + 64));
+    fn only_what_belongs_to_the_content_is_kept() {
+        let groups = Groups::new(1 << 20);
+        let (good, bad) = (list(1, 300), list(2, 300));
+        let content = good.content();
+        let [good, bad] = [good, bad].map(|list| split(&list, &list.content()).unwrap());
+        let put = |place, group: &Group| groups.put(at(1, place), group.clone(), &content, 300);
+        assert!(put(0, &bad[0]).is_none() && put(1, &good[0]).is_none());
+        assert!(groups.get(at(1, 0)).is_none() && groups.get(at(1, 1)).is_none());
+        assert!(put(1, &good[1]).is_some());
+        assert_eq!(*groups.get(at(1, 1)).unwrap(), good[1]);
+        assert!(groups.get(at(1, 0)).is_none());
+    }
+
+    #[test]
+    fn a_long_file_takes_no_more_memory_than_may_be() {
+        let bytes_max = 10 * 9000;
+        let groups = Groups::new(bytes_max);
+        let blocks = 100 * GROUP_BLOCKS;
+        let all = list(5, blocks);
+        let content = all.content();
+        for (number, group) in (0..).zip(split(&all, &content).unwrap()) {
+            assert!(groups.put(at(1, number), group, &content, blocks).is_some());
+            assert!(groups.get(at(1, 0)).is_some(), "used all the time");
+            assert!(groups.bytes() <= bytes_max);
         }
-        assert!(lists.get(FileId(1)).is_none());
+        assert!(groups.get(at(1, groups_of(blocks) - 1)).is_some());
+        assert!(groups.get(at(1, 1)).is_none());
     }
 }

@@ -3,14 +3,15 @@
 use super::Pages;
 use super::ahead::Ahead;
 use super::counters::{Counters, Counts, Start, add};
-use super::hashes::Lists;
+use super::hashes::Groups;
 use super::network::{Asked, Connection, Network, locked};
 use super::notes::{self, Paths};
 use super::settings::Settings;
 use super::stage::Stage;
 use super::tasks::{PLAN_BLOCKS_MAX, Task, Tasks, Untold};
-use crate::block::{BLOCK_BYTES, BlockAt, BlockHash, ContentId, FileId, HashList, Token};
-use crate::manifest::Manifest;
+use crate::block::{BLOCK_BYTES, BlockAt, BlockHash, FileId, Token};
+use crate::group::{Group, GroupAt};
+use crate::manifest::{Manifest, PublicKey};
 use crate::wire::{BLOCKS_PER_MESSAGE_MAX, Held, Refusal, Request};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -32,8 +33,8 @@ pub(super) const JOBS_MAX: usize = 1024;
 
 /// What is done beside, by the thread that may wait for a disk and for the kernel.
 pub(super) enum Job {
-    /// Keep a hash list.
-    Hashes(ContentId, Arc<HashList>),
+    /// Keep a group of hashes, if it is still in memory: what waits here takes none.
+    Hashes(GroupAt),
     /// Keep what the task of a file needed.
     Plan(FileId, Arc<Vec<BlockAt>>),
     /// Look whether the device was stopped.
@@ -80,9 +81,11 @@ pub(super) struct Inner {
     pub manifest: Arc<Manifest>,
     /// The blake3 hash of the signed manifest.
     pub manifest_hash: [u8; 32],
+    /// Who publishes, if nobody was known to before this start.
+    pub first_seen: Option<PublicKey>,
     pub paths: Paths,
     pub stage: Stage,
-    pub lists: Lists,
+    pub groups: Groups,
     // Locks are taken in this order: stage, tasks, those of the network.
     pub tasks: Mutex<Tasks>,
     pub ahead: Mutex<Ahead>,
@@ -97,6 +100,8 @@ pub(super) struct Inner {
     pub plans: Mutex<VecDeque<(FileId, Arc<Vec<BlockAt>>)>>,
     /// Blocks that have just not come by their deadline, and when that was.
     pub late: Mutex<VecDeque<(BlockAt, Instant)>>,
+    /// A block that the server was asked for and that is damaged there.
+    pub damage: Mutex<Option<BlockAt>>,
 }
 
 impl Inner {
@@ -125,15 +130,33 @@ impl Inner {
         self.waits_changed.notify_all();
     }
 
-    /// The hash list of a file: from memory, or as the cache has it.
-    pub fn list(&self, file: FileId) -> Option<Arc<HashList>> {
-        if let Some(list) = self.lists.get(file) {
-            return Some(list);
+    /// The hash that a block must have: from memory, or as the cache has it.
+    pub fn hash(&self, at: BlockAt) -> Option<BlockHash> {
+        self.group(GroupAt::from(at))?.get(at.index)
+    }
+
+    /// The hashes of many blocks, one after the other: a group is looked for once for those that lie side by side, and
+    /// one at a time is held.
+    fn hashes(&self) -> impl FnMut(BlockAt) -> Option<BlockHash> {
+        let mut last: Option<(GroupAt, Option<Arc<Group>>)> = None;
+        move |at| {
+            let wanted = GroupAt::from(at);
+            if last.as_ref().is_none_or(|(found, _)| *found != wanted) {
+                last = Some((wanted, self.group(wanted)));
+            }
+            last.as_ref()?.1.as_ref()?.get(at.index)
+        }
+    }
+
+    pub fn group(&self, at: GroupAt) -> Option<Arc<Group>> {
+        if let Some(group) = self.groups.get(at) {
+            return Some(group);
         }
         let cache = self.settings.cache.as_deref()?;
-        let (size_bytes, content) = self.manifest.file(file)?;
-        let list = notes::hashes(cache, &content, size_bytes)?;
-        self.lists.put(file, list, &content)
+        let (_, content) = self.manifest.file(at.file)?;
+        let blocks = self.manifest.blocks(at.file);
+        let group = notes::group(cache, &content, blocks, at.group)?;
+        self.groups.put(at, group, &content, blocks)
     }
 
     /// What a task needed last time, as far as it is known here.
@@ -174,22 +197,21 @@ impl Inner {
     /// Which of these blocks are in the page cache, and which are not but in the cache, with their hashes.
     pub fn held(&self, blocks: &[BlockAt]) -> (Vec<BlockAt>, Vec<(BlockAt, BlockHash)>) {
         let (mut resident, mut cached) = (Vec::new(), Vec::new());
-        let mut files: HashMap<FileId, (Vec<bool>, Option<Arc<HashList>>)> = HashMap::new();
+        let mut files: HashMap<FileId, Vec<bool>> = HashMap::new();
         let cache = self.settings.cache.as_deref();
         let page_cache = self.pages();
+        let mut hash_of = self.hashes();
         for at in blocks {
-            let (pages, list) = files.entry(at.file).or_insert_with(|| {
+            let pages = files.entry(at.file).or_insert_with(|| {
                 let count = self.manifest.blocks(at.file);
                 let pages = page_cache.as_ref().and_then(|p| p.resident(at.file, count));
-                (
-                    pages.unwrap_or_default(),
-                    cache.and_then(|_| self.list(at.file)),
-                )
+                pages.unwrap_or_default()
             });
             if pages.get(at.index as usize) == Some(&true) {
                 resident.push(*at);
-            } else if let Some(hash) = list.as_ref().and_then(|list| list.get(at.index))
-                && cache.is_some_and(|cache| cache.has(&hash))
+            } else if let Some(cache) = cache
+                && let Some(hash) = hash_of(*at)
+                && cache.has(&hash)
             {
                 cached.push((*at, hash));
             }
@@ -308,10 +330,8 @@ impl Inner {
         let Some(cache) = self.settings.cache.as_deref() else {
             return Vec::new();
         };
-        let is_cached = |at: &&BlockAt| {
-            let hash = self.list(at.file).and_then(|list| list.get(at.index));
-            hash.is_some_and(|hash| cache.has(&hash))
-        };
+        let mut hash_of = self.hashes();
+        let is_cached = |at: &&BlockAt| hash_of(**at).is_some_and(|hash| cache.has(&hash));
         blocks.iter().filter(is_cached).copied().collect()
     }
 
@@ -370,7 +390,7 @@ impl Inner {
             + names;
         let buffers = self.settings.connections as usize * (2 << 20);
         all.memory_bytes = ((staged + spare) * BLOCK_BYTES
-            + self.lists.bytes()
+            + self.groups.bytes()
             + 24 * traced
             + manifest
             + buffers) as u64;

@@ -3,13 +3,12 @@
 
 use super::counters::add;
 use super::inner::{Inner, Job};
-use super::network::{Asked, locked};
+use super::network::{Asked, Quiet, locked};
 use super::notes;
 use super::stage::{Arrived, Kind};
 use super::tasks::Tell;
 use crate::block::{BLOCK_BYTES, BlockAt, BlockHash, Token, block_bytes};
 use crate::wire::{BLOCKS_PER_MESSAGE_MAX, Request};
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -92,23 +91,17 @@ fn ping(inner: &Inner) {
     let dead_after = (inner.settings.deadline / 3).as_millis() as u64;
     let now_ms = inner.network.now_ms();
     for connection in inner.network.connections() {
-        if connection.is_placing.load(Ordering::Acquire) {
-            connection.heard_ms.store(now_ms, Ordering::Relaxed);
-            connection.pinged_ms.store(0, Ordering::Relaxed);
-            continue;
-        }
-        let heard_ms = connection.heard_ms.load(Ordering::Relaxed);
-        let pinged_ms = connection.pinged_ms.load(Ordering::Relaxed);
-        if pinged_ms > 0 {
-            if now_ms.saturating_sub(pinged_ms) > dead_after {
+        match connection.quiet(now_ms, ping_after, dead_after) {
+            Quiet::Wait => {}
+            Quiet::Ask => {
+                let id = inner.network.id();
+                connection.expect(id, Asked::Ping(Instant::now()));
+                connection.send(&Request::Ping { id }, true);
+            }
+            Quiet::Dead => {
                 add(&inner.counts.connections_dead, 1);
                 connection.close();
             }
-        } else if now_ms.saturating_sub(heard_ms) > ping_after {
-            let id = inner.network.id();
-            connection.pinged_ms.store(now_ms, Ordering::Relaxed);
-            connection.expect(id, Asked::Ping(Instant::now()));
-            connection.send(&Request::Ping { id }, true);
         }
     }
 }
@@ -144,7 +137,11 @@ pub(super) fn note(inner: &Inner, jobs: &Receiver<Job>) {
 fn do_job(inner: &Inner, job: Job) {
     let cache = inner.settings.cache.as_deref();
     let kept = match (job, cache) {
-        (Job::Hashes(content, list), Some(cache)) => notes::set_hashes(cache, &content, &list),
+        (Job::Hashes(at), Some(cache)) => match inner.groups.get(at) {
+            Some(group) => notes::set_group(cache, &inner.manifest, at, &group),
+            // Others had to have room: it is asked for when it is needed again.
+            None => Ok(()),
+        },
         (Job::Plan(task, plan), Some(cache)) => {
             let path = inner.paths.get(&inner.manifest, task);
             let bytes = notes::plan_bytes(&inner.manifest, &inner.paths, &plan);

@@ -9,13 +9,15 @@
 //! to. A reader gets its block or an error by its deadline. Memory is bounded by the settings.
 //!
 //! **Files:** `handle.rs` what others have of it, `settings.rs`, `open.rs` the start, `greet.rs` the beginning of a
-//! connection, `slot.rs` and `network.rs` connections, `receive.rs` what the server says, `stage.rs` the pool (and
-//! `model.rs` in drawn orders), `shelf.rs` the part of it for neighbours, `read.rs` reading a block, `ahead.rs` what is
-//! asked for beside it (and `replay.rs` against the kernel in a model), `tasks.rs` who has read what, `keeper.rs` what
-//! is done beside, `fetch.rs` what no program waits for, `hashes.rs`, `notes.rs`, `counters.rs`.
+//! connection, `failure.rs` why there is none, `slot.rs` and `network.rs` connections, `receive.rs` what the server
+//! says, `stage.rs` the pool (and `model.rs` in drawn orders), `shelf.rs` the part of it for neighbours, `read.rs`
+//! reading a block, `ahead.rs` what is asked for beside it (and `replay.rs` against the kernel in a model), `tasks.rs`
+//! who has read what, `keeper.rs` what is done beside, `fetch.rs` what no program waits for, `hashes.rs`, `notes.rs`,
+//! `counters.rs`.
 
 mod ahead;
 mod counters;
+mod failure;
 mod fetch;
 mod greet;
 mod handle;
@@ -43,8 +45,11 @@ mod sync {
 }
 
 pub use counters::{Counters, Reason, Start};
+pub use failure::{FailureKind, ServerFailure};
 pub use handle::Device;
-pub use settings::{CONNECTIONS_MAX, DeviceError, Publisher, QUARANTINE_MAX, ReadError, Settings};
+pub use settings::{
+    CONNECTIONS_MAX, DeviceError, HASHES_BYTES_MIN, Publisher, QUARANTINE_MAX, ReadError, Settings,
+};
 
 pub mod cache;
 
@@ -80,6 +85,16 @@ pub trait Cache: Send + Sync {
     /// What was kept under a name.
     fn note(&self, name: &str) -> Option<Vec<u8>>;
 
+    /// Whether something is kept under a name; nothing is used by that.
+    fn keeps_note(&self, name: &str) -> bool {
+        self.note(name).is_some()
+    }
+
+    /// How many lists of hashes are kept at the same time, at most. None: nobody knows.
+    fn lists_max(&self) -> Option<Lists> {
+        None
+    }
+
     /// All that is kept under a name, the value that counts first: more than one where it is kept in two places, and
     /// they differ because one was damaged.
     fn notes(&self, name: &str) -> Vec<Vec<u8>> {
@@ -102,6 +117,15 @@ pub trait Cache: Send + Sync {
 
     /// Returns when all that was put is written.
     fn flush(&self);
+}
+
+/// Lists of hashes, each of the blocks of one MiB of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lists {
+    /// How many.
+    pub count: u64,
+    /// What they take in a cache.
+    pub bytes: u64,
 }
 
 /// What a cache has done and holds.
@@ -127,6 +151,10 @@ pub struct CacheCounters {
     pub bytes: u64,
     /// Bytes that they may take.
     pub bytes_max: u64,
+    /// Times that the disk had no room for what the cache was still allowed to take.
+    pub disk_full: u64,
+    /// Bytes that a log of blocks may have now.
+    pub log_bytes_max: u64,
     /// Bytes of memory that the cache takes now.
     pub memory_bytes: u64,
 }

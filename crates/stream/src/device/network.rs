@@ -3,6 +3,7 @@
 //! Each connection has a reader, which lives as long as the device and connects again, and a writer.
 
 use super::counters::{Counts, Reason, add};
+use super::failure::ServerFailure;
 use super::settings::{QUARANTINE_MAX, Settings};
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token};
 use crate::link::{LinkControl, LinkSettings, LinkWriter};
@@ -25,6 +26,11 @@ const RECONNECT_MAX: Duration = Duration::from_secs(1);
 
 /// How long one attempt to connect may take.
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(3);
+
+/// Questions behind a request that is not answered, and how much longer than two round trips the first of them waits;
+/// each next one waits twice as long.
+const QUESTIONS_MAX: u32 = 4;
+const QUESTION_SPARE: Duration = Duration::from_millis(10);
 
 /// A reader looks up so often, to see whether the device was stopped.
 const READ_MAX: Duration = Duration::from_secs(1);
@@ -74,6 +80,61 @@ struct Outgoing {
     is_closed: bool,
 }
 
+/// What is done about a connection on which nothing comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Quiet {
+    /// Nothing: something came, or not for long.
+    Wait,
+    /// It is to be asked whether anybody is there.
+    Ask,
+    /// Nobody has answered for too long.
+    Dead,
+}
+
+/// Since when nothing came on a connection, by its bytes: a long message may take its time. Times are milliseconds of
+/// the network's clock.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    received_bytes: u64,
+    heard_ms: u64,
+    asked_first_ms: Option<u64>,
+    asked_last_ms: u64,
+}
+
+impl Silence {
+    fn since(now_ms: u64) -> Self {
+        Self {
+            received_bytes: 0,
+            heard_ms: now_ms,
+            asked_first_ms: None,
+            asked_last_ms: 0,
+        }
+    }
+
+    // Asked again and again: who has given the connection up, and whose last words were lost, says so to whoever asks,
+    // and one question may have come before that.
+    fn look(&mut self, received_bytes: u64, now_ms: u64, ask_after: u64, dead_after: u64) -> Quiet {
+        if received_bytes != self.received_bytes {
+            *self = Self {
+                received_bytes,
+                ..Self::since(now_ms)
+            };
+            return Quiet::Wait;
+        }
+        match self.asked_first_ms {
+            None if now_ms.saturating_sub(self.heard_ms) <= ask_after => return Quiet::Wait,
+            None => self.asked_first_ms = Some(now_ms),
+            Some(first_ms) if now_ms.saturating_sub(first_ms) > dead_after => return Quiet::Dead,
+            Some(_) if now_ms.saturating_sub(self.asked_last_ms) <= ask_after => {
+                return Quiet::Wait;
+            }
+            Some(_) => {}
+        }
+        self.asked_last_ms = now_ms;
+        Quiet::Ask
+    }
+}
+
 /// A connection that is up.
 pub(super) struct Connection {
     /// Never used again.
@@ -83,10 +144,8 @@ pub(super) struct Connection {
     wake: Condvar,
     asked: Mutex<BTreeMap<u32, Asked>>,
     blocks_asked: AtomicUsize,
-    /// When something came last, milliseconds of the network's clock.
-    pub heard_ms: AtomicU64,
-    /// When it was asked whether anybody is there; 0: it was not, since something came.
-    pub pinged_ms: AtomicU64,
+    /// Since when nothing came, and whether it was asked why.
+    silence: Mutex<Silence>,
     /// The reader waits for room on the stage: that nothing is heard means nothing.
     pub is_placing: AtomicBool,
 }
@@ -100,8 +159,7 @@ impl Connection {
             wake: Condvar::new(),
             asked: Mutex::default(),
             blocks_asked: AtomicUsize::new(0),
-            heard_ms: AtomicU64::new(now_ms),
-            pinged_ms: AtomicU64::new(0),
+            silence: Mutex::new(Silence::since(now_ms)),
             is_placing: AtomicBool::new(false),
         }
     }
@@ -217,6 +275,20 @@ impl Connection {
             .collect()
     }
 
+    /// What its silence asks for: a question after so many milliseconds without a byte, and again after as many without
+    /// an answer; given up so long after the first one.
+    pub fn quiet(&self, now_ms: u64, ask_after: u64, dead_after: u64) -> Quiet {
+        let mut silence = locked(&self.silence);
+        if self.is_placing.load(Ordering::Acquire) {
+            *silence = Silence {
+                received_bytes: silence.received_bytes,
+                ..Silence::since(now_ms)
+            };
+            return Quiet::Wait;
+        }
+        silence.look(self.control.received_bytes(), now_ms, ask_after, dead_after)
+    }
+
     /// Nothing is sent any more.
     pub fn close(&self) {
         locked(&self.outgoing).is_closed = true;
@@ -224,31 +296,53 @@ impl Connection {
         self.control.shutdown();
     }
 
-    /// Sends what is to be sent until the connection is closed.
-    pub fn write(&self, mut writer: LinkWriter) {
+    // What is to be sent, all of it; nothing if there was nothing for so long. None: the connection is closed.
+    fn take_outgoing(&self, wait_max: Option<Duration>) -> Option<Vec<u8>> {
+        let outgoing = locked(&self.outgoing);
+        let waits = |outgoing: &mut Outgoing| outgoing.bytes == 0 && !outgoing.is_closed;
+        let mut outgoing = match wait_max {
+            None => self
+                .wake
+                .wait_while(outgoing, waits)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(time) => {
+                let waited = self.wake.wait_timeout_while(outgoing, time, waits);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        if outgoing.is_closed {
+            return None;
+        }
+        let mut together = Vec::with_capacity(outgoing.bytes);
+        let outgoing = &mut *outgoing;
+        for message in outgoing.urgent.drain(..).chain(outgoing.later.drain(..)) {
+            together.extend_from_slice(&message);
+        }
+        outgoing.bytes = 0;
+        Some(together)
+    }
+
+    /// Sends what is to be sent until the connection is closed, and questions behind a request that is not answered:
+    /// where one small packet is lost with nothing behind it, TCP waits a fifth of a second and more before it sends it
+    /// again; with something behind it, it sees at once that it is missing (RFC 8985). The answer to the question does
+    /// the same for an answer that was lost.
+    pub fn write(&self, mut writer: LinkWriter, network: &Network) {
+        let mut questions = QUESTIONS_MAX;
+        let awaits = || self.blocks_asked.load(Ordering::Relaxed) > 0;
         loop {
-            let mut outgoing = locked(&self.outgoing);
-            while outgoing.bytes == 0 && !outgoing.is_closed {
-                outgoing = self
-                    .wake
-                    .wait(outgoing)
-                    .unwrap_or_else(PoisonError::into_inner);
-            }
-            if outgoing.is_closed {
+            let after = (2 * network.round_trip() + QUESTION_SPARE) * (1 << questions);
+            let wait_max = (questions < QUESTIONS_MAX && awaits()).then_some(after);
+            let Some(mut bytes) = self.take_outgoing(wait_max) else {
                 return;
+            };
+            if !bytes.is_empty() {
+                questions = 0;
+            } else if awaits() {
+                questions += 1;
+                let id = network.id();
+                Request::Ping { id }.encode(&mut bytes);
             }
-            let mut together = Vec::with_capacity(outgoing.bytes);
-            let outgoing_now = &mut *outgoing;
-            for message in outgoing_now
-                .urgent
-                .drain(..)
-                .chain(outgoing_now.later.drain(..))
-            {
-                together.extend_from_slice(&message);
-            }
-            outgoing.bytes = 0;
-            drop(outgoing);
-            if writer.write_all(&together).is_err() {
+            if writer.write_all(&bytes).is_err() {
                 self.close();
                 return;
             }
@@ -277,6 +371,8 @@ pub(super) struct Network {
     ids: AtomicU32,
     lies: Mutex<Lies>,
     quarantine: Duration,
+    // Why there was no connection when one was tried last.
+    failure: Mutex<Option<ServerFailure>>,
     // Whether somebody wants a connection and there is none: what those wait for that are made for each demand.
     pause: Mutex<bool>,
     wake: Condvar,
@@ -306,6 +402,7 @@ impl Network {
                 ..Lies::default()
             }),
             quarantine: settings.quarantine,
+            failure: Mutex::default(),
             pause: Mutex::default(),
             wake: Condvar::new(),
             is_stopped: AtomicBool::new(false),
@@ -350,6 +447,7 @@ impl Network {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let connection = Arc::new(Connection::new(number, control, self.now_ms()));
         locked(&self.connections).push(Arc::clone(&connection));
+        *locked(&self.failure) = None;
         // Behind the lock nobody is between looking and waiting.
         drop(locked(&self.pause));
         self.wake.notify_all();
@@ -365,6 +463,17 @@ impl Network {
         locked(&self.connections).retain(|other| other.number != connection.number);
         add(&self.sent_before, connection.control.sent_bytes());
         add(&self.received_before, connection.control.received_bytes());
+    }
+
+    /// There is no connection, for this reason.
+    pub fn failed(&self, failure: ServerFailure) {
+        *locked(&self.failure) = Some(failure);
+    }
+
+    /// Why there is none. None: there is one, or it is not known yet.
+    pub fn failure(&self) -> Option<ServerFailure> {
+        let failure = locked(&self.failure).clone();
+        failure.filter(|_| locked(&self.connections).is_empty())
     }
 
     /// Those that are up.
@@ -473,6 +582,10 @@ impl Network {
         lies.pause = (2 * lies.pause).min(QUARANTINE_MAX);
         lies.given_up_below = self.numbers.load(Ordering::Relaxed);
         drop(lies);
+        // What a greeting had wrong has its own reason, which says more.
+        if connection.is_some() {
+            self.failed(ServerFailure::lied(reason.name()));
+        }
         add(&counts.quarantines, 1);
         for connection in self.connections() {
             connection.close();
@@ -568,6 +681,28 @@ impl Network {
 mod tests {
     use super::super::settings::Publisher;
     use super::*;
+
+    #[test]
+    fn who_does_not_answer_is_asked_again_and_then_given_up() {
+        let (ask_after, dead_after) = (5_000, 10_000);
+        let mut silence = Silence::since(1);
+        let mut look = |bytes, now_ms| silence.look(bytes, now_ms, ask_after, dead_after);
+        assert_eq!(look(100, 500), Quiet::Wait, "something came");
+        assert_eq!(look(100, 5_500), Quiet::Wait);
+        assert_eq!(look(100, 5_501), Quiet::Ask);
+        assert_eq!(look(100, 5_600), Quiet::Wait);
+        assert_eq!(look(100, 10_502), Quiet::Ask, "the first may be lost");
+        assert_eq!(look(100, 15_501), Quiet::Wait);
+        // One byte of a message is a word, too.
+        let mut heard = silence;
+        assert_eq!(heard.look(101, 15_502, ask_after, dead_after), Quiet::Wait);
+        assert_eq!(heard.look(101, 20_502, ask_after, dead_after), Quiet::Wait);
+        assert_eq!(heard.look(101, 20_503, ask_after, dead_after), Quiet::Ask);
+        assert_eq!(
+            silence.look(100, 15_502, ask_after, dead_after),
+            Quiet::Dead
+        );
+    }
 
     #[test]
     fn a_burst_of_wrong_messages_is_one_reason_to_wait() {

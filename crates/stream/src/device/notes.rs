@@ -1,11 +1,12 @@
-//! What a device remembers beyond its end beside blocks: the manifest, hash lists and what tasks needed in the cache,
+//! What a device remembers beyond its end beside blocks: the manifest, hashes and what tasks needed in the cache,
 //! and whose manifests up to which version were seen, which is on the disk before a manifest is used.
 
 use super::settings::DeviceError;
-use super::{Cache, CacheError};
-use crate::block::{BlockAt, BlockHash, ContentId, FileId, HashList, blocks_of};
+use super::{Cache, CacheError, Lists, cache};
+use crate::block::{BlockAt, BlockHash, ContentId, FileId, HashList};
+use crate::group::{self, GROUP_BLOCKS, Group, GroupAt, group_blocks, proof_values};
 use crate::manifest::{Manifest, PublicKey};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -53,46 +54,53 @@ fn failed(what: &str, path: &Path) -> impl FnOnce(io::Error) -> DeviceError {
     move |source| DeviceError::State { what, source }
 }
 
-/// What was seen of a server: from the folder, or from the cache where there is none.
+/// What was seen of a server. Where there are a folder and a cache, both have it, so that neither alone can be rolled
+/// back: the higher version counts, of the publisher that the folder names.
 ///
 /// # Errors
-/// It cannot be read. A damaged note is an error, not nothing: an older manifest could be believed then.
+/// It cannot be read. A damaged note in the folder is an error, not nothing: an older manifest could be believed then.
 pub(super) fn seen(
     state: Option<&Path>,
     cache: Option<&dyn Cache>,
     server: &str,
 ) -> Result<Option<Seen>, DeviceError> {
     let name = seen_name(server);
-    let Some(folder) = state else {
-        let notes = cache.map_or_else(Vec::new, |cache| cache.notes(&name));
-        // The cache itself finds out what is damaged, and then what is left may be older.
-        let mut all = notes.iter().filter_map(|bytes| Seen::parse(bytes));
-        let first = all.next();
-        return Ok(first.map(|first| {
-            let others = all.filter(|other| other.publisher == first.publisher);
-            others.fold(first, |highest, other| {
-                match other.version > highest.version {
-                    true => other,
-                    false => highest,
-                }
-            })
-        }));
+    let noted = match state {
+        Some(folder) => seen_in(&folder.join(&name))?,
+        None => None,
     };
-    let path = folder.join(name);
-    let bytes = match fs::metadata(&path) {
+    // The cache itself finds out what is damaged, and then what is left may be older.
+    let kept = cache.map_or_else(Vec::new, |cache| cache.notes(&name));
+    let kept = kept.iter().filter_map(|bytes| Seen::parse(bytes));
+    let mut all = noted.into_iter().chain(kept);
+    let first = all.next();
+    Ok(first.map(|first| {
+        let others = all.filter(|other| other.publisher == first.publisher);
+        others.fold(first, |highest, other| {
+            match other.version > highest.version {
+                true => other,
+                false => highest,
+            }
+        })
+    }))
+}
+
+/// What a file of the folder says.
+fn seen_in(path: &Path) -> Result<Option<Seen>, DeviceError> {
+    let bytes = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Ok(data) if data.len() > SEEN_BYTES_MAX => Vec::new(),
-        _ => fs::read(&path).map_err(failed("read", &path))?,
+        _ => fs::read(path).map_err(failed("read", path))?,
     };
     let damaged = || io::Error::new(io::ErrorKind::InvalidData, "damaged; remove it to forget");
-    let seen = Seen::parse(&bytes).ok_or_else(|| failed("read", &path)(damaged()))?;
+    let seen = Seen::parse(&bytes).ok_or_else(|| failed("read", path)(damaged()))?;
     Ok(Some(seen))
 }
 
-/// Notes what was seen of a server; on the disk when it returns.
+/// Notes what was seen of a server wherever that is noted; on the disk when it returns.
 ///
 /// # Errors
-/// It could not be written.
+/// It could not be written. [`DeviceError::Cache`]: to the cache, and it is in the folder, if there is one.
 pub(super) fn set_seen(
     state: Option<&Path>,
     cache: Option<&dyn Cache>,
@@ -100,15 +108,17 @@ pub(super) fn set_seen(
     seen: &Seen,
 ) -> Result<(), DeviceError> {
     let name = seen_name(server);
-    match (state, cache) {
-        (Some(folder), _) => {
+    if let Some(folder) = state {
+        let path = folder.join(&name);
+        if !matches!(seen_in(&path), Ok(Some(before)) if before == *seen) {
             fs::create_dir_all(folder).map_err(failed("make", folder))?;
-            let path = folder.join(name);
-            write_durably(folder, &path, seen.text().as_bytes()).map_err(failed("write", &path))
+            write_durably(folder, &path, seen.text().as_bytes()).map_err(failed("write", &path))?;
         }
-        (None, Some(cache)) => Ok(cache.set_note(&name, seen.text().as_bytes())?),
-        (None, None) => Ok(()),
     }
+    if let Some(cache) = cache {
+        cache.set_note(&name, seen.text().as_bytes())?;
+    }
+    Ok(())
 }
 
 fn write_durably(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -126,29 +136,119 @@ pub(super) fn manifest_name(server: &str) -> String {
     format!("manifest-{}", short(server.as_bytes()))
 }
 
-fn hashes_name(content: &ContentId) -> String {
+/// The one group of a short file has the name that whole lists had before there were groups, and the same bytes.
+fn group_name(content: &ContentId, blocks: u32, group: u32) -> String {
+    match blocks <= GROUP_BLOCKS {
+        true => list_name(content),
+        false => format!("hashes-{content}-{group}"),
+    }
+}
+
+fn list_name(content: &ContentId) -> String {
     format!("hashes-{content}")
 }
 
-/// The hash list of a content; the caller checks it.
-pub(super) fn hashes(cache: &dyn Cache, content: &ContentId, size_bytes: u64) -> Option<HashList> {
-    let bytes = cache.note(&hashes_name(content))?;
-    let (hashes, rest) = bytes.as_chunks::<32>();
-    let is_whole = rest.is_empty() && hashes.len() == blocks_of(size_bytes) as usize;
-    is_whole.then(|| HashList(hashes.iter().map(|hash| BlockHash(*hash)).collect()))
+/// A group of hashes of a content; the caller checks it.
+pub(super) fn group(
+    cache: &dyn Cache,
+    content: &ContentId,
+    blocks: u32,
+    group: u32,
+) -> Option<Group> {
+    let count = group_blocks(blocks, group)?.len();
+    let Some(bytes) = cache.note(&group_name(content, blocks, group)) else {
+        return split_list(cache, content, blocks)?
+            .into_iter()
+            .nth(group as usize);
+    };
+    let (values, rest) = bytes.as_chunks::<32>();
+    let (hashes, proof) = values.split_at_checked(count)?;
+    rest.is_empty().then(|| Group {
+        hashes: hashes.iter().map(|hash| BlockHash(*hash)).collect(),
+        proof: proof.into(),
+    })
 }
 
-/// Keeps the hash list of a content.
+/// Keeps a group of hashes: its own, and behind them what proves them.
 ///
 /// # Errors
 /// The cache's.
-pub(super) fn set_hashes(
+pub(super) fn set_group(
     cache: &dyn Cache,
-    content: &ContentId,
-    list: &HashList,
+    manifest: &Manifest,
+    at: GroupAt,
+    group: &Group,
 ) -> Result<(), CacheError> {
-    let bytes: Vec<u8> = list.0.iter().flat_map(|hash| hash.0).collect();
-    cache.set_note(&hashes_name(content), &bytes)
+    let Some((_, content)) = manifest.file(at.file) else {
+        return Ok(());
+    };
+    let name = group_name(&content, manifest.blocks(at.file), at.group);
+    cache.set_note(&name, &group_bytes(group))
+}
+
+/// Whether a group of hashes is kept.
+pub(super) fn keeps_group(cache: &dyn Cache, manifest: &Manifest, at: GroupAt) -> bool {
+    manifest.file(at.file).is_some_and(|(_, content)| {
+        cache.keeps_note(&group_name(&content, manifest.blocks(at.file), at.group))
+    })
+}
+
+/// The lists of hashes that are needed for blocks, as a cache keeps them: one for all files of the same content.
+pub(super) fn lists_of(manifest: &Manifest, blocks: &[BlockAt]) -> Lists {
+    let mut lists = Lists::default();
+    let mut known = HashSet::new();
+    let mut last = None;
+    for at in blocks.iter().map(|at| GroupAt::from(*at)) {
+        if last.replace(at) == Some(at) {
+            continue;
+        }
+        let Some((_, content)) = manifest.file(at.file) else {
+            continue;
+        };
+        let blocks = manifest.blocks(at.file);
+        if let Some(hashes) = group_blocks(blocks, at.group)
+            && known.insert((content, at.group))
+        {
+            let values = hashes.len() + proof_values(blocks, at.group);
+            let name = group_name(&content, blocks, at.group);
+            lists.count += 1;
+            lists.bytes += cache::note_bytes(name.len(), values * 32);
+        }
+    }
+    lists
+}
+
+fn group_bytes(group: &Group) -> Vec<u8> {
+    let hashes = group.hashes.iter().map(|hash| hash.0);
+    hashes
+        .chain(group.proof.iter().copied())
+        .flatten()
+        .collect()
+}
+
+/// The groups of a long file of which an older device has kept all hashes together. They are kept one by one from now
+/// on, so that this is done once.
+fn split_list(cache: &dyn Cache, content: &ContentId, blocks: u32) -> Option<Vec<Group>> {
+    if blocks <= GROUP_BLOCKS {
+        return None;
+    }
+    let name = list_name(content);
+    let bytes = cache.note(&name)?;
+    let (hashes, rest) = bytes.as_chunks::<32>();
+    let is_whole = rest.is_empty() && hashes.len() == blocks as usize;
+    let list = is_whole.then(|| HashList(hashes.iter().map(|hash| BlockHash(*hash)).collect()));
+    let groups = list.and_then(|list| group::split(&list, content));
+    let kept = (0..)
+        .zip(groups.iter().flatten())
+        .try_for_each(|(at, group)| {
+            let name = group_name(content, blocks, at);
+            cache.set_note(&name, &group_bytes(group))
+        });
+    // What cannot be kept is asked of a server again; the old list is of no more use than that.
+    if kept.is_ok() {
+        cache.set_note(&name, &[]).ok();
+    }
+    groups
 }
 
 /// The paths of a manifest's nodes: where each is named first.
@@ -280,6 +380,7 @@ pub(super) fn plan(cache: &dyn Cache, path: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::cache::{BlockCache, CacheOptions, MemoryStorage};
     use crate::manifest::{Kind, Name, Node};
 
     fn manifest() -> Manifest {
@@ -334,6 +435,37 @@ mod tests {
     }
 
     #[test]
+    fn hashes_are_kept_in_groups_and_older_lists_are_split_once() {
+        let cache =
+            BlockCache::open(Box::new(MemoryStorage::default()), &CacheOptions::default()).unwrap();
+        for blocks in [10, GROUP_BLOCKS, GROUP_BLOCKS + 1, 5 * GROUP_BLOCKS + 7] {
+            let hash = |number: u32| BlockHash::of(&number.to_le_bytes());
+            let list = HashList((0..blocks).map(hash).collect());
+            let content = list.content();
+            let find = |at| group(&cache, &content, blocks, at);
+            assert!((0..7).all(|at| find(at).is_none()));
+            // As an older device has kept it.
+            let bytes: Vec<u8> = list.0.iter().flat_map(|hash| hash.0).collect();
+            cache.set_note(&list_name(&content), &bytes).unwrap();
+            for _ in 0..2 {
+                for (at, expected) in (0..).zip(group::split(&list, &content).unwrap()) {
+                    assert_eq!(find(at).unwrap(), expected);
+                }
+                let has_list = cache.note(&list_name(&content)).is_some();
+                assert_eq!(has_list, blocks <= GROUP_BLOCKS);
+            }
+            assert!(find(group::groups_of(blocks)).is_none());
+        }
+        // A damaged one is none, and goes.
+        let content = ContentId([3; 32]);
+        cache
+            .set_note(&list_name(&content), &[1; 320 * 32])
+            .unwrap();
+        assert!(group(&cache, &content, 320, 0).is_none());
+        assert!(cache.note(&list_name(&content)).is_none());
+    }
+
+    #[test]
     fn what_was_seen_is_found_again_and_damage_is_no_nothing() {
         let folder = std::env::temp_dir().join(format!("keel-seen-{}", std::process::id()));
         let state = Some(folder.as_path());
@@ -347,6 +479,38 @@ mod tests {
         assert_eq!(seen(state, None, "b:1").unwrap(), None);
         fs::write(folder.join(seen_name("a:1")), b"publisher").unwrap();
         assert!(seen(state, None, "a:1").is_err());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn of_two_places_neither_alone_can_be_rolled_back() {
+        let folder = std::env::temp_dir().join(format!("keel-seen-both-{}", std::process::id()));
+        let state = Some(folder.as_path());
+        let open = || {
+            let storage = Box::new(MemoryStorage::default());
+            BlockCache::open(storage, &CacheOptions::default()).unwrap()
+        };
+        let of = |key, version| Seen {
+            publisher: PublicKey([key; 32]),
+            version,
+        };
+        let path = folder.join(seen_name("a:1"));
+        let (cache, emptied) = (open(), open());
+        set_seen(state, Some(&cache), "a:1", &of(7, 3)).unwrap();
+        let before = fs::read(&path).unwrap();
+        set_seen(state, Some(&cache), "a:1", &of(7, 9)).unwrap();
+        let highest = Some(of(7, 9));
+        assert_eq!(seen(state, Some(&emptied), "a:1").unwrap(), highest);
+        fs::write(&path, before).unwrap();
+        assert_eq!(seen(state, Some(&cache), "a:1").unwrap(), highest);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(seen(state, Some(&cache), "a:1").unwrap(), highest);
+        // Written to both again, though one of them has it.
+        set_seen(state, Some(&cache), "a:1", &of(7, 9)).unwrap();
+        assert_eq!(seen(state, None, "a:1").unwrap(), highest);
+        // A version of somebody else is not compared with.
+        set_seen(None, Some(&emptied), "a:1", &of(8, 99)).unwrap();
+        assert_eq!(seen(state, Some(&emptied), "a:1").unwrap(), highest);
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -1,14 +1,14 @@
 //! The start of a device: the manifest, from the server or as the cache has it, verified and not older than any before.
 
 use super::counters::{Counts, add};
+use super::failure::{FailureKind, ServerFailure};
 use super::greet::{Ended, Greeted, greet};
 use super::network::{CONNECT_MAX, Network};
 use super::notes::{self, Seen};
 use super::settings::{CONNECTIONS_MAX, DeviceError, Publisher, Settings};
 use crate::link::LinkSettings;
-use crate::manifest::{self, Manifest, ManifestError};
+use crate::manifest::{self, Manifest, ManifestError, PublicKey};
 use crate::tls;
-use crate::wire::Refusal;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -25,6 +25,8 @@ pub(super) struct Opened {
     pub manifest: Manifest,
     /// The blake3 hash of the signed manifest.
     pub hash: [u8; 32],
+    /// The key of who has signed it, if nobody was known to publish at this server before.
+    pub first_seen: Option<PublicKey>,
     /// The connection that it came on, or was confirmed on. None: it is what the cache has.
     pub greeted: Option<Greeted>,
 }
@@ -92,8 +94,8 @@ impl Opening<'_> {
             self.settings.state.as_deref(),
             self.settings.cache.as_deref(),
         );
-        // A cache that has it in one of its places alone writes it to the other again.
-        if self.seen != Some(seen) || state.is_none() {
+        // Of several places one may have lost it; nothing is written where it is.
+        if self.seen != Some(seen) || cache.is_some() {
             match notes::set_seen(state, cache, &self.settings.server, &seen) {
                 // A cache is a help and no condition; who wants the note to be one gives it a place of its own.
                 Err(DeviceError::Cache(_)) => add(&self.counts.notes_failed, 1),
@@ -120,6 +122,7 @@ pub(super) fn open(
         counts,
         seen,
     };
+    let is_first = seen.is_none() && settings.publisher == Publisher::FirstSeen;
     let name = notes::manifest_name(&settings.server);
     // A note that is no manifest of the publisher, or too old, is as good as none.
     let cached = cache
@@ -149,6 +152,7 @@ pub(super) fn open(
                             Ok(Opened {
                                 manifest,
                                 hash,
+                                first_seen: None,
                                 greeted: Some(greeted),
                             })
                         }
@@ -168,6 +172,7 @@ pub(super) fn open(
                 return Ok(Opened {
                     manifest,
                     hash: *blake3::hash(&signed).as_bytes(),
+                    first_seen: manifest::publisher(&signed).filter(|_| is_first),
                     greeted: Some(greeted),
                 });
             }
@@ -176,11 +181,13 @@ pub(super) fn open(
                     counts.reject(*reason);
                 }
                 pause = Network::next_pause(pause);
+                let failure = ServerFailure::of(&ended, settings.tls.is_some(), None);
                 // Who is not let in is not let in a moment later.
-                let is_final =
-                    matches!(&ended, Ended::Socket(error) if tls::why_refused(error).is_some());
+                let is_final = failure.is_final();
                 if cached.is_some() || is_final || Instant::now() + pause >= deadline {
-                    break describe(&ended);
+                    // Also where a name is still being looked up.
+                    network.failed(failure.clone());
+                    break failure;
                 }
                 network.pause(pause);
             }
@@ -190,6 +197,7 @@ pub(super) fn open(
         Some((manifest, hash)) => Ok(Opened {
             manifest,
             hash,
+            first_seen: None,
             greeted: None,
         }),
         None => Err(DeviceError::NoServer(last)),
@@ -229,22 +237,6 @@ fn greet_soon(
 }
 
 fn refused(why: &str) -> DeviceError {
-    DeviceError::NoServer(format!("the server is not to be believed: {why}"))
-}
-
-fn describe(ended: &Ended) -> String {
-    match ended {
-        Ended::Link(error) => error.to_string(),
-        Ended::Socket(error) => match tls::why_refused(error) {
-            Some(why) => format!("the server refuses this device's certificate: {why}"),
-            None => format!("the connection ended: {error}"),
-        },
-        Ended::Wrong(reason) => format!("the server's greeting was rejected: {}", reason.name()),
-        Ended::Refused(Refusal::Limit) => {
-            "the server is at a limit: as many devices as it may serve, or as many mounts \
-             with this device's certificate, or connections of this mount"
-                .to_owned()
-        }
-        Ended::Refused(reason) => format!("the server refuses: {reason:?}"),
-    }
+    let text = format!("the server is not to be believed: {why}");
+    DeviceError::NoServer(ServerFailure::new(FailureKind::Lied, text))
 }

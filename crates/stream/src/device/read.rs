@@ -1,9 +1,11 @@
 //! A program reads a block: from the stage, from the cache, or from the server, by a deadline.
 
+use super::Cache;
 use super::ahead::{self, Line};
 use super::counters::add;
 use super::inner::Inner;
 use super::network::{Asked, WIRE_BLOCK_BYTES, locked};
+use super::notes;
 use super::settings::ReadError;
 use super::stage::{Step, Wanted};
 use super::tasks::{Coming, Task};
@@ -113,8 +115,14 @@ impl Inner {
         let Some(cache) = self.settings.cache.as_deref() else {
             return false;
         };
-        let hash = self.list(at.file).and_then(|list| list.get(at.index));
-        hash.is_some_and(|hash| cache.has(&hash))
+        self.hash(at).is_some_and(|hash| cache.has(&hash))
+    }
+
+    /// Whether the cache has a block and the list that it is found by: the hashes that are only in memory are of no use
+    /// to the next start.
+    pub fn is_kept_for_later(&self, at: BlockAt) -> bool {
+        let keeps_list = |cache: &dyn Cache| notes::keeps_group(cache, &self.manifest, at.into());
+        self.is_cached(at) && self.settings.cache.as_deref().is_some_and(keeps_list)
     }
 
     fn read_counted(
@@ -165,7 +173,7 @@ impl Inner {
 
     fn cached(&self, at: BlockAt) -> Option<Arc<[u8]>> {
         let cache = self.settings.cache.as_deref()?;
-        let hash = self.list(at.file)?.get(at.index)?;
+        let hash = self.hash(at)?;
         let (size_bytes, _) = self.manifest.file(at.file)?;
         cache.get(&hash, crate::block::block_bytes(size_bytes, at.index))
     }
@@ -186,15 +194,14 @@ impl Inner {
             false => self.beside(token, at),
         };
         let mut has_asked = false;
+        self.of_task(token, Task::read_waits);
         let read = self.stage.read(at, |wanted| {
             self.next_step(wanted, token, at, &beside, started, &mut has_asked)
         });
-        if has_asked
-            && let Some(token) = &token
-            && let Some(task) = locked(&self.tasks).get(token)
-        {
-            task.under_way = task.under_way.saturating_sub(1);
-        }
+        self.of_task(token, |task| {
+            task.read_is_over(Instant::now());
+            task.under_way -= u32::from(has_asked).min(task.under_way);
+        });
         let (bytes, has_waited) = read?;
         let counts = &self.counts;
         match (has_waited, has_asked) {
@@ -203,6 +210,14 @@ impl Inner {
             (true, true) => add(&counts.reads_requested, 1),
         }
         Ok(bytes)
+    }
+
+    fn of_task(&self, token: Option<Token>, change: impl FnOnce(&mut Task)) {
+        if let Some(token) = &token
+            && let Some(task) = locked(&self.tasks).get(token)
+        {
+            change(task);
+        }
     }
 
     // Under the stage's lock.

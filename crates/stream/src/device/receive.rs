@@ -4,15 +4,12 @@ use super::counters::{Reason, add};
 use super::inner::{Inner, Job, Waited};
 use super::network::{Asked, Connection, WIRE_BLOCK_BYTES, locked};
 use super::stage::{Arrived, Kind};
-use crate::block::{BlockAt, BlockHash, FileId, HashList, SEGMENT_BLOCKS, Token, block_bytes};
+use crate::block::{BlockAt, BlockHash, SEGMENT_BLOCKS, Token, block_bytes};
+use crate::group::{Group, GroupAt};
 use crate::wire::{Answer, Refusal, Request, unpack};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-/// Hash lists that are coming in pieces on one connection at the same time, at most.
-const PARTIAL_LISTS_MAX: usize = 8;
 
 /// How long neighbours may come behind the block that was asked for, beside the time that the line takes.
 const NEIGHBOURS_WAIT: Duration = Duration::from_millis(3);
@@ -21,7 +18,6 @@ const NEIGHBOURS_WAIT: Duration = Duration::from_millis(3);
 pub(super) struct Receiver<'a> {
     inner: &'a Inner,
     connection: &'a Connection,
-    partial: HashMap<FileId, Vec<BlockHash>>,
 }
 
 /// Why blocks came.
@@ -63,25 +59,17 @@ impl Message<'_> {
 
 impl<'a> Receiver<'a> {
     pub fn new(inner: &'a Inner, connection: &'a Connection) -> Self {
-        Self {
-            inner,
-            connection,
-            partial: HashMap::new(),
-        }
+        Self { inner, connection }
     }
 
     /// One message.
     ///
     /// # Errors
     /// It is wrong, and nothing that comes behind it on this connection is to be believed.
-    pub fn take(&mut self, answer: Answer) -> Checked<()> {
+    pub fn take(&self, answer: Answer) -> Checked<()> {
         let inner = self.inner;
         match answer {
-            Answer::Hashes {
-                file,
-                first,
-                hashes,
-            } => return self.hashes(file, first, &hashes),
+            Answer::Group { at, group } => return self.group(at, group),
             Answer::Blocks {
                 id,
                 token,
@@ -120,43 +108,27 @@ impl<'a> Receiver<'a> {
                 has_more,
                 blocks,
             } => return self.plan(id, has_more, &blocks),
-            Answer::Refused { id, reason } => self.refused(id, reason),
+            Answer::Refused { id, token, reason } => self.refused(id, token, reason),
             Answer::Pong { id } => {
                 if let Some(Asked::Ping(since)) = self.connection.answered(id) {
                     inner.network.took(since.elapsed());
                 }
             }
             Answer::Welcome { .. } | Answer::Manifest { .. } => return Err(Reason::Greeting),
+            // Of protocol 1, which is not spoken here.
+            Answer::Hashes { .. } => return Err(Reason::Message),
         }
         Ok(())
     }
 
-    fn hashes(&mut self, file: FileId, first: u32, hashes: &[BlockHash]) -> Checked<()> {
+    fn group(&self, at: GroupAt, group: Group) -> Checked<()> {
         let inner = self.inner;
-        let (_, content) = inner.manifest.file(file).ok_or(Reason::Place)?;
-        let total = inner.manifest.blocks(file) as usize;
-        if first == 0 {
-            self.partial.remove(&file);
-            if self.partial.len() >= PARTIAL_LISTS_MAX {
-                return Err(Reason::Hashes);
-            }
-        }
-        let list = self.partial.entry(file).or_default();
-        if list.len() != first as usize || list.len() + hashes.len() > total {
-            return Err(Reason::Hashes);
-        }
-        list.extend_from_slice(hashes);
-        if list.len() < total {
-            return Ok(());
-        }
-        let list = self.partial.remove(&file).unwrap_or_default();
-        let list = HashList(list.into_boxed_slice());
-        let list = inner
-            .lists
-            .put(file, list, &content)
-            .ok_or(Reason::Hashes)?;
+        let (_, content) = inner.manifest.file(at.file).ok_or(Reason::Place)?;
+        let blocks = inner.manifest.blocks(at.file);
+        let kept = inner.groups.put(at, group, &content, blocks);
+        kept.ok_or(Reason::Hashes)?;
         if inner.settings.cache.is_some() {
-            inner.note(Job::Hashes(content, list));
+            inner.note(Job::Hashes(at));
         }
         inner.stage.look_again();
         Ok(())
@@ -224,9 +196,9 @@ impl<'a> Receiver<'a> {
         }
         let mut hashes = Vec::with_capacity(blocks.len());
         for at in blocks {
-            let hash = inner.lists.get(at.file).and_then(|list| list.get(at.index));
-            let Some(hash) = hash else {
-                self.unproven(id, at.file);
+            let group = inner.groups.get(GroupAt::from(*at));
+            let Some(hash) = group.and_then(|group| group.get(at.index)) else {
+                self.unproven(id, *at);
                 return Ok(());
             };
             hashes.push(hash);
@@ -243,6 +215,8 @@ impl<'a> Receiver<'a> {
             rest = behind;
         }
         // From here on all of it is what the publisher has signed.
+        let is_mended = |damaged: &mut BlockAt| blocks.contains(damaged);
+        let _ = locked(&inner.damage).take_if(is_mended);
         inner.network.was_right(blocks.len() as u64);
         let pages: Vec<Arc<[u8]>> = pages.into_iter().map(|b| inner.stage.page(b)).collect();
         let message = Message {
@@ -365,12 +339,12 @@ impl<'a> Receiver<'a> {
         network.lied(&inner.counts, Reason::Unrequested, Some(number));
     }
 
-    // A block of a file whose list is not here any more, because others had to have room, or never came.
-    fn unproven(&self, id: u32, file: FileId) {
+    // A block of a group whose hashes are not here any more, because others had to have room, or never came.
+    fn unproven(&self, id: u32, at: BlockAt) {
         let inner = self.inner;
         inner.counts.reject(Reason::Unproven);
-        self.connection
-            .send(&Request::AskHashes { files: vec![file] }, true);
+        let groups = vec![GroupAt::from(at)];
+        self.connection.send(&Request::AskGroups { groups }, true);
         match self.connection.answered(id) {
             Some(Asked::Block { at, .. }) => inner.stage.not_answered(at, None),
             Some(Asked::Ahead { .. }) => inner.stage.look_again(),
@@ -405,11 +379,25 @@ impl<'a> Receiver<'a> {
         Ok(())
     }
 
-    fn refused(&self, id: u32, reason: Refusal) {
+    fn refused(&self, id: u32, wire: Option<Token>, reason: Refusal) {
         let inner = self.inner;
         add(&inner.counts.refused, 1);
+        let is_damaged = reason == Refusal::Damaged;
+        add(&inner.counts.refused_damaged, u64::from(is_damaged));
+        if let Some(wire) = wire {
+            // It is not named again: the server would refuse each message that does.
+            let mut tasks = locked(&inner.tasks);
+            if let Some(token) = tasks.by_wire(&wire).map(|(token, _)| token) {
+                tasks.lose_wire(&token);
+            }
+            drop(tasks);
+            inner.stage.look_again();
+        }
         match self.connection.answered(id) {
             Some(Asked::Block { at, token, .. }) => {
+                if is_damaged {
+                    *locked(&inner.damage) = Some(at);
+                }
                 if reason == Refusal::NoSuchToken
                     && let Some(token) = token
                 {

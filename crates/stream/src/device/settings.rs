@@ -1,5 +1,6 @@
 //! What a device is told at its start, and what can go wrong.
 
+use super::failure::ServerFailure;
 use super::stage::STAGED_MAX_DEFAULT;
 use super::{Cache, CacheError};
 use crate::block::BlockAt;
@@ -15,6 +16,9 @@ pub const CONNECTIONS_MAX: u32 = 64;
 
 /// The longest that a server is left alone at a time.
 pub const QUARANTINE_MAX: Duration = Duration::from_secs(60);
+
+/// Bytes of groups of hashes that a device needs in memory: the blocks of one message may lie in as many groups.
+pub const HASHES_BYTES_MIN: usize = 512 << 10;
 
 /// Whose manifests are believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +48,7 @@ pub struct Settings {
     pub start_wait: Duration,
     /// What is kept over the device's end.
     pub cache: Option<Arc<dyn Cache>>,
-    /// The folder of notes: publisher and highest version seen of each server. None: in the cache, if there is one.
+    /// The folder of notes: publisher and highest version seen of each server. The cache has them too, if there is one.
     pub state: Option<PathBuf>,
     /// Whether neighbours are asked for with what nobody foretold.
     pub around: bool,
@@ -53,7 +57,7 @@ pub struct Settings {
     pub is_persistent: bool,
     /// How long a server that has sent wrong things is left alone; doubled each time, up to [`QUARANTINE_MAX`].
     pub quarantine: Duration,
-    /// Bytes of hash lists in memory, at most (a single longer list is allowed alone).
+    /// Bytes of groups of hashes in memory, at most; fewer than [`HASHES_BYTES_MIN`] are as many.
     pub hashes_bytes_max: usize,
 }
 
@@ -87,7 +91,7 @@ pub enum DeviceError {
     Settings(String),
     /// No server answers, and the cache has no manifest.
     #[error("no manifest: {0}")]
-    NoServer(String),
+    NoServer(ServerFailure),
     /// What the server sent is not a manifest of the publisher.
     #[error("the manifest of {server} is refused: {source}")]
     Manifest {
@@ -128,8 +132,14 @@ pub enum DeviceError {
         missing: u64,
     },
     /// The server refused.
-    #[error("the server refuses: {0:?}")]
+    #[error("{}", super::failure::said_of(*.0))]
     Refused(Refusal),
+    /// Blocks that the server should have are damaged there; all others came.
+    #[error("{blocks} blocks are damaged in the server's store, and all others are here")]
+    Damaged {
+        /// How many.
+        blocks: u64,
+    },
     /// Nothing is known of the task.
     #[error("nothing is known of this task")]
     NoPlan,
@@ -159,6 +169,7 @@ impl DeviceError {
             Self::Late(_) => Code::Late,
             Self::Refused(Refusal::Limit) => Code::Busy,
             Self::Refused(_) => Code::Denied,
+            Self::Damaged { .. } => Code::Corrupt,
             Self::NoPlan => Code::NotFound,
             Self::Stopped => Code::Gone,
         }

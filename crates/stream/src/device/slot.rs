@@ -6,7 +6,6 @@ use super::inner::Inner;
 use super::network::{Connection, Network};
 use super::receive::Receiver;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -79,10 +78,10 @@ fn serve(inner: &Arc<Inner>, connection: Arc<Connection>, greeted: Greeted) -> b
         writer,
         ..
     } = greeted;
-    let writing = Arc::clone(&connection);
+    let (writing, of_writer) = (Arc::clone(&connection), Arc::clone(inner));
     let thread = thread::Builder::new()
         .name("stream-writer".to_owned())
-        .spawn(move || writing.write(writer));
+        .spawn(move || writing.write(writer, &of_writer.network));
     let mut has_served = false;
     if let Ok(thread) = thread {
         inner.connected(&connection);
@@ -98,17 +97,13 @@ fn serve(inner: &Arc<Inner>, connection: Arc<Connection>, greeted: Greeted) -> b
 }
 
 fn read(inner: &Inner, connection: &Connection, incoming: &mut super::greet::Incoming) -> bool {
-    let mut receiver = Receiver::new(inner, connection);
+    let receiver = Receiver::new(inner, connection);
     let mut has_served = false;
     let number = Some(connection.number);
     let lied = |reason: Reason| inner.network.lied(&inner.counts, reason, number);
     loop {
         match incoming.next(&inner.network) {
             Ok(Some(answer)) => {
-                connection
-                    .heard_ms
-                    .store(inner.network.now_ms(), Ordering::Relaxed);
-                connection.pinged_ms.store(0, Ordering::Relaxed);
                 if let Err(reason) = receiver.take(answer) {
                     lied(reason);
                     return has_served;

@@ -63,6 +63,8 @@ pub(super) struct Task {
     // Blocks of the trace when that was so; a server heard it.
     start_blocks: Option<usize>,
     was_heard: bool,
+    // Reads that wait: while one does, a start is not quiet but slow.
+    waits: u32,
     /// Requests under way: a round trip is counted when there is none.
     pub under_way: u32,
     /// What its start has done.
@@ -141,6 +143,7 @@ impl Tasks {
             is_told_end: false,
             start_blocks: None,
             was_heard: false,
+            waits: 0,
             under_way: 0,
             start: Start {
                 task: file,
@@ -274,7 +277,7 @@ impl Tasks {
         let mut all = Vec::new();
         for (token, task) in &mut self.tasks {
             let quiet = now.saturating_duration_since(task.last_new);
-            let is_end = quiet >= QUIET && !task.is_told_end;
+            let is_end = quiet >= QUIET && task.waits == 0 && !task.is_told_end;
             let untold = task.trace.len() - task.told;
             if untold >= BLOCKS_PER_MESSAGE_MAX || untold > 0 && quiet >= PAUSE || is_end {
                 if is_end {
@@ -346,6 +349,17 @@ impl Task {
             blocks: blocks.to_vec(),
             is_exact: self.is_exact() || !self.is_blind && self.begun.is_none(),
         })
+    }
+
+    /// A read of it waits; [`read_is_over`](Self::read_is_over) follows.
+    pub fn read_waits(&mut self) {
+        self.waits += 1;
+    }
+
+    /// A read of it waits no more: what the program does with what it got counts from here.
+    pub fn read_is_over(&mut self, now: Instant) {
+        self.waits = self.waits.saturating_sub(1);
+        self.last_new = self.last_new.max(now);
     }
 
     /// What was read, in order.
@@ -571,6 +585,20 @@ mod tests {
         tasks.take_due(now + QUIET);
         tasks.lost_connection(1);
         assert_eq!(tasks.end(&TOKEN).unwrap().unheard(), None, "it was heard");
+    }
+
+    #[test]
+    fn a_start_that_waits_for_a_server_is_not_over() {
+        let start = Instant::now();
+        let mut tasks = running(start);
+        tasks.read(&TOKEN, block(1), start);
+        tasks.get(&TOKEN).unwrap().read_waits();
+        let long = start + 10 * QUIET;
+        assert!(tasks.take_due(long).iter().all(|tell| !tell.is_end));
+        tasks.get(&TOKEN).unwrap().read_is_over(long);
+        assert!(tasks.take_due(long + QUIET / 2).is_empty());
+        let ends = tasks.take_due(long + QUIET);
+        assert!(ends.len() == 1 && ends[0].is_end, "{ends:?}");
     }
 
     #[test]

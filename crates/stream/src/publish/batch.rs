@@ -8,9 +8,10 @@ use crate::store::{
     Location, PACK_FORMAT, PACK_HEADER_BYTES, PACK_MAGIC, PACKS_MAX, SEGMENT_HEADER_BYTES, State,
     StoreError,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 
 /// Segments that are known again when they come once more: 64 MiB of memory. Those beyond are only shared as part of
 /// a whole file.
@@ -141,6 +142,9 @@ pub(crate) struct Batch<'s> {
     /// By the hash of its blocks' hashes.
     segments: HashMap<ContentId, Location>,
     contents: HashSet<ContentId>,
+    /// Contents of which something is in a pack that is not there or too short: they are written again.
+    broken: HashSet<ContentId>,
+    packs_lacking: BTreeSet<u32>,
     pack: Option<PackWriter>,
     index: Option<IndexFile>,
     written: Written,
@@ -173,12 +177,31 @@ impl<'s> Batch<'s> {
             compressor: zstd::bulk::Compressor::new(level).map_err(memory)?,
             segments: HashMap::new(),
             contents: HashSet::new(),
+            broken: HashSet::new(),
+            packs_lacking: BTreeSet::new(),
             pack: None,
             index: None,
             written: Written::default(),
             current: Current::default(),
         };
+        let mut lengths = state.pack_lengths(layout)?;
         for content in state.contents.keys() {
+            if let Some(pack) = state.pack_lacking(layout, content, &lengths)? {
+                batch.packs_lacking.insert(pack);
+            }
+        }
+        // What is left of one is not relied on, so that it can go.
+        lengths.retain(|number, _| !batch.packs_lacking.contains(number));
+        for content in state.contents.keys() {
+            let is_broken = !batch.packs_lacking.is_empty()
+                && state.pack_lacking(layout, content, &lengths)?.is_some();
+            if is_broken {
+                batch.broken.insert(*content);
+            }
+        }
+        let is_whole = |content: &&ContentId| !batch.broken.contains(*content);
+        let whole: Vec<&ContentId> = state.contents.keys().filter(is_whole).collect();
+        for content in whole {
             if batch.segments.len() >= SEGMENTS_KNOWN_MAX {
                 break;
             }
@@ -237,7 +260,7 @@ impl<'s> Batch<'s> {
         let list = HashList(hashes.into());
         let content = list.content();
         let is_known = list.0.is_empty()
-            || self.state.contents.contains_key(&content)
+            || self.state.contents.contains_key(&content) && !self.broken.contains(&content)
             || self.contents.contains(&content);
         if !is_known {
             let index = match &mut self.index {
@@ -250,6 +273,17 @@ impl<'s> Batch<'s> {
         }
         self.begin_file();
         Ok(content)
+    }
+
+    /// Packs that the store should have and has not, or not all of.
+    pub(crate) fn packs_lacking(&self) -> Vec<PathBuf> {
+        let packs = self.packs_lacking.iter();
+        packs.map(|number| self.layout.pack(*number)).collect()
+    }
+
+    /// Whether the tree has a content that the store lacks.
+    pub(crate) fn has_new(&self) -> bool {
+        !self.contents.is_empty()
     }
 
     /// Makes all of it lasting. What is dropped before that is thrown away.

@@ -11,13 +11,16 @@ use crate::store::{
 };
 use crate::wire::MANIFEST_BYTES_MAX;
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Findings that are told; all are counted.
 pub const FINDINGS_MAX: usize = 100;
+
+/// What is said of a key that does not fit.
+const KEY_FINDING: &str = "it is not the key of this store, and nothing can be published with it; put back a copy of \
+     it, or take it away and name the key with --key";
 
 /// Files of the tree that a finding names.
 const FILES_NAMED_MAX: usize = 3;
@@ -58,6 +61,8 @@ pub struct CheckReport {
     pub findings: Vec<Finding>,
     /// How much is wrong.
     pub finding_count: u64,
+    /// The secret key in the store is damaged or another one; of the versions that says nothing.
+    pub is_key_wrong: bool,
 }
 
 impl CheckReport {
@@ -207,7 +212,10 @@ impl Check<'_> {
                     io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
                 ) => {}
             Err(PublishError::Store(error)) => return Err(error),
-            _ => self.find(&path, "it is not the key of this store", &[]),
+            _ => {
+                self.report.is_key_wrong = true;
+                self.find(&path, KEY_FINDING, &[]);
+            }
         }
         Ok(())
     }
@@ -216,7 +224,7 @@ impl Check<'_> {
     fn pack(&mut self, number: u32) -> Result<(), StoreError> {
         let path = self.layout.pack(number);
         let failed = |error| StoreError::system(&path, "cannot be read", error);
-        let file = File::open(&path).map_err(failed)?;
+        let file = crate::regular::open(&path).map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
         self.report.packs += 1;
         self.report.pack_bytes += length;

@@ -80,6 +80,11 @@ pub struct PackReport {
     pub written: Written,
     /// Bytes of the manifest, signed, as devices get it.
     pub manifest_bytes: u64,
+    /// Packs of the store that are missing or too short. What the tree has of them was written again; versions of
+    /// other trees may lack the rest.
+    pub packs_lacking: Vec<PathBuf>,
+    /// The store had content and no version, so it has lost them, or a publication was cut off.
+    pub had_no_version: bool,
 }
 
 /// What a tree holds.
@@ -155,16 +160,22 @@ pub fn pack(
         tree,
         written: Written::default(),
         manifest_bytes: 0,
+        packs_lacking: batch.packs_lacking(),
+        had_no_version: newest.is_none() && !state.contents.is_empty(),
     };
     // Devices that have seen a higher version than the newest one need a new number, also for the same tree.
     let is_there = |newest: &Manifest| {
         newest.version >= options.version_min && newest.nodes == nodes && newest.names == names
     };
     if let Some((before, bytes)) = newest.as_ref().filter(|(newest, _)| is_there(newest)) {
-        // What the walk wrote, if anything, is under names that nobody knows yet, and goes with the batch.
+        // What the walk wrote beside whole contents is under names that nobody knows yet, and goes with the batch.
         report.version = before.version;
         report.is_new = false;
         report.manifest_bytes = *bytes;
+        if batch.has_new() {
+            // The store has lost something of this very tree.
+            report.written = batch.finish()?;
+        }
         return Ok(report);
     }
     report.written = batch.finish()?;

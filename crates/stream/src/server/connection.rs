@@ -5,10 +5,11 @@ use super::queue::Queue;
 use super::session::{Session, SessionKey};
 use super::tenant::Tenant;
 use super::{Identity, State, requests, system, writer};
-use crate::block::FileId;
+use crate::block::{BlockAt, Token};
+use crate::group::GroupAt;
 use crate::store::{Held, Published, StoreError};
 use crate::tls::{ListedDevices, fingerprint, is_unlisted};
-use crate::wire::{Answer, DecodeError, FrameReader, PROTOCOL_VERSION, Refusal, Request};
+use crate::wire::{Answer, DecodeError, FrameReader, Refusal, Request};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +19,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+
+/// Groups of hashes that are remembered as sent on a connection, at most (some 400 KiB): those of 16 GiB of long files.
+const GROUPS_SENT_MAX: usize = 16 << 10;
 
 /// The tenant of all devices of a server without TLS.
 pub(super) const LOCAL_TENANT: &str = "local";
@@ -53,6 +57,8 @@ impl Owner {
 pub(super) struct Connection {
     pub(super) state: Arc<State>,
     pub(super) id: u64,
+    /// The version of the protocol that the device speaks.
+    pub(super) protocol: u16,
     key: SessionKey,
     pub(super) session: Arc<Session>,
     pub(super) published: Arc<Published>,
@@ -63,7 +69,7 @@ pub(super) struct Connection {
     pub(super) wake: Arc<Notify>,
     /// Something was taken off the queue.
     pub(super) room: Notify,
-    hashes: Mutex<HashSet<FileId>>,
+    hashes: Mutex<HashSet<GroupAt>>,
 }
 
 impl Connection {
@@ -72,9 +78,39 @@ impl Connection {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Files whose hashes were sent.
-    pub(super) fn hashes(&self) -> MutexGuard<'_, HashSet<FileId>> {
+    fn hashes(&self) -> MutexGuard<'_, HashSet<GroupAt>> {
         self.hashes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Of these blocks, the groups whose hashes are to be sent before them: those that were not sent, as far as that is
+    /// remembered. In protocol 1 all hashes of a file go together, and the first of its groups stands for them.
+    pub(super) fn unproven(&self, blocks: &[BlockAt]) -> Vec<GroupAt> {
+        let sent = self.hashes();
+        let mut groups = Vec::new();
+        for at in blocks {
+            let at = self.proves(GroupAt::from(*at));
+            if groups.last() != Some(&at) && !sent.contains(&at) && !groups.contains(&at) {
+                groups.push(at);
+            }
+        }
+        groups
+    }
+
+    fn proves(&self, at: GroupAt) -> GroupAt {
+        match self.protocol {
+            1 => GroupAt { group: 0, ..at },
+            _ => at,
+        }
+    }
+
+    /// The hashes of a group were sent.
+    pub(super) fn is_proven(&self, at: GroupAt) {
+        let mut sent = self.hashes();
+        if sent.len() >= GROUPS_SENT_MAX {
+            // What was sent is sent once more where it is needed again, which is right too.
+            *sent = HashSet::new();
+        }
+        sent.insert(self.proves(at));
     }
 
     /// Sends a short message before all else.
@@ -86,7 +122,15 @@ impl Connection {
     /// Refuses a request; the connection stays.
     pub(super) fn refuse(&self, id: u32, reason: Refusal, counted: Reason) {
         self.state.counters.refuse(counted);
-        self.answer(Answer::Refused { id, reason });
+        let token = None;
+        self.answer(Answer::Refused { id, token, reason });
+    }
+
+    /// Refuses a token, which the device is not to name again.
+    pub(super) fn refuse_token(&self, token: Token, reason: Refusal, counted: Reason) {
+        self.state.counters.refuse(counted);
+        let (id, token) = (0, Some(token));
+        self.answer(Answer::Refused { id, token, reason });
     }
 }
 
@@ -175,7 +219,7 @@ async fn greet(
         }
     };
     let mut frames = FrameReader::for_requests();
-    let hello = loop {
+    let (frame_version, hello) = loop {
         if let Some(request) = next(&mut frames)? {
             break request;
         }
@@ -183,18 +227,27 @@ async fn greet(
             return Err(Reason::Broken);
         }
     };
-    let (device, version, held) = match hello {
+    let (protocol, device, version, held) = match hello {
+        // What is read of it is what the versions have in common; another one is none that is spoken here.
         Request::Hello {
-            protocol: PROTOCOL_VERSION,
+            protocol,
             device,
             version,
             manifest_held,
-        } => (device, version, manifest_held),
+        } if protocol == frame_version => (protocol, device, version, manifest_held),
         Request::Hello { .. } => return Err(Reason::Protocol),
         _ => return Err(Reason::OutOfOrder),
     };
     let welcomed = match owner {
-        Some(owner) => welcome(state, id, owner, device, version, held).await,
+        Some(owner) => {
+            let said = Said {
+                protocol,
+                device,
+                version,
+                held,
+            };
+            welcome(state, id, owner, said).await
+        }
         None => {
             state.look_at_devices().await;
             Err((Reason::BadDevices, Refusal::NoList))
@@ -206,9 +259,10 @@ async fn greet(
             let mut bytes = Vec::new();
             let answer = Answer::Refused {
                 id: 0,
+                token: None,
                 reason: refusal,
             };
-            answer.encode(&mut bytes);
+            answer.encode_for(protocol, &mut bytes);
             let say = async {
                 io.write_all(&bytes).await?;
                 io.shutdown().await
@@ -219,21 +273,39 @@ async fn greet(
     }
 }
 
+/// What a device says in `Hello`.
+struct Said {
+    protocol: u16,
+    device: [u8; 16],
+    version: Option<u64>,
+    held: Option<[u8; 32]>,
+}
+
 /// Finds the version and the tenant, and takes the device in.
 async fn welcome(
     state: &Arc<State>,
     id: u64,
     owner: Owner,
-    device: [u8; 16],
-    version: Option<u64>,
-    held: Option<[u8; 32]>,
+    said: Said,
 ) -> Result<Connection, (Reason, Refusal)> {
+    let Said {
+        protocol,
+        device,
+        version,
+        held,
+    } = said;
     let (finding, name) = (Arc::clone(state), Arc::clone(&owner.tenant));
     let find = move || -> Result<(Arc<Tenant>, Held), (Reason, Refusal)> {
         let store = &finding.store;
         let published = match version {
             Some(version) => store.published(version),
-            None => store.newest().and_then(|version| store.published(version)),
+            None => {
+                let newest = finding.newest();
+                if newest.sound.is_ok() && !newest.passed.is_empty() {
+                    add(&finding.counters.greetings_older, 1);
+                }
+                newest.sound
+            }
         };
         let published = published.map_err(|error| match error {
             StoreError::NoSuchVersion { .. } => (Reason::NoSuchVersion, Refusal::NoSuchVersion),
@@ -269,7 +341,7 @@ async fn welcome(
     };
     let mut queue = Queue::default();
     queue.answer(Answer::Welcome {
-        protocol: PROTOCOL_VERSION,
+        protocol,
         version: published.version,
         manifest_bytes,
     });
@@ -279,6 +351,7 @@ async fn welcome(
     Ok(Connection {
         state: Arc::clone(state),
         id,
+        protocol,
         key,
         session,
         published,
@@ -346,7 +419,10 @@ async fn receive(
     // When the message began that has not come whole; its deadline does not begin anew with each of its bytes.
     let mut since = None;
     loop {
-        while let Some(request) = next(&mut frames)? {
+        while let Some((protocol, request)) = next(&mut frames)? {
+            if protocol != connection.protocol {
+                return Err(Reason::Protocol);
+            }
             since = None;
             while connection.queue().requests() >= settings.requests_max {
                 connection.room.notified().await;
@@ -382,12 +458,13 @@ async fn fill(
     Ok(count)
 }
 
-fn next(frames: &mut FrameReader) -> Result<Option<Request>, Reason> {
+/// The next request, and the version of the protocol that it is of.
+fn next(frames: &mut FrameReader) -> Result<Option<(u16, Request)>, Reason> {
     let Some(frame) = frames.next().map_err(|_| Reason::BadFrame)? else {
         return Ok(None);
     };
     Request::decode(frame.kind, frame.version, frame.payload)
-        .map(Some)
+        .map(|request| Some((frame.version, request)))
         .map_err(|error| match error {
             DecodeError::Version(_) => Reason::Protocol,
             _ => Reason::BadMessage,

@@ -104,6 +104,10 @@ pub struct Counters {
     pub bundles_misses: AtomicU64,
     /// Pieces compressed anew at the higher level.
     pub bundles_improved: AtomicU64,
+    /// Versions that are damaged and newer than the one that is served.
+    pub versions_damaged: AtomicU64,
+    /// Greetings that asked for the newest version and were given an older one, as the newest is damaged.
+    pub greetings_older: AtomicU64,
     /// Files of learned actions that were damaged and set aside.
     pub actions_damaged: AtomicU64,
     /// Files of learned actions written.

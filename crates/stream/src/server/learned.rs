@@ -5,6 +5,7 @@ use crate::predict::none::NonePredictor;
 use crate::predict::paper::{PaperPredictor, PaperSettings};
 use crate::predict::task::{TaskPredictor, TaskSettings};
 use crate::predict::{Catalogue, LoadError, Mode, Predictor};
+use crate::regular;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -107,7 +108,7 @@ impl Lock {
         let path = folder.join(LOCK_FILE);
         let mut options = File::options();
         let options = options.create(true).truncate(false).write(true);
-        let file = options.open(&path).map_err(LearnedError::system(&path))?;
+        let file = regular::open_with(options, &path).map_err(LearnedError::system(&path))?;
         match system::lock(&file) {
             Ok(()) => Ok(Self { _file: file }),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -183,7 +184,7 @@ pub fn load(
     predictor: &mut dyn Predictor,
     names: &dyn Catalogue,
 ) -> Result<bool, LearnedError> {
-    let file = match File::open(path) {
+    let file = match regular::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(LearnedError::system(path)(error)),
@@ -228,14 +229,18 @@ pub fn save(path: &Path, bytes: &[u8]) -> Result<(), LearnedError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder).map_err(LearnedError::system(folder))?;
     let beside = path.with_extension("actions-new");
-    let write = || -> io::Result<()> {
-        let mut file = File::create(&beside)?;
+    let mut file = regular::create(&beside).map_err(LearnedError::system(path))?;
+    let mut write = || -> io::Result<()> {
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&beside, path)?;
-        File::open(folder)?.sync_all()
+        regular::open_folder(folder)?.sync_all()
     };
-    write().map_err(LearnedError::system(path))
+    write().map_err(|error| {
+        // Half of it is of no use to anybody, and takes room.
+        fs::remove_file(&beside).ok();
+        LearnedError::system(path)(error)
+    })
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::State;
 use super::counters::Reason;
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +13,15 @@ use tokio::net::{TcpListener, TcpStream};
 /// Bytes of a request, at most.
 const REQUEST_BYTES_MAX: usize = 4096;
 
-/// How long a request and its answer may take.
+/// How long a request may take until it has come: whoever asks for metrics says so at once.
+const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long a request and its answer may take together.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Requests at the same time.
-const REQUESTS_MAX: usize = 8;
+/// Connections at the same time. Nobody waits for a place: of more of them the oldest has to go, so whoever says
+/// nothing holds up nobody.
+const CONNECTIONS_MAX: usize = 64;
 
 /// How long to wait when no connection can be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -24,35 +29,34 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Gives the metrics until it is dropped.
 pub(super) async fn serve(state: Arc<State>, listener: TcpListener) {
     let mut answers = tokio::task::JoinSet::new();
+    let mut oldest_first = VecDeque::new();
     loop {
-        while answers.len() >= REQUESTS_MAX {
-            answers.join_next().await;
-        }
         match listener.accept().await {
             Ok((socket, _)) => {
                 let state = Arc::clone(&state);
-                answers.spawn(async move {
-                    tokio::time::timeout(DEADLINE, answer(&state, socket))
-                        .await
-                        .ok();
-                });
+                let answer = async move {
+                    let answer = answer(&state, socket);
+                    tokio::time::timeout(DEADLINE, answer).await.ok();
+                };
+                oldest_first.push_back(answers.spawn(answer));
             }
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
         while answers.try_join_next().is_some() {}
+        oldest_first.retain(|answer| !answer.is_finished());
+        if oldest_first.len() > CONNECTIONS_MAX
+            && let Some(oldest) = oldest_first.pop_front()
+        {
+            oldest.abort();
+        }
     }
 }
 
 async fn answer(state: &State, mut socket: TcpStream) -> std::io::Result<()> {
-    let mut request = Vec::new();
-    let mut piece = [0; 512];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        let count = socket.read(&mut piece).await?;
-        if count == 0 || request.len() + count > REQUEST_BYTES_MAX {
-            break;
-        }
-        request.extend_from_slice(&piece[..count]);
-    }
+    let Ok(request) = tokio::time::timeout(REQUEST_DEADLINE, request(&mut socket)).await else {
+        return Ok(());
+    };
+    let request = request?;
     let line = request.split(|byte| *byte == b'\r').next();
     let mut words = line.unwrap_or_default().split(|byte| *byte == b' ');
     let (method, path) = (words.next(), words.next());
@@ -69,6 +73,20 @@ async fn answer(state: &State, mut socket: TcpStream) -> std::io::Result<()> {
     socket.write_all(head.as_bytes()).await?;
     socket.write_all(body.as_bytes()).await?;
     socket.shutdown().await
+}
+
+/// A request to the end of its head, or as much of it as may be.
+async fn request(socket: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut request = Vec::new();
+    let mut piece = [0; 512];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        let count = socket.read(&mut piece).await?;
+        if count == 0 || request.len() + count > REQUEST_BYTES_MAX {
+            break;
+        }
+        request.extend_from_slice(&piece[..count]);
+    }
+    Ok(request)
 }
 
 struct Text(String);
@@ -124,6 +142,16 @@ pub(super) fn text(state: &State) -> String {
         state.tenants.count() as u64,
     );
     text.gauge("tasks", "Tasks that run.", tasks as u64);
+    text.gauge(
+        "versions_damaged",
+        "Versions in the store that are damaged and newer than the one that is served.",
+        read(&counters.versions_damaged),
+    );
+    text.counter(
+        "greetings_older_total",
+        "Greetings for the newest version that were given an older one, as the newest is damaged.",
+        read(&counters.greetings_older),
+    );
     text.counter(
         "accepted_total",
         "Connections accepted.",
@@ -211,6 +239,11 @@ fn provided(text: &mut Text, state: &State) {
         "provider_bytes",
         "Memory that segments take.",
         provider.memory_bytes,
+    );
+    text.gauge(
+        "hashes_bytes",
+        "Memory of hashes of blocks, and of what proves them.",
+        state.store.hashes_bytes() as u64,
     );
     text.counters(
         "bundles_total",

@@ -3,9 +3,9 @@
 //! `connection.rs` is one connection from its first byte, `requests.rs` what each request does, `writer.rs` what is
 //! sent and in which order, `queue.rs` and `task.rs` the lists that the order is made of, `session.rs` a device with
 //! all its connections, `admission.rs` who may come in; `tenant.rs` and `learned.rs` what is learned and where it is
-//! kept, `names.rs` the paths of a version, `trouble.rs` what is said of a damaged store, `bundles.rs` pieces kept
-//! compressed, `shelf.rs` these on the disk; `counters.rs` and `metrics.rs` the numbers, `system.rs` calls of the
-//! operating system.
+//! kept, `names.rs` the paths of a version, `newest.rs` which one is served, `trouble.rs` what is said of a damaged
+//! store, `bundles.rs` pieces kept compressed, `shelf.rs` these on the disk; `counters.rs` and `metrics.rs` the
+//! numbers, `system.rs` calls of the operating system.
 
 mod admission;
 mod bundles;
@@ -14,6 +14,7 @@ mod counters;
 pub mod learned;
 mod metrics;
 mod names;
+mod newest;
 mod queue;
 mod requests;
 mod session;
@@ -195,6 +196,7 @@ pub(crate) struct State {
     admission: Admission,
     counters: Arc<Counters>,
     troubles: Troubles,
+    newest_said: newest::Said,
     started: Instant,
     /// Nobody else changes what was learned as long as this is there; None: it is not saved.
     lock: Option<learned::Lock>,
@@ -370,7 +372,8 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
 /// Opens what a server needs, and takes into memory what the tenants of the newest version have learned.
 fn open(settings: Settings) -> Result<(State, u64), ServerError> {
     let store = Arc::new(Store::open(&settings.store)?);
-    let published = store.published(store.newest()?)?;
+    // Before anything is begun: without a version there is nothing to serve.
+    store.newest_sound().sound?;
     let counters = Arc::new(Counters::default());
     let provider = Provider::new(
         Arc::clone(&store),
@@ -404,7 +407,10 @@ fn open(settings: Settings) -> Result<(State, u64), ServerError> {
         improver,
         counters,
         troubles: Troubles::default(),
+        newest_said: newest::Said::default(),
     };
+    // Devices that greet find it again in the store, which keeps the last ones in memory.
+    let published = state.newest().sound?;
     match learned::tenants(&state.settings.store, state.settings.predict) {
         Ok(names) => {
             for name in names.iter().take(state.settings.tenants_max) {
@@ -440,6 +446,8 @@ async fn keep(state: Arc<State>) {
                 if let Err(error) = saving.store.tidy() {
                     saving.say_trouble(&error.into());
                 }
+                // What is damaged or sound again is said before a device asks; where nothing can be served, then.
+                saving.newest();
             };
             tokio::task::spawn_blocking(work).await.ok();
         }

@@ -2,6 +2,7 @@
 //! reader costs a few bytes for each request. Pure.
 
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token};
+use crate::group::GroupAt;
 use crate::predict::Plan;
 use crate::wire::{Answer, BLOCKS_PER_MESSAGE_MAX};
 use std::collections::VecDeque;
@@ -24,7 +25,7 @@ enum Long {
         offset: u64,
         bytes: u64,
     },
-    Hashes(FileId),
+    List(GroupAt),
     /// Shared by all who ask, as the plan is long and a request short. What was sent: so many pieces of it, and so many
     /// blocks of the next one.
     Plan {
@@ -51,8 +52,8 @@ pub(super) enum Job {
     Read(ReadJob),
     /// Bytes of the manifest.
     Manifest { offset: u64, bytes: u64 },
-    /// The hashes of a file.
-    Hashes(FileId),
+    /// A group of hashes; in protocol 1 all of its file.
+    Hashes(GroupAt),
     /// Blocks that nobody waits for; the last ones of their request.
     Fetch {
         id: u32,
@@ -68,6 +69,7 @@ const MANIFEST_PIECE_BYTES: u64 = 128 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     answers: VecDeque<Answer>,
+    groups: VecDeque<GroupAt>,
     reads: VecDeque<ReadJob>,
     longs: VecDeque<Long>,
     fetches: VecDeque<Fetch>,
@@ -88,8 +90,14 @@ impl Queue {
         self.longs.push_back(Long::Manifest { offset: 0, bytes });
     }
 
-    pub(super) fn hashes(&mut self, file: FileId) {
-        self.longs.push_back(Long::Hashes(file));
+    /// All hashes of a file.
+    pub(super) fn list(&mut self, at: GroupAt) {
+        self.longs.push_back(Long::List(at));
+    }
+
+    /// A group of hashes. Before blocks: whoever asks has got one and cannot check it.
+    pub(super) fn group(&mut self, at: GroupAt) {
+        self.groups.push_back(at);
     }
 
     /// What is known of a task. Who asked before and has got nothing of it yet gets the same: else one that asks behind
@@ -125,7 +133,8 @@ impl Queue {
 
     /// Requests that wait.
     pub(super) fn requests(&self) -> usize {
-        self.answers.len() + self.reads.len() + self.longs.len() + self.fetches.len()
+        let hashes = self.groups.len() + self.longs.len();
+        self.answers.len() + hashes + self.reads.len() + self.fetches.len()
     }
 
     /// Blocks of `Fetch` that wait.
@@ -138,11 +147,14 @@ impl Queue {
         if let Some(answer) = self.answers.pop_front() {
             return Some(Job::Answer(answer));
         }
+        if let Some(at) = self.groups.pop_front() {
+            return Some(Job::Hashes(at));
+        }
         if let Some(read) = self.reads.pop_front() {
             return Some(Job::Read(read));
         }
         match self.longs.pop_front()? {
-            Long::Hashes(file) => Some(Job::Hashes(file)),
+            Long::List(at) => Some(Job::Hashes(at)),
             Long::Manifest { offset, bytes } => {
                 let piece = (bytes - offset).min(MANIFEST_PIECE_BYTES);
                 if offset + piece < bytes {
@@ -201,6 +213,13 @@ impl Queue {
         })
     }
 
+    /// Nothing more of a request that was refused: whoever asked takes what comes behind the refusal for unrequested.
+    pub(super) fn end_fetch(&mut self, id: u32) {
+        let of_it = self.fetches.iter().filter(|fetch| fetch.id == id);
+        self.fetch_blocks -= of_it.map(|fetch| fetch.blocks.len()).sum::<usize>();
+        self.fetches.retain(|fetch| fetch.id != id);
+    }
+
     /// What goes when nothing else is to be sent.
     pub(super) fn next_fetch(&mut self) -> Option<Job> {
         let fetch = self.fetches.front_mut()?;
@@ -247,6 +266,31 @@ mod tests {
         assert_eq!(Arc::strong_count(&plan), 2);
         assert_eq!(Arc::strong_count(&other), 2);
         assert_eq!(Arc::strong_count(&newer), 201);
+    }
+
+    #[test]
+    fn behind_a_refusal_nothing_of_the_request_comes() {
+        let mut queue = Queue::default();
+        queue.fetch(1, blocks(100));
+        queue.fetch(2, blocks(40));
+        assert!(matches!(
+            queue.next_fetch(),
+            Some(Job::Fetch {
+                id: 1,
+                is_last: false,
+                ..
+            })
+        ));
+        queue.end_fetch(1);
+        assert_eq!((queue.requests(), queue.fetch_blocks()), (1, 40));
+        assert!(matches!(queue.next_fetch(), Some(Job::Fetch { id: 2, .. })));
+        // The piece that is refused was the last one.
+        assert!(matches!(
+            queue.next_fetch(),
+            Some(Job::Fetch { is_last: true, .. })
+        ));
+        queue.end_fetch(2);
+        assert_eq!((queue.requests(), queue.fetch_blocks()), (0, 0));
     }
 
     #[test]

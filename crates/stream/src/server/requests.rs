@@ -5,6 +5,7 @@ use super::counters::{Reason, add};
 use super::queue::ReadJob;
 use super::task::{Task, around_of};
 use crate::block::{BlockAt, FileId, SEGMENT_BLOCKS, Token, block_bytes};
+use crate::group::{GroupAt, groups_of};
 use crate::predict::{Mode, Push};
 use crate::provide::{AHEAD_PIECES, Arm};
 use crate::wire::{Answer, Held, Refusal, Request};
@@ -23,7 +24,14 @@ pub(super) fn handle(connection: &Connection, request: Request) -> Result<(), Re
             around,
         } => read(connection, id, token, at, around),
         Request::Fetch { id, blocks } => fetch(connection, id, blocks),
-        Request::AskHashes { files } => hashes(connection, &files),
+        Request::AskHashes { files } => {
+            let first = |file: &FileId| GroupAt {
+                file: *file,
+                group: 0,
+            };
+            hashes(connection, files.iter().map(first).collect());
+        }
+        Request::AskGroups { groups } => hashes(connection, groups),
         Request::AskPlan { id, task } => plan(connection, id, task),
         Request::Trace { token, blocks } => trace(connection, token, &blocks),
         Request::End {
@@ -45,7 +53,7 @@ fn begin(connection: &Connection, token: Token, task: FileId, held: Held) {
     let state = &connection.state;
     let session = &connection.session;
     if connection.published.manifest.file(task).is_none() {
-        return connection.refuse(0, Refusal::NoSuchBlock, Reason::NoSuchBlock);
+        return connection.refuse_token(token, Refusal::NoSuchBlock, Reason::NoSuchBlock);
     }
     match session.admit(token, state.settings.tasks_max) {
         Ok(None) => {}
@@ -55,9 +63,9 @@ fn begin(connection: &Connection, token: Token, task: FileId, held: Held) {
             predictor.end(gone, false, true, now_ms);
         }
         Err(Refusal::TokenReused) => {
-            return connection.refuse(0, Refusal::TokenReused, Reason::TokenReused);
+            return connection.refuse_token(token, Refusal::TokenReused, Reason::TokenReused);
         }
-        Err(refusal) => return connection.refuse(0, refusal, Reason::Tokens),
+        Err(refusal) => return connection.refuse_token(token, refusal, Reason::Tokens),
     }
     let now_ms = state.now_ms();
     let company = session.company(now_ms);
@@ -65,7 +73,7 @@ fn begin(connection: &Connection, token: Token, task: FileId, held: Held) {
         let mut predictor = session.tenant.predictor();
         if predictor.is_used(token) {
             drop(predictor);
-            return connection.refuse(0, Refusal::TokenReused, Reason::TokenReused);
+            return connection.refuse_token(token, Refusal::TokenReused, Reason::TokenReused);
         }
         match &company {
             None => predictor.begin(token, task, &held, now_ms),
@@ -76,7 +84,7 @@ fn begin(connection: &Connection, token: Token, task: FileId, held: Held) {
             }
         }
     };
-    let mut new = Task::new(token, task, connection.id, held);
+    let mut new = Task::new(token, task, connection.id, held, &session.sent_room);
     new.starts_at(now_ms);
     session.accompany(&mut new, now_ms);
     let blocks = new.push(begun.push);
@@ -135,9 +143,14 @@ fn read(connection: &Connection, id: u32, token: Option<Token>, at: BlockAt, aro
         session.share(token, &sent, now_ms);
         Some(around)
     });
-    if token.is_some() && known.is_none() {
+    if let Some(token) = token
+        && known.is_none()
+    {
         // The block is given all the same: a server that was started anew knows no tokens, and programs wait.
-        state.counters.refuse(Reason::NoSuchToken);
+        match connection.protocol {
+            1 => state.counters.refuse(Reason::NoSuchToken),
+            _ => connection.refuse_token(token, Refusal::NoSuchToken, Reason::NoSuchToken),
+        }
     }
     let around = known.unwrap_or_else(|| around_of(at, around, file_blocks, |_| true));
     let following = (1..=AHEAD_PIECES as u32).filter_map(|step| {
@@ -168,14 +181,20 @@ fn fetch(connection: &Connection, id: u32, blocks: Vec<BlockAt>) {
     connection.wake.notify_one();
 }
 
-fn hashes(connection: &Connection, files: &[FileId]) {
+fn hashes(connection: &Connection, groups: Vec<GroupAt>) {
     let manifest = &connection.published.manifest;
-    if !files.iter().all(|file| manifest.file(*file).is_some()) {
+    let exists = |at: &GroupAt| {
+        manifest.file(at.file).is_some() && at.group < groups_of(manifest.blocks(at.file))
+    };
+    if !groups.iter().all(exists) {
         return connection.refuse(0, Refusal::NoSuchBlock, Reason::NoSuchBlock);
     }
     let mut queue = connection.queue();
-    for file in files {
-        queue.hashes(*file);
+    for at in groups {
+        match connection.protocol {
+            1 => queue.list(at),
+            _ => queue.group(at),
+        }
     }
     drop(queue);
     connection.wake.notify_one();
@@ -196,7 +215,7 @@ fn trace(connection: &Connection, token: Token, blocks: &[BlockAt]) {
     }
     let session = &connection.session;
     if session.with(token, |task| task.trace(blocks)).is_none() {
-        return connection.refuse(0, Refusal::NoSuchToken, Reason::NoSuchToken);
+        return connection.refuse_token(token, Refusal::NoSuchToken, Reason::NoSuchToken);
     }
     let mut predictor = session.tenant.predictor();
     predictor.trace(token, blocks, connection.state.now_ms());
@@ -215,7 +234,7 @@ fn end(connection: &Connection, token: Token, is_exact: bool, has_exited: bool) 
         (task.task, task.has_next(), unread)
     });
     let Some((task, was_sending, unread)) = known else {
-        return connection.refuse(0, Refusal::NoSuchToken, Reason::NoSuchToken);
+        return connection.refuse_token(token, Refusal::NoSuchToken, Reason::NoSuchToken);
     };
     add(&state.counters.blocks_unread, unread);
     let plan = {

@@ -1,12 +1,15 @@
 //! A device, whatever connections it has at the moment: its tasks, and which connection each is sent on.
 
-use super::task::{Next, Task};
+use super::task::{Next, SENT_WORDS_MAX, SentRoom, Task};
 use super::tenant::Tenant;
 use crate::block::{BlockAt, Token};
 use crate::wire::Refusal;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
+
+/// Blocks that a start is told of at most, of those that the others on its device were sent.
+const COMPANY_BLOCKS_MAX: usize = 1 << 16;
 
 /// How a device is known.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +26,8 @@ pub(super) struct SessionKey {
 /// A device at one version.
 pub(super) struct Session {
     pub(super) tenant: Arc<Tenant>,
+    /// For what all of its tasks remember of what was sent.
+    pub(super) sent_room: SentRoom,
     inner: Mutex<Inner>,
 }
 
@@ -38,6 +43,7 @@ impl Session {
     pub(super) fn new(tenant: Arc<Tenant>) -> Self {
         Self {
             tenant,
+            sent_room: SentRoom::new(SENT_WORDS_MAX),
             inner: Mutex::default(),
         }
     }
@@ -96,12 +102,11 @@ impl Session {
     /// What the device gets for those of its tasks that start at this time; None: none does.
     pub(super) fn company(&self, now_ms: u64) -> Option<Vec<BlockAt>> {
         let inner = self.inner();
-        let mut starting = inner.tasks.values().filter(|task| task.is_starting(now_ms));
-        let mut blocks = starting.next()?.sent_blocks();
-        for task in starting {
-            blocks.extend(task.sent_blocks());
-        }
-        Some(blocks)
+        let starting = inner.tasks.values().filter(|task| task.is_starting(now_ms));
+        let mut starting = starting.peekable();
+        starting.peek()?;
+        let blocks = starting.flat_map(Task::sent_blocks);
+        Some(blocks.take(COMPANY_BLOCKS_MAX).collect())
     }
 
     /// Takes into a task that begins what was sent to the others that start: none of it is sent again. Page cache and
@@ -197,5 +202,36 @@ impl Session {
             return Some((token, next, ahead));
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::FileId;
+    use crate::wire::Held;
+
+    #[test]
+    fn what_all_tasks_of_a_device_remember_is_bounded_together() {
+        let room = SentRoom::new(1000);
+        let mut inner = Inner::default();
+        for number in 0..64 {
+            let mut task = Task::new(Token([number; 16]), FileId(1), 1, Held::default(), &room);
+            task.starts_at(0);
+            for other in inner.tasks.values_mut() {
+                task.join(other);
+            }
+            for index in 0..1000 {
+                task.demand(BlockAt {
+                    file: FileId(u32::from(number)),
+                    index: index * 64,
+                });
+            }
+            inner.tasks.insert(task.token, task);
+        }
+        let blocks = inner.tasks.values().map(|task| task.sent_blocks().count());
+        assert_eq!(blocks.sum::<usize>(), 1000);
+        inner.tasks.clear();
+        assert_eq!(room.left(), 1000);
     }
 }

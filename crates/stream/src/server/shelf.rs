@@ -3,9 +3,10 @@
 
 use crate::block::BlockAt;
 use crate::predict::Plan;
+use crate::regular;
 use crate::store::Published;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The folder in a store.
@@ -65,10 +66,15 @@ impl Shelf {
         level: i32,
     ) -> Option<Vec<Vec<u8>>> {
         let path = self.path(published, plan, level);
-        if fs::metadata(&path).ok()?.len() > self.bytes_max {
+        let file = regular::open(&path).ok()?;
+        let mut bytes = Vec::new();
+        // One byte more tells a file that is longer than it may be.
+        let mut limited = file.take(self.bytes_max.saturating_add(1));
+        limited.read_to_end(&mut bytes).ok()?;
+        if bytes.len() as u64 > self.bytes_max {
             return None;
         }
-        decode(&fs::read(&path).ok()?, plan.pieces.len())
+        decode(&bytes, plan.pieces.len())
     }
 
     /// Keeps the pieces of a plan; the oldest files go where there is no room.
@@ -88,7 +94,7 @@ impl Shelf {
         let path = self.path(published, plan, level);
         let beside = path.with_extension("new");
         // Not synced: what a power cut leaves of it is known by its hash.
-        File::create(&beside)?.write_all(&bytes)?;
+        regular::create(&beside)?.write_all(&bytes)?;
         fs::rename(&beside, &path)
     }
 
@@ -171,7 +177,7 @@ mod tests {
         let shelf = Shelf::new(&store, 300, true);
         fs::create_dir_all(&shelf.folder).unwrap();
         for (number, name) in ["a", "b", "c"].iter().enumerate() {
-            let file = File::create(shelf.folder.join(name)).unwrap();
+            let file = fs::File::create(shelf.folder.join(name)).unwrap();
             file.set_len(100).unwrap();
             let time = SystemTime::UNIX_EPOCH + Duration::from_secs(9 - number as u64);
             file.set_modified(time).unwrap();

@@ -5,10 +5,11 @@ use crate::predict::{Plan, Push};
 use crate::wire::Held;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Words of 64 blocks that a task's record of what was sent has at most (some 2 MiB). Behind that a block may be
-/// foretold twice.
-const SENT_WORDS_MAX: usize = 1 << 16;
+/// Words of 64 blocks that the records of what was sent may have together, of all tasks of a device (some 2.5 MiB).
+/// Behind that a block may be foretold twice.
+pub(super) const SENT_WORDS_MAX: usize = 1 << 16;
 
 /// A start, at most; what runs for longer without a pause is none any more.
 const START_MS_MAX: u64 = 60_000;
@@ -16,52 +17,96 @@ const START_MS_MAX: u64 = 60_000;
 /// Blocks outside plans that may wait to be sent; more are not foretold.
 const LOOSE_BLOCKS_MAX: usize = 4096;
 
+/// Words that the records of a device's tasks may still have.
+#[derive(Clone, Debug)]
+pub(super) struct SentRoom(Arc<AtomicUsize>);
+
+impl SentRoom {
+    /// For so many words.
+    pub(super) fn new(words_max: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(words_max)))
+    }
+
+    fn take(&self) -> bool {
+        let less = |left: usize| left.checked_sub(1);
+        let (order, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.0.fetch_update(order, failed, less).is_ok()
+    }
+
+    fn give_back(&self, words: usize) {
+        self.0.fetch_add(words, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(super) fn left(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Which blocks were sent.
-#[derive(Debug, Default)]
-struct Sent(HashMap<(FileId, u32), u64>);
+#[derive(Debug)]
+struct Sent {
+    words: HashMap<(FileId, u32), u64>,
+    room: SentRoom,
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        self.room.give_back(self.words.len());
+    }
+}
 
 impl Sent {
+    fn new(room: &SentRoom) -> Self {
+        Self {
+            words: HashMap::new(),
+            room: room.clone(),
+        }
+    }
+
     fn has(&self, at: BlockAt) -> bool {
-        self.0
+        self.words
             .get(&(at.file, at.index / 64))
             .is_some_and(|word| word >> (at.index % 64) & 1 == 1)
     }
 
     fn add(&mut self, at: BlockAt) {
-        let key = (at.file, at.index / 64);
-        if self.0.len() < SENT_WORDS_MAX || self.0.contains_key(&key) {
-            *self.0.entry(key).or_default() |= 1 << (at.index % 64);
+        self.add_word((at.file, at.index / 64), 1 << (at.index % 64));
+    }
+
+    fn add_word(&mut self, key: (FileId, u32), bits: u64) {
+        if let Some(word) = self.words.get_mut(&key) {
+            *word |= bits;
+        } else if self.room.take() {
+            self.words.insert(key, bits);
         }
     }
 
     fn remove(&mut self, at: BlockAt) {
-        if let Some(word) = self.0.get_mut(&(at.file, at.index / 64)) {
+        if let Some(word) = self.words.get_mut(&(at.file, at.index / 64)) {
             *word &= !(1 << (at.index % 64));
         }
     }
 
     fn add_all(&mut self, other: &Self) {
-        for (key, word) in &other.0 {
-            if self.0.len() < SENT_WORDS_MAX || self.0.contains_key(key) {
-                *self.0.entry(*key).or_default() |= word;
-            }
+        for (key, word) in &other.words {
+            self.add_word(*key, *word);
         }
     }
 
-    fn blocks(&self) -> Vec<BlockAt> {
-        let mut blocks = Vec::new();
-        for ((file, word_at), word) in &self.0 {
-            let set = (0..64).filter(|bit| word >> bit & 1 == 1);
-            blocks.extend(set.map(|bit| BlockAt {
+    fn blocks(&self) -> impl Iterator<Item = BlockAt> {
+        self.words.iter().flat_map(|((file, word_at), word)| {
+            let set = (0..64).filter(move |bit| word >> bit & 1 == 1);
+            set.map(move |bit| BlockAt {
                 file: *file,
                 index: word_at * 64 + bit,
-            }));
-        }
-        blocks
+            })
+        })
     }
 
     fn count(&self) -> usize {
-        self.0.values().map(|word| word.count_ones() as usize).sum()
+        let words = self.words.values();
+        words.map(|word| word.count_ones() as usize).sum()
     }
 }
 
@@ -109,7 +154,8 @@ pub(super) struct Task {
 }
 
 impl Task {
-    pub(super) fn new(token: Token, task: FileId, home: u64, held: Held) -> Self {
+    /// `room`: for the records of what was sent to it and to the other tasks of its device.
+    pub(super) fn new(token: Token, task: FileId, home: u64, held: Held, room: &SentRoom) -> Self {
         Self {
             token,
             task,
@@ -118,8 +164,8 @@ impl Task {
             starts_until_ms: 0,
             has_company: false,
             held,
-            sent: Sent::default(),
-            unread: Sent::default(),
+            sent: Sent::new(room),
+            unread: Sent::new(room),
             plan: None,
             loose: VecDeque::new(),
             is_open: false,
@@ -150,7 +196,7 @@ impl Task {
     }
 
     /// What was sent to it, and to the starts that it has joined, in no order.
-    pub(super) fn sent_blocks(&self) -> Vec<BlockAt> {
+    pub(super) fn sent_blocks(&self) -> impl Iterator<Item = BlockAt> {
         self.sent.blocks()
     }
 
@@ -314,7 +360,7 @@ mod tests {
     }
 
     fn task(held: Held) -> Task {
-        Task::new(Token([1; 16]), FileId(3), 7, held)
+        Task::new(Token([1; 16]), FileId(3), 7, held, &SentRoom::new(1 << 10))
     }
 
     fn all(indexes: std::ops::Range<u32>) -> Vec<BlockAt> {
@@ -372,6 +418,32 @@ mod tests {
         assert_eq!(sent, expected.collect::<Vec<_>>());
         task.push(Push::Blocks(all(100..10_000)));
         assert_eq!(task.loose.len(), LOOSE_BLOCKS_MAX);
+    }
+
+    #[test]
+    fn what_was_sent_is_remembered_as_far_as_the_device_has_room() {
+        let room = SentRoom::new(100);
+        let new = || Task::new(Token([1; 16]), FileId(3), 7, Held::default(), &room);
+        let (mut first, mut second) = (new(), new());
+        for word in 0..70 {
+            first.demand(at(word * 64));
+            second.demand(at(word * 64));
+        }
+        assert_eq!(first.sent.count() + second.sent.count(), 100);
+        assert_eq!(room.left(), 0);
+        // What is remembered already costs nothing more, and one task cannot take what the other has.
+        first.demand(at(1));
+        assert!(first.sent.has(at(1)) && second.sent.has(at(49 * 64)));
+        assert!(!second.sent.has(at(50 * 64)));
+        let mut third = new();
+        third.join(&mut first);
+        assert_eq!(third.sent.count(), 0);
+        // What is not remembered is sent once more, not left out.
+        assert_eq!(third.push(Push::Plan(Arc::new(Plan::of(&all(0..5))))), 5);
+        drop(first);
+        assert_eq!(room.left(), 50);
+        drop((second, third));
+        assert_eq!(room.left(), 100);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::predict::{ActionInfo, Counters, Mode, Predictor};
 use crate::store::Published;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A tenant of one version.
@@ -16,6 +17,8 @@ pub(super) struct Tenant {
     pub(super) published: Arc<Published>,
     names: Arc<Names>,
     predictor: Mutex<Box<dyn Predictor>>,
+    /// What it has learned could not be written, and is not written yet.
+    is_unsaved: AtomicBool,
 }
 
 impl Tenant {
@@ -24,6 +27,11 @@ impl Tenant {
         self.predictor
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether something was learned that is not in its file, now or when it was tried last.
+    fn is_to_save(&self) -> bool {
+        self.predictor().take_changed() || self.is_unsaved.load(Ordering::Relaxed)
     }
 }
 
@@ -73,6 +81,7 @@ impl Tenants {
             published: Arc::clone(published),
             names,
             predictor: Mutex::new(predictor),
+            is_unsaved: AtomicBool::new(false),
         });
         let (tenant, gone) = {
             let mut map = self.map();
@@ -88,7 +97,7 @@ impl Tenants {
             (Arc::clone(map.entry(key).or_insert(tenant)), gone)
         };
         if let Some(gone) = gone
-            && gone.predictor().take_changed()
+            && gone.is_to_save()
         {
             let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
             save_one(state, &gone);
@@ -182,7 +191,7 @@ impl Tenants {
     pub(super) fn save(&self, state: &State) {
         let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         for tenant in self.all() {
-            if !tenant.predictor().take_changed() {
+            if !tenant.is_to_save() {
                 continue;
             }
             let newest = self.all().into_iter().all(|other| {
@@ -207,11 +216,17 @@ fn save_one(state: &State, tenant: &Tenant) {
     }
     let bytes = tenant.predictor().save(&*tenant.names);
     match learned::save(&path(state, &tenant.name), &bytes) {
-        Ok(()) => add(&state.counters.actions_saved, 1),
+        Ok(()) => {
+            tenant.is_unsaved.store(false, Ordering::Relaxed);
+            add(&state.counters.actions_saved, 1);
+        }
         Err(error) => {
             add(&state.counters.actions_unsaved, 1);
-            let error = error.with_remedy();
-            state.say(&format!("learned actions cannot be saved: {error}"));
+            // Tried again from now on, and said once.
+            if !tenant.is_unsaved.swap(true, Ordering::Relaxed) {
+                let error = error.with_remedy();
+                state.say(&format!("learned actions cannot be saved: {error}"));
+            }
         }
     }
 }

@@ -9,13 +9,17 @@ use super::counters::{Reason, add};
 use super::queue::{Job, ReadJob};
 use super::task::Next;
 use super::trouble::Trouble;
-use crate::block::{BlockAt, FileId, HashList, Token};
+use crate::block::{BlockAt, Token};
+use crate::group::{GROUP_BLOCKS, GroupAt, groups_of};
 use crate::provide::AHEAD_PIECES;
 use crate::store::Published;
-use crate::wire::{Answer, HASHES_PER_MESSAGE_MAX, Refusal};
+use crate::wire::{Answer, Refusal};
 use std::sync::Arc;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
+
+/// Groups of hashes in one message of protocol 1.
+const LIST_GROUPS: u32 = 8;
 
 /// The token of what is nobody's.
 const NOBODY: Token = Token([0; 16]);
@@ -71,15 +75,11 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
                 let bytes = piece.to_vec();
                 self.send(&Answer::Manifest { offset, bytes }).await
             }
-            Job::Hashes(file) => {
-                // Asked for: sent, also if it was sent before.
-                self.connection.hashes().remove(&file);
-                let block = BlockAt { file, index: 0 };
-                match self.hashes(&[block]).await? {
-                    Ok(()) => Ok(()),
-                    Err(failed) => self.damaged(0, &failed).await,
-                }
-            }
+            // Asked for: sent, also if it was sent before.
+            Job::Hashes(at) => match self.groups(vec![at]).await? {
+                Ok(()) => Ok(()),
+                Err(failed) => self.damaged(0, &failed).await,
+            },
             Job::Fetch {
                 id,
                 blocks,
@@ -191,6 +191,7 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
 
     async fn fetch(&mut self, id: u32, blocks: Vec<BlockAt>, is_last: bool) -> Result<(), Reason> {
         if let Err(failed) = self.hashes(&blocks).await? {
+            self.connection.queue().end_fetch(id);
             return self.damaged(id, &failed).await;
         }
         let wanted = blocks.clone();
@@ -199,7 +200,10 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         });
         let compressed = match packed.await {
             Ok(packed) => packed,
-            Err(failed) => return self.damaged(id, &failed).await,
+            Err(failed) => {
+                self.connection.queue().end_fetch(id);
+                return self.damaged(id, &failed).await;
+            }
         };
         add(&self.connection.state.counters.blocks_fetched, blocks.len());
         self.send(&Answer::Blocks {
@@ -215,39 +219,65 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         Ok(())
     }
 
-    /// The hashes of the files of these blocks, as far as they were not sent on this connection.
+    /// What proves these blocks, as far as it was not sent on this connection.
     async fn hashes(&mut self, blocks: &[BlockAt]) -> Result<Result<(), Trouble>, Reason> {
-        let mut files: Vec<FileId> = Vec::new();
-        {
-            let sent = self.connection.hashes();
-            for at in blocks {
-                if !sent.contains(&at.file) && !files.contains(&at.file) {
-                    files.push(at.file);
-                }
-            }
+        let groups = self.connection.unproven(blocks);
+        self.groups(groups).await
+    }
+
+    /// Groups of hashes: as many as the blocks of one message lie in at most, so these few are in memory.
+    async fn groups(&mut self, groups: Vec<GroupAt>) -> Result<Result<(), Trouble>, Reason> {
+        if groups.is_empty() {
+            return Ok(Ok(()));
         }
-        for file in files {
-            let list = blocking(self.connection, move |state, published| {
-                let (_, content) = published.manifest.file(file).ok_or_else(missing)?;
-                Ok(state.store.hashes(&content)?)
+        if self.connection.protocol == 1 {
+            return self.lists(groups).await;
+        }
+        let read = blocking(self.connection, move |state, published| {
+            let read = groups.into_iter().map(|at| {
+                let (_, content) = published.manifest.file(at.file).ok_or_else(missing)?;
+                Ok((at, state.store.group(&content, at.group)?))
             });
-            let list: Arc<HashList> = match list.await {
-                Ok(list) => list,
-                Err(failed) => return Ok(Err(failed)),
-            };
-            let mut first = 0;
-            for hashes in list.0.chunks(HASHES_PER_MESSAGE_MAX) {
-                let count = hashes.len() as u32;
-                let hashes = hashes.to_vec();
+            read.collect::<Result<Vec<_>, Trouble>>()
+        });
+        let groups = match read.await {
+            Ok(groups) => groups,
+            Err(failed) => return Ok(Err(failed)),
+        };
+        for (at, group) in groups {
+            self.send(&Answer::Group { at, group }).await?;
+            self.connection.is_proven(at);
+        }
+        Ok(Ok(()))
+    }
+
+    /// All hashes of files, for who speaks protocol 1: piece by piece, as they are read.
+    async fn lists(&mut self, files: Vec<GroupAt>) -> Result<Result<(), Trouble>, Reason> {
+        for at in files {
+            let file = at.file;
+            let groups = groups_of(self.connection.published.manifest.blocks(file));
+            for from in (0..groups).step_by(LIST_GROUPS as usize) {
+                let read = blocking(self.connection, move |state, published| {
+                    let (_, content) = published.manifest.file(file).ok_or_else(missing)?;
+                    let mut hashes = Vec::new();
+                    for group in from..groups.min(from + LIST_GROUPS) {
+                        hashes.extend(state.store.group(&content, group)?.hashes);
+                    }
+                    Ok(hashes)
+                });
+                let hashes = match read.await {
+                    Ok(hashes) => hashes,
+                    Err(failed) => return Ok(Err(failed)),
+                };
+                let first = from * GROUP_BLOCKS;
                 self.send(&Answer::Hashes {
                     file,
                     first,
                     hashes,
                 })
                 .await?;
-                first += count;
             }
-            self.connection.hashes().insert(file);
+            self.connection.is_proven(at);
         }
         Ok(Ok(()))
     }
@@ -256,14 +286,14 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         let state = &self.connection.state;
         state.counters.refuse(Reason::Damaged);
         state.say_trouble(failed);
-        let reason = Refusal::Damaged;
-        self.send(&Answer::Refused { id, reason }).await
+        let (token, reason) = (None, Refusal::Damaged);
+        self.send(&Answer::Refused { id, token, reason }).await
     }
 
     /// Sends one message, and waits until the socket has taken it.
     async fn send(&mut self, answer: &Answer) -> Result<(), Reason> {
         let mut bytes = Vec::new();
-        answer.encode(&mut bytes);
+        answer.encode_for(self.connection.protocol, &mut bytes);
         let mut rest = &bytes[..];
         let deadline = self.connection.state.settings.write_deadline;
         while !rest.is_empty() {

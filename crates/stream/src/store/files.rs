@@ -1,6 +1,7 @@
 //! Which files a store has, and how they are replaced so that a power cut leaves the old or the new one.
 
 use super::StoreError;
+use crate::regular;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -91,6 +92,11 @@ impl Layout {
                 path: self.folder.clone(),
                 found,
             }),
+            // What else a store has is there.
+            None if self.packs().is_dir() && self.manifests().is_dir() => {
+                let what = format!("it does not say `{FORMAT_HEAD}{FORMAT}`");
+                Err(StoreError::damaged(&path, what))
+            }
             None => Err(StoreError::NotAStore {
                 path: self.folder.clone(),
             }),
@@ -175,7 +181,7 @@ pub(crate) fn read_small(path: &Path) -> io::Result<Vec<u8>> {
 /// Reads a file up to a limit; one that is longer is an error.
 pub(crate) fn read_limited(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = File::open(path)?;
+    let file = regular::open(path)?;
     file.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
         return Err(io::Error::from(io::ErrorKind::FileTooLarge));
@@ -250,7 +256,7 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<(), StoreError> {
     } else {
         folder
     };
-    File::open(folder)
+    regular::open_folder(folder)
         .and_then(|file| file.sync_all())
         .map_err(|error| StoreError::system(folder, "cannot be written", error))
 }
@@ -263,12 +269,9 @@ pub(crate) struct WriterLock {
 impl WriterLock {
     pub(crate) fn take(layout: &Layout) -> Result<Self, StoreError> {
         let path = layout.lock();
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o644)
-            .open(&path)
+        let mut options = File::options();
+        let options = options.create(true).truncate(false).write(true).mode(0o644);
+        let file = regular::open_with(options, &path)
             .map_err(|error| StoreError::system(&path, "cannot be opened", error))?;
         // SAFETY: the descriptor is open, and the call has no other argument.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {

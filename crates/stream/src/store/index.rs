@@ -2,12 +2,15 @@
 
 use super::{Location, StoreError, system};
 use crate::block::{BlockHash, ContentId, HashList, SEGMENT_BLOCKS, blocks_of};
+use crate::group::{GROUP_BLOCKS, Outline, Outlining, group_blocks, groups_of};
 use crate::manifest::FILE_BYTES_MAX;
+use crate::regular;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"keelindx";
 const FORMAT: u32 = 1;
@@ -16,6 +19,11 @@ const ROW_BYTES: usize = 48;
 const FOOTER_BYTES: usize = 48;
 const HASH_BYTES: usize = 32;
 const PLACE_BYTES: usize = 16;
+
+/// Bytes of a long record that are read at once.
+const PIECE_BYTES: usize = 256 << 10;
+
+const _: () = assert!(PIECE_BYTES.is_multiple_of(GROUP_BLOCKS as usize * HASH_BYTES));
 
 /// All indexes of a lower number are void.
 const FLAG_WHOLE: u32 = 1;
@@ -35,10 +43,23 @@ pub(crate) struct Row {
     crc: u32,
 }
 
-/// What a content is made of, and where.
+/// Segments of a group of hashes.
+pub(crate) const GROUP_SEGMENTS: u32 = GROUP_BLOCKS / SEGMENT_BLOCKS;
+
+/// Places that are read at once where all of a content are wanted.
+const PLACES_AT_ONCE: u32 = 4096;
+
+/// What a group of blocks of a content is made of, and where.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) hashes: Box<[BlockHash]>,
+    pub(crate) segments: Box<[Location]>,
+}
+
+/// What a content is made of, and where. All of it, however long: for whoever publishes and checks.
 #[derive(Debug)]
 pub(crate) struct Record {
-    pub(crate) list: Arc<HashList>,
+    pub(crate) list: HashList,
     pub(crate) segments: Box<[Location]>,
 }
 
@@ -57,7 +78,7 @@ pub(crate) struct Index {
 impl Index {
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let failed = |error| system(path, "cannot be read", error);
-        let file = File::open(path).map_err(failed)?;
+        let file = regular::open(path).map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
         let damaged = |what: &str| StoreError::damaged(path, what);
         if length < (HEADER_BYTES + FOOTER_BYTES) as u64 {
@@ -119,7 +140,7 @@ impl Row {
         let mut bytes = vec![0; record_bytes(self.blocks)];
         file.read_exact_at(&mut bytes, self.offset)
             .map_err(|error| system(path, "cannot be read", error))?;
-        let damaged = || StoreError::damaged(path, format!("the record of {}", self.content));
+        let damaged = || self.damaged(path);
         if crc32c::crc32c(&bytes) != self.crc {
             return Err(damaged());
         }
@@ -129,25 +150,143 @@ impl Row {
         if list.content() != self.content {
             return Err(damaged());
         }
-        let mut left = self.blocks;
-        let mut segments = Vec::with_capacity(places.len() / PLACE_BYTES);
-        for place in places.as_chunks::<PLACE_BYTES>().0 {
-            let blocks = left.min(SEGMENT_BLOCKS);
-            left -= blocks;
+        let segments = self.located(0, places).ok_or_else(damaged)?;
+        Ok(Record { list, segments })
+    }
+
+    fn segments(&self) -> u32 {
+        self.blocks.div_ceil(SEGMENT_BLOCKS)
+    }
+
+    /// Places as they were read, from that of one segment on.
+    fn located(&self, first: u32, places: &[u8]) -> Option<Box<[Location]>> {
+        let located = |(segment, place): (u32, &[u8; PLACE_BYTES])| {
+            let blocks = (self.blocks - segment * SEGMENT_BLOCKS).min(SEGMENT_BLOCKS);
             let at = Location {
                 pack: word(place, 0),
                 bytes: word(place, 4),
                 offset: long(place, 8),
                 blocks,
             };
-            if at.bytes == 0 || at.bytes > SEGMENT_BYTES_MAX {
-                return Err(damaged());
-            }
-            segments.push(at);
+            (1..=SEGMENT_BYTES_MAX).contains(&at.bytes).then_some(at)
+        };
+        let places = places.as_chunks::<PLACE_BYTES>().0.iter();
+        (first..).zip(places).map(located).collect()
+    }
+
+    /// Where segments lie.
+    fn places(
+        &self,
+        file: &File,
+        path: &Path,
+        segments: Range<u32>,
+    ) -> Result<Box<[Location]>, StoreError> {
+        let hashes_bytes = u64::from(self.blocks) * HASH_BYTES as u64;
+        let from = self.offset + hashes_bytes + u64::from(segments.start) * PLACE_BYTES as u64;
+        let mut places = vec![0; segments.len() * PLACE_BYTES];
+        file.read_exact_at(&mut places, from)
+            .map_err(|error| system(path, "cannot be read", error))?;
+        self.located(segments.start, &places)
+            .ok_or_else(|| self.damaged(path))
+    }
+
+    /// The packs that its segments lie in.
+    pub(crate) fn packs(&self, file: &File, path: &Path) -> Result<BTreeSet<u32>, StoreError> {
+        let mut packs = BTreeSet::new();
+        let mut first = 0;
+        while first < self.segments() {
+            let end = self.segments().min(first + PLACES_AT_ONCE);
+            let places = self.places(file, path, first..end)?;
+            packs.extend(places.iter().map(|at| at.pack));
+            first = end;
         }
-        Ok(Record {
-            list: Arc::new(list),
-            segments: segments.into(),
+        Ok(packs)
+    }
+
+    /// The first pack that is not there, or is too short for what it should hold of this. `packs`: how long they are.
+    pub(crate) fn pack_lacking(
+        &self,
+        file: &File,
+        path: &Path,
+        packs: &HashMap<u32, u64>,
+    ) -> Result<Option<u32>, StoreError> {
+        let is_lacking = |at: &&Location| {
+            let end = at.offset.saturating_add(u64::from(at.bytes));
+            packs.get(&at.pack).is_none_or(|length| *length < end)
+        };
+        let mut first = 0;
+        while first < self.segments() {
+            let end = self.segments().min(first + PLACES_AT_ONCE);
+            let places = self.places(file, path, first..end)?;
+            if let Some(at) = places.iter().find(is_lacking) {
+                return Ok(Some(at.pack));
+            }
+            first = end;
+        }
+        Ok(None)
+    }
+
+    fn damaged(&self, path: &Path) -> StoreError {
+        StoreError::damaged(path, format!("the record of {}", self.content))
+    }
+
+    /// Reads all that the row leads to, a piece at a time, and checks it; what is kept of it proves each group. None:
+    /// it has only one, which needs no proof.
+    pub(crate) fn outline(&self, file: &File, path: &Path) -> Result<Option<Outline>, StoreError> {
+        if groups_of(self.blocks) == 1 {
+            return Ok(None);
+        }
+        let hashes_end = self.offset + u64::from(self.blocks) * HASH_BYTES as u64;
+        let end = self.offset + record_bytes(self.blocks) as u64;
+        let mut outlining = Outlining::new(self.blocks);
+        let (mut at, mut crc) = (self.offset, 0);
+        let mut piece = vec![0; PIECE_BYTES];
+        while at < end {
+            let part_end = if at < hashes_end { hashes_end } else { end };
+            let length = (part_end - at).min(PIECE_BYTES as u64) as usize;
+            let piece = &mut piece[..length];
+            file.read_exact_at(piece, at)
+                .map_err(|error| system(path, "cannot be read", error))?;
+            crc = crc32c::crc32c_append(crc, piece);
+            if at < hashes_end {
+                let groups = piece.chunks(GROUP_BLOCKS as usize * HASH_BYTES);
+                groups.for_each(|group| outlining.add(group));
+            }
+            at += length as u64;
+        }
+        let outline = outlining.finish(&self.content);
+        match outline.filter(|_| crc == self.crc) {
+            Some(outline) => Ok(Some(outline)),
+            None => Err(self.damaged(path)),
+        }
+    }
+
+    /// Reads a group, which the outline proves, where there is one.
+    pub(crate) fn part(
+        &self,
+        file: &File,
+        path: &Path,
+        outline: Option<&Outline>,
+        group: u32,
+    ) -> Result<Part, StoreError> {
+        let (Some(outline), Some(blocks)) = (outline, group_blocks(self.blocks, group)) else {
+            let Record { list, segments } = self.record(file, path)?;
+            let hashes = list.0;
+            return Ok(Part { hashes, segments });
+        };
+        let mut bytes = vec![0; blocks.len() * HASH_BYTES];
+        let from = self.offset + u64::from(blocks.start) * HASH_BYTES as u64;
+        file.read_exact_at(&mut bytes, from)
+            .map_err(|error| system(path, "cannot be read", error))?;
+        if !outline.has(group, &bytes) {
+            return Err(self.damaged(path));
+        }
+        let first = group * GROUP_SEGMENTS;
+        let end = self.segments().min(first + GROUP_SEGMENTS);
+        let hashes = bytes.as_chunks::<HASH_BYTES>().0;
+        Ok(Part {
+            hashes: hashes.iter().map(|hash| BlockHash(*hash)).collect(),
+            segments: self.places(file, path, first..end)?,
         })
     }
 }

@@ -56,7 +56,7 @@ fn server_config_of(
         .map_err(|error| failed(&error))?
         .with_client_cert_verifier(verifier(authority))
         .with_single_cert(certificates, key)
-        .map_err(|error| failed(&error))?;
+        .map_err(|error| of_pair(folder, &error))?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
@@ -79,7 +79,7 @@ pub fn device_config(
         .map_err(|error| failed(&error))?
         .with_root_certificates(authority(folder)?)
         .with_client_auth_cert(certificates, key)
-        .map_err(|error| failed(&error))?;
+        .map_err(|error| of_pair(folder, &error))?;
     config.resumption = Resumption::disabled();
     Ok((Arc::new(config), name))
 }
@@ -114,6 +114,17 @@ pub fn server_name(server: &str) -> Result<ServerName<'static>, TlsError> {
 #[must_use]
 pub fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
     *blake3::hash(certificate).as_bytes()
+}
+
+/// What is said of a certificate and a key that cannot be used together.
+fn of_pair(folder: &Path, error: &rustls::Error) -> TlsError {
+    match error {
+        rustls::Error::InconsistentKeys(_) => {
+            let text = format!("{CERTIFICATE_FILE} and {KEY_FILE} do not belong together");
+            TlsError::cryptography(folder, &text)
+        }
+        other => TlsError::cryptography(folder, other),
+    }
 }
 
 /// Given to rustls by hand, because a process may have several.

@@ -1,6 +1,7 @@
 //! Files of identities: small, whole or not there, keys for their owner only.
 
 use super::TlsError;
+use crate::regular;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -20,7 +21,7 @@ pub(super) const PUBLIC: u32 = 0o644;
 
 /// Reads a whole file up to a limit.
 pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, TlsError> {
-    let file = File::open(path).map_err(TlsError::file(path))?;
+    let file = regular::open(path).map_err(TlsError::file(path))?;
     let mut bytes = Vec::new();
     file.take(bytes_max + 1)
         .read_to_end(&mut bytes)
@@ -59,7 +60,7 @@ pub(super) fn replace(folder: &Path, name: &str, bytes: &[u8], mode: u32) -> Res
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&beside, &path)?;
-        File::open(folder)?.sync_all()
+        regular::open_folder(folder)?.sync_all()
     };
     write().map_err(|error| {
         // It is not there any more where the renaming was what worked last.
@@ -70,7 +71,7 @@ pub(super) fn replace(folder: &Path, name: &str, bytes: &[u8], mode: u32) -> Res
 
 /// Keeps other processes from changing a folder until it is dropped.
 pub(super) fn lock(folder: &Path) -> Result<File, TlsError> {
-    let file = File::open(folder).map_err(TlsError::file(folder))?;
+    let file = regular::open_folder(folder).map_err(TlsError::file(folder))?;
     // SAFETY: flock has no memory arguments, and the descriptor is open as long as `file` is.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
         return Ok(file);

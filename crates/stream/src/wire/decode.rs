@@ -1,11 +1,13 @@
 //! Messages out of frames. Every length is checked before anything is made room for; nothing may be left over.
 
 use super::message::{
-    Answer, BLOCKS_PER_MESSAGE_MAX, Held, MANIFEST_BYTES_MAX, PROTOCOL_VERSION, Refusal, Request,
+    Answer, BLOCKS_PER_MESSAGE_MAX, Held, MANIFEST_BYTES_MAX, PROTOCOL_VERSION,
+    PROTOCOL_VERSION_MIN, Refusal, Request,
 };
 use super::primitive::Cursor;
 use super::{COMPRESSED_BYTES_MAX, HASHES_PER_MESSAGE_MAX, HELD_FILES_MAX, HELD_RUNS_MAX, kind};
 use crate::block::{BlockAt, BlockHash, FileId, SEGMENT_BLOCKS, Token};
+use crate::group::{GROUP_BLOCKS, Group, GroupAt, PROOF_VALUES_MAX};
 use base::error::Code;
 
 /// Why a payload is not a message. The connection that it came on is closed.
@@ -53,7 +55,7 @@ impl Request {
     /// # Errors
     /// It is none; see [`DecodeError`].
     pub fn decode(kind: u16, version: u16, payload: &[u8]) -> Result<Self, DecodeError> {
-        check_version(version)?;
+        check_version(kind, version)?;
         let mut cursor = Cursor::new(payload);
         let request = Self::read(kind, &mut cursor)?;
         cursor.end()?;
@@ -103,6 +105,16 @@ impl Request {
             kind::ASK_HASHES => Self::AskHashes {
                 files: cursor.files(BLOCKS_PER_MESSAGE_MAX)?,
             },
+            kind::ASK_GROUPS => {
+                let groups = cursor.blocks(1, BLOCKS_PER_MESSAGE_MAX)?.into_iter();
+                let at = |at: BlockAt| GroupAt {
+                    file: at.file,
+                    group: at.index,
+                };
+                Self::AskGroups {
+                    groups: groups.map(at).collect(),
+                }
+            }
             kind::ASK_PLAN => Self::AskPlan {
                 id: cursor.id()?,
                 task: FileId(cursor.number_u32()?),
@@ -132,14 +144,14 @@ impl Answer {
     /// # Errors
     /// It is none; see [`DecodeError`].
     pub fn decode(kind: u16, version: u16, payload: &[u8]) -> Result<Self, DecodeError> {
-        check_version(version)?;
+        check_version(kind, version)?;
         let mut cursor = Cursor::new(payload);
-        let answer = Self::read(kind, &mut cursor)?;
+        let answer = Self::read(kind, version, &mut cursor)?;
         cursor.end()?;
         Ok(answer)
     }
 
-    fn read(kind: u16, cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
+    fn read(kind: u16, version: u16, cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
         Ok(match kind {
             kind::WELCOME => Self::Welcome {
                 protocol: protocol(cursor)?,
@@ -161,6 +173,7 @@ impl Answer {
                 }
             }
             kind::HASHES => hashes(cursor)?,
+            kind::GROUP => group(cursor)?,
             kind::BLOCKS => {
                 let id = cursor.number_u32()?;
                 let token = optional_token(cursor)?.unwrap_or(Token([0; 16]));
@@ -196,6 +209,10 @@ impl Answer {
             },
             kind::REFUSED => Self::Refused {
                 id: cursor.number_u32()?,
+                token: match version {
+                    1 => None,
+                    _ => optional_token(cursor)?,
+                },
                 reason: refusal(cursor.byte()?)?,
             },
             kind::PONG => Self::Pong { id: cursor.id()? },
@@ -204,11 +221,13 @@ impl Answer {
     }
 }
 
-fn check_version(version: u16) -> Result<(), DecodeError> {
-    if version == PROTOCOL_VERSION {
-        Ok(())
-    } else {
-        Err(DecodeError::Version(version))
+fn check_version(kind: u16, version: u16) -> Result<(), DecodeError> {
+    if !(PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION).contains(&version) {
+        return Err(DecodeError::Version(version));
+    }
+    match kind::is_of(kind, version) {
+        true => Ok(()),
+        false => Err(DecodeError::Kind(kind)),
     }
 }
 
@@ -239,6 +258,30 @@ fn hashes(cursor: &mut Cursor<'_>) -> Result<Answer, DecodeError> {
         first,
         hashes: hashes.iter().map(|hash| BlockHash(*hash)).collect(),
     })
+}
+
+fn group(cursor: &mut Cursor<'_>) -> Result<Answer, DecodeError> {
+    let at = GroupAt {
+        file: FileId(cursor.number_u32()?),
+        group: cursor.number_u32()?,
+    };
+    let count = cursor.number_within(PROOF_VALUES_MAX as u64, "values of a proof")?;
+    let mut proof = cursor.room_for(count, 32)?;
+    for _ in 0..count {
+        proof.push(cursor.array()?);
+    }
+    let (hashes, rest) = cursor.remainder().as_chunks::<32>();
+    if !rest.is_empty() {
+        return Err(DecodeError::Short);
+    }
+    if hashes.len() > GROUP_BLOCKS as usize {
+        return Err(DecodeError::Limit("hashes"));
+    }
+    let group = Group {
+        hashes: hashes.iter().map(|hash| BlockHash(*hash)).collect(),
+        proof: proof.into(),
+    };
+    Ok(Answer::Group { at, group })
 }
 
 /// A run of blocks that are held takes two bytes at least, a file with one run four.

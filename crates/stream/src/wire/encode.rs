@@ -3,7 +3,8 @@
 use super::message::{Answer, Held, PROTOCOL_VERSION, Request};
 use super::primitive::{put_blocks, put_files, put_number};
 use super::{HELD_BYTES_MAX, HELD_FILES_MAX, HELD_RUNS_MAX, kind};
-use crate::block::Token;
+use crate::block::{BlockAt, Token};
+use crate::group::GroupAt;
 use base::wire::{HEADER_BYTES, encode_header};
 
 impl Request {
@@ -12,9 +13,14 @@ impl Request {
     /// Whoever makes a message keeps to its limits; one that does not is refused where it arrives. Only of what a
     /// device holds as much is told as fits.
     pub fn encode(&self, into: &mut Vec<u8>) {
+        self.encode_for(PROTOCOL_VERSION, into);
+    }
+
+    /// The same in another version of the protocol.
+    pub fn encode_for(&self, protocol: u16, into: &mut Vec<u8>) {
         let start = begin(into);
         self.payload(into);
-        end(self.kind(), start, into);
+        end(self.kind(), protocol, start, into);
     }
 
     /// The kind of its frame.
@@ -26,6 +32,7 @@ impl Request {
             Self::Read { .. } => kind::READ,
             Self::Fetch { .. } => kind::FETCH,
             Self::AskHashes { .. } => kind::ASK_HASHES,
+            Self::AskGroups { .. } => kind::ASK_GROUPS,
             Self::AskPlan { .. } => kind::ASK_PLAN,
             Self::Trace { .. } => kind::TRACE,
             Self::End { .. } => kind::END,
@@ -73,6 +80,13 @@ impl Request {
                 put_blocks(blocks, into);
             }
             Self::AskHashes { files } => put_files(files, into),
+            Self::AskGroups { groups } => {
+                let at = |group: &GroupAt| BlockAt {
+                    file: group.file,
+                    index: group.group,
+                };
+                put_blocks(&groups.iter().map(at).collect::<Vec<_>>(), into);
+            }
             Self::AskPlan { id, task } => {
                 put_number(u64::from(*id), into);
                 put_number(u64::from(task.0), into);
@@ -99,9 +113,14 @@ impl Answer {
     ///
     /// Whoever makes a message keeps to its limits; one that does not is refused where it arrives.
     pub fn encode(&self, into: &mut Vec<u8>) {
+        self.encode_for(PROTOCOL_VERSION, into);
+    }
+
+    /// The same in another version of the protocol.
+    pub fn encode_for(&self, protocol: u16, into: &mut Vec<u8>) {
         let start = begin(into);
-        self.payload(into);
-        end(self.kind(), start, into);
+        self.payload(protocol, into);
+        end(self.kind(), protocol, start, into);
     }
 
     /// The kind of its frame.
@@ -111,6 +130,7 @@ impl Answer {
             Self::Welcome { .. } => kind::WELCOME,
             Self::Manifest { .. } => kind::MANIFEST,
             Self::Hashes { .. } => kind::HASHES,
+            Self::Group { .. } => kind::GROUP,
             Self::Blocks { .. } => kind::BLOCKS,
             Self::Begun { .. } => kind::BEGUN,
             Self::Foretold { .. } => kind::FORETOLD,
@@ -121,7 +141,7 @@ impl Answer {
         }
     }
 
-    fn payload(&self, into: &mut Vec<u8>) {
+    fn payload(&self, version: u16, into: &mut Vec<u8>) {
         match self {
             Self::Welcome {
                 protocol,
@@ -144,6 +164,17 @@ impl Answer {
                 put_number(u64::from(file.0), into);
                 put_number(u64::from(*first), into);
                 for hash in hashes {
+                    into.extend_from_slice(&hash.0);
+                }
+            }
+            Self::Group { at, group } => {
+                put_number(u64::from(at.file.0), into);
+                put_number(u64::from(at.group), into);
+                put_number(group.proof.len() as u64, into);
+                for value in &group.proof {
+                    into.extend_from_slice(value);
+                }
+                for hash in &group.hashes {
                     into.extend_from_slice(&hash.0);
                 }
             }
@@ -181,8 +212,11 @@ impl Answer {
                 into.push(u8::from(*has_more));
                 put_blocks(blocks, into);
             }
-            Self::Refused { id, reason } => {
+            Self::Refused { id, token, reason } => {
                 put_number(u64::from(*id), into);
+                if version >= 2 {
+                    put_token(*token, into);
+                }
                 into.push(*reason as u8);
             }
         }
@@ -196,10 +230,10 @@ fn begin(into: &mut Vec<u8>) -> usize {
     start
 }
 
-fn end(kind: u16, start: usize, into: &mut [u8]) {
+fn end(kind: u16, protocol: u16, start: usize, into: &mut [u8]) {
     let (header, payload) = into[start..].split_at_mut(HEADER_BYTES);
     // No message is near 2 GiB; if one were, the zeros that stand there are no frame, and the receiver says so.
-    if let Ok(made) = encode_header(kind, PROTOCOL_VERSION, payload) {
+    if let Ok(made) = encode_header(kind, protocol, payload) {
         header.copy_from_slice(&made);
     }
 }

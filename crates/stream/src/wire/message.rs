@@ -2,9 +2,13 @@
 //! them as payloads of [`base::wire`].
 
 use crate::block::{BlockAt, BlockHash, FileId, Token};
+use crate::group::{Group, GroupAt};
 
 /// The version of this protocol.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
+
+/// The oldest version that a server still speaks.
+pub const PROTOCOL_VERSION_MIN: u16 = 1;
 
 /// Blocks that one message names at most.
 pub const BLOCKS_PER_MESSAGE_MAX: usize = 1024;
@@ -61,7 +65,7 @@ impl Held {
 pub enum Request {
     /// The first message of each connection.
     Hello {
-        /// [`PROTOCOL_VERSION`].
+        /// [`PROTOCOL_VERSION`], or an older one; that of the frame.
         protocol: u16,
         /// The same for all connections of one mount, at random.
         device: [u8; 16],
@@ -98,10 +102,15 @@ pub enum Request {
         /// 1 to [`BLOCKS_PER_MESSAGE_MAX`].
         blocks: Vec<BlockAt>,
     },
-    /// Asks for the hashes of files, for each of which the answer is `Hashes`.
+    /// Asks for all hashes of files, for each of which the answer is `Hashes`. In protocol 1 only.
     AskHashes {
         /// 1 to [`BLOCKS_PER_MESSAGE_MAX`].
         files: Vec<FileId>,
+    },
+    /// Asks for groups of hashes, for each of which the answer is `Group`. From protocol 2 on.
+    AskGroups {
+        /// 1 to [`BLOCKS_PER_MESSAGE_MAX`].
+        groups: Vec<GroupAt>,
     },
     /// What is known of a task: the answer is `Plan`.
     AskPlan {
@@ -138,7 +147,7 @@ pub enum Request {
 pub enum Answer {
     /// The answer to `Hello`.
     Welcome {
-        /// [`PROTOCOL_VERSION`].
+        /// That of `Hello`.
         protocol: u16,
         /// Which version is served on this connection.
         version: u64,
@@ -152,7 +161,8 @@ pub enum Answer {
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// The hashes of a file's blocks. Comes unasked before the first block of a file on a connection.
+    /// The hashes of a file's blocks. Comes unasked before the first block of a file on a connection. In protocol 1
+    /// only.
     Hashes {
         /// The file.
         file: FileId,
@@ -160,6 +170,14 @@ pub enum Answer {
         first: u32,
         /// The hashes.
         hashes: Vec<BlockHash>,
+    },
+    /// The hashes of some blocks of a file, and what proves them. Comes unasked before the first block of them on a
+    /// connection. From protocol 2 on.
+    Group {
+        /// Which.
+        at: GroupAt,
+        /// At most [`crate::group::GROUP_BLOCKS`] hashes.
+        group: Group,
     },
     /// Blocks. Their bytes, one after the other, each as long as the manifest says, compressed together.
     Blocks {
@@ -206,6 +224,9 @@ pub enum Answer {
     Refused {
         /// Which; 0: one without a number.
         id: u32,
+        /// The token that it named, if it was refused for that: the server knows no task by it. Said from protocol 2
+        /// on.
+        token: Option<Token>,
         /// Why.
         reason: Refusal,
     },

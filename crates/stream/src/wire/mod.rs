@@ -11,11 +11,11 @@ pub use decode::DecodeError;
 pub use frames::{Frame, FrameReader};
 pub use message::{
     ANSWER_BYTES_MAX, Answer, BLOCKS_PER_MESSAGE_MAX, Held, MANIFEST_BYTES_MAX, PROTOCOL_VERSION,
-    REQUEST_BYTES_MAX, Refusal, Request,
+    PROTOCOL_VERSION_MIN, REQUEST_BYTES_MAX, Refusal, Request,
 };
 pub use pack::{PackError, pack_blocks, unpack};
 
-/// Hashes that one message has at most: those of 64 MiB.
+/// Hashes that one message of protocol 1 has at most: those of 64 MiB.
 pub const HASHES_PER_MESSAGE_MAX: usize = 16 << 10;
 
 /// Compressed bytes of one message's blocks, at most: a segment that cannot be compressed, and what zstd adds to it.
@@ -41,6 +41,7 @@ mod kind {
     pub(super) const TRACE: u16 = 0x07;
     pub(super) const END: u16 = 0x08;
     pub(super) const PING: u16 = 0x09;
+    pub(super) const ASK_GROUPS: u16 = 0x0a;
     pub(super) const WELCOME: u16 = 0x81;
     pub(super) const MANIFEST: u16 = 0x82;
     pub(super) const HASHES: u16 = 0x83;
@@ -51,4 +52,14 @@ mod kind {
     pub(super) const PLAN: u16 = 0x88;
     pub(super) const REFUSED: u16 = 0x89;
     pub(super) const PONG: u16 = 0x8a;
+    pub(super) const GROUP: u16 = 0x8b;
+
+    /// Whether there are messages of a kind in a version of the protocol.
+    pub(super) fn is_of(kind: u16, protocol: u16) -> bool {
+        match kind {
+            ASK_HASHES | HASHES => protocol == 1,
+            ASK_GROUPS | GROUP => protocol >= 2,
+            _ => true,
+        }
+    }
 }

@@ -12,6 +12,7 @@ use stream::block::block_bytes;
 use stream::device::{
     Cache, CacheCounters, CacheError, Device, Pages, Publisher, Reason, Settings,
 };
+use stream::group::{Group, GroupAt, split};
 use stream::manifest::{KeyPair, Kind, Manifest, Name, Node, PublicKey, sign};
 use stream::wire::{Answer, FrameReader, PROTOCOL_VERSION, Request, pack_blocks};
 use stream::{BLOCK_BYTES, BlockAt, BlockHash, FileId, HashList, SEGMENT_BLOCKS, Token};
@@ -41,6 +42,7 @@ pub fn wait_until(mut is_so: impl FnMut() -> bool) {
 #[derive(Clone)]
 pub struct Tree {
     pub files: Vec<Vec<u8>>,
+    groups: Vec<Vec<Group>>,
     pub publisher: PublicKey,
     pub manifest: Manifest,
     pub signed: Vec<u8>,
@@ -49,10 +51,14 @@ pub struct Tree {
 
 impl Tree {
     pub fn usual() -> Self {
-        let files = vec![
+        Self::of(vec![
             super::common::bytes(70 * BLOCK_BYTES + 100, 1),
             super::common::bytes(64 * BLOCK_BYTES, 2),
-        ];
+        ])
+    }
+
+    /// Of these files, numbered from 1.
+    pub fn of(files: Vec<Vec<u8>>) -> Self {
         let node = |kind| Node {
             kind,
             mode: 0o755,
@@ -75,7 +81,9 @@ impl Tree {
             });
         }
         let (pair, key) = KeyPair::generate().unwrap();
+        let groups = |file: &Vec<u8>| split(&list(file), &list(file).content()).unwrap();
         let mut tree = Self {
+            groups: files.iter().map(groups).collect(),
             files,
             publisher: pair.public(),
             manifest: Manifest {
@@ -109,8 +117,8 @@ impl Tree {
         file[start..start + block_bytes(file.len() as u64, at.index)].to_vec()
     }
 
-    pub fn hashes(&self, file: FileId) -> HashList {
-        list(&self.files[file.0 as usize - 1])
+    pub fn group(&self, at: GroupAt) -> Group {
+        self.groups[at.file.0 as usize - 1][at.group as usize].clone()
     }
 }
 
@@ -134,7 +142,7 @@ type Script = Arc<dyn Fn(&mut Peer, &Request) -> Flow + Send + Sync>;
 pub struct Peer {
     pub tree: Tree,
     stream: TcpStream,
-    proved: HashSet<FileId>,
+    proved: HashSet<GroupAt>,
 }
 
 impl Peer {
@@ -153,15 +161,12 @@ impl Peer {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// The hash list of a file, once on a connection.
-    pub fn prove(&mut self, file: FileId) {
-        if self.proved.insert(file) {
-            let hashes = self.tree.hashes(file).0.to_vec();
-            self.send(&Answer::Hashes {
-                file,
-                first: 0,
-                hashes,
-            });
+    /// The group of hashes of a block, once on a connection.
+    pub fn prove(&mut self, at: BlockAt) {
+        let at = GroupAt::from(at);
+        if self.proved.insert(at) {
+            let group = self.tree.group(at);
+            self.send(&Answer::Group { at, group });
         }
     }
 
@@ -190,7 +195,7 @@ impl Peer {
     /// Right ones.
     fn blocks(&mut self, id: u32, token: Token, blocks: &[BlockAt]) {
         for at in blocks {
-            self.prove(at.file);
+            self.prove(*at);
         }
         for blocks in blocks.chunks(SEGMENT_BLOCKS as usize) {
             let bytes: Vec<Vec<u8>> = blocks.iter().map(|at| self.tree.block(*at)).collect();
@@ -239,10 +244,10 @@ impl Peer {
                 self.blocks(*id, Token([0; 16]), blocks);
                 self.send(&Answer::Fetched { id: *id });
             }
-            Request::AskHashes { files } => {
-                for file in files {
-                    self.proved.remove(file);
-                    self.prove(*file);
+            Request::AskGroups { groups } => {
+                for at in groups {
+                    let group = self.tree.group(*at);
+                    self.send(&Answer::Group { at: *at, group });
                 }
             }
             Request::AskPlan { id, .. } => self.send(&Answer::Plan {
@@ -251,7 +256,7 @@ impl Peer {
                 blocks: Vec::new(),
             }),
             Request::Ping { id } => self.send(&Answer::Pong { id: *id }),
-            Request::Trace { .. } | Request::End { .. } => {}
+            Request::Trace { .. } | Request::End { .. } | Request::AskHashes { .. } => {}
         }
     }
 }
@@ -549,4 +554,29 @@ pub fn read_all(device: &Device, tree: &Tree, blocks: &[BlockAt]) {
         let bytes = device.read(None, *at).unwrap();
         assert_eq!(bytes[..], *tree.block(*at), "{at:?}");
     }
+}
+
+/// The first two answers to a read are `wrong`; all others are right. Blocks must come all the same.
+pub fn survives(tree: Tree, reason: Reason, wrong: fn(&mut Peer, u32, BlockAt)) {
+    let told = Mutex::new(0);
+    let fake = Fake::start(tree, move |peer, request| match request {
+        Request::Read { id, at, .. } => {
+            let mut told = told.lock().unwrap();
+            *told += 1;
+            if *told > 2 {
+                return Flow::Usual;
+            }
+            drop(told);
+            wrong(peer, *id, *at);
+            Flow::Done
+        }
+        _ => Flow::Usual,
+    });
+    let device = Device::start(settings(&fake)).unwrap();
+    read_all(&device, &fake.tree, &fake.tree.all());
+    let counters = device.counters();
+    assert!(
+        counters.rejected[reason as usize] >= 1,
+        "{reason:?} {counters:?}"
+    );
 }

@@ -12,12 +12,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stream::block::block_bytes;
+use stream::group::{Group, GroupAt};
 use stream::manifest::Manifest;
 use stream::publish::{PackOptions, pack, publisher};
 use stream::server::{Server, Settings, Watch};
 use stream::tls::device_config;
 use stream::wire::{Answer, FrameReader, Held, PROTOCOL_VERSION, Refusal, Request, unpack};
-use stream::{BlockAt, BlockHash, FileId, HashList, Token};
+use stream::{BlockAt, BlockHash, FileId, Token};
 use tokio::sync::oneshot;
 
 /// Who waits longer than this has found a fault.
@@ -137,7 +138,9 @@ pub struct Device {
     frames: FrameReader,
     pub manifest: Arc<Manifest>,
     pub version: u64,
-    lists: HashMap<FileId, Vec<BlockHash>>,
+    groups: HashMap<GroupAt, Group>,
+    /// Messages and bytes of hashes and proofs that have come.
+    pub proofs: (usize, usize),
 }
 
 /// Blocks as they came.
@@ -223,7 +226,8 @@ impl Device {
                 names: Vec::new(),
             }),
             version: 0,
-            lists: HashMap::new(),
+            groups: HashMap::new(),
+            proofs: (0, 0),
         };
         device.send(&hello(number, version));
         let total = match device.answer() {
@@ -301,18 +305,7 @@ impl Device {
     pub fn checked(&mut self) -> Answer {
         loop {
             match self.answer() {
-                Answer::Hashes {
-                    file,
-                    first,
-                    hashes,
-                } => {
-                    let list = self.lists.entry(file).or_default();
-                    if first == 0 {
-                        list.clear();
-                    }
-                    assert_eq!(first as usize, list.len());
-                    list.extend(hashes);
-                }
+                Answer::Group { at, group } => self.prove(at, group),
                 Answer::Blocks {
                     id,
                     token,
@@ -332,6 +325,14 @@ impl Device {
         }
     }
 
+    fn prove(&mut self, at: GroupAt, group: Group) {
+        let (_, content) = self.manifest.file(at.file).unwrap();
+        assert!(group.is_of(&content, self.manifest.blocks(at.file), at.group));
+        self.proofs.0 += 1;
+        self.proofs.1 += 32 * (group.hashes.len() + group.proof.len());
+        self.groups.insert(at, group);
+    }
+
     fn verify(&self, blocks: &[BlockAt], compressed: &[u8]) {
         let sizes: Vec<usize> = blocks
             .iter()
@@ -341,10 +342,9 @@ impl Device {
         let mut rest = &bytes[..];
         for (at, size) in blocks.iter().zip(&sizes) {
             let (block, behind) = rest.split_at(*size);
-            let list = self.lists.get(&at.file).expect("hashes come first");
-            let content = self.manifest.file(at.file).unwrap().1;
-            assert_eq!(HashList(list.clone().into()).content(), content);
-            assert_eq!(BlockHash::of(block), list[at.index as usize]);
+            let group = self.groups.get(&GroupAt::from(*at));
+            let group = group.expect("hashes come first");
+            assert_eq!(Some(BlockHash::of(block)), group.get(at.index));
             rest = behind;
         }
     }

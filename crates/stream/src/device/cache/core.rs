@@ -19,6 +19,13 @@ const RECENT_RECORDS: usize = 4;
 /// Decompressors that are kept for the next reader.
 const DECOMPRESSORS_MAX: usize = 4;
 
+/// What somebody else has done to a file, as it is said.
+pub(super) const REMOVED: &str = "was removed or emptied";
+pub(super) const CUT: &str = "was cut";
+
+/// What is said of a full disk.
+const DISK_FULL: &str = "the disk is full, so that older blocks make room for newer ones";
+
 /// Why a record cannot be had.
 #[derive(Debug)]
 pub(super) enum Unread {
@@ -38,6 +45,9 @@ pub(super) struct Counts {
     pub(super) written: AtomicU64,
     pub(super) evicted: AtomicU64,
     pub(super) failures: AtomicU64,
+    pub(super) disk_full: AtomicU64,
+    /// What a log of blocks may have now.
+    pub(super) log_bytes_max: AtomicU64,
     /// Bytes of all files.
     pub(super) bytes: AtomicU64,
 }
@@ -87,6 +97,39 @@ impl Core {
         *lock(&self.failure) = Some(format!("{what}: {error}"));
     }
 
+    /// The disk has no room although the budget has: older blocks go for newer ones, which is worth saying.
+    pub(super) fn disk_is_full(&self) {
+        count(&self.counts.disk_full, 1);
+        *lock(&self.failure) = Some(DISK_FULL.to_owned());
+    }
+
+    /// The disk has room again: that it was full is over.
+    pub(super) fn disk_has_room(&self) {
+        let full = StorageError::Full.to_string();
+        let mut failure = lock(&self.failure);
+        if failure.as_ref().is_some_and(|text| text.contains(&full)) {
+            *failure = None;
+        }
+    }
+
+    /// Counts what a log has lost to somebody who cut or removed its file, and says it.
+    pub(super) fn log_is_lost(&self, name: &str, how: &str, blocks: u64) {
+        count(&self.counts.damaged, blocks);
+        let what = match blocks {
+            0 => String::new(),
+            _ => format!(", and {blocks} blocks are lost with it"),
+        };
+        *lock(&self.failure) = Some(format!("the file {name} {how}{what}"));
+    }
+
+    /// Counts a log of which nothing can be read when the cache is opened, and says it. How many blocks it had is not
+    /// known.
+    pub(super) fn log_is_unreadable(&self, name: &str) {
+        count(&self.counts.damaged, 1);
+        let text = format!("the file {name} cannot be read, so that all that was in it is lost");
+        *lock(&self.failure) = Some(text);
+    }
+
     pub(super) fn failure(&self) -> Option<String> {
         lock(&self.failure).clone()
     }
@@ -133,14 +176,24 @@ impl Core {
 
     /// Forgets what a record that cannot be read held, and with it what is behind the end of its log by now.
     pub(super) fn lose(&self, at: RecordAt) {
-        let length = match self.storage.length(&log_name(LogKind::Blocks, at.log)) {
+        let name = log_name(LogKind::Blocks, at.log);
+        let length = match self.storage.length(&name) {
             Ok(length) => length,
             Err(StorageError::NotFound) => 0,
             Err(_) => u64::MAX,
         };
-        let mut index = self.index();
-        let lost = index.forget_record(at) + index.forget_behind(at.log, length);
-        count(&self.counts.damaged, lost);
+        let lost = {
+            let mut index = self.index();
+            index.forget_record(at) + index.forget_behind(at.log, length)
+        };
+        let is_cut = length < u64::from(at.offset) + u64::from(at.bytes);
+        match (is_cut, length) {
+            // Somebody else was told of it first.
+            _ if lost == 0 => {}
+            (true, 0) => self.log_is_lost(&name, REMOVED, lost),
+            (true, _) => self.log_is_lost(&name, CUT, lost),
+            (false, _) => count(&self.counts.damaged, lost),
+        }
     }
 
     /// A block as it is stored, verified.

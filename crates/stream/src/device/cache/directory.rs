@@ -97,7 +97,11 @@ impl DirectoryStorage {
                 ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => open_as(false),
                 _ => Err(error),
             })
-            .map_err(|error| failed(&error))?;
+            .map_err(|error| match error.raw_os_error() {
+                // A link or a directory lies in its place.
+                Some(libc::ELOOP | libc::EISDIR) => StorageError::NotFound,
+                _ => failed(&error),
+            })?;
         let file = Arc::new(file);
         open.keep(name, &file);
         Ok(file)
@@ -212,9 +216,11 @@ impl Storage for DirectoryStorage {
         if !is_same {
             open.files.remove(name);
         }
-        there
-            .map(|there| there.len())
-            .map_err(|error| failed(&error))
+        match there {
+            Ok(there) if there.is_file() => Ok(there.len()),
+            Ok(_) => Err(StorageError::NotFound),
+            Err(error) => Err(failed(&error)),
+        }
     }
 
     fn delete(&self, name: &str) -> Result<(), StorageError> {

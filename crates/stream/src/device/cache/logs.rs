@@ -6,13 +6,14 @@ use std::sync::atomic::Ordering;
 use base::error::Code;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::core::{Core, count};
+use super::core::{CUT, Core, REMOVED, count};
 use super::format::{
     Draft, INDEX_HEAD_BYTES, LOG_HEADER_BYTES, LogHeader, LogKind, RECORD_BLOCKS_MAX,
     RECORD_HEADER_BYTES, RecordKind, TRAILER_BYTES, encode_trailer, log_name, parse_log_name,
 };
 use super::index::RecordAt;
 use super::record::{Block, Packed};
+use super::room::Patience;
 use super::scan::{Chain, push_index_entry, read_chain_from, scan};
 use super::storage::StorageError;
 use super::twice::RESERVED_BYTES;
@@ -22,6 +23,12 @@ const CHAIN_INDEXES: u32 = 16;
 
 /// How often something is tried again because files changed under the writer or a full disk was given room.
 const ATTEMPTS_MAX: u32 = 64;
+
+/// Bytes of a log of blocks at least, however small the budget is and however little room the disk has.
+pub(super) const LOG_BYTES_MIN: u64 = 256 << 10;
+
+/// Bytes of a log of blocks at most.
+const LOG_BYTES_MAX: u64 = 16 << 20;
 
 /// How the bytes that a cache may take are divided.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +44,9 @@ impl Budget {
     pub(super) fn of(bytes_max: u64) -> Self {
         Self {
             bytes_max: bytes_max.saturating_sub(RESERVED_BYTES),
-            log_bytes_max: (bytes_max / 16).clamp(256 << 10, 16 << 20),
-            notes_bytes: (bytes_max / 4).min(64 << 20),
+            log_bytes_max: (bytes_max / 16).clamp(LOG_BYTES_MIN, LOG_BYTES_MAX),
+            // A third of it holds the hashes of all blocks that a large cache has room for, also if they compress well.
+            notes_bytes: (bytes_max / 4).min((64 << 20).max(bytes_max / 16)),
         }
     }
 }
@@ -64,7 +72,18 @@ pub(super) struct Logs {
     pub(super) budget: Budget,
     pub(super) files: BTreeMap<u32, LogFile>,
     next_number: u32,
-    total_bytes: u64,
+    pub(super) total_bytes: u64,
+    /// What a log of blocks may have now: less than the budget says while the disk is fuller than that.
+    log_bytes_max: u64,
+    /// The disk had room for all that was written since the last log was begun.
+    had_room: bool,
+    /// What all files together had when the disk was full last. None: it never was, or has room again.
+    pub(super) disk_bytes_max: Option<u64>,
+    /// Whether writing may be tried on a disk that had no room for anything.
+    pub(super) patience: Patience,
+    /// Bytes of notes: those that were there at the start and have been added, and those that were written anew.
+    pub(super) notes_given_bytes: u64,
+    pub(super) notes_rewritten_bytes: u64,
     blocks: Option<Current>,
     pub(super) notes: Option<Current>,
 }
@@ -91,13 +110,21 @@ impl Logs {
             files: BTreeMap::new(),
             next_number: 1,
             total_bytes: 0,
+            log_bytes_max: budget.log_bytes_max,
+            had_room: true,
+            disk_bytes_max: None,
+            patience: Patience::default(),
+            notes_given_bytes: 0,
+            notes_rewritten_bytes: 0,
             blocks: None,
             notes: None,
         };
         for ((kind, number), bytes) in found {
             logs.find(core, kind, number, bytes);
         }
+        logs.notes_given_bytes = logs.notes_bytes();
         logs.note_total(core);
+        logs.note_log_bytes_max(core);
         Ok(logs)
     }
 
@@ -136,6 +163,10 @@ impl Logs {
                 }
             },
         );
+        // A log of which the header alone was written, or not even that, has lost nothing.
+        if scanned.is_none() && bytes > LOG_HEADER_BYTES as u64 {
+            core.log_is_unreadable(&name);
+        }
         // Only the newest is added to, and only behind a record: what is newer must lie behind what is older.
         let current = scanned
             .filter(|scanned| scanned.is_whole)
@@ -153,6 +184,31 @@ impl Logs {
 
     fn note_total(&self, core: &Core) {
         core.counts.bytes.store(self.total_bytes, Ordering::Relaxed);
+    }
+
+    fn note_log_bytes_max(&self, core: &Core) {
+        let counter = &core.counts.log_bytes_max;
+        counter.store(self.log_bytes_max, Ordering::Relaxed);
+    }
+
+    /// The disk is full. In smaller logs a small room can be used to its end, and dropping one frees little.
+    pub(super) fn make_logs_smaller(&mut self, core: &Core) {
+        self.had_room = false;
+        self.log_bytes_max = (self.log_bytes_max / 2).max(LOG_BYTES_MIN);
+        self.note_log_bytes_max(core);
+    }
+
+    /// A log was filled. Where the disk had room for all of it, the next one may be larger again.
+    fn make_logs_larger(&mut self, core: &Core) {
+        if std::mem::replace(&mut self.had_room, true) {
+            self.log_bytes_max = (self.log_bytes_max * 2).min(self.budget.log_bytes_max);
+            self.note_log_bytes_max(core);
+            let more = self.disk_bytes_max.map(|bytes| bytes.saturating_mul(2));
+            self.disk_bytes_max = more.filter(|bytes| *bytes < self.budget.bytes_max);
+            if self.disk_bytes_max.is_none() {
+                core.disk_has_room();
+            }
+        }
     }
 
     /// Bytes of the file that is added to, as far as is known.
@@ -233,7 +289,12 @@ impl Logs {
             return Err(NotAdded::Storage(error));
         }
         match self.files.get(&number) {
-            Some(file) if file.bytes == start + bytes.len() as u64 => Ok(start),
+            Some(file) if file.bytes == start + bytes.len() as u64 => {
+                if let Some(found) = &mut self.disk_bytes_max {
+                    *found = self.total_bytes.max(*found);
+                }
+                Ok(start)
+            }
             _ => Err(NotAdded::Changed),
         }
     }
@@ -244,7 +305,8 @@ impl Logs {
             return false;
         };
         let before = file.bytes;
-        let now = match core.storage.length(&log_name(file.kind, number)) {
+        let name = log_name(file.kind, number);
+        let now = match core.storage.length(&name) {
             Ok(now) => now,
             Err(StorageError::NotFound) => 0,
             // Nobody knows; what was added counts at least.
@@ -254,7 +316,8 @@ impl Logs {
         self.total_bytes = self.total_bytes - before + now;
         if now < before {
             let lost = core.index().forget_behind(number, now);
-            count(&core.counts.damaged, lost);
+            let how = if now == 0 { REMOVED } else { CUT };
+            core.log_is_lost(&name, how, lost);
         }
         self.note_total(core);
         now == before
@@ -293,13 +356,22 @@ impl Logs {
     ) -> Result<(), StorageError> {
         let packed = Packed::of(blocks);
         let bytes = packed.draft().padded_bytes();
+        if !self.patience.may_try() {
+            return Err(StorageError::Full);
+        }
         for _ in 0..ATTEMPTS_MAX {
             self.make_room(core, bytes + LOG_HEADER_BYTES as u64)?;
             match self.write_packed(core, &packed) {
-                Err(NotAdded::Storage(StorageError::Full)) => self.drop_oldest(core)?,
+                Err(NotAdded::Storage(StorageError::Full)) => {
+                    if let Err(error) = self.make_room_on_disk(core) {
+                        self.patience.failed();
+                        return Err(error);
+                    }
+                }
                 Err(NotAdded::Storage(error)) => return Err(error),
                 Err(NotAdded::Changed) => {}
                 Ok(()) => {
+                    self.patience.worked();
                     count(&core.counts.written, blocks.len() as u64);
                     return Ok(());
                 }
@@ -338,12 +410,13 @@ impl Logs {
             let number = current.header.number;
             if self.measure(core, number) {
                 let indexed = current.unindexed.len() as u64 + bytes;
-                if self.files[&number].bytes + indexed <= self.budget.log_bytes_max {
+                if self.files[&number].bytes + indexed <= self.log_bytes_max {
                     return Ok(current);
                 }
                 self.blocks = Some(current);
                 self.settle(core);
                 self.blocks = None;
+                self.make_logs_larger(core);
             }
         }
         self.begin(core, LogKind::Blocks).map_err(NotAdded::Storage)
@@ -375,7 +448,7 @@ impl Logs {
         }
     }
 
-    fn oldest(&self) -> Option<u32> {
+    pub(super) fn oldest(&self) -> Option<u32> {
         self.files
             .iter()
             .find(|(_, file)| file.kind == LogKind::Blocks)
@@ -418,8 +491,32 @@ impl Logs {
         }
     }
 
+    /// Finds out which logs of blocks somebody else has removed or cut. Those that are open here can still be read, so
+    /// that nobody would notice before the next start, which has nothing of them. (What notes are added to is measured
+    /// before each note.)
+    fn look_for_lost(&mut self, core: &Core) {
+        let known: Vec<(u32, u64)> = self
+            .files
+            .iter()
+            .filter(|(_, file)| file.kind == LogKind::Blocks)
+            .map(|(number, file)| (*number, file.bytes))
+            .collect();
+        for (number, before) in known {
+            self.measure(core, number);
+            let is_same = |file: &LogFile| file.bytes == before;
+            let is_current = |current: &Current| current.header.number == number;
+            // What was changed is never added to again.
+            if !self.files.get(&number).is_some_and(is_same)
+                && self.blocks.as_ref().is_some_and(is_current)
+            {
+                self.blocks = None;
+            }
+        }
+    }
+
     /// Makes durable what was written, with an index behind it.
     pub(super) fn settle(&mut self, core: &Core) {
+        self.look_for_lost(core);
         if let Some(current) = self.blocks.take() {
             self.blocks = self.write_index(core, current);
         }
@@ -497,6 +594,9 @@ impl Logs {
             }
             Err(NotAdded::Changed) => None,
             Err(NotAdded::Storage(error)) => {
+                if error == StorageError::Full {
+                    self.make_logs_smaller(core);
+                }
                 core.fail("writing the cache", &error);
                 None
             }
@@ -509,9 +609,13 @@ impl Logs {
         core: &Core,
         bytes: u64,
     ) -> Result<(), StorageError> {
-        while self.total_bytes + bytes > self.budget.bytes_max {
+        // What a full disk has room for is known from the last time only: it may have more by now.
+        while self.total_bytes + bytes > self.bytes_max_found() && self.oldest().is_some() {
             self.drop_oldest(core)?;
         }
-        Ok(())
+        match self.total_bytes + bytes > self.budget.bytes_max {
+            true => Err(StorageError::Full),
+            false => Ok(()),
+        }
     }
 }

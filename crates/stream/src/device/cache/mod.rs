@@ -10,8 +10,9 @@
 //!
 //! **Files:** `storage.rs` the seam, `directory.rs` and `memory.rs` two places, `format.rs` every byte, `record.rs`
 //! blocks that lie together, `scan.rs` what is in a log, `index.rs` where a block lies, `core.rs` reading, `logs.rs`
-//! writing and room, `notes.rs` values by name, `twice.rs` those of them that are kept twice, `queue.rs` what waits
-//! for the writer, `ahead.rs` reading ahead, `unusable.rs` what stands in for a cache that cannot be opened.
+//! writing and room, `room.rs` full disks, `notes.rs` values by name, `twice.rs` those of them that are kept twice,
+//! `queue.rs` what waits for the writer, `ahead.rs` reading ahead, `unusable.rs` what stands in for a cache that
+//! cannot be opened.
 
 mod ahead;
 mod core;
@@ -23,6 +24,7 @@ mod memory;
 mod notes;
 mod queue;
 mod record;
+mod room;
 mod scan;
 mod storage;
 #[cfg(test)]
@@ -41,7 +43,7 @@ use self::core::{Core, count};
 use self::logs::{Budget, Logs};
 use self::queue::{Queue, Work};
 use self::record::Block;
-use super::{Cache, CacheCounters, CacheError};
+use super::{Cache, CacheCounters, CacheError, Lists};
 use crate::block::{BLOCK_BYTES, BlockHash};
 
 pub use directory::DirectoryStorage;
@@ -52,6 +54,23 @@ pub use unusable::UnusableCache;
 
 /// The smallest budget: less would drop blocks as fast as they come.
 pub const CACHE_BYTES_MIN: u64 = 4 << 20;
+
+/// The smallest budget of a cache that keeps lists of hashes of so many bytes together, as a device counts them; a
+/// whole number of MiB.
+#[must_use]
+pub fn cache_bytes_for_lists(bytes: u64) -> u64 {
+    const MIB: u64 = 1 << 20;
+    let is_enough = |budget: &u64| Budget::of(*budget).notes_bytes / 3 >= bytes;
+    // Lists have a twelfth of a small cache, and a forty-eighth of a large one.
+    let guesses = [12, 48].map(|part| bytes.saturating_add(16).saturating_mul(part));
+    let rounded = guesses.map(|guess| guess.div_ceil(MIB).saturating_mul(MIB).max(CACHE_BYTES_MIN));
+    rounded.into_iter().find(is_enough).unwrap_or(u64::MAX)
+}
+
+/// Bytes that a note takes in a cache.
+pub(super) fn note_bytes(name_bytes: usize, value_bytes: usize) -> u64 {
+    format::padded((format::RECORD_HEADER_BYTES + name_bytes + value_bytes) as u64)
+}
 
 /// How much a cache may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,6 +259,17 @@ impl Cache for BlockCache {
         notes::read_note(&self.shared.core, name)
     }
 
+    fn keeps_note(&self, name: &str) -> bool {
+        self.shared.core.notes().has(name)
+    }
+
+    fn lists_max(&self) -> Option<Lists> {
+        Some(Lists {
+            count: notes::LISTS_MAX as u64,
+            bytes: self.shared.logs().lists_bytes_max(),
+        })
+    }
+
     fn set_note(&self, name: &str, bytes: &[u8]) -> Result<(), CacheError> {
         let core = &self.shared.core;
         let mut logs = self.shared.logs();
@@ -289,6 +319,8 @@ impl Cache for BlockCache {
             blocks,
             bytes: value(&counts.bytes),
             bytes_max: self.shared.bytes_max,
+            disk_full: value(&counts.disk_full),
+            log_bytes_max: value(&counts.log_bytes_max),
             memory_bytes: core.memory_bytes()
                 + self.shared.ahead.memory_bytes()
                 + self.shared.queue.memory_bytes(),

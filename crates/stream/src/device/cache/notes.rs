@@ -36,6 +36,12 @@ const FILES_MAX: usize = 4;
 /// How often something is tried again because files changed or a full disk was given room.
 const ATTEMPTS_MAX: u32 = 64;
 
+/// Bytes of notes that are held in memory while their files make room, at most.
+const MOVED_BYTES_MAX: u64 = 16 << 20;
+
+/// Lists at one time, at most, however short they are.
+pub(super) const LISTS_MAX: usize = NOTES_MAX - KEPT_NOTES_MAX;
+
 struct Note {
     /// Where its values lie, the newest last.
     places: Vec<RecordAt>,
@@ -172,6 +178,11 @@ impl NoteMap {
         }
     }
 
+    /// Whether there is a note, without using it.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.notes.contains_key(name)
+    }
+
     /// Bytes of memory, about.
     pub(super) fn memory_bytes(&self) -> u64 {
         let small: usize = self
@@ -296,12 +307,24 @@ impl Logs {
         }
         let bytes = padded((RECORD_HEADER_BYTES + name.len() + value.len()) as u64);
         self.check_limits(core, name, bytes)?;
+        if is_list(name) && !self.patience.may_try() {
+            core.fail("writing a note", &StorageError::Full);
+            return Err(cannot(&StorageError::Full));
+        }
         for _ in 0..ATTEMPTS_MAX {
             match self.write_note(core, name, value) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.patience.worked();
+                    return Ok(());
+                }
                 Err(NotAdded::Changed) => {}
                 Err(NotAdded::Storage(error)) => {
-                    if error != StorageError::Full || self.drop_oldest(core).is_err() {
+                    let is_over = self.total_bytes + bytes > self.budget.bytes_max;
+                    if error != StorageError::Full
+                        || is_over && self.oldest().is_none()
+                        || self.make_room_on_disk(core).is_err()
+                    {
+                        self.patience.failed();
                         core.fail("writing a note", &error);
                         return Err(cannot(&error));
                     }
@@ -317,7 +340,7 @@ impl Logs {
         let mut map = core.notes();
         let is_allowed = match is_list(name) {
             true => {
-                let bytes_max = self.budget.notes_bytes / 3;
+                let bytes_max = self.lists_bytes_max();
                 map.drop_lists(bytes, bytes_max);
                 map.list_bytes + bytes <= bytes_max
             }
@@ -342,8 +365,14 @@ impl Logs {
         let draft = draft(name, value);
         let number = self.notes.as_ref().map(|current| current.header.number);
         let is_changed = number.is_some_and(|number| !self.measure(core, number));
-        if is_changed || self.is_outdated(core) {
+        if is_changed {
             self.rewrite_notes(core)?;
+        } else if self.is_outdated(core) && self.may_rewrite() {
+            match self.rewrite_notes(core) {
+                // What is outdated stays until there is room for what is not.
+                Ok(()) | Err(NotAdded::Storage(StorageError::Full)) => {}
+                Err(other) => return Err(other),
+            }
         }
         let bytes = draft.padded_bytes() + LOG_HEADER_BYTES as u64;
         self.make_room_for_notes(core, bytes)
@@ -355,6 +384,7 @@ impl Logs {
                 .map_err(NotAdded::Storage)?,
         };
         let at = self.add_note(core, &current, &draft)?;
+        self.notes_given_bytes += draft.padded_bytes();
         current.is_synced = false;
         if !is_list(name) {
             core.storage
@@ -402,7 +432,7 @@ impl Logs {
 
     fn is_outdated(&self, core: &Core) -> bool {
         let live = core.notes().live_bytes();
-        let slack = (self.budget.notes_bytes / 4).min(OUTDATED_BYTES_MAX);
+        let slack = (self.notes_share() / 4).min(OUTDATED_BYTES_MAX);
         self.notes_bytes() > live + live / 2 + slack || self.notes_files().len() > FILES_MAX
     }
 
@@ -418,6 +448,7 @@ impl Logs {
         let moved = match self.copy_notes(core, &current) {
             Ok(moved) => moved,
             Err(error) => {
+                self.notes_rewritten_bytes += self.length(&current);
                 // Half of the notes say nothing new.
                 let _ = self.delete(core, current.header.number);
                 return Err(error);
@@ -435,8 +466,84 @@ impl Logs {
             }
         }
         current.is_synced = true;
+        self.notes_rewritten_bytes += self.length(&current);
         self.notes = Some(current);
         Ok(())
+    }
+
+    /// On a full disk notes are all that is left: most lists go, and what stays is written to a new file. As there is
+    /// no room for that beside the old ones, these go before; a version that was seen is in a second place meanwhile.
+    /// False: that would win too little.
+    pub(super) fn give_up_lists(&mut self, core: &Core) -> bool {
+        let (mut names, mut lists): (Vec<_>, Vec<_>) = {
+            let map = core.notes();
+            let entry = |(name, note): (_, &Note)| (note.used, Box::clone(name), note.bytes());
+            map.notes
+                .iter()
+                .map(entry)
+                .partition(|(_, name, _)| !is_list(name))
+        };
+        // Those that were used last stay.
+        lists.sort_unstable();
+        let mut left = self.lists_bytes_max() / 2;
+        while let Some(list) = lists.pop().filter(|(_, _, bytes)| *bytes <= left) {
+            left -= list.2;
+            names.push(list);
+        }
+        names.sort_unstable();
+        let bytes: u64 = names.iter().map(|(_, _, bytes)| bytes).sum();
+        let is_worth_it = self.notes_bytes() > 2 * (bytes + LOG_HEADER_BYTES as u64);
+        if bytes > MOVED_BYTES_MAX || !is_worth_it {
+            return false;
+        }
+        let value = |(_, name, _): (u64, Box<str>, u64)| {
+            let value = find_note(core, &name).ok().flatten()?;
+            Some((name, value))
+        };
+        let values: Vec<_> = names.into_iter().filter_map(value).collect();
+        for number in self.notes_files() {
+            if let Err(error) = self.delete(core, number) {
+                core.fail("making room on a full disk", &error);
+                return false;
+            }
+        }
+        let moved = self.write_moved(core, &values);
+        let mut map = core.notes();
+        map.notes.retain(|_, note| note.small.is_some());
+        (map.list_bytes, map.kept_bytes, map.kept_count) = (0, 0, 0);
+        let small: Vec<_> = map.notes.drain().collect();
+        for (name, mut note) in small {
+            // Where it lies no more; it is written again with the next rewrite.
+            note.places.clear();
+            map.insert(&name, note);
+        }
+        for ((name, value), at) in values.iter().zip(moved) {
+            let small = (value.len() <= SMALL_BYTES).then(|| value.as_slice().into());
+            map.place(name, at, small);
+        }
+        true
+    }
+
+    /// Writes notes to a new file, as many as there is room for: where they lie.
+    fn write_moved(&mut self, core: &Core, values: &[(Box<str>, Vec<u8>)]) -> Vec<RecordAt> {
+        let mut moved = Vec::with_capacity(values.len());
+        let Ok(mut current) = self.begin(core, LogKind::Notes) else {
+            return moved;
+        };
+        for (name, value) in values {
+            match self.add_note(core, &current, &draft(name, value)) {
+                Ok(at) => moved.push(at),
+                Err(_) => return moved,
+            }
+        }
+        self.notes_rewritten_bytes += self.length(&current);
+        if let Err(error) = core.storage.sync(&current.header.name()) {
+            core.fail("making room on a full disk", &error);
+            return moved;
+        }
+        current.is_synced = true;
+        self.notes = Some(current);
+        moved
     }
 
     fn copy_notes(

@@ -325,11 +325,21 @@ impl Action {
     /// Decides what is pushed. Of the blocks that are read often enough the most frequent come first, until what is
     /// expected to be read by nobody reaches its share.
     fn choose(&mut self, settings: &TaskSettings) {
+        let mut files: HashMap<FileId, (u32, u32)> = HashMap::new();
+        for entry in &self.entries {
+            let (read, known) = files.entry(entry.at.file).or_default();
+            *read |= entry.read;
+            *known |= entry.known;
+        }
+        let is_of_part = |entry: &Entry| {
+            let (read, known) = files.get(&entry.at.file).copied().unwrap_or_default();
+            known & !read != 0
+        };
         let mut shares: Vec<(Share, usize)> = self
             .entries
             .iter()
             .enumerate()
-            .filter_map(|(place, entry)| Some((entry.share(settings)?, place)))
+            .filter_map(|(place, entry)| Some((entry.share(is_of_part(entry), settings)?, place)))
             .collect();
         shares.sort_by(|a, b| b.0.of_runs.total_cmp(&a.0.of_runs).then(a.1.cmp(&b.1)));
         let mut planned = vec![false; self.entries.len()];
@@ -413,8 +423,8 @@ struct Share {
 }
 
 impl Entry {
-    /// How often it is read; None: not any more.
-    fn share(&self, settings: &TaskSettings) -> Option<Share> {
+    /// How often it is read; None: not any more. `is_of_part`: some runs have read nothing of its file.
+    fn share(&self, is_of_part: bool, settings: &TaskSettings) -> Option<Share> {
         if self.known == 0 {
             return self.is_planned.then_some(Share {
                 of_runs: 1.0,
@@ -449,10 +459,10 @@ impl Entry {
         } else {
             share
         };
-        let min = if self.is_planned {
-            settings.share_stay_min
-        } else {
-            settings.share_min
+        let min = match self.is_planned {
+            true if is_of_part => settings.share_stay_of_part_min,
+            true => settings.share_stay_min,
+            false => settings.share_min,
         };
         Some(Share {
             of_runs: share,

@@ -36,6 +36,9 @@ pub struct TaskSettings {
     pub share_min: f64,
     /// And stays while it is at least this.
     pub share_stay_min: f64,
+    /// The same for a block of a file that some of these runs have read nothing of: it is no chance that decides about
+    /// such a one, but what the program is started for.
+    pub share_stay_of_part_min: f64,
     /// Blocks of a plan that are expected to be read by nobody, at most, as a share of the plan.
     pub unread_share_max: f64,
     /// The same of blocks that only chance decides about: what is read now and then is pushed while that costs next to
@@ -78,6 +81,7 @@ impl Default for TaskSettings {
             audit_every: 8,
             share_min: 0.75,
             share_stay_min: 0.6,
+            share_stay_of_part_min: 0.7,
             unread_share_max: 0.03,
             chance_share_max: 0.005,
             guess_share_min: 0.65,

@@ -94,6 +94,24 @@ fn the_second_start_gets_what_the_first_one_read_in_its_order() {
 }
 
 #[test]
+fn a_part_that_one_run_does_without_goes_before_blocks_that_chance_decides_about() {
+    let mut driver = Driver::new(TaskSettings {
+        chance_share_max: 0.0,
+        ..TaskSettings::default()
+    });
+    // Five blocks of a file that is always read, and five of a file of their own.
+    let (always, chance, part) = (blocks(1, 0..200), blocks(1, 200..205), blocks(2, 0..5));
+    let all = [&always[..], &chance, &part].concat();
+    for _ in 0..3 {
+        driver.run(&all, true);
+    }
+    assert_eq!(driver.planned(), all);
+    // As rare as each other from now on.
+    driver.run(&always, true);
+    assert_eq!(driver.planned(), [&always[..], &chance].concat());
+}
+
+#[test]
 fn what_was_asked_for_and_not_traced_is_learned_too() {
     let mut driver = Driver::default();
     let (token, _) = driver.begin();

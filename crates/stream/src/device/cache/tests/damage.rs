@@ -117,11 +117,38 @@ fn a_file_that_vanishes_costs_what_was_in_it() {
     let name = storage.names()[0].clone();
     crate::device::cache::Storage::delete(&storage, &name).unwrap();
     put_all(&cache, &after);
+    assert_eq!(cache.counters().damaged, 64);
+    assert!(cache.failure().unwrap().contains(&name));
     assert_eq!(there(&cache, &before), 0);
     assert_eq!(there(&cache, &after), 64);
+    assert_eq!(cache.counters().damaged, 64);
     assert_eq!(cache.counters().bytes, storage.used_bytes());
     drop(cache);
     assert_eq!(there(&open(&storage), &after), 64);
+}
+
+#[test]
+fn a_file_of_which_nothing_can_be_read_is_said_at_the_start() {
+    let storage = MemoryStorage::default();
+    let cache = open(&storage);
+    put_all(&cache, &blocks(0..64));
+    drop(cache);
+    assert!(open(&storage).failure().is_none());
+    let name = storage.names()[0].clone();
+    storage.damage(&name, |bytes| bytes[..64].fill(0));
+    let cache = open(&storage);
+    let counters = cache.counters();
+    assert_eq!((counters.blocks, counters.damaged), (0, 1));
+    assert!(cache.failure().unwrap().contains(&name));
+    put_all(&cache, &blocks(0..64));
+    assert_eq!(there(&cache, &blocks(0..64)), 64);
+    drop(cache);
+    // One that was begun and not written to has lost nothing.
+    storage.damage(&name, |bytes| bytes.truncate(20));
+    let cache = open(&storage);
+    assert_eq!(cache.counters().damaged, 0);
+    assert!(cache.failure().is_none());
+    assert_eq!(there(&cache, &blocks(0..64)), 64);
 }
 
 #[test]
@@ -160,6 +187,56 @@ fn a_full_disk_makes_the_cache_smaller_and_stops_no_note() {
     put_all(&cache, &blocks(6000..6064));
     assert_eq!(there(&cache, &blocks(6000..6064)), 64);
     cache.set_note("version", b"1").unwrap();
+}
+
+#[test]
+fn on_a_full_disk_logs_are_smaller_until_it_has_room_again() {
+    let options = CacheOptions {
+        bytes_max: 32 << 20,
+        ..OPTIONS
+    };
+    let open =
+        |storage: &MemoryStorage| BlockCache::open(Box::new(storage.clone()), &options).unwrap();
+    let log_bytes_max = |cache: &BlockCache| cache.counters().log_bytes_max;
+    let longest = |storage: &MemoryStorage| {
+        let files = crate::device::cache::Storage::list(storage).unwrap();
+        files.into_iter().map(|(_, bytes)| bytes).max().unwrap()
+    };
+    let storage = MemoryStorage::new(3 << 20);
+    let cache = open(&storage);
+    assert_eq!(log_bytes_max(&cache), 2 << 20);
+    // The first log is full, the second one meets the end of the disk.
+    let mut number = 0;
+    while cache.counters().disk_full == 0 {
+        put_all(&cache, &blocks(number..number + 32));
+        number += 32;
+    }
+    assert_eq!(log_bytes_max(&cache), 1 << 20);
+    put_all(&cache, &blocks(number..number + 4000));
+    number += 4000;
+    let counters = cache.counters();
+    assert!(counters.log_bytes_max <= 512 << 10, "{counters:?}");
+    assert!(longest(&storage) <= 1 << 20);
+    // Most of the disk is used, and what came last is there.
+    assert!(counters.bytes > 2 << 20, "{counters:?}");
+    assert_eq!(there(&cache, &blocks(number - 600..number)), 600);
+    // Never less than the smallest one, though there is hardly any room.
+    storage.set_capacity(300 << 10);
+    put_all(&cache, &blocks(number..number + 1000));
+    number += 1000;
+    assert_eq!(log_bytes_max(&cache), 256 << 10);
+    assert_eq!(there(&cache, &blocks(number - 32..number)), 32);
+    // Room again: the logs grow to what the budget allows, and those of every size are read.
+    storage.set_capacity(u64::MAX);
+    put_all(&cache, &blocks(number..number + 4000));
+    assert_eq!(log_bytes_max(&cache), 2 << 20);
+    let kept = cache.counters().blocks;
+    assert!(kept > 4000, "{kept}");
+    drop(cache);
+    let cache = open(&storage);
+    assert_eq!(cache.counters().blocks, kept);
+    assert_eq!(there(&cache, &blocks(number..number + 4000)), 4000);
+    assert_eq!(cache.counters().damaged, 0);
 }
 
 #[test]

@@ -86,3 +86,38 @@ fn cut_under_the_running_process_replaced_or_removed() {
     put_all(&cache, &second);
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
 }
+
+#[test]
+fn a_log_that_is_removed_while_it_is_open_is_noticed_and_written_again() {
+    let replace: [fn(&std::path::Path); 2] = [
+        |_| {},
+        |log| std::os::unix::fs::symlink("/dev/zero", log).unwrap(),
+    ];
+    for replace in replace {
+        let scratch = Scratch::new();
+        let blocks: Vec<_> = (0..400).map(block).collect();
+        let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
+        put_all(&cache, &blocks);
+        assert_eq!(there(&cache, &blocks), 400);
+        assert!(scratch.0.join("blocks-0000000003").exists());
+        let log = scratch.0.join("blocks-0000000001");
+        fs::remove_file(&log).unwrap();
+        replace(&log);
+        // Nothing asks for what was in it.
+        put_all(&cache, &[block(1000)]);
+        let damaged = cache.counters().damaged;
+        assert!(damaged > 32, "{damaged}");
+        assert_eq!(cache.counters().blocks, 401 - damaged);
+        assert!(
+            cache
+                .failure()
+                .unwrap()
+                .contains("blocks-0000000001 was removed")
+        );
+        put_all(&cache, &blocks);
+        drop(cache);
+        let cache = BlockCache::in_directory(&scratch.0, &OPTIONS).unwrap();
+        assert_eq!(there(&cache, &blocks), 400);
+        assert_eq!(cache.counters().damaged, 0);
+    }
+}

@@ -4,6 +4,7 @@ mod ahead;
 mod basic;
 mod damage;
 mod directory;
+mod full;
 mod model;
 mod notes;
 mod power;

@@ -1,0 +1,103 @@
+//! Descriptors: as many as this process may have, and what is said where they are too few.
+
+use crate::error::CliError;
+use std::error::Error;
+use std::fs::File;
+use std::io;
+
+/// Descriptors that are free when a command begins that opens many. What starts a runtime with less may panic.
+const FREE_MIN: usize = 32;
+
+/// Lets this process have as many as it may. With fewer the limit is met earlier.
+pub(crate) fn raise_limit() {
+    if let Some(mut limit) = limit() {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: a structure that lives as long as the call.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    }
+}
+
+fn limit() -> Option<libc::rlimit> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a structure that lives as long as the call.
+    let answer = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    (answer == 0).then_some(limit)
+}
+
+/// Lets this process have as many as it may, and says it where these are too few to begin with.
+pub(crate) fn prepare() -> Result<(), CliError> {
+    raise_limit();
+    let mut held = Vec::with_capacity(FREE_MIN);
+    for _ in 0..FREE_MIN {
+        match File::open("/") {
+            Ok(file) => held.push(file),
+            // Any other reason is none of descriptors, and the command finds its own.
+            Err(error) => return too_few(&error).map_or(Ok(()), Err),
+        }
+    }
+    Ok(())
+}
+
+/// What is said if this error means that there are too few; None: it means something else.
+pub(crate) fn too_few(error: &io::Error) -> Option<CliError> {
+    match error.raw_os_error()? {
+        libc::EMFILE => {
+            let allowed = limit().map_or(0, |limit| limit.rlim_cur);
+            Some(CliError::failure(
+                "open files",
+                format_args!(
+                    "a limit (`ulimit -n`) allows this program {allowed}, which are too few"
+                ),
+                "raise it with `ulimit -n 1024`, or with LimitNOFILE= where systemd starts it",
+            ))
+        }
+        libc::ENFILE => Some(CliError::failure(
+            "open files",
+            "all programs together have as many as the machine allows (fs.file-max)",
+            "end programs that hold many, or allow more with `sysctl fs.file-max=`",
+        )),
+        _ => None,
+    }
+}
+
+/// The same for an error that one of the operating system is the cause of.
+pub(crate) fn too_few_behind(error: &(dyn Error + 'static)) -> Option<CliError> {
+    std::iter::successors(Some(error), |error| (*error).source())
+        .filter_map(|error| error.downcast_ref::<io::Error>())
+        .find_map(too_few)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stream::device::{CacheError, DeviceError};
+    use stream::store::StoreError;
+
+    #[test]
+    fn too_few_are_known_behind_other_errors() {
+        let system = |number| StoreError::System {
+            path: "x".into(),
+            what: "cannot be opened",
+            source: io::Error::from_raw_os_error(number),
+        };
+        let told = too_few_behind(&system(libc::EMFILE)).unwrap();
+        assert_eq!(told.status(), 1);
+        let text = told.to_string();
+        assert!(
+            text.contains("ulimit -n") && text.contains("LimitNOFILE="),
+            "{text}"
+        );
+        let told = too_few_behind(&system(libc::ENFILE)).unwrap();
+        assert!(told.to_string().contains("fs.file-max"));
+        assert!(too_few_behind(&system(libc::ENOENT)).is_none());
+        let device = DeviceError::Cache(CacheError::Io {
+            what: "opening".to_owned(),
+            source: io::Error::from_raw_os_error(libc::EMFILE),
+        });
+        assert!(too_few_behind(&device).is_some());
+        assert!(too_few_behind(&DeviceError::Stopped).is_none());
+    }
+}

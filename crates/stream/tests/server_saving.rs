@@ -1,0 +1,117 @@
+//! What a server has learned is kept: while it runs, over its end, and where it could not be written at first.
+
+use crate::common;
+use crate::server_support::{Device, Running, needed, publish, published, settings, until};
+use std::fs;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use stream::wire::Refusal;
+
+#[test]
+fn what_was_learned_outlives_the_server_and_the_version() {
+    let scratch = published("server-restart");
+    let running = Running::start(settings(&scratch));
+    let mut device = Device::new(&running, &scratch, 1);
+    let needed = needed(&device);
+    device.run(1, "bin/task", &needed);
+    drop(device);
+    running.end();
+    let running = Running::start(settings(&scratch));
+    let mut device = Device::new(&running, &scratch, 1);
+    assert_eq!(device.run(2, "bin/task", &needed), needed);
+    // A file more, and others have other numbers: the same paths are the same files.
+    common::write(&scratch.path("tree/a/new"), 100, 9);
+    assert_eq!(publish(&scratch), 2);
+    let mut newer = Device::new(&running, &scratch, 1);
+    assert_eq!(newer.version, 2);
+    assert_ne!(newer.file("bin/task"), device.file("bin/task"));
+    let needed_now = crate::server_support::needed(&newer);
+    assert_eq!(newer.run(3, "bin/task", &needed_now), needed_now);
+    // Who has the older version mounted goes on with it.
+    device.read(5, None, needed[3]);
+    let store = scratch.path("store");
+    let older = Device::greet(running.address, &store, 3, Some(1)).unwrap();
+    assert_eq!(older.version, 1);
+    let none = Device::greet(running.address, &store, 3, Some(7));
+    assert_eq!(none.err(), Some(Refusal::NoSuchVersion));
+}
+
+#[test]
+fn changes_are_saved_while_the_server_runs() {
+    let scratch = published("server-save");
+    let mut with = settings(&scratch);
+    with.save_after = Duration::ZERO;
+    let running = Running::start(with);
+    let mut device = Device::new(&running, &scratch, 1);
+    let needed = needed(&device);
+    device.run(1, "bin/task", &needed);
+    let file = scratch.path("store/actions/local.actions");
+    until("the file is there", || file.exists());
+    assert_eq!(
+        running
+            .watch
+            .counters()
+            .actions_unsaved
+            .load(Ordering::Relaxed),
+        0
+    );
+}
+
+#[test]
+fn what_could_not_be_saved_is_saved_when_it_can_be() {
+    let scratch = published("server-unsaved");
+    let mut with = settings(&scratch);
+    with.save_after = Duration::ZERO;
+    let running = Running::start(with);
+    let mut device = Device::new(&running, &scratch, 1);
+    let needed = needed(&device);
+    // Nothing can be written where a directory stands.
+    let beside = scratch.path("store/actions/local.actions-new");
+    fs::create_dir_all(&beside).unwrap();
+    device.run(1, "bin/task", &needed);
+    let unsaved = || {
+        let counters = running.watch.counters();
+        counters.actions_unsaved.load(Ordering::Relaxed)
+    };
+    until("it is tried again", || unsaved() > 1);
+    // Nobody teaches anything from here on.
+    drop(device);
+    fs::remove_dir(&beside).unwrap();
+    let file = scratch.path("store/actions/local.actions");
+    until("the file is there", || file.exists());
+    running.end();
+    assert!(!beside.exists());
+}
+
+#[test]
+fn a_damaged_file_of_actions_is_said_and_set_aside() {
+    let scratch = published("server-damaged");
+    let running = Running::start(settings(&scratch));
+    let mut device = Device::new(&running, &scratch, 1);
+    let needed = needed(&device);
+    device.run(1, "bin/task", &needed);
+    drop(device);
+    running.end();
+    let file = scratch.path("store/actions/local.actions");
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    let running = Running::start(settings(&scratch));
+    let mut device = Device::new(&running, &scratch, 1);
+    assert!(device.run(2, "bin/task", &needed).is_empty());
+    assert_eq!(
+        running
+            .watch
+            .counters()
+            .actions_damaged
+            .load(Ordering::Relaxed),
+        1
+    );
+    assert_eq!(running.said.lock().unwrap().len(), 1);
+    let aside = scratch.path("store/actions/local.damaged-0");
+    assert_eq!(fs::read(aside).unwrap(), bytes);
+    drop(device);
+    running.end();
+    assert!(file.exists());
+}
