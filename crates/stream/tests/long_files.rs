@@ -62,8 +62,9 @@ fn one_byte_of_a_long_file_costs_one_group_of_hashes() {
         device.read(2, None, device.at("long", number * STEP + 255));
         assert_eq!(device.proofs, (1, GROUP_BYTES));
     }
+    // A group of each, and perhaps the next one: the server reads the segments behind a block ahead.
     let bytes = metric(&running, "keel_stream_hashes_bytes ");
-    assert!((60 * 8192..1 << 20).contains(&bytes), "{bytes}");
+    assert!((60 * 8192..120 * 9216).contains(&bytes), "{bytes}");
     drop(devices);
     // A device itself.
     let key = publisher(&scratch.path("store")).unwrap();
