@@ -4,6 +4,7 @@
 #   scripts/bench.sh mem …           the in-memory file system; as root, with several GiB of memory
 #   scripts/bench.sh node …          the node, behind a broker on this machine
 #   scripts/bench.sh db …            the data path; as root, with several GiB of memory and disk
+#   scripts/bench.sh stream …        programs from the network; as root, on a quiet machine
 # For `flash --paper` the peer littlefs is built in, where its bindings can be made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +16,7 @@ setup=()
 case "$1 $* " in
 mem\ *) build+=(-p mem-preload) ;;
 flash\ *' --paper '*) setup=(--bench) ;;
-db\ *) setup=(--test) ;;
+db\ * | stream\ *) setup=(--test) ;;
 esac
 status=0
 scripts/setup.sh "${setup[@]}" || status=$?

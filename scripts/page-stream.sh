@@ -8,14 +8,12 @@
 # Pieces: start card others again first unread memory clients loss, of the table of goals; paper. Each is one report and
 # one table with the value of each round, and says its commit, machine, date and command; paper has plots, and a
 # table for each. The page judges every goal of which there is a figure.
-# KEEL_ROUNDS: rounds that are measured, 7 if it does not say; KEEL_OTHER_ROUNDS: those of others and paper, of which
-# nothing was promised, 2.
+# KEEL_ROUNDS: rounds that are measured, 7 if it does not say.
 # KEEL_TASKS: which programs, all if it does not say. KEEL_RESULTS: where page and figures go instead of docs/results.
 # KEEL_PROGRAM: a keel-bench, with keel beside it, instead of the one that is built first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${KEEL_ROUNDS:-7}
-other_rounds=${KEEL_OTHER_ROUNDS:-2}
 parent=${KEEL_RESULTS:-docs/results}
 results=$parent/stream
 page=$parent/stream.md
@@ -28,15 +26,8 @@ declare -A round_s=([start]=86 [card]=32 [others]=112 [again]=27 [first]=55 [unr
     [loss]=67 [paper]=385)
 prepare_s=45
 
-rounds_of() {
-    case "$1" in
-    others | paper) printf '%s' "$other_rounds" ;;
-    *) printf '%s' "$rounds" ;;
-    esac
-}
-
 seconds_of() {
-    printf '%s' $((${round_s[$1]} * $(rounds_of "$1") + prepare_s))
+    printf '%s' $((${round_s[$1]} * $rounds + prepare_s))
 }
 
 plan() {
@@ -44,7 +35,7 @@ plan() {
     for piece; do
         seconds=$(seconds_of "$piece")
         total=$((total + seconds))
-        printf '  %-8s %2s rounds  about %3s min\n' "$piece" "$(rounds_of "$piece")" $(((seconds + 59) / 60))
+        printf '  %-8s %2s rounds  about %3s min\n' "$piece" "$rounds" $(((seconds + 59) / 60))
     done
     printf '  together            about %3s min\n' $(((total + 59) / 60))
 }
@@ -69,7 +60,7 @@ known() {
 make_piece() {
     local name begun
     name=$(name_of "$1")
-    local options=(--dir "$found" --rounds "$(rounds_of "$1")" --commit "$commit")
+    local options=(--dir "$found" --rounds "$rounds" --commit "$commit")
     options+=(--json "$found/$name.part" --csv "$found/$name.csv.part")
     if [ -n "${KEEL_TASKS:-}" ]; then options+=(--tasks "$KEEL_TASKS"); fi
     case "$1" in

@@ -84,7 +84,7 @@ fn check_link(root: &Path, files: &[TextFile], from: &TextFile, target: &str) ->
 }
 
 /// `a/../b` as `b`; `None` when the path leaves the workspace, which no link of the project may.
-fn normalise(path: &str) -> Option<String> {
+pub(super) fn normalise(path: &str) -> Option<String> {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
         match part {

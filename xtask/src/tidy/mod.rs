@@ -2,6 +2,7 @@
 //! only this file touches the disk and starts `cargo metadata`.
 
 mod allow;
+mod frames;
 mod graph;
 mod markdown;
 mod mask;
@@ -97,6 +98,7 @@ pub(crate) fn check_workspace(root: &Path) -> Result<Report, String> {
     findings.extend(markdown::check_all(root, &files));
     findings.extend(markdown::check_map(&workspace.names(), &files));
     findings.extend(markdown::check_readme(&files));
+    findings.extend(frames::check_all(&files));
     findings.extend(programs::check_all(&files));
     findings.sort();
     findings.dedup();
