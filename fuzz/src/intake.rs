@@ -263,6 +263,7 @@ fn take_stream(stream: &[u8], read_bytes: usize, line_bytes_max: usize, halt: us
     let mut buffer = LineBuffer::new(line_bytes_max);
     let mut progress = LineProgress::default();
     let mut rest = stream;
+    let mut is_over = false;
     'stream: loop {
         while let Some(piece) = buffer.peek() {
             if let Piece::Line(line) = piece {
@@ -282,7 +283,7 @@ fn take_stream(stream: &[u8], read_bytes: usize, line_bytes_max: usize, halt: us
                 assert_eq!(progress, LineProgress::default());
                 assert!(store.lock().puts.len() >= before.0);
             } else {
-                let is_over = matches!(piece, Piece::TextOpen(_));
+                is_over = matches!(piece, Piece::TextOpen(_));
                 intake.refuse(Reason::Oversized);
                 if is_over {
                     break 'stream;
@@ -300,7 +301,12 @@ fn take_stream(stream: &[u8], read_bytes: usize, line_bytes_max: usize, halt: us
         buffer.filled(count);
         rest = &rest[count..];
     }
-    assert!(stream.ends_with(buffer.unfinished()) || !rest.is_empty());
+    if !is_over {
+        let unfinished = buffer.unfinished();
+        assert!(stream.ends_with(unfinished));
+        // What finds the end of a line at once agrees with what finds it piece by piece.
+        assert_eq!(ingest::line::first_line_bytes(unfinished), None);
+    }
     let puts = std::mem::take(&mut store.lock().puts);
     Taken {
         puts,

@@ -12,3 +12,4 @@ mod mqtt_packet;
 mod mqtt_scripted;
 mod mqtt_support;
 mod pattern;
+mod series;

@@ -273,6 +273,11 @@ fn a_text_keeps_its_line_breaks() {
         "log,app= msg=\"first\nboiler temperature=999\nlast\"",
         "my log,app=x msg=\"first\nboiler temperature=999\nlast\"",
         "log v=1 msg=\"first\nboiler temperature=999\nlast\"",
+        // The same, from a sender that has lost its measurement.
+        " msg=\"first\nboiler temperature=999\nlast\"",
+        "\t msg=\"first\nboiler temperature=999\nlast\"",
+        " ,app=x msg=\"first\nboiler temperature=999\nlast\"",
+        "  code=3i,msg=\"first\nboiler temperature=999\nlast\"",
         "log v=1\\,msg=\"first\nboiler temperature=999\nlast\"",
     ] {
         assert_eq!(lines(&format!("{line}\nm v=1\n")), [line, "m v=1"]);
@@ -291,6 +296,10 @@ fn a_quote_elsewhere_begins_no_text() {
         "m v=1\"",
         "# a \"comment\" with m v=\"",
         " # v=\"",
+        "  m,name=\"a v=1",
+        "\tm,na\"me=a v=1",
+        " m\\=\"a v=1",
+        " m na\"me=1",
         "m",
         "\"",
         "=\"",

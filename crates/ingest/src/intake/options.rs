@@ -46,8 +46,8 @@ pub struct IntakeOptions {
     pub future_seconds_max: u64,
     /// Days that a sender's time may lie behind the node's clock, once that is trusted.
     pub past_days_max: u64,
-    /// Topics, and keys of lines, whose object's number is kept at hand; each list takes at most some 300 bytes
-    /// for each. `keys_max` is a good choice.
+    /// Topics, and keys of lines, whose object's number is kept at hand; each list takes some 300 bytes for
+    /// each, at most 1,300. `keys_max` is a good choice.
     pub topics_cached_max: usize,
 }
 

@@ -6,8 +6,11 @@ use std::collections::HashMap;
 
 use super::{EXCERPT_BYTES_MAX, IntakeOptions, Reason, Template};
 
-/// The owner of each key that a template has made. It takes some 200 bytes a key, and there are never more keys than
-/// the destination has, for each template.
+/// Bytes of what a key is made of, at most: names of tags take room here although they are not in the key.
+pub(super) const IDENTITY_BYTES_MAX: usize = 1024;
+
+/// The owner of each key that a template has made. It takes some 200 bytes a key, 1,200 at most, and there are never
+/// more keys than the destination has, for each template.
 #[derive(Debug)]
 pub(super) struct KeyOwners {
     /// Numbers of the templates, of lines first and then of each subscription. Rules with the same template have the

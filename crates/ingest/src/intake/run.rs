@@ -7,7 +7,7 @@ use std::sync::Arc;
 use db::value::{FLOAT_BYTES, Value};
 
 use super::decode::{self, DecodedValue};
-use super::owners::KeyOwners;
+use super::owners::{IDENTITY_BYTES_MAX, KeyOwners};
 use super::time::Window;
 use super::{
     Destination, IntakeCounters, IntakeOptions, Outcome, PayloadKind, PutError, Reason, Template,
@@ -430,6 +430,9 @@ impl<D: Destination> Intake<D> {
         identity.clear();
         identity.push(number);
         template.identify(identity, topic, Some((line, name)));
+        if identity.len() > IDENTITY_BYTES_MAX {
+            return Err(Reason::KeyInvalid);
+        }
         if let Some(object) = self.fields.get(identity.as_str()) {
             return Ok((*object, bytes));
         }

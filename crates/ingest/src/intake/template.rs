@@ -128,13 +128,16 @@ impl Template {
         let begin = identity.len();
         for part in &self.parts {
             match (part, field) {
+                // A line feed at both ends: commas, spaces and backslashes stand for themselves here.
                 (Part::Topic, _) => {
                     identity.push('\n');
                     identity.push_str(topic);
+                    identity.push('\n');
                 }
                 (Part::Level(level), _) => {
                     identity.push('\n');
                     identity.push_str(topic.split('/').nth(*level).unwrap_or(""));
+                    identity.push('\n');
                 }
                 (Part::Measurement, Some((line, _))) => {
                     if identity.len() > begin {

@@ -28,14 +28,19 @@ pub(crate) struct LineEnd {
     place: Place,
     /// Whether the byte before was a backslash that escapes.
     is_escaped: bool,
+    /// Whether the line begins with white space.
+    is_indented: bool,
     /// Where the first line break stands in the text that is open.
     text_break: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Before anything but spaces.
+    /// Before anything but white space.
     Blank,
+    /// The measurement of a line that begins with white space, perhaps because it lacks one: what has an equals sign
+    /// here is a field.
+    Indented,
     Comment,
     /// Measurement and tags, where a quote stands for itself.
     Head,
@@ -55,6 +60,7 @@ impl LineEnd {
             followed: 0,
             place: Place::Blank,
             is_escaped: false,
+            is_indented: false,
             text_break: None,
         }
     }
@@ -96,7 +102,7 @@ impl LineEnd {
     }
 
     fn step(&mut self, byte: u8) -> Found {
-        use Place::{Blank, Closed, Comment, Fields, Head, Text, Value};
+        use Place::{Blank, Closed, Comment, Fields, Head, Indented, Text, Value};
         if byte == b'\n' && self.place != Text {
             return Found::At(self.followed);
         }
@@ -108,13 +114,25 @@ impl LineEnd {
         }
         self.place = match (self.place, byte) {
             (Blank, b'#') => Comment,
-            (Blank, byte) if byte.is_ascii_whitespace() => Blank,
+            (Blank, byte) if byte.is_ascii_whitespace() => {
+                self.is_indented = true;
+                Blank
+            }
+            (Value, b'"') => Text,
+            (Blank | Indented, byte) if self.is_indented && byte != b',' => {
+                self.is_escaped = byte == b'\\';
+                match byte {
+                    b' ' => Fields,
+                    b'=' => Value,
+                    _ => Indented,
+                }
+            }
             (Blank | Head, b'\\') => {
                 self.is_escaped = true;
                 Head
             }
             (Head, b' ') => Fields,
-            (Blank | Head, _) => Head,
+            (Blank | Head | Indented, _) => Head,
             (Comment, _) => Comment,
             (Closed, byte) if !matches!(byte, b',' | b' ' | b'\r') => {
                 // No text ends like this. If it has held line breaks, its quote was one too many, or its line was
@@ -124,7 +142,6 @@ impl LineEnd {
                 }
                 Fields
             }
-            (Value, b'"') => Text,
             (Fields | Value | Closed, byte) => {
                 self.text_break = None;
                 self.is_escaped = byte == b'\\';

@@ -51,8 +51,9 @@ impl Places {
         })
     }
 
-    /// A place for a new connection. When there is none, the one that has been idle longest makes room, of those that
-    /// have been silent for some time or have never sent anything.
+    /// A place for a new connection. When there is none, one makes room that has never sent anything, or else one that
+    /// has been silent for some time: of these the one that has been idle longest. So whoever opens connections and
+    /// sends nothing takes the place of no sender while others of its kind are there.
     pub(super) fn take(self: &Rc<Self>) -> Taken {
         let mut held = self.held.borrow_mut();
         let goes = if held.len() < self.places_max {
@@ -88,9 +89,10 @@ impl Places {
 fn longest_idle(held: &[Rc<Seat>]) -> Option<usize> {
     let idle = held.iter().enumerate().filter_map(|(index, seat)| {
         let may_go = !seat.has_sent.get() || seat.is_silent.get();
-        Some((seat.idle_since.get().filter(|_| may_go)?, index))
+        let since = seat.idle_since.get().filter(|_| may_go)?;
+        Some((seat.has_sent.get(), since, index))
     });
-    idle.min().map(|(_, index)| index)
+    idle.min().map(|(_, _, index)| index)
 }
 
 impl Place {
@@ -186,6 +188,18 @@ mod tests {
         drop(only);
         drop(next);
         assert!(matches!(places.take(), Taken::Place(_)));
+    }
+
+    #[test]
+    fn one_that_has_never_sent_anything_goes_before_a_silent_sender() {
+        let places = Places::new(2);
+        let [sender, mute] = [(); 2].map(|()| place(places.take()));
+        sender.has_sent();
+        sender.set_idle(true);
+        sender.set_silent();
+        mute.set_idle(true);
+        assert!(matches!(places.take(), Taken::PlaceOfMute(_)));
+        assert!(mute.seat.is_leaving.get() && !sender.seat.is_leaving.get());
     }
 
     #[test]

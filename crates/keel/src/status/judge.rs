@@ -424,7 +424,8 @@ fn keys(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
             "key_shared",
             format!(
                 "{shared} readings were refused within the last minute because another series has their key{last}: \
-                 name the tags that tell them apart in the template, as {{tag:NAME}}"
+                 name the tags of both in the template, each behind a text of its own, as in \
+                 {{measurement}}/NAME-{{tag:NAME}}/{{field}}"
             ),
         );
     }
