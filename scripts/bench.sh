@@ -4,6 +4,7 @@
 #   scripts/bench.sh mem …           the in-memory file system; as root, with several GiB of memory
 #   scripts/bench.sh node …          the node, behind a broker on this machine
 #   scripts/bench.sh db …            the data path; as root, with several GiB of memory and disk
+#   scripts/bench.sh cluster …       messages between ranks, with each MPI that is installed; the line takes root
 #   scripts/bench.sh stream …        programs from the network; as root, on a quiet machine
 # For `flash --paper` the peer littlefs is built in, where its bindings can be made.
 set -euo pipefail
@@ -16,7 +17,7 @@ setup=()
 case "$1 $* " in
 mem\ *) build+=(-p mem-preload) ;;
 flash\ *' --paper '*) setup=(--bench) ;;
-db\ * | stream\ *) setup=(--test) ;;
+cluster\ * | db\ * | stream\ *) setup=(--test) ;;
 esac
 status=0
 scripts/setup.sh "${setup[@]}" || status=$?
@@ -28,4 +29,5 @@ case "$status ${setup[*]}" in
 esac
 printf 'build: cargo build --release %s\n' "${build[*]}"
 cargo build --release --locked --quiet "${build[@]}"
+if [ "$1" = cluster ]; then scripts/mpi-build.sh --release; fi
 exec "${CARGO_TARGET_DIR:-target}/release/keel" bench "$@"

@@ -33,6 +33,13 @@ page_checkout() {
     ln -s "$1/crates" "$3/crates"
     ln -s "$1/python/examples" "$3/python/examples"
     ln -s "$deps/libkeel.so" "$deps/libkeel.a" "$3/target/release/"
+    local mpi
+    for mpi in mpich openmpi; do
+        if [ -d "$2/mpi-$mpi/debug" ]; then
+            mkdir "$3/target/mpi-$mpi"
+            ln -s "$2/mpi-$mpi/debug" "$3/target/mpi-$mpi/release"
+        fi
+    done
 
     # What the test command has built is taken as it is; a page that is run alone may find nothing yet.
     cat >"$4/cargo" <<END

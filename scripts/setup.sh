@@ -4,7 +4,8 @@
 #   scripts/setup.sh --test   also what the checks need (rustfmt, clippy, cargo-nextest, the MQTT broker mosquitto, the
 #                             suite fio for the mount, fusermount3, with which users other than root mount, and the
 #                             stores that the data path is measured against, python3 with venv for the package of
-#                             clients, and networks, disks and peers for the bench of streaming)
+#                             clients, networks, disks and peers for the bench of streaming, and MPICH and Open
+#                             MPI with libclang, for keel-mpi)
 #   scripts/setup.sh --bench  also what the bench's peer littlefs needs (libclang); status 3 without it
 set -euo pipefail
 
@@ -83,6 +84,18 @@ missing_stream_tools() {
     [ -x /usr/sbin/sshd ] || printf 'openssh-server\n'
 }
 
+# What keel-mpi is built with and its boards are emulated with; the package of each.
+mpi_tools='mpicc.mpich:libmpich-dev mpiexec.hydra:mpich mpicc.openmpi:libopenmpi-dev mpirun.openmpi:openmpi-bin
+    unshare:util-linux ip:iproute2'
+
+missing_mpi_tools() {
+    local tool
+    for tool in $mpi_tools; do
+        PATH="$PATH:/usr/sbin:/sbin" command -v "${tool%%:*}" >/dev/null 2>&1 || printf '%s\n' "${tool#*:}"
+    done
+    has_libclang || printf 'libclang-dev\n'
+}
+
 add_component() {
     command -v rustup >/dev/null 2>&1 || fail "$1 is missing: install it beside $(rustc --version)"
     say "adding $1 (rustup)"
@@ -136,6 +149,10 @@ if [ "${1:-}" = --test ]; then
     for tool in $(missing_stream_tools | sort -u); do
         (install_quietly "$tool") || say "without $tool the bench of streaming is not run, or lacks the peer sshfs"
     done
+    missing_mpi=$(missing_mpi_tools | sort -u)
+    # shellcheck disable=SC2086 # One word for each package.
+    [ -z "$missing_mpi" ] || (install_packages $missing_mpi) ||
+        say "keel-mpi is tested with no MPI, or with one of two: missing $(printf '%s' "$missing_mpi" | tr '\n' ' ')"
     for store in $(missing_stores); do
         (install_packages "$store") || say "without $store its store is missing from the bench of the data path"
     done

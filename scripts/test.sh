@@ -75,6 +75,7 @@ step readme scripts/readme-commands.sh
 step operate scripts/page-commands.sh docs/operate.md
 # After the Python package, whose environment it takes.
 step clients scripts/page-commands.sh docs/clients.md docs/client-c.md docs/client-python.md docs/qos.md
+step mpi scripts/mpi-suites.sh
 step mount scripts/mount-suites.sh
 step mem-view scripts/mem-suites.sh
 step mem-calls scripts/mem-preload-suite.sh

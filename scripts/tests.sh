@@ -3,7 +3,8 @@
 # line. Options go to `cargo nextest run`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-report=${CARGO_TARGET_DIR:-target}/nextest/whole/junit.xml
+# There, whatever the folder of the build is.
+report=target/nextest/whole/junit.xml
 rm -f "$report"
 status=0
 cargo nextest run --locked --cargo-quiet --workspace --profile whole --show-progress none "$@" || status=$?

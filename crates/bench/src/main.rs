@@ -12,9 +12,10 @@
 //! `mem/` the in-memory file system's cases, `node/` the node's cases with broker, publisher and peers, `figures.rs`
 //! figures of rounds, `report.rs` those of single calls, table and JSON, `machine.rs`
 //! what the measurement ran on, `realtime.rs` threads that are measured, `engine/` stores of latest values, `db/` the
-//! data path's cases, `qos/` the experiments on quality of service, `scratch.rs` the folder that a run leaves no
-//! trace of.
+//! data path's cases, `cluster/` messages between boards, `qos/` the experiments on quality of service, `scratch.rs`
+//! the folder that a run leaves no trace of.
 
+mod cluster;
 mod db;
 mod engine;
 mod figures;
@@ -99,6 +100,11 @@ enum Bench {
     /// Reads of a disk; started by `stream`.
     #[command(hide = true)]
     StreamReads(stream::ReadsOptions),
+    /// Messages between boards: the suite on MPI beside the same loops in C, and beside itself.
+    Cluster(cluster::Options),
+    /// Writes the result page of messages between boards from a report of `cluster`.
+    #[command(hide = true)]
+    ClusterPage(cluster::page::Options),
     /// A peer of the node; started by `node`.
     #[command(hide = true)]
     Consumer(node::consumer::Options),
@@ -149,6 +155,10 @@ fn main() -> ExitCode {
         Bench::Stream(options) => {
             stream::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
         }
+        Bench::Cluster(options) => {
+            cluster::run(&options).and_then(|(json, table)| write(&options.output, table, &json))
+        }
+        Bench::ClusterPage(options) => cluster::page::run(&options),
         Bench::DbPage(options) => db::page::run(&options),
         Bench::QosPage(options) => qos::page::run(&options),
         Bench::MemPage(options) => mem::page::run(&options),

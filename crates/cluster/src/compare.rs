@@ -6,6 +6,7 @@
 
 use crate::Error;
 use crate::results::{Benchmark, BenchmarkRow, Known, ResultFile, Row, Transport};
+use crate::starts::run_ratio;
 use crate::statistics::{Median, ratio_interval};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -173,9 +174,7 @@ fn cells(key: Key, found: &[Option<&BenchmarkRow>]) -> Result<Vec<Option<Cell>>,
         };
         let median_us = row.median_us()?;
         let ratio = match first {
-            Some(first) if !std::ptr::eq(first, row) => {
-                Some(ratio_interval(&row.samples_us, &first.samples_us)?)
-            }
+            Some(first) if !std::ptr::eq(first, row) => Some(ratio(row, first)?),
             _ => None,
         };
         // Of times less is better, whatever the benchmark's own unit.
@@ -193,6 +192,18 @@ fn cells(key: Key, found: &[Option<&BenchmarkRow>]) -> Result<Vec<Option<Cell>>,
         }));
     }
     Ok(cells)
+}
+
+/// One row's times ÷ another's; over starts where both have them.
+fn ratio(row: &BenchmarkRow, first: &BenchmarkRow) -> Result<Median, Error> {
+    if row.has_starts() && first.has_starts() {
+        run_ratio(
+            (&row.samples_us, &row.starts),
+            (&first.samples_us, &first.starts),
+        )
+    } else {
+        ratio_interval(&row.samples_us, &first.samples_us)
+    }
 }
 
 /// What makes runs unlike the first one.
@@ -240,9 +251,11 @@ fn remarks(files: &[ResultFile]) -> Vec<String> {
     let ours = of(first);
     for other in others {
         for ((what, ours), (_, theirs)) in ours.iter().zip(of(other)) {
-            if *ours != theirs || ours == "unknown" {
-                let (label, to) = (&other.header.label, &first.header.label);
+            let (label, to) = (&other.header.label, &first.header.label);
+            if *ours != theirs {
                 remarks.push(format!("{what} is {theirs} in {label} and {ours} in {to}"));
+            } else if ours == "unknown" {
+                remarks.push(format!("{what} is unknown in both, {label} and {to}"));
             }
         }
     }
@@ -323,7 +336,7 @@ mod tests {
             [
                 "the link's burst in bytes is 8192 in b and 32768 in a",
                 "the kernel is 4.4.0 and 6.1.0 in b and 4.4.0 in a",
-                "the governor is unknown in b and unknown in a",
+                "the governor is unknown in both, b and a",
             ]
         );
     }

@@ -3,19 +3,27 @@
 use crate::error::excerpt;
 use crate::power::{Root, read_large, read_text};
 use crate::results::{Host, Known};
+use std::io::Read;
 
 /// Options of a kernel's configuration that decide about frequency.
 const OPTIONS: &[&str] = &[
-    "CONFIG_CPU_FREQ",
-    "CONFIG_CPU_FREQ_STAT",
-    "CONFIG_CPU_FREQ_DEFAULT_GOV_ONDEMAND",
-    "CONFIG_CPU_FREQ_DEFAULT_GOV_PERFORMANCE",
-    "CONFIG_CPU_FREQ_DEFAULT_GOV_SCHEDUTIL",
-    "CONFIG_CPU_FREQ_GOV_ONDEMAND",
-    "CONFIG_CPU_FREQ_GOV_PERFORMANCE",
-    "CONFIG_X86_ACPI_CPUFREQ",
-    "CONFIG_X86_INTEL_PSTATE",
+    "CPU_FREQ",
+    "CPU_FREQ_STAT",
+    "CPU_FREQ_DEFAULT_GOV_ONDEMAND",
+    "CPU_FREQ_DEFAULT_GOV_PERFORMANCE",
+    "CPU_FREQ_DEFAULT_GOV_POWERSAVE",
+    "CPU_FREQ_DEFAULT_GOV_SCHEDUTIL",
+    "CPU_FREQ_GOV_ONDEMAND",
+    "CPU_FREQ_GOV_PERFORMANCE",
+    "X86_ACPI_CPUFREQ",
+    "X86_INTEL_PSTATE",
 ];
+
+/// Bytes of a text in a result file, which takes 256.
+const TEXT_BYTES_MAX: usize = 250;
+
+/// Bytes of a kernel's configuration, unpacked.
+const CONFIG_BYTES_MAX: u64 = 4 << 20;
 
 /// Describes the machine below a root, on which so many ranks run.
 #[must_use]
@@ -64,12 +72,14 @@ fn known_text(found: Result<String, String>) -> Known<String> {
 }
 
 /// A text as a result file takes it.
-fn printable(text: &str) -> String {
-    let clean: String = text
-        .chars()
-        .filter(|letter| !letter.is_control())
-        .take(60)
-        .collect();
+pub(crate) fn printable(text: &str) -> String {
+    let mut clean = String::new();
+    for letter in text.chars().filter(|letter| !letter.is_control()) {
+        if clean.len() + letter.len_utf8() > TEXT_BYTES_MAX {
+            break;
+        }
+        clean.push(letter);
+    }
     if clean.is_empty() {
         "empty".to_owned()
     } else {
@@ -107,16 +117,15 @@ fn forks(root: &Root) -> Result<u64, String> {
 }
 
 fn frequency_options(root: &Root, release: &str) -> Result<String, String> {
-    let text = read_large(&root.path(&format!("boot/config-{}", excerpt(release))))?;
-    let set: Vec<&str> = text
-        .lines()
-        .filter(|line| {
-            OPTIONS
-                .iter()
-                .any(|option| line.strip_suffix("=y") == Some(option))
+    let text = configuration(root, release)?;
+    let is_set = |option: &&&str| {
+        text.lines().any(|line| {
+            let rest = line.strip_prefix("CONFIG_");
+            let value = rest.and_then(|rest| rest.strip_prefix(**option));
+            matches!(value, Some("=y" | "=m"))
         })
-        .map(|line| line.trim_start_matches("CONFIG_").trim_end_matches("=y"))
-        .collect();
+    };
+    let set: Vec<&str> = OPTIONS.iter().filter(is_set).copied().collect();
     Ok(if set.is_empty() {
         "none of them".to_owned()
     } else {
@@ -124,10 +133,32 @@ fn frequency_options(root: &Root, release: &str) -> Result<String, String> {
     })
 }
 
+/// The configuration of the kernel that runs: what it says itself, if it does, otherwise where distributions put it.
+fn configuration(root: &Root, release: &str) -> Result<String, String> {
+    let own = root.path("proc/config.gz");
+    if let Ok(file) = std::fs::OpenOptions::new().read(true).open(&own) {
+        let mut text = String::new();
+        let mut unpacked = flate2::read::GzDecoder::new(file).take(CONFIG_BYTES_MAX);
+        let read = unpacked.read_to_string(&mut text);
+        read.map_err(|error| format!("{}: {error}", own.display()))?;
+        return Ok(text);
+    }
+    let release = excerpt(release);
+    let places = [
+        format!("boot/config-{release}"),
+        format!("lib/modules/{release}/config"),
+    ];
+    let mut found = places.iter().map(|place| read_large(&root.path(place)));
+    found
+        .find_map(Result::ok)
+        .ok_or_else(|| format!("neither /proc/config.gz nor /{}", places.join(" nor /")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::power::fake::Tree;
+    use std::io::Write;
 
     #[test]
     fn a_machine_is_described_and_what_is_unknown_says_why() {
@@ -152,6 +183,19 @@ mod tests {
         assert_eq!(found.frequency_options, Known::Value("CPU_FREQ".to_owned()));
         assert_eq!(found.forks_since_boot, Known::Value(1_234));
         assert_eq!(found.governor.value(), None);
+        // What the kernel says itself comes first; all that is set is said, also where it is long.
+        let all: Vec<String> = OPTIONS
+            .iter()
+            .map(|option| format!("CONFIG_{option}=m\n"))
+            .collect();
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(all.concat().as_bytes()).expect("memory");
+        tree.write("proc/config.gz", packed.finish().expect("memory"));
+        let found = describe(&tree.root(), 1).frequency_options;
+        assert_eq!(found, Known::Value(OPTIONS.join(" ")));
+        tree.write("proc/config.gz", "CONFIG_CPU_FREQ=y\n");
+        let broken = describe(&tree.root(), 1).frequency_options;
+        assert!(broken.value().is_none(), "{broken:?}");
         let nothing = describe(&Tree::new().root(), 1);
         assert_eq!(
             (nothing.name.as_str(), nothing.cores.value()),

@@ -9,19 +9,26 @@
 //! outside (files, sensors, settings) has limits and is refused with a reason, never by a panic.
 //!
 //! **Files:** `model/` closed forms, fits and parity, `statistics.rs` medians and their intervals, `random.rs` numbers
-//! from a seed, `results/` files of measurements, `compare.rs` several of them side by side, `power/` sensors,
-//! `host.rs` what a machine says of itself, `advisor/` where a job shall run, `simulation.rs` its judge, `error.rs`
-//! what can go wrong. Why it is so: `DESIGN.md`; result files: `SPEC.md`.
+//! from a seed, `results/` files of measurements, `compare.rs` several of them side by side,
+//! `starts.rs` intervals over several starts of a program, `measure/` what measuring on boards needs apart from MPI,
+//! `jobs/` jobs on readings, `plot.rs` drawings, `power/` sensors,
+//! `host.rs` what a machine says of itself, `advisor/` where to run a job, `simulation.rs` its judge,
+//! `thesis.rs` the thesis's figures, `error.rs` what can go wrong. Why it is so: `DESIGN.md`; result files: `SPEC.md`.
 
 pub mod advisor;
 pub mod compare;
 pub mod error;
 pub mod host;
+pub mod jobs;
+pub mod measure;
 pub mod model;
+pub mod plot;
 pub mod power;
 pub mod random;
 pub mod results;
 pub mod simulation;
+pub mod starts;
 pub mod statistics;
+pub mod thesis;
 
 pub use error::Error;

@@ -6,12 +6,21 @@
 //! again, and machines of the data centre that begin late.
 //!
 //! The advisor gets each measured figure times a lognormal factor (10 % by default), the serial part instead of the
-//! parallel one, and counted figures (sizes, prices) as they are. **Regret** is what the advised option costs more than
-//! the best one that in truth keeps privacy and deadline. A **violation** is an advised option that in truth is late.
-//! Where the advisor has said that nothing is safe, what it calls likeliest is taken, and counted apart.
+//! parallel one, and counted figures (sizes, prices) as they are.
+//!
+//! What is judged was fixed before anything was tuned. **Regret** is the mean, over the scenarios, of (true cost of the
+//! choice ÷ true cost of the best choice − 1), where cost is the money or energy that the scenario minimises, the best
+//! choice is the cheapest option that in truth keeps privacy and deadline, and the choice is what was advised or, where
+//! the advisor has said that nothing is safe, what it called likeliest. Scenarios in which no option keeps the
+//! deadline, and those whose choice was late, have no such ratio: the former are counted as impossible, the latter as
+//! **violations** where the option was advised, and as late otherwise. The parameters of the advisor were tuned on the
+//! seeds 1 to 6; figures that are published come from 101 to 106.
 
 use crate::Error;
-use crate::advisor::{INPUTS, Input, Machine, Minimise, Origin, Place, Privacy, Question, choose};
+use crate::advisor::{
+    CONFIDENCE, CONFIDENCE_FLOOR, INPUTS, Input, LATE_PENALTY, Machine, Minimise, Origin, Place,
+    Privacy, Question, choose,
+};
 use crate::model::Boundary;
 use crate::random::Random;
 
@@ -41,22 +50,51 @@ struct Played {
     cost: f64,
 }
 
+/// How the advisor weighs risk, as in a [`Question`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Policy {
+    /// Probability with which some option has to be in time.
+    pub confidence: f64,
+    /// The same of the advised one.
+    pub confidence_floor: f64,
+    /// What a late result costs, in results.
+    pub late_penalty: f64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            confidence: CONFIDENCE,
+            confidence_floor: CONFIDENCE_FLOOR,
+            late_penalty: LATE_PENALTY,
+        }
+    }
+}
+
 /// What came of many scenarios.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
     /// Scenarios.
     pub scenarios: u32,
-    /// Those with an option that keeps everything, and with advice.
+    /// Those with a choice that was in time, over which regret is the mean.
     pub judged: u32,
-    /// Mean over the judged scenarios of the part of what the advised option costs that was too much, 0 to 1.
+    /// Mean of (true cost of the choice ÷ true cost of the best − 1).
     pub regret: f64,
-    /// Sum of what was advised ÷ sum of what was best, minus 1, where money is to be least. A single scenario, in which
-    /// a gigabyte was sent for a deadline that a board would just have kept, can make most of it.
+    /// The same over the scenarios in which money is to be least.
     pub cost_regret: f64,
-    /// The same where energy is.
+    /// The same over those in which energy is.
     pub energy_regret: f64,
-    /// Mean over the judged scenarios of (advised ÷ best − 1), which has no upper limit.
-    pub mean_regret: f64,
+    /// Total true cost of the choices ÷ total true cost of the best − 1, over the scenarios in which money is to be
+    /// least.
+    pub cost_regret_total: f64,
+    /// The same of energy. Joules and money have no sum.
+    pub energy_regret_total: f64,
+    /// The median, which is what a user mostly meets.
+    pub regret_median: f64,
+    /// Greatest of a single scenario.
+    pub regret_max: f64,
+    /// Mean of the part of what the choice costs that was too much, 0 to 1: it cannot be made by a few scenarios.
+    pub part_too_much: f64,
     /// Scenarios with advice that was late in truth.
     pub violations: u32,
     /// Scenarios without advice, though an option would have kept everything.
@@ -79,25 +117,20 @@ impl Report {
 ///
 /// # Errors
 /// None, unless a drawn question is out of the advisor's ranges.
-pub fn run(
-    scenarios: u32,
-    noise: f64,
-    confidence: f64,
-    late_penalty: f64,
-    seed: u64,
-) -> Result<Report, Error> {
+pub fn run(scenarios: u32, noise: f64, policy: Policy, seed: u64) -> Result<Report, Error> {
     let mut report = Report {
         scenarios,
         ..Report::default()
     };
-    // Advised and best, for money and energy.
-    let mut sums = [[0.0_f64; 2]; 2];
-    let (mut ratios, mut parts) = (0.0, 0.0);
+    // For money and energy: ratios, and totals of the choices and of the best.
+    let mut ratios: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
+    let mut totals = [[0.0_f64; 2]; 2];
     for scenario in 0..scenarios {
         let mut random = Random::new(seed ^ (u64::from(scenario) << 20));
         let (truth, mut question) = draw(&mut random);
-        question.confidence = confidence;
-        question.late_penalty = late_penalty;
+        question.confidence = policy.confidence;
+        question.confidence_floor = policy.confidence_floor;
+        question.late_penalty = policy.late_penalty;
         let places: Vec<Place> = (1..=question.boards_max)
             .map(Place::Boards)
             .chain([Place::DataCentre])
@@ -142,39 +175,43 @@ pub fn run(
             choice.advised.and_then(find),
             choice.likeliest.and_then(find),
         );
+        let is_in_time = |at: usize| played[at].time_s <= deadline_s;
+        let mut judge = |report: &mut Report, at: usize| {
+            let objective = usize::from(question.minimise != Minimise::Cost);
+            report.judged += 1;
+            let chosen = value(&played[at]);
+            ratios[objective].push(chosen / best - 1.0);
+            totals[objective][0] += chosen;
+            totals[objective][1] += best;
+        };
         match (advised, best.is_finite()) {
-            (Some(at), is_possible) if played[at].time_s > deadline_s => {
+            (Some(at), is_possible) if !is_in_time(at) => {
                 report.violations += 1;
                 report.impossible += u32::from(!is_possible);
             }
-            (Some(at), _) => {
-                report.judged += 1;
-                let advised = value(&played[at]);
-                let objective = usize::from(question.minimise != Minimise::Cost);
-                sums[objective][0] += advised;
-                sums[objective][1] += best;
-                ratios += advised / best - 1.0;
-                parts += 1.0 - best / advised;
-            }
+            (Some(at), _) => judge(&mut report, at),
             (None, false) => report.impossible += 1,
             (None, true) => {
                 report.withheld += 1;
-                let kept = likeliest.is_some_and(|at| played[at].time_s <= deadline_s);
-                report.withheld_in_time += u32::from(kept);
+                if let Some(at) = likeliest.filter(|at| is_in_time(*at)) {
+                    report.withheld_in_time += 1;
+                    judge(&mut report, at);
+                }
             }
         }
     }
-    let regret = |[advised, best]: [f64; 2]| {
-        if best > 0.0 {
-            advised / best - 1.0
-        } else {
-            0.0
-        }
-    };
-    report.cost_regret = regret(sums[0]);
-    report.energy_regret = regret(sums[1]);
-    report.regret = parts / f64::from(report.judged.max(1));
-    report.mean_regret = ratios / f64::from(report.judged.max(1));
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let [cost, energy] = ratios;
+    (report.cost_regret, report.energy_regret) = (mean(&cost), mean(&energy));
+    let total = |[chosen, best]: [f64; 2]| if best > 0.0 { chosen / best - 1.0 } else { 0.0 };
+    (report.cost_regret_total, report.energy_regret_total) = (total(totals[0]), total(totals[1]));
+    let mut all = [cost, energy].concat();
+    all.sort_by(f64::total_cmp);
+    report.regret = mean(&all);
+    report.regret_median = all.get(all.len() / 2).copied().unwrap_or(0.0);
+    report.regret_max = all.last().copied().unwrap_or(0.0);
+    let parts: Vec<f64> = all.iter().map(|ratio| 1.0 - 1.0 / (1.0 + ratio)).collect();
+    report.part_too_much = mean(&parts);
     Ok(report)
 }
 
@@ -411,39 +448,78 @@ fn play_centre(truth: &Truth, question: &Question, random: &mut Random) -> (f64,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::advisor::{CONFIDENCE, LATE_PENALTY};
 
-    const SEED: u64 = 8;
+    /// The first of the seeds whose figures are published, 101 to 106; none was looked at while the advisor was tuned.
+    const SEED: u64 = 101;
 
-    #[test]
-    fn ten_thousand_scenarios_are_advised_with_little_regret_and_few_late() {
-        let report = run(10_000, 0.1, CONFIDENCE, LATE_PENALTY, SEED).expect("in range");
-        println!("{report:?}, violations {:.4}", report.violation_rate());
-        assert!(report.regret <= 0.03, "{report:?}");
+    fn is_within_goals(report: &Report) {
         assert!(report.violation_rate() < 0.01, "{report:?}");
-        // The test would prove nothing where little was judged, or where much was passed over.
+        assert!(report.regret <= 0.03, "{report:?}");
         assert!(
-            report.judged > 8_000 && report.impossible > 100,
+            report.cost_regret_total <= 0.03 && report.energy_regret_total <= 0.03,
             "{report:?}"
         );
-        assert!(report.withheld < 300, "{report:?}");
+        // The test would prove nothing where little was judged, or where much was passed over.
+        let scenarios = report.scenarios;
+        assert!(
+            report.judged > scenarios / 10 * 9 && report.impossible > scenarios / 100,
+            "{report:?}"
+        );
+        assert!(report.withheld < scenarios / 100 * 3, "{report:?}");
+    }
+
+    /// The goals, on a seed that is published; `examples/regret.rs` judges the others.
+    #[test]
+    fn scenarios_that_it_was_not_tuned_on_cost_little_too_much_and_few_are_late() {
+        let report = run(10_000, 0.1, Policy::default(), SEED).expect("in range");
+        println!("{report:?}, violations {:.4}", report.violation_rate());
+        is_within_goals(&report);
+    }
+
+    /// A risk is taken where it pays. Without that, few are late and the few that are sure cost a multiple.
+    #[test]
+    fn whoever_risks_nothing_pays_more() {
+        let careful = Policy {
+            confidence_floor: CONFIDENCE,
+            ..Policy::default()
+        };
+        let careful = run(4_000, 0.1, careful, 1).expect("in range");
+        let ours = run(4_000, 0.1, Policy::default(), 1).expect("in range");
+        assert!(careful.regret > 3.0 * ours.regret, "{careful:?} {ours:?}");
+        assert!(careful.violations < ours.violations, "{careful:?} {ours:?}");
+    }
+
+    #[test]
+    fn regret_is_the_mean_of_true_cost_over_the_best_less_one() {
+        // Judged anew from what is played, with an advisor that sees everything: it is hardly ever wrong.
+        let seeing = run(1_000, 0.0, Policy::default(), 8).expect("in range");
+        assert!(
+            seeing.regret < 0.02 && seeing.regret_median == 0.0,
+            "{seeing:?}"
+        );
+        // One that sees little pays for it.
+        let blind = run(1_000, 0.8, Policy::default(), 8).expect("in range");
+        assert!(
+            blind.regret > 0.1 && blind.regret >= blind.part_too_much,
+            "{blind:?}"
+        );
+        assert!(blind.regret_max >= blind.regret && blind.regret_median <= blind.regret);
     }
 
     #[test]
     fn without_a_margin_too_many_are_late() {
-        let report = run(4_000, 0.1, 0.5, 0.0, SEED).expect("in range");
+        let policy = Policy {
+            confidence: 0.5,
+            late_penalty: 0.0,
+            ..Policy::default()
+        };
+        let report = run(4_000, 0.1, policy, 8).expect("in range");
         assert!(report.violation_rate() > 0.01, "{report:?}");
     }
 
     #[test]
-    fn without_noise_there_is_hardly_any_regret() {
-        let report = run(1_000, 0.0, CONFIDENCE, LATE_PENALTY, SEED).expect("in range");
-        assert!(report.regret < 0.02, "{report:?}");
-    }
-
-    #[test]
     fn the_same_seed_plays_the_same() {
-        let run = |seed| run(50, 0.1, CONFIDENCE, LATE_PENALTY, seed);
+        let run = |seed| run(50, 0.1, Policy::default(), seed);
         assert_eq!(run(1), run(1));
         assert_ne!(run(1), run(2));
     }

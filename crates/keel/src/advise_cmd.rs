@@ -1,23 +1,44 @@
-//! `keel advise`: where a job shall run.
+//! `keel advise`: where to run a job.
 
-use crate::cli::AdviseArgs;
+use crate::cli::{AdviseArgs, DataMayGo};
 use crate::error::CliError;
+use crate::job_cmd::input;
+use crate::kernel::Kernel;
 use crate::output::Output;
-use cluster::advisor::{Advice, Fit, Origin, Place, Question, advise, parse_question};
-use std::io::Read;
+use crate::progress::Progress;
+use crate::temporary::new_file;
+use cluster::advisor::{
+    Advice, Fit, Origin, Place, Privacy, Question, advise, parse_question, question_text,
+};
+use cluster::jobs::estimate::{self, Estimate, Sample};
+use cluster::jobs::{LeftOut, Order};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
 use std::path::Path;
 
 /// Bytes of a question that are read; the parser has its own limit.
 const FILE_BYTES_MAX: u64 = 2 << 20;
 
+/// Boards that are looked at where neither file nor command line says.
+const BOARDS_DEFAULT: u32 = 4;
+
+/// Ranks on which a job is measured, at most.
+const RANKS_MAX: usize = 4;
+
 /// Exit status where no option can be advised.
 const STATUS_NONE: u8 = 3;
 
 pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
-    let thing = arguments.job.display();
-    let text = read(&arguments.job)?;
+    let thing = match (&arguments.job, arguments.kernel) {
+        (Some(path), _) => path.display().to_string(),
+        (None, _) => "keel advise".to_owned(),
+    };
     let wrong = |error: cluster::Error| {
         let remedy = match &error {
+            cluster::Error::Missing { .. } if arguments.job.is_none() => {
+                "add them in a file with --job, take what is known from elsewhere with --assume (never prices, speed \
+                 and uplink), or keep the data near with --data-may-go neighbours"
+            }
             cluster::Error::Missing { .. } => {
                 "measure and add them, or take what is known from elsewhere with --assume (never prices, sizes, speed \
                  and uplink)"
@@ -26,18 +47,55 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
         };
         CliError::failure(&thing, error, remedy)
     };
-    let mut question = parse_question(&text).map_err(wrong)?;
+    let mut question = match &arguments.job {
+        Some(path) => parse_question(&read(path)?).map_err(wrong)?,
+        None => {
+            let mut question = Question::new(input::name(&arguments.readings));
+            question.boards_max = BOARDS_DEFAULT;
+            question
+        }
+    };
     question.deadline_s = arguments.deadline.or(question.deadline_s);
     question.boards_max = arguments.boards.unwrap_or(question.boards_max);
+    question.privacy = match arguments.data_may_go {
+        Some(DataMayGo::Board) => Privacy::Board,
+        Some(DataMayGo::Neighbours) => Privacy::Neighbours,
+        Some(DataMayGo::Anywhere) => Privacy::Anywhere,
+        None => question.privacy,
+    };
+    let mut measured = None;
+    if let Some(kernel) = arguments.kernel {
+        let found = measure(arguments, kernel)?;
+        found.estimate.give(&mut question).map_err(wrong)?;
+        if arguments.job.is_none() {
+            question.name = format!("{} of {}", found.estimate.kernel, question.name);
+        }
+        measured = Some(found);
+    }
     if arguments.assume {
         question.assume();
+    }
+    if let Some(path) = &arguments.write {
+        let text = question_text(&question).map_err(wrong)?;
+        let mut file = new_file(path)?;
+        let written = file
+            .write_all(text.as_bytes())
+            .and_then(|()| file.sync_all());
+        written.map_err(|error| CliError::io(path.display(), &error))?;
     }
     let advice = advise(&question).map_err(wrong)?;
     let mut out = Output::new();
     if arguments.json {
-        out.json(&advice.json())?;
+        let mut json = advice.json();
+        if let (Some(measured), Some(json)) = (&measured, json.as_object_mut()) {
+            json.insert("measured".to_owned(), measured.json());
+        }
+        out.json(&json)?;
     } else {
         print(&advice, &mut out)?;
+        if let Some(measured) = &measured {
+            measured.print(&mut out)?;
+        }
     }
     out.flush()?;
     Ok(if advice.advised().is_some() {
@@ -45,6 +103,91 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
     } else {
         STATUS_NONE
     })
+}
+
+/// What was measured of a job.
+struct Measured {
+    estimate: Estimate,
+    left_out: LeftOut,
+}
+
+/// Measures a job on this board.
+fn measure(arguments: &AdviseArgs, kernel: Kernel) -> Result<Measured, CliError> {
+    let name = input::name(&arguments.readings);
+    let (readings, left_out) = input::read(&arguments.readings)?;
+    let settings = arguments.settings.checked(kernel)?;
+    let wrong = |error: cluster::Error| {
+        CliError::failure(
+            &name,
+            error,
+            "see `keel advise --help` for what a job takes",
+        )
+    };
+    let order = Order::new(settings, readings).map_err(wrong)?;
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let ranks_max = cores.min(RANKS_MAX) as u32;
+    let seconds = arguments.measure_seconds as f64;
+    let progress = Progress::start(format!("measuring {}", settings.kernel()));
+    let rows = order.readings.rows();
+    let seen = |sample: &Sample| progress.part(&format!("{} of {rows} readings", sample.rows));
+    let estimate = estimate::measure(&order, seconds, ranks_max, seen).map_err(wrong)?;
+    Ok(Measured { estimate, left_out })
+}
+
+impl Measured {
+    fn print(&self, out: &mut Output) -> Result<(), CliError> {
+        for (reason, count) in self.left_out.reasons() {
+            out.line(format_args!("left out  {count} rows: {reason}"))?;
+        }
+        for sample in &self.estimate.samples {
+            out.line(format_args!(
+                "sample    {} readings: {:.6} s on one rank, {:.4} of it shared out",
+                sample.rows, sample.seconds, sample.shared_fraction
+            ))?;
+        }
+        if let Some(growth) = &self.estimate.growth {
+            let kind = if self.estimate.is_forecast {
+                "forecast"
+            } else {
+                "measured"
+            };
+            out.line(format_args!(
+                "{kind:<8}  {:.6} s for {} readings; a line over the work fits the samples within {:.1} %",
+                self.estimate.single_s,
+                self.estimate.rows,
+                growth.error_max * 100.0
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        let estimate = &self.estimate;
+        let samples = estimate.samples.iter().map(|sample| {
+            json!({
+                "rows": sample.rows,
+                "rounds": sample.rounds,
+                "work": sample.work,
+                "seconds": sample.seconds,
+                "shared_fraction": sample.shared_fraction,
+            })
+        });
+        let left_out: serde_json::Map<String, Value> = self
+            .left_out
+            .reasons()
+            .map(|(reason, count)| (reason.to_owned(), json!(count)))
+            .collect();
+        json!({
+            "kernel": estimate.kernel,
+            "rows": estimate.rows,
+            "samples": samples.collect::<Vec<_>>(),
+            "single_s": estimate.single_s,
+            "is_forecast": estimate.is_forecast,
+            "fit_error_max": estimate.growth.map(|growth| growth.error_max),
+            "parallel_fraction": estimate.parallel_fraction,
+            "left_out": left_out,
+        })
+    }
 }
 
 fn read(path: &Path) -> Result<String, CliError> {
@@ -79,6 +222,14 @@ fn print(advice: &Advice, out: &mut Output) -> Result<(), CliError> {
                 why.unwrap_or_default()
             ))?;
         }
+    }
+    if let Some((advised, safe)) = advice.risked() {
+        out.line(format_args!(
+            "risked    it is late with {:.0} %; {}, the cheapest safe one, costs {:.1} times as much",
+            advised.late_probability * 100.0,
+            safe.place,
+            safe.expected / advised.expected
+        ))?;
     }
     out.line(format_args!(
         "counted   {}",

@@ -30,14 +30,19 @@ pub(crate) fn experiment(arguments: &[OsString]) -> Result<u8, CliError> {
     execute(&all, help)
 }
 
-/// `help`: where whoever typed it finds what can be typed.
-fn execute(arguments: &[OsString], help: &str) -> Result<u8, CliError> {
+/// The program: beside this one, else the one in PATH.
+pub(crate) fn program() -> PathBuf {
     let beside = std::env::current_exe()
         .ok()
         .and_then(|path| Some(path.parent()?.join(PROGRAM)));
-    let program = beside
+    beside
         .filter(|path| path.is_file())
-        .unwrap_or_else(|| PathBuf::from(PROGRAM));
+        .unwrap_or_else(|| PathBuf::from(PROGRAM))
+}
+
+/// `help`: where whoever typed it finds what can be typed.
+fn execute(arguments: &[OsString], help: &str) -> Result<u8, CliError> {
+    let program = program();
     let failed = |error: std::io::Error| {
         if error.kind() == std::io::ErrorKind::NotFound {
             CliError::failure(

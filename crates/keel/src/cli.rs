@@ -6,14 +6,22 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+mod boards;
 mod cluster;
+mod job;
 mod mem;
 mod qos;
 mod stream;
+mod values;
 
-pub(crate) use cluster::{
-    AdviseArgs, PowerArgs, PowerCommand, PowerRecordArgs, PowerSourceArgs, PowerWatchArgs,
+pub(crate) use boards::{
+    BoardsArgs, ClusterArgs, ClusterCommand, ClusterMeasureArgs, ClusterReportArgs, Compat,
 };
+pub(crate) use cluster::{
+    AdviseArgs, DataMayGo, PowerArgs, PowerCommand, PowerRecordArgs, PowerSourceArgs,
+    PowerWatchArgs,
+};
+pub(crate) use job::{ClusterRankArgs, ClusterRunArgs, KernelArgs, ReadingsArgs};
 pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, MemFlush, RunArgs as MemRunArgs};
 pub(crate) use qos::{QosArgs, QosCommand};
 pub(crate) use stream::{
@@ -22,6 +30,7 @@ pub(crate) use stream::{
     StreamPackArgs, StreamPinArgs, StreamPredict, StreamProvide, StreamPruneArgs, StreamServeArgs,
     StreamStatusArgs,
 };
+use values::{identity, permission_bits, size, speed};
 
 /// Names and examples stand in the help because people copy them.
 #[derive(Debug, Parser)]
@@ -40,7 +49,7 @@ pub(crate) use stream::{
         keel status\n  \
         keel flash format store.img --size 64M\n  \
         keel flash put store.img notes.txt < notes.txt\n\n\
-        Exit status: 0 success, 1 failure, 2 wrong usage. `keel status` adds 3: degraded."
+        Exit status: 0 success, 1 failure, 2 wrong usage. A command that has others says so in its help."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -65,11 +74,13 @@ pub(crate) enum Command {
     Qos(QosArgs),
     /// Run programs from the network, with only the blocks that they need
     Stream(StreamArgs),
+    /// Measure several boards, compare what was measured, run jobs on them
+    Cluster(ClusterArgs),
     /// Watch or record what this machine uses, with where each value comes from
     Power(PowerArgs),
-    /// Say where a job shall run: one board, several boards, the data centre
+    /// Say where to run a job: on one board, several boards, the data centre
     Advise(AdviseArgs),
-    /// Measure: `keel bench flash`, `mem`, `db`, `node`, `qos`, `stream`; runs the program keel-bench
+    /// Measure: `keel bench flash`, `mem`, `db`, `node`, `qos`, `stream`, `cluster`; runs the program keel-bench
     #[command(
         disable_help_flag = true,
         disable_version_flag = true,
@@ -747,50 +758,6 @@ fn subcommand(arguments: impl Iterator<Item = OsString>) -> String {
         path.push_str(command.get_name());
     }
     path
-}
-
-/// A number of bytes, with an optional binary suffix.
-fn size(text: &str) -> Result<u64, String> {
-    let wrong = || "must be a number of bytes such as 268435456, 256M or 4G".to_owned();
-    let upper = text.trim().to_ascii_uppercase();
-    let digits_end = upper
-        .find(|letter: char| !letter.is_ascii_digit())
-        .unwrap_or(upper.len());
-    let (digits, suffix) = upper.split_at(digits_end);
-    let shift = match suffix {
-        "" | "B" => 0,
-        "K" | "KIB" => 10,
-        "M" | "MIB" => 20,
-        "G" | "GIB" => 30,
-        "T" | "TIB" => 40,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = digits.parse().map_err(|_| wrong())?;
-    number
-        .checked_mul(1 << shift)
-        .filter(|bytes| *bytes <= i64::MAX as u64)
-        .ok_or_else(|| "is too large".to_owned())
-}
-
-fn permission_bits(text: &str) -> Result<u16, String> {
-    match u16::from_str_radix(text, 8) {
-        Ok(bits) if bits <= 0o777 => Ok(bits),
-        _ => Err("must be octal, from 0 to 777, such as 640".to_owned()),
-    }
-}
-
-/// The number of a user or group; the largest stands for none.
-fn identity(text: &str) -> Result<u32, String> {
-    let number = text.parse().ok().filter(|number| *number != u32::MAX);
-    number
-        .ok_or_else(|| "must be a number such as 1000; `id NAME` prints those of a user".to_owned())
-}
-
-fn speed(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(speed) if (0.1..=1_000.0).contains(&speed) => Ok(speed),
-        _ => Err("must be a number from 0.1 to 1000".to_owned()),
-    }
 }
 
 #[cfg(test)]

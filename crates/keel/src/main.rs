@@ -19,8 +19,9 @@
 //! `node/` the node (`NODE.md` specifies its socket), `client/` the commands that talk to it, `config/` its
 //! configuration, `status/` what it says about itself, `flash_cmd/` the commands on stores, `mem_cmd/` those on
 //! regions, `qos/` files and words of quality of service (`QOS.md` specifies them), `qos_cmd/` its commands,
-//! `stream_cmd/` programs from the network, `power_cmd/` what the machine uses, `advise_cmd.rs` where a job shall run,
-//! `bench_cmd.rs`,
+//! `stream_cmd/` programs from the network, `cluster_cmd/` several boards, `job_cmd/` jobs on them, `kernel.rs` which
+//! there are, `temporary.rs` files and folders of a run, `power_cmd/` what the machine uses, `advise_cmd.rs` where to
+//! run a job, `bench_cmd.rs`,
 //! `demo/` the demo: `mod.rs` from arguments to exit status, `run.rs` the run and its comparison, `supervisor.rs`
 //! start, kill and restart of the child, `writer.rs` the child process, `protocol.rs` what both say, `recorder.rs`
 //! the parent's record, `place.rs` where the store lies, `building.rs` and `analysis.rs` the task, `state.rs` one
@@ -30,12 +31,15 @@ mod advise_cmd;
 mod bench_cmd;
 mod cli;
 mod client;
+mod cluster_cmd;
 mod config;
 mod demo;
 mod descriptors;
 mod device;
 mod error;
 mod flash_cmd;
+mod job_cmd;
+mod kernel;
 mod lasting;
 mod mem_cmd;
 mod mounting;
@@ -53,6 +57,7 @@ mod replay;
 mod signals;
 mod status;
 mod stream_cmd;
+mod temporary;
 mod time_text;
 
 use std::process::ExitCode;
@@ -84,6 +89,7 @@ fn main() -> ExitCode {
         cli::Command::Mem(arguments) => mem_cmd::run(&arguments.command),
         cli::Command::Qos(arguments) => qos_cmd::run(&arguments.command),
         cli::Command::Stream(arguments) => stream_cmd::run(&arguments.command),
+        cli::Command::Cluster(arguments) => cluster_cmd::run(&arguments.command),
         cli::Command::Power(arguments) => power_cmd::run(&arguments.command),
         cli::Command::Advise(arguments) => advise_cmd::run(&arguments),
         cli::Command::Bench { arguments } => bench_cmd::run(&arguments),

@@ -3,6 +3,8 @@
 mod bench;
 mod client;
 mod clients;
+mod cluster;
+mod cluster_page;
 mod common;
 mod config;
 mod demo;
@@ -17,6 +19,7 @@ mod flash_mount;
 mod flash_page;
 mod flash_places;
 mod flash_repair;
+mod jobs;
 mod mem;
 mod mem_damage;
 mod mem_edges;

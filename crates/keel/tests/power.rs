@@ -101,6 +101,56 @@ fn a_machine_without_sensors_is_told_so_and_not_given_zeros() {
     );
 }
 
+/// Counters are readable by root alone since a way was found to guess keys by them.
+#[test]
+fn what_another_user_may_not_read_is_unavailable_with_its_reason() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let dir = TempDir::new();
+    let root = board(&dir);
+    let counter = dir.file("root/sys/class/powercap/intel-rapl:0/energy_uj");
+    fs::set_permissions(&counter, fs::Permissions::from_mode(0o400)).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // A copy, since the folder of the program may be closed to others.
+    let program = dir.file("keel");
+    fs::copy(env!("CARGO_BIN_EXE_keel"), &program).unwrap();
+    let mut command = std::process::Command::new(&program);
+    command.args([
+        "power",
+        "watch",
+        "--root",
+        &root,
+        "--count",
+        "1",
+        "--interval-ms",
+        "10",
+        "--json",
+    ]);
+    // SAFETY: a plain question to the system.
+    if unsafe { libc::geteuid() } == 0 {
+        command.uid(65_534).gid(65_534);
+    } else {
+        fs::set_permissions(&counter, fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let counter = source(&said["sources"], "rapl package-0");
+    assert_eq!(
+        (&counter["origin"], &counter["watts"]),
+        (&"unavailable".into(), &Value::Null)
+    );
+    assert!(
+        counter["why"].as_str().unwrap().contains("energy_uj"),
+        "{counter}"
+    );
+    assert!(
+        counter["why"].as_str().unwrap().contains("ermission"),
+        "{counter}"
+    );
+    assert_eq!(source(&said["sources"], "ina219 5-0040")["watts"], 4.987);
+}
+
 #[test]
 fn record_writes_a_result_file_with_the_programs_power_and_idle() {
     let dir = TempDir::new();
@@ -148,6 +198,67 @@ fn record_writes_a_result_file_with_the_programs_power_and_idle() {
     // A file that is there is not written over.
     assert!(fails(&[&line[..], &["--seconds", "1"]].concat(), 1).contains("run.jsonl"));
     assert_eq!(ResultFile::parse(&fs::read(&out).unwrap()).unwrap(), file);
+}
+
+/// As the thesis's tables 5.6 and 5.7 have it: a row for each benchmark.
+#[test]
+fn each_benchmark_has_a_row_of_its_own() {
+    let dir = TempDir::new();
+    let root = board(&dir);
+    let out = dir.file("power.jsonl").display().to_string();
+    let line = [
+        "power",
+        "record",
+        "--root",
+        &root,
+        "--out",
+        &out,
+        "--source",
+        "ina",
+        "--per-benchmark",
+    ];
+    let tail = [
+        "--idle-seconds",
+        "0",
+        "--interval-ms",
+        "10",
+        "--json",
+        "--",
+        "sh",
+        "-c",
+    ];
+    assert!(fails(&[&line[..], &tail[..], &["sleep 0.1"]].concat(), 2).contains("has no {}"));
+    let ran = dir.file("ran").display().to_string();
+    let script = format!("echo {{}} >> {ran}; sleep 0.1; test {{}} != latency");
+    let failed = run(&[&line[..], &tail[..], &[&script]].concat());
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    let names = [
+        "allreduce",
+        "reduce",
+        "alltoall",
+        "bandwidth",
+        "bibandwidth",
+        "broadcast",
+        "latency",
+    ];
+    assert_eq!(
+        fs::read_to_string(&ran)
+            .unwrap()
+            .lines()
+            .collect::<Vec<_>>(),
+        names
+    );
+    let file = ResultFile::parse(&fs::read(&out).unwrap()).unwrap();
+    let rows: Vec<(&str, f64)> = file
+        .rows
+        .iter()
+        .map(|row| match row {
+            Row::Power(row) => (row.during.as_str(), row.average_w),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(rows.iter().map(|row| row.0).collect::<Vec<_>>(), names);
+    assert!(rows.iter().all(|row| (row.1 - 4.987).abs() < 1e-9));
 }
 
 #[test]
@@ -228,7 +339,9 @@ fn a_meters_file_is_a_sensor_while_it_is_fresh() {
         "--interval-ms",
         "10",
     ];
-    let said = String::from_utf8(ok(&line)).unwrap();
+    let stale = run(&line);
+    assert_eq!(stale.status.code(), Some(1));
+    let said = String::from_utf8(stale.stdout).unwrap();
     assert!(said.contains("unavailable (its last value is of"), "{said}");
     let now_s = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -323,4 +436,89 @@ fn files_that_are_no_questions_are_refused_in_one_line() {
         .output()
         .unwrap();
     assert_eq!(text(&output).0, Some(2));
+}
+
+#[test]
+fn watching_sensors_that_all_say_nothing_is_a_failure() {
+    let dir = TempDir::new();
+    let root = board(&dir);
+    let meter = dir.file("none.csv").display().to_string();
+    let words = [
+        "power",
+        "watch",
+        "--root",
+        &root,
+        "--meter",
+        &meter,
+        "--source",
+        "meter",
+        "--count",
+        "1",
+        "--interval-ms",
+        "10",
+    ];
+    let said = fails(&words, 1);
+    assert!(said.contains("no sensor gave a value"), "{said}");
+}
+
+#[test]
+fn options_outside_their_range_are_wrong_usage_and_named() {
+    let dir = TempDir::new();
+    let input = dir.file("in.csv");
+    std::fs::write(&input, "value\n1\n2\n3\n4\n5\n").unwrap();
+    let input = input.display().to_string();
+    for (option, value) in [
+        ("--window", "0"),
+        ("--step", "0"),
+        ("--clusters", "0"),
+        ("--rounds", "1001"),
+        ("--deadline", "0"),
+        ("--deadline", "-1"),
+        ("--deadline", "nan"),
+    ] {
+        for begin in [
+            &["cluster", "run", "k-means", "--local", "1"][..],
+            &["advise", "--kernel", "k-means"],
+        ] {
+            let mut words = begin.to_vec();
+            words.extend(["--input", &input, option, value]);
+            let said = fails(&words, 2);
+            assert!(said.contains(option), "{said}");
+        }
+    }
+    // What a job has no use for is no option of it.
+    for (job, option) in [
+        ("vibration", "--clusters"),
+        ("matrix-profile", "--step"),
+        ("matrix-profile", "--seed"),
+    ] {
+        let words = [
+            "cluster", "run", job, "--local", "1", "--input", &input, option, "2",
+        ];
+        let said = fails(&words, 2);
+        assert!(said.contains(option) && said.contains("no use"), "{said}");
+    }
+    for words in [
+        &[
+            "cluster",
+            "measure",
+            "--hosts",
+            "x",
+            "--half-width-percent",
+            "0",
+        ][..],
+        &["cluster", "measure", "--hosts", "x", "--label", ""],
+        &[
+            "power",
+            "record",
+            "--out",
+            "x",
+            "--label",
+            "",
+            "--seconds",
+            "1",
+        ],
+    ] {
+        fails(words, 2);
+    }
 }

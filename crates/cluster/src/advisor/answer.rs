@@ -1,6 +1,6 @@
 //! The answer: what is advised and why, what it rests on, and where it would change.
 
-use super::evaluate::{Choice, Fit, Place, choose_with, figures, scaled, values_of};
+use super::evaluate::{Choice, Estimate, Fit, Place, choose_with, figures, scaled, values_of};
 use super::input::{Input, Minimise, Origin, Question};
 use crate::Error;
 use serde_json::{Value, json};
@@ -143,6 +143,17 @@ impl Advice {
         self.choice.advised.map(|at| self.choice.options[at].place)
     }
 
+    /// What is risked where the advised option is none of the safe ones: it, and the safe one that costs least.
+    #[must_use]
+    pub fn risked(&self) -> Option<(&Estimate, &Estimate)> {
+        let options = &self.choice.options;
+        let advised = self.choice.advised.map(|at| &options[at]);
+        let advised = advised.filter(|option| option.fit != Fit::Fits)?;
+        let safe = options.iter().filter(|option| option.fit == Fit::Fits);
+        let safe = safe.min_by(|a, b| a.expected.total_cmp(&b.expected))?;
+        Some((advised, safe))
+    }
+
     /// Why there is no advice; `None` where there is.
     #[must_use]
     pub fn why_none(&self) -> Option<String> {
@@ -186,6 +197,7 @@ impl Advice {
                 "energy_j": option.energy_j,
                 "cost": option.cost,
                 "expected": option.expected,
+                "loss": option.loss,
             })
         });
         let inputs = question.needed().into_iter().filter_map(|input| {
@@ -220,6 +232,11 @@ impl Advice {
             "advised": place(self.advised()),
             "why_none": self.why_none(),
             "likeliest_in_time": place(likeliest),
+            "risked": self.risked().map(|(advised, safe)| json!({
+                "late_probability": advised.late_probability,
+                "safe": safe.place.to_string(),
+                "safe_costs_times": safe.expected / advised.expected,
+            })),
             "minimise": match question.minimise {
                 Minimise::Cost => "cost",
                 Minimise::Energy => "energy",
@@ -227,6 +244,7 @@ impl Advice {
             },
             "deadline_s": question.deadline_s,
             "confidence": question.confidence,
+            "confidence_floor": question.confidence_floor,
             "late_penalty": question.late_penalty,
             "boundary": question.boundary.text(),
             "options": options.collect::<Vec<_>>(),

@@ -56,8 +56,11 @@ pub struct Estimate {
     pub energy_j: f64,
     /// Money; `None` where prices were not given.
     pub cost: Option<f64>,
-    /// Expected value of what shall be least.
+    /// Expected value of what is minimised.
     pub expected: f64,
+    /// What choosing it is expected to lose, in results: what it costs more than the cheapest option that turns out to
+    /// be in time, as a part of that one's cost, and the price of being late.
+    pub loss: f64,
     /// Whether it can be advised.
     pub fit: Fit,
 }
@@ -142,7 +145,8 @@ pub(super) fn figures(question: &Question, values: &Values, place: Place) -> Fig
     let board = BoardPower {
         active_w: of(Input::BoardActiveW),
         idle_w: of(Input::BoardIdleW),
-        communicating_w: of(Input::BoardCommunicatingW),
+        // Noise of two measurements can put it below idle power, which nothing that communicates can save.
+        communicating_w: of(Input::BoardCommunicatingW).max(of(Input::BoardIdleW)),
     };
     let (time_s, energy_j, bytes, machine_s) = match place {
         Place::Boards(count) => {
@@ -259,10 +263,12 @@ pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
                 energy_j: at.energy_j,
                 cost: has_prices.then_some(at.cost),
                 expected: (middle + curvature / 2.0).max(0.0),
+                loss: 0.0,
                 fit,
             }
         })
         .collect();
+    set_losses(&mut options, question.late_penalty);
     let least = |of: &dyn Fn(&Estimate) -> Option<f64>| {
         let mut best: Option<(f64, usize)> = None;
         for (at, option) in options.iter().enumerate() {
@@ -274,9 +280,22 @@ pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
         }
         best.map(|(_, at)| at)
     };
-    let advised = least(&|option| {
-        let with_risk = option.expected * (1.0 + question.late_penalty * option.late_probability);
-        (option.fit == Fit::Fits).then_some(with_risk)
+    // Without a safe option there is nothing that a risk could be weighed against: that is for the asker to decide.
+    let has_safe = options.iter().any(|option| option.fit == Fit::Fits);
+    let loss = |option: &Estimate| {
+        let is_bold = option.late_probability <= 1.0 - question.confidence_floor;
+        (option.fit == Fit::Fits || (has_safe && is_bold)).then_some(option.loss)
+    };
+    // Of those that lose the same but for rounding the fastest, and of these the fewest boards.
+    let least_loss = least(&loss).map(|at| options[at].loss);
+    let is_equal = |option: &Estimate| {
+        let both = loss(option).zip(least_loss);
+        both.is_some_and(|(loss, least)| loss <= least + TIE)
+    };
+    let least_time_s = least(&|option| is_equal(option).then_some(option.time_s))
+        .map(|at| options[at].time_s * (1.0 + TIE));
+    let advised = options.iter().position(|option| {
+        is_equal(option) && least_time_s.is_some_and(|time_s| option.time_s <= time_s)
     });
     // Standard deviations from the deadline: the fewest above it, or the most below.
     let deadline_s = question.deadline_s.unwrap_or(f64::INFINITY);
@@ -293,6 +312,55 @@ pub(super) fn choose_with(question: &Question, values: &Values) -> Choice {
     }
 }
 
+/// Losses, and times beside each other, that differ by less differ by rounding.
+const TIE: f64 = 1e-9;
+
+/// What each option is expected to lose against somebody who knows what will be in time.
+///
+/// That one takes the cheapest option that is. So an option loses nothing against a cheaper one that turns out to be
+/// late, which is what makes a cheap risk worth it or not: the dear option is regretted only where the cheap one would
+/// have done. Boards share the time of the job, so of them the one with the better chance is in time whenever the other
+/// is; the data centre's time is that of its uplink, and its chance is taken as independent of theirs.
+fn set_losses(options: &mut [Estimate], late_penalty: f64) {
+    let mut order: Vec<usize> = (0..options.len()).collect();
+    order.sort_by(|&a, &b| options[a].expected.total_cmp(&options[b].expected));
+    // Of the cheaper options: each with the probability that it is the cheapest in time, the best chance of boards, and
+    // that of the data centre's being late.
+    let mut cheaper: Vec<(f64, f64)> = Vec::new();
+    let (mut boards, mut centre_late) = (0.0_f64, 1.0);
+    for at in order {
+        let option = &mut options[at];
+        let too_much = cheaper
+            .iter()
+            .map(|&(probability, cost)| probability * excess(option.expected, cost));
+        option.loss = too_much.sum::<f64>() + late_penalty * option.late_probability;
+        let chance = 1.0 - option.late_probability;
+        let is_cheapest = match option.place {
+            Place::Boards(_) => {
+                let more = (chance - boards).max(0.0);
+                boards = boards.max(chance);
+                more * centre_late
+            }
+            Place::DataCentre => {
+                centre_late = 1.0 - chance;
+                chance * (1.0 - boards)
+            }
+        };
+        if is_cheapest > 0.0 {
+            cheaper.push((is_cheapest, option.expected));
+        }
+    }
+}
+
+/// What one cost is above another, as a part of the other; bounded, since the other may be 0.
+fn excess(cost: f64, than: f64) -> f64 {
+    const EXCESS_MAX: f64 = 1e12;
+    if cost <= than {
+        return 0.0;
+    }
+    (cost / than - 1.0).min(EXCESS_MAX)
+}
+
 /// An option that was not looked at, because it may not be taken.
 fn forbidden(place: Place) -> Estimate {
     Estimate {
@@ -304,6 +372,7 @@ fn forbidden(place: Place) -> Estimate {
         energy_j: 0.0,
         cost: None,
         expected: 0.0,
+        loss: 0.0,
         fit: Fit::Private,
     }
 }

@@ -1,10 +1,11 @@
 //! A question as JSON: what `keel advise --job` reads. `docs/cluster.md` describes it.
 
-use super::input::{Input, Machine, Minimise, Origin, Privacy, Question};
+use super::input::{INPUTS, Input, Machine, Minimise, Origin, Privacy, Question};
 use crate::Error;
 use crate::error::excerpt;
 use crate::model::Boundary;
 use serde::Deserialize;
+use serde_json::json;
 use std::collections::BTreeMap;
 
 /// The version that is read.
@@ -41,6 +42,8 @@ struct File {
     minimise: Option<MinimiseName>,
     #[serde(default)]
     confidence: Option<f64>,
+    #[serde(default)]
+    confidence_floor: Option<f64>,
     #[serde(default)]
     late_penalty: Option<f64>,
     inputs: BTreeMap<String, Figure>,
@@ -127,6 +130,9 @@ pub fn parse_question(text: &str) -> Result<Question, Error> {
     question.boards_max = file.boards_max.unwrap_or(1);
     question.deadline_s = file.deadline_s;
     question.confidence = file.confidence.unwrap_or(question.confidence);
+    // Who asks for less confidence than the usual floor has a lower floor.
+    let floor = question.confidence_floor.min(question.confidence);
+    question.confidence_floor = file.confidence_floor.unwrap_or(floor);
     question.late_penalty = file.late_penalty.unwrap_or(question.late_penalty);
     question.boundary = match file.boundary {
         Some(BoundaryName::BoardsForJob) => Boundary::BoardsForJob,
@@ -170,6 +176,59 @@ pub fn parse_question(text: &str) -> Result<Question, Error> {
         }
     }
     Ok(question)
+}
+
+/// A question as JSON that [`parse_question`] reads.
+///
+/// # Errors
+/// A text in it would not be read.
+pub fn question_text(question: &Question) -> Result<String, Error> {
+    check_text("name", &question.name)?;
+    let mut inputs = serde_json::Map::new();
+    for input in INPUTS {
+        let Some(given) = &question.given[input as usize] else {
+            continue;
+        };
+        let (origin, source) = match &given.origin {
+            Origin::Measured(by) => ("measured", by),
+            Origin::Stated(by) => ("stated", by),
+            Origin::Assumed(after) => ("assumed", after),
+        };
+        check_text(input.name(), source)?;
+        let figure = json!({"value": given.value, origin: source, "spread": given.spread});
+        inputs.insert(input.name().to_owned(), figure);
+    }
+    let mut file = json!({
+        "version": VERSION,
+        "name": question.name,
+        "boards_max": question.boards_max,
+        "boundary": match question.boundary {
+            Boundary::BoardsOn => "boards-on",
+            Boundary::BoardsForJob => "boards-for-job",
+        },
+        "machine": match question.machine {
+            Machine::Dedicated => "dedicated",
+            Machine::Shared => "shared",
+        },
+        "data_may_go": match question.privacy {
+            Privacy::Board => "board",
+            Privacy::Neighbours => "neighbours",
+            Privacy::Anywhere => "anywhere",
+        },
+        "minimise": match question.minimise {
+            Minimise::Cost => "cost",
+            Minimise::Energy => "energy",
+            Minimise::Time => "time",
+        },
+        "confidence": question.confidence,
+        "confidence_floor": question.confidence_floor,
+        "late_penalty": question.late_penalty,
+        "inputs": inputs,
+    });
+    if let (Some(deadline_s), Some(members)) = (question.deadline_s, file.as_object_mut()) {
+        members.insert("deadline_s".to_owned(), json!(deadline_s));
+    }
+    Ok(format!("{file:#}\n"))
 }
 
 fn check_text(what: &str, text: &str) -> Result<(), Error> {

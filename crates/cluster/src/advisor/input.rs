@@ -272,7 +272,7 @@ pub enum Machine {
     Shared,
 }
 
-/// What shall be least.
+/// What to minimise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Minimise {
     /// Money.
@@ -300,11 +300,13 @@ pub struct Question {
     pub privacy: Privacy,
     /// When the result has to be there.
     pub deadline_s: Option<f64>,
-    /// What shall be least.
+    /// What to minimise.
     pub minimise: Minimise,
-    /// Probability with which an advised option has to keep the deadline.
+    /// Probability with which some option has to keep the deadline.
     pub confidence: f64,
-    /// What a late result costs, in results: weighs the rest of the risk against what an option costs.
+    /// An option that is less likely in time is not advised, however cheap it is.
+    pub confidence_floor: f64,
+    /// What a late result costs, in results: weighs the risk against what an option costs too much.
     pub late_penalty: f64,
 }
 
@@ -314,8 +316,11 @@ pub const BOARDS_MAX: u32 = 64;
 /// The confidence of a question that does not say one.
 pub const CONFIDENCE: f64 = 0.8;
 
+/// The floor of a question that does not say one.
+pub const CONFIDENCE_FLOOR: f64 = 0.1;
+
 /// The penalty of a question that does not say one.
-pub const LATE_PENALTY: f64 = 10.0;
+pub const LATE_PENALTY: f64 = 5.0;
 
 impl Question {
     /// A question with nothing given yet.
@@ -331,6 +336,7 @@ impl Question {
             deadline_s: None,
             minimise: Minimise::Energy,
             confidence: CONFIDENCE,
+            confidence_floor: CONFIDENCE_FLOOR,
             late_penalty: LATE_PENALTY,
         }
     }
@@ -458,6 +464,13 @@ impl Question {
         if !(0.5..=0.999_999).contains(&self.confidence) {
             let wrong = format!("is {}, must be from 0.5 to 0.999999", self.confidence);
             return Err(Error::invalid("confidence", wrong));
+        }
+        if !(0.0..=self.confidence).contains(&self.confidence_floor) {
+            let wrong = format!(
+                "is {}, must be from 0 to `confidence`, {}",
+                self.confidence_floor, self.confidence
+            );
+            return Err(Error::invalid("confidence_floor", wrong));
         }
         if !(0.0..=1e6).contains(&self.late_penalty) {
             let wrong = format!("is {}, must be from 0 to 1000000", self.late_penalty);

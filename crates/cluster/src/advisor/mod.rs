@@ -1,9 +1,10 @@
-//! Where a job shall run: on one board, on n boards, or in the data centre.
+//! Where to run a job: on one board, on n boards, or in the data centre.
 //!
-//! An option that privacy forbids is out. So is one that, with a margin for the spread of the inputs, does not end by
-//! the deadline. Of the others the one with the least expected value of the objective is advised, where the rest of the
-//! risk to be late counts as so many results lost. Where none is left there
-//! is no advice, and the option that is most likely in time is named as that.
+//! An option that privacy forbids is out. The spread of the inputs gives each of the others a probability of being
+//! late. Where one is safe (in time with the question's confidence), the option is advised that is expected to lose
+//! least: what it costs above the cheapest option that turns out to be in time, as a part of that one's cost, and the
+//! price of being late. That may be one that is not safe, where all safe ones cost a multiple: the answer says that it
+//! was risked. Where no option is safe there is no advice, and the one that is most likely in time is named as that.
 //!
 //! **Files:** `input.rs` what is asked, with where each figure comes from, `file.rs` its JSON, `evaluate.rs` options
 //! and the choice, `answer.rs` the answer with break-even points and sensitivity.
@@ -15,8 +16,8 @@ mod input;
 
 pub use answer::{Advice, BreakEven, Sensitivity, advise};
 pub use evaluate::{Choice, Estimate, Fit, Place, choose};
-pub use file::parse_question;
+pub use file::{parse_question, question_text};
 pub use input::{
-    BOARDS_MAX, CONFIDENCE, Given, INPUTS, Input, LATE_PENALTY, Machine, Minimise, Origin, Privacy,
-    Question,
+    BOARDS_MAX, CONFIDENCE, CONFIDENCE_FLOOR, Given, INPUTS, Input, LATE_PENALTY, Machine,
+    Minimise, Origin, Privacy, Question,
 };

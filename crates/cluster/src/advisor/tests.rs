@@ -1,5 +1,5 @@
 use super::*;
-use crate::advisor::{INPUTS, Privacy, choose, parse_question};
+use crate::advisor::{Estimate, INPUTS, Privacy, choose, parse_question, question_text};
 use crate::model::Boundary;
 use proptest::prelude::*;
 
@@ -78,6 +78,30 @@ fn the_worked_numbers_are_reproduced() {
     assert_eq!(choice.options.len(), 5);
 }
 
+/// Somebody who had set `parallel_fraction` to 0 was told three boards, by the rounding of equal losses.
+#[test]
+fn what_loses_the_same_is_done_fast_and_else_on_few_boards() {
+    let advised = |fraction: f64| {
+        let mut question = assumed();
+        question.given[Input::ParallelFraction as usize]
+            .as_mut()
+            .expect("given")
+            .value = fraction;
+        question.given[Input::ExchangeTimes as usize]
+            .as_mut()
+            .expect("given")
+            .value = 0.0;
+        question.given[Input::BoardIdleW as usize]
+            .as_mut()
+            .expect("given")
+            .value = 0.0;
+        question.privacy = Privacy::Neighbours;
+        advise(&question).expect("an answer").advised()
+    };
+    assert_eq!(advised(0.0), Some(Place::Boards(1)));
+    assert_eq!(advised(1.0), Some(Place::Boards(4)));
+}
+
 #[test]
 fn a_deadline_moves_the_job_to_more_boards_and_then_nowhere() {
     let advised = |deadline_s: Option<f64>| {
@@ -144,6 +168,50 @@ fn the_uplink_decides_and_the_break_even_point_says_where() {
         (uplink.time + 8.0 / 9.3).abs() < 0.01 && uplink.at_half == Some(Place::Boards(1)),
         "{uplink:?}"
     );
+}
+
+/// A board would just not keep the deadline with the margin, and sending costs thousands of times its energy.
+#[test]
+fn a_risk_is_taken_where_all_safe_options_cost_a_multiple_and_the_answer_says_so() {
+    let mut question = Question {
+        boards_max: 1,
+        deadline_s: Some(10.5),
+        ..assumed()
+    };
+    let mut give = |input: Input, value: f64| {
+        question
+            .give(input, value, Origin::Stated("a test".into()))
+            .expect("in range");
+    };
+    give(Input::InputBytes, 1e10);
+    give(Input::UpBytesPerS, 1e10);
+    let bold = advise(&question).expect("answered");
+    assert_eq!(bold.advised(), Some(Place::Boards(1)));
+    let (advised, safe) = bold.risked().expect("a risk");
+    assert!((0.2..0.5).contains(&advised.late_probability) && safe.place == Place::DataCentre);
+    let json = bold.json();
+    assert!(
+        json["risked"]["safe_costs_times"].as_f64() > Some(100.0),
+        "{json}"
+    );
+    let careful = Question {
+        confidence_floor: question.confidence,
+        ..question.clone()
+    };
+    let careful = advise(&careful).expect("answered");
+    assert_eq!(careful.advised(), Some(Place::DataCentre));
+    assert!(careful.risked().is_none() && careful.json()["risked"].is_null());
+    // Where nothing is safe, nothing is risked either.
+    let near = Question {
+        privacy: Privacy::Board,
+        ..question.clone()
+    };
+    assert_eq!(advise(&near).expect("answered").advised(), None);
+    let wrong = Question {
+        confidence_floor: 0.9,
+        ..question
+    };
+    assert!(matches!(advise(&wrong), Err(Error::Invalid { .. })));
 }
 
 #[test]
@@ -217,6 +285,23 @@ fn questions_of_another_shape_are_refused() {
 }
 
 #[test]
+fn a_question_comes_back_from_its_text() {
+    let mut question = assumed();
+    question.deadline_s = Some(0.1 + 0.2);
+    question.privacy = Privacy::Neighbours;
+    question.minimise = Minimise::Time;
+    question.confidence = 0.9;
+    let text = question_text(&question).expect("fits");
+    assert_eq!(parse_question(&text), Ok(question.clone()));
+    question.deadline_s = None;
+    question.boundary = Boundary::BoardsOn;
+    let text = question_text(&question).expect("fits");
+    assert_eq!(parse_question(&text), Ok(question.clone()));
+    question.name = String::new();
+    assert!(question_text(&question).is_err());
+}
+
+#[test]
 fn inputs_stand_in_the_order_of_their_table() {
     for (at, input) in INPUTS.into_iter().enumerate() {
         assert_eq!(input as usize, at);
@@ -226,6 +311,53 @@ fn inputs_stand_in_the_order_of_their_table() {
             assert!((least..=most).contains(&value));
         }
     }
+}
+
+/// Lengths of luck between which the same options are in time, and the middle of each.
+fn strata(late: impl Iterator<Item = f64>) -> Vec<(f64, f64)> {
+    let mut ends: Vec<f64> = late.map(|late| 1.0 - late).chain([0.0, 1.0]).collect();
+    ends.sort_by(f64::total_cmp);
+    let pairs = ends.windows(2);
+    pairs
+        .map(|pair| (pair[1] - pair[0], f64::midpoint(pair[0], pair[1])))
+        .collect()
+}
+
+/// The losses by trying: how late boards are and how late the data centre is, each combination of which has its
+/// cheapest option in time.
+fn played_losses(options: &[Estimate], late_penalty: f64) -> Vec<f64> {
+    let late = |is_centre: bool| {
+        let there = options
+            .iter()
+            .filter(move |option| (option.place == Place::DataCentre) == is_centre);
+        there.map(|option| option.late_probability)
+    };
+    let mut losses = vec![0.0; options.len()];
+    for (boards_part, boards) in strata(late(false)) {
+        for (centre_part, centre) in strata(late(true)) {
+            let is_in_time = |option: &&Estimate| {
+                let luck = if option.place == Place::DataCentre {
+                    centre
+                } else {
+                    boards
+                };
+                luck < 1.0 - option.late_probability
+            };
+            let costs = options
+                .iter()
+                .filter(is_in_time)
+                .map(|option| option.expected);
+            let best = costs.fold(f64::INFINITY, f64::min);
+            for (loss, option) in losses.iter_mut().zip(options) {
+                *loss += (option.expected / best - 1.0).max(0.0) * boards_part * centre_part;
+            }
+        }
+    }
+    losses
+        .iter()
+        .zip(options)
+        .map(|(loss, option)| loss + late_penalty * option.late_probability)
+        .collect()
 }
 
 proptest! {
@@ -251,15 +383,21 @@ proptest! {
             }
         }
         let choice = choose(&question).expect("answered");
-        let with_risk = |option: &crate::advisor::Estimate| {
-            option.expected * (1.0 + question.late_penalty * option.late_probability)
+        let has_safe = choice.options.iter().any(|option| option.fit == Fit::Fits);
+        let may_be = |option: &&Estimate| {
+            option.fit == Fit::Fits || (has_safe && option.late_probability <= 1.0 - question.confidence_floor)
         };
-        let fitting = choice.options.iter().filter(|option| option.fit == Fit::Fits);
-        let least = fitting.map(with_risk).fold(f64::INFINITY, f64::min);
+        let least = choice.options.iter().filter(may_be).map(|option| option.loss);
+        let least = if has_safe { least.fold(f64::INFINITY, f64::min) } else { f64::INFINITY };
+        for (option, loss) in choice.options.iter().zip(played_losses(&choice.options, question.late_penalty)) {
+            // A board that is less likely in time than a cheaper one may be late itself where it is regretted.
+            prop_assert!((option.loss - loss).abs() <= 1e-9 * loss.max(1.0), "{option:?}, played {loss}");
+        }
         match choice.advised {
             Some(at) => {
                 let option = &choice.options[at];
-                prop_assert!(with_risk(option) <= least && option.time_with_margin_s <= deadline_s);
+                prop_assert!(option.loss <= least && may_be(&option));
+                prop_assert!(option.fit != Fit::Fits || option.time_with_margin_s <= deadline_s);
                 prop_assert!(option.time_with_margin_s >= option.time_s);
             }
             None => prop_assert!(least == f64::INFINITY && choice.likeliest.is_some()),

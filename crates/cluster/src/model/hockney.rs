@@ -169,6 +169,12 @@ impl Curve {
     }
 }
 
+/// α and β of the line with the least relative squares, both at 0 or above; points are in the order of their sizes.
+pub(super) fn least_relative(points: &[Point]) -> (f64, f64) {
+    let line = Line::fit(points);
+    (line.alpha, line.beta)
+}
+
 /// A fitted line and its sum of relative squares.
 #[derive(Clone, Copy)]
 struct Line {

@@ -62,7 +62,7 @@ pub struct Cluster {
     pub link: Curve,
 }
 
-/// What shall be least.
+/// What to minimise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Objective {
     /// Energy × delay.

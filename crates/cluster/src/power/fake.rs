@@ -27,7 +27,7 @@ impl Tree {
     }
 
     /// Writes a file, with the folders above it.
-    pub(crate) fn write(&self, path: &str, text: &str) {
+    pub(crate) fn write(&self, path: &str, text: impl AsRef<[u8]>) {
         let path = self.path(path);
         std::fs::create_dir_all(path.parent().expect("below the root")).expect("folders");
         std::fs::write(path, text).expect("a file");

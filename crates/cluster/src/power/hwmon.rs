@@ -162,7 +162,7 @@ mod tests {
 
     fn chip(tree: &Tree, number: u32, name: &str, device: &str) -> String {
         let folder = format!("{FOLDER}/hwmon{number}");
-        tree.write(&format!("{folder}/name"), &format!("{name}\n"));
+        tree.write(&format!("{folder}/name"), format!("{name}\n"));
         tree.link(
             &format!("{folder}/device"),
             format!("../../devices/i2c/{device}"),

@@ -300,12 +300,9 @@ mod tests {
             .map(|at| format!("{},{}.5\n", now_s - 500 + at, at % 9))
             .collect();
         let text = format!("time_s,watts\n{rows}");
-        tree.write(
-            "meter.csv",
-            &format!("{text}{now_s},7.25\n{},99", now_s + 1),
-        );
+        tree.write("meter.csv", format!("{text}{now_s},7.25\n{},99", now_s + 1));
         assert_eq!(meter.read(0), Power::Measured { watts: 7.25 });
-        tree.write("meter.csv", &format!("time_s,watts\n{},7.25\n", now_s - 60));
+        tree.write("meter.csv", format!("time_s,watts\n{},7.25\n", now_s - 60));
         let Power::Unavailable { why } = meter.read(0) else {
             panic!("an old value was taken");
         };

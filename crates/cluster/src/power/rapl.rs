@@ -157,10 +157,10 @@ mod tests {
             ("intel-rapl:1", "psys"),
             ("intel-rapl-mmio:0", "package-0"),
         ] {
-            tree.write(&format!("{FOLDER}/{folder}/name"), &format!("{name}\n"));
+            tree.write(&format!("{FOLDER}/{folder}/name"), format!("{name}\n"));
             tree.write(
                 &format!("{FOLDER}/{folder}/max_energy_range_uj"),
-                &format!("{RANGE}\n"),
+                format!("{RANGE}\n"),
             );
             tree.write(&format!("{FOLDER}/{folder}/energy_uj"), "1000000\n");
         }
@@ -171,7 +171,7 @@ mod tests {
     fn count(tree: &Tree, counter: u64) {
         tree.write(
             &format!("{FOLDER}/intel-rapl:0/energy_uj"),
-            &format!("{counter}\n"),
+            format!("{counter}\n"),
         );
     }
 

@@ -90,6 +90,8 @@ struct Tracked {
     idle: Sum,
     /// The last read and what it gave, in the phase of now.
     last: Option<(u64, Option<f64>)>,
+    /// Why its last read had no value, if it had none.
+    why_none: Option<String>,
     /// When a value last came, or the phase began.
     valued_ns: u64,
 }
@@ -123,6 +125,7 @@ impl Sampler {
             load: Sum::default(),
             idle: Sum::default(),
             last: None,
+            why_none: None,
             valued_ns: now_ns,
         });
         let mut sampler = Self {
@@ -155,6 +158,12 @@ impl Sampler {
         self.sample(now_ns);
         self.end(now_ns);
         self.phase = phase;
+        self.begin(now_ns);
+    }
+
+    /// A value of this moment is the first of the phase, too.
+    fn begin(&mut self, now_ns: u64) {
+        let phase = self.phase;
         for tracked in &mut self.tracked {
             tracked.valued_ns = now_ns;
             let moment = tracked.source.meaning() == Meaning::Moment;
@@ -163,7 +172,24 @@ impl Sampler {
             {
                 tracked.sum(phase).value(watts);
             }
+            // A phase that is over before the next read has the reason of the read that began it.
+            let why_none = tracked.why_none.clone();
+            tracked.sum(phase).why = why_none;
         }
+    }
+
+    /// What each sensor has said under load up to now; from now on is another load. A read of each belongs to both.
+    pub fn take_load(&mut self, now_ns: u64) -> Vec<Summary> {
+        self.sample(now_ns);
+        self.end(now_ns);
+        let summaries = self.tracked.iter().map(Tracked::summary).collect();
+        if self.phase == Phase::Load {
+            for tracked in &mut self.tracked {
+                tracked.load = Sum::default();
+            }
+            self.begin(now_ns);
+        }
+        summaries
     }
 
     /// Notes the time without a value up to now.
@@ -215,6 +241,10 @@ impl Tracked {
         let meaning = self.source.meaning();
         let last = self.last.replace((now_ns, power.watts()));
         let valued_ns = self.valued_ns;
+        self.why_none = match power {
+            Power::Unavailable { why } => Some(why.clone()),
+            _ => None,
+        };
         let sum = self.sum(phase);
         let watts = match power {
             Power::Unavailable { why } => {
@@ -341,8 +371,7 @@ mod tests {
     #[test]
     fn a_counter_is_integrated_over_its_wrap() {
         let tree = Tree::new();
-        let count =
-            |counter: u64| tree.write(&format!("{RAPL}/energy_uj"), &format!("{counter}\n"));
+        let count = |counter: u64| tree.write(&format!("{RAPL}/energy_uj"), format!("{counter}\n"));
         tree.write(&format!("{RAPL}/name"), "package-0\n");
         tree.write(&format!("{RAPL}/max_energy_range_uj"), "262143328850\n");
         count(262_143_328_850 - 3_999_999);
@@ -392,6 +421,18 @@ mod tests {
             Origin::Unavailable("too short for two values".to_owned())
         );
         assert_eq!((found.maximum_w, found.idle_w.value()), (0.0, None));
+    }
+
+    #[test]
+    fn a_phase_without_a_read_of_its_own_has_the_reason_of_the_one_before() {
+        let mut sampler =
+            Sampler::new(listed(Meaning::Moment, &[None]), Phase::Idle, 0).expect("one");
+        sampler.switch(Phase::Load, 1_000_000);
+        let found = sampler.take_load(2_000_000).remove(0);
+        assert_eq!(found.origin, Origin::Unavailable("gone".to_owned()));
+        let found = sampler.take_load(3_000_000).remove(0);
+        assert_eq!(found.origin, Origin::Unavailable("gone".to_owned()));
+        assert_eq!(found.idle_w, Known::Unavailable("gone".to_owned()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What stands in a result file, and the ranges of it.
 
 use crate::Error;
+use crate::starts::{STARTS_MIN, repeat_interval};
 use crate::statistics::{Median, SAMPLES_MAX, median_interval};
 use serde::{Deserialize, Serialize};
 
@@ -228,17 +229,31 @@ pub struct BenchmarkRow {
     pub iterations: u64,
     /// Times of one operation.
     pub samples_us: Vec<f64>,
+    /// How many of them are of each start of the measuring program, in their order; none where there was one start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub starts: Vec<u32>,
     /// Why no more were taken.
     pub stopped: Stopped,
 }
 
 impl BenchmarkRow {
-    /// The median time of one operation and its interval.
+    /// The median time of one operation and its interval. With starts it is the interval of another run's median;
+    /// without them it can only be that of another look at the same start.
     ///
     /// # Errors
     /// None for a row that was read or checked.
     pub fn median_us(&self) -> Result<Median, Error> {
-        median_interval(&self.samples_us)
+        if self.has_starts() {
+            repeat_interval(&self.samples_us, &self.starts)
+        } else {
+            median_interval(&self.samples_us)
+        }
+    }
+
+    /// Whether there are enough starts to say how much they differ.
+    #[must_use]
+    pub fn has_starts(&self) -> bool {
+        self.starts.len() >= STARTS_MIN
     }
 }
 
@@ -391,6 +406,16 @@ impl BenchmarkRow {
         line.count("number of samples", self.samples_us.len(), 1, SAMPLES_MAX)?;
         if self.iterations == 0 {
             return Err(line.wrong("iterations", "is 0"));
+        }
+        let of_starts: u64 = self.starts.iter().map(|&count| u64::from(count)).sum();
+        if !self.starts.is_empty()
+            && (self.starts.contains(&0) || of_starts != self.samples_us.len() as u64)
+        {
+            let wrong = format!(
+                "have {of_starts} samples, there are {}",
+                self.samples_us.len()
+            );
+            return Err(line.wrong("starts", wrong));
         }
         match self
             .samples_us

@@ -42,6 +42,7 @@ pub(crate) fn file() -> ResultFile {
                 bytes: 1_024,
                 iterations: 1,
                 samples_us: vec![14.5, 14.25, 15.0, 14.375, 61.0],
+                starts: Vec::new(),
                 stopped: Stopped::Narrow,
             }),
             Row::Power(PowerRow {

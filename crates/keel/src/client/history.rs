@@ -1,7 +1,7 @@
 //! `keel history`: the readings of a key, in the order of arrival.
 
 use super::{Connection, printable, strange, value_text};
-use crate::cli::HistoryArgs;
+use crate::cli::{HistoryArgs, NodeArgs};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::time_text::format_ms;
@@ -88,6 +88,45 @@ pub(super) fn run(arguments: &HistoryArgs) -> Result<u8, CliError> {
         ));
     }
     Ok(0)
+}
+
+/// Hands on the time and, where it is one, the number of each reading of a key, until nobody wants more. How many
+/// readings damage hides.
+pub(crate) fn numbers(
+    node: &NodeArgs,
+    key: &str,
+    from: Option<&str>,
+    to: Option<&str>,
+    mut wanted: impl FnMut(i64, Option<f64>) -> bool,
+) -> Result<u64, CliError> {
+    let now_ms = super::now_ms();
+    let time = |text| super::time(text, now_ms);
+    let asked = protocol::History {
+        key: key.to_owned(),
+        from_ms: from.map(time).transpose()?,
+        to_ms: to.map(time).transpose()?,
+        limit: None,
+    };
+    let mut connection = Connection::open(node)?;
+    connection.send(Kind::History, &asked)?;
+    loop {
+        let answer = connection.answer()?;
+        match answer.kind {
+            Kind::End => {
+                let end: End = answer.read()?;
+                return Ok(end.records_damaged.saturating_add(end.readings_missing));
+            }
+            Kind::Readings => {
+                let Readings { readings } = answer.read()?;
+                for reading in &readings {
+                    if !wanted(reading.time_ms, reading.value.as_f64()) {
+                        return Ok(0);
+                    }
+                }
+            }
+            other => return Err(strange(answer.shown, format!("{other:?}"))),
+        }
+    }
 }
 
 /// Prints readings as they come, and counts them; `None` when nobody reads them any more.
@@ -180,7 +219,7 @@ fn notes(reading: &Reading) -> String {
 }
 
 /// A field of CSV (RFC 4180).
-fn csv(text: &str) -> String {
+pub(super) fn csv(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {

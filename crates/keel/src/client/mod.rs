@@ -13,6 +13,7 @@ use crate::cli::ClientCommand;
 use crate::error::CliError;
 use base::error::Code;
 pub(crate) use connection::Connection;
+pub(crate) use history::numbers as history_numbers;
 use libkeel::protocol::{Failure, Kind};
 use std::fmt::Display;
 

@@ -5,10 +5,12 @@ use crate::cli::PowerRecordArgs;
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::output::Output;
 use crate::signals;
+use crate::temporary::new_file;
 use base::clock::{Clock, SystemClock};
 use cluster::power::{Phase, Root, Sampler, Summary};
-use cluster::results::{Header, Known, Link, Mode, Origin, ResultFile, Row};
+use cluster::results::{Benchmark, Header, Known, Link, Mode, Origin, ResultFile, Row};
 use serde_json::json;
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -25,25 +27,19 @@ pub(super) fn run(arguments: &PowerRecordArgs) -> Result<u8, CliError> {
         .map(|source| source.name().to_owned())
         .collect();
     // Before anything runs for hours: a file that is there already is not written over.
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&arguments.out)
-        .map_err(|error| CliError::io(arguments.out.display(), &error))?;
+    let mut file = new_file(&arguments.out)?;
     signals::catch_stop();
-    let recorded = record(arguments, found, &clock);
+    let recorded = parts(arguments).and_then(|parts| record_all(arguments, &parts, found, &clock));
     if recorded.is_err() {
         std::fs::remove_file(&arguments.out).ok();
     }
-    let (summaries, program) = recorded?;
+    let (recorded, program) = recorded?;
     let host = cluster::host::describe(&Root::new(&arguments.sources.root), 0);
-    let during = arguments
-        .command
-        .first()
-        .map_or("seconds".to_owned(), |name| clean(&name.to_string_lossy()));
-    let rows = summaries
-        .iter()
-        .map(|summary| Row::Power(summary.row(&during, &host.name)));
+    let rows = recorded.iter().flat_map(|(during, summaries)| {
+        summaries
+            .iter()
+            .map(|summary| Row::Power(summary.row(during, &host.name)))
+    });
     let none = |why: &str| Known::Unavailable(why.to_owned());
     let result = ResultFile {
         header: Header {
@@ -73,9 +69,10 @@ pub(super) fn run(arguments: &PowerRecordArgs) -> Result<u8, CliError> {
         std::fs::remove_file(&arguments.out).ok();
     }
     written?;
-    show(arguments, &summaries, &program)?;
-    let is_measured = summaries
+    show(arguments, &recorded, &program)?;
+    let is_measured = recorded
         .iter()
+        .flat_map(|(_, summaries)| summaries)
         .any(|summary| !matches!(summary.origin, Origin::Unavailable(_)));
     if !is_measured {
         return Err(CliError::failure(
@@ -96,9 +93,66 @@ pub(super) fn run(arguments: &PowerRecordArgs) -> Result<u8, CliError> {
 
 type Recorded = (Vec<Summary>, Option<std::process::ExitStatus>);
 
+/// What ran, and what each sensor said meanwhile.
+type During = (String, Vec<Summary>);
+
+/// What is to be run, by what it is called: the program as it stands, or once for each benchmark.
+fn parts(arguments: &PowerRecordArgs) -> Result<Vec<(String, Vec<OsString>)>, CliError> {
+    let command = &arguments.command;
+    if !arguments.per_benchmark {
+        let during = command
+            .first()
+            .map_or("seconds".to_owned(), |name| clean(&name.to_string_lossy()));
+        return Ok(vec![(during, command.clone())]);
+    }
+    let has_place = |word: &OsString| word.to_str().is_some_and(|word| word.contains("{}"));
+    if !command.iter().any(has_place) {
+        let wrong = "CMD has no {}, which each benchmark's name is put in place of";
+        return Err(CliError::usage(
+            "--per-benchmark",
+            wrong,
+            "write, for example, --only {}",
+        ));
+    }
+    let of = |benchmark: Benchmark| {
+        let words = command.iter().map(|word| match word.to_str() {
+            Some(text) => OsString::from(text.replace("{}", benchmark.name())),
+            None => word.clone(),
+        });
+        (benchmark.name().to_owned(), words.collect())
+    };
+    Ok(Benchmark::ALL.into_iter().map(of).collect())
+}
+
+/// Records each part, until one fails; its figures are the last.
+fn record_all(
+    arguments: &PowerRecordArgs,
+    parts: &[(String, Vec<OsString>)],
+    found: Vec<Box<dyn cluster::power::Source>>,
+    clock: &SystemClock,
+) -> Result<(Vec<During>, Option<std::process::ExitStatus>), CliError> {
+    let (mut all, mut last) = (Vec::new(), None);
+    let mut found = Some(found);
+    for (during, command) in parts {
+        // Each part begins with sensors that have no past.
+        let sources = match found.take() {
+            Some(found) => found,
+            None => sources::find(&arguments.sources)?,
+        };
+        let (summaries, status) = record(arguments, command, sources, clock)?;
+        all.push((during.clone(), summaries));
+        last = status;
+        if status.is_some_and(|status| !status.success()) || signals::stop_requested() {
+            break;
+        }
+    }
+    Ok((all, last))
+}
+
 /// Idle, load, idle.
 fn record(
     arguments: &PowerRecordArgs,
+    command: &[OsString],
     found: Vec<Box<dyn cluster::power::Source>>,
     clock: &SystemClock,
 ) -> Result<Recorded, CliError> {
@@ -109,7 +163,7 @@ fn record(
     wait(&mut sampler, clock, interval, idle);
     sampler.switch(Phase::Load, clock.monotonic_ns());
     let mut status = None;
-    if let Some((program, rest)) = arguments.command.split_first() {
+    if let Some((program, rest)) = command.split_first() {
         let child = Command::new(program).args(rest).spawn();
         let mut child = child.map_err(|error| CliError::io(program.display(), &error))?;
         status = Some(follow(&mut child, &mut sampler, clock, interval)?);
@@ -179,19 +233,30 @@ fn clean(text: &str) -> String {
 
 fn show(
     arguments: &PowerRecordArgs,
-    summaries: &[Summary],
+    recorded: &[During],
     program: &Option<std::process::ExitStatus>,
 ) -> Result<(), CliError> {
     let mut out = Output::new();
     if arguments.json {
-        let sources: Vec<_> = summaries.iter().map(as_json).collect();
+        let sources = recorded
+            .iter()
+            .flat_map(|(during, summaries)| summaries.iter().map(|one| as_json(during, one)));
+        let sources: Vec<_> = sources.collect();
         let status = program.and_then(|status| status.code());
         out.json(&json!({"file": arguments.out.display().to_string(), "status": status, "sources": sources}))?;
     } else {
         out.line("source                        average W  maximum  minimum  idle     energy J   seconds")?;
-        for one in summaries {
+        for (during, one) in recorded
+            .iter()
+            .flat_map(|(during, all)| all.iter().map(move |one| (during, one)))
+        {
+            let name = if recorded.len() > 1 {
+                format!("{during}, {}", one.source)
+            } else {
+                one.source.clone()
+            };
             if let Origin::Unavailable(why) = &one.origin {
-                out.line(format_args!("{:<28}  unavailable: {why}", one.source))?;
+                out.line(format_args!("{name:<28}  unavailable: {why}"))?;
                 continue;
             }
             let idle = one
@@ -204,15 +269,15 @@ fn show(
                 ""
             };
             out.line(format_args!(
-                "{:<28}  {:<9.3}  {:<7.3}  {:<7.3}  {idle:<7}  {:<9.3}  {:.3}{modelled}",
-                one.source, one.average_w, one.maximum_w, one.minimum_w, one.energy_j, one.seconds
+                "{name:<28}  {:<9.3}  {:<7.3}  {:<7.3}  {idle:<7}  {:<9.3}  {:.3}{modelled}",
+                one.average_w, one.maximum_w, one.minimum_w, one.energy_j, one.seconds
             ))?;
         }
     }
     out.flush()
 }
 
-fn as_json(summary: &Summary) -> serde_json::Value {
+fn as_json(during: &str, summary: &Summary) -> serde_json::Value {
     let (origin, text) = match &summary.origin {
         Origin::Measured => ("measured", None),
         Origin::Modelled(after) => ("modelled", Some(after)),
@@ -227,6 +292,7 @@ fn as_json(summary: &Summary) -> serde_json::Value {
         }
     };
     json!({
+        "during": during,
         "source": summary.source,
         "covers": summary.covers,
         "origin": origin,

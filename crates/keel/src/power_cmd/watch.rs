@@ -21,6 +21,7 @@ pub(super) fn run(arguments: &PowerWatchArgs) -> Result<u8, CliError> {
         source.read(clock.monotonic_ns());
     }
     let mut left = arguments.count.unwrap_or(u64::MAX);
+    let mut has_value = false;
     while left > 0 && out.is_open() && !signals::stop_requested() {
         std::thread::sleep(interval);
         if signals::stop_requested() {
@@ -29,6 +30,7 @@ pub(super) fn run(arguments: &PowerWatchArgs) -> Result<u8, CliError> {
         let mut values = Vec::new();
         for source in &mut found {
             let power = source.read(clock.monotonic_ns());
+            has_value |= !matches!(power, Power::Unavailable { .. });
             if arguments.json {
                 values.push(as_json(source.name(), source.covers(), &power));
             } else {
@@ -44,6 +46,13 @@ pub(super) fn run(arguments: &PowerWatchArgs) -> Result<u8, CliError> {
         }
         out.flush()?;
         left -= 1;
+    }
+    if arguments.count.is_some() && left == 0 && !has_value {
+        return Err(CliError::failure(
+            "power",
+            "no sensor gave a value; the reasons are above",
+            "see docs/cluster.md, or name the file of a meter with --meter",
+        ));
     }
     Ok(0)
 }

@@ -1,0 +1,478 @@
+//! The result page of messages between boards: what stands between its marks is made anew from a report of `keel-bench
+//! cluster`, and its plots from the same figures; the words around it stay.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use cluster::measure::SIZES;
+use cluster::results::Benchmark;
+use serde_json::{Value, json};
+
+use super::Mpi;
+use super::agreement::{AGREE, STARTS, WIDTH};
+use super::bed::Way;
+use super::fit::ERROR;
+use super::pairs::{ABOVE, AWAY, C, HIGH, LOW, MEAN, RATIO_MAX, TIME, case_of, case_of_all};
+use crate::figures::OURS;
+use crate::page::{Run, cell, fill, list, number, text};
+use crate::paper::render;
+use crate::qos::plot::{COLORS, Curve, Horizontal, Panel, panels};
+
+/// `keel-bench cluster-page`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Folder with the reports of `keel-bench cluster --json`, which are put together; plots go there, too.
+    #[arg(long, value_name = "DIR")]
+    results: PathBuf,
+    /// The page to change.
+    #[arg(long, value_name = "FILE")]
+    page: PathBuf,
+}
+
+/// Every MPI with every way, in the order of the page.
+const SERIES: [(Mpi, Way); 4] = [
+    (Mpi::Mpich, Way::Memory),
+    (Mpi::Openmpi, Way::Memory),
+    (Mpi::Mpich, Way::Link),
+    (Mpi::Openmpi, Way::Link),
+];
+
+/// Sizes of the table of times.
+const SHOWN: [u64; 5] = [4, 1 << 10, 16 << 10, 256 << 10, 4 << 20];
+
+/// Writes the page anew.
+///
+/// # Errors
+/// One line that names the file.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let run = together(&options.results)?;
+    let machine = &run.report["machine"];
+    let machine = format!(
+        "{}, {} cores, Linux {}",
+        text(&machine["cpu"]),
+        machine["cores"],
+        text(&machine["kernel"])
+    );
+    let drawn = plots(&run, &machine, &options.results)?;
+    let folder = options
+        .results
+        .file_name()
+        .map_or(String::new(), |name| name.to_string_lossy().into_owned());
+    let drawn: Vec<String> = drawn
+        .iter()
+        .map(|name| format!("[![{name}]({folder}/{name}.png)]({folder}/{name}.svg)\n\n"))
+        .collect();
+    let parts = [
+        ("run", run_text(&run, &machine)),
+        ("goals", goals(&run)),
+        ("means", means(&run)),
+        ("above", above(&run)),
+        ("times", times(&run)),
+        ("plots", drawn.concat()),
+        ("missing", list(run.list("missing").iter().map(text))),
+    ];
+    fill(&options.page, &parts)
+}
+
+/// The reports of a folder as one: figures of all, the method of each in `methods`.
+fn together(folder: &Path) -> Result<Run, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", folder.display());
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(|error| failed(&error))? {
+        let path = entry.map_err(|error| failed(&error))?.path();
+        if path.extension().is_some_and(|ending| ending == "json") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let runs = paths
+        .iter()
+        .map(|path| Run::read(path))
+        .collect::<Result<Vec<_>, _>>()?;
+    let Some(first) = runs.first() else {
+        return Err(failed(&"has no report of keel-bench cluster"));
+    };
+    let mut machines: Vec<String> = Vec::new();
+    for run in &runs {
+        let machine = &run.report["machine"];
+        machines.push(format!("{} {}", text(&machine["cpu"]), machine["cores"]));
+    }
+    if machines.iter().any(|machine| *machine != machines[0]) {
+        return Err(failed(&"has reports of different machines"));
+    }
+    let all = |name: &str| -> Vec<Value> {
+        let lists = runs.iter().flat_map(|run| run.list(name));
+        lists.cloned().collect()
+    };
+    let methods: Vec<Value> = runs
+        .iter()
+        .map(|run| run.report["method"].clone())
+        .collect();
+    Ok(Run {
+        report: json!({
+            "machine": first.report["machine"],
+            "methods": methods,
+            "rows": all("rows"),
+            "ratios": all("ratios"),
+            "missing": all("missing"),
+        }),
+    })
+}
+
+/// What all methods say of something, each answer once.
+fn said(run: &Run, of: &dyn Fn(&Value) -> Option<String>) -> String {
+    let mut found: Vec<String> = Vec::new();
+    for one in run.list("methods").iter().filter_map(of) {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    found.join("; ")
+}
+
+fn run_text(run: &Run, machine: &str) -> String {
+    let methods = run.list("methods");
+    let sum = methods
+        .iter()
+        .filter_map(|method| method["minutes"].as_f64());
+    let minutes = sum.sum::<f64>().round();
+    let loads = methods
+        .iter()
+        .filter_map(|method| method["load_1min"].as_f64());
+    let load = loads.fold(0.0, f64::max);
+    let libraries = |method: &Value| {
+        let libraries = method["libraries"].as_array()?.iter();
+        let names: Vec<&str> = libraries.map(|one| text(&one["library"])).collect();
+        Some(names.join("; "))
+    };
+    // Two runs that are only compared have no rounds of their own.
+    let rounds = |method: &Value| {
+        let is_paired = method["has_pairs"] == true;
+        is_paired.then(|| method["rounds_of_each"].to_string())
+    };
+    format!(
+        "{machine}. {}. {}, commit {}, {} rounds, {} minutes for the pairs, load at most {} when a piece began. \
+         The line: {}.\n",
+        said(run, &libraries),
+        said(run, &|method| Some(text(&method["date"]).to_owned())),
+        said(run, &|method| Some(
+            method["commit"].as_str().unwrap_or("not said").to_owned()
+        )),
+        said(run, &rounds),
+        number(minutes),
+        number(load),
+        said(run, &|method| Some(text(&method["line"]).to_owned())),
+    )
+}
+
+fn goals(run: &Run) -> String {
+    let mut out = "| figure | value | goal | |\n|---|---|---|---|\n".to_owned();
+    for row in run
+        .list("rows")
+        .iter()
+        .filter(|row| row["goal"].is_number())
+    {
+        let is_at_least = row["better"] == "higher";
+        let (case, metric) = (text(&row["case"]), text(&row["metric"]));
+        let what = match metric {
+            metric if metric == AWAY.name => {
+                format!(
+                    "{case}: geometric mean of ours ÷ C over all sizes of all eight, away from 1"
+                )
+            }
+            metric if metric == ABOVE.name => {
+                format!("{case}: sizes whose 95 % interval lies wholly above {RATIO_MAX}")
+            }
+            metric if metric == AGREE.name => {
+                format!("{case}: sizes of which each median is in the other's interval")
+            }
+            metric if metric == ERROR.name => {
+                format!(
+                    "{case}: greatest error of the line over the work, on sizes that it was not fitted to"
+                )
+            }
+            metric => format!("{case}: {}", metric.replace('_', " ")),
+        };
+        let unit = if text(&row["unit"]) == "%" { " %" } else { "" };
+        let _ = writeln!(
+            out,
+            "| {what} | {}{unit} | {} {}{unit} | {} |",
+            cell(row["value"].as_f64()),
+            if is_at_least { "at least" } else { "at most" },
+            cell(row["goal"].as_f64()),
+            if row["met"] == true {
+                "met"
+            } else {
+                "**missed**"
+            },
+        );
+    }
+    for mpi in [Mpi::Mpich, Mpi::Openmpi] {
+        let case = format!("two-runs-{}", mpi.name());
+        let of = |metric: &str| run.value(&case, OURS, metric);
+        if let (Some(width), Some(starts)) = (of(WIDTH.name), of(STARTS.name)) {
+            let _ = writeln!(
+                out,
+                "| {case}: half of the interval's width ÷ median, median of the sizes; starts of a run | \
+                 {} %; {} | | |",
+                number(width),
+                number(starts)
+            );
+        }
+    }
+    out
+}
+
+/// The geometric mean of each benchmark.
+fn means(run: &Run) -> String {
+    let mut out = "| ours ÷ C, geometric mean over sizes |".to_owned();
+    for (mpi, way) in SERIES {
+        let _ = write!(out, " {}, {} |", way.name(), mpi.name());
+    }
+    out += "\n|---|---|---|---|---|\n";
+    let mut line = |title: &str, case: &dyn Fn(Mpi, Way) -> String| {
+        let cells = SERIES.map(|(mpi, way)| cell3(run.value(&case(mpi, way), OURS, MEAN.name)));
+        let _ = writeln!(out, "| {title} | {} |", cells.join(" | "));
+    };
+    for benchmark in Benchmark::ALL {
+        line(benchmark.name(), &|mpi, way| {
+            format!("{}-{}", benchmark.name(), case_of_all(mpi, way))
+        });
+    }
+    line("all", &case_of_all);
+    out
+}
+
+fn cell3(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.3}"))
+}
+
+/// Sizes whose whole interval is above the bound, or above one.
+fn above(run: &Run) -> String {
+    let mut lines = Vec::new();
+    let mut slower = 0;
+    for (mpi, way) in SERIES {
+        for benchmark in Benchmark::ALL {
+            for bytes in SIZES {
+                let case = case_of(benchmark, bytes, mpi, way);
+                let of = |metric: &str| run.value(&case, OURS, metric);
+                let Some((low, high)) = of(LOW.name).zip(of(HIGH.name)) else {
+                    continue;
+                };
+                slower += u32::from(low > 1.0);
+                if low > RATIO_MAX {
+                    let ratio = run.ratio(&case, C, TIME.name);
+                    lines.push(format!(
+                        "{}, {bytes} bytes, {}, {}: {} ({low:.3} to {high:.3})",
+                        benchmark.name(),
+                        way.name(),
+                        mpi.name(),
+                        cell3(ratio)
+                    ));
+                }
+            }
+        }
+    }
+    format!(
+        "{}\nSizes whose interval lies wholly above 1: {slower}.\n",
+        list(lines)
+    )
+}
+
+/// Medians of ours in microseconds.
+fn times(run: &Run) -> String {
+    let mut out = "| µs, ours (C) |".to_owned();
+    for bytes in SHOWN {
+        let _ = write!(out, " {} B |", number(bytes as f64));
+    }
+    out += "\n|---|---|---|---|---|---|\n";
+    for (mpi, way) in SERIES {
+        for benchmark in Benchmark::ALL {
+            let cells = SHOWN.map(|bytes| {
+                let case = case_of(benchmark, bytes, mpi, way);
+                let of = |system: &str| run.value(&case, system, TIME.name);
+                match of(OURS).zip(of(C)) {
+                    Some((ours, c)) => format!("{} ({})", number(ours), number(c)),
+                    None => cell(None),
+                }
+            });
+            if cells.iter().any(|one| *one != cell(None)) {
+                let _ = writeln!(
+                    out,
+                    "| {}, {}, {} | {} |",
+                    benchmark.name(),
+                    way.name(),
+                    mpi.name(),
+                    cells.join(" | ")
+                );
+            }
+        }
+    }
+    out
+}
+
+/// Ratios by size, four benchmarks in a drawing; names of what was drawn.
+fn plots(run: &Run, machine: &str, folder: &Path) -> Result<Vec<String>, String> {
+    let mut drawn = Vec::new();
+    for way in [Way::Memory, Way::Link] {
+        for (kind, is_between_two) in [("two", true), ("all", false)] {
+            let benchmarks = Benchmark::ALL
+                .into_iter()
+                .filter(|one| one.is_between_two() == is_between_two);
+            let shown: Vec<Panel> = benchmarks
+                .map(|benchmark| panel(run, benchmark, way))
+                .collect();
+            if shown
+                .iter()
+                .all(|panel| panel.curves.iter().all(|curve| curve.points.is_empty()))
+            {
+                continue;
+            }
+            let name = format!("ratios-{}-{kind}", way.name());
+            let through = match way {
+                Way::Memory => "through memory",
+                Way::Link => "on a line of 1 Gbit/s",
+            };
+            let title = format!("Time of ours ÷ time of the same loop in C, two ranks {through}");
+            let marks = [(0.0, "4"), (6.0, "256"), (12.0, "16K"), (20.0, "4M")];
+            let horizontal = Horizontal {
+                label: "bytes of a message; dashed: ends of the 95 % intervals".to_owned(),
+                from: -0.5,
+                to: 20.5,
+                marks: marks.map(|(at, name)| (at, name.to_owned())).into(),
+            };
+            render::write(folder, &name, &panels(&title, machine, &horizontal, &shown))?;
+            drawn.push(name);
+        }
+    }
+    Ok(drawn)
+}
+
+fn panel(run: &Run, benchmark: Benchmark, way: Way) -> Panel {
+    let mut curves = Vec::new();
+    for (mpi, color) in [(Mpi::Mpich, COLORS[1]), (Mpi::Openmpi, COLORS[4])] {
+        let of = |value: &dyn Fn(&str) -> Option<f64>| -> Vec<(f64, f64)> {
+            let points = (0..).zip(SIZES).filter_map(|(at, bytes)| {
+                Some((f64::from(at), value(&case_of(benchmark, bytes, mpi, way))?))
+            });
+            points.collect()
+        };
+        let middle = of(&|case| run.ratio(case, C, TIME.name));
+        let ends = [LOW, HIGH].map(|metric| of(&|case| run.value(case, OURS, metric.name)));
+        let curve = |points, dashed| Curve {
+            label: mpi.name().to_owned(),
+            color,
+            dashed,
+            marked: !dashed,
+            points,
+        };
+        if middle.is_empty() {
+            continue;
+        }
+        curves.push(curve(middle, false));
+        curves.extend(ends.map(|points| curve(points, true)));
+    }
+    Panel {
+        title: benchmark.name().to_owned(),
+        curves,
+        goal: Some(1.0),
+        least: 0.9,
+        most: 1.1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run() -> Run {
+        let case = case_of(Benchmark::Reduce, 4, Mpi::Mpich, Way::Memory);
+        let row = |case: &str, system: &str, metric: &str, value: f64| {
+            json!({"case": case, "system": system, "metric": metric, "unit": "us",
+                "value": value})
+        };
+        let mut judged = row("memory-mpich", OURS, AWAY.name, 1.5);
+        for (key, value) in [
+            ("goal", json!(5.0)),
+            ("better", json!("lower")),
+            ("met", json!(true)),
+            ("unit", json!("%")),
+        ] {
+            judged[key] = value;
+        }
+        Run {
+            report: json!({
+                "machine": {"cpu": "c", "cores": 2, "kernel": "k"},
+                "methods": [
+                    {"libraries": [{"library": "MPICH 4"}], "rounds_of_each": 9, "has_pairs": true,
+                     "line": "l", "date": "d", "minutes": 2},
+                    {"libraries": [{"library": "MPICH 4"}], "rounds_of_each": 1,
+                     "line": "l", "date": "d", "minutes": 3},
+                ],
+                "rows": [
+                    row(&case, OURS, TIME.name, 0.25), row(&case, C, TIME.name, 0.2), row(&case, OURS, LOW.name, 1.1),
+                    row(&case, OURS, HIGH.name, 1.3), judged,
+                ],
+                "ratios": [{"case": case, "peer": C, "metric": TIME.name, "ratio": 1.25}],
+                "missing": [],
+            }),
+        }
+    }
+
+    #[test]
+    fn reports_of_a_folder_are_put_together() {
+        let folder = std::env::temp_dir().join(format!("keel-bench-pieces-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        assert!(together(&folder).is_err(), "none");
+        let write = |name: &str, cores: u32, case: &str| {
+            let report = json!({
+                "machine": {"cpu": "c", "cores": cores, "kernel": "k"}, "method": {"commit": case},
+                "rows": [{"case": case, "system": OURS, "metric": "time", "value": 2.0}],
+            });
+            std::fs::write(folder.join(name), report.to_string()).expect("a file");
+        };
+        write("link-mpich.json", 2, "a");
+        write("memory-mpich.json", 2, "b");
+        std::fs::write(folder.join("libraries.csv"), "other").expect("a file");
+        let run = together(&folder).expect("two reports");
+        assert!(
+            ["a", "b"]
+                .iter()
+                .all(|case| run.value(case, OURS, "time") == Some(2.0))
+        );
+        assert_eq!(run.list("methods").len(), 2);
+        write("memory-openmpi.json", 4, "c");
+        assert!(together(&folder).is_err(), "of another machine");
+        std::fs::remove_dir_all(&folder).expect("the folder");
+    }
+
+    #[test]
+    fn goals_and_sizes_that_miss_them_are_listed() {
+        let run = run();
+        assert!(
+            goals(&run).contains("away from 1 | 1.50 % | at most 5 % | met |"),
+            "{}",
+            goals(&run)
+        );
+        assert!(
+            above(&run).contains("- reduce, 4 bytes, memory, mpich: 1.250 (1.100 to 1.300)"),
+            "{}",
+            above(&run)
+        );
+        assert!(
+            above(&run).contains("wholly above 1: 1."),
+            "{}",
+            above(&run)
+        );
+        assert!(
+            times(&run).contains("| reduce, memory, mpich | 0.25 (0.20) | – |"),
+            "{}",
+            times(&run)
+        );
+        let said = run_text(&run, "m");
+        assert!(
+            said.starts_with("m. MPICH 4. d, commit not said, 9 rounds, 5 minutes"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,430 @@
+//! Figures of a job for the advisor: measured on this board, on growing parts of the input, and fitted.
+//!
+//! Parts grow until the time for measuring is over or the whole input was measured. The time of the whole is then a
+//! line over the work (`Settings::work`), and is called a forecast. The parallel fraction comes from the largest part
+//! on several ranks of this board where it has the cores, and otherwise from how long the sections last that are shared
+//! out. Messages are counted, and grow linearly with the input.
+
+use super::communicator::{Alone, Failure};
+use super::counted::Counted;
+use super::order::{Order, Settings};
+use super::readings::Readings;
+use super::star::star;
+use super::watch::Watch;
+use super::worker::run_alone;
+use crate::Error;
+use crate::advisor::{Input, Origin, Question};
+use crate::model::{Exchange, Growth, fit_fraction};
+use std::time::{Duration, Instant};
+
+/// The first part has this much of the input, if that is enough for a window.
+const FIRST_PART: usize = 64;
+
+/// A part that takes a shorter time than this is measured several times.
+const SHORT_S: f64 = 0.2;
+
+/// How often.
+const REPEATS: usize = 5;
+
+/// A fit over fewer parts says nothing.
+const SAMPLES_MIN: usize = 3;
+
+/// Spread of a measured time at least, as a part of it.
+const SPREAD_MIN: f64 = 0.02;
+
+/// Ranks of one process wait for each other no longer than this.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A measured part of the input.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// Readings in each column.
+    pub rows: usize,
+    /// Rounds of k-means; 0 of others.
+    pub rounds: usize,
+    /// Work, as [`Settings::work`] counts it.
+    pub work: f64,
+    /// Median time on one rank.
+    pub seconds: f64,
+    /// Part of it that is shared out with more ranks, by sections.
+    pub shared_fraction: f64,
+    /// Messages.
+    pub exchange: Exchange,
+    /// Bytes of the answer.
+    pub output_bytes: f64,
+}
+
+/// Where a parallel fraction comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FractionFrom {
+    /// Runs on one rank and on each of so many on this board.
+    Ranks(Vec<u32>),
+    /// Sections of the run on one rank; why it had to be these.
+    Sections(String),
+}
+
+/// Figures of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Estimate {
+    /// Which job.
+    pub kernel: &'static str,
+    /// Parts, growing.
+    pub samples: Vec<Sample>,
+    /// Readings in each column of the whole input.
+    pub rows: usize,
+    /// Fit over the parts; `None` where there are fewer than three.
+    pub growth: Option<Growth>,
+    /// Time of the whole on one board.
+    pub single_s: f64,
+    /// Whether that is a forecast.
+    pub is_forecast: bool,
+    /// Part that can be shared out.
+    pub parallel_fraction: f64,
+    /// Where that comes from.
+    pub fraction_from: FractionFrom,
+    /// Messages of the whole.
+    pub exchange: Exchange,
+    /// Bytes of the whole input.
+    pub input_bytes: f64,
+    /// Bytes of its answer.
+    pub output_bytes: f64,
+}
+
+/// Measures a job on a part of the input, so many rows.
+///
+/// # Errors
+/// The job cannot be done with so few, or a rank is lost.
+pub fn sample(settings: Settings, readings: &Readings, rows: usize) -> Result<Sample, Error> {
+    let order = Order::new(settings, readings.head(rows))?;
+    measure_order(&order)
+}
+
+fn measure_order(order: &Order) -> Result<Sample, Error> {
+    // Counted once beside the timed runs, so that the counter costs them nothing.
+    let mut alone = Alone;
+    let mut counted = Counted::new(&mut alone);
+    let answer = super::run(&mut counted, &Watch::new(), Some(order)).map_err(lost)?;
+    let exchange = counted.traffic().exchange();
+    let (mut runs, mut rounds, mut total_s) = (Vec::new(), 0, 0.0);
+    while runs.is_empty() || (runs.len() < REPEATS && total_s < SHORT_S) {
+        let run = run_alone(order, &Watch::new()).map_err(lost)?;
+        rounds = run.answer.rounds();
+        total_s += run.seconds;
+        runs.push((run.seconds, run.shared_fraction));
+    }
+    runs.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (seconds, shared_fraction) = runs[runs.len() / 2];
+    Ok(Sample {
+        rows: order.readings.rows(),
+        rounds,
+        work: order.settings.work(&order.readings, rounds),
+        seconds,
+        shared_fraction,
+        exchange,
+        output_bytes: answer.map_or(0.0, |answer| answer.bytes() as f64),
+    })
+}
+
+fn lost(failure: Failure) -> Error {
+    Error::invalid("job", failure.to_string())
+}
+
+/// Measures growing parts of the input for about so many seconds, and the largest of them on up to so many ranks of
+/// this board. `seen` is told of each part.
+///
+/// # Errors
+/// The job cannot be done with this input.
+pub fn measure(
+    order: &Order,
+    seconds_max: f64,
+    ranks_max: u32,
+    mut seen: impl FnMut(&Sample),
+) -> Result<Estimate, Error> {
+    let Order { settings, readings } = order;
+    let begun = Instant::now();
+    let rows = readings.rows();
+    let mut samples: Vec<Sample> = Vec::new();
+    let mut part = (rows / FIRST_PART).max(1);
+    loop {
+        let is_whole = part >= rows;
+        let head = if is_whole {
+            Ok(order.clone())
+        } else {
+            Order::new(*settings, readings.head(part))
+        };
+        // A part that is too small for a window is none; the whole is not.
+        match head.and_then(|head| measure_order(&head)) {
+            Ok(sample) => {
+                seen(&sample);
+                samples.push(sample);
+            }
+            Err(error) if is_whole => return Err(error),
+            Err(_) => {}
+        }
+        if is_whole {
+            break;
+        }
+        // The next part takes two to four times as long, its counting run included: it must not pass the end.
+        let last_s = samples.last().map_or(0.0, |sample| sample.seconds);
+        let is_enough = samples.len() >= SAMPLES_MIN;
+        if is_enough && begun.elapsed().as_secs_f64() + 8.0 * last_s > seconds_max {
+            break;
+        }
+        // A last part that is hardly larger than the one before says nothing more.
+        part = if 3 * part > rows { rows } else { 2 * part };
+    }
+    let last = *samples
+        .last()
+        .ok_or_else(|| Error::invalid("readings", "are too few"))?;
+    let points: Vec<(f64, f64)> = samples
+        .iter()
+        .map(|sample| (sample.work, sample.seconds))
+        .collect();
+    let growth = (points.len() >= SAMPLES_MIN)
+        .then(|| Growth::fit(&points))
+        .transpose()?;
+    let is_forecast = last.rows < rows;
+    let whole = settings.work(readings, last.rounds);
+    let single_s = match &growth {
+        Some(growth) if is_forecast => growth.seconds(whole),
+        _ => last.seconds,
+    };
+    let (parallel_fraction, fraction_from) = fraction(order, &last, ranks_max)?;
+    let grown = |of: &dyn Fn(&Sample) -> f64| grow(&samples, of, rows);
+    let times = last.exchange.times;
+    let bytes = grown(&|sample| sample.exchange.times * sample.exchange.bytes) / times.max(1.0);
+    Ok(Estimate {
+        kernel: settings.kernel(),
+        rows,
+        growth,
+        single_s,
+        is_forecast,
+        parallel_fraction,
+        fraction_from,
+        exchange: Exchange { times, bytes },
+        input_bytes: readings.bytes() as f64,
+        output_bytes: grown(&|sample| sample.output_bytes),
+        samples,
+    })
+}
+
+/// A count that grows linearly with the rows, for so many of them.
+fn grow(samples: &[Sample], of: &dyn Fn(&Sample) -> f64, rows: usize) -> f64 {
+    let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
+        return 0.0;
+    };
+    let (begin, end) = (of(first), of(last));
+    if last.rows <= first.rows {
+        return end;
+    }
+    let slope = (end - begin) / (last.rows - first.rows) as f64;
+    (end + slope * (rows as f64 - last.rows as f64)).max(0.0)
+}
+
+/// The parallel fraction of a part.
+fn fraction(order: &Order, sample: &Sample, ranks_max: u32) -> Result<(f64, FractionFrom), Error> {
+    let sections = |why: String| Ok((sample.shared_fraction, FractionFrom::Sections(why)));
+    if ranks_max < 2 {
+        return sections("this board has one core".to_owned());
+    }
+    let part = Order::new(order.settings, order.readings.head(sample.rows))?;
+    let mut points = vec![(1, sample.seconds)];
+    for ranks in 2..=ranks_max {
+        points.push((ranks, together_s(&part, ranks as usize)?));
+    }
+    match fit_fraction(&points) {
+        Some(fit) => {
+            let ranks = points.iter().map(|(ranks, _)| *ranks).collect();
+            Ok((fit.parallel_fraction, FractionFrom::Ranks(ranks)))
+        }
+        None => sections("the times on several ranks cannot be fitted".to_owned()),
+    }
+}
+
+/// The longest that one of so many ranks computes; the median of several runs where they are short.
+fn together_s(order: &Order, size: usize) -> Result<f64, Error> {
+    let mut times: Vec<f64> = Vec::new();
+    while times.is_empty() || (times.len() < REPEATS && times.iter().sum::<f64>() < SHORT_S) {
+        let ranks = star(size, Some(PATIENCE)).map_err(lost)?;
+        let ends: Vec<Result<f64, Failure>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = ranks
+                .into_iter()
+                .enumerate()
+                .map(|(rank, mut star)| {
+                    scope.spawn(move || {
+                        let mine = (rank == 0).then_some(order);
+                        let begun = Instant::now();
+                        let mut counted = Counted::new(&mut star);
+                        super::run(&mut counted, &Watch::new(), mine)?;
+                        Ok((begun.elapsed() - counted.traffic().time).as_secs_f64())
+                    })
+                })
+                .collect();
+            let gone = || Failure {
+                rank: None,
+                why: "a rank has ended in the middle".to_owned(),
+            };
+            let ended = threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|_| Err(gone())));
+            ended.collect()
+        });
+        let times_of = ends
+            .into_iter()
+            .collect::<Result<Vec<f64>, Failure>>()
+            .map_err(lost)?;
+        times.push(times_of.into_iter().fold(0.0, f64::max));
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+impl Estimate {
+    /// Puts the figures into a question, each with where it comes from. What was there of them before is replaced.
+    ///
+    /// # Errors
+    /// A figure is out of the advisor's range.
+    pub fn give(&self, question: &mut Question) -> Result<(), Error> {
+        let kernel = self.kernel;
+        let count = self.samples.len();
+        let last = self.samples.last().map_or(0, |sample| sample.rows);
+        let error = self.growth.map_or(0.0, |growth| growth.error_max);
+        let single = if self.is_forecast {
+            let percent = error * 100.0;
+            format!(
+                "forecast for {} readings from {kernel} on {count} parts up to {last}, fitted within {percent:.1} %",
+                self.rows
+            )
+        } else {
+            format!("{kernel} on this board with all {} readings", self.rows)
+        };
+        let spread = if self.is_forecast { error } else { 0.0 };
+        let spread = spread.clamp(SPREAD_MIN, 1.0);
+        question.give_with_spread(
+            Input::SingleS,
+            self.single_s,
+            Origin::Measured(single),
+            spread,
+        )?;
+        let fraction = match &self.fraction_from {
+            FractionFrom::Ranks(ranks) => {
+                let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+                format!(
+                    "{last} readings on {} ranks of this board",
+                    ranks.join(", ")
+                )
+            }
+            FractionFrom::Sections(why) => {
+                format!("sections that are shared out, on one rank: {why}")
+            }
+        };
+        question.give(
+            Input::ParallelFraction,
+            self.parallel_fraction,
+            Origin::Measured(fraction),
+        )?;
+        let mut count = |input: Input, value: f64, what: &str| {
+            question.give(input, value, Origin::Stated(format!("counted: {what}")))
+        };
+        count(
+            Input::ExchangeTimes,
+            self.exchange.times,
+            "operations of all ranks together",
+        )?;
+        count(Input::ExchangeBytes, self.exchange.bytes, "their mean size")?;
+        count(Input::InputBytes, self.input_bytes, "readings of 8 bytes")?;
+        count(
+            Input::OutputBytes,
+            self.output_bytes,
+            "numbers of the answer",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::advisor::{Privacy, advise};
+    use crate::random::Random;
+
+    fn order(settings: Settings, rows: usize) -> Order {
+        let mut random = Random::new(2);
+        let readings = Readings {
+            names: vec!["value".to_owned()],
+            columns: vec![(0..rows).map(|_| random.normal()).collect()],
+            ..Readings::default()
+        };
+        Order::new(settings, readings).expect("sound")
+    }
+
+    #[test]
+    fn the_whole_is_measured_where_there_is_time_and_forecast_where_there_is_not() {
+        let order = order(Settings::MatrixProfile { window: 16 }, 4_000);
+        let mut seen = 0;
+        let all = measure(&order, 1e6, 2, |_| seen += 1).expect("measured");
+        assert!(!all.is_forecast && all.samples.len() == seen);
+        assert_eq!(
+            all.samples
+                .last()
+                .map(|sample| (sample.rows, sample.seconds)),
+            Some((4_000, all.single_s))
+        );
+        assert_eq!(all.fraction_from, FractionFrom::Ranks(vec![1, 2]));
+        assert!((0.0..=1.0).contains(&all.parallel_fraction));
+        let part = measure(&order, 0.0, 1, |_| ()).expect("measured");
+        assert!(
+            part.is_forecast && part.samples.len() == SAMPLES_MIN,
+            "{part:?}"
+        );
+        assert!(matches!(part.fraction_from, FractionFrom::Sections(_)));
+        // Counts are exact, forecast or not: one series out, two profiles together.
+        assert_eq!(
+            (part.exchange.times, part.input_bytes),
+            (all.exchange.times, 32_000.0)
+        );
+        assert!(
+            (part.exchange.bytes - all.exchange.bytes).abs() < 1e-6,
+            "{part:?}"
+        );
+        assert!((part.output_bytes - all.output_bytes).abs() < 1e-6);
+    }
+
+    #[test]
+    fn figures_are_given_with_where_they_come_from_and_suffice_for_boards() {
+        let settings = Settings::KMeans {
+            window: 16,
+            step: 8,
+            clusters: 3,
+            rounds_max: 4,
+            seed: 1,
+        };
+        let estimate = measure(&order(settings, 5_000), 1e6, 1, |_| ()).expect("measured");
+        let mut question = Question::new("k-means");
+        question.boards_max = 4;
+        question.privacy = Privacy::Neighbours;
+        estimate.give(&mut question).expect("in range");
+        let missing = advise(&question)
+            .expect_err("power is not known")
+            .to_string();
+        assert!(missing.starts_with("missing: board_active_w"), "{missing}");
+        question.assume();
+        let advice = advise(&question).expect("answered");
+        let json = advice.json();
+        let inputs = json["inputs"].as_array().expect("a list");
+        let given = |name: &str| {
+            inputs
+                .iter()
+                .find(|input| input["input"] == name)
+                .expect("given")
+        };
+        assert!(
+            given("single_s")["measured"]
+                .as_str()
+                .is_some_and(|text| text.contains("all 5000 readings"))
+        );
+        assert!(
+            given("exchange_times")["stated"].is_string()
+                && given("board_active_w")["assumed"].is_string()
+        );
+    }
+}

@@ -1,0 +1,503 @@
+//! A job with its input, as rank 0 gets it: one line of JSON, the columns, and a checksum of both. So the input is
+//! wherever rank 0 is, and nothing has to be copied to boards beforehand.
+
+use super::k_means::CLUSTERS_MAX;
+use super::matrix_profile::{self, ROWS_MAX};
+use super::readings::Readings;
+use super::windows::{WINDOWS_MAX, starts};
+use crate::Error;
+use crate::error::excerpt;
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+
+/// The form of an order.
+const FORMAT: &str = "evenkeel-job";
+const VERSION: u64 = 1;
+
+/// Bytes of the line at most: the breaks are in it.
+const LINE_BYTES_MAX: usize = 64 << 20;
+
+/// Readings in a window.
+const WINDOW: (usize, usize) = (4, 65_536);
+
+/// Rounds of k-means at most.
+pub const ROUNDS_MAX: usize = 1_000;
+
+/// Seeds are sent as floating-point numbers.
+const SEED_MAX: u64 = 1 << 53;
+
+/// Names of the jobs.
+pub const KERNELS: [&str; 3] = ["vibration", "k-means", "matrix-profile"];
+
+/// Which job, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kernel", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Settings {
+    /// Features of each window's spectrum.
+    Vibration {
+        /// Readings in a window.
+        window: usize,
+        /// Readings from one window's beginning to the next one's.
+        step: usize,
+    },
+    /// What is usual, and what is not.
+    KMeans {
+        /// Readings in a window.
+        window: usize,
+        /// Readings from one window's beginning to the next one's.
+        step: usize,
+        /// Clusters.
+        clusters: usize,
+        /// Rounds at most.
+        rounds_max: usize,
+        /// Of the random beginnings.
+        seed: u64,
+    },
+    /// Each window's nearest relative.
+    MatrixProfile {
+        /// Readings in a window.
+        window: usize,
+    },
+}
+
+impl Settings {
+    /// The job's name.
+    #[must_use]
+    pub fn kernel(&self) -> &'static str {
+        match self {
+            Self::Vibration { .. } => KERNELS[0],
+            Self::KMeans { .. } => KERNELS[1],
+            Self::MatrixProfile { .. } => KERNELS[2],
+        }
+    }
+
+    /// Readings in a window.
+    #[must_use]
+    pub fn window(&self) -> usize {
+        match *self {
+            Self::Vibration { window, .. }
+            | Self::KMeans { window, .. }
+            | Self::MatrixProfile { window } => window,
+        }
+    }
+
+    /// That the job can be done with these readings.
+    ///
+    /// # Errors
+    /// What is out of its range, or missing.
+    pub fn check(&self, readings: &Readings) -> Result<(), Error> {
+        readings.check()?;
+        let within = |what: &str, value: usize, (least, most): (usize, usize)| {
+            if (least..=most).contains(&value) {
+                return Ok(());
+            }
+            Err(Error::invalid(
+                what,
+                format!("is {value}, must be from {least} to {most}"),
+            ))
+        };
+        let window = self.window();
+        within("window", window, WINDOW)?;
+        let rows = readings.rows();
+        let step = match *self {
+            Self::Vibration { step, .. } => step,
+            Self::KMeans {
+                step,
+                clusters,
+                rounds_max,
+                seed,
+                ..
+            } => {
+                within("clusters", clusters, (1, CLUSTERS_MAX))?;
+                within("rounds", rounds_max, (1, ROUNDS_MAX))?;
+                if seed >= SEED_MAX {
+                    return Err(Error::invalid(
+                        "seed",
+                        format!("is {seed}, must be below {SEED_MAX}"),
+                    ));
+                }
+                step
+            }
+            Self::MatrixProfile { .. } => {
+                if readings.columns.len() != 1 {
+                    let wrong =
+                        format!("are {}, a matrix profile takes one", readings.columns.len());
+                    return Err(Error::invalid("columns", wrong));
+                }
+                within(
+                    "number of readings",
+                    rows,
+                    (window + matrix_profile::apart(window), ROWS_MAX),
+                )?;
+                1
+            }
+        };
+        within("step", step, (1, WINDOWS_MAX))?;
+        let windows = starts(readings, window, step).len();
+        if windows == 0 {
+            let wrong = format!(
+                "of {window} readings fits nowhere between breaks: {rows} readings, {} breaks",
+                readings.breaks.len()
+            );
+            return Err(Error::invalid("window", wrong));
+        }
+        if windows > WINDOWS_MAX {
+            return Err(Error::Limit {
+                what: "windows of a job",
+                value: windows as u64,
+                limit: WINDOWS_MAX as u64,
+            });
+        }
+        Ok(())
+    }
+
+    /// How much there is to do, in operations that each take about equally long, for so many rounds of k-means. The
+    /// time of a job on one board is a line over it.
+    #[must_use]
+    pub fn work(&self, readings: &Readings, rounds: usize) -> f64 {
+        let columns = readings.columns.len() as f64;
+        match *self {
+            Self::Vibration { window, step } => {
+                let windows = starts(readings, window, step).len() as f64;
+                windows * columns * window as f64 * (window as f64).log2()
+            }
+            Self::KMeans {
+                window,
+                step,
+                clusters,
+                ..
+            } => {
+                let windows = starts(readings, window, step).len() as f64;
+                let features = super::k_means::FEATURES as f64 * columns;
+                // Each window is described once and compared in each round, and twice at the end.
+                windows
+                    * (columns * window as f64 + (rounds + 2) as f64 * clusters as f64 * features)
+            }
+            Self::MatrixProfile { window } => {
+                let count = (readings.rows() + 1).saturating_sub(window);
+                let pairs = count.saturating_sub(matrix_profile::apart(window)) as f64;
+                pairs * (pairs + 1.0) / 2.0
+            }
+        }
+    }
+}
+
+/// A job with its input.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Order {
+    /// What to do.
+    pub settings: Settings,
+    /// With what.
+    pub readings: Readings,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    format: String,
+    version: u64,
+    settings: Settings,
+    names: Vec<String>,
+    rows: usize,
+    step_s: Option<f64>,
+    breaks: Vec<usize>,
+}
+
+impl Order {
+    /// That the job can be done.
+    ///
+    /// # Errors
+    /// As [`Settings::check`].
+    pub fn new(settings: Settings, readings: Readings) -> Result<Self, Error> {
+        settings.check(&readings)?;
+        Ok(Self { settings, readings })
+    }
+
+    /// Writes it. Times of the rows are not part of it: a job goes by their usual step.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn write(&self, writer: &mut impl Write) -> std::io::Result<()> {
+        let readings = &self.readings;
+        let line = Line {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            settings: self.settings,
+            names: readings.names.clone(),
+            rows: readings.rows(),
+            step_s: readings.step_s,
+            breaks: readings.breaks.clone(),
+        };
+        let mut line = serde_json::to_vec(&line)?;
+        line.push(b'\n');
+        let mut sum = crc32c::crc32c(&line);
+        writer.write_all(&line)?;
+        for column in &readings.columns {
+            for chunk in column.chunks(8_192) {
+                let bytes: Vec<u8> = chunk.iter().flat_map(|value| value.to_le_bytes()).collect();
+                sum = crc32c::crc32c_append(sum, &bytes);
+                writer.write_all(&bytes)?;
+            }
+        }
+        writer.write_all(&sum.to_le_bytes())?;
+        writer.flush()
+    }
+
+    /// Reads one and checks it.
+    ///
+    /// # Errors
+    /// It was cut or damaged on the way, is of another version, or cannot be done.
+    pub fn read(reader: &mut impl Read) -> Result<Self, Error> {
+        let failed =
+            |error: std::io::Error| Error::invalid("order", format!("cannot be read: {error}"));
+        let mut bytes = Vec::new();
+        // Byte by byte, so that nothing behind the line is taken; whoever calls has buffered the reader.
+        loop {
+            let mut byte = [0];
+            reader.read_exact(&mut byte).map_err(failed)?;
+            bytes.push(byte[0]);
+            if byte[0] == b'\n' {
+                break;
+            }
+            if bytes.len() > LINE_BYTES_MAX {
+                return Err(Error::invalid("order", "has a line without an end"));
+            }
+        }
+        let wrong = |error: serde_json::Error| Error::malformed(1, excerpt(&error.to_string()));
+        let line: Line = serde_json::from_slice(&bytes).map_err(wrong)?;
+        if line.format != FORMAT || line.version != VERSION {
+            return Err(Error::Version {
+                version: line.version,
+                known: VERSION,
+            });
+        }
+        let count = line.names.len();
+        let limit = super::readings::VALUES_MAX as u64;
+        let value = (line.rows as u64).saturating_mul(count as u64);
+        if count > super::readings::COLUMNS_MAX || value > limit {
+            return Err(Error::Limit {
+                what: "numbers of a job",
+                value,
+                limit,
+            });
+        }
+        let mut sum = crc32c::crc32c(&bytes);
+        let mut columns = Vec::with_capacity(count);
+        for _ in 0..count {
+            let mut column = Vec::new();
+            while column.len() < line.rows {
+                let part = 8_192.min(line.rows - column.len());
+                let mut bytes = vec![0; 8 * part];
+                reader.read_exact(&mut bytes).map_err(failed)?;
+                sum = crc32c::crc32c_append(sum, &bytes);
+                let (values, _) = bytes.as_chunks::<8>();
+                column.extend(values.iter().map(|value| f64::from_le_bytes(*value)));
+            }
+            columns.push(column);
+        }
+        let mut end = [0; 4];
+        reader.read_exact(&mut end).map_err(failed)?;
+        if u32::from_le_bytes(end) != sum {
+            return Err(Error::invalid(
+                "order",
+                "was damaged on the way: its checksum does not fit",
+            ));
+        }
+        let readings = Readings {
+            names: line.names,
+            columns,
+            step_s: line.step_s,
+            breaks: line.breaks,
+            times_s: Vec::new(),
+        };
+        Self::new(line.settings, readings)
+    }
+
+    /// What ranks other than 0 have to know, as numbers.
+    #[must_use]
+    pub fn numbers(&self) -> Vec<f64> {
+        let columns = self.readings.columns.len() as f64;
+        let rate = self.readings.step_s.map_or(1.0, |step_s| 1.0 / step_s);
+        let mut numbers = vec![columns, rate];
+        match self.settings {
+            Settings::Vibration { window, step } => {
+                numbers.extend([0.0, window as f64, step as f64]);
+            }
+            Settings::KMeans {
+                window,
+                step,
+                clusters,
+                rounds_max,
+                seed,
+            } => {
+                numbers.extend([1.0, window as f64, step as f64]);
+                numbers.extend([clusters as f64, rounds_max as f64, seed as f64]);
+            }
+            Settings::MatrixProfile { window } => numbers.extend([2.0, window as f64]),
+        }
+        numbers
+    }
+}
+
+/// What every rank knows of a job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Head {
+    /// What to do.
+    pub settings: Settings,
+    /// Columns.
+    pub columns: usize,
+    /// Readings per second; 1 where they have no times.
+    pub rate: f64,
+}
+
+impl Head {
+    /// As [`Order::numbers`] has made them.
+    #[must_use]
+    pub fn from_numbers(numbers: &[f64]) -> Option<Self> {
+        let [columns, rate, kernel, rest @ ..] = numbers else {
+            return None;
+        };
+        let settings = match (*kernel as u64, rest) {
+            (0, &[window, step]) => Settings::Vibration {
+                window: window as usize,
+                step: step as usize,
+            },
+            (1, &[window, step, clusters, rounds_max, seed]) => Settings::KMeans {
+                window: window as usize,
+                step: step as usize,
+                clusters: clusters as usize,
+                rounds_max: rounds_max as usize,
+                seed: seed as u64,
+            },
+            (2, &[window]) => Settings::MatrixProfile {
+                window: window as usize,
+            },
+            _ => return None,
+        };
+        Some(Self {
+            settings,
+            columns: *columns as usize,
+            rate: *rate,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readings(rows: usize, columns: usize) -> Readings {
+        let column = |at: usize| (0..rows).map(|row| (row * 7 + at) as f64 / 3.0).collect();
+        Readings {
+            names: (0..columns).map(|at| format!("c{at}")).collect(),
+            columns: (0..columns).map(column).collect(),
+            step_s: Some(0.25),
+            breaks: vec![rows / 2],
+            times_s: Vec::new(),
+        }
+    }
+
+    fn all(columns: usize) -> Vec<Order> {
+        let window = 16;
+        let k_means = Settings::KMeans {
+            window,
+            step: 8,
+            clusters: 4,
+            rounds_max: 9,
+            seed: SEED_MAX - 1,
+        };
+        let several = [Settings::Vibration { window, step: 3 }, k_means];
+        let mut orders: Vec<Order> = several
+            .into_iter()
+            .map(|settings| Order::new(settings, readings(20_000, columns)).expect("sound"))
+            .collect();
+        let profile = Settings::MatrixProfile { window };
+        orders.push(Order::new(profile, readings(500, 1)).expect("sound"));
+        orders
+    }
+
+    #[test]
+    fn an_order_comes_back_as_it_was() {
+        for order in all(3) {
+            let mut bytes = Vec::new();
+            order.write(&mut bytes).expect("in memory");
+            assert_eq!(Order::read(&mut bytes.as_slice()), Ok(order.clone()));
+            let head = Head::from_numbers(&order.numbers()).expect("a head");
+            let wanted = Head {
+                settings: order.settings,
+                columns: order.readings.columns.len(),
+                rate: 4.0,
+            };
+            assert_eq!(head, wanted);
+        }
+        assert_eq!(Head::from_numbers(&[]), None);
+        assert_eq!(Head::from_numbers(&[1.0, 1.0, 3.0, 4.0]), None);
+    }
+
+    #[test]
+    fn a_cut_or_damaged_order_is_refused() {
+        let order = &all(1)[2];
+        let mut bytes = Vec::new();
+        order.write(&mut bytes).expect("in memory");
+        for at in 0..bytes.len() {
+            assert!(Order::read(&mut &bytes[..at]).is_err(), "cut at {at}");
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert!(
+                Order::read(&mut damaged.as_slice()).is_err(),
+                "damaged at {at}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused_with_the_reason() {
+        let said = |settings: Settings, readings: Readings| {
+            Order::new(settings, readings)
+                .expect_err("refused")
+                .to_string()
+        };
+        let vibration = |window, step| Settings::Vibration { window, step };
+        assert_eq!(
+            said(vibration(3, 1), readings(100, 1)),
+            "window is 3, must be from 4 to 65536"
+        );
+        assert!(said(vibration(8, 0), readings(100, 1)).starts_with("step is 0"));
+        assert_eq!(
+            said(vibration(80, 1), readings(100, 1)),
+            "window of 80 readings fits nowhere between breaks: 100 readings, 1 breaks"
+        );
+        assert!(
+            said(Settings::MatrixProfile { window: 8 }, readings(100, 2)).contains("takes one")
+        );
+        assert!(
+            said(Settings::MatrixProfile { window: 90 }, readings(100, 1))
+                .contains("number of readings")
+        );
+        let k_means = |clusters, rounds_max, seed| Settings::KMeans {
+            window: 8,
+            step: 4,
+            clusters,
+            rounds_max,
+            seed,
+        };
+        assert!(said(k_means(0, 1, 1), readings(100, 1)).starts_with("clusters is 0"));
+        assert!(said(k_means(1, 0, 1), readings(100, 1)).starts_with("rounds is 0"));
+        assert!(said(k_means(1, 1, SEED_MAX), readings(100, 1)).starts_with("seed"));
+        let mut wrong = readings(100, 1);
+        wrong.columns[0][3] = f64::NAN;
+        assert!(said(vibration(8, 1), wrong).contains("not finite"));
+    }
+
+    #[test]
+    fn work_grows_as_the_job_does() {
+        let work = |settings: Settings, rows| settings.work(&readings(rows, 1), 5);
+        let vibration = Settings::Vibration {
+            window: 16,
+            step: 16,
+        };
+        let profile = Settings::MatrixProfile { window: 16 };
+        let ratio = |settings| work(settings, 32_000) / work(settings, 16_000);
+        assert!((ratio(vibration) - 2.0).abs() < 0.01 && (ratio(profile) - 4.0).abs() < 0.02);
+    }
+}

@@ -1,0 +1,572 @@
+//! What a job works on: columns of readings in the order of time, from a CSV file or from a node's history.
+//!
+//! A row that cannot be used is left out and counted by its reason. Where one is left out, or where the time between
+//! two is longer than one and a half times the usual, the readings have a break: no window reaches across it.
+
+use crate::Error;
+use crate::error::excerpt;
+use std::collections::BTreeMap;
+use std::io::BufRead;
+
+/// Columns of a job at most.
+pub const COLUMNS_MAX: usize = 16;
+
+/// Numbers in all columns at most (128 MiB).
+pub const VALUES_MAX: usize = 1 << 24;
+
+/// Bytes of a line at most; a longer one is left out.
+const LINE_BYTES_MAX: usize = 1 << 16;
+
+/// Headings of a file at most.
+const HEADINGS_MAX: usize = 1_024;
+
+/// Longer than so many times the usual time between two readings is a break.
+const BREAK_FACTOR: f64 = 1.5;
+
+/// Readings to compute on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Readings {
+    /// What the columns are called.
+    pub names: Vec<String>,
+    /// The columns, all of one length, finite.
+    pub columns: Vec<Vec<f64>>,
+    /// Usual time between two readings, where they have times.
+    pub step_s: Option<f64>,
+    /// Rows before which something is missing, in order.
+    pub breaks: Vec<usize>,
+    /// Times of the rows in seconds since 1970, or none.
+    pub times_s: Vec<f64>,
+}
+
+/// Rows that were left out, by reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    counts: BTreeMap<&'static str, u64>,
+}
+
+impl LeftOut {
+    /// One more.
+    pub fn count(&mut self, reason: &'static str) {
+        *self.counts.entry(reason).or_default() += 1;
+    }
+
+    /// Reasons with their numbers.
+    pub fn reasons(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.counts.iter().map(|(&reason, &count)| (reason, count))
+    }
+
+    /// In all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.counts.values().sum()
+    }
+}
+
+/// What a value's size may be: sums of squares of a whole input stay within a number's range.
+pub const VALUE_MAX: f64 = 1e100;
+
+/// Takes rows one after the other; what comes of them is [`Readings`].
+#[derive(Debug)]
+pub struct Taker {
+    readings: Readings,
+    left_out: LeftOut,
+    is_broken: bool,
+    has_times: bool,
+}
+
+impl Taker {
+    /// Rows with so many columns, with times or without.
+    #[must_use]
+    pub fn new(names: Vec<String>, has_times: bool) -> Self {
+        let columns = vec![Vec::new(); names.len()];
+        Self {
+            readings: Readings {
+                names,
+                columns,
+                ..Readings::default()
+            },
+            left_out: LeftOut::default(),
+            is_broken: false,
+            has_times,
+        }
+    }
+
+    /// One row; a value that is not there is the reason why.
+    ///
+    /// # Errors
+    /// More numbers than a job takes.
+    pub fn take(
+        &mut self,
+        time_s: Option<f64>,
+        values: impl Iterator<Item = Result<f64, &'static str>>,
+    ) -> Result<(), Error> {
+        let readings = &mut self.readings;
+        let rows = readings.columns.first().map_or(0, Vec::len);
+        let mut row = [0.0; COLUMNS_MAX];
+        let width = readings.columns.len().min(COLUMNS_MAX);
+        let mut found = 0;
+        let mut wrong = None;
+        for (place, value) in row.iter_mut().zip(values) {
+            match value {
+                Ok(value) if value.abs() <= VALUE_MAX => *place = value,
+                Ok(value) if value.is_finite() => wrong = Some("too large"),
+                Ok(_) => wrong = Some("not finite"),
+                Err(reason) => wrong = Some(reason),
+            }
+            found += 1;
+        }
+        if found < width {
+            wrong = Some("too few fields");
+        }
+        if self.has_times && wrong.is_none() {
+            wrong = match (time_s, readings.times_s.last()) {
+                (Some(time_s), _) if !time_s.is_finite() => Some("no time"),
+                (Some(time_s), Some(&last_s)) if time_s <= last_s => {
+                    Some("not later than the row before")
+                }
+                (Some(_), _) => None,
+                (None, _) => Some("no time"),
+            };
+        }
+        if let Some(reason) = wrong {
+            self.leave_out(reason);
+            return Ok(());
+        }
+        if (rows + 1) * width > VALUES_MAX {
+            return Err(Error::Limit {
+                what: "numbers of a job",
+                value: ((rows + 1) * width) as u64,
+                limit: VALUES_MAX as u64,
+            });
+        }
+        if std::mem::take(&mut self.is_broken) && rows > 0 {
+            readings.breaks.push(rows);
+        }
+        for (column, value) in readings.columns.iter_mut().zip(row) {
+            column.push(value);
+        }
+        if let Some(time_s) = time_s.filter(|_| self.has_times) {
+            readings.times_s.push(time_s);
+        }
+        Ok(())
+    }
+
+    /// A row that is none.
+    pub fn leave_out(&mut self, reason: &'static str) {
+        self.left_out.count(reason);
+        self.is_broken = true;
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn finish(self) -> (Readings, LeftOut) {
+        let mut readings = self.readings;
+        let times = &readings.times_s;
+        let steps: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let mut sorted = steps.clone();
+        sorted.sort_by(f64::total_cmp);
+        if let Some(&step_s) = sorted.get(sorted.len() / 2) {
+            let long = steps.iter().enumerate();
+            let long = long.filter(|(_, length)| **length > BREAK_FACTOR * step_s);
+            readings.breaks.extend(long.map(|(at, _)| at + 1));
+            readings.breaks.sort_unstable();
+            readings.breaks.dedup();
+            readings.step_s = Some(rounded(step_s));
+        }
+        (readings, self.left_out)
+    }
+}
+
+/// Nine digits: differences of times in seconds since 1970 have no more, and what comes behind them is rounding.
+fn rounded(step_s: f64) -> f64 {
+    format!("{step_s:.8e}").parse().unwrap_or(step_s)
+}
+
+impl Readings {
+    /// Rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.columns.first().map_or(0, Vec::len)
+    }
+
+    /// Size as it is sent.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        8 * (self.rows() * self.columns.len()) as u64
+    }
+
+    /// The first so many rows.
+    #[must_use]
+    pub fn head(&self, rows: usize) -> Self {
+        let first = |column: &Vec<f64>| column[..rows.min(column.len())].to_vec();
+        Self {
+            names: self.names.clone(),
+            columns: self.columns.iter().map(first).collect(),
+            step_s: self.step_s,
+            breaks: self
+                .breaks
+                .iter()
+                .copied()
+                .filter(|&at| at < rows)
+                .collect(),
+            times_s: first(&self.times_s),
+        }
+    }
+
+    /// That columns, names and breaks fit each other and keep to the limits.
+    ///
+    /// # Errors
+    /// They do not.
+    pub fn check(&self) -> Result<(), Error> {
+        let count = self.columns.len();
+        if !(1..=COLUMNS_MAX).contains(&count) || self.names.len() != count {
+            let wrong = format!("are {count}, must be 1 to {COLUMNS_MAX}, each with a name");
+            return Err(Error::invalid("columns", wrong));
+        }
+        let rows = self.rows();
+        if rows == 0 {
+            return Err(Error::invalid("readings", "are none"));
+        }
+        if rows * count > VALUES_MAX {
+            return Err(Error::Limit {
+                what: "numbers of a job",
+                value: (rows * count) as u64,
+                limit: VALUES_MAX as u64,
+            });
+        }
+        let is_whole = self.columns.iter().all(|column| column.len() == rows);
+        let values = self.columns.iter().flatten();
+        if !is_whole
+            || values
+                .into_iter()
+                .any(|value| value.is_nan() || value.abs() > VALUE_MAX)
+        {
+            return Err(Error::invalid(
+                "columns",
+                "differ in length, or have a value that is not finite or above 1e100",
+            ));
+        }
+        let is_sorted = self.breaks.windows(2).all(|pair| pair[0] < pair[1]);
+        let is_inside = self.breaks.iter().all(|&at| (1..rows).contains(&at));
+        let is_step = self
+            .step_s
+            .is_none_or(|step_s| step_s > 0.0 && step_s.is_finite());
+        if !is_sorted || !is_inside || !is_step {
+            return Err(Error::invalid("breaks", "do not fit the rows"));
+        }
+        Ok(())
+    }
+
+    /// Reads CSV. The first line has headings, unless all of its fields are numbers. `wanted` names columns; without
+    /// it `value` is taken, or the only column that is no time. Times are those of a column `time_s` or `time_ms`.
+    ///
+    /// # Errors
+    /// A column that is not there or not clear, more than a job takes, a file that cannot be read.
+    pub fn from_csv(reader: impl BufRead, wanted: &[String]) -> Result<(Self, LeftOut), Error> {
+        let mut lines = Lines::new(reader);
+        let mut fields = Vec::new();
+        let first = loop {
+            match lines.next_line()? {
+                None => return Err(Error::invalid("readings", "are none: the file is empty")),
+                Some(Ok(line)) if line.trim().is_empty() => {}
+                Some(Ok(line)) => break line.to_owned(),
+                Some(Err(reason)) => return Err(Error::malformed(1, reason)),
+            }
+        };
+        if !split(first.trim_start_matches('\u{feff}'), &mut fields) {
+            return Err(Error::malformed(1, "has a quote that is not closed"));
+        }
+        let is_number = |field: &String| field.trim().parse::<f64>().is_ok();
+        let is_data = fields.iter().all(is_number);
+        let headings: Vec<String> = if is_data {
+            (1..=fields.len())
+                .map(|at| format!("column_{at}"))
+                .collect()
+        } else {
+            fields.iter().map(|field| field.trim().to_owned()).collect()
+        };
+        if headings.len() > HEADINGS_MAX {
+            return Err(Error::Limit {
+                what: "columns of a file",
+                value: headings.len() as u64,
+                limit: HEADINGS_MAX as u64,
+            });
+        }
+        let (columns, time) = choose(&headings, wanted)?;
+        let names = columns.iter().map(|&at| headings[at].clone()).collect();
+        let mut taker = Taker::new(names, time.is_some());
+        let take = |taker: &mut Taker, fields: &[String]| {
+            let time_s = time.and_then(|(at, unit)| {
+                let text = fields.get(at)?.trim();
+                text.parse::<f64>().ok().map(|value| value * unit)
+            });
+            let number = |&at: &usize| match fields.get(at) {
+                Some(field) => field.trim().parse::<f64>().map_err(|_| "not a number"),
+                None => Err("too few fields"),
+            };
+            taker.take(time_s, columns.iter().map(number))
+        };
+        if is_data {
+            take(&mut taker, &fields)?;
+        }
+        while let Some(line) = lines.next_line()? {
+            match line {
+                Ok(line) if line.trim().is_empty() => {}
+                Ok(line) if split(line, &mut fields) => take(&mut taker, &fields)?,
+                Ok(_) => taker.leave_out("a quote is not closed"),
+                Err(reason) => taker.leave_out(reason),
+            }
+        }
+        let (readings, left_out) = taker.finish();
+        if readings.rows() == 0 {
+            let reasons = left_out
+                .reasons()
+                .map(|(reason, count)| format!("{count} {reason}"));
+            let reasons: Vec<String> = reasons.collect();
+            let why = if reasons.is_empty() {
+                "the file has headings alone".to_owned()
+            } else {
+                format!("rows left out: {}", reasons.join(", "))
+            };
+            return Err(Error::invalid("readings", format!("are none: {why}")));
+        }
+        Ok((readings, left_out))
+    }
+}
+
+/// Columns of values, and the one of times with its unit in seconds.
+type Chosen = (Vec<usize>, Option<(usize, f64)>);
+
+fn choose(headings: &[String], wanted: &[String]) -> Result<Chosen, Error> {
+    let find = |name: &str| headings.iter().position(|heading| heading == name);
+    let time = [("time_ms", 1e-3), ("time_s", 1.0)];
+    let time = time
+        .iter()
+        .find_map(|&(name, unit)| Some((find(name)?, unit)));
+    let shown = || {
+        let names: Vec<String> = headings.iter().take(20).map(|name| excerpt(name)).collect();
+        names.join(", ")
+    };
+    let columns: Vec<usize> = if wanted.is_empty() {
+        let is_time = |at: &usize| matches!(headings[*at].as_str(), "time" | "time_ms" | "time_s");
+        let others: Vec<usize> = (0..headings.len()).filter(|at| !is_time(at)).collect();
+        match (find("value"), others.as_slice()) {
+            (Some(value), _) => vec![value],
+            (None, [only]) => vec![*only],
+            _ => {
+                let wrong = format!("is not clear; name those that are wanted, of: {}", shown());
+                return Err(Error::invalid("column", wrong));
+            }
+        }
+    } else {
+        let find = |name: &String| {
+            find(name).ok_or_else(|| {
+                let wrong = format!("is not there; there are: {}", shown());
+                Error::invalid(format!("column `{}`", excerpt(name)), wrong)
+            })
+        };
+        wanted.iter().map(find).collect::<Result<_, _>>()?
+    };
+    if columns.len() > COLUMNS_MAX {
+        return Err(Error::Limit {
+            what: "columns of a job",
+            value: columns.len() as u64,
+            limit: COLUMNS_MAX as u64,
+        });
+    }
+    Ok((columns, time))
+}
+
+/// Splits a line into fields (RFC 4180, without line feeds in quotes); `false` where a quote is not closed.
+fn split(line: &str, fields: &mut Vec<String>) -> bool {
+    fields.clear();
+    let mut field = String::new();
+    let mut is_quoted = false;
+    let mut letters = line.trim_end_matches(['\r', '\n']).chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' if is_quoted && letters.peek() == Some(&'"') => {
+                letters.next();
+                field.push('"');
+            }
+            '"' => is_quoted = !is_quoted,
+            ',' if !is_quoted => fields.push(std::mem::take(&mut field)),
+            other => field.push(other),
+        }
+    }
+    fields.push(field);
+    !is_quoted
+}
+
+/// Lines of bounded length.
+struct Lines<R> {
+    reader: R,
+    line: Vec<u8>,
+}
+
+impl<R: BufRead> Lines<R> {
+    fn new(reader: R) -> Self {
+        let line = Vec::new();
+        Self { reader, line }
+    }
+
+    /// The next line, or why it is none; `None` at the end.
+    fn next_line(&mut self) -> Result<Option<Result<&str, &'static str>>, Error> {
+        self.line.clear();
+        let (mut is_long, mut has_any) = (false, false);
+        loop {
+            let failed =
+                |error: std::io::Error| Error::invalid("file", format!("cannot be read: {error}"));
+            let buffer = self.reader.fill_buf().map_err(failed)?;
+            if buffer.is_empty() {
+                break;
+            }
+            has_any = true;
+            let end = buffer.iter().position(|&byte| byte == b'\n');
+            let part = &buffer[..end.unwrap_or(buffer.len())];
+            is_long |= self.line.len() + part.len() > LINE_BYTES_MAX;
+            if !is_long {
+                self.line.extend_from_slice(part);
+            }
+            let used = end.map_or(buffer.len(), |end| end + 1);
+            self.reader.consume(used);
+            if end.is_some() {
+                break;
+            }
+        }
+        if !has_any {
+            return Ok(None);
+        }
+        if is_long {
+            return Ok(Some(Err("a line of more than 64 KiB")));
+        }
+        Ok(Some(
+            std::str::from_utf8(&self.line).map_err(|_| "not UTF-8"),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str, wanted: &[&str]) -> Result<(Readings, LeftOut), Error> {
+        let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
+        Readings::from_csv(text.as_bytes(), &wanted)
+    }
+
+    fn reasons(left_out: &LeftOut) -> Vec<(&'static str, u64)> {
+        left_out.reasons().collect()
+    }
+
+    #[test]
+    fn a_history_is_read_and_what_cannot_be_used_is_counted_by_reason() {
+        let text = "time,time_ms,value,type\n\
+            2026-01-01T00:00:00Z,1000,1.5,number\n\
+            2026-01-01T00:00:01Z,2000,2.5,number\n\
+            x,3000,door open,text\n\
+            x,4000,\"3,5\",text\n\
+            x,5000,3.5,number\n\
+            x,6000,NaN,number\n\
+            x,6000\n\
+            x,5000,9,number\n\
+            x,,9,number\n\
+            x,7000,4.5,number\n\
+            \n\
+            x,12000,\"5.5\",number\n\
+            x,13000,\"6.5,number\n";
+        let (readings, left_out) = read(text, &[]).expect("readings");
+        assert_eq!(readings.names, ["value"]);
+        assert_eq!(readings.columns, [[1.5, 2.5, 3.5, 4.5, 5.5]]);
+        assert_eq!(readings.times_s, [1.0, 2.0, 5.0, 7.0, 12.0]);
+        // Of the steps 1, 2, 3, 5 the upper middle one; before the last row too much time has passed, before the third
+        // and fourth a row was left out.
+        assert_eq!(
+            (readings.step_s, readings.breaks.clone()),
+            (Some(3.0), vec![2, 3, 4])
+        );
+        assert_eq!(
+            reasons(&left_out),
+            [
+                ("a quote is not closed", 1),
+                ("no time", 1),
+                ("not a number", 2),
+                ("not finite", 1),
+                ("not later than the row before", 1),
+                ("too few fields", 1),
+            ]
+        );
+        assert_eq!((left_out.total(), readings.check()), (7, Ok(())));
+    }
+
+    #[test]
+    fn columns_are_found_by_name_or_where_there_is_only_one() {
+        let text = "time_s,x,y\n0,1,2\n1,3,4\n";
+        assert_eq!(
+            read(text, &["y", "x"]).expect("both").0.columns,
+            [[2.0, 4.0], [1.0, 3.0]]
+        );
+        let said = read(text, &[]).expect_err("not clear").to_string();
+        assert!(said.contains("time_s, x, y"), "{said}");
+        let said = read(text, &["z"]).expect_err("not there").to_string();
+        assert_eq!(said, "column `z` is not there; there are: time_s, x, y");
+        let (only, _) = read("time_s,x\n0,1\n0.5,3\n", &[]).expect("one");
+        assert_eq!((only.names, only.step_s), (vec!["x".to_owned()], Some(0.5)));
+        let (near, _) = read("time_ms,x\n1700000000001,1\n1700000000002,3\n", &[]).expect("one");
+        assert!(
+            near.step_s
+                .is_some_and(|step_s| (step_s - 1e-3).abs() < 1e-6),
+            "{near:?}"
+        );
+        let (exact, _) = read("time_ms,x\n7,1\n8,3\n9,3\n", &[]).expect("one");
+        assert_eq!(exact.step_s, Some(1e-3));
+        let (bare, _) = read("1\n2\r\n3", &[]).expect("no headings");
+        assert_eq!(
+            (bare.columns, bare.step_s),
+            (vec![vec![1.0, 2.0, 3.0]], None)
+        );
+    }
+
+    #[test]
+    fn files_without_readings_say_why_there_are_none() {
+        let said = |text: &str| read(text, &[]).expect_err("none").to_string();
+        assert_eq!(said(""), "readings are none: the file is empty");
+        assert_eq!(
+            said("value\n"),
+            "readings are none: the file has headings alone"
+        );
+        assert_eq!(
+            said("value\nx\ny\n"),
+            "readings are none: rows left out: 2 not a number"
+        );
+        assert!(said("\"value\n").contains("line 1"));
+        let wide = vec!["x"; HEADINGS_MAX + 1].join(",");
+        assert!(matches!(read(&wide, &[]), Err(Error::Limit { .. })));
+        let long = format!("value\n{}\n7\n", "1".repeat(LINE_BYTES_MAX + 1));
+        let (readings, left_out) = read(&long, &[]).expect("one");
+        assert_eq!((readings.columns, left_out.total()), (vec![vec![7.0]], 1));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused_and_what_is_read_is_sound(
+            bytes in proptest::collection::vec(any::<u8>(), 0..400)
+        ) {
+            if let Ok((readings, _)) = Readings::from_csv(bytes.as_slice(), &[]) {
+                prop_assert_eq!(readings.check(), Ok(()));
+            }
+        }
+
+        #[test]
+        fn rows_are_kept_or_counted(rows in proptest::collection::vec("(-?[0-9]{1,4}|x|,|)", 1..40)) {
+            let text = format!("value,other\n{}\n", rows.join("\n"));
+            let filled = rows.iter().filter(|row| !row.trim().is_empty()).count();
+            let (kept, left_out) = match read(&text, &[]) {
+                Ok((readings, left_out)) => (readings.rows(), left_out.total()),
+                Err(_) => (0, filled as u64),
+            };
+            prop_assert_eq!(kept as u64 + left_out, filled as u64);
+        }
+    }
+}

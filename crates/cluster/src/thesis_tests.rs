@@ -1,0 +1,244 @@
+use super::*;
+use crate::results::{BenchmarkRow, Host, Known, PowerRow, Stopped, tests::file};
+use std::path::Path;
+
+fn run(label: &str, boards: usize, us: f64) -> ResultFile {
+    let mut file = file();
+    file.header.label = label.to_owned();
+    let host = file.header.hosts[0].clone();
+    let named = |at: usize| Host {
+        name: format!("b{at}"),
+        ..host.clone()
+    };
+    file.header.hosts = (1..=boards).map(named).collect();
+    let transport = if boards > 1 {
+        Transport::Network
+    } else {
+        Transport::Memory
+    };
+    let row = |(benchmark, bytes): (Benchmark, u64)| {
+        Row::Benchmark(BenchmarkRow {
+            benchmark,
+            ranks: boards.max(2) as u32,
+            transport,
+            bytes,
+            iterations: 1,
+            samples_us: vec![us; 5],
+            starts: Vec::new(),
+            stopped: Stopped::Fixed,
+        })
+    };
+    let all = Benchmark::ALL
+        .into_iter()
+        .flat_map(|one| [64, 1_024].map(|bytes| (one, bytes)));
+    file.rows = all.map(row).collect();
+    file
+}
+
+fn of<'a>(thesis: &'a Thesis, label: &str, benchmark: Benchmark) -> &'a Efficiency {
+    let mut rows = thesis.efficiency.iter();
+    rows.find(|row| row.label == label && row.benchmark == benchmark && row.bytes == 1_024)
+        .expect("there")
+}
+
+fn figure_of<'a>(thesis: &'a Thesis, name: &str) -> Option<&'a Figure> {
+    thesis.figures.iter().find(|figure| figure.name == name)
+}
+
+#[test]
+fn tables_alone_give_parity_power_and_the_hypothesis_and_the_faulty_row_is_reported() {
+    let thesis = Thesis::new(&[]).expect("the tables");
+    let names: Vec<&str> = thesis
+        .figures
+        .iter()
+        .map(|figure| figure.name.as_str())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "power",
+            "needed",
+            "hypothesis-per-watt",
+            "hypothesis-per-joule"
+        ]
+    );
+    let csv = thesis.parity_csv();
+    assert!(
+        csv.contains("bandwidth,4.9871,18.2385,0.515,3.66,3.11,\n"),
+        "{csv}"
+    );
+    assert!(
+        csv.contains("reduce,2.231,,,,,its average is below its own minimum; its average is below idle power\n"),
+        "{csv}"
+    );
+    let power = figure_of(&thesis, "power").expect("drawn");
+    assert!(
+        !power.csv.contains("\nreduce,") && power.csv.contains("broadcast,4,19.4884\n"),
+        "{}",
+        power.csv
+    );
+    let needed = figure_of(&thesis, "needed").expect("drawn");
+    assert_eq!(
+        needed
+            .csv
+            .lines()
+            .filter(|line| line.starts_with("allreduce,"))
+            .count(),
+        6
+    );
+}
+
+#[test]
+fn equation_3_4_only_falls_and_performance_per_joule_has_the_hump() {
+    let thesis = Thesis::new(&[]).expect("the tables");
+    let curve = |name: &str, label: &str| -> Vec<f64> {
+        let figure = figure_of(&thesis, name).expect("drawn");
+        let lines = figure
+            .csv
+            .lines()
+            .filter(|line| line.starts_with(&format!("{label},")));
+        lines
+            .map(|line| {
+                line.rsplit(',')
+                    .next()
+                    .expect("a value")
+                    .parse()
+                    .expect("a number")
+            })
+            .collect()
+    };
+    for fraction in FRACTIONS {
+        let falls = curve("hypothesis-per-watt", &format!("f = {fraction}"));
+        assert_eq!(falls.len(), 6);
+        assert!(falls.windows(2).all(|pair| pair[1] < pair[0]), "{falls:?}");
+    }
+    // f = 0.7: four boards are the best, if only by a little (n* = 3.51).
+    let hump = curve("hypothesis-per-joule", "f = 0.7");
+    let best = (0..hump.len()).max_by(|&a, &b| hump[a].total_cmp(&hump[b]));
+    assert_eq!(best, Some(3), "{hump:?}");
+}
+
+#[test]
+fn power_is_measured_where_each_host_has_it_and_the_thesis_s_otherwise() {
+    let mut files = [run("one", 1, 1.0), run("four", 4, 100.0)];
+    let thesis = Thesis::new(&files).expect("read");
+    let row = of(&thesis, "four", Benchmark::Bandwidth);
+    assert_eq!((row.boards, row.watts.clone()), (4, Ok(4.0 * 4.9871)));
+    assert!(row.watts_from.contains("table 5.6"));
+    assert!((row.per_watt().expect("known") - 1e4 / (4.0 * 4.9871)).abs() < 1e-6);
+    assert!(
+        (of(&thesis, "one", Benchmark::Latency).result - 1e6).abs() < 1e-6,
+        "more is better"
+    );
+    // The faulty row gives no power, and so no efficiency.
+    let reduce = of(&thesis, "four", Benchmark::Reduce);
+    assert!(
+        reduce.per_watt().is_none()
+            && reduce
+                .watts
+                .clone()
+                .is_err_and(|why| why.contains("below idle"))
+    );
+    assert!(figure_of(&thesis, "per-watt-reduce").is_none());
+    for at in 1..=4 {
+        files[1].rows.push(Row::Power(PowerRow {
+            during: "reduce".to_owned(),
+            host: format!("b{at}"),
+            source: "ina219".to_owned(),
+            covers: "a board".to_owned(),
+            origin: Origin::Measured,
+            seconds: 1.0,
+            samples: 10,
+            gap_s_max: 0.1,
+            average_w: 5.0,
+            maximum_w: 5.0,
+            minimum_w: 5.0,
+            energy_j: 5.0,
+            idle_w: Known::Value(2.0),
+        }));
+    }
+    let thesis = Thesis::new(&files).expect("read");
+    assert_eq!(of(&thesis, "four", Benchmark::Reduce).watts, Ok(20.0));
+    assert!(
+        thesis
+            .efficiency_csv()
+            .contains("four,reduce,network,4,4,1024,10000,KB/s,20,measured,500\n")
+    );
+    // One host without a value: none of it is shown as measured.
+    files[1].rows.pop();
+    let thesis = Thesis::new(&files).expect("read");
+    assert!(of(&thesis, "four", Benchmark::Reduce).watts.is_err());
+}
+
+#[test]
+fn memory_of_one_board_is_no_point_of_a_curve_through_the_network() {
+    let files = [
+        run("one", 1, 1.0),
+        run("two", 2, 50.0),
+        run("four", 4, 100.0),
+    ];
+    let thesis = Thesis::new(&files).expect("read");
+    let figure = figure_of(&thesis, "by-boards-roundtrip").expect("drawn");
+    let of = |label: &str| {
+        figure
+            .csv
+            .lines()
+            .filter(|line| line.starts_with(label))
+            .count()
+    };
+    assert_eq!(
+        (of("64 B  network,"), of("64 B  memory,")),
+        (2, 1),
+        "{}",
+        figure.csv
+    );
+    assert!(figure.svg.contains("two of them at work"));
+    assert!(figure_of(&thesis, "per-watt-roundtrip").is_some());
+    let one = Thesis::new(&files[..1]).expect("read");
+    assert!(figure_of(&one, "by-boards-roundtrip").is_none());
+}
+
+/// The result page holds the table as the program makes it, and the drawings and values of today.
+#[test]
+fn the_result_page_is_what_the_tables_give() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+    let read = |name: &str| {
+        std::fs::read_to_string(docs.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    };
+    let page = read("cluster-thesis.md");
+    let thesis = Thesis::new(&[]).expect("the tables");
+    for row in &thesis.parity.rows {
+        let line = format!(
+            "| {} | {:.3} | {:.3} | {:.3} | {:.2} | {:.2} | {:.0} % | {:.0} % |",
+            row.benchmark,
+            row.board_w,
+            row.machine_w,
+            row.idle_ratio,
+            row.boards,
+            row.boards_at(0.85),
+            100.0 * row.share_needed(3),
+            100.0 * row.share_needed(4)
+        );
+        assert!(page.contains(&line), "{line}");
+    }
+    for figure in &thesis.figures {
+        assert_eq!(
+            read(&format!("cluster-thesis/{}.csv", figure.name)),
+            figure.csv,
+            "{}",
+            figure.name
+        );
+        assert_eq!(
+            read(&format!("cluster-thesis/{}.svg", figure.name)),
+            figure.svg,
+            "{}",
+            figure.name
+        );
+        assert!(
+            page.contains(&format!("cluster-thesis/{}.svg", figure.name)),
+            "{}",
+            figure.name
+        );
+    }
+    assert_eq!(read("cluster-thesis/parity.csv"), thesis.parity_csv());
+}

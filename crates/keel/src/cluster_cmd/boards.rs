@@ -1,0 +1,429 @@
+//! Which boards there are, with which MPI ranks get there, and whether each can be reached: asked before anything is
+//! started, because a launcher that cannot reach one says so on many lines, or not at all.
+
+use crate::cli::BoardsArgs;
+use crate::error::{CliError, describe};
+use cluster::measure::{Address, HostEntry, Launch, Library, parse_hosts, ranks_of};
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = "keel-mpi";
+
+/// What a program says is read up to here.
+const SAID_BYTES_MAX: u64 = 64 << 10;
+
+/// How long a program of this machine may take to say what it is.
+const ASK_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// How long a board may take to answer.
+const REACH_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// Boards that are asked at the same time.
+const ASKED_AT_ONCE: usize = 32;
+
+/// Boards, an MPI, and the words to start ranks with.
+pub(crate) struct Boards {
+    pub(crate) hosts: Vec<HostEntry>,
+    /// What the library says of itself.
+    pub(crate) library_text: String,
+    library: Library,
+    program: PathBuf,
+    launcher: PathBuf,
+    remote_shell: Option<PathBuf>,
+    address: Option<Address>,
+    interface: Option<String>,
+    is_network_only: bool,
+    further: Vec<String>,
+}
+
+impl Boards {
+    /// Reads the list of boards and finds the programs of this machine.
+    ///
+    /// # Errors
+    /// A list of another form; keel-mpi or MPI's launcher are not there or do not fit each other.
+    pub(crate) fn find(arguments: &BoardsArgs) -> Result<Self, CliError> {
+        let hosts = read_hosts(&arguments.hosts)?;
+        if ranks_of(&hosts) < 2 {
+            return Err(CliError::failure(
+                arguments.hosts.display(),
+                "is one rank on one host, which has nobody to talk to",
+                format_args!("add a board, or say `{}:2`", hosts[0].name),
+            ));
+        }
+        let program = find_program(arguments.program.as_deref())?;
+        let library_text = ask_library(&program)?;
+        let library = Library::of(&library_text).ok_or_else(|| {
+            let said = match library_text.as_str() {
+                "" => "nothing",
+                said => said,
+            };
+            let wrong = format!(
+                "is no keel-mpi built with MPICH or Open MPI: asked for its library, it said {said}"
+            );
+            CliError::failure(
+                program.display(),
+                wrong,
+                "build it with scripts/mpi-build.sh, and name it with --program",
+            )
+        })?;
+        let launcher = find_launcher(arguments.mpirun.as_deref(), library)?;
+        let address = arguments.address.as_deref().map(Address::parse).transpose();
+        let address =
+            address.map_err(|error| CliError::usage("--address", error, "see `--help`"))?;
+        if let Some(name) = &arguments.interface {
+            let is_name = |letter: char| letter.is_ascii_alphanumeric() || "-_.@".contains(letter);
+            if name.is_empty() || name.starts_with('-') || !name.chars().all(is_name) {
+                let wrong = format!("{name} is no name of an interface");
+                return Err(CliError::usage(
+                    "--interface",
+                    wrong,
+                    "`ip link` lists them",
+                ));
+            }
+        }
+        let remote_shell = arguments.launcher.as_deref().map(|path| {
+            let absolute = std::fs::canonicalize(path);
+            absolute.map_err(|error| CliError::io(path.display(), &error))
+        });
+        Ok(Self {
+            hosts,
+            library_text,
+            library,
+            program,
+            launcher,
+            remote_shell: remote_shell.transpose()?,
+            address,
+            interface: arguments.interface.clone(),
+            is_network_only: arguments.tcp,
+            further: arguments.mpi_arg.clone(),
+        })
+    }
+
+    /// Ranks on all boards.
+    pub(crate) fn ranks(&self) -> u32 {
+        ranks_of(&self.hosts)
+    }
+
+    /// The launcher's command for ranks with these arguments, with the list of boards in a file of its own.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn command(
+        &self,
+        arguments: &[String],
+        hosts_file: &Path,
+    ) -> Result<Command, CliError> {
+        let launch = Launch {
+            library: self.library,
+            hosts: &self.hosts,
+            hosts_file,
+            remote_shell: self.remote_shell.as_deref(),
+            address: self.address,
+            interface: self.interface.as_deref(),
+            is_network_only: self.is_network_only,
+            is_root: base::mount::effective_ids().0 == 0,
+            further: &self.further,
+            program: &self.program,
+            arguments,
+        };
+        std::fs::write(hosts_file, launch.hosts_text())
+            .map_err(|error| CliError::io(hosts_file.display(), &error))?;
+        let mut command = Command::new(&self.launcher);
+        command.args(launch.arguments());
+        Ok(command)
+    }
+
+    /// What errors call the launcher.
+    pub(crate) fn launcher(&self) -> &Path {
+        &self.launcher
+    }
+
+    /// Asks each board that is not this machine for its keel-mpi.
+    ///
+    /// # Errors
+    /// The first that cannot be reached, lacks it, or has another one.
+    pub(crate) fn reach(&self) -> Result<(), CliError> {
+        let far: Vec<&HostEntry> = self
+            .hosts
+            .iter()
+            .filter(|host| !self.is_here(&host.name))
+            .collect();
+        for some in far.chunks(ASKED_AT_ONCE) {
+            let answers = std::thread::scope(|scope| {
+                let asked: Vec<_> = some
+                    .iter()
+                    .map(|host| scope.spawn(|| self.ask(&host.name)))
+                    .collect();
+                let answers = asked.into_iter().map(|thread| thread.join());
+                answers
+                    .map(|answer| answer.unwrap_or(Ok(())))
+                    .collect::<Vec<_>>()
+            });
+            answers.into_iter().collect::<Result<(), CliError>>()?;
+        }
+        Ok(())
+    }
+
+    /// Whether launchers start ranks there without a remote shell.
+    fn is_here(&self, name: &str) -> bool {
+        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        name == "localhost" || name == "127.0.0.1" || name == own.trim()
+    }
+
+    fn ask(&self, host: &str) -> Result<(), CliError> {
+        let (mut command, shell) = match &self.remote_shell {
+            Some(shell) => (Command::new(shell), shell.display().to_string()),
+            None => {
+                let mut command = Command::new("ssh");
+                command.args(["-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
+                (command, "ssh".to_owned())
+            }
+        };
+        command.arg(host).arg(&self.program).arg("library");
+        let output = match output_within(&mut command, REACH_TIME_MAX) {
+            Ok(Some(output)) => output,
+            Ok(None) => {
+                let wrong = format!("did not answer within {} s", REACH_TIME_MAX.as_secs());
+                return Err(CliError::failure(
+                    host,
+                    wrong,
+                    "check that it is on and in the network",
+                ));
+            }
+            Err(error) => {
+                let wrong = format!("cannot be started: {}", describe(&error));
+                return Err(CliError::failure(
+                    shell,
+                    wrong,
+                    "install it, or name another program with --launcher",
+                ));
+            }
+        };
+        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let complained = last_line(&output.stderr);
+        match output.status.code() {
+            Some(0) if said == self.library_text => Ok(()),
+            Some(0) if said.is_empty() => Err(CliError::failure(
+                host,
+                format_args!("its keel-mpi, asked through {shell}, said nothing"),
+                format_args!(
+                    "see that `{shell} {host} {} library` says the library",
+                    self.program.display()
+                ),
+            )),
+            Some(0) => {
+                let wrong = format!(
+                    "its keel-mpi has {said}, that of this machine {}",
+                    self.library_text
+                );
+                Err(CliError::failure(
+                    host,
+                    wrong,
+                    "install the same MPI on all boards",
+                ))
+            }
+            Some(126 | 127) => {
+                let wrong = format!("has no {} ({complained})", self.program.display());
+                Err(CliError::failure(
+                    host,
+                    wrong,
+                    "install keel-mpi there at the same path",
+                ))
+            }
+            Some(255) => {
+                let wrong = format!("cannot be reached: {complained}");
+                let remedy = format!("see that `{shell} {host} true` works without a question");
+                Err(CliError::failure(host, wrong, remedy))
+            }
+            _ => {
+                let program = self.program.display();
+                let wrong = format!(
+                    "{program} does not run there ({}): {complained}",
+                    output.status
+                );
+                let remedy = format!(
+                    "see that `{shell} {host} {program} library` works; the board needs the MPI's libraries, too"
+                );
+                Err(CliError::failure(host, wrong, remedy))
+            }
+        }
+    }
+}
+
+fn read_hosts(path: &Path) -> Result<Vec<HostEntry>, CliError> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|error| CliError::io(path.display(), &error))?;
+    file.take(2 << 20)
+        .read_to_string(&mut text)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => CliError::failure(
+                path.display(),
+                "is not UTF-8",
+                "write one board on each line",
+            ),
+            _ => CliError::io(path.display(), &error),
+        })?;
+    parse_hosts(&text).map_err(|error| {
+        CliError::failure(
+            path.display(),
+            error,
+            "write one board on each line: NAME, NAME:RANKS or NAME slots=RANKS",
+        )
+    })
+}
+
+/// keel-mpi, at the path that boards have it at, too.
+fn find_program(named: Option<&Path>) -> Result<PathBuf, CliError> {
+    let beside = || {
+        Some(std::env::current_exe().ok()?.parent()?.join(PROGRAM)).filter(|path| path.is_file())
+    };
+    let found = match named {
+        Some(path) => Some(path.to_path_buf()),
+        None => beside().or_else(|| in_path(PROGRAM)),
+    };
+    let Some(found) = found else {
+        return Err(CliError::failure(
+            PROGRAM,
+            "not found beside this program or in PATH",
+            "build it with scripts/mpi-build.sh, or name it with --program",
+        ));
+    };
+    std::fs::canonicalize(&found).map_err(|error| CliError::io(found.display(), &error))
+}
+
+fn ask_library(program: &Path) -> Result<String, CliError> {
+    let remedy = "install the MPI that it was built with (mpich or openmpi-bin), or build it anew";
+    let output = output_within(Command::new(program).arg("library"), ASK_TIME_MAX)
+        .map_err(|error| CliError::io(program.display(), &error))?
+        .ok_or_else(|| CliError::failure(program.display(), "does not say its library", remedy))?;
+    if !output.status.success() {
+        let wrong = format!("does not run: {}", last_line(&output.stderr));
+        return Err(CliError::failure(program.display(), wrong, remedy));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The launcher of that library: another's would start each rank alone.
+fn find_launcher(named: Option<&Path>, library: Library) -> Result<PathBuf, CliError> {
+    let package = match library {
+        Library::Mpich => "mpich",
+        Library::OpenMpi => "openmpi-bin",
+    };
+    let is_of_it = |path: &Path| -> io::Result<bool> {
+        let output = output_within(Command::new(path).arg("--version"), ASK_TIME_MAX)?;
+        let said = output.map_or(String::new(), |output| {
+            let both = [output.stdout, output.stderr].concat();
+            String::from_utf8_lossy(&both).into_owned()
+        });
+        Ok(Library::of(&said) == Some(library))
+    };
+    if let Some(path) = named {
+        return match is_of_it(path) {
+            Ok(true) => Ok(path.to_path_buf()),
+            Ok(false) => Err(CliError::failure(
+                path.display(),
+                format_args!(
+                    "is no launcher of {}, which keel-mpi is built with",
+                    library.name()
+                ),
+                format_args!("name that of {}", library.name()),
+            )),
+            Err(error) => Err(CliError::io(path.display(), &error)),
+        };
+    }
+    let mut there = library.launchers().iter().filter_map(|name| in_path(name));
+    there
+        .find(|path| is_of_it(path).unwrap_or(false))
+        .ok_or_else(|| {
+            CliError::failure(
+                library.name(),
+                format_args!(
+                    "its launcher is not in PATH ({})",
+                    library.launchers().join(", ")
+                ),
+                format_args!("install it (apt-get install {package}), or name it with --mpirun"),
+            )
+        })
+}
+
+fn in_path(name: &str) -> Option<PathBuf> {
+    let path: OsString = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+}
+
+/// What a program has said and how it ended; `None` where it took too long and was ended.
+fn output_within(command: &mut Command, time: Duration) -> io::Result<Option<Output>> {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let readers = (
+        child.stdout.take().map(read_all),
+        child.stderr.take().map(read_all),
+    );
+    let status = wait_within(&mut child, time)?;
+    if status.is_none() {
+        child.kill().ok();
+        child.wait().ok();
+        // Whatever it started may hold the pipes open: they are left to themselves.
+        return Ok(None);
+    }
+    let collect = |reader: Option<std::thread::JoinHandle<Vec<u8>>>| {
+        reader
+            .and_then(|reader| reader.join().ok())
+            .unwrap_or_default()
+    };
+    Ok(status.map(|status| Output {
+        status,
+        stdout: collect(readers.0),
+        stderr: collect(readers.1),
+    }))
+}
+
+fn read_all(pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What cannot be read has not been said.
+        pipe.take(SAID_BYTES_MAX).read_to_end(&mut bytes).ok();
+        bytes
+    })
+}
+
+/// How a child ended, if it did in time.
+pub(crate) fn wait_within(
+    child: &mut Child,
+    time: Duration,
+) -> io::Result<Option<std::process::ExitStatus>> {
+    let begun = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if begun.elapsed() >= time {
+            return Ok(None);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+/// The last line that says something.
+pub(crate) fn last_line(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let last = text
+        .lines()
+        .rev()
+        .map(str::trim)
+        .find(|line| !line.is_empty());
+    last.unwrap_or("it said nothing")
+        .chars()
+        .take(200)
+        .collect()
+}

@@ -1,0 +1,538 @@
+//! `keel cluster measure`: the benchmark suite on several boards, start after start until its intervals are narrow.
+
+use super::boards::Boards;
+use super::ranks::{self, Next, Ranks};
+use crate::cli::{ClusterMeasureArgs, Compat};
+use crate::error::CliError;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::signals;
+use crate::temporary::new_file;
+use base::clock::{Clock, SystemClock};
+use cluster::measure::{
+    Case, Collected, Event, Plan, PowerPlan, RankFacts, SIZES, Settings, Steps, Watts, merge_power,
+    parse_event,
+};
+use cluster::power::{Meter, Root};
+use cluster::results::{
+    Benchmark, Header, Host, Known, Link, Mode, Origin, PowerRow, ResultFile, Row, Stopped,
+};
+use cluster::statistics::Median;
+use serde_json::json;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Starts at least, in the default mode: from so many on an interval follows from their order alone.
+const STARTS_MIN: u32 = 9;
+
+/// The original's iterations in the thesis.
+const MPBENCH_ITERATIONS: u64 = 100;
+
+/// What the original writes over to empty caches.
+const FLUSH_BYTES: u64 = 16 << 20;
+
+/// Samples of a case in one start, at least and at most.
+const SAMPLES: (usize, usize) = (8, 100);
+
+/// Within a start an interval that is narrower than this is no use: starts differ by more.
+const HALF_WIDTH_WITHIN: f64 = 0.02;
+
+/// Length of a sample at least.
+const SAMPLE_US_MIN: f64 = 100.0;
+
+/// Time for a case in one start.
+const CASE_MS_MAX: u64 = 200;
+
+/// What rows of a meter have for a host.
+const ALL_BOARDS: &str = "all boards";
+
+/// Bytes of the names of sensors in a result file's header.
+const SOURCES_BYTES_MAX: usize = 200;
+
+/// How long ranks live longer than they are waited for.
+const GRACE_S: u64 = 30;
+
+/// What ranks have said of themselves in the first start.
+struct World {
+    library: String,
+    ranks: Vec<RankFacts>,
+    hosts: Vec<Host>,
+    /// What boards have used, of all starts so far.
+    power: Vec<PowerRow>,
+}
+
+pub(super) fn run(arguments: &ClusterMeasureArgs) -> Result<u8, CliError> {
+    let created_ms = SystemClock::new().wall_ms();
+    let cases = cases(arguments)?;
+    let settings = settings(arguments);
+    let mut collected = Collected::new(settings, &cases).map_err(|error| {
+        CliError::usage(
+            "keel cluster measure",
+            error,
+            "name each size and benchmark once",
+        )
+    })?;
+    let boards = Boards::find(&arguments.boards)?;
+    boards.reach()?;
+    // Before anything runs for minutes: a file that is there already is not written over.
+    let file = arguments.out.as_deref().map(new_file).transpose()?;
+    signals::catch_stop();
+    let done = measure(arguments, &boards, &mut collected).and_then(|world| {
+        let result = result_file(arguments, created_ms, &world, &collected);
+        if let (Some(mut file), Some(path)) = (file, &arguments.out) {
+            let text = result
+                .text()
+                .map_err(|error| CliError::usage("--label", error, "give another one"))?;
+            let written = file
+                .write_all(text.as_bytes())
+                .and_then(|()| file.sync_all());
+            written.map_err(|error| CliError::io(path.display(), &error))?;
+        }
+        Ok((world, result))
+    });
+    if done.is_err()
+        && let Some(path) = &arguments.out
+    {
+        std::fs::remove_file(path).ok();
+    }
+    let (world, result) = done?;
+    show(arguments, &world, &result, collected.starts())?;
+    Ok(0)
+}
+
+/// What is to be measured.
+fn cases(arguments: &ClusterMeasureArgs) -> Result<Vec<Case>, CliError> {
+    let sizes = if arguments.sizes.is_empty() {
+        &SIZES[..]
+    } else {
+        &arguments.sizes
+    };
+    if let Some(size) = sizes.iter().find(|size| *size % 4 != 0) {
+        let wrong = format!("{size} is no multiple of 4, the size of a number of a sum");
+        return Err(CliError::usage("--sizes", wrong, "name multiples of 4"));
+    }
+    let names = Benchmark::ALL.map(Benchmark::name);
+    let mut benchmarks = Vec::new();
+    for name in &arguments.only {
+        let found = Benchmark::ALL
+            .into_iter()
+            .find(|benchmark| benchmark.name() == name);
+        benchmarks.push(found.ok_or_else(|| {
+            CliError::usage(
+                "--only",
+                format_args!("{name} is no benchmark"),
+                format_args!("there are {}", names.join(", ")),
+            )
+        })?);
+    }
+    if benchmarks.is_empty() {
+        benchmarks = Benchmark::ALL.to_vec();
+    }
+    let iterations = match arguments.compat {
+        Some(Compat::Mpbench) => Some(arguments.iterations.unwrap_or(MPBENCH_ITERATIONS)),
+        None => arguments.iterations,
+    };
+    let of = |benchmark| {
+        sizes.iter().map(move |&bytes| Case {
+            benchmark,
+            bytes,
+            iterations,
+        })
+    };
+    Ok(benchmarks.into_iter().flat_map(of).collect())
+}
+
+fn settings(arguments: &ClusterMeasureArgs) -> Settings {
+    let is_single = arguments.compat.is_some() || arguments.samples.is_some();
+    let (starts_min, starts_max) = match is_single {
+        true => (1, 1),
+        false => (STARTS_MIN.min(arguments.starts_max), arguments.starts_max),
+    };
+    Settings {
+        half_width_max: arguments.half_width_percent / 100.0,
+        starts_min,
+        starts_max,
+        seed: 0x6d70_6900,
+    }
+}
+
+fn steps(arguments: &ClusterMeasureArgs) -> Steps {
+    if arguments.compat == Some(Compat::Mpbench) {
+        let repetitions = arguments.repetitions as usize;
+        return Steps::Mpbench {
+            repetitions,
+            flush_bytes: FLUSH_BYTES,
+        };
+    }
+    let (samples_min, samples_max) = match arguments.samples {
+        Some(samples) => (samples as usize, samples as usize),
+        None => SAMPLES,
+    };
+    Steps::Sound {
+        half_width_max: HALF_WIDTH_WITHIN,
+        samples_min,
+        samples_max,
+        sample_us_min: SAMPLE_US_MIN,
+        case_ms_max: CASE_MS_MAX,
+    }
+}
+
+/// Start after start until there is enough of each case.
+fn measure(
+    arguments: &ClusterMeasureArgs,
+    boards: &Boards,
+    collected: &mut Collected,
+) -> Result<World, CliError> {
+    let deadline = Instant::now() + Duration::from_secs(arguments.boards.seconds_max);
+    let progress = Progress::start(format!("measuring {}", arguments.label));
+    let mut world = None;
+    let mut begun: Option<Instant> = None;
+    loop {
+        let mut cases = collected.next_start();
+        if cases.is_empty() {
+            break;
+        }
+        if let Some(begun) = begun {
+            let next = begun + Duration::from_secs(arguments.start_seconds);
+            wait_until(next.min(deadline))?;
+        }
+        begun = Some(Instant::now());
+        if arguments.compat.is_some() {
+            // The original's order.
+            cases.sort_by_key(|case| (case.benchmark, case.bytes));
+        } else if arguments.power {
+            // Power takes time to be read: one benchmark after the other, in the order in which they were drawn.
+            let drawn: Vec<Benchmark> = cases.iter().map(|case| case.benchmark).collect();
+            cases.sort_by_key(|case| drawn.iter().position(|one| *one == case.benchmark));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let plan = Plan {
+            ranks: boards.ranks(),
+            cases,
+            steps: steps(arguments),
+            pin: !arguments.no_pin,
+            power: arguments.power.then(|| PowerPlan {
+                root: arguments.root.clone(),
+                sensor: arguments.sensor.clone(),
+                idle_ms: arguments.idle_seconds * 1_000,
+            }),
+            seconds_max: left.as_secs() + GRACE_S,
+        };
+        let found = start(arguments, boards, &plan, deadline, collected, &progress)?;
+        let before = world
+            .take()
+            .map_or_else(Vec::new, |world: World| world.power);
+        let power = before.into_iter().chain(found.power).collect();
+        world = Some(World {
+            power: merge_power(power),
+            ..found
+        });
+        let judged = collected.end_start();
+        judged.map_err(|error| {
+            CliError::failure("keel-mpi", error, "see that it is of the same version")
+        })?;
+    }
+    world.ok_or_else(|| {
+        CliError::usage(
+            "keel cluster measure",
+            "there is nothing to measure",
+            "name a size",
+        )
+    })
+}
+
+/// Until the next start, or a signal.
+fn wait_until(then: Instant) -> Result<(), CliError> {
+    loop {
+        if signals::stop_requested() {
+            return Err(ranks::interrupted());
+        }
+        let left = then.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(ranks::LOOK));
+    }
+}
+
+/// One start.
+fn start(
+    arguments: &ClusterMeasureArgs,
+    boards: &Boards,
+    plan: &Plan,
+    deadline: Instant,
+    collected: &mut Collected,
+    progress: &Progress,
+) -> Result<World, CliError> {
+    let text = plan
+        .text()
+        .map_err(|error| CliError::usage("keel cluster measure", error, "name fewer sizes"))?;
+    let words = ["measure".to_owned(), text];
+    let silence_max = Duration::from_secs(arguments.boards.silence_seconds_max);
+    let mut ranks = Ranks::start(boards, &words, deadline, silence_max)?;
+    let other_version = |error: cluster::Error| {
+        CliError::failure(
+            "keel-mpi",
+            error,
+            "install keel and keel-mpi of the same version",
+        )
+    };
+    let mut world = None;
+    let mut said = None;
+    let mut power = Vec::new();
+    let mut meter = None;
+    loop {
+        let line = match ranks.next()? {
+            Next::Line(line) => line,
+            Next::Ended(status) => return Err(ranks.failed(status, said)),
+        };
+        let Some(event) = parse_event(&line) else {
+            ranks.keep(line);
+            continue;
+        };
+        match event.map_err(other_version)? {
+            Event::World {
+                library,
+                ranks,
+                hosts,
+            } => {
+                // From here on ranks sleep for so long as idle power takes.
+                meter = arguments.meter.as_deref().map(read_meter).transpose()?;
+                world = Some(World {
+                    library,
+                    ranks,
+                    hosts,
+                    power: Vec::new(),
+                })
+            }
+            Event::Begin {
+                at,
+                benchmark,
+                bytes,
+            } => {
+                if let Some(meter) = &meter {
+                    meter.during(Some(benchmark.name()));
+                }
+                progress.part(&format!(
+                    "start {}: {} of {}, {} {bytes}",
+                    collected.starts() + 1,
+                    at + 1,
+                    plan.cases.len(),
+                    benchmark.name()
+                ));
+            }
+            Event::Row { row } => collected.add(row).map_err(other_version)?,
+            Event::Power { rows } => power.extend(rows),
+            // Ranks that have not found each other all say so: the first counts.
+            Event::Failed { why, host } => said = said.or(Some((why, host))),
+            Event::End { rows } if rows == plan.cases.len() && said.is_none() => {
+                if let Some(world) = world {
+                    power.extend(meter.map(Watts::finish).unwrap_or_default());
+                    ranks.settle();
+                    return Ok(World { power, ..world });
+                }
+            }
+            Event::End { .. } => {}
+        }
+    }
+}
+
+fn result_file(
+    arguments: &ClusterMeasureArgs,
+    created_ms: i64,
+    world: &World,
+    collected: &Collected,
+) -> ResultFile {
+    let is_far = world.hosts.len() > 1;
+    let link = |said: Option<u64>, option: &str| match said {
+        Some(value) => Known::Value(value),
+        None if is_far => Known::Unavailable(format!("not said: {option}")),
+        None => Known::Unavailable("one host: messages go through memory".to_owned()),
+    };
+    ResultFile {
+        header: Header {
+            label: arguments.label.clone(),
+            created_ms,
+            mode: if arguments.compat.is_some() {
+                Mode::Mpbench
+            } else {
+                Mode::Sound
+            },
+            mpi: Known::Value(world.library.clone()),
+            link: Link {
+                rate_bits_per_s: link(
+                    arguments.link_mbit.map(|mbit| mbit * 1_000_000),
+                    "--link-mbit",
+                ),
+                burst_bytes: link(arguments.link_burst, "--link-burst"),
+            },
+            hosts: world.hosts.clone(),
+            power_source: power_source(arguments, &world.power),
+        },
+        rows: collected
+            .rows()
+            .into_iter()
+            .chain(world.power.iter().cloned().map(Row::Power))
+            .collect(),
+    }
+}
+
+/// What measured power: all sensors that gave a value.
+fn power_source(arguments: &ClusterMeasureArgs, power: &[PowerRow]) -> Known<String> {
+    if !arguments.power {
+        return Known::Unavailable("not measured: --power".to_owned());
+    }
+    let mut names: Vec<&str> = Vec::new();
+    let mut reason = "no board has said anything of its power";
+    for row in power {
+        match &row.origin {
+            Origin::Unavailable(why) => reason = why,
+            _ if names.contains(&row.source.as_str()) => {}
+            _ => names.push(&row.source),
+        }
+    }
+    if names.is_empty() {
+        return Known::Unavailable(reason.to_owned());
+    }
+    let mut text = names.join(", ");
+    if text.len() > SOURCES_BYTES_MAX {
+        text = format!("{} and others", names[0]);
+    }
+    Known::Value(text)
+}
+
+/// The meter that all boards hang on.
+fn read_meter(path: &Path) -> Result<Watts, CliError> {
+    let Some(text) = path.to_str() else {
+        let wrong = "is no UTF-8";
+        return Err(CliError::usage(
+            path.display(),
+            wrong,
+            "give the file another name",
+        ));
+    };
+    // A meter's file is where the user says, whatever stands for /.
+    let meter = Meter::new(&Root::new(""), text, Arc::new(SystemClock::new()));
+    Ok(Watts::start(Ok(vec![Box::new(meter)]), ALL_BOARDS))
+}
+
+/// The interval of a median in words; one sample has none.
+fn interval(median: &Median) -> String {
+    match median.samples {
+        0 | 1 => "unknown: one sample".to_owned(),
+        _ => format!("{:.3} to {:.3}", median.interval.low, median.interval.high),
+    }
+}
+
+fn show(
+    arguments: &ClusterMeasureArgs,
+    world: &World,
+    result: &ResultFile,
+    starts: u32,
+) -> Result<(), CliError> {
+    let mut out = Output::new();
+    let rows = result.rows.iter().filter_map(|row| match row {
+        Row::Benchmark(row) => Some(row),
+        Row::Power(_) => None,
+    });
+    let judged = |error| {
+        CliError::failure(
+            "keel-mpi",
+            error,
+            "install keel and keel-mpi of the same version",
+        )
+    };
+    if arguments.json {
+        let mut cells = Vec::new();
+        for row in rows {
+            let median = row.median_us().map_err(judged)?;
+            cells.push(json!({
+                "benchmark": row.benchmark.name(),
+                "bytes": row.bytes,
+                "iterations": row.iterations,
+                "samples": median.samples,
+                "median_us": median.value,
+                // One sample says nothing of how far off it is.
+                "low_us": (median.samples > 1).then_some(median.interval.low),
+                "high_us": (median.samples > 1).then_some(median.interval.high),
+                "result": row.benchmark.result(row.bytes, median.value),
+                "unit": row.benchmark.unit(),
+                "stopped": row.stopped,
+            }));
+        }
+        let ranks = world.ranks.iter().map(|rank| {
+            json!({"rank": rank.rank, "host": rank.host, "core": rank.core.value(), "library": rank.library})
+        });
+        let ranks: Vec<_> = ranks.collect();
+        out.json(&json!({
+            "label": arguments.label,
+            "mpi": world.library,
+            "ranks": ranks,
+            "hosts": world.hosts,
+            "starts": starts,
+            "power": world.power,
+            "file": arguments.out.as_ref().map(|path| path.display().to_string()),
+            "rows": cells,
+        }))?;
+        return out.flush();
+    }
+    out.line(format_args!("mpi       {}", world.library))?;
+    for rank in &world.ranks {
+        let core = match &rank.core {
+            Known::Value(core) => format!("core {core}"),
+            Known::Unavailable(why) => format!("no core of its own: {why}"),
+        };
+        out.line(format_args!("rank {:<4} {} ({core})", rank.rank, rank.host))?;
+    }
+    out.line(format_args!("starts    {starts}"))?;
+    out.line("benchmark    bytes     median us    95 % interval           result          unit")?;
+    for row in rows {
+        let median = row.median_us().map_err(judged)?;
+        let note = if row.stopped == Stopped::Exhausted {
+            "  wide"
+        } else {
+            ""
+        };
+        out.line(format_args!(
+            "{:<11}  {:<8}  {:<11.3}  {:<22}  {:<14.1}  {}{note}",
+            row.benchmark.name(),
+            row.bytes,
+            median.value,
+            interval(&median),
+            row.benchmark.result(row.bytes, median.value),
+            row.benchmark.unit(),
+        ))?;
+    }
+    if !world.power.is_empty() {
+        out.line("during       host          source                    average W  maximum  minimum  idle")?;
+    }
+    for row in &world.power {
+        let (during, host, source) = (&row.during, &row.host, &row.source);
+        if let Origin::Unavailable(why) = &row.origin {
+            out.line(format_args!(
+                "{during:<11}  {host:<12}  {source:<24}  unavailable: {why}"
+            ))?;
+            continue;
+        }
+        let idle = row.idle_w.value();
+        let idle = idle.map_or("-".to_owned(), |watts| format!("{watts:.3}"));
+        let modelled = if row.origin == Origin::Measured {
+            ""
+        } else {
+            "  modelled"
+        };
+        out.line(format_args!(
+            "{during:<11}  {host:<12}  {source:<24}  {:<9.3}  {:<7.3}  {:<7.3}  {idle}{modelled}",
+            row.average_w, row.maximum_w, row.minimum_w
+        ))?;
+    }
+    if world.hosts.len() == 1 {
+        out.line("one host: messages went through its memory, not through a network")?;
+    }
+    if let Some(path) = &arguments.out {
+        out.line(format_args!("written: {}", path.display()))?;
+    }
+    out.flush()
+}

@@ -1,0 +1,22 @@
+//! `keel cluster`: several boards. `boards.rs` which boards, which MPI, and whether all of them can be reached;
+//! `ranks.rs` a run of the launcher, watched; `measure.rs` the benchmark suite; `report.rs` comparisons, `thesis.rs`
+//! the thesis's figures. Jobs are in `job_cmd`.
+
+pub(crate) mod boards;
+mod measure;
+pub(crate) mod ranks;
+mod report;
+mod thesis;
+
+use crate::cli::ClusterCommand;
+use crate::error::CliError;
+
+/// Runs one command; the answer is the exit status.
+pub(crate) fn run(command: &ClusterCommand) -> Result<u8, CliError> {
+    match command {
+        ClusterCommand::Measure(arguments) => measure::run(arguments),
+        ClusterCommand::Report(arguments) => report::run(arguments),
+        ClusterCommand::Run(arguments) => crate::job_cmd::run(arguments),
+        ClusterCommand::Rank(arguments) => crate::job_cmd::rank::run(arguments),
+    }
+}

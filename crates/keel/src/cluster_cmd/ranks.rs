@@ -1,0 +1,335 @@
+//! A run of MPI's launcher, watched: its lines as they come, in bounded time, and who is to blame when it fails.
+
+use super::boards::{Boards, last_line, wait_within};
+use crate::error::CliError;
+use crate::signals;
+use crate::temporary::Folder;
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes of a line at most; what is longer is cut.
+const LINE_BYTES_MAX: u64 = 5 << 20;
+
+/// Lines that wait to be looked at.
+const LINES_MAX: usize = 64;
+
+/// How much is kept of what launcher and libraries complain about.
+const COMPLAINT_LINES_MAX: usize = 400;
+
+/// How long a launcher that was told to end is waited for: it ends the ranks on all boards.
+const END_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How long a launcher may take to end when all ranks have done their work.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(4);
+
+/// How often a signal of the user is looked for.
+pub(super) const LOOK: Duration = Duration::from_millis(100);
+
+/// What comes next of a run.
+pub(crate) enum Next {
+    /// A line of standard output.
+    Line(String),
+    /// It has ended; the status says how.
+    Ended(std::process::ExitStatus),
+}
+
+/// Ranks on boards.
+pub(crate) struct Ranks<'a> {
+    boards: &'a Boards,
+    child: Child,
+    lines: Receiver<String>,
+    complaints: Option<JoinHandle<VecDeque<String>>>,
+    /// Read by the launcher, and perhaps again when a board is lost.
+    _folder: Folder,
+    deadline: Instant,
+    silence_max: Duration,
+    is_over: bool,
+    /// Lines of standard output that are no rank's: hydra says there how a rank has ended.
+    others: Vec<String>,
+}
+
+impl<'a> Ranks<'a> {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// The launcher cannot be started.
+    pub(crate) fn start(
+        boards: &'a Boards,
+        arguments: &[String],
+        deadline: Instant,
+        silence_max: Duration,
+    ) -> Result<Self, CliError> {
+        let folder = Folder::create("cluster")?;
+        let mut command = boards.command(arguments, &folder.path().join("hosts"))?;
+        // A group of its own: Ctrl-C comes to this program, which ends the launcher, which ends the ranks.
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        let mut child = command
+            .spawn()
+            .map_err(|error| CliError::io(boards.launcher().display(), &error))?;
+        let (sender, lines) = sync_channel(LINES_MAX);
+        if let Some(stdout) = child.stdout.take() {
+            std::thread::spawn(move || {
+                for_each_line(stdout, |line| sender.send(line).is_ok());
+            });
+        }
+        let complaints = child.stderr.take().map(|stderr| {
+            std::thread::spawn(move || {
+                let mut kept = VecDeque::new();
+                for_each_line(stderr, |line| {
+                    if kept.len() == COMPLAINT_LINES_MAX {
+                        kept.pop_front();
+                    }
+                    kept.push_back(line);
+                    true
+                });
+                kept
+            })
+        });
+        Ok(Self {
+            boards,
+            child,
+            lines,
+            complaints,
+            _folder: folder,
+            deadline,
+            silence_max,
+            is_over: false,
+            others: Vec::new(),
+        })
+    }
+
+    /// The next line, or the end.
+    ///
+    /// # Errors
+    /// Nothing came for too long, the time is over, or the user has interrupted it. The ranks are ended then, and the
+    /// error names the board that no longer answers, if there is one.
+    pub(crate) fn next(&mut self) -> Result<Next, CliError> {
+        let quiet_since = Instant::now();
+        loop {
+            match self.lines.recv_timeout(LOOK) {
+                Ok(line) => return Ok(Next::Line(line)),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let left = self
+                        .silence_max
+                        .min(self.deadline.saturating_duration_since(Instant::now()));
+                    let status = wait_within(&mut self.child, left.max(LOOK));
+                    let status = status
+                        .map_err(|error| CliError::io(self.boards.launcher().display(), &error))?;
+                    if let Some(status) = status {
+                        self.is_over = true;
+                        return Ok(Next::Ended(status));
+                    }
+                    return Err(self.give_up("the launcher does not end"));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if signals::stop_requested() {
+                self.end();
+                return Err(interrupted());
+            }
+            if Instant::now() >= self.deadline {
+                return Err(self.give_up("not done within --seconds-max"));
+            }
+            if quiet_since.elapsed() >= self.silence_max {
+                let wrong = format!("nothing has come for {} s", self.silence_max.as_secs());
+                return Err(self.give_up(&wrong));
+            }
+        }
+    }
+
+    /// Everything was said: waits a little for the launcher's own end. With more ranks than cores MPICH takes minutes
+    /// for it, in which nothing happens any more.
+    pub(crate) fn settle(mut self) {
+        if let Ok(Some(_)) = wait_within(&mut self.child, SETTLE_TIME_MAX) {
+            self.is_over = true;
+        }
+        self.end();
+    }
+
+    /// Keeps a line that is no rank's, for when it fails.
+    pub(crate) fn keep(&mut self, line: String) {
+        if self.others.len() < COMPLAINT_LINES_MAX {
+            self.others.push(line);
+        }
+    }
+
+    /// Ends the ranks and asks who no longer answers.
+    fn give_up(&mut self, wrong: &str) -> CliError {
+        let complaints = self.end();
+        self.blame(wrong, &complaints)
+    }
+
+    /// Why a run that ended has failed. `said`: what the ranks themselves have said, with the host, if they did.
+    pub(crate) fn failed(
+        &mut self,
+        status: std::process::ExitStatus,
+        said: Option<(String, Option<String>)>,
+    ) -> CliError {
+        let complaints = self.end();
+        if let Some((why, host)) = said {
+            let thing = host.unwrap_or_else(|| "keel-mpi".to_owned());
+            return CliError::failure(thing, why, "see docs/boards.md");
+        }
+        let wrong = format!("the launcher has ended without a result ({status})");
+        self.blame(&wrong, &complaints)
+    }
+
+    fn blame(&self, wrong: &str, complaints: &[String]) -> CliError {
+        let names: Vec<&str> = self
+            .boards
+            .hosts
+            .iter()
+            .map(|host| host.name.as_str())
+            .collect();
+        if let Err(error) = self.boards.reach() {
+            return error.with_note(wrong);
+        }
+        let all: Vec<String> = complaints.iter().chain(&self.others).cloned().collect();
+        match blamed(&all, &names) {
+            Some((host, line)) => CliError::failure(
+                host,
+                format_args!("{wrong}; {line}"),
+                "see what ended it there, then run again",
+            ),
+            None => {
+                let last = last_line(complaints.join("\n").as_bytes());
+                CliError::failure(
+                    self.boards.launcher().display(),
+                    format_args!("{wrong}; {last}"),
+                    "see docs/boards.md",
+                )
+            }
+        }
+    }
+
+    /// Ends the launcher if it is still there; what it has complained about.
+    fn end(&mut self) -> Vec<String> {
+        if !self.is_over {
+            self.is_over = true;
+            let group = self.child.id() as libc::pid_t;
+            // SAFETY: a plain system call. The child has not been waited for, so its number is its own.
+            unsafe { libc::kill(group, libc::SIGTERM) };
+            if !matches!(wait_within(&mut self.child, END_TIME_MAX), Ok(Some(_))) {
+                // SAFETY: as above; the launcher's whole group.
+                unsafe { libc::kill(-group, libc::SIGKILL) };
+                self.child.wait().ok();
+            }
+        }
+        // A rank that outlives the launcher may hold the pipe: it is not waited for.
+        let complaints = self.complaints.take().filter(|thread| {
+            let begun = Instant::now();
+            while !thread.is_finished() && begun.elapsed() < Duration::from_secs(2) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            thread.is_finished()
+        });
+        complaints
+            .and_then(|thread| thread.join().ok())
+            .map(Vec::from)
+            .unwrap_or_default()
+    }
+}
+
+impl Drop for Ranks<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What a run ends with that was told to.
+pub(super) fn interrupted() -> CliError {
+    CliError::failure(
+        "cluster",
+        "interrupted",
+        "what was measured so far is not kept",
+    )
+}
+
+/// Hands on each line, as text, until the stream ends or nobody wants more.
+fn for_each_line(stream: impl Read, mut wanted: impl FnMut(String) -> bool) {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut bytes = Vec::new();
+        match reader
+            .by_ref()
+            .take(LINE_BYTES_MAX)
+            .read_until(b'\n', &mut bytes)
+        {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let line = String::from_utf8_lossy(&bytes)
+            .trim_end_matches(['\n', '\r'])
+            .to_owned();
+        if !wanted(line) {
+            return;
+        }
+    }
+}
+
+/// Which board a launcher names when a rank dies or a connection to a board is lost, and the line.
+pub(crate) fn blamed(complaints: &[String], hosts: &[&str]) -> Option<(String, String)> {
+    // Hydra: "PID 12 RUNNING AT b3"; Open MPI: "on node b3 exited on signal 9", "Remote daemon: … on node b3".
+    let after = |line: &str, mark: &str| -> Option<String> {
+        let rest = line.split_once(mark)?.1;
+        let name: String = rest
+            .chars()
+            .take_while(|letter| !letter.is_whitespace() && !"]),:".contains(*letter))
+            .collect();
+        hosts.contains(&name.as_str()).then_some(name)
+    };
+    let sure = |line: &&String| {
+        line.contains("RUNNING AT")
+            || line.contains("exited on signal")
+            || line.contains("Remote daemon")
+    };
+    let shown = |line: &str| -> String {
+        let text = line
+            .trim_matches(|letter: char| letter == '=' || letter == '|' || letter.is_whitespace());
+        text.chars().take(160).collect()
+    };
+    let named = |line: &String| {
+        let host = ["RUNNING AT ", "on node "]
+            .iter()
+            .find_map(|mark| after(line, mark))?;
+        Some((host, shown(line)))
+    };
+    if let Some(found) = complaints.iter().filter(sure).find_map(named) {
+        return Some(found);
+    }
+    // Hydra's helpers on the other boards complain, too ("[proxy:0:0@b1] …"): they are victims, and name nobody.
+    complaints.iter().find_map(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_board_that_a_launcher_names_is_found() {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let hosts = ["b1", "b2", "b3"];
+        let of = |text: &str| blamed(&lines(text), &hosts).map(|(host, _)| host);
+        let hydra = "=====\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 41 RUNNING AT b3\n\
+                     =   EXIT CODE: 9\n[proxy:0:0@b1] HYDT_dmxu_poll_wait_for_event: demux engine error";
+        assert_eq!(of(hydra).as_deref(), Some("b3"));
+        let victim = "[proxy:0:1@b2] HYD_pmcd_pmip_control_cmd_cb: assert failed";
+        assert_eq!(of(victim), None);
+        let open =
+            "mpirun noticed that process rank 1 with PID 0 on node b2 exited on signal 9 (Killed).";
+        assert_eq!(of(open).as_deref(), Some("b2"));
+        let lost =
+            "  HNP daemon   : [[1,0],0] on node master\n  Remote daemon: [[1,0],2] on node b3";
+        assert_eq!(of(lost).as_deref(), Some("b3"));
+        assert_eq!(of("nothing of it; on node elsewhere"), None);
+    }
+}

@@ -1,0 +1,182 @@
+//! `keel cluster report`: labelled results side by side, in tables, comma-separated values and drawings.
+
+use crate::cli::ClusterReportArgs;
+use crate::error::CliError;
+use crate::output::Output;
+use cluster::compare::{Cell, Comparison, Key, Verdict};
+use cluster::plot::drawings;
+use cluster::results::{FILE_BYTES_MAX, ResultFile, Transport};
+use serde_json::json;
+use std::io::Read;
+use std::path::Path;
+
+pub(super) fn run(arguments: &ClusterReportArgs) -> Result<u8, CliError> {
+    let files = arguments
+        .files
+        .iter()
+        .map(|path| read(path))
+        .collect::<Result<Vec<_>, _>>()?;
+    if arguments.thesis {
+        return super::thesis::run(arguments, &files);
+    }
+    let comparison = Comparison::new(&files)
+        .map_err(|error| CliError::failure("keel cluster report", error, "name each run once"))?;
+    if let Some(path) = &arguments.csv {
+        std::fs::write(path, comparison.csv())
+            .map_err(|error| CliError::io(path.display(), &error))?;
+    }
+    let mut drawn = Vec::new();
+    if let Some(folder) = &arguments.plots {
+        std::fs::create_dir_all(folder).map_err(|error| CliError::io(folder.display(), &error))?;
+        for drawing in drawings(&comparison) {
+            let path = folder.join(format!("{}.svg", drawing.name));
+            std::fs::write(&path, drawing.svg)
+                .map_err(|error| CliError::io(path.display(), &error))?;
+            drawn.push(path.display().to_string());
+        }
+    }
+    let mut out = Output::new();
+    if arguments.json {
+        let rows: Vec<_> = comparison
+            .rows
+            .iter()
+            .map(|(key, cells)| row_json(key, &comparison.labels, cells))
+            .collect();
+        out.json(&json!({
+            "labels": comparison.labels,
+            "remarks": comparison.remarks,
+            "rows": rows,
+            "plots": drawn,
+        }))?;
+    } else {
+        print(&comparison, &mut out)?;
+        for path in arguments
+            .csv
+            .iter()
+            .map(|path| path.display().to_string())
+            .chain(drawn)
+        {
+            out.line(format_args!("written: {path}"))?;
+        }
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn read(path: &Path) -> Result<ResultFile, CliError> {
+    let file = std::fs::File::open(path).map_err(|error| CliError::io(path.display(), &error))?;
+    let mut bytes = Vec::new();
+    let read = file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes);
+    read.map_err(|error| CliError::io(path.display(), &error))?;
+    ResultFile::parse(&bytes).map_err(|error| {
+        CliError::failure(
+            path.display(),
+            error,
+            "name a file of `keel cluster measure --out` or `keel power record`",
+        )
+    })
+}
+
+fn carrier(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Memory => "memory",
+        Transport::Network => "network",
+    }
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::Alike => "alike",
+    }
+}
+
+fn row_json(key: &Key, labels: &[String], cells: &[Option<Cell>]) -> serde_json::Value {
+    let cells: Vec<_> = labels
+        .iter()
+        .zip(cells)
+        .filter_map(|(label, cell)| {
+            let cell = cell.as_ref()?;
+            Some(json!({
+                "label": label,
+                "median_us": cell.median_us.value,
+                "low_us": cell.median_us.interval.low,
+                "high_us": cell.median_us.interval.high,
+                "samples": cell.median_us.samples,
+                "result": cell.result,
+                "ratio": cell.ratio.map(|ratio| ratio.value),
+                "ratio_low": cell.ratio.map(|ratio| ratio.interval.low),
+                "ratio_high": cell.ratio.map(|ratio| ratio.interval.high),
+                "verdict": cell.verdict.map(word),
+            }))
+        })
+        .collect();
+    json!({
+        "benchmark": key.benchmark.name(),
+        "transport": carrier(key.transport),
+        "ranks": key.ranks,
+        "bytes": key.bytes,
+        "unit": key.benchmark.unit(),
+        "cells": cells,
+    })
+}
+
+fn print(comparison: &Comparison, out: &mut Output) -> Result<(), CliError> {
+    for remark in &comparison.remarks {
+        let kind = match remark.contains(" is unknown in both, ") {
+            true => "not known to be alike",
+            false => "unlike",
+        };
+        out.line(format_args!("{kind}: {remark}"))?;
+    }
+    if comparison.rows.is_empty() {
+        out.line(
+            "no benchmark has rows here; --thesis shows what files of `keel power record` hold",
+        )?;
+    }
+    let mut kind = None;
+    for (key, cells) in &comparison.rows {
+        let this = (key.benchmark, key.transport, key.ranks);
+        if kind.replace(this) != Some(this) {
+            out.line(format_args!(
+                "\n{}, {} ranks, {} [{}]",
+                key.benchmark.name(),
+                key.ranks,
+                carrier(key.transport),
+                key.benchmark.unit()
+            ))?;
+            let mut heading = format!("{:<9}", "bytes");
+            for label in &comparison.labels {
+                let label: String = label.chars().take(24).collect();
+                heading += &format!("  {label:<36}");
+            }
+            out.line(heading.trim_end())?;
+        }
+        let mut line = format!("{:<9}", key.bytes);
+        for cell in cells {
+            line += &format!("  {:<36}", cell.as_ref().map_or("-".to_owned(), cell_text));
+        }
+        out.line(line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// The result, and where it is compared the ratio of times with its interval.
+fn cell_text(cell: &Cell) -> String {
+    let result = format!(
+        "{:.*}",
+        if cell.result < 100.0 { 3 } else { 0 },
+        cell.result
+    );
+    match (cell.ratio, cell.verdict) {
+        (Some(ratio), Some(verdict)) => format!(
+            "{result} ({:.2}, {:.2} to {:.2}: {})",
+            ratio.value,
+            ratio.interval.low,
+            ratio.interval.high,
+            word(verdict)
+        ),
+        _ => result,
+    }
+}

@@ -1,0 +1,142 @@
+//! `keel cluster report --thesis`: power parity, the hypothesis, and result ÷ watts of files.
+
+use crate::cli::ClusterReportArgs;
+use crate::error::CliError;
+use crate::output::Output;
+use cluster::results::ResultFile;
+use cluster::thesis::{Thesis, faults, unit};
+use serde_json::json;
+use std::path::Path;
+
+/// Boards of the column of shares that are needed.
+const SHOWN_BOARDS: [u32; 2] = [3, 4];
+
+pub(super) fn run(arguments: &ClusterReportArgs, files: &[ResultFile]) -> Result<u8, CliError> {
+    let thesis = Thesis::new(files)
+        .map_err(|error| CliError::failure("keel cluster report", error, "measure again"))?;
+    let mut written = Vec::new();
+    if let Some(folder) = &arguments.plots {
+        std::fs::create_dir_all(folder).map_err(|error| CliError::io(folder.display(), &error))?;
+        let mut write = |name: String, text: &str| write_file(folder, &name, text, &mut written);
+        write("parity.csv".to_owned(), &thesis.parity_csv())?;
+        if !thesis.efficiency.is_empty() {
+            write("efficiency.csv".to_owned(), &thesis.efficiency_csv())?;
+        }
+        for figure in &thesis.figures {
+            write(format!("{}.csv", figure.name), &figure.csv)?;
+            write(format!("{}.svg", figure.name), &figure.svg)?;
+        }
+    }
+    let mut out = Output::new();
+    if arguments.json {
+        out.json(&as_json(&thesis, &written))?;
+    } else {
+        print(&thesis, &written, &mut out)?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn write_file(
+    folder: &Path,
+    name: &str,
+    text: &str,
+    written: &mut Vec<String>,
+) -> Result<(), CliError> {
+    let path = folder.join(name);
+    std::fs::write(&path, text).map_err(|error| CliError::io(path.display(), &error))?;
+    written.push(path.display().to_string());
+    Ok(())
+}
+
+fn as_json(thesis: &Thesis, written: &[String]) -> serde_json::Value {
+    let parity = thesis.parity.rows.iter().map(|row| {
+        json!({
+            "benchmark": row.benchmark,
+            "board_w": row.board_w,
+            "machine_w": row.machine_w,
+            "idle_ratio": row.idle_ratio,
+            "boards_at_parity": row.boards,
+            "boards_at_85_percent": row.boards_at(0.85),
+        })
+    });
+    let faulty = thesis.parity.faulty.iter().map(|(table, row, _)| {
+        let table = if *table == 0 { "5.6" } else { "5.7" };
+        json!({"benchmark": row.benchmark, "table": table, "average_w": row.average_w, "why": faults(row)})
+    });
+    let efficiency = thesis.efficiency.iter().map(|row| {
+        json!({
+            "label": row.label,
+            "benchmark": row.benchmark.name(),
+            "boards": row.boards,
+            "ranks": row.ranks,
+            "bytes": row.bytes,
+            "result": row.result,
+            "unit": unit(row.benchmark),
+            "watts": row.watts.as_ref().ok(),
+            "watts_from": row.watts_from,
+            "why_none": row.watts.as_ref().err(),
+            "result_per_watt": row.per_watt(),
+        })
+    });
+    json!({
+        "parity": parity.collect::<Vec<_>>(),
+        "not_used": faulty.collect::<Vec<_>>(),
+        "efficiency": efficiency.collect::<Vec<_>>(),
+        "written": written,
+    })
+}
+
+fn print(thesis: &Thesis, written: &[String], out: &mut Output) -> Result<(), CliError> {
+    out.line("benchmark     board W  NUC W    idle ÷ busy  boards at parity  at 85 %  share for 3   for 4")?;
+    for row in &thesis.parity.rows {
+        let [three, four] = SHOWN_BOARDS.map(|boards| 100.0 * row.share_needed(boards));
+        out.line(format_args!(
+            "{:<12}  {:<7.3}  {:<7.3}  {:<11.3}  {:<16.2}  {:<7.2}  {three:<9.0} %  {four:.0} %",
+            row.benchmark,
+            row.board_w,
+            row.machine_w,
+            row.idle_ratio,
+            row.boards,
+            row.boards_at(0.85)
+        ))?;
+    }
+    for (table, row, _) in &thesis.parity.faulty {
+        let table = if *table == 0 { "5.6" } else { "5.7" };
+        out.line(format_args!(
+            "not used: {} of table {table}, {} W: {}",
+            row.benchmark,
+            row.average_w,
+            faults(row)
+        ))?;
+    }
+    let mut kind = None;
+    for row in &thesis.efficiency {
+        let this = (&row.label, row.benchmark);
+        if kind.replace(this) != Some(this) {
+            let watts = match &row.watts {
+                Ok(watts) => format!("{watts:.3} W ({})", row.watts_from),
+                Err(why) => format!("no power: {why}"),
+            };
+            out.line(format_args!(
+                "\n{}, {}: {} boards, {} ranks, {watts}",
+                row.label,
+                row.benchmark.name(),
+                row.boards,
+                row.ranks
+            ))?;
+        }
+        let per_watt = row
+            .per_watt()
+            .map_or("-".to_owned(), |value| format!("{value:.1}"));
+        out.line(format_args!(
+            "{:<9}  {per_watt} {} per W",
+            row.bytes,
+            unit(row.benchmark)
+        ))?;
+    }
+    for path in written {
+        out.line(format_args!("written: {path}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,416 @@
+//! What `keel cluster run` prints: the answer, whether one rank finds the same, bytes moved, parallel fraction, time,
+//! energy, and where such a job belongs.
+
+use super::state::State;
+use crate::error::CliError;
+use crate::output::Output;
+use crate::progress::bytes_text;
+use crate::time_text::format_ms;
+use cluster::advisor::{Advice, Estimate, Fit, Input, Minimise, Origin, Privacy, Question, advise};
+use cluster::jobs::energy::BoardEnergy;
+use cluster::jobs::lines::Report;
+use cluster::jobs::{LeftOut, Order, Sameness};
+use cluster::results::Known;
+use serde_json::{Value, json};
+
+/// Everything that is known at the end.
+pub(super) struct Shown<'a> {
+    pub(super) order: &'a Order,
+    pub(super) left_out: &'a LeftOut,
+    /// Times of the rows, or none.
+    pub(super) times: &'a [f64],
+    pub(super) state: &'a State,
+    /// Boards that were lost on the way, and how.
+    pub(super) lost: &'a [(String, String)],
+    pub(super) is_local: bool,
+    pub(super) deadline_s: Option<f64>,
+}
+
+pub(super) fn print(shown: &Shown<'_>, is_json: bool) -> Result<u8, CliError> {
+    let Some(report) = &shown.state.report else {
+        return Err(CliError::failure(
+            "keel cluster run",
+            "has no report",
+            "see docs/cluster.md",
+        ));
+    };
+    let energy = energy(shown);
+    let fraction = fraction(shown, report);
+    let advice = Advised::new(shown, report, &fraction, &energy)?;
+    let mut out = Output::new();
+    if is_json {
+        out.json(&as_json(shown, report, &fraction, &energy, &advice))?;
+    } else {
+        lines(shown, report, &fraction, &energy, &advice, &mut out)?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+/// The figure of all boards, where each has one.
+fn energy(shown: &Shown<'_>) -> Result<(f64, String), String> {
+    let boards = &shown.state.energy;
+    let (mut joules, mut sources) = (0.0, Vec::new());
+    for (host, board) in boards {
+        match board {
+            Known::Value(board) => {
+                joules += board.energy_j;
+                sources.push(source_text(host, board));
+            }
+            Known::Unavailable(why) => return Err(format!("{host}: {why}")),
+        }
+    }
+    if sources.is_empty() {
+        return Err("no board has said anything about it".to_owned());
+    }
+    Ok((joules, sources.join(", ")))
+}
+
+fn source_text(host: &str, board: &BoardEnergy) -> String {
+    match &board.modelled {
+        Some(after) => format!("{host} {} modelled after {after}", board.source),
+        None => format!("{host} {}", board.source),
+    }
+}
+
+/// A parallel fraction and where it is from.
+struct Fraction {
+    value: f64,
+    from: String,
+}
+
+/// The fitted one, if the ranks had a core each; else that of the sections.
+fn fraction(shown: &Shown<'_>, report: &Report) -> Fraction {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let sections = |why: &str| Fraction {
+        value: report.shared_fraction,
+        from: format!("sections of the run on one rank ({why})"),
+    };
+    match report.fitted_fraction {
+        None => sections("there was no other"),
+        Some(_) if shown.is_local && report.ranks > cores => {
+            sections(&format!("{} ranks shared {cores} cores", report.ranks))
+        }
+        Some(value) => Fraction {
+            value,
+            from: format!("computing times on 1 and {} ranks", report.ranks),
+        },
+    }
+}
+
+/// Where such a job belongs, least energy and least time.
+struct Advised {
+    energy: Advice,
+    time: Advice,
+    assumed: Vec<String>,
+}
+
+impl Advised {
+    fn new(
+        shown: &Shown<'_>,
+        report: &Report,
+        fraction: &Fraction,
+        energy: &Result<(f64, String), String>,
+    ) -> Result<Self, CliError> {
+        let wrong =
+            |error: cluster::Error| CliError::failure("advice", error, "see docs/cluster.md");
+        let mut question = Question::new(report.kernel.clone());
+        question.boards_max = (report.ranks.max(2) as u32).min(cluster::advisor::BOARDS_MAX);
+        // Nothing is known of a data centre here: `keel advise --kernel` asks about it.
+        question.privacy = Privacy::Neighbours;
+        question.deadline_s = shown.deadline_s;
+        let mut give = |input: Input, value: f64, origin: Origin| {
+            let (least, most) = input.range();
+            question.give(input, value.clamp(least, most), origin)
+        };
+        let measured = |by: &str| Origin::Measured(by.to_owned());
+        let counted = || Origin::Stated("counted in this run".to_owned());
+        give(
+            Input::SingleS,
+            report.alone_s,
+            measured("this run on one rank"),
+        )
+        .map_err(wrong)?;
+        give(
+            Input::ParallelFraction,
+            fraction.value,
+            measured(&fraction.from),
+        )
+        .map_err(wrong)?;
+        give(Input::ExchangeTimes, report.exchange_times, counted()).map_err(wrong)?;
+        give(Input::ExchangeBytes, report.exchange_bytes, counted()).map_err(wrong)?;
+        if energy.is_ok()
+            && let Some((host, Known::Value(board))) = shown.state.energy.first()
+        {
+            let by = source_text(host, board);
+            give(Input::BoardActiveW, board.average_w, measured(&by)).map_err(wrong)?;
+            give(Input::BoardCommunicatingW, board.average_w, measured(&by)).map_err(wrong)?;
+            if let Known::Value(idle_w) = board.idle_w {
+                // Noise may put idle power above that of a light load.
+                give(
+                    Input::BoardIdleW,
+                    idle_w.min(board.average_w),
+                    measured(&by),
+                )
+                .map_err(wrong)?;
+            }
+        }
+        question.assume();
+        let idle_w = question.given[Input::BoardIdleW as usize]
+            .as_ref()
+            .map(|given| given.value);
+        let active = question.given[Input::BoardActiveW as usize]
+            .as_ref()
+            .map(|given| given.value);
+        if let (Some(idle_w), Some(active_w)) = (idle_w, active)
+            && idle_w > active_w
+        {
+            let after = Origin::Assumed("not above active power".to_owned());
+            question
+                .give(Input::BoardIdleW, active_w, after)
+                .map_err(wrong)?;
+        }
+        let assumed = question.needed().into_iter().filter_map(|input| {
+            let given = question.given[input as usize].as_ref()?;
+            let is_assumed = matches!(given.origin, Origin::Assumed(_));
+            is_assumed.then(|| format!("{} {}", input.name(), given.value))
+        });
+        let assumed = assumed.collect();
+        let energy = advise(&question).map_err(wrong)?;
+        question.minimise = Minimise::Time;
+        let time = advise(&question).map_err(wrong)?;
+        Ok(Self {
+            energy,
+            time,
+            assumed,
+        })
+    }
+
+    /// One side of it in words: the option with the least of a figure, of those that fit. The advisor's own choice
+    /// goes by what is expected with all that is uncertain, and may be another where two are nearly the same; beside
+    /// the figures themselves that would read as a mistake.
+    fn text(advice: &Advice, figure: impl Fn(&Estimate) -> f64) -> String {
+        let Some(at) = advice.choice.advised else {
+            return advice.why_none().unwrap_or_default();
+        };
+        let options = &advice.choice.options;
+        let fitting = options.iter().filter(|option| option.fit == Fit::Fits);
+        let least = fitting.min_by(|a, b| figure(a).total_cmp(&figure(b)));
+        let option = least.unwrap_or(&options[at]);
+        format!(
+            "{}, {:.3} s, {:.3} J",
+            option.place, option.time_s, option.energy_j
+        )
+    }
+}
+
+fn sameness_text(compared: Sameness) -> String {
+    match compared {
+        Sameness::Same => "bit for bit that of one rank".to_owned(),
+        Sameness::Near(by) => {
+            format!("that of one rank within {by:.1e} (boards of different kinds)")
+        }
+        Sameness::Different => "NOT that of one rank".to_owned(),
+    }
+}
+
+/// A row of the readings, with its time.
+fn row_text(shown: &Shown<'_>, row: &Value) -> String {
+    let Some(row) = row.as_u64() else {
+        return "-".to_owned();
+    };
+    match shown.times.get(row as usize) {
+        Some(time_s) => format!("row {row} ({})", format_ms((time_s * 1e3) as i64)),
+        None => format!("row {row}"),
+    }
+}
+
+fn number_text(value: &Value) -> String {
+    value
+        .as_f64()
+        .map_or("-".to_owned(), |value| format!("{value:.4}"))
+}
+
+fn lines(
+    shown: &Shown<'_>,
+    report: &Report,
+    fraction: &Fraction,
+    energy: &Result<(f64, String), String>,
+    advice: &Advised,
+    out: &mut Output,
+) -> Result<(), CliError> {
+    let columns = shown.order.readings.columns.len();
+    let breaks = shown.order.readings.breaks.len();
+    out.line(format_args!(
+        "{} on {} ranks: {} readings in {columns} columns, {breaks} breaks",
+        report.kernel, report.ranks, report.rows
+    ))?;
+    for (reason, count) in shown.left_out.reasons() {
+        out.line(format_args!("left out  {count} rows: {reason}"))?;
+    }
+    for (board, how) in shown.lost {
+        out.line(format_args!("lost      {board}: {how}"))?;
+    }
+    answer_lines(shown, report, out)?;
+    out.line(format_args!("answer    {}", sameness_text(report.compared)))?;
+    out.line(format_args!(
+        "moved     {} in {} operations",
+        bytes_text(report.moved_bytes),
+        report.operations
+    ))?;
+    out.line(format_args!(
+        "parallel  {:.4} by {}",
+        fraction.value, fraction.from
+    ))?;
+    out.line(format_args!(
+        "time      {:.3} s: {:.3} s computing, {:.3} s in exchanges with the wait for others; alone {:.3} s",
+        report.seconds, report.computing_s, report.communicating_s, report.alone_s
+    ))?;
+    match energy {
+        Ok((joules, sources)) => out.line(format_args!("energy    {joules:.3} J ({sources})"))?,
+        Err(why) => out.line(format_args!("energy    unavailable ({why})"))?,
+    }
+    out.line(format_args!(
+        "advice    least energy: {}",
+        Advised::text(&advice.energy, |option| option.energy_j)
+    ))?;
+    out.line(format_args!(
+        "          least time: {}",
+        Advised::text(&advice.time, |option| option.time_s)
+    ))?;
+    if !advice.assumed.is_empty() {
+        out.line(format_args!("assumed   {}", advice.assumed.join(", ")))?;
+    }
+    Ok(())
+}
+
+fn answer_lines(shown: &Shown<'_>, report: &Report, out: &mut Output) -> Result<(), CliError> {
+    let answer = &report.answer;
+    out.line(format_args!("windows   {}", answer["windows"]))?;
+    for column in answer["columns"].as_array().into_iter().flatten() {
+        let name = column["column"].as_str().unwrap_or_default();
+        let unit = column["frequency_unit"].as_str().unwrap_or_default();
+        let frequency = number_text(&column["frequency_median"]);
+        out.line(format_args!(
+            "{name}: strongest frequency {frequency} {unit} (median)"
+        ))?;
+        for (what, at) in [
+            ("shakes most", "rms_max"),
+            ("sharpest knocks", "kurtosis_max"),
+        ] {
+            let found = &column[at];
+            let value = number_text(&found["value"]);
+            out.line(format_args!(
+                "  {what}: {}, {at} {value}",
+                row_text(shown, &found["row"])
+            ))?;
+        }
+    }
+    if let Some(clusters) = answer["clusters"].as_array() {
+        let settled = if answer["settled"] == true {
+            "settled"
+        } else {
+            "not settled"
+        };
+        out.line(format_args!(
+            "clusters  {} after {} rounds ({settled}), distance {}",
+            clusters.len(),
+            answer["rounds"],
+            number_text(&answer["distance"])
+        ))?;
+        for (at, cluster) in clusters.iter().enumerate() {
+            let means = cluster["columns"].as_array().into_iter().flatten();
+            let means: Vec<String> = means
+                .map(|column| {
+                    let name = column["column"].as_str().unwrap_or_default();
+                    let mean = number_text(&column["centre"]["mean"]);
+                    format!(
+                        "{name} {mean} ± {}",
+                        number_text(&column["centre"]["deviation"])
+                    )
+                })
+                .collect();
+            out.line(format_args!(
+                "  {at}: {} windows, {}",
+                cluster["windows"],
+                means.join(", ")
+            ))?;
+        }
+        for unusual in answer["unusual"].as_array().into_iter().flatten().take(3) {
+            let score = number_text(&unusual["score"]);
+            out.line(format_args!(
+                "unusual   {}, score {score}",
+                row_text(shown, &unusual["row"])
+            ))?;
+        }
+    }
+    for (what, at) in [("alike", "motif"), ("unlike", "discord")] {
+        let pair = &answer[at];
+        if pair.is_object() {
+            out.line(format_args!(
+                "{what:<8}  {} and {}, distance {}",
+                row_text(shown, &pair["row"]),
+                row_text(shown, &pair["like"]),
+                number_text(&pair["distance"])
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+fn as_json(
+    shown: &Shown<'_>,
+    report: &Report,
+    fraction: &Fraction,
+    energy: &Result<(f64, String), String>,
+    advice: &Advised,
+) -> Value {
+    let left_out: serde_json::Map<String, Value> = shown
+        .left_out
+        .reasons()
+        .map(|(reason, count)| (reason.to_owned(), json!(count)))
+        .collect();
+    let lost: Vec<Value> = shown
+        .lost
+        .iter()
+        .map(|(board, how)| json!({"board": board, "how": how}))
+        .collect();
+    let (compared, difference) = match report.compared {
+        Sameness::Same => ("same", 0.0),
+        Sameness::Near(by) => ("near", by),
+        Sameness::Different => ("different", f64::INFINITY),
+    };
+    let energy = match energy {
+        Ok((joules, sources)) => json!({"joules": joules, "sources": sources}),
+        Err(why) => json!({"unavailable": why}),
+    };
+    json!({
+        "kernel": report.kernel,
+        "settings": shown.order.settings,
+        "ranks": report.ranks,
+        "rows": report.rows,
+        "columns": shown.order.readings.names,
+        "breaks": shown.order.readings.breaks.len(),
+        "left_out": left_out,
+        "lost": lost,
+        "answer": report.answer,
+        "compared": compared,
+        "difference": difference,
+        "moved_bytes": report.moved_bytes,
+        "operations": report.operations,
+        "exchange_times": report.exchange_times,
+        "exchange_bytes": report.exchange_bytes,
+        "parallel_fraction": fraction.value,
+        "parallel_fraction_from": fraction.from,
+        "seconds": report.seconds,
+        "computing_s": report.computing_s,
+        "communicating_s": report.communicating_s,
+        "alone_s": report.alone_s,
+        "energy": energy,
+        "advice": {
+            "least_energy": advice.energy.json(),
+            "least_time": advice.time.json(),
+            "assumed": advice.assumed,
+        },
+    })
+}

@@ -1,0 +1,86 @@
+//! Readings for a job: from a CSV file, or from the history of a node, which reads it out of its database.
+
+use crate::cli::ReadingsArgs;
+use crate::client::history_numbers;
+use crate::error::CliError;
+use cluster::jobs::{LeftOut, Readings, Taker};
+use std::io::BufReader;
+use std::path::Path;
+
+/// The readings, and what was left out of them.
+pub(crate) fn read(arguments: &ReadingsArgs) -> Result<(Readings, LeftOut), CliError> {
+    match (&arguments.input, &arguments.key) {
+        (Some(path), _) => from_file(path, &arguments.column),
+        (None, Some(key)) => from_node(arguments, key),
+        (None, None) => Err(CliError::usage(
+            "command line",
+            "names no readings",
+            "name a CSV file with --input, or a key of the node with --key",
+        )),
+    }
+}
+
+/// What the readings are called in sentences.
+pub(crate) fn name(arguments: &ReadingsArgs) -> String {
+    let path = arguments
+        .input
+        .as_ref()
+        .map(|path| path.display().to_string());
+    path.or_else(|| arguments.key.clone()).unwrap_or_default()
+}
+
+fn from_file(path: &Path, columns: &[String]) -> Result<(Readings, LeftOut), CliError> {
+    let read = if path == Path::new("-") {
+        Readings::from_csv(std::io::stdin().lock(), columns)
+    } else {
+        let file =
+            std::fs::File::open(path).map_err(|error| CliError::io(path.display(), &error))?;
+        Readings::from_csv(BufReader::with_capacity(1 << 16, file), columns)
+    };
+    read.map_err(|error| {
+        let remedy = match &error {
+            cluster::Error::Limit { .. } => "give a shorter file, or fewer columns",
+            _ => "name a CSV file with headings, and its columns with --column",
+        };
+        CliError::failure(path.display(), error, remedy)
+    })
+}
+
+/// Readings arrive in another order than that of their times; a job wants that of their times.
+fn from_node(arguments: &ReadingsArgs, key: &str) -> Result<(Readings, LeftOut), CliError> {
+    let mut rows: Vec<(i64, Option<f64>)> = Vec::new();
+    let limit = cluster::jobs::readings::VALUES_MAX;
+    let (from, to) = (arguments.from.as_deref(), arguments.to.as_deref());
+    let missing = history_numbers(&arguments.node, key, from, to, |time_ms, number| {
+        rows.push((time_ms, number));
+        rows.len() <= limit
+    })?;
+    if rows.len() > limit {
+        let wrong = format!("has more than {limit} readings");
+        return Err(CliError::failure(
+            key,
+            wrong,
+            "take fewer with --from and --to",
+        ));
+    }
+    rows.sort_by_key(|(time_ms, _)| *time_ms);
+    let mut taker = Taker::new(vec![key.to_owned()], true);
+    for (time_ms, number) in rows {
+        let value = number.ok_or("not a number");
+        taker
+            .take(Some(time_ms as f64 / 1e3), std::iter::once(value))
+            .map_err(|error| CliError::failure(key, error, "take fewer with --from and --to"))?;
+    }
+    let (readings, mut left_out) = taker.finish();
+    for _ in 0..missing {
+        left_out.count("hidden by damage");
+    }
+    if readings.rows() == 0 {
+        return Err(CliError::failure(
+            key,
+            "has no readings that are numbers in this time",
+            "see `keel history`, or give other times with --from and --to",
+        ));
+    }
+    Ok((readings, left_out))
+}

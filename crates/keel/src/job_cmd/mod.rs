@@ -1,0 +1,402 @@
+//! `keel cluster run`: a job on several boards, or on several ranks of this machine.
+//!
+//! **Files:** `input.rs` where readings come from, `crew.rs` the processes, `state.rs` what is known of the ranks and
+//! who is to blame, `face.rs` what is printed, `rank.rs` one rank of this machine.
+
+mod crew;
+mod face;
+pub(crate) mod input;
+pub(crate) mod rank;
+mod state;
+
+use crate::cli::ClusterRunArgs;
+use crate::cluster_cmd::boards::Boards;
+use crate::cluster_cmd::ranks::blamed;
+use crate::error::CliError;
+use crate::progress::Progress;
+use crate::signals;
+use crate::temporary::new_file;
+use cluster::jobs::Order;
+use cluster::jobs::lines::Line;
+use cluster::jobs::worker::Options;
+use crew::{Crew, Heard};
+use state::{Failed, State};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often is looked for signals of the user and for processes that have ended.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// After the first sign of a failure, time for further signs of who it was.
+const SETTLE: Duration = Duration::from_millis(700);
+
+/// A launcher says what happened a while after it has happened.
+const SETTLE_LAUNCHER: Duration = Duration::from_secs(5);
+
+/// How long a launcher may take to end when all ranks have said that they are done.
+const END_LAUNCHER: Duration = Duration::from_secs(4);
+
+/// The boards of an attempt: how many ranks each has, and how they are reached.
+enum Place {
+    /// Ranks of this machine, by the numbers that they had in the first attempt.
+    Local(Vec<usize>),
+    /// Boards.
+    Boards(Box<Boards>),
+}
+
+impl Place {
+    fn ranks(&self) -> usize {
+        match self {
+            Self::Local(names) => names.len(),
+            Self::Boards(boards) => boards.ranks() as usize,
+        }
+    }
+
+    /// Boards, by name; each of this machine's ranks stands for one.
+    fn names(&self) -> Vec<String> {
+        match self {
+            Self::Local(names) => names
+                .iter()
+                .map(|name| format!("local rank {name}"))
+                .collect(),
+            Self::Boards(boards) => boards.hosts.iter().map(|host| host.name.clone()).collect(),
+        }
+    }
+
+    /// Which of its boards a rank is on: launchers fill one after the other.
+    fn board(&self, rank: usize) -> usize {
+        match self {
+            Self::Local(_) => rank,
+            Self::Boards(boards) => {
+                let mut first = 0;
+                let on = boards.hosts.iter().position(|host| {
+                    first += host.ranks as usize;
+                    rank < first
+                });
+                on.unwrap_or(0)
+            }
+        }
+    }
+
+    /// First rank of a board.
+    fn first_rank(&self, board: usize) -> usize {
+        match self {
+            Self::Local(_) => board,
+            Self::Boards(boards) => boards
+                .hosts
+                .iter()
+                .take(board)
+                .map(|host| host.ranks as usize)
+                .sum(),
+        }
+    }
+
+    /// Leaves out boards; whether any is left.
+    fn without(&mut self, lost: &[usize]) -> bool {
+        let mut at = 0;
+        let mut is_kept = || {
+            at += 1;
+            !lost.contains(&(at - 1))
+        };
+        match self {
+            Self::Local(names) => names.retain(|_| is_kept()),
+            Self::Boards(boards) => boards.hosts.retain(|_| is_kept()),
+        }
+        self.ranks() > 0
+    }
+}
+
+/// What an attempt has come to.
+enum Outcome {
+    Done(Box<State>),
+    Lost { boards: Vec<usize>, how: String },
+}
+
+pub(crate) fn run(arguments: &ClusterRunArgs) -> Result<u8, CliError> {
+    run_with(arguments, |shown| face::print(shown, arguments.json))
+}
+
+/// Runs a job; what comes of it is given to `seen`.
+fn run_with<T>(
+    arguments: &ClusterRunArgs,
+    seen: impl FnOnce(&face::Shown<'_>) -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    let name = input::name(&arguments.readings);
+    let (readings, left_out) = input::read(&arguments.readings)?;
+    let times = readings.times_s.clone();
+    let settings = arguments.settings.checked(arguments.kernel)?;
+    let order = Order::new(settings, readings).map_err(|error| {
+        CliError::failure(
+            &name,
+            error,
+            "see `keel cluster run --help` for what a job takes",
+        )
+    })?;
+    let order = Arc::new(order);
+    let mut place = match arguments.boards() {
+        Some(boards) => {
+            let boards = Boards::find(&boards)?;
+            boards.reach()?;
+            Place::Boards(Box::new(boards))
+        }
+        None => Place::Local((0..arguments.local.unwrap_or(1) as usize).collect()),
+    };
+    let mut table = arguments.out.as_deref().map(Table::create).transpose()?;
+    signals::catch_stop();
+    let begun = Instant::now();
+    let deadline = begun + Duration::from_secs(arguments.seconds_max);
+    let mut lost: Vec<(String, String)> = Vec::new();
+    let state = loop {
+        match attempt(arguments, &place, &order, table.as_mut(), deadline)? {
+            Outcome::Done(state) => break state,
+            Outcome::Lost { boards, how } => {
+                let names = place.names();
+                let gone: Vec<String> = boards
+                    .iter()
+                    .filter_map(|&at| names.get(at).cloned())
+                    .collect();
+                let shown = gone.join(", ");
+                lost.extend(gone.into_iter().map(|name| (name, how.clone())));
+                if !arguments.retry {
+                    let remedy = "see what ended it, or run on the others with --retry";
+                    return Err(CliError::failure(shown, how, remedy));
+                }
+                if !place.without(&boards) {
+                    return Err(CliError::failure(
+                        shown,
+                        how,
+                        "it was the last one: see what ended them",
+                    ));
+                }
+                let left = place.ranks();
+                eprintln!("keel: {shown}: {how}; running again on the other {left} ranks");
+            }
+        }
+    };
+    if let Some(table) = &mut table {
+        table.finish()?;
+    }
+    let shown = face::Shown {
+        order: &order,
+        left_out: &left_out,
+        times: &times,
+        state: &state,
+        lost: &lost,
+        is_local: arguments.local.is_some(),
+        deadline_s: arguments.deadline,
+    };
+    seen(&shown)
+}
+
+/// One try on the boards that there are.
+fn attempt(
+    arguments: &ClusterRunArgs,
+    place: &Place,
+    order: &Arc<Order>,
+    mut table: Option<&mut Table>,
+    deadline: Instant,
+) -> Result<Outcome, CliError> {
+    let options = Options {
+        root: arguments.root.clone(),
+        sensor: arguments.sensor.clone(),
+        idle: Duration::from_secs(arguments.idle_seconds),
+        has_table: table.is_some(),
+    };
+    let ranks = place.ranks();
+    let mut crew = match place {
+        Place::Local(_) => Crew::local(ranks, order, &options)?,
+        Place::Boards(boards) => Crew::on(boards, order, &options)?,
+    };
+    if let Some(table) = &mut table {
+        table.restart()?;
+    }
+    let kernel = order.settings.kernel();
+    let progress = Progress::start(format!("{kernel} on {ranks} ranks"));
+    let mut state = State::new(ranks, Instant::now());
+    let silence_max = Duration::from_secs(arguments.silence_seconds_max);
+    let settle = match place {
+        Place::Local(_) => SETTLE,
+        Place::Boards(_) => SETTLE_LAUNCHER,
+    };
+    let mut failing_since: Option<Instant> = None;
+    let mut done_since: Option<Instant> = None;
+    loop {
+        let heard = crew.hear(LOOK);
+        let now = Instant::now();
+        let is_end = matches!(heard, Heard::End);
+        match heard {
+            Heard::Line(Line::Row { text }) => {
+                if let Some(table) = &mut table {
+                    table.line(&text)?;
+                }
+            }
+            Heard::Line(line) => state.hear(line, now),
+            Heard::Nothing => {}
+            // The pipes are closed; the processes end at once.
+            Heard::End => std::thread::sleep(LOOK),
+        }
+        progress.part(&state.progress());
+        if signals::stop_requested() {
+            return Err(CliError::failure(
+                "keel cluster run",
+                "interrupted",
+                "nothing of it is kept",
+            ));
+        }
+        if now >= deadline {
+            let wrong = format!(
+                "not done within --seconds-max, {:.0} % are",
+                state.done() * 100.0
+            );
+            return Err(CliError::failure(
+                kernel,
+                wrong,
+                "give it more time, or more boards",
+            ));
+        }
+        let statuses = crew.statuses();
+        let has_died = statuses.iter().flatten().any(|status| !status.success());
+        let is_over = statuses.iter().all(Option::is_some);
+        if state.is_done() {
+            // The last line of each rank says so. How MPI ends after that changes nothing any more: with more ranks
+            // than cores it takes minutes, and a launcher whose ranks do not wait for that complains.
+            let since = *done_since.get_or_insert(now);
+            let is_late = now.saturating_duration_since(since) > END_LAUNCHER;
+            let is_launched = matches!(place, Place::Boards(_));
+            if (is_over && is_end && (is_launched || !has_died)) || (is_launched && is_late) {
+                return Ok(Outcome::Done(Box::new(state)));
+            }
+            if is_launched {
+                continue;
+            }
+        }
+        if has_died || (is_over && is_end) || state.is_failing(silence_max, now) {
+            let since = *failing_since.get_or_insert(now);
+            if (is_over && is_end) || now.saturating_duration_since(since) > settle {
+                return judge(place, &mut crew, &state, silence_max, now);
+            }
+        }
+    }
+}
+
+/// Who is to blame for a failure.
+fn judge(
+    place: &Place,
+    crew: &mut Crew,
+    state: &State,
+    silence_max: Duration,
+    now: Instant,
+) -> Result<Outcome, CliError> {
+    let mut died = Vec::new();
+    let mut named = None;
+    if let Place::Local(_) = place {
+        let statuses = crew.statuses();
+        let ended = statuses
+            .iter()
+            .enumerate()
+            .filter_map(|(rank, status)| Some((rank, (*status)?)));
+        died.extend(
+            ended
+                .filter(|(_, status)| !status.success())
+                .map(|(rank, status)| (rank, format!("was ended by {status}"))),
+        );
+    }
+    crew.end();
+    let complaints = crew.complaints();
+    if let Place::Boards(boards) = place {
+        let names = place.names();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let at = |name: &str| names.iter().position(|known| *known == name);
+        named = blamed(&complaints, &names)
+            .and_then(|(name, line)| Some((vec![place.first_rank(at(&name)?)], line)))
+            .or_else(|| {
+                let error = boards.reach().err()?.to_string();
+                let name = names
+                    .iter()
+                    .find(|name| error.starts_with(&format!("{name}: ")))?;
+                Some((
+                    vec![place.first_rank(at(name)?)],
+                    "no longer answers".to_owned(),
+                ))
+            });
+    }
+    match state.judge(&died, named, silence_max, now) {
+        Failed::Lost { ranks, how } => {
+            let mut lost: Vec<usize> = ranks.iter().map(|&rank| place.board(rank)).collect();
+            lost.dedup();
+            let how = format!("{how}, {:.0} % were done", state.done() * 100.0);
+            Ok(Outcome::Lost { boards: lost, how })
+        }
+        Failed::Job(why) => Err(CliError::failure(
+            "keel cluster run",
+            why,
+            "see docs/cluster.md",
+        )),
+        Failed::Unknown(why) => {
+            let last = complaints.iter().rev().find(|line| !line.trim().is_empty());
+            let last = last.map_or(String::new(), |line| format!("; {}", line.trim()));
+            Err(CliError::failure(
+                "keel cluster run",
+                format!("{why}{last}"),
+                "see docs/cluster.md",
+            ))
+        }
+    }
+}
+
+/// The answer's table as a file, which is there as a whole or not at all.
+struct Table {
+    writer: BufWriter<File>,
+    path: std::path::PathBuf,
+    is_finished: bool,
+}
+
+impl Table {
+    fn create(path: &Path) -> Result<Self, CliError> {
+        Ok(Self {
+            writer: BufWriter::new(new_file(path)?),
+            path: path.to_path_buf(),
+            is_finished: false,
+        })
+    }
+
+    fn failed(&self, error: &std::io::Error) -> CliError {
+        CliError::io(self.path.display(), error)
+    }
+
+    /// What a lost attempt has written goes.
+    fn restart(&mut self) -> Result<(), CliError> {
+        use std::io::Seek;
+        let done = self
+            .writer
+            .rewind()
+            .and_then(|()| self.writer.get_ref().set_len(0));
+        done.map_err(|error| self.failed(&error))
+    }
+
+    fn line(&mut self, text: &str) -> Result<(), CliError> {
+        let done = writeln!(self.writer, "{text}");
+        done.map_err(|error| self.failed(&error))
+    }
+
+    fn finish(&mut self) -> Result<(), CliError> {
+        let done = self
+            .writer
+            .flush()
+            .and_then(|()| self.writer.get_ref().sync_all());
+        done.map_err(|error| self.failed(&error))?;
+        self.is_finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            std::fs::remove_file(&self.path).ok();
+        }
+    }
+}

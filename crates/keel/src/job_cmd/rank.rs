@@ -1,0 +1,41 @@
+//! One rank of `keel cluster run --local`.
+
+use crate::cli::ClusterRankArgs;
+use crate::error::{CliError, STATUS_FAILURE};
+use cluster::jobs::star::Star;
+use cluster::jobs::worker::{self, Options};
+use std::time::Duration;
+
+/// Exit status of a rank whose parent has gone.
+const STATUS_ALONE: i32 = 4;
+
+pub(crate) fn run(arguments: &ClusterRankArgs) -> Result<u8, CliError> {
+    let words: Vec<&str> = arguments.options.iter().map(String::as_str).collect();
+    let options = Options::parse(&words).map_err(|wrong| {
+        CliError::usage(
+            "command line",
+            wrong,
+            "it is started by `keel cluster run --local`",
+        )
+    })?;
+    let patience = Duration::from_secs(arguments.patience_seconds.max(1));
+    let star = Star::meet(&arguments.socket, arguments.rank, arguments.ranks, patience);
+    let mut star = star.map_err(|failure| {
+        CliError::failure(
+            "keel cluster run",
+            failure,
+            "it is started by `keel cluster run --local`",
+        )
+    })?;
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let is_done = worker::run(
+        &mut star,
+        name.trim(),
+        &options,
+        std::io::stdin(),
+        std::io::stdout(),
+        // Nobody reads what it says: whoever started it is gone, and nobody will end it.
+        || std::process::exit(STATUS_ALONE),
+    );
+    Ok(if is_done { 0 } else { STATUS_FAILURE })
+}

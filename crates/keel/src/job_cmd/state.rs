@@ -1,0 +1,341 @@
+//! What is known of the ranks of a job, from what they say and how their processes end, and who is to blame when it
+//! fails. No clock and no process of its own: it is told both.
+
+use cluster::jobs::energy::BoardEnergy;
+use cluster::jobs::lines::{Line, Report};
+use cluster::results::Known;
+use std::time::{Duration, Instant};
+
+/// One rank.
+#[derive(Clone, Debug)]
+struct Rank {
+    /// When it last said something.
+    heard: Option<Instant>,
+    done: f64,
+    has_ended: bool,
+    /// Whom it blames, and why.
+    failed: Option<(Option<usize>, String)>,
+}
+
+/// What is known.
+#[derive(Debug)]
+pub(super) struct State {
+    ranks: Vec<Rank>,
+    begun: Instant,
+    /// When each said so first, in order.
+    pub(super) report: Option<Report>,
+    pub(super) energy: Vec<(String, Known<BoardEnergy>)>,
+    is_checking: bool,
+}
+
+/// Why a job has not been done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// These ranks are lost; how the first was.
+    Lost {
+        /// Which.
+        ranks: Vec<usize>,
+        /// How it is known.
+        how: String,
+    },
+    /// All are there, and it cannot be done.
+    Job(String),
+    /// Nobody knows who it was.
+    Unknown(String),
+}
+
+impl State {
+    /// So many ranks, begun now.
+    pub(super) fn new(ranks: usize, now: Instant) -> Self {
+        let rank = Rank {
+            heard: None,
+            done: 0.0,
+            has_ended: false,
+            failed: None,
+        };
+        Self {
+            ranks: vec![rank; ranks],
+            begun: now,
+            report: None,
+            energy: Vec::new(),
+            is_checking: false,
+        }
+    }
+
+    /// A rank has said something. Ranks that there are not are left alone.
+    pub(super) fn hear(&mut self, line: Line, now: Instant) {
+        let who = match &line {
+            Line::Begin { rank, .. }
+            | Line::Beat { rank, .. }
+            | Line::Energy { rank, .. }
+            | Line::Done { rank }
+            | Line::Failed { rank, .. } => *rank,
+            // Rank 0 alone says these.
+            Line::Report { .. } | Line::Row { .. } | Line::Taken { .. } => 0,
+        };
+        let Some(rank) = self.ranks.get_mut(who) else {
+            return;
+        };
+        rank.heard = Some(now);
+        match line {
+            Line::Begin { .. } | Line::Row { .. } | Line::Taken { .. } => {}
+            Line::Beat { done, checks, .. } => {
+                rank.done = done.clamp(0.0, 1.0);
+                self.is_checking |= checks;
+            }
+            Line::Energy { host, board, .. } => {
+                if !self.energy.iter().any(|(known, _)| *known == host) {
+                    self.energy.push((host, board));
+                }
+            }
+            Line::Report { report } => self.report = Some(*report),
+            Line::Done { .. } => {
+                rank.has_ended = true;
+                rank.done = 1.0;
+            }
+            Line::Failed { blames, why, .. } => rank.failed = Some((blames, why)),
+        }
+    }
+
+    /// Whether all have done their part.
+    pub(super) fn is_done(&self) -> bool {
+        self.report.is_some() && self.ranks.iter().all(|rank| rank.has_ended)
+    }
+
+    /// How far it is, for a person.
+    pub(super) fn progress(&self) -> String {
+        if self.is_checking {
+            let done = self.ranks.first().map_or(0.0, |rank| rank.done);
+            return format!("checking on one rank {:.0} %", done * 100.0);
+        }
+        let there = self
+            .ranks
+            .iter()
+            .filter(|rank| rank.heard.is_some())
+            .count();
+        if there < self.ranks.len() {
+            return format!("{there} of {} ranks are there", self.ranks.len());
+        }
+        format!("{:.0} %", self.done() * 100.0)
+    }
+
+    /// Mean over the ranks of what is done.
+    pub(super) fn done(&self) -> f64 {
+        self.ranks.iter().map(|rank| rank.done).sum::<f64>() / self.ranks.len().max(1) as f64
+    }
+
+    /// Ranks that have been silent for so long and have not ended.
+    fn silent(&self, silence_max: Duration, now: Instant) -> Vec<usize> {
+        let is_silent = |rank: &Rank| {
+            let since = rank.heard.unwrap_or(self.begun);
+            !rank.has_ended
+                && rank.failed.is_none()
+                && now.saturating_duration_since(since) > silence_max
+        };
+        let ranks = self.ranks.iter().enumerate();
+        ranks
+            .filter(|(_, rank)| is_silent(rank))
+            .map(|(at, _)| at)
+            .collect()
+    }
+
+    /// Whether something has gone wrong; who is to blame may become clear a little later.
+    pub(super) fn is_failing(&self, silence_max: Duration, now: Instant) -> bool {
+        self.ranks.iter().any(|rank| rank.failed.is_some())
+            || !self.silent(silence_max, now).is_empty()
+    }
+
+    /// Who is to blame. `died`: ranks whose processes have ended otherwise than they should, with how, where processes
+    /// are known by rank; `named`: the rank that a launcher names, with its words.
+    pub(super) fn judge(
+        &self,
+        died: &[(usize, String)],
+        named: Option<(Vec<usize>, String)>,
+        silence_max: Duration,
+        now: Instant,
+    ) -> Failed {
+        // Who says of itself that it cannot go on is there.
+        let own = self
+            .ranks
+            .iter()
+            .enumerate()
+            .find_map(|(at, rank)| match &rank.failed {
+                Some((Some(blames), why)) if *blames == at => Some(why.clone()),
+                _ => None,
+            });
+        if let Some(why) = own {
+            return Failed::Job(why);
+        }
+        let is_word = |at: usize| {
+            self.ranks
+                .get(at)
+                .is_some_and(|rank| rank.failed.is_some() || rank.has_ended)
+        };
+        // Whoever has ended without a word has been ended.
+        let mut killed = died.iter().filter(|(rank, _)| !is_word(*rank));
+        if let Some((rank, how)) = killed.next() {
+            let ranks = std::iter::once(*rank).chain(killed.map(|(rank, _)| *rank));
+            return Failed::Lost {
+                ranks: ranks.collect(),
+                how: how.clone(),
+            };
+        }
+        if let Some((ranks, how)) = named {
+            return Failed::Lost { ranks, how };
+        }
+        let silent = self.silent(silence_max, now);
+        if !silent.is_empty() && silent.len() < self.ranks.len() {
+            let how = format!("has said nothing for {} s", silence_max.as_secs());
+            return Failed::Lost { ranks: silent, how };
+        }
+        let blamed = self.ranks.iter().find_map(|rank| match &rank.failed {
+            Some((Some(blames), why)) => Some((*blames, why.clone())),
+            _ => None,
+        });
+        if let Some((rank, how)) = blamed {
+            return Failed::Lost {
+                ranks: vec![rank],
+                how,
+            };
+        }
+        if !silent.is_empty() {
+            return Failed::Unknown(format!(
+                "no rank has said anything for {} s",
+                silence_max.as_secs()
+            ));
+        }
+        let why = self
+            .ranks
+            .iter()
+            .find_map(|rank| rank.failed.as_ref().map(|(_, why)| why.clone()));
+        Failed::Unknown(why.unwrap_or_else(|| "the ranks have ended without a result".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SILENCE: Duration = Duration::from_secs(10);
+
+    fn beat(rank: usize, done: f64) -> Line {
+        Line::Beat {
+            rank,
+            done,
+            checks: false,
+        }
+    }
+
+    fn failed(rank: usize, blames: Option<usize>, why: &str) -> Line {
+        Line::Failed {
+            rank,
+            blames,
+            why: why.to_owned(),
+        }
+    }
+
+    fn lost(ranks: &[usize], how: &str) -> Failed {
+        Failed::Lost {
+            ranks: ranks.to_vec(),
+            how: how.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_rank_that_ends_without_a_word_is_to_blame_whatever_the_others_say() {
+        let now = Instant::now();
+        let mut state = State::new(3, now);
+        state.hear(
+            failed(0, Some(2), "has ended in the middle of the job"),
+            now,
+        );
+        state.hear(
+            failed(1, Some(0), "has ended in the middle of the job"),
+            now,
+        );
+        assert!(state.is_failing(SILENCE, now));
+        let died = [
+            (0, "exit status: 1"),
+            (2, "signal: 9"),
+            (1, "exit status: 1"),
+        ];
+        let died = died.map(|(rank, how)| (rank, how.to_owned()));
+        assert_eq!(
+            state.judge(&died, None, SILENCE, now),
+            lost(&[2], "signal: 9")
+        );
+        // Without processes to look at, the others' word counts.
+        assert_eq!(
+            state.judge(&[], None, SILENCE, now),
+            lost(&[2], "has ended in the middle of the job")
+        );
+        let named = Some((vec![1], "PID 7 RUNNING AT b2".to_owned()));
+        assert_eq!(
+            state.judge(&[], named, SILENCE, now),
+            lost(&[1], "PID 7 RUNNING AT b2")
+        );
+    }
+
+    #[test]
+    fn a_rank_that_is_silent_while_others_speak_is_lost() {
+        let begun = Instant::now();
+        let mut state = State::new(3, begun);
+        let later = begun + SILENCE + Duration::from_secs(1);
+        for rank in 0..3 {
+            state.hear(beat(rank, 0.5), begun);
+        }
+        assert!(!state.is_failing(SILENCE, begun + SILENCE));
+        state.hear(beat(0, 0.6), later);
+        state.hear(Line::Done { rank: 2 }, begun);
+        assert!(state.is_failing(SILENCE, later));
+        assert_eq!(
+            state.judge(&[], None, SILENCE, later),
+            lost(&[1], "has said nothing for 10 s")
+        );
+        let end = later + 2 * SILENCE;
+        assert!(matches!(
+            State::new(2, begun).judge(&[], None, SILENCE, end),
+            Failed::Unknown(_)
+        ));
+    }
+
+    #[test]
+    fn a_rank_that_blames_itself_is_there_and_the_job_cannot_be_done() {
+        let now = Instant::now();
+        let mut state = State::new(2, now);
+        state.hear(failed(1, Some(0), "has no job to do"), now);
+        state.hear(failed(0, Some(0), "has no order: it was cut"), now);
+        let died = [
+            (0, "exit status: 1".to_owned()),
+            (1, "exit status: 1".to_owned()),
+        ];
+        assert_eq!(
+            state.judge(&died, None, SILENCE, now),
+            Failed::Job("has no order: it was cut".to_owned())
+        );
+    }
+
+    #[test]
+    fn it_is_done_when_all_have_ended_and_progress_is_theirs() {
+        let now = Instant::now();
+        let mut state = State::new(2, now);
+        assert_eq!(state.progress(), "0 of 2 ranks are there");
+        state.hear(beat(0, 0.25), now);
+        state.hear(beat(1, 0.75), now);
+        state.hear(beat(9, 0.75), now);
+        assert_eq!(state.progress(), "50 %");
+        state.hear(
+            Line::Beat {
+                rank: 0,
+                done: 0.1,
+                checks: true,
+            },
+            now,
+        );
+        assert_eq!(state.progress(), "checking on one rank 10 %");
+        state.hear(Line::Done { rank: 0 }, now);
+        state.hear(Line::Done { rank: 1 }, now);
+        // Without a report nothing is done.
+        assert!(!state.is_done());
+    }
+}

@@ -1,0 +1,23 @@
+//! The jobs on readings, by name: the command line and the configuration choose one.
+
+/// A job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kernel {
+    /// Features of vibration.
+    Vibration,
+    /// A model of what is usual.
+    KMeans,
+    /// Each window's nearest relative.
+    MatrixProfile,
+}
+
+impl Kernel {
+    /// Its name on the command line and in files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Vibration => "vibration",
+            Self::KMeans => "k-means",
+            Self::MatrixProfile => "matrix-profile",
+        }
+    }
+}

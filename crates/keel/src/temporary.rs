@@ -1,0 +1,199 @@
+//! Files and folders of one run, which a run that was killed leaves behind: the next one takes them away, or over.
+//!
+//! **Invariants:** a folder or an empty file that a living process still holds is left alone: whoever makes one holds
+//! a lock on it.
+
+use crate::error::CliError;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Folders of one name that one process may have.
+const FOLDERS_MAX: u32 = 100;
+
+/// A folder that is younger may be one that its maker has not locked yet.
+const AGE_MIN: Duration = Duration::from_secs(60);
+
+/// A folder that nobody else can put anything into. Removed when it is dropped.
+pub(crate) struct Folder {
+    path: PathBuf,
+    /// Holds the lock.
+    _file: File,
+}
+
+impl Folder {
+    /// `keel-NAME-PROCESS-NUMBER` in the folder for temporary files; those of runs that were killed go.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(crate) fn create(name: &str) -> Result<Self, CliError> {
+        Self::create_in(&std::env::temp_dir(), name)
+    }
+
+    fn create_in(parent: &Path, name: &str) -> Result<Self, CliError> {
+        sweep(parent, name);
+        for number in 0..FOLDERS_MAX {
+            let path = parent.join(format!("keel-{name}-{}-{number}", std::process::id()));
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => {
+                    let failed = |error: io::Error| CliError::io(path.display(), &error);
+                    let file = File::open(&path).map_err(failed)?;
+                    lock(&file).map_err(failed)?;
+                    return Ok(Self { path, _file: file });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(CliError::io(parent.display(), &error)),
+            }
+        }
+        Err(CliError::failure(
+            parent.display(),
+            format_args!("is full of folders keel-{name}-*"),
+            "remove them",
+        ))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.path).ok();
+    }
+}
+
+/// Removes this user's folders that no process holds. What cannot be removed stays: it costs a few bytes.
+fn sweep(parent: &Path, name: &str) {
+    let Ok(entries) = std::fs::read_dir(parent) else {
+        return;
+    };
+    let begin = format!("keel-{name}-");
+    for entry in entries.flatten() {
+        let is_ours = entry.file_name().to_str().is_some_and(|found| {
+            let rest = found.strip_prefix(&begin).unwrap_or_default();
+            rest.split('-').count() == 2 && rest.split('-').all(|part| part.parse::<u32>().is_ok())
+        });
+        // Of the entry itself: a link is none of ours.
+        let Some(data) = is_ours.then(|| entry.metadata().ok()).flatten() else {
+            continue;
+        };
+        let is_old = data
+            .modified()
+            .is_ok_and(|then| then.elapsed().is_ok_and(|age| age >= AGE_MIN));
+        if data.is_dir()
+            && data.uid() == base::mount::effective_ids().0
+            && is_old
+            && let Ok(file) = File::open(entry.path())
+            && lock(&file).is_ok()
+        {
+            std::fs::remove_dir_all(entry.path()).ok();
+        }
+    }
+}
+
+/// A new file to write results to; one that is there is not written over. An empty one that no process holds was left
+/// by a run that was killed, and is taken over.
+///
+/// # Errors
+/// There is a file of this name, or it cannot be made.
+pub(crate) fn new_file(path: &Path) -> Result<File, CliError> {
+    let failed = |error: &io::Error| CliError::io(path.display(), error);
+    let made = File::options().write(true).create_new(true).open(path);
+    let exists = match made {
+        Ok(file) => {
+            lock(&file).map_err(|error| failed(&error))?;
+            return Ok(file);
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => error,
+        Err(error) => return Err(failed(&error)),
+    };
+    let is_empty = |data: &std::fs::Metadata| data.is_file() && data.len() == 0;
+    if !std::fs::symlink_metadata(path).is_ok_and(|data| is_empty(&data)) {
+        return Err(failed(&exists));
+    }
+    let file = File::options().write(true).open(path);
+    let file = file.map_err(|error| failed(&error))?;
+    match lock(&file) {
+        // It may have been written to since.
+        Ok(()) if file.metadata().is_ok_and(|data| is_empty(&data)) => Ok(file),
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(failed(&error)),
+        _ => Err(failed(&exists)),
+    }
+}
+
+/// Locks a file until it is closed, if no process has.
+fn lock(file: &File) -> io::Result<()> {
+    // SAFETY: a plain system call on a descriptor that is open.
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::SystemTime;
+
+    fn scratch(name: &str) -> Folder {
+        Folder::create(&format!("test.{name}")).unwrap()
+    }
+
+    fn make_old(path: &Path) {
+        let then = SystemTime::now() - 2 * AGE_MIN;
+        File::open(path).unwrap().set_modified(then).unwrap();
+    }
+
+    #[test]
+    fn folders_of_killed_runs_go_and_those_that_are_held_stay() {
+        let scratch = scratch("folders");
+        let parent = scratch.path();
+        let held = Folder::create_in(parent, "job").unwrap();
+        let of = |name: &str| {
+            let path = parent.join(name);
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join("hosts"), "b1\n").unwrap();
+            path
+        };
+        let killed = of("keel-job-4000000-0");
+        let young = of("keel-job-4000001-0");
+        let others = [
+            of("keel-cluster-4000000-0"),
+            of("keel-job-notes"),
+            of("keel-job-1-2-3"),
+        ];
+        let link = parent.join("keel-job-4000002-0");
+        std::os::unix::fs::symlink(&others[1], &link).unwrap();
+        for path in [held.path(), &killed]
+            .into_iter()
+            .chain(others.iter().map(PathBuf::as_path))
+        {
+            make_old(path);
+        }
+        drop(Folder::create_in(parent, "job").unwrap());
+        assert!(!killed.exists());
+        assert!(held.path().exists() && young.exists() && link.exists());
+        assert!(others.iter().all(|path| path.join("hosts").exists()));
+    }
+
+    #[test]
+    fn an_empty_file_is_taken_over_once_nobody_holds_it() {
+        let scratch = scratch("files");
+        let path = scratch.path().join("out.jsonl");
+        let first = new_file(&path).unwrap();
+        assert!(new_file(&path).is_err());
+        drop(first);
+        let second = new_file(&path).unwrap();
+        std::io::Write::write_all(&mut &second, b"{}").unwrap();
+        drop(second);
+        assert!(new_file(&path).is_err());
+        let link = scratch.path().join("link");
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        assert!(new_file(&link).is_err());
+        assert!(new_file(scratch.path()).is_err());
+    }
+}

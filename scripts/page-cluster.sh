@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# Makes docs/results/cluster.md anew: its figures, tables and plots. The words between them stay.
+#   scripts/page-cluster.sh FOUND [PIECE...]  makes the pieces that FOUND lacks, or those that are named, and takes all
+#                                             that are there. FOUND is a folder, made if it is not there; a run that was
+#                                             interrupted goes on with the piece it was at. As root, on a quiet machine
+#   scripts/page-cluster.sh --plan            says how long each piece takes, and measures nothing
+#   scripts/page-cluster.sh --tables          writes the page from the figures that are in docs/results/cluster
+# Pieces: fit, times of jobs against their size; and with each MPI memory and link, ours beside C, run-1 and run-2, two
+# runs of the default mode, which are compared when both are there. Each is a report or a result file, and says its
+# commit or label, machine and date. KEEL_ROUNDS: rounds of pairs, 11 if it does not say. KEEL_MPIS: which MPIs,
+# `mpich openmpi` if it does not say. KEEL_RESULTS: where page and figures go instead of docs/results.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+rounds=${KEEL_ROUNDS:-11}
+parent=${KEEL_RESULTS:-docs/results}
+results=$parent/cluster
+page=$parent/cluster.md
+read -ra mpis <<<"${KEEL_MPIS:-mpich openmpi}"
+pieces=(fit)
+for mpi in "${mpis[@]}"; do
+    for kind in memory link run-1 run-2; do pieces+=("$kind-$mpi"); done
+done
+
+# Seconds of a round of pairs, and of a whole run: estimates for two processors with nothing else to do. What a piece
+# took is said when it is done.
+seconds_of() {
+    case "$1" in
+    fit) printf '%s' $((20 * rounds)) ;;
+    memory-*) printf '%s' $((12 * rounds)) ;;
+    link-*) printf '%s' $((30 * rounds)) ;;
+    run-*) printf '420' ;;
+    esac
+}
+
+plan() {
+    local piece seconds total=0
+    for piece; do
+        seconds=$(seconds_of "$piece")
+        total=$((total + seconds))
+        printf '  %-14s  about %3s min\n' "$piece" $(((seconds + 59) / 60))
+    done
+    printf '  together        about %3s min\n' $(((total + 59) / 60))
+}
+
+# What a piece leaves in FOUND.
+file_of() {
+    case "$1" in
+    run-?-*)
+        local rest=${1#run-}
+        printf '%s-%s.jsonl' "${rest#?-}" "${rest%%-*}"
+        ;;
+    *) printf '%s.json' "$1" ;;
+    esac
+}
+
+known() {
+    local piece
+    for piece in "${pieces[@]}"; do
+        if [ "$piece" = "$1" ]; then return 0; fi
+    done
+    printf 'page-cluster: %s: no such piece; there are %s\n' "$1" "${pieces[*]}" >&2
+    exit 2
+}
+
+# A piece that was interrupted leaves nothing that would be taken for a whole one.
+make_piece() {
+    local name=$1 begun=$SECONDS file kind mpi
+    file=$(file_of "$name")
+    printf '== %s, %s: about %s min\n' "$name" "$(date +%H:%M)" $((($(seconds_of "$name") + 59) / 60))
+    case "$name" in
+    run-*)
+        mpi=${name#run-?-}
+        rm -f "$found/$file.part"
+        "$target/release/keel" cluster measure --hosts "$found/hosts" --program "$target/mpi-$mpi/release/keel-mpi" \
+            --label "${file%.jsonl}" --out "$found/$file.part" >"$found/$name.txt"
+        ;;
+    fit)
+        "$program" cluster --dir "$found" --only fit --rounds "$rounds" --commit "$commit" \
+            --json "$found/$file.part" --csv "$found/$name.csv" >"$found/$name.txt"
+        ;;
+    *)
+        kind=${name%-*}
+        mpi=${name##*-}
+        "$program" cluster --dir "$found" --only "$kind" --mpi "$mpi" --rounds "$rounds" --commit "$commit" \
+            --json "$found/$file.part" --csv "$found/$name.csv" >"$found/$name.txt"
+        ;;
+    esac
+    mv "$found/$file.part" "$found/$file"
+    printf '   %s s\n' $((SECONDS - begun))
+}
+
+case "${1:-}" in
+--plan)
+    plan "${pieces[@]}"
+    exit 0
+    ;;
+--tables | [!-]*) ;;
+*)
+    printf 'page-cluster: expected a folder for what is found, --plan or --tables\n' >&2
+    exit 2
+    ;;
+esac
+cargo build --release --locked --quiet -p bench -p keel
+target=$(realpath "${CARGO_TARGET_DIR:-target}")
+program=$target/release/keel-bench
+if [ "$1" != --tables ]; then
+    scripts/mpi-build.sh --release "${mpis[@]}" >/dev/null
+    mkdir -p "$1"
+    found=$(cd "$1" && pwd)
+    shift
+    printf 'localhost:2\n' >"$found/hosts"
+    commit=$(git rev-parse --short=12 HEAD)
+    if [ -n "$(git status --porcelain)" ]; then commit+=" with changes"; fi
+    wanted=()
+    if [ $# -gt 0 ]; then
+        for piece; do known "$piece"; done
+        wanted=("$@")
+    else
+        for piece in "${pieces[@]}"; do
+            [ -f "$found/$(file_of "$piece")" ] || wanted+=("$piece")
+        done
+    fi
+    plan "${wanted[@]}"
+    for piece in "${wanted[@]}"; do make_piece "$piece"; done
+    mkdir -p "$results"
+    [ -f "$page" ] || cp docs/results/cluster.md "$page"
+    if [ -f "$found/fit.json" ]; then cp "$found/fit.json" "$found/fit.csv" "$results/"; fi
+    for mpi in "${mpis[@]}"; do
+        # Takes the two runs that are there; nothing is measured for it.
+        if [ -f "$found/$mpi-1.jsonl" ] && [ -f "$found/$mpi-2.jsonl" ]; then
+            "$program" cluster --dir "$found" --only agreement --mpi "$mpi" --keep "$found" --commit "$commit" \
+                --json "$results/agreement-$mpi.json" >"$found/agreement-$mpi.txt"
+        fi
+        for kind in memory link; do
+            if [ -f "$found/$kind-$mpi.json" ]; then cp "$found/$kind-$mpi.json" "$found/$kind-$mpi.csv" "$results/"; fi
+        done
+    done
+    # Both libraries beside each other, as the command draws them.
+    if [ -f "$found/mpich-1.jsonl" ] && [ -f "$found/openmpi-1.jsonl" ]; then
+        "$target/release/keel" cluster report "$found/mpich-1.jsonl" "$found/openmpi-1.jsonl" \
+            --csv "$results/libraries.csv" --plots "$results" >/dev/null
+    fi
+fi
+"$program" cluster-page --results "$results" --page "$page"
+printf 'written: %s\n' "$page"
