@@ -6,6 +6,13 @@ scripts/setup.sh --test
 cargo fmt --all --check
 cargo fmt --check --manifest-path python/Cargo.toml
 cargo clippy --locked --quiet --workspace --all-targets -- -D warnings
+# The program that links MPI, where one is installed with what its bindings are made with.
+if command -v mpicc.mpich >/dev/null 2>&1; then
+    CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/mpi-mpich MPICC=mpicc.mpich \
+        cargo clippy --locked --quiet -p keel-mpi --features mpi --all-targets -- -D warnings
+else
+    printf 'skipped: clippy of keel-mpi (remedy: apt-get install mpich libmpich-dev libclang-dev)\n'
+fi
 # The package of Python clients, a workspace of its own; pyo3 asks the interpreter what it is.
 if command -v python3 >/dev/null 2>&1 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))'; then
     cargo clippy --locked --quiet --all-targets --manifest-path python/Cargo.toml \

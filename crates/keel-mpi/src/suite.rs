@@ -139,7 +139,7 @@ fn sound(
             }
             _ => STOP_EXHAUSTED,
         };
-        more = match world.from_first(said) {
+        more = match world.of_first(said) {
             STOP_NARROW => break Stopped::Narrow,
             STOP_EXHAUSTED => break Stopped::Exhausted,
             STOP_FIXED => break Stopped::Fixed,
@@ -172,7 +172,7 @@ fn find_iterations(
         } else {
             wanted.clamp(iterations + 1, ITERATIONS_MAX)
         };
-        match world.from_first(next) {
+        match world.of_first(next) {
             0 => return iterations,
             next => iterations = next,
         }

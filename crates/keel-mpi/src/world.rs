@@ -222,7 +222,7 @@ impl<'a> World<'a> {
     }
 
     /// What rank 0 says, on every rank.
-    pub(crate) fn from_first(&self, mut value: u64) -> u64 {
+    pub(crate) fn of_first(&self, mut value: u64) -> u64 {
         self.all.process_at_rank(0).broadcast_into(&mut value);
         value
     }
