@@ -5,12 +5,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 status=0
-built=$(scripts/mpi-build.sh 2>&1) || status=$?
+said=$(mktemp)
+trap 'rm -f "$said"' EXIT
+built=$(scripts/mpi-build.sh 2>"$said") || status=$?
 if [ "$status" -eq 3 ]; then
-    printf 'skipped: %s\n0 passed, 0 failed, 1 skipped\n' "$built"
+    printf 'skipped: %s\n0 passed, 0 failed, 1 skipped\n' "$(cat "$said")"
     exit 0
 elif [ "$status" -ne 0 ]; then
-    printf '%s\n0 passed, 1 failed, 0 skipped\n' "$built"
+    printf '%s\n0 passed, 1 failed, 0 skipped\n' "$(cat "$said")"
     exit 1
 fi
 

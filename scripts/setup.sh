@@ -146,6 +146,8 @@ if [ "${1:-}" = --test ]; then
         say "without fuse3 only root can mount a store; tests that do so as another user will be skipped"
     python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || (install_packages python3 python3-venv) ||
         say "the Python package is not tested: python3 with venv is missing"
+    # Into an environment of its own, beside the rest of the build.
+    unable=$("$(dirname "$0")/yocto-lint.sh" --environment) || say "recipes for Yocto are not linted: $unable"
     for tool in $(missing_stream_tools | sort -u); do
         (install_quietly "$tool") || say "without $tool the bench of streaming is not run, or lacks the peer sshfs"
     done

@@ -79,5 +79,7 @@ step mpi scripts/mpi-suites.sh
 step mount scripts/mount-suites.sh
 step mem-view scripts/mem-suites.sh
 step mem-calls scripts/mem-preload-suite.sh
+# After the build, whose program reads the configuration that the image has.
+step yocto scripts/yocto-lint.sh
 step seeded-bugs scripts/seeded-bugs.sh
 finish

@@ -10,6 +10,8 @@ mod descriptors;
 mod entry;
 #[path = "../../crates/keel/src/error.rs"]
 mod error;
+#[path = "../../crates/keel/src/kernel.rs"]
+mod kernel;
 #[path = "../../crates/keel/src/lasting.rs"]
 mod lasting;
 #[path = "../../crates/keel/src/output.rs"]

@@ -7,9 +7,11 @@
 //! file has no measured power, the board of table 5.6 stands for each of its hosts, and the row says so.
 
 use crate::Error;
+use crate::jobs::energy::that_count;
+use crate::measure::ALL_BOARDS;
 use crate::model::{BenchmarkPower, ParityTable, Scaling, measured_per_watt, thesis_tables};
 use crate::plot::{Curve, Kind, SIZES, Scale, draw};
-use crate::results::{Benchmark, Origin, ResultFile, Row, Transport};
+use crate::results::{Benchmark, Origin, PowerRow, ResultFile, Row, Transport};
 use std::fmt::Write as _;
 
 /// Boards that the thesis had.
@@ -234,8 +236,43 @@ fn of_file(
     Ok(())
 }
 
-/// Power of all hosts during a benchmark: measured, in this file or another of its label, where each host has it; else
-/// that of the thesis's boards.
+/// Names of a file's hosts, in order.
+fn names_of(file: &ResultFile) -> Vec<&str> {
+    let mut names: Vec<&str> = file
+        .header
+        .hosts
+        .iter()
+        .map(|host| host.name.as_str())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+/// What the hosts together used during a benchmark, by one file: of the meter that has all of them, or the sum over
+/// hosts of which each has a figure.
+fn measured_w(file: &ResultFile, benchmark: &str, hosts: &[&str]) -> Option<f64> {
+    let of_host = |host: &str| {
+        let rows = file.rows.iter().filter_map(|row| match row {
+            Row::Power(row) if row.during == benchmark && row.host == host => Some(row),
+            _ => None,
+        });
+        let there: Vec<&PowerRow> = rows
+            .filter(|row| matches!(row.origin, Origin::Measured))
+            .collect();
+        let counted = that_count(&there, |row| &row.source)?;
+        Some(counted.iter().map(|row| row.average_w).sum::<f64>())
+    };
+    if let Some(watts) = of_host(ALL_BOARDS) {
+        return Some(watts);
+    }
+    if hosts.is_empty() {
+        return None;
+    }
+    hosts.iter().map(|host| of_host(host)).sum()
+}
+
+/// Power of all hosts during a benchmark: measured, in this file or another of its label and boards; else that of the
+/// thesis's boards.
 fn watts(
     file: &ResultFile,
     files: &[ResultFile],
@@ -244,28 +281,28 @@ fn watts(
     table: &[BenchmarkPower],
 ) -> (Result<f64, String>, String) {
     let name = benchmark.name();
-    let measured: Vec<f64> = file
-        .header
-        .hosts
-        .iter()
-        .filter_map(|host| {
-            let alike = files
-                .iter()
-                .filter(|other| other.header.label == file.header.label);
-            alike
-                .flat_map(|other| &other.rows)
-                .find_map(|row| match row {
-                    Row::Power(row) if row.during == name && row.host == host.name => {
-                        matches!(row.origin, Origin::Measured).then_some(row.average_w)
-                    }
-                    _ => None,
-                })
-        })
-        .collect();
-    if !measured.is_empty() && measured.len() == file.header.hosts.len() {
-        return (Ok(measured.iter().sum()), "measured".to_owned());
+    let hosts: Vec<&str> = names_of(file);
+    // Its own file first; other numbers of boards are other measurements.
+    let others = files.iter().filter(|other| {
+        other.header.label == file.header.label
+            && (other.header.hosts.is_empty() || names_of(other) == hosts)
+    });
+    let measured = std::iter::once(file)
+        .chain(others)
+        .find_map(|file| measured_w(file, name, &hosts));
+    if let Some(watts) = measured {
+        return (Ok(watts), "measured".to_owned());
     }
-    let from = "the thesis's table 5.6 for each host".to_owned();
+    let is_measured = |row: &Row| match row {
+        Row::Power(row) => row.during == name && row.origin == Origin::Measured,
+        Row::Benchmark(_) => false,
+    };
+    let mut from = "the thesis's table 5.6 for each host".to_owned();
+    if file.rows.iter().any(is_measured) {
+        from.push_str(
+            ": what was measured is not of every host, or of sensors that cannot be told apart",
+        );
+    }
     let Some(row) = table.iter().find(|row| row.benchmark == name) else {
         return (Err("table 5.6 has no such row".to_owned()), from);
     };
@@ -434,6 +471,13 @@ fn up_label(benchmark: Benchmark) -> String {
     format!("{} per watt", unit(benchmark))
 }
 
+fn transport_name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Memory => "memory",
+        Transport::Network => "network",
+    }
+}
+
 /// For each benchmark, result ÷ watts against message size, a curve for each run.
 fn by_size(rows: &[Efficiency]) -> Vec<Figure> {
     let mut figures = Vec::new();
@@ -444,9 +488,24 @@ fn by_size(rows: &[Efficiency]) -> Vec<Figure> {
                 continue;
             };
             let point = (row.bytes as f64, per_watt);
-            match curves.iter_mut().find(|curve| curve.label == row.label) {
+            // Runs of one label are told apart by what else makes them unlike.
+            let is_alike = |other: &&Efficiency| {
+                (other.boards, other.transport) == (row.boards, row.transport)
+            };
+            let mut of_label = rows.iter().filter(|other| other.label == row.label);
+            let label = if of_label.all(|other| is_alike(&other)) {
+                row.label.clone()
+            } else {
+                format!(
+                    "{}, {} boards, {}",
+                    row.label,
+                    row.boards,
+                    transport_name(row.transport)
+                )
+            };
+            match curves.iter_mut().find(|curve| curve.label == label) {
                 Some(curve) => curve.points.push(point),
-                None => curves.push(curve(&row.label, vec![point])),
+                None => curves.push(curve(label, vec![point])),
             }
         }
         for curve in &mut curves {

@@ -170,6 +170,76 @@ fn power_is_measured_where_each_host_has_it_and_the_thesis_s_otherwise() {
     assert!(of(&thesis, "four", Benchmark::Reduce).watts.is_err());
 }
 
+fn power(host: &str, source: &str, average_w: f64) -> Row {
+    Row::Power(PowerRow {
+        during: "bandwidth".to_owned(),
+        host: host.to_owned(),
+        source: source.to_owned(),
+        covers: "something".to_owned(),
+        origin: Origin::Measured,
+        seconds: 1.0,
+        samples: 10,
+        gap_s_max: 0.1,
+        average_w,
+        maximum_w: average_w,
+        minimum_w: average_w,
+        energy_j: average_w,
+        idle_w: Known::Value(2.0),
+    })
+}
+
+#[test]
+fn power_is_that_of_the_same_boards_by_sensors_that_can_be_told_apart() {
+    let watts = |files: &[ResultFile], label: &str, boards: u32| {
+        let thesis = Thesis::new(files).expect("read");
+        let rows = thesis.efficiency.iter();
+        rows.filter(|row| (row.label.as_str(), row.boards) == (label, boards))
+            .find(|row| row.benchmark == Benchmark::Bandwidth)
+            .map(|row| (row.watts.clone(), row.watts_from.clone()))
+            .expect("there")
+    };
+    let measured = |watts: f64| (Ok(watts), "measured".to_owned());
+    // Two runs of one label: each has its own boards' power, whatever their order.
+    let mut two = run("yocto", 2, 50.0);
+    let mut four = run("yocto", 4, 100.0);
+    for at in 1..=2 {
+        two.rows.push(power(&format!("b{at}"), "ina219", 3.0));
+    }
+    for at in 1..=4 {
+        four.rows.push(power(&format!("b{at}"), "ina219", 5.0));
+    }
+    for files in [[two.clone(), four.clone()], [four.clone(), two.clone()]] {
+        assert_eq!(watts(&files, "yocto", 2), measured(6.0));
+        assert_eq!(watts(&files, "yocto", 4), measured(20.0));
+    }
+    let thesis = Thesis::new(&[two, four]).expect("read");
+    let curves: Vec<&str> = figure_of(&thesis, "per-watt-bandwidth")
+        .expect("there")
+        .csv
+        .lines()
+        .filter_map(|line| line.split(',').next())
+        .collect();
+    assert!(
+        !curves.contains(&"yocto"),
+        "two runs are two curves: {curves:?}"
+    );
+    // A meter of all boards counts as a whole.
+    let mut metered = run("metered", 4, 100.0);
+    metered.rows.push(power("all boards", "meter", 17.5));
+    assert_eq!(watts(&[metered], "metered", 4), measured(17.5));
+    // Rails beside each other cannot be told apart; packages can, and the platform has all of them.
+    let mut rails = run("rails", 1, 100.0);
+    rails.rows.push(power("b1", "ina219 5-0040", 3.0));
+    rails.rows.push(power("b1", "ina219 5-0041", 1.0));
+    assert_ne!(watts(&[rails], "rails", 1).1, "measured");
+    let mut packages = run("packages", 1, 100.0);
+    packages.rows.push(power("b1", "rapl package-0", 3.0));
+    packages.rows.push(power("b1", "rapl package-1", 4.0));
+    assert_eq!(watts(&[packages.clone()], "packages", 1), measured(7.0));
+    packages.rows.push(power("b1", "rapl psys", 9.0));
+    assert_eq!(watts(&[packages], "packages", 1), measured(9.0));
+}
+
 #[test]
 fn memory_of_one_board_is_no_point_of_a_curve_through_the_network() {
     let files = [

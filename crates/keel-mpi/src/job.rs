@@ -3,7 +3,7 @@
 
 use crate::{ORDERLY_END, STATUS_FAILURE, STATUS_LATE, end_after};
 use cluster::jobs::communicator::{Communicator, Failure, LENGTH_MAX, check_parts};
-use cluster::jobs::worker::{self, Options};
+use cluster::jobs::worker::{self, Board, Options};
 use mpi::collective::SystemOperation;
 use mpi::datatype::{Partition, PartitionMut};
 use mpi::topology::SimpleCommunicator;
@@ -13,9 +13,6 @@ use std::time::Duration;
 
 /// Exit status of a rank that nobody listens to any more.
 const STATUS_ALONE: i32 = 4;
-
-/// No job takes longer. Who started the ranks ends them sooner; where a board is cut off, nobody else does.
-const LENGTH_SECONDS_MAX: u64 = 86_400;
 
 /// Of what rank 0 says when it has nothing more to do.
 const TAG_END: i32 = 3;
@@ -28,7 +25,8 @@ const NOTHING: i64 = -1;
 
 /// One rank from its beginning to its end.
 pub(crate) fn run(options: &Options) -> ExitCode {
-    end_after(Duration::from_secs(LENGTH_SECONDS_MAX), STATUS_LATE);
+    // Who started the ranks ends them sooner; where a board is cut off, nobody else does.
+    end_after(Duration::from_secs(options.seconds_max), STATUS_LATE);
     // The thread that speaks for the rank never calls MPI.
     let Some((universe, _)) = mpi::initialize_with_threading(mpi::Threading::Funneled) else {
         eprintln!("keel-mpi: MPI was begun already");
@@ -37,10 +35,9 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     let mut ranks = Ranks {
         all: universe.world(),
     };
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let is_done = worker::run(
         &mut ranks,
-        host.trim(),
+        &Board::here(),
         options,
         std::io::stdin(),
         std::io::stdout(),

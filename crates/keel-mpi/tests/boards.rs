@@ -208,7 +208,7 @@ fn disturbed(word: &str) -> Option<String> {
     let disturb = folder.file(word);
     // The rank is there first, and has three seconds to meet the others.
     let script = "disturb=$1; shift; \"$@\" & until ip netns pids b2 | xargs -I{} cat /proc/{}/comm 2>/dev/null | \
-                  grep -q keel-mpi; do sleep 0.1; done; sleep 3; \"$disturb\" b2; wait $!";
+                  grep -q keel-mpi || ! kill -0 $!; do sleep 0.1; done; sleep 3; \"$disturb\" b2; wait $!";
     words.splice(0..0, ["bash", "-c", script, "disturbed", &disturb]);
     let output = beside(&folder, &["--boards", "3"], &words)?;
     Some(failure(&output))

@@ -109,7 +109,7 @@ fn disturbed(word: &str, more: &[&str]) -> Option<(std::process::Output, Value)>
     let disturb = folder.file(word);
     // Not before the rank is there; afterwards once only, also where the job is begun anew.
     let script = "disturb=$1; shift; \"$@\" & until ip netns pids b2 | xargs -I{} cat /proc/{}/comm 2>/dev/null | \
-                  grep -q keel-mpi; do sleep 0.1; done; sleep 0.3; \"$disturb\" b2; wait $!";
+                  grep -q keel-mpi || ! kill -0 $!; do sleep 0.1; done; sleep 0.3; \"$disturb\" b2; wait $!";
     words.splice(0..0, ["bash", "-c", script, "disturbed", &disturb]);
     let output = beside(&folder, &["--boards", "3"], &words)?;
     let (answer, _) = alone(&keel, &folder, &input, &["vibration"]);

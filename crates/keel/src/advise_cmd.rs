@@ -13,6 +13,7 @@ use cluster::advisor::{
 use cluster::jobs::estimate::{self, Estimate, Sample};
 use cluster::jobs::{LeftOut, Order};
 use serde_json::{Value, json};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
@@ -63,6 +64,12 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
         Some(DataMayGo::Anywhere) => Privacy::Anywhere,
         None => question.privacy,
     };
+    // Before anything is measured for minutes: a file that is there already is not written over.
+    let mut written = arguments
+        .write
+        .as_deref()
+        .map(Written::create)
+        .transpose()?;
     let mut measured = None;
     if let Some(kernel) = arguments.kernel {
         let found = measure(arguments, kernel)?;
@@ -75,13 +82,9 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
     if arguments.assume {
         question.assume();
     }
-    if let Some(path) = &arguments.write {
-        let text = question_text(&question).map_err(wrong)?;
-        let mut file = new_file(path)?;
-        let written = file
-            .write_all(text.as_bytes())
-            .and_then(|()| file.sync_all());
-        written.map_err(|error| CliError::io(path.display(), &error))?;
+    // Also where figures are missing: they can be added there.
+    if let Some(written) = &mut written {
+        written.finish(&question_text(&question).map_err(wrong)?)?;
     }
     let advice = advise(&question).map_err(wrong)?;
     let mut out = Output::new();
@@ -103,6 +106,41 @@ pub(crate) fn run(arguments: &AdviseArgs) -> Result<u8, CliError> {
     } else {
         STATUS_NONE
     })
+}
+
+/// A question as a new file, which is there as a whole or not at all.
+struct Written<'a> {
+    file: File,
+    path: &'a Path,
+    is_whole: bool,
+}
+
+impl<'a> Written<'a> {
+    fn create(path: &'a Path) -> Result<Self, CliError> {
+        Ok(Self {
+            file: new_file(path)?,
+            path,
+            is_whole: false,
+        })
+    }
+
+    fn finish(&mut self, text: &str) -> Result<(), CliError> {
+        let written = self
+            .file
+            .write_all(text.as_bytes())
+            .and_then(|()| self.file.sync_all());
+        written.map_err(|error| CliError::io(self.path.display(), &error))?;
+        self.is_whole = true;
+        Ok(())
+    }
+}
+
+impl Drop for Written<'_> {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            std::fs::remove_file(self.path).ok();
+        }
+    }
 }
 
 /// What was measured of a job.

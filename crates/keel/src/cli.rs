@@ -21,7 +21,7 @@ pub(crate) use cluster::{
     AdviseArgs, DataMayGo, PowerArgs, PowerCommand, PowerRecordArgs, PowerSourceArgs,
     PowerWatchArgs,
 };
-pub(crate) use job::{ClusterRankArgs, ClusterRunArgs, KernelArgs, ReadingsArgs};
+pub(crate) use job::{ClusterJobArgs, ClusterRankArgs, ClusterRunArgs, KernelArgs, ReadingsArgs};
 pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, MemFlush, RunArgs as MemRunArgs};
 pub(crate) use qos::{QosArgs, QosCommand};
 pub(crate) use stream::{

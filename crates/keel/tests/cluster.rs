@@ -487,6 +487,20 @@ fn file(dir: &TempDir, label: &str, factor: f64) -> String {
 }
 
 #[test]
+fn what_could_only_fail_after_the_measurement_is_refused_before() {
+    let fake = Fake::saying(&[world()]);
+    for label in ["a\tb", &"x".repeat(201)] {
+        let line = fails(&fake.words(&["--label", label]), 2);
+        assert!(line.contains("--label"), "{line}");
+    }
+    let line = fails(&fake.words(&["--tcp"]), 2);
+    assert!(line.contains("--tcp: all ranks are on one host"), "{line}");
+    // The longest time that the help names is taken.
+    let line = fails(&fake.words(&["--seconds-max", "86400"]), 1);
+    assert!(!line.contains("seconds_max"), "{line}");
+}
+
+#[test]
 fn labelled_results_are_compared_in_tables_values_and_drawings() {
     let dir = TempDir::new();
     let files = [

@@ -30,6 +30,7 @@ mod node_kill;
 mod node_losses;
 mod node_wire;
 mod page_common;
+mod periodic;
 mod power;
 mod qos;
 mod qos_files;

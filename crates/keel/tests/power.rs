@@ -94,7 +94,7 @@ fn a_machine_without_sensors_is_told_so_and_not_given_zeros() {
         "{said}"
     );
     let root = board(&dir);
-    let said = fails(&["power", "watch", "--root", &root, "--source", "meter"], 1);
+    let said = fails(&["power", "watch", "--root", &root, "--sensor", "meter"], 1);
     assert!(
         said.contains("there are: ina219 5-0040, rapl package-0"),
         "{said}"
@@ -213,7 +213,7 @@ fn each_benchmark_has_a_row_of_its_own() {
         &root,
         "--out",
         &out,
-        "--source",
+        "--sensor",
         "ina",
         "--per-benchmark",
     ];
@@ -289,7 +289,7 @@ fn record_fails_with_its_program_and_where_nothing_was_measured() {
         &root,
         "--idle-seconds",
         "0",
-        "--source",
+        "--sensor",
         "rapl",
         "--out",
         &out,
@@ -450,7 +450,7 @@ fn watching_sensors_that_all_say_nothing_is_a_failure() {
         &root,
         "--meter",
         &meter,
-        "--source",
+        "--sensor",
         "meter",
         "--count",
         "1",

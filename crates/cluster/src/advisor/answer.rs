@@ -1,6 +1,8 @@
 //! The answer: what is advised and why, what it rests on, and where it would change.
 
-use super::evaluate::{Choice, Estimate, Fit, Place, choose_with, figures, scaled, values_of};
+use super::evaluate::{
+    Choice, Estimate, Fit, Place, Values, choose_with, figures, scaled, values_of,
+};
 use super::input::{Input, Minimise, Origin, Question};
 use crate::Error;
 use serde_json::{Value, json};
@@ -76,7 +78,15 @@ pub fn advise(question: &Question) -> Result<Advice, Error> {
     let mut sensitivity = Vec::new();
     for input in question.needed() {
         for outermost in [FACTOR_MAX, 1.0 / FACTOR_MAX] {
-            let found = change(|factor| place_at(input, factor), now, outermost);
+            let at = |factor| {
+                let is_possible = is_possible(&values, &scaled(&values, input, factor));
+                if is_possible {
+                    place_at(input, factor)
+                } else {
+                    now
+                }
+            };
+            let found = change(at, now, outermost);
             if let Some((factor, then)) = found {
                 let value = |factor| scaled(&values, input, factor)[input as usize];
                 break_even.push(BreakEven {
@@ -111,6 +121,18 @@ pub fn advise(question: &Question) -> Result<Advice, Error> {
         choice,
         break_even,
         sensitivity,
+    })
+}
+
+/// Whether changed figures are those of a machine: busy power below idle power is none, unless it was given so.
+fn is_possible(given: &Values, changed: &Values) -> bool {
+    let pairs = [
+        (Input::BoardActiveW, Input::BoardIdleW),
+        (Input::MachineActiveW, Input::MachineIdleW),
+    ];
+    pairs.into_iter().all(|(active, idle)| {
+        let is_below = |values: &Values| values[active as usize] < values[idle as usize];
+        is_below(given) || !is_below(changed)
     })
 }
 

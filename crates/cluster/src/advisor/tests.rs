@@ -170,6 +170,29 @@ fn the_uplink_decides_and_the_break_even_point_says_where() {
     );
 }
 
+#[test]
+fn break_even_points_are_figures_of_a_machine() {
+    let question = Question {
+        privacy: Privacy::Neighbours,
+        boards_max: 8,
+        ..assumed()
+    };
+    let advice = advise(&question).expect("answered");
+    let value = |input: Input| {
+        question.given[input as usize]
+            .as_ref()
+            .map(|given| given.value)
+    };
+    let (active, idle) = (value(Input::BoardActiveW), value(Input::BoardIdleW));
+    for point in &advice.break_even {
+        match point.input {
+            Input::BoardActiveW => assert!(Some(point.at) >= idle, "{point:?}"),
+            Input::BoardIdleW => assert!(Some(point.at) <= active, "{point:?}"),
+            _ => {}
+        }
+    }
+}
+
 /// A board would just not keep the deadline with the margin, and sending costs thousands of times its energy.
 #[test]
 fn a_risk_is_taken_where_all_safe_options_cost_a_multiple_and_the_answer_says_so() {

@@ -34,11 +34,7 @@ pub struct BoardEnergy {
 pub fn of_board(summaries: &[Summary]) -> Result<BoardEnergy, String> {
     let is_there = |summary: &&Summary| !matches!(summary.origin, Origin::Unavailable(_));
     let there: Vec<&Summary> = summaries.iter().filter(is_there).collect();
-    let platform = there
-        .iter()
-        .find(|summary| summary.source.starts_with("rapl psys"));
-    let is_package = |summary: &&Summary| summary.source.starts_with("rapl package");
-    match (there.as_slice(), platform) {
+    match (there.as_slice(), that_count(&there, |one| &one.source)) {
         ([], _) => {
             let why = summaries.iter().find_map(|summary| match &summary.origin {
                 Origin::Unavailable(why) => Some(format!("{}: {why}", summary.source)),
@@ -46,9 +42,7 @@ pub fn of_board(summaries: &[Summary]) -> Result<BoardEnergy, String> {
             });
             Err(why.unwrap_or_else(|| "no sensor was read".to_owned()))
         }
-        ([only], _) => Ok(sum(&[only])),
-        (_, Some(platform)) => Ok(sum(&[platform])),
-        (packages, None) if packages.iter().all(is_package) => Ok(sum(packages)),
+        (_, Some(counted)) => Ok(sum(&counted)),
         (several, None) => {
             let names: Vec<&str> = several
                 .iter()
@@ -59,6 +53,22 @@ pub fn of_board(summaries: &[Summary]) -> Result<BoardEnergy, String> {
                 names.join(", ")
             ))
         }
+    }
+}
+
+/// Those of a board's sensors that are added up for its figure, by their names; `None` where that is not clear.
+pub(crate) fn that_count<'a, T>(there: &[&'a T], name: impl Fn(&T) -> &str) -> Option<Vec<&'a T>> {
+    // What hangs on a meter is all of the board.
+    let is_platform =
+        |one: &&&T| name(one).starts_with("rapl psys") || name(one).starts_with("meter");
+    let is_package = |one: &&T| name(one).starts_with("rapl package");
+    match there {
+        [] => None,
+        [only] => Some(vec![only]),
+        several => match several.iter().find(is_platform) {
+            Some(platform) => Some(vec![platform]),
+            None => several.iter().all(is_package).then(|| several.to_vec()),
+        },
     }
 }
 

@@ -30,6 +30,10 @@ pub enum Line {
         ranks: usize,
         /// Its board.
         host: String,
+        /// Number of the kernel's start: boards that have the same share its cores.
+        boot: String,
+        /// Cores that the rank may run on.
+        cores: usize,
     },
     /// Rank 0 has read so many bytes of its order. Whoever hands it over stays at most [`ORDER_BYTES_AHEAD`] ahead:
     /// MPICH's launcher gives a job up whose rank reads more slowly than a pipe holds.
@@ -62,6 +66,8 @@ pub enum Line {
     },
     /// A line of the answer's table, in order: rank 0 alone, where it was asked for.
     Row {
+        /// Which, from 0: launchers cut lines that come fast.
+        at: usize,
         /// CSV.
         text: String,
     },
@@ -69,6 +75,8 @@ pub enum Line {
     Done {
         /// Which.
         rank: usize,
+        /// Lines of the table that it has said.
+        rows: usize,
     },
     /// It cannot go on.
     Failed {
@@ -184,6 +192,8 @@ mod tests {
                 rank: 1,
                 ranks: 3,
                 host: "b1".to_owned(),
+                boot: "4c5d".to_owned(),
+                cores: 4,
             },
             Line::Beat {
                 rank: 1,
@@ -199,9 +209,10 @@ mod tests {
                 report: Box::new(report),
             },
             Line::Row {
+                at: 3,
                 text: "1,\"a\n\"".to_owned(),
             },
-            Line::Done { rank: 2 },
+            Line::Done { rank: 2, rows: 4 },
             Line::Failed {
                 rank: 0,
                 blames: Some(2),

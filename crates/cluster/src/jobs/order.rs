@@ -124,6 +124,7 @@ impl Settings {
                         format!("are {}, a matrix profile takes one", readings.columns.len());
                     return Err(Error::invalid("columns", wrong));
                 }
+                check_range(&readings.columns[0])?;
                 within(
                     "number of readings",
                     rows,
@@ -180,6 +181,40 @@ impl Settings {
             }
         }
     }
+}
+
+/// What a matrix profile cannot tell apart beside one reading that is this many times as far away as half of those that
+/// move: products of two readings have 16 digits.
+const RANGE_MAX: f64 = 1e6;
+
+/// That no reading is so great that the others vanish beside it.
+fn check_range(values: &[f64]) -> Result<(), Error> {
+    let median = |mut values: Vec<f64>| {
+        let middle = values.len() / 2;
+        *values.select_nth_unstable_by(middle, f64::total_cmp).1
+    };
+    if values.is_empty() {
+        return Ok(());
+    }
+    let centre = median(values.to_vec());
+    let distances: Vec<f64> = values.iter().map(|value| (value - centre).abs()).collect();
+    let farthest = distances.iter().copied().fold(0.0, f64::max);
+    let moving: Vec<f64> = distances
+        .into_iter()
+        .filter(|distance| *distance > 0.0)
+        .collect();
+    if moving.is_empty() {
+        return Ok(());
+    }
+    let usual = median(moving);
+    if farthest / usual > RANGE_MAX {
+        let wrong = format!(
+            "reach {farthest:e} from their median, and half of those that move lie within {usual:e}: leave out what is \
+             no reading"
+        );
+        return Err(Error::invalid("readings", wrong));
+    }
+    Ok(())
 }
 
 /// A job with its input.
@@ -395,6 +430,30 @@ mod tests {
             breaks: vec![rows / 2],
             times_s: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_reading_beside_which_the_others_vanish_is_refused_by_a_matrix_profile() {
+        let settings = Settings::MatrixProfile { window: 16 };
+        let mut wild = readings(500, 1);
+        wild.columns[0][77] = 1e20;
+        let error = Order::new(settings, wild.clone()).expect_err("refused");
+        assert!(
+            error.to_string().contains("leave out what is no reading"),
+            "{error}"
+        );
+        wild.columns[0][77] = 1e7;
+        assert!(Order::new(settings, wild).is_ok());
+        // Most of it stands still, and the rest is hidden all the same.
+        let mut still = readings(500, 1);
+        still.columns[0][100..].fill(0.0);
+        still.columns[0][77] = 1e20;
+        assert!(Order::new(settings, still).is_err());
+        let flat = Readings {
+            columns: vec![vec![3.0; 500]],
+            ..readings(500, 1)
+        };
+        assert!(Order::new(settings, flat).is_ok());
     }
 
     fn all(columns: usize) -> Vec<Order> {

@@ -63,7 +63,7 @@ impl LeftOut {
 }
 
 /// What a value's size may be: sums of squares of a whole input stay within a number's range.
-pub const VALUE_MAX: f64 = 1e100;
+pub const VALUE_MAX: f64 = 1e30;
 
 /// Takes rows one after the other; what comes of them is [`Readings`].
 #[derive(Debug)]
@@ -243,7 +243,7 @@ impl Readings {
         {
             return Err(Error::invalid(
                 "columns",
-                "differ in length, or have a value that is not finite or above 1e100",
+                "differ in length, or have a value that is not finite or above 1e30",
             ));
         }
         let is_sorted = self.breaks.windows(2).all(|pair| pair[0] < pair[1]);

@@ -12,7 +12,7 @@ use super::lines::{Line, ORDER_BYTES_AHEAD, Report};
 use super::order::Order;
 use super::watch::Watch;
 use crate::model::fit_fraction;
-use crate::power::{Phase, Root, Sampler, discover, why_none};
+use crate::power::{Phase, Root, Sampler, discover, read_text, why_none};
 use crate::results::Known;
 use base::clock::{Clock, SystemClock};
 use std::io::{BufReader, Read, Write};
@@ -22,8 +22,36 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Seconds that a job may take at most, and some more until its last rank has ended.
+pub const SECONDS_MAX: u64 = 86_400 + 600;
+
 /// Time between two signs of life.
 pub const BEAT: Duration = Duration::from_millis(200);
+
+/// The board of a rank, as it tells whoever started it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Board {
+    /// Its host name.
+    pub host: String,
+    /// Number that its kernel has drawn when it started: boards that share it share its cores.
+    pub boot: String,
+    /// Cores that this rank may run on, together with others.
+    pub cores: usize,
+}
+
+impl Board {
+    /// This machine.
+    #[must_use]
+    pub fn here() -> Self {
+        let root = Root::new("/");
+        let said = |path: &str| read_text(&root.path(path)).unwrap_or_default();
+        Self {
+            host: said("proc/sys/kernel/hostname"),
+            boot: said("proc/sys/kernel/random/boot_id"),
+            cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        }
+    }
+}
 
 /// What a rank is told on its command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +64,8 @@ pub struct Options {
     pub idle: Duration,
     /// Whether rank 0 says the whole table of the answer.
     pub has_table: bool,
+    /// A rank that nobody reaches any more ends itself after so long.
+    pub seconds_max: u64,
 }
 
 impl Default for Options {
@@ -45,6 +75,7 @@ impl Default for Options {
             sensor: None,
             idle: Duration::ZERO,
             has_table: false,
+            seconds_max: SECONDS_MAX,
         }
     }
 }
@@ -58,6 +89,8 @@ impl Options {
             self.root.display().to_string(),
             "--idle-ms".to_owned(),
             self.idle.as_millis().to_string(),
+            "--seconds-max".to_owned(),
+            self.seconds_max.to_string(),
         ];
         if let Some(sensor) = &self.sensor {
             words.extend(["--sensor".to_owned(), sensor.clone()]);
@@ -87,6 +120,12 @@ impl Options {
                         millis.map_err(|_| "--idle-ms: is no number of milliseconds".to_owned())?;
                     options.idle = Duration::from_millis(u64::from(millis));
                 }
+                "--seconds-max" => {
+                    let seconds = value()?.parse().ok();
+                    let seconds = seconds.filter(|seconds| (1..=SECONDS_MAX).contains(seconds));
+                    options.seconds_max =
+                        seconds.ok_or(format!("--seconds-max: must be from 1 to {SECONDS_MAX}"))?;
+                }
                 other => return Err(format!("{other}: is no option of a job's rank")),
             }
         }
@@ -94,22 +133,26 @@ impl Options {
     }
 }
 
-/// Does a rank's part. Rank 0 reads the order from `input`; each writes its lines to `output`. `deaf` is called, on
-/// another thread, when nobody reads them any more: then nobody will end the rank, either. Whether all went well.
+/// Does a rank's part on its board. Rank 0 reads the order from `input`; each writes its lines to `output`. `deaf` is
+/// called, on another thread, when nobody reads them any more: then nobody will end the rank, either. Whether all went
+/// well.
 pub fn run(
     communicator: &mut dyn Communicator,
-    host: &str,
+    board: &Board,
     options: &Options,
     input: impl Read,
     output: impl Write + Send + 'static,
     deaf: impl Fn() + Send + 'static,
 ) -> bool {
     let rank = communicator.rank();
+    let host = board.host.as_str();
     let speaker = Arc::new(Speaker(Mutex::new(Box::new(output))));
     let begin = Line::Begin {
         rank,
         ranks: communicator.size(),
         host: host.to_owned(),
+        boot: board.boot.clone(),
+        cores: board.cores,
     };
     let watch = Arc::new(Watch::new());
     let life = Life::start(rank, host, options, &speaker, &watch, deaf);
@@ -117,7 +160,7 @@ pub fn run(
         .say(&begin)
         .and_then(|()| work(communicator, host, options, input, &speaker, &watch, &life));
     let last = match &done {
-        Ok(()) => Line::Done { rank },
+        Ok(rows) => Line::Done { rank, rows: *rows },
         Err(failure) => Line::Failed {
             rank,
             blames: failure.rank,
@@ -138,7 +181,7 @@ fn work(
     speaker: &Speaker,
     watch: &Arc<Watch>,
     life: &Life,
-) -> Result<(), Failure> {
+) -> Result<usize, Failure> {
     let rank = communicator.rank();
     // The order first: reading it is no part of being idle.
     let order = if rank == 0 {
@@ -188,7 +231,7 @@ fn work(
     ];
     let figures = communicator.gather(&mine)?;
     let (Some(figures), Some(answer), Some(Ok(order))) = (figures, answer, order) else {
-        return Ok(());
+        return Ok(0);
     };
     let column = |at: usize| figures.iter().filter_map(move |one| one.get(at).copied());
     let most = |at: usize| column(at).fold(0.0, f64::max);
@@ -219,13 +262,19 @@ fn work(
     let is_same = report.compared != Sameness::Different;
     let report = Box::new(report);
     speaker.say(&Line::Report { report })?;
+    let mut rows = 0;
     if options.has_table {
+        if ranks > 1 {
+            // The others say their last word meanwhile: launchers cut lines between which another rank's come.
+            std::thread::sleep(BEAT);
+        }
         for text in answer.table(&order.readings.names) {
-            speaker.say(&Line::Row { text })?;
+            speaker.say(&Line::Row { at: rows, text })?;
+            rows += 1;
         }
     }
     if is_same {
-        Ok(())
+        Ok(rows)
     } else {
         let why = format!("finds another answer alone than {ranks} ranks have found");
         Err(Failure::of(0, why))

@@ -60,6 +60,14 @@ fn order(settings: Settings, rows: usize) -> Vec<u8> {
     bytes
 }
 
+fn board(host: &str) -> Board {
+    Board {
+        host: host.to_owned(),
+        boot: "4c5d".to_owned(),
+        cores: 1,
+    }
+}
+
 /// All ranks to their end: whether each did well, and what they said.
 fn play(size: usize, options: &Options, input: &[u8]) -> (Vec<bool>, Vec<Line>) {
     let said = Said::default();
@@ -70,8 +78,8 @@ fn play(size: usize, options: &Options, input: &[u8]) -> (Vec<bool>, Vec<Line>) 
             .map(|mut rank| {
                 let output = said.clone();
                 scope.spawn(move || {
-                    let host = format!("b{}", rank.rank());
-                    run(&mut rank, &host, options, input, output, || ())
+                    let board = board(&format!("b{}", rank.rank()));
+                    run(&mut rank, &board, options, input, output, || ())
                 })
             })
             .collect();
@@ -194,6 +202,7 @@ fn energy_is_measured_where_a_board_has_a_sensor_and_unavailable_where_not() {
         sensor: sensor.map(str::to_owned),
         idle: Duration::from_millis(60),
         has_table: false,
+        ..Options::default()
     };
     let board = |options: &Options| {
         let (ends, lines) = play(2, options, &order(ALL[2], 3_000));
@@ -239,7 +248,7 @@ fn a_rank_that_nobody_listens_to_any_more_is_told_and_ends() {
     let input = order(ALL[0], 500);
     let is_done = run(
         &mut Alone,
-        "b0",
+        &board("b0"),
         &options,
         input.as_slice(),
         Deaf(false),
@@ -260,13 +269,20 @@ fn options_come_back_from_their_words() {
             sensor: Some("rapl psys".to_owned()),
             idle: Duration::from_millis(1_500),
             has_table: true,
+            seconds_max: 61,
         },
     ] {
         let words = options.words();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         assert_eq!(Options::parse(&words), Ok(options));
     }
-    for wrong in [&["--root"][..], &["--idle-ms", "x"], &["--more"], &["job"]] {
+    for wrong in [
+        &["--root"][..],
+        &["--seconds-max", "0"],
+        &["--idle-ms", "x"],
+        &["--more"],
+        &["job"],
+    ] {
         assert!(Options::parse(wrong).is_err(), "{wrong:?}");
     }
 }

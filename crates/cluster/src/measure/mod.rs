@@ -19,4 +19,4 @@ pub use event::{Event, LINE_PREFIX, RankFacts, event_line, parse_event};
 pub use hosts::{HostEntry, parse_hosts, ranks_of};
 pub use launch::{Address, Launch, Library};
 pub use plan::{BYTES_MAX, CASES_MAX, Case, PLAN_BYTES_MAX, Plan, SIZES, Steps};
-pub use watts::{PowerPlan, Watts, merge_power};
+pub use watts::{ALL_BOARDS, PowerPlan, Watts, merge_power};

@@ -36,8 +36,8 @@ const FLUSH_BYTES_MAX: u64 = 1 << 30;
 /// Time without load before a start at most: an hour.
 const IDLE_MS_MAX: u64 = 3_600_000;
 
-/// Length of a start in seconds at most: a day.
-const SECONDS_MAX: u64 = 86_400;
+/// Length of a start in seconds at most: a day, and how long ranks outlive those who wait for them.
+const SECONDS_MAX: u64 = 86_400 + 600;
 
 /// One size of one benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -47,6 +47,9 @@ impl PowerPlan {
     }
 }
 
+/// What stands for a host in rows of a meter on which all boards hang.
+pub const ALL_BOARDS: &str = "all boards";
+
 enum Request {
     /// From now on this is done; none: something that is of no interest.
     During(Option<String>),
@@ -68,15 +71,24 @@ impl Watts {
         let clock = SystemClock::new();
         let mut log = Log::new(sources, host, clock.monotonic_ns());
         let watch = move || {
+            let interval_ns = INTERVAL.as_nanos() as u64;
+            let mut due_ns = clock.monotonic_ns() + interval_ns;
             loop {
-                match receiver.recv_timeout(INTERVAL) {
+                // Requests that come more often than readings must not put these off.
+                let left_ns = due_ns.saturating_sub(clock.monotonic_ns());
+                if left_ns == 0 {
+                    log.sample(clock.monotonic_ns());
+                    due_ns = clock.monotonic_ns() + interval_ns;
+                    continue;
+                }
+                match receiver.recv_timeout(Duration::from_nanos(left_ns)) {
                     Ok(Request::During(what)) => log.switch(what, clock.monotonic_ns()),
                     Ok(Request::Finish(reply)) => {
                         // Whoever asked and is gone does not need it.
                         reply.send(log.finish(clock.monotonic_ns())).ok();
                         break;
                     }
-                    Err(RecvTimeoutError::Timeout) => log.sample(clock.monotonic_ns()),
+                    Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
             }
@@ -273,6 +285,28 @@ mod tests {
             idle_ms: 0,
         };
         Log::new(plan.sensors(), "b1", 0)
+    }
+
+    #[test]
+    fn requests_that_come_without_a_pause_do_not_put_readings_off() {
+        let tree = Tree::new();
+        tree.write(&format!("{CHIP}/name"), "ina226\n");
+        tree.write(&format!("{CHIP}/in1_input"), "5000\n");
+        tree.write(&format!("{CHIP}/power1_input"), "2000000\n");
+        let plan = PowerPlan {
+            root: tree.path(""),
+            sensor: None,
+            idle_ms: 0,
+        };
+        let watts = Watts::start(plan.sensors(), "b1");
+        let begun = std::time::Instant::now();
+        // Without a pause that is as long as the time between two readings.
+        while begun.elapsed() < 6 * INTERVAL {
+            watts.during(Some("reduce"));
+        }
+        let rows = watts.finish();
+        // One at each end, and some between.
+        assert!(rows[0].samples >= 4, "{rows:?}");
     }
 
     #[test]

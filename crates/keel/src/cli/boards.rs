@@ -1,6 +1,6 @@
 //! The commands of several boards: measuring them, comparing what was measured.
 
-use super::job::{ClusterRankArgs, ClusterRunArgs};
+use super::job::{ClusterJobArgs, ClusterRankArgs, ClusterRunArgs};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -42,11 +42,18 @@ pub(crate) enum ClusterCommand {
         keel cluster run vibration --hosts hosts --input day.csv --out features.csv\n  \
         keel cluster run k-means --hosts hosts --key pump/vibration --from -1d --retry\n  \
         keel cluster run matrix-profile --local 2 --input day.csv --column current --window 120 --json\n\n\
-        Rank 0 hands the readings out; nothing has to be on the boards but keel-mpi. Rows that cannot be used are\n\
-        left out and counted; no window reaches across a gap. The answer is compared with that of one rank: exit\n\
-        status 1 where it is another. A board that dies or says nothing for --silence-seconds-max is named; --retry\n\
-        runs again on the others. --local takes no MPI.")]
+        Each board needs keel-mpi and an MPI. The readings need not be there: rank 0 sends them. Rows that cannot be\n\
+        used are left out and counted; no window reaches across a gap. The answer is compared with that of one rank:\n\
+        exit status 1 where it is another. A board that dies or says nothing for --silence-seconds-max is named;\n\
+        --retry runs again on the others. --local takes no MPI.")]
     Run(Box<ClusterRunArgs>),
+    /// Run a job of the configuration once, as the node does at its period
+    #[command(after_help = "Examples:\n  \
+        keel cluster job bearing\n  \
+        keel cluster job bearing -c /etc/keel/keel.toml\n\n\
+        Prints one JSON object: where it ran and why, and the result, which also replaces the file of job.out. What\n\
+        was measured is kept beside that file, with .figures.json; without it the job is measured anew.")]
+    Job(ClusterJobArgs),
     /// One rank of `keel cluster run --local`; started by it
     #[command(hide = true)]
     Rank(ClusterRankArgs),
@@ -98,8 +105,7 @@ pub(crate) struct ClusterMeasureArgs {
     #[command(flatten)]
     pub(crate) boards: BoardsArgs,
     /// What the run is called in comparisons
-    #[arg(long, value_name = "NAME", default_value = "run",
-        value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "NAME", default_value = "run", value_parser = label)]
     pub(crate) label: String,
     /// Do what another suite does
     #[arg(long, value_name = "SUITE")]
@@ -166,6 +172,14 @@ pub(crate) struct ClusterMeasureArgs {
     /// Bytes that pass before that rate holds, for the file
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub(crate) link_burst: Option<u64>,
+}
+
+/// What a run is called: as result files take it.
+pub(super) fn label(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > 200 || text.chars().any(char::is_control) {
+        return Err("must have 1 to 200 bytes and no control characters".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// A share that is one.

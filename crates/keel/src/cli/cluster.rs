@@ -45,8 +45,8 @@ pub(crate) struct PowerSourceArgs {
     #[arg(long)]
     pub(crate) pmic: bool,
     /// Only sensors whose name has this in it
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) source: Option<String>,
+    #[arg(long, alias = "source", value_name = "TEXT")]
+    pub(crate) sensor: Option<String>,
     /// Folder that stands for /
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub(crate) root: PathBuf,
@@ -75,8 +75,7 @@ pub(crate) struct PowerRecordArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) out: PathBuf,
     /// What the run is called in comparisons
-    #[arg(long, value_name = "NAME", default_value = "power",
-        value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "NAME", default_value = "power", value_parser = super::boards::label)]
     pub(crate) label: String,
     /// Seconds without load before and after, from 0 to 3600
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=3_600))]
@@ -119,7 +118,8 @@ pub(crate) enum DataMayGo {
     The file holds figures, each with where it comes from; docs/cluster.md has one to begin with. --kernel measures a\n\
     job on this board, on growing parts of the readings, and takes time, parallel fraction, messages and sizes from\n\
     that; all other figures are the file's. Missing figures are refused, unless --assume takes what is known from\n\
-    elsewhere; the answer then says which. Exit status 3 when no option keeps the deadline.")]
+    elsewhere; the answer then says which. Exit status 3 when no option meets the deadline with the required\n\
+    probability.")]
 pub(crate) struct AdviseArgs {
     /// File with the question, in JSON; - is standard input
     #[arg(long, value_name = "FILE", required_unless_present = "kernel")]

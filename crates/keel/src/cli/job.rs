@@ -25,6 +25,19 @@ impl ValueEnum for Kernel {
     }
 }
 
+/// A job of the configuration.
+#[derive(Debug, Args)]
+pub(crate) struct ClusterJobArgs {
+    /// Its name there
+    pub(crate) name: String,
+    /// Configuration of the node
+    #[arg(short, long, value_name = "FILE", default_value = "keel.toml")]
+    pub(crate) config: PathBuf,
+    /// As the node with this number of process does it: at low priority, ending with it, in lines of JSON
+    #[arg(long, hide = true, value_name = "PROCESS")]
+    pub(crate) background: Option<i32>,
+}
+
 /// How a job cuts and looks at readings.
 #[derive(Debug, Args)]
 pub(crate) struct KernelArgs {
@@ -236,6 +249,9 @@ pub(crate) struct ClusterRankArgs {
     /// Of how many
     #[arg(long)]
     pub(crate) ranks: usize,
+    /// Process that has started it
+    #[arg(long)]
+    pub(crate) parent: Option<i32>,
     /// Seconds that it waits for others
     #[arg(long)]
     pub(crate) patience_seconds: u64,

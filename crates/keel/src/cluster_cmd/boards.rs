@@ -8,6 +8,8 @@ use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = "keel-mpi";
@@ -17,6 +19,9 @@ const SAID_BYTES_MAX: u64 = 64 << 10;
 
 /// How long a program of this machine may take to say what it is.
 const ASK_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// How long is waited for what a program that has ended has said.
+const READ_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// How long a board may take to answer.
 const REACH_TIME_MAX: Duration = Duration::from_secs(20);
@@ -374,10 +379,13 @@ fn output_within(command: &mut Command, time: Duration) -> io::Result<Option<Out
         // Whatever it started may hold the pipes open: they are left to themselves.
         return Ok(None);
     }
-    let collect = |reader: Option<std::thread::JoinHandle<Vec<u8>>>| {
-        reader
-            .and_then(|reader| reader.join().ok())
-            .unwrap_or_default()
+    // So may something that it has left behind, such as the master connection of ssh.
+    let collect = |said: Option<Said>| {
+        let Some(said) = said else {
+            return Vec::new();
+        };
+        said.ended.recv_timeout(READ_TIME_MAX).ok();
+        std::mem::take(&mut *said.bytes.lock().unwrap_or_else(PoisonError::into_inner))
     };
     Ok(status.map(|status| Output {
         status,
@@ -386,13 +394,27 @@ fn output_within(command: &mut Command, time: Duration) -> io::Result<Option<Out
     }))
 }
 
-fn read_all(pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
+/// What is read from a pipe, and whether it is all.
+struct Said {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    ended: Receiver<()>,
+}
+
+fn read_all(pipe: impl Read + Send + 'static) -> Said {
+    let bytes = Arc::new(Mutex::new(Vec::new()));
+    let (sender, ended) = sync_channel(1);
+    let read = Arc::clone(&bytes);
     std::thread::spawn(move || {
-        let mut bytes = Vec::new();
+        let mut pipe = pipe.take(SAID_BYTES_MAX);
+        let mut piece = [0; 4096];
         // What cannot be read has not been said.
-        pipe.take(SAID_BYTES_MAX).read_to_end(&mut bytes).ok();
-        bytes
-    })
+        while let Ok(count @ 1..) = pipe.read(&mut piece) {
+            let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
+            read.extend_from_slice(&piece[..count]);
+        }
+        sender.send(()).ok();
+    });
+    Said { bytes, ended }
 }
 
 /// How a child ended, if it did in time.

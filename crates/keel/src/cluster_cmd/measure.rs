@@ -10,8 +10,8 @@ use crate::signals;
 use crate::temporary::new_file;
 use base::clock::{Clock, SystemClock};
 use cluster::measure::{
-    Case, Collected, Event, Plan, PowerPlan, RankFacts, SIZES, Settings, Steps, Watts, merge_power,
-    parse_event,
+    ALL_BOARDS, Case, Collected, Event, Plan, PowerPlan, RankFacts, SIZES, Settings, Steps, Watts,
+    merge_power, parse_event,
 };
 use cluster::power::{Meter, Root};
 use cluster::results::{
@@ -45,9 +45,6 @@ const SAMPLE_US_MIN: f64 = 100.0;
 /// Time for a case in one start.
 const CASE_MS_MAX: u64 = 200;
 
-/// What rows of a meter have for a host.
-const ALL_BOARDS: &str = "all boards";
-
 /// Bytes of the names of sensors in a result file's header.
 const SOURCES_BYTES_MAX: usize = 200;
 
@@ -75,6 +72,14 @@ pub(super) fn run(arguments: &ClusterMeasureArgs) -> Result<u8, CliError> {
         )
     })?;
     let boards = Boards::find(&arguments.boards)?;
+    if arguments.boards.tcp && boards.hosts.len() == 1 {
+        let wrong = "all ranks are on one host: messages would pass neither its memory nor a link";
+        return Err(CliError::usage(
+            "--tcp",
+            wrong,
+            "leave it out, or add a board",
+        ));
+    }
     boards.reach()?;
     // Before anything runs for minutes: a file that is there already is not written over.
     let file = arguments.out.as_deref().map(new_file).transpose()?;
@@ -270,7 +275,10 @@ fn start(
         .text()
         .map_err(|error| CliError::usage("keel cluster measure", error, "name fewer sizes"))?;
     let words = ["measure".to_owned(), text];
-    let silence_max = Duration::from_secs(arguments.boards.silence_seconds_max);
+    // While they wait without load, ranks say nothing.
+    let idle_ms = plan.power.as_ref().map_or(0, |power| power.idle_ms);
+    let silence_max =
+        Duration::from_secs(arguments.boards.silence_seconds_max) + Duration::from_millis(idle_ms);
     let mut ranks = Ranks::start(boards, &words, deadline, silence_max)?;
     let other_version = |error: cluster::Error| {
         CliError::failure(

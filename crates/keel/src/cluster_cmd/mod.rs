@@ -17,6 +17,7 @@ pub(crate) fn run(command: &ClusterCommand) -> Result<u8, CliError> {
         ClusterCommand::Measure(arguments) => measure::run(arguments),
         ClusterCommand::Report(arguments) => report::run(arguments),
         ClusterCommand::Run(arguments) => crate::job_cmd::run(arguments),
+        ClusterCommand::Job(arguments) => crate::job_cmd::periodic::run(arguments),
         ClusterCommand::Rank(arguments) => crate::job_cmd::rank::run(arguments),
     }
 }

@@ -4,6 +4,7 @@ use super::boards::{Boards, last_line, wait_within};
 use crate::error::CliError;
 use crate::signals;
 use crate::temporary::Folder;
+use cluster::measure::LINE_PREFIX;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -21,6 +22,9 @@ const LINES_MAX: usize = 64;
 /// How much is kept of what launcher and libraries complain about.
 const COMPLAINT_LINES_MAX: usize = 400;
 
+/// Letters of each that are kept.
+const COMPLAINT_LETTERS_MAX: usize = 500;
+
 /// How long a launcher that was told to end is waited for: it ends the ranks on all boards.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -29,6 +33,11 @@ const SETTLE_TIME_MAX: Duration = Duration::from_secs(4);
 
 /// How often a signal of the user is looked for.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
+
+/// A line as it is kept.
+fn cut(line: String) -> String {
+    line.chars().take(COMPLAINT_LETTERS_MAX).collect()
+}
 
 /// What comes next of a run.
 pub(crate) enum Next {
@@ -48,6 +57,8 @@ pub(crate) struct Ranks<'a> {
     _folder: Folder,
     deadline: Instant,
     silence_max: Duration,
+    /// When a rank last said something.
+    heard: Instant,
     is_over: bool,
     /// Lines of standard output that are no rank's: hydra says there how a rank has ended.
     others: Vec<String>,
@@ -88,7 +99,7 @@ impl<'a> Ranks<'a> {
                     if kept.len() == COMPLAINT_LINES_MAX {
                         kept.pop_front();
                     }
-                    kept.push_back(line);
+                    kept.push_back(cut(line));
                     true
                 });
                 kept
@@ -102,6 +113,7 @@ impl<'a> Ranks<'a> {
             _folder: folder,
             deadline,
             silence_max,
+            heard: Instant::now(),
             is_over: false,
             others: Vec::new(),
         })
@@ -113,10 +125,26 @@ impl<'a> Ranks<'a> {
     /// Nothing came for too long, the time is over, or the user has interrupted it. The ranks are ended then, and the
     /// error names the board that no longer answers, if there is one.
     pub(crate) fn next(&mut self) -> Result<Next, CliError> {
-        let quiet_since = Instant::now();
         loop {
+            // First of all, whatever comes meanwhile: a launcher that warns without end must not hide them.
+            if signals::stop_requested() {
+                self.end();
+                return Err(interrupted());
+            }
+            if Instant::now() >= self.deadline {
+                return Err(self.give_up("not done within --seconds-max"));
+            }
+            if self.heard.elapsed() >= self.silence_max {
+                let wrong = format!("nothing has come for {} s", self.silence_max.as_secs());
+                return Err(self.give_up(&wrong));
+            }
             match self.lines.recv_timeout(LOOK) {
-                Ok(line) => return Ok(Next::Line(line)),
+                Ok(line) => {
+                    if line.starts_with(LINE_PREFIX) {
+                        self.heard = Instant::now();
+                    }
+                    return Ok(Next::Line(line));
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     let left = self
                         .silence_max
@@ -131,17 +159,6 @@ impl<'a> Ranks<'a> {
                     return Err(self.give_up("the launcher does not end"));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-            }
-            if signals::stop_requested() {
-                self.end();
-                return Err(interrupted());
-            }
-            if Instant::now() >= self.deadline {
-                return Err(self.give_up("not done within --seconds-max"));
-            }
-            if quiet_since.elapsed() >= self.silence_max {
-                let wrong = format!("nothing has come for {} s", self.silence_max.as_secs());
-                return Err(self.give_up(&wrong));
             }
         }
     }
@@ -158,7 +175,7 @@ impl<'a> Ranks<'a> {
     /// Keeps a line that is no rank's, for when it fails.
     pub(crate) fn keep(&mut self, line: String) {
         if self.others.len() < COMPLAINT_LINES_MAX {
-            self.others.push(line);
+            self.others.push(cut(line));
         }
     }
 

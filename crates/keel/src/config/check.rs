@@ -1,8 +1,8 @@
 //! `keel config check`: whether a file is right, what the node will do with it, and what its owner should know.
 
 use super::{
-    Config, MqttVersion, Problem, QosConfig, RegionConfig, SubscribeConfig, directory, first_of,
-    read,
+    Config, JobConfig, MqttVersion, Problem, QosConfig, RegionConfig, SubscribeConfig, directory,
+    first_of, read,
 };
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::lasting;
@@ -99,6 +99,10 @@ impl Config {
                 .map(|region| ("region", region.sentence())),
         );
         summary.push(("qos", qos));
+        if !self.job.is_empty() {
+            let jobs: Vec<String> = self.job.iter().map(JobConfig::sentence).collect();
+            summary.push(("jobs", jobs.join("; ")));
+        }
         summary
     }
 
@@ -285,6 +289,7 @@ impl Config {
             .as_ref()
             .and_then(|region| region.checkpoint_image.as_deref());
         warnings.extend(saved_to.and_then(lasting::memory_warning));
+        warnings.extend(self.job.iter().flat_map(JobConfig::warnings));
         warnings
     }
 
@@ -301,6 +306,46 @@ impl Config {
             )),
             Ok(_) => None,
         }
+    }
+}
+
+impl JobConfig {
+    fn sentence(&self) -> String {
+        let place = match (&self.hosts, self.is_board_only) {
+            (Some(hosts), false) => format!("here or on boards of {}", hosts.display()),
+            _ => "here".to_owned(),
+        };
+        format!(
+            "{} every {} s: {} of {}, the last {} s, {place}, to {}",
+            self.name,
+            self.period_seconds,
+            self.kernel.name(),
+            self.key,
+            self.history_seconds,
+            self.out.display()
+        )
+    }
+
+    /// What may surprise.
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let missing = [("hosts", &self.hosts), ("question", &self.question)];
+        for (key, path) in missing {
+            if let Some(path) = path.as_ref().filter(|path| !path.is_file()) {
+                warnings.push(format!(
+                    "job.{key} {} of job {} is not there",
+                    path.display(),
+                    self.name
+                ));
+            }
+        }
+        if self.deadline_seconds > f64::from(self.period_seconds) {
+            warnings.push(format!(
+                "job {} may take longer than its period: starts that come meanwhile are skipped",
+                self.name
+            ));
+        }
+        warnings
     }
 }
 

@@ -18,6 +18,7 @@ pub(crate) use reload::reload;
 pub(crate) use sections::{REGION_TABLE, VALIDITY_MS};
 
 use crate::error::CliError;
+use crate::kernel::Kernel;
 use base::error::Code;
 use db::qos::controller::Mode;
 use reader::{Document, Problem};
@@ -52,6 +53,81 @@ pub(crate) struct Config {
     pub(crate) region: Option<RegionConfig>,
     /// How deadlines are held.
     pub(crate) qos: QosConfig,
+    /// Jobs that the node starts by itself.
+    pub(crate) job: Vec<JobConfig>,
+}
+
+/// `[[job]]`
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct JobConfig {
+    /// What it is called in the log, in the status and on the command line.
+    pub(crate) name: String,
+    /// What is computed.
+    pub(crate) kernel: Kernel,
+    /// Key whose history it works on.
+    pub(crate) key: String,
+    /// Time between two starts.
+    pub(crate) period_seconds: u32,
+    /// Length of the history that it works on.
+    pub(crate) history_seconds: u32,
+    /// File of the result, replaced by each run.
+    pub(crate) out: PathBuf,
+    /// File of the whole answer as CSV, replaced by each run.
+    pub(crate) table: Option<PathBuf>,
+    /// Boards beside this one; the first line is this one.
+    pub(crate) hosts: Option<PathBuf>,
+    /// Ranks where it runs on this board alone.
+    pub(crate) ranks: u32,
+    /// Whether data may go to the boards of `hosts`.
+    pub(crate) is_board_only: bool,
+    /// When the result has to be there; 0: within the period.
+    pub(crate) deadline_seconds: f64,
+    /// Figures for the advisor.
+    pub(crate) question: Option<PathBuf>,
+    /// A run is ended after so long.
+    pub(crate) run_seconds_max: u32,
+    /// Readings in a window; 0: what the job takes by itself.
+    pub(crate) window: usize,
+    /// Readings from one window to the next; 0: half a window.
+    pub(crate) step: usize,
+    /// Clusters of k-means.
+    pub(crate) clusters: usize,
+}
+
+/// A file that belongs to another one, beside it.
+pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".");
+    name.push(ending);
+    path.with_file_name(name)
+}
+
+impl JobConfig {
+    /// Every file that it writes or holds: no other job's, and none of the node's.
+    fn files(&self) -> Vec<PathBuf> {
+        let figures = beside(&self.out, "figures.json");
+        let mut files = vec![
+            self.out.clone(),
+            beside(&self.out, "new"),
+            beside(&self.out, "lock"),
+            beside(&self.out, "hosts"),
+            beside(&figures, "new"),
+            figures,
+        ];
+        if let Some(table) = &self.table {
+            files.extend([table.clone(), beside(table, "new")]);
+        }
+        files
+    }
+
+    /// When the result has to be there.
+    pub(crate) fn deadline_s(&self) -> f64 {
+        if self.deadline_seconds > 0.0 {
+            self.deadline_seconds
+        } else {
+            f64::from(self.period_seconds)
+        }
+    }
 }
 
 /// `[node]`
@@ -297,6 +373,17 @@ impl Config {
     /// One line with file, line, key and remedy; exit status 1.
     pub(crate) fn load(path: &Path) -> Result<Self, CliError> {
         let text = read(path)?;
+        Self::parse(&text, &path.display().to_string(), directory(path))
+    }
+
+    /// The configuration that a node hands over, of this file.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(crate) fn from_reader(reader: impl Read, path: &Path) -> Result<Self, CliError> {
+        let mut text = String::new();
+        let read = reader.take(FILE_BYTES_MAX).read_to_string(&mut text);
+        read.map_err(|error| CliError::io(path.display(), &error))?;
         Self::parse(&text, &path.display().to_string(), directory(path))
     }
 

@@ -85,6 +85,7 @@ pub(crate) fn reload(old: &Config, new: &Config) -> Changes {
     can_change!(qos.speed_change_percent_max, "qos.speed_change_percent_max");
     can_change!(qos.tasks_max, "qos.tasks_max");
     needs_restart!(qos.lock_memory, "qos.lock_memory");
+    needs_restart!(job, "job");
     Changes {
         applied,
         needs_restart,

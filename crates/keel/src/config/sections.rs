@@ -3,10 +3,11 @@
 
 use super::reader::{At, Document, Section};
 use super::{
-    ACTUATORS, ActuatorKind, Config, KeyConfig, KeysConfig, LineConfig, MODES, MqttConfig,
-    MqttVersion, NodeConfig, Payload, QosConfig, RegionConfig, StoreConfig, SubscribeConfig,
-    TimeConfig,
+    ACTUATORS, ActuatorKind, Config, JobConfig, KeyConfig, KeysConfig, LineConfig, MODES,
+    MqttConfig, MqttVersion, NodeConfig, Payload, QosConfig, RegionConfig, StoreConfig,
+    SubscribeConfig, TimeConfig, beside,
 };
+use crate::kernel::Kernel;
 use db::qos::controller::Mode;
 use ingest::intake::{TEMPLATE_BYTES_MAX, Template, TemplateKind};
 use ingest::line::Precision;
@@ -25,6 +26,10 @@ const CREDENTIAL_BYTES_MAX: usize = 4096;
 const KEY_RULES_MAX: usize = 1024;
 /// `[[mqtt.subscribe]]` tables.
 const SUBSCRIPTIONS_MAX: usize = 256;
+/// `[[job]]` tables.
+const JOBS_MAX: usize = 64;
+/// Bytes of the longest name of a job.
+const JOB_NAME_BYTES_MAX: usize = 64;
 /// A value without a declaration is fresh for so long.
 pub(crate) const VALIDITY_MS: u32 = 60_000;
 /// Listener of the line protocol without any configuration.
@@ -65,11 +70,17 @@ impl Reader<'_> {
             line: self.line(top.section("line")),
             region: None,
             qos: self.qos(top.section("qos")),
+            job: Vec::new(),
         };
         let region = top
             .section_if_there("region")
             .map(|section| self.region(section, &config.store.image));
-        let config = Config { region, ..config };
+        let job = self.jobs(&top, &config, region.as_ref());
+        let config = Config {
+            region,
+            job,
+            ..config
+        };
         let exact = config
             .key
             .iter()
@@ -84,6 +95,118 @@ impl Reader<'_> {
         }
         top.finish();
         config
+    }
+
+    fn jobs(
+        &self,
+        top: &Section<'_, '_>,
+        config: &Config,
+        region: Option<&RegionConfig>,
+    ) -> Vec<JobConfig> {
+        let of_node = [
+            ("store.image", Some(&config.store.image)),
+            ("node.socket", Some(&config.node.socket)),
+            ("line.unix_socket", config.line.unix_socket.as_ref()),
+            ("region.file", region.map(|region| &region.file)),
+            (
+                "region.checkpoint_image",
+                region.and_then(|region| region.checkpoint_image.as_ref()),
+            ),
+            (
+                "mqtt.password_file",
+                config
+                    .mqtt
+                    .as_ref()
+                    .and_then(|mqtt| mqtt.password_file.as_ref()),
+            ),
+            ("qos.gains", config.qos.gains.as_ref()),
+        ];
+        let mut all: Vec<JobConfig> = Vec::new();
+        for one in top.sections("job", JOBS_MAX) {
+            let line = one.line();
+            let job = self.job(one);
+            if all.iter().any(|other| other.name == job.name) {
+                top.wrong(line, "job", "has the same name twice", "rename one of them");
+            }
+            let files = job.files();
+            let is_one = |path: &Path| files.iter().any(|file| is_same_place(file, path));
+            let own = [("job.hosts", &job.hosts), ("job.question", &job.question)];
+            let own = own.map(|(name, path)| (name, path.as_ref()));
+            let taken = of_node
+                .into_iter()
+                .chain(own)
+                .find(|(_, path)| path.is_some_and(|path| is_one(path)));
+            let of_other = all
+                .iter()
+                .find(|other| other.files().iter().any(|path| is_one(path)));
+            let twice = (job.table.as_ref()).is_some_and(|table| {
+                is_same_place(table, &job.out)
+                    || is_same_place(table, &beside(&job.out, "figures.json"))
+            });
+            let wrong = match (taken, of_other) {
+                (Some((name, _)), _) => Some(format!("writes the file of {name}")),
+                (None, Some(other)) => Some(format!("writes a file of job {}", other.name)),
+                (None, None) => twice.then(|| "writes one file twice, out and table".to_owned()),
+            };
+            if let Some(wrong) = wrong {
+                let remedy = "give out and table files of their own";
+                top.wrong(line, "job", &wrong, remedy);
+            }
+            all.push(job);
+        }
+        all
+    }
+
+    fn job(&self, section: Section<'_, '_>) -> JobConfig {
+        const NAME: &str = "give it a name of letters, digits, - and _";
+        const KERNEL: &str = "give \"vibration\", \"k-means\" or \"matrix-profile\"";
+        let name = section.required("name", JOB_NAME_BYTES_MAX, NAME);
+        let is_plain =
+            |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
+        if name.value.starts_with('-') || !name.value.chars().all(is_plain) {
+            let wrong = format!("is \"{}\"", name.value);
+            section.wrong(name.line, "name", &wrong, NAME);
+        }
+        if !section.has("kernel") {
+            section.wrong(section.line(), "kernel", "is missing", KERNEL);
+        }
+        let kernels = [
+            ("vibration", Kernel::Vibration),
+            ("k-means", Kernel::KMeans),
+            ("matrix-profile", Kernel::MatrixProfile),
+        ];
+        let kernel = section.choice("kernel", Kernel::Vibration, &kernels);
+        let key = section.required(
+            "key",
+            db::KEY_BYTES_MAX,
+            "name the key whose history it works on",
+        );
+        let out = section.required("out", PATH_BYTES_MAX, "name the file of its result");
+        let file = |at: Option<At<String>>| at.map(|at| self.base_dir.join(at.value));
+        let job = JobConfig {
+            name: name.value,
+            kernel,
+            key: key.value,
+            period_seconds: section.integer("period_seconds", 3_600, (1, 31_536_000)) as u32,
+            history_seconds: section.integer("history_seconds", 3_600, (1, 31_536_000)) as u32,
+            out: self.base_dir.join(out.value),
+            table: file(section.text("table", PATH_BYTES_MAX)),
+            hosts: file(section.text("hosts", PATH_BYTES_MAX)),
+            ranks: section.integer("ranks", 1, (1, 64)) as u32,
+            is_board_only: section.choice(
+                "data_may_go",
+                false,
+                &[("board", true), ("neighbours", false)],
+            ),
+            deadline_seconds: section.number("deadline_seconds", 0.0, (0.0, 31_536_000.0)),
+            question: file(section.text("question", PATH_BYTES_MAX)),
+            run_seconds_max: section.integer("run_seconds_max", 3_600, (1, 86_400)) as u32,
+            window: section.integer("window", 0, (0, 65_536)) as usize,
+            step: section.integer("step", 0, (0, 65_536)) as usize,
+            clusters: section.integer("clusters", 8, (1, 64)) as usize,
+        };
+        section.finish();
+        job
     }
 
     fn node(&self, section: Section<'_, '_>) -> NodeConfig {

@@ -22,6 +22,9 @@ const LINES_MAX: usize = 256;
 /// How much is kept of what launcher and libraries complain about.
 const COMPLAINT_LINES_MAX: usize = 200;
 
+/// Letters of each that are kept.
+const COMPLAINT_LETTERS_MAX: usize = 500;
+
 /// How long a launcher that was told to end is waited for: it ends the ranks on all boards.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -76,6 +79,7 @@ impl Crew {
                     "--ranks",
                     &ranks.to_string(),
                 ])
+                .args(["--parent", &std::process::id().to_string()])
                 .args([
                     "--patience-seconds",
                     &PATIENCE_SECONDS.to_string(),
@@ -254,7 +258,7 @@ fn keep(complaints: &Mutex<VecDeque<String>>, text: String) {
     if kept.len() == COMPLAINT_LINES_MAX {
         kept.pop_front();
     }
-    kept.push_back(text);
+    kept.push_back(text.chars().take(COMPLAINT_LETTERS_MAX).collect());
 }
 
 /// How much of the order rank 0 has read, which it says.

@@ -22,7 +22,6 @@ pub(super) struct Shown<'a> {
     pub(super) state: &'a State,
     /// Boards that were lost on the way, and how.
     pub(super) lost: &'a [(String, String)],
-    pub(super) is_local: bool,
     pub(super) deadline_s: Option<f64>,
 }
 
@@ -45,6 +44,21 @@ pub(super) fn print(shown: &Shown<'_>, is_json: bool) -> Result<u8, CliError> {
     }
     out.flush()?;
     Ok(0)
+}
+
+/// The same as JSON, for whoever goes on with it.
+pub(super) fn json(shown: &Shown<'_>) -> Result<Value, CliError> {
+    let Some(report) = &shown.state.report else {
+        return Err(CliError::failure(
+            "keel cluster run",
+            "has no report",
+            "see docs/cluster.md",
+        ));
+    };
+    let energy = energy(shown);
+    let fraction = fraction(shown, report);
+    let advice = Advised::new(shown, report, &fraction, &energy)?;
+    Ok(as_json(shown, report, &fraction, &energy, &advice))
 }
 
 /// The figure of all boards, where each has one.
@@ -81,15 +95,14 @@ struct Fraction {
 
 /// The fitted one, if the ranks had a core each; else that of the sections.
 fn fraction(shown: &Shown<'_>, report: &Report) -> Fraction {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let sections = |why: &str| Fraction {
         value: report.shared_fraction,
         from: format!("sections of the run on one rank ({why})"),
     };
     match report.fitted_fraction {
         None => sections("there was no other"),
-        Some(_) if shown.is_local && report.ranks > cores => {
-            sections(&format!("{} ranks shared {cores} cores", report.ranks))
+        Some(_) if !shown.state.has_core_each() => {
+            sections(&format!("{} ranks shared cores", report.ranks))
         }
         Some(value) => Fraction {
             value,

@@ -1,11 +1,13 @@
 //! `keel cluster run`: a job on several boards, or on several ranks of this machine.
 //!
 //! **Files:** `input.rs` where readings come from, `crew.rs` the processes, `state.rs` what is known of the ranks and
-//! who is to blame, `face.rs` what is printed, `rank.rs` one rank of this machine.
+//! who is to blame, `face.rs` what is printed, `rank.rs` one rank of this machine, `periodic.rs` a job of the
+//! configuration, placed by the advisor.
 
 mod crew;
 mod face;
 pub(crate) mod input;
+pub(crate) mod periodic;
 pub(crate) mod rank;
 mod state;
 
@@ -38,6 +40,17 @@ const SETTLE_LAUNCHER: Duration = Duration::from_secs(5);
 
 /// How long a launcher may take to end when all ranks have said that they are done.
 const END_LAUNCHER: Duration = Duration::from_secs(4);
+
+/// How much longer than they are waited for ranks live at most.
+const GRACE_S: u64 = 60;
+
+/// Has the kernel end this process with the one that has started it; `false` where that is gone already.
+fn end_with(parent: i32, signal: libc::c_int) -> bool {
+    // SAFETY: a plain system call about this process.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) };
+    // SAFETY: a plain system call.
+    parent == unsafe { libc::getppid() }
+}
 
 /// The boards of an attempt: how many ranks each has, and how they are reached.
 enum Place {
@@ -185,7 +198,6 @@ fn run_with<T>(
         times: &times,
         state: &state,
         lost: &lost,
-        is_local: arguments.local.is_some(),
         deadline_s: arguments.deadline,
     };
     seen(&shown)
@@ -204,6 +216,7 @@ fn attempt(
         sensor: arguments.sensor.clone(),
         idle: Duration::from_secs(arguments.idle_seconds),
         has_table: table.is_some(),
+        seconds_max: deadline.saturating_duration_since(Instant::now()).as_secs() + GRACE_S,
     };
     let ranks = place.ranks();
     let mut crew = match place {
@@ -228,15 +241,20 @@ fn attempt(
         let now = Instant::now();
         let is_end = matches!(heard, Heard::End);
         match heard {
-            Heard::Line(Line::Row { text }) => {
+            Heard::Line(Line::Row { at, text }) => {
                 if let Some(table) = &mut table {
-                    table.line(&text)?;
+                    table.line(at, &text)?;
                 }
             }
             Heard::Line(line) => state.hear(line, now),
             Heard::Nothing => {}
             // The pipes are closed; the processes end at once.
             Heard::End => std::thread::sleep(LOOK),
+        }
+        if let Some(name) = &state.twin {
+            let wrong = format!("two boards are both called {name}, and cannot be told apart");
+            let remedy = "give each board a host name of its own";
+            return Err(CliError::failure("keel cluster run", wrong, remedy));
         }
         progress.part(&state.progress());
         if signals::stop_requested() {
@@ -267,6 +285,9 @@ fn attempt(
             let is_late = now.saturating_duration_since(since) > END_LAUNCHER;
             let is_launched = matches!(place, Place::Boards(_));
             if (is_over && is_end && (is_launched || !has_died)) || (is_launched && is_late) {
+                if let Some(table) = &table {
+                    table.check(state.table_rows)?;
+                }
                 return Ok(Outcome::Done(Box::new(state)));
             }
             if is_launched {
@@ -278,6 +299,9 @@ fn attempt(
             if (is_over && is_end) || now.saturating_duration_since(since) > settle {
                 return judge(place, &mut crew, &state, silence_max, now);
             }
+        } else {
+            // A rank that was silent for long speaks again.
+            failing_since = None;
         }
     }
 }
@@ -298,11 +322,25 @@ fn judge(
             .iter()
             .enumerate()
             .filter_map(|(rank, status)| Some((rank, (*status)?)));
-        died.extend(
-            ended
-                .filter(|(_, status)| !status.success())
-                .map(|(rank, status)| (rank, format!("was ended by {status}"))),
-        );
+        let ended: Vec<_> = ended.filter(|(_, status)| !status.success()).collect();
+        let by_signal = ended.iter().filter(|(_, status)| status.code().is_none());
+        died.extend(by_signal.map(|(rank, status)| (*rank, format!("was ended by {status}"))));
+        // One that ends by itself without a word could not begin; so could not another one in its place.
+        let by_itself = ended
+            .iter()
+            .find(|(rank, status)| status.code().is_some() && !state.has_word(*rank));
+        if let Some((rank, status)) = by_itself.filter(|_| died.is_empty()) {
+            crew.end();
+            let complaints = crew.complaints();
+            let last = complaints.iter().rev().find(|line| !line.trim().is_empty());
+            let why = last.map_or_else(|| format!("ended with {status}"), Clone::clone);
+            let remedy = "correct that, then run it again";
+            return Err(CliError::failure(
+                format!("local rank {rank}"),
+                why.trim(),
+                remedy,
+            ));
+        }
     }
     crew.end();
     let complaints = crew.complaints();
@@ -351,6 +389,7 @@ fn judge(
 struct Table {
     writer: BufWriter<File>,
     path: std::path::PathBuf,
+    rows: usize,
     is_finished: bool,
 }
 
@@ -359,6 +398,7 @@ impl Table {
         Ok(Self {
             writer: BufWriter::new(new_file(path)?),
             path: path.to_path_buf(),
+            rows: 0,
             is_finished: false,
         })
     }
@@ -370,6 +410,7 @@ impl Table {
     /// What a lost attempt has written goes.
     fn restart(&mut self) -> Result<(), CliError> {
         use std::io::Seek;
+        self.rows = 0;
         let done = self
             .writer
             .rewind()
@@ -377,9 +418,28 @@ impl Table {
         done.map_err(|error| self.failed(&error))
     }
 
-    fn line(&mut self, text: &str) -> Result<(), CliError> {
+    /// The line with this number; launchers cut lines that come fast, and a table with a gap is none.
+    fn line(&mut self, at: usize, text: &str) -> Result<(), CliError> {
+        if at != self.rows {
+            return Err(self.incomplete(at + 1));
+        }
+        self.rows += 1;
         let done = writeln!(self.writer, "{text}");
         done.map_err(|error| self.failed(&error))
+    }
+
+    /// That all lines have come.
+    fn check(&self, rows: usize) -> Result<(), CliError> {
+        if rows == self.rows {
+            Ok(())
+        } else {
+            Err(self.incomplete(rows))
+        }
+    }
+
+    fn incomplete(&self, rows: usize) -> CliError {
+        let wrong = format!("only {} of {rows} lines or more have come whole", self.rows);
+        CliError::failure(self.path.display(), wrong, "run it again")
     }
 
     fn finish(&mut self) -> Result<(), CliError> {

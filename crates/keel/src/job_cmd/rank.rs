@@ -3,7 +3,7 @@
 use crate::cli::ClusterRankArgs;
 use crate::error::{CliError, STATUS_FAILURE};
 use cluster::jobs::star::Star;
-use cluster::jobs::worker::{self, Options};
+use cluster::jobs::worker::{self, Board, Options};
 use std::time::Duration;
 
 /// Exit status of a rank whose parent has gone.
@@ -18,6 +18,11 @@ pub(crate) fn run(arguments: &ClusterRankArgs) -> Result<u8, CliError> {
             "it is started by `keel cluster run --local`",
         )
     })?;
+    // Until the ranks have met, nobody else would notice that whoever started them is gone.
+    let is_alone = |parent| !super::end_with(parent, libc::SIGKILL);
+    if arguments.parent.is_some_and(is_alone) {
+        return Ok(STATUS_FAILURE);
+    }
     let patience = Duration::from_secs(arguments.patience_seconds.max(1));
     let star = Star::meet(&arguments.socket, arguments.rank, arguments.ranks, patience);
     let mut star = star.map_err(|failure| {
@@ -27,10 +32,9 @@ pub(crate) fn run(arguments: &ClusterRankArgs) -> Result<u8, CliError> {
             "it is started by `keel cluster run --local`",
         )
     })?;
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let is_done = worker::run(
         &mut star,
-        name.trim(),
+        &Board::here(),
         &options,
         std::io::stdin(),
         std::io::stdout(),

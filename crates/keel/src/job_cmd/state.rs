@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 struct Rank {
     /// When it last said something.
     heard: Option<Instant>,
+    /// Its board's name, start of the kernel and cores.
+    board: Option<(String, String, usize)>,
     done: f64,
     has_ended: bool,
     /// Whom it blames, and why.
@@ -25,6 +27,10 @@ pub(super) struct State {
     /// When each said so first, in order.
     pub(super) report: Option<Report>,
     pub(super) energy: Vec<(String, Known<BoardEnergy>)>,
+    /// Lines of the answer's table that rank 0 has said.
+    pub(super) table_rows: usize,
+    /// Name of two boards: their ranks cannot be told apart.
+    pub(super) twin: Option<String>,
     is_checking: bool,
 }
 
@@ -49,6 +55,7 @@ impl State {
     pub(super) fn new(ranks: usize, now: Instant) -> Self {
         let rank = Rank {
             heard: None,
+            board: None,
             done: 0.0,
             has_ended: false,
             failed: None,
@@ -58,6 +65,8 @@ impl State {
             begun: now,
             report: None,
             energy: Vec::new(),
+            table_rows: 0,
+            twin: None,
             is_checking: false,
         }
     }
@@ -68,17 +77,21 @@ impl State {
             Line::Begin { rank, .. }
             | Line::Beat { rank, .. }
             | Line::Energy { rank, .. }
-            | Line::Done { rank }
+            | Line::Done { rank, .. }
             | Line::Failed { rank, .. } => *rank,
             // Rank 0 alone says these.
             Line::Report { .. } | Line::Row { .. } | Line::Taken { .. } => 0,
         };
+        let count = self.ranks.len();
         let Some(rank) = self.ranks.get_mut(who) else {
             return;
         };
         rank.heard = Some(now);
         match line {
-            Line::Begin { .. } | Line::Row { .. } | Line::Taken { .. } => {}
+            Line::Row { .. } | Line::Taken { .. } => {}
+            Line::Begin {
+                host, boot, cores, ..
+            } => self.begin(who, host, boot, cores),
             Line::Beat { done, checks, .. } => {
                 rank.done = done.clamp(0.0, 1.0);
                 self.is_checking |= checks;
@@ -89,12 +102,54 @@ impl State {
                 }
             }
             Line::Report { report } => self.report = Some(*report),
-            Line::Done { .. } => {
+            Line::Done { rows, .. } => {
                 rank.has_ended = true;
                 rank.done = 1.0;
+                self.table_rows = self.table_rows.max(rows);
             }
-            Line::Failed { blames, why, .. } => rank.failed = Some((blames, why)),
+            Line::Failed { blames, why, .. } => {
+                rank.failed = Some((blames.filter(|blamed| *blamed < count), why));
+            }
         }
+    }
+
+    /// A rank is there. Boards are told apart by their names.
+    fn begin(&mut self, who: usize, host: String, boot: String, cores: usize) {
+        let is_twin = self.ranks.iter().any(|other| {
+            let board = other.board.as_ref();
+            // Where a kernel does not tell its start, nothing is known.
+            let is_known = |start: &String| !start.is_empty() && !boot.is_empty();
+            board.is_some_and(|(name, start, _)| *name == host && is_known(start) && *start != boot)
+        });
+        if is_twin {
+            self.twin = Some(host.clone());
+        }
+        self.ranks[who].board = Some((host, boot, cores));
+    }
+
+    /// Whether each rank has a core that no other one needs.
+    pub(super) fn has_core_each(&self) -> bool {
+        self.ranks.iter().all(|rank| {
+            rank.board.as_ref().is_some_and(|(host, boot, cores)| {
+                let is_here = |other: &&Rank| {
+                    other.board.as_ref().is_some_and(|(name, start, _)| {
+                        if boot.is_empty() {
+                            name == host
+                        } else {
+                            start == boot
+                        }
+                    })
+                };
+                self.ranks.iter().filter(is_here).count() <= *cores
+            })
+        })
+    }
+
+    /// Whether a rank has said how it ends.
+    pub(super) fn has_word(&self, at: usize) -> bool {
+        self.ranks
+            .get(at)
+            .is_some_and(|rank| rank.failed.is_some() || rank.has_ended)
     }
 
     /// Whether all have done their part.
@@ -166,13 +221,8 @@ impl State {
         if let Some(why) = own {
             return Failed::Job(why);
         }
-        let is_word = |at: usize| {
-            self.ranks
-                .get(at)
-                .is_some_and(|rank| rank.failed.is_some() || rank.has_ended)
-        };
         // Whoever has ended without a word has been ended.
-        let mut killed = died.iter().filter(|(rank, _)| !is_word(*rank));
+        let mut killed = died.iter().filter(|(rank, _)| !self.has_word(*rank));
         if let Some((rank, how)) = killed.next() {
             let ranks = std::iter::once(*rank).chain(killed.map(|(rank, _)| *rank));
             return Failed::Lost {
@@ -286,7 +336,7 @@ mod tests {
         }
         assert!(!state.is_failing(SILENCE, begun + SILENCE));
         state.hear(beat(0, 0.6), later);
-        state.hear(Line::Done { rank: 2 }, begun);
+        state.hear(Line::Done { rank: 2, rows: 0 }, begun);
         assert!(state.is_failing(SILENCE, later));
         assert_eq!(
             state.judge(&[], None, SILENCE, later),
@@ -315,6 +365,49 @@ mod tests {
         );
     }
 
+    fn begin(rank: usize, host: &str, boot: &str, cores: usize) -> Line {
+        Line::Begin {
+            rank,
+            ranks: 3,
+            host: host.to_owned(),
+            boot: boot.to_owned(),
+            cores,
+        }
+    }
+
+    #[test]
+    fn two_boards_of_one_name_are_refused_and_ranks_that_share_cores_are_known() {
+        let now = Instant::now();
+        let mut state = State::new(3, now);
+        assert!(!state.has_core_each());
+        state.hear(begin(0, "b1", "4c5d", 2), now);
+        state.hear(begin(1, "b1", "4c5d", 2), now);
+        state.hear(begin(2, "b2", "9e0f", 1), now);
+        assert!(state.has_core_each() && !state.is_failing(SILENCE, now));
+        // Emulated boards have names of their own, and share a kernel with its cores.
+        state.hear(begin(2, "b2", "4c5d", 2), now);
+        assert!(!state.has_core_each() && !state.is_failing(SILENCE, now));
+        assert_eq!(state.twin, None);
+        state.hear(begin(2, "b1", "9e0f", 1), now);
+        assert_eq!(state.twin.as_deref(), Some("b1"));
+        // Kernels that do not tell their start.
+        let mut state = State::new(2, now);
+        state.hear(begin(0, "b1", "", 1), now);
+        state.hear(begin(1, "b2", "", 1), now);
+        assert!(state.has_core_each() && state.twin.is_none());
+    }
+
+    #[test]
+    fn a_rank_that_blames_one_that_there_is_not_blames_nobody() {
+        let now = Instant::now();
+        let mut state = State::new(2, now);
+        state.hear(failed(0, Some(99), "has ended"), now);
+        assert_eq!(
+            state.judge(&[], None, SILENCE, now),
+            Failed::Unknown("has ended".to_owned())
+        );
+    }
+
     #[test]
     fn it_is_done_when_all_have_ended_and_progress_is_theirs() {
         let now = Instant::now();
@@ -333,8 +426,9 @@ mod tests {
             now,
         );
         assert_eq!(state.progress(), "checking on one rank 10 %");
-        state.hear(Line::Done { rank: 0 }, now);
-        state.hear(Line::Done { rank: 1 }, now);
+        state.hear(Line::Done { rank: 0, rows: 3 }, now);
+        state.hear(Line::Done { rank: 1, rows: 0 }, now);
+        assert_eq!(state.table_rows, 3);
         // Without a report nothing is done.
         assert!(!state.is_done());
     }

@@ -221,6 +221,7 @@ fn gather(node: &Node) -> NodeFigures {
     figures.qos.identification.profiled = Vec::new();
     figures.qos.identification.driven = Vec::new();
     figures.shedding = figures.qos.is_shedding();
+    figures.jobs = node.jobs.figures();
     figures.region = from.region.as_ref().map(|region| region.figures());
     let listener_error = counters.listener_error.borrow().clone();
     figures.listener_error = listener_error.or_else(|| from.line.accept_error());

@@ -1,7 +1,8 @@
 //! `keel run`: the node. Sources bring readings into the database, clients ask for them over a Unix socket.
 //!
 //! **Threads:** the main one runs everything that talks (one runtime: sources, socket, signals); the database's own
-//! commits; one announces how far the log is durable; the keeper indexes and deletes; at most
+//! commits; one announces how far the log is durable; the keeper indexes and deletes; one looks after jobs, if there
+//! are any; at most
 //! [`BLOCKING_THREADS_MAX`] read history. None but the commit thread waits for the device while it holds anything
 //! that a put needs.
 //!
@@ -9,8 +10,8 @@
 //! `settings.rs` from the configuration to the options of the rooms, `sources.rs` line protocol and MQTT, `server.rs`
 //! the socket, `wire.rs` one connection, `session.rs` get and status, `puts.rs` puts,
 //! `watch.rs` and `changes.rs` changes, `history.rs` range reads, `keeper.rs` the keeper,
-//! `region.rs` the region in which others read values, `qos/` quality of service, `figures.rs` what the
-//! status shows, `clock.rs` the clock with the operator's word, `log.rs` events.
+//! `region.rs` the region in which others read values, `qos/` quality of service, `jobs.rs` periodic
+//! jobs, `figures.rs` what the status shows, `clock.rs` the clock with the operator's word, `log.rs` events.
 //!
 //! **Order of the end:** sources and clients stop reading, what they hold is made durable and acknowledged, the
 //! database writes a checkpoint and closes, then the image is free for another node.
@@ -20,6 +21,7 @@ mod clock;
 mod figures;
 mod history;
 mod image;
+mod jobs;
 mod keeper;
 mod log;
 mod puts;
@@ -110,6 +112,8 @@ pub(crate) struct Node {
     pub(crate) figures: Figures,
     /// Tasks, and how their deadlines are held.
     pub(crate) qos: qos::Qos,
+    /// Jobs that it starts by itself.
+    pub(crate) jobs: jobs::Jobs,
 }
 
 impl Node {
@@ -257,6 +261,7 @@ impl Serving<'_> {
             .map_err(|error| CliError::io("node", &error))?;
         let qos = qos::Qos::start(&config, &db, opened.not_permitted)
             .map_err(|error| CliError::io("node", &error))?;
+        let jobs = jobs::Jobs::start(&config, path).map_err(|error| CliError::io("job", &error))?;
         let (stop, stopped) = latest::channel(false);
         let shown = config.node.socket.display().to_string();
         log::event(
@@ -301,6 +306,7 @@ impl Serving<'_> {
                 region: opened.region,
             },
             qos,
+            jobs,
         });
         let sampled = Rc::clone(&node);
         let sampler = tokio::task::spawn_local(async move { figures::sample(&sampled).await });
@@ -325,6 +331,7 @@ impl Serving<'_> {
                 What::Reload => reload(path, &node, &mut sources, capacity_bytes),
             }
         }
+        node.jobs.finish();
         // Programs may write to the region still, and the power may not wait for the end of the log.
         if let Some(attendants) = &mut attendants {
             attendants.finish();

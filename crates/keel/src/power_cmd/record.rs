@@ -158,7 +158,7 @@ fn record(
 ) -> Result<Recorded, CliError> {
     let interval = Duration::from_millis(arguments.interval_ms);
     let idle = Duration::from_secs(arguments.idle_seconds);
-    let wrong = |error| CliError::failure("power", error, "name one with --source");
+    let wrong = |error| CliError::failure("power", error, "name one with --sensor");
     let mut sampler = Sampler::new(found, Phase::Idle, clock.monotonic_ns()).map_err(wrong)?;
     wait(&mut sampler, clock, interval, idle);
     sampler.switch(Phase::Load, clock.monotonic_ns());

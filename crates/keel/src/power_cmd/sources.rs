@@ -43,7 +43,7 @@ pub(super) fn find(arguments: &PowerSourceArgs) -> Result<Vec<Box<dyn Source>>, 
     if found.is_empty() {
         return Err(CliError::failure("power", why_none(&root), ""));
     }
-    if let Some(wanted) = &arguments.source {
+    if let Some(wanted) = &arguments.sensor {
         let names: Vec<String> = found
             .iter()
             .map(|source| source.name().to_owned())
@@ -52,7 +52,7 @@ pub(super) fn find(arguments: &PowerSourceArgs) -> Result<Vec<Box<dyn Source>>, 
         if found.is_empty() {
             let remedy = format!("there are: {}", names.join(", "));
             return Err(CliError::failure(
-                format_args!("--source {wanted}"),
+                format_args!("--sensor {wanted}"),
                 "is in no sensor's name",
                 remedy,
             ));

@@ -13,6 +13,10 @@ const LAG_MS_MIN: f64 = 1_000.0;
 #[cfg(test)]
 pub(crate) const CODES: &[(&str, &str)] = &[
     (
+        "job_failing",
+        "the last run of a job of the configuration failed; readings are not touched by it",
+    ),
+    (
         "log_failed",
         "the store or its device failed: nothing becomes durable until the node starts again",
     ),
@@ -199,6 +203,17 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
     keys(figures, &mut add);
     listeners(figures, &mut add);
     region(figures, &mut add);
+    for job in figures.jobs.iter().filter(|job| job.failing) {
+        let why = job.last_error.as_deref().unwrap_or("it is not known why");
+        let (failed, runs) = (job.failed, job.runs);
+        add(
+            "job_failing",
+            format!(
+                "the last run of job {} failed, as {failed} of {runs} did: {why}",
+                job.name
+            ),
+        );
+    }
     if let Some(error) = &figures.node.config_error {
         let text =
             format!("the configuration is not in force as it stands, what was before is: {error}");

@@ -136,6 +136,8 @@ pub(crate) struct NodeFigures {
     pub(crate) shedding: bool,
     /// Tasks, and how their deadlines are held.
     pub(crate) qos: QosState,
+    /// Jobs of the configuration.
+    pub(crate) jobs: Vec<JobFigures>,
     /// Why index and retention do not go on; null while they do.
     pub(crate) history_failing: Option<String>,
     /// Connections that no listener could take over, of commands and of line protocol together: each failed accept.
@@ -294,6 +296,32 @@ impl IntakeFigures {
     fn refused_for(&self, reason: RefusalReason) -> u64 {
         self.refused.get(reason.name()).copied().unwrap_or_default()
     }
+}
+
+/// A job that the node starts by itself.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct JobFigures {
+    pub(crate) name: String,
+    pub(crate) kernel: String,
+    pub(crate) key: String,
+    pub(crate) period_seconds: u32,
+    pub(crate) running: bool,
+    /// Runs that were started, and of these those that failed, and that ended after the deadline.
+    pub(crate) runs: u64,
+    pub(crate) failed: u64,
+    pub(crate) late: u64,
+    /// Starts that came while the run before lasted.
+    pub(crate) skipped: u64,
+    /// Where the advisor has placed the last run, why, and which figures it had to assume.
+    pub(crate) place: Option<String>,
+    pub(crate) why: Option<String>,
+    pub(crate) assumed: Vec<String>,
+    /// How long the last run took.
+    pub(crate) last_seconds: Option<f64>,
+    /// Whether the last run failed, and why the last one failed that did; that stays.
+    pub(crate) failing: bool,
+    pub(crate) last_error: Option<String>,
 }
 
 /// The session with the broker.

@@ -122,6 +122,7 @@ fn well() -> NodeFigures {
             obeyed: true,
             ..QosState::default()
         },
+        jobs: Vec::new(),
         history_failing: None,
         listeners_failed: 0,
         listener_error: None,
@@ -271,6 +272,23 @@ fn each_reason_shows() {
     degraded("key_shared", |f| f.last_minute.refused_key_shared = 1);
     degraded("region_unusable", |f| {
         region(f).error = Some("x".to_owned())
+    });
+    degraded("job_failing", |f| {
+        f.jobs = vec![JobFigures {
+            failing: true,
+            ..JobFigures::default()
+        }]
+    });
+    // What failed once and succeeds again is counted, and is no reason.
+    fine(|f| {
+        f.jobs = vec![JobFigures {
+            runs: 9,
+            failed: 3,
+            skipped: 2,
+            late: 1,
+            last_error: Some("x".to_owned()),
+            ..JobFigures::default()
+        }]
     });
     degraded("region_checkpoint_failing", |f| {
         region(f).checkpoint_failing = true

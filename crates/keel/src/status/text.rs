@@ -24,6 +24,7 @@ impl Report {
         page.region(figures);
         page.history(figures);
         page.qos(figures);
+        page.jobs(figures);
         page.intake(figures);
         page.sources(figures);
         page.wear(self);
@@ -212,6 +213,34 @@ impl Page {
                 plural(u64::from(qos.keys_temporal), "key", "keys")
             ),
         );
+    }
+
+    fn jobs(&mut self, figures: &NodeFigures) {
+        for job in &figures.jobs {
+            let place = job
+                .place
+                .as_deref()
+                .map_or(String::new(), |place| format!(" on {place}"));
+            let last = match (job.running, job.last_seconds) {
+                (true, _) => "; runs now".to_owned(),
+                (false, Some(seconds)) => format!("; the last took {}", us(seconds * 1e6)),
+                (false, None) => String::new(),
+            };
+            self.line(
+                "job",
+                format_args!(
+                    "{}: {} of {} every {}{place}; {}, {} failed, {} skipped, {} late{last}",
+                    job.name,
+                    job.kernel,
+                    job.key,
+                    span(u64::from(job.period_seconds) * 1_000),
+                    plural(job.runs, "run", "runs"),
+                    grouped(job.failed),
+                    grouped(job.skipped),
+                    grouped(job.late)
+                ),
+            );
+        }
     }
 
     fn history(&mut self, figures: &NodeFigures) {

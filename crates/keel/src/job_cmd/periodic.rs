@@ -1,0 +1,473 @@
+//! `keel cluster job`: a job of the configuration, once. The advisor places it, by what was measured of it on this
+//! board.
+//!
+//! What was measured stands beside the result, in a file that `keel advise --job` reads too. It is measured anew where
+//! there is none, or where the history is another amount than then; each run mends the time on one rank and, where the
+//! board has a sensor, its power.
+
+use super::face;
+use super::input;
+use crate::cli::{ClusterJobArgs, ClusterRunArgs, KernelArgs, NodeArgs, ReadingsArgs};
+use crate::config::{Config, JobConfig, beside};
+use crate::error::CliError;
+use crate::kernel::Kernel;
+use crate::output::Output;
+use cluster::advisor::{
+    Advice, Input, Origin, Place, Privacy, Question, advise, parse_question, question_text,
+};
+use cluster::jobs::{Order, estimate};
+use cluster::measure::{HostEntry, parse_hosts};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+/// What is measured of a job, and kept.
+const MEASURED: [Input; 6] = [
+    Input::SingleS,
+    Input::ParallelFraction,
+    Input::ExchangeTimes,
+    Input::ExchangeBytes,
+    Input::InputBytes,
+    Input::OutputBytes,
+];
+
+/// What a run says of this board where it has a sensor.
+const POWER: [Input; 3] = [
+    Input::BoardActiveW,
+    Input::BoardIdleW,
+    Input::BoardCommunicatingW,
+];
+
+/// An amount of history that differs by more than this part from the one that was measured is measured anew.
+const AMOUNT_DIFFERENCE_MAX: f64 = 0.1;
+
+/// A measurement takes this part of the period at most, and no longer than so many seconds.
+const MEASURE_PART: f64 = 0.1;
+const MEASURE_SECONDS_MAX: f64 = 20.0;
+
+/// Ranks on which a job is measured, at most.
+const MEASURE_RANKS_MAX: usize = 4;
+
+/// Bytes of a file of figures or boards.
+const FILE_BYTES_MAX: u64 = 2 << 20;
+
+/// How much lower the priority of a job in the background is.
+const NICE: libc::c_int = 10;
+
+pub(crate) fn run(arguments: &ClusterJobArgs) -> Result<u8, CliError> {
+    if let Some(node) = arguments.background {
+        if !super::end_with(node, libc::SIGTERM) {
+            return Ok(crate::error::STATUS_FAILURE);
+        }
+        go_to_background();
+    }
+    let mut out = Output::new();
+    let result = once(arguments, &mut out);
+    if let (Err(error), true) = (&result, arguments.background.is_some()) {
+        out.json(&json!({"failed": error.to_string()}))?;
+        out.flush()?;
+        return Ok(crate::error::STATUS_FAILURE);
+    }
+    result?;
+    out.flush()?;
+    Ok(0)
+}
+
+/// The node may be a real-time process, which its children would be, too.
+fn go_to_background() {
+    // SAFETY: all zero is a valid `sched_param`, and the one that SCHED_BATCH takes.
+    let parameters: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: plain system calls about this process; `parameters` is valid for the first. Where one is refused the job
+    // runs as it is.
+    unsafe {
+        libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters);
+        libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
+    }
+}
+
+fn once(arguments: &ClusterJobArgs, out: &mut Output) -> Result<(), CliError> {
+    let origin = arguments.config.display().to_string();
+    // The node hands over what it goes by: the file may have been changed since it read it.
+    let config = match arguments.background {
+        Some(_) => Config::from_reader(std::io::stdin(), &arguments.config)?,
+        None => Config::load(&arguments.config)?,
+    };
+    let job = config
+        .job
+        .iter()
+        .find(|job| job.name == arguments.name)
+        .ok_or_else(|| {
+            let names: Vec<&str> = config.job.iter().map(|job| job.name.as_str()).collect();
+            let there = if names.is_empty() {
+                "there is none".to_owned()
+            } else {
+                format!("there are: {}", names.join(", "))
+            };
+            CliError::failure(
+                &origin,
+                format!("has no [[job]] with the name {}; {there}", arguments.name),
+                "name one of them",
+            )
+        })?;
+    let readings = || ReadingsArgs {
+        input: None,
+        column: Vec::new(),
+        key: Some(job.key.clone()),
+        from: Some(format!("-{}s", job.history_seconds)),
+        to: None,
+        node: NodeArgs {
+            node: Some(config.node.socket.clone()),
+            config: None,
+        },
+    };
+    let _alone = alone(job)?;
+    let placed = Placed::find(job, &readings())?;
+    if arguments.background.is_some() {
+        out.json(&json!({"placed": placed.json()}))?;
+        out.flush()?;
+    }
+    let hosts_file = beside(&job.out, "hosts");
+    let table = job
+        .table
+        .as_deref()
+        .map(|table| (table, beside(table, "new")));
+    if let Some((_, new)) = &table {
+        // Of a run that was ended in the middle.
+        std::fs::remove_file(new).ok();
+    }
+    let hosts = match placed.place {
+        Place::Boards(count) if count > 1 => {
+            write(
+                &hosts_file,
+                &hosts_text(&placed.hosts[..count as usize], job.ranks),
+            )?;
+            Some(hosts_file)
+        }
+        _ => None,
+    };
+    let words = ClusterRunArgs {
+        kernel: job.kernel,
+        local: hosts.is_none().then_some(job.ranks),
+        hosts,
+        readings: readings(),
+        settings: settings(job),
+        retry: true,
+        out: table.as_ref().map(|(_, new)| new.clone()),
+        json: true,
+        silence_seconds_max: 10,
+        seconds_max: u64::from(job.run_seconds_max),
+        idle_seconds: 0,
+        sensor: None,
+        root: PathBuf::from("/"),
+        deadline: Some(job.deadline_s()),
+        program: None,
+        mpirun: None,
+        launcher: None,
+        address: None,
+        interface: None,
+        tcp: false,
+        mpi_arg: Vec::new(),
+    };
+    let result = super::run_with(&words, face::json)?;
+    let whole = json!({"job": job.name, "placed": placed.json(), "result": result});
+    replace(&job.out, &format!("{whole:#}\n"))?;
+    if let Some((table, new)) = &table {
+        std::fs::rename(new, table).map_err(|error| CliError::io(table.display(), &error))?;
+    }
+    mend(job, placed.kept, &result)?;
+    if arguments.background.is_some() {
+        out.json(&json!({"done": {"seconds": result["seconds"], "ranks": result["ranks"], "lost": result["lost"]}}))
+    } else {
+        out.json(&whole)
+    }
+}
+
+/// Two runs of one job write the same files: one by hand waits for that of the node, and the other way round. Held
+/// until the file is closed.
+fn alone(job: &JobConfig) -> Result<File, CliError> {
+    create_folder_of(&job.out)?;
+    if let Some(table) = &job.table {
+        create_folder_of(table)?;
+    }
+    let path = beside(&job.out, "lock");
+    let failed = |error: std::io::Error| CliError::io(path.display(), &error);
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(failed)?;
+    loop {
+        // SAFETY: a plain system call on a descriptor that is open.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } == 0 {
+            return Ok(file);
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(failed(error));
+        }
+    }
+}
+
+fn create_folder_of(path: &Path) -> Result<(), CliError> {
+    match path.parent().filter(|folder| *folder != Path::new("")) {
+        Some(folder) => {
+            std::fs::create_dir_all(folder).map_err(|error| CliError::io(folder.display(), &error))
+        }
+        None => Ok(()),
+    }
+}
+
+fn settings(job: &JobConfig) -> KernelArgs {
+    KernelArgs {
+        window: (job.window > 0).then_some(job.window),
+        // The configuration has these for every job.
+        step: (job.step > 0 && job.kernel != Kernel::MatrixProfile).then_some(job.step),
+        clusters: Some(job.clusters).filter(|_| job.kernel == Kernel::KMeans),
+        rounds: None,
+        seed: None,
+    }
+}
+
+/// Where a job runs, and why.
+struct Placed {
+    place: Place,
+    advice: Advice,
+    /// Of the configuration; the advisor has what the check leaves of it.
+    deadline_s: f64,
+    hosts: Vec<HostEntry>,
+    /// What was measured of the job, for the file.
+    kept: Question,
+    is_measured_anew: bool,
+    /// What the advisor would say of a data centre, where the file of figures has it.
+    elsewhere: Option<String>,
+}
+
+impl Placed {
+    fn find(job: &JobConfig, readings: &ReadingsArgs) -> Result<Self, CliError> {
+        let wrong =
+            |error: cluster::Error| CliError::failure(&job.name, error, "see docs/cluster.md");
+        let hosts = match &job.hosts {
+            Some(path) if !job.is_board_only => parse_hosts(&read(path)?).map_err(|error| {
+                CliError::failure(path.display(), error, "write one board on each line")
+            })?,
+            _ => Vec::new(),
+        };
+        let mut question = match &job.question {
+            Some(path) => parse_question(&read(path)?).map_err(|error| {
+                CliError::failure(
+                    path.display(),
+                    error,
+                    "correct it; docs/cluster.md describes it",
+                )
+            })?,
+            None => Question::new(&job.name),
+        };
+        let (found, _) = input::read(readings)?;
+        let order = Order::new(settings(job).settings(job.kernel), found).map_err(wrong)?;
+        let amount = order.readings.bytes() as f64;
+        let before = kept(job).filter(|kept| is_near(kept, amount));
+        let is_measured_anew = before.is_none();
+        let kept = match before {
+            Some(kept) => kept,
+            None => measure(job, &order).map_err(wrong)?,
+        };
+        write_kept(job, &kept)?;
+        for input in MEASURED.into_iter().chain(POWER) {
+            if let Some(given) = &kept.given[input as usize] {
+                question.given[input as usize] = Some(given.clone());
+            }
+        }
+        not_above(&mut question);
+        let wants_elsewhere = question.privacy == Privacy::Anywhere && job.question.is_some();
+        question.boards_max = (hosts.len().max(1) as u32).min(cluster::advisor::BOARDS_MAX);
+        // The answer is there when it was checked on one rank, too.
+        let check_s = question.given[Input::SingleS as usize]
+            .as_ref()
+            .map_or(0.0, |given| given.value);
+        question.deadline_s = Some((job.deadline_s() - check_s).max(1e-3));
+        on_ranks(&mut question, job.ranks).map_err(wrong)?;
+        let elsewhere = wants_elsewhere.then(|| question.clone());
+        question.privacy = if hosts.len() > 1 {
+            Privacy::Neighbours
+        } else {
+            Privacy::Board
+        };
+        question.assume();
+        let advice = advise(&question).map_err(wrong)?;
+        let place = advice.advised().or_else(|| {
+            advice
+                .choice
+                .likeliest
+                .map(|at| advice.choice.options[at].place)
+        });
+        // A question about the data centre that lacks a figure has no answer, and nobody has asked for one.
+        let elsewhere = elsewhere.and_then(|question| advise(&question).ok()?.advised());
+        Ok(Self {
+            place: place.unwrap_or(Place::Boards(1)),
+            advice,
+            deadline_s: job.deadline_s(),
+            hosts,
+            kept,
+            is_measured_anew,
+            elsewhere: elsewhere
+                .filter(|place| *place == Place::DataCentre)
+                .map(|place| place.to_string()),
+        })
+    }
+
+    fn json(&self) -> Value {
+        let advice = &self.advice;
+        let option = advice
+            .choice
+            .options
+            .iter()
+            .find(|option| option.place == self.place);
+        let assumed = advice.question.needed().into_iter().filter(|input| {
+            let given = advice.question.given[*input as usize].as_ref();
+            given.is_some_and(|given| matches!(given.origin, Origin::Assumed(_)))
+        });
+        json!({
+            "place": self.place.to_string(),
+            "why": advice.why_none().unwrap_or_else(|| "least energy of those that keep the deadline".to_owned()),
+            "is_advised": advice.advised().is_some(),
+            "expected_s": option.map(|option| option.time_s),
+            "expected_j": option.map(|option| option.energy_j),
+            "late_probability": option.map(|option| option.late_probability),
+            "deadline_s": self.deadline_s,
+            "measured_anew": self.is_measured_anew,
+            "assumed": assumed.map(Input::name).collect::<Vec<_>>(),
+            "better_elsewhere": self.elsewhere,
+        })
+    }
+}
+
+/// Time on this board is that of all of its ranks, by the part of the job that is shared out.
+fn on_ranks(question: &mut Question, ranks: u32) -> Result<(), cluster::Error> {
+    let of = |input: Input| question.given[input as usize].clone();
+    let (Some(single), Some(fraction)) = (of(Input::SingleS), of(Input::ParallelFraction)) else {
+        return Ok(());
+    };
+    if ranks < 2 {
+        return Ok(());
+    }
+    let part = (1.0 - fraction.value) + fraction.value / f64::from(ranks);
+    let by = Origin::Measured(format!(
+        "on one rank, and shared out among {ranks} by the parallel fraction"
+    ));
+    question.give_with_spread(Input::SingleS, single.value * part, by, single.spread)
+}
+
+/// Noise may put idle power, or the file's, above that of a light load.
+fn not_above(question: &mut Question) {
+    let active = question.given[Input::BoardActiveW as usize]
+        .as_ref()
+        .map(|given| given.value);
+    if let (Some(active), Some(idle)) =
+        (active, question.given[Input::BoardIdleW as usize].as_mut())
+    {
+        idle.value = idle.value.min(active);
+    }
+}
+
+fn figures_path(job: &JobConfig) -> PathBuf {
+    beside(&job.out, "figures.json")
+}
+
+/// What was measured before; a file that cannot be read is measured anew, and replaced.
+fn kept(job: &JobConfig) -> Option<Question> {
+    let question = parse_question(&read(&figures_path(job)).ok()?).ok()?;
+    let is_whole = MEASURED
+        .into_iter()
+        .all(|input| question.given[input as usize].is_some());
+    // Another job by the same name.
+    (is_whole && question.name == kept_name(job)).then_some(question)
+}
+
+fn kept_name(job: &JobConfig) -> String {
+    // First what can differ while the name stays: a long key is cut.
+    let (window, step, clusters) = (job.window, job.step, job.clusters);
+    let all = format!(
+        "{}: {} ({window}, {step}, {clusters}) of {}",
+        job.name,
+        job.kernel.name(),
+        job.key
+    );
+    all.chars().take(200).collect()
+}
+
+fn is_near(kept: &Question, amount: f64) -> bool {
+    let before = kept.given[Input::InputBytes as usize]
+        .as_ref()
+        .map_or(0.0, |given| given.value);
+    (amount - before).abs() <= AMOUNT_DIFFERENCE_MAX * before
+}
+
+fn measure(job: &JobConfig, order: &Order) -> Result<Question, cluster::Error> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let seconds = (f64::from(job.period_seconds) * MEASURE_PART).min(MEASURE_SECONDS_MAX);
+    let estimate = estimate::measure(order, seconds, cores.min(MEASURE_RANKS_MAX) as u32, |_| ())?;
+    let mut kept = Question::new(kept_name(job));
+    estimate.give(&mut kept)?;
+    Ok(kept)
+}
+
+fn write_kept(job: &JobConfig, kept: &Question) -> Result<(), CliError> {
+    let text = question_text(kept)
+        .map_err(|error| CliError::failure(&job.name, error, "rename the job"))?;
+    replace(&figures_path(job), &text)
+}
+
+/// Takes the time on one rank, and power where it was measured, from a run.
+fn mend(job: &JobConfig, mut kept: Question, result: &Value) -> Result<(), CliError> {
+    let inputs = result["advice"]["least_energy"]["inputs"].as_array();
+    for given in inputs.into_iter().flatten() {
+        let input = given["input"].as_str().and_then(Input::from_name);
+        let (Some(input), Some(value), Some(by)) =
+            (input, given["value"].as_f64(), given["measured"].as_str())
+        else {
+            continue;
+        };
+        if input == Input::SingleS || POWER.contains(&input) {
+            // What is out of range is left as it was.
+            kept.give(input, value, Origin::Measured(by.to_owned()))
+                .ok();
+        }
+    }
+    write_kept(job, &kept)
+}
+
+/// Each board with as many ranks as this one, by which it was placed, or more where the file says so.
+fn hosts_text(hosts: &[HostEntry], ranks: u32) -> String {
+    hosts
+        .iter()
+        .map(|host| format!("{} slots={}\n", host.name, host.ranks.max(ranks)))
+        .collect()
+}
+
+fn read(path: &Path) -> Result<String, CliError> {
+    let failed = |error: std::io::Error| CliError::io(path.display(), &error);
+    let mut text = String::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(FILE_BYTES_MAX)
+        .read_to_string(&mut text)
+        .map_err(failed)?;
+    Ok(text)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), CliError> {
+    let failed = |error: std::io::Error| CliError::io(path.display(), &error);
+    let mut file = File::create(path).map_err(failed)?;
+    file.write_all(text.as_bytes())
+        .and_then(|()| file.sync_all())
+        .map_err(failed)
+}
+
+/// A file that is there as a whole, before or after.
+fn replace(path: &Path, text: &str) -> Result<(), CliError> {
+    let new = beside(path, "new");
+    write(&new, text)?;
+    std::fs::rename(&new, path).map_err(|error| CliError::io(path.display(), &error))
+}

@@ -1,0 +1,339 @@
+//! `[[job]]` of the configuration: a node starts it at its period, says where it runs and why, counts what is skipped
+//! and what fails, and takes it along when it ends.
+
+use crate::common::node::{Node, SMALL};
+use crate::common::{TempDir, fails, ok, wait_until};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const VIBRATION: &str = "
+[time]
+wall_clock = \"trusted\"
+[[job]]
+name = \"bearing\"
+kernel = \"vibration\"
+key = \"pump/vibration\"
+out = \"results/bearing.json\"
+table = \"bearing.csv\"
+period_seconds = 1
+run_seconds_max = 60
+deadline_seconds = 600
+window = 64
+ranks = 2
+";
+
+/// Readings of the last minutes, ten a second.
+fn feed(node: &Node, rows: u32) {
+    let now_ns = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_nanos() as u64;
+    let mut lines = String::new();
+    for row in 0..rows {
+        let value =
+            (f64::from(row) * 0.25 * std::f64::consts::TAU).sin() + f64::from(row % 7) * 0.01;
+        let time_ns = now_ns - u64::from(rows - row) * 100_000_000;
+        writeln!(lines, "pump vibration={value} {time_ns}").unwrap();
+    }
+    let mut socket = UnixStream::connect(node.dir.file("line.sock")).unwrap();
+    socket.write_all(lines.as_bytes()).unwrap();
+    drop(socket);
+    wait_until("the readings", || {
+        status(node)["log"]["readings_durable"].as_u64() >= Some(u64::from(rows))
+    });
+}
+
+fn status(node: &Node) -> Value {
+    let output = node.run(&["status", "--json"]);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn job<'a>(status: &'a Value, name: &str) -> &'a Value {
+    status["jobs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|job| job["name"] == name)
+        .unwrap()
+}
+
+/// Processes of jobs of this node.
+fn processes(node: &Node) -> Vec<i32> {
+    let config = node.dir.file("keel.toml").display().to_string();
+    let numbers = fs::read_dir("/proc").unwrap().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    numbers
+        .filter(|number| {
+            let words = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
+            let words = String::from_utf8_lossy(&words).into_owned();
+            words.contains("--background") && words.contains(&config)
+        })
+        .collect()
+}
+
+#[test]
+fn a_job_runs_at_its_period_where_the_advisor_says_and_its_result_is_replaced() {
+    let node = Node::start(&format!("{SMALL}{VIBRATION}"));
+    feed(&node, 600);
+    wait_until("two runs", || {
+        let status = status(&node);
+        let job = job(&status, "bearing");
+        job["failing"] == false && job["runs"].as_u64() >= Some(2) && job["place"].is_string()
+    });
+    // A run that began while readings came has fewer of them.
+    let result = || -> Option<Value> {
+        let text = fs::read_to_string(node.dir.file("results/bearing.json")).ok()?;
+        serde_json::from_str(&text).ok()
+    };
+    wait_until("a result of all readings", || {
+        result().is_some_and(|result| result["result"]["rows"] == 600)
+    });
+    let result = result().unwrap();
+    assert_eq!(
+        (&result["job"], &result["placed"]["place"]),
+        (&"bearing".into(), &"one board".into())
+    );
+    assert_eq!(
+        (&result["result"]["ranks"], &result["result"]["compared"]),
+        (&2.into(), &"same".into())
+    );
+    // 2.5 Hz, seen ten times a second, in windows of 64.
+    let frequency = result["result"]["answer"]["columns"][0]["frequency_median"]
+        .as_f64()
+        .unwrap();
+    assert!((frequency - 2.5).abs() < 1e-3, "{frequency}");
+    assert!(
+        fs::read_to_string(node.dir.file("bearing.csv"))
+            .unwrap()
+            .lines()
+            .count()
+            > 3
+    );
+    let log = node.log();
+    assert!(
+        log.contains(" job: bearing runs on one board, about "),
+        "{log}"
+    );
+    assert!(
+        log.contains("; assumed: board_active_w, board_idle_w"),
+        "{log}"
+    );
+    // What was measured stands beside it, and can be asked again.
+    let figures = node
+        .dir
+        .file("results/bearing.json.figures.json")
+        .display()
+        .to_string();
+    let near = [
+        "advise",
+        "--job",
+        &figures,
+        "--data-may-go",
+        "board",
+        "--assume",
+    ];
+    let said = String::from_utf8(ok(&near)).unwrap();
+    assert!(
+        said.contains("measured  single_s ") && said.contains("this run on one rank"),
+        "{said}"
+    );
+    let said = node.run(&["status"]);
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert!(
+        said.contains("job       bearing: vibration of pump/vibration every 1 s on one board; "),
+        "{said}"
+    );
+    // Jobs go by what the node has read, whatever becomes of the file.
+    let file = node.dir.file("keel.toml");
+    let config = fs::read_to_string(&file).unwrap();
+    fs::write(&file, "[[job]").unwrap();
+    let before = job(&status(&node), "bearing").clone();
+    let count = |job: &Value, name: &str| job[name].as_u64().unwrap();
+    wait_until("two more runs", || {
+        let status = status(&node);
+        let now = job(&status, "bearing");
+        count(now, "runs") >= count(&before, "runs") + 3 && now["failed"] == before["failed"]
+    });
+    fs::write(&file, config).unwrap();
+    // By hand it is the same.
+    let once = node.json(&["cluster", "job", "bearing"]);
+    assert_eq!(
+        (
+            &once["placed"]["measured_anew"],
+            &once["placed"]["is_advised"]
+        ),
+        (&false.into(), &true.into())
+    );
+    assert!(
+        node.fails(&["cluster", "job", "rotor"], 1)
+            .contains("there are: bearing")
+    );
+}
+
+#[test]
+fn failures_are_counted_and_named_and_make_the_node_degraded() {
+    let config = VIBRATION.replace("bearing", "lost");
+    let node = Node::start(&format!("{SMALL}{config}"));
+    wait_until("a failure", || {
+        job(&status(&node), "lost")["failed"].as_u64() >= Some(1)
+    });
+    let output = node.run(&["status", "--json"]);
+    assert_eq!(output.status.code(), Some(3));
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let reasons = said["reasons"].as_array().unwrap();
+    let reason = reasons
+        .iter()
+        .find(|reason| reason["code"] == "job_failing")
+        .unwrap();
+    let text = reason["text"].as_str().unwrap();
+    assert!(
+        text.contains("job lost failed") && text.contains("pump/vibration"),
+        "{text}"
+    );
+    assert!(
+        node.log().contains(" job: lost failed: pump/vibration"),
+        "{}",
+        node.log()
+    );
+    assert!(!node.dir.file("results/lost.json").exists());
+    // As soon as there is something to work on, it succeeds again.
+    feed(&node, 300);
+    wait_until("a success", || {
+        job(&status(&node), "lost")["failing"] == false
+    });
+    assert!(
+        node.log().contains(" job: lost succeeds again"),
+        "{}",
+        node.log()
+    );
+    assert_eq!(node.run(&["status"]).status.code(), Some(0));
+}
+
+/// A job that takes far longer than its period.
+const LONG: &str = "
+[time]
+wall_clock = \"trusted\"
+[[job]]
+name = \"long\"
+kernel = \"matrix-profile\"
+key = \"pump/vibration\"
+out = \"long.json\"
+period_seconds = 1
+window = 16
+";
+
+fn held(path: &std::path::Path) -> fs::File {
+    let file = fs::File::create(path).unwrap();
+    // SAFETY: a plain system call on a descriptor that is open.
+    let answer = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
+    assert_eq!(answer, 0);
+    file
+}
+
+#[test]
+fn a_start_that_comes_while_the_job_runs_is_skipped_and_the_job_ends_with_the_node() {
+    let mut node = Node::prepare(&format!("{SMALL}{LONG}"));
+    // A run lasts as long as another one has its files, however fast the machine is.
+    let _lasts = held(&node.dir.file("long.json.lock"));
+    node.restart();
+    feed(&node, 600);
+    wait_until("a skipped start", || {
+        job(&status(&node), "long")["skipped"].as_u64() >= Some(2)
+    });
+    let said = job(&status(&node), "long").clone();
+    assert_eq!(
+        (&said["running"], &said["failed"]),
+        (&true.into(), &0.into()),
+        "{said}"
+    );
+    assert!(
+        node.log()
+            .contains("long is skipped: the run before it still lasts"),
+        "{}",
+        node.log()
+    );
+    assert_eq!(processes(&node).len(), 1);
+    assert!(node.stop().success());
+    wait_until("the end of the job", || processes(&node).is_empty());
+    // Also where the node cannot take it along itself.
+    node.restart();
+    wait_until("the job", || !processes(&node).is_empty());
+    node.kill();
+    wait_until("the end of the job", || processes(&node).is_empty());
+}
+
+#[test]
+fn a_configuration_says_what_its_jobs_do_and_what_is_wrong_with_them() {
+    let dir = TempDir::new();
+    let file = dir.file("keel.toml");
+    let path = file.display().to_string();
+    fs::write(&file, VIBRATION).unwrap();
+    let said = String::from_utf8(ok(&["config", "check", &path])).unwrap();
+    assert!(
+        said.contains(
+            "jobs      bearing every 1 s: vibration of pump/vibration, the last 3600 s, here, to "
+        ),
+        "{said}"
+    );
+    assert!(
+        said.contains("warning: job bearing may take longer than its period"),
+        "{said}"
+    );
+    for (from, to, wrong) in [
+        (
+            "vibration\"\nkey",
+            "spectrum\"\nkey",
+            "job.kernel is \"spectrum\"",
+        ),
+        ("name = \"bearing\"\n", "", "job.name is missing"),
+        ("\"bearing\"\n", "\"a b\"\n", "job.name is \"a b\""),
+        ("out = \"results/bearing.json\"\n", "", "job.out is missing"),
+        (
+            "period_seconds = 1",
+            "period_seconds = 0",
+            "job.period_seconds is 0",
+        ),
+        ("ranks = 2", "ranks = 65", "job.ranks is 65"),
+        (
+            "ranks = 2",
+            "rank = 2",
+            "unknown key job.rank; did you mean ranks?",
+        ),
+    ] {
+        assert!(VIBRATION.contains(from), "{from}");
+        fs::write(&file, VIBRATION.replacen(from, to, 1)).unwrap();
+        let said = fails(&["config", "check", &path], 1);
+        assert!(said.contains(wrong), "{wrong}: {said}");
+    }
+    // Files that are somebody else's are not written over.
+    for (from, to, wrong) in [
+        (
+            "out = \"results/bearing.json\"",
+            "out = \"keel-data/store.img\"",
+            "job writes the file of store.image",
+        ),
+        (
+            "table = \"bearing.csv\"",
+            "table = \"results/bearing.json\"",
+            "job writes one file twice, out and table",
+        ),
+        (
+            "table = \"bearing.csv\"",
+            "table = \"hosts\"\nhosts = \"hosts\"",
+            "job writes the file of job.hosts",
+        ),
+    ] {
+        assert!(VIBRATION.contains(from), "{from}");
+        fs::write(&file, VIBRATION.replacen(from, to, 1)).unwrap();
+        let said = fails(&["config", "check", &path], 1);
+        assert!(said.contains(wrong), "{wrong}: {said}");
+    }
+    let second = VIBRATION.replace("[time]\nwall_clock = \"trusted\"\n", "");
+    fs::write(&file, format!("{VIBRATION}{second}")).unwrap();
+    assert!(fails(&["config", "check", &path], 1).contains("has the same name twice"));
+}
