@@ -115,7 +115,8 @@ impl State {
 
     /// A rank is there. Boards are told apart by their names.
     fn begin(&mut self, who: usize, host: String, boot: String, cores: usize) {
-        let is_twin = self.ranks.iter().any(|other| {
+        let others = self.ranks.iter().enumerate().filter(|(at, _)| *at != who);
+        let is_twin = others.map(|(_, other)| other).any(|other| {
             let board = other.board.as_ref();
             // Where a kernel does not tell its start, nothing is known.
             let is_known = |start: &String| !start.is_empty() && !boot.is_empty();
