@@ -128,6 +128,7 @@ pub fn advise(question: &Question) -> Result<Advice, Error> {
 fn is_possible(given: &Values, changed: &Values) -> bool {
     let pairs = [
         (Input::BoardActiveW, Input::BoardIdleW),
+        (Input::BoardCommunicatingW, Input::BoardIdleW),
         (Input::MachineActiveW, Input::MachineIdleW),
     ];
     pairs.into_iter().all(|(active, idle)| {
