@@ -28,6 +28,8 @@ step() {
     timeout --kill-after=10 "$step_seconds_max" "$@" >"$log" 2>&1 || status=$?
     local found p f s
     read -r found p f s <<<"$(awk '
+        # What nextest says of a run that failed is said by the report of it, too.
+        /^ *Summary / { next }
         /[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { found++; p += $(NF - 5); f += $(NF - 3); s += $(NF - 1) }
         END { print found + 0, p + 0, f + 0, s + 0 }' "$log")"
     if [ "$found" -eq 0 ]; then

@@ -105,6 +105,9 @@ enum Bench {
     /// Writes the result page of messages between boards from a report of `cluster`.
     #[command(hide = true)]
     ClusterPage(cluster::page::Options),
+    /// Writes the result page of the node from a report of `node`.
+    #[command(hide = true)]
+    NodePage(node::page::Options),
     /// A peer of the node; started by `node`.
     #[command(hide = true)]
     Consumer(node::consumer::Options),
@@ -172,6 +175,7 @@ fn main() -> ExitCode {
         Bench::StreamClients(options) => stream::clients::run(&options),
         Bench::StreamReads(options) => stream::reads(&options),
         Bench::FlashPage(options) => page::run(&options),
+        Bench::NodePage(options) => node::page::run(&options),
         Bench::Consumer(options) => node::consumer::run(&options),
     };
     match done {

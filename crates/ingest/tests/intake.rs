@@ -106,6 +106,41 @@ fn every_reason_of_a_message_counts_once_and_makes_no_object() {
 }
 
 #[test]
+fn a_number_of_json_that_is_too_great_is_not_finite() {
+    for payload in ["{\"v\":1e400}", "1e400", "[-1e999]"] {
+        let fake = Fake::new();
+        let mut intake = intake(&fake);
+        assert_eq!(intake.mqtt(b"j/a", payload.as_bytes()), Outcome::Refused);
+        assert_eq!(refused(&intake), only(Reason::NotFinite), "{payload}");
+    }
+}
+
+#[test]
+fn a_mark_of_the_encoding_before_a_line_is_left_out() {
+    let fake = Fake::new();
+    let mut intake = intake(&fake);
+    for line in [
+        "\u{feff}hall,room=1 v=1",
+        "hall,room=1 v=2",
+        "\u{feff}# a comment",
+        "\u{feff}",
+    ] {
+        let outcome = intake.line(line.as_bytes());
+        assert!(
+            matches!(outcome, Outcome::Accepted { .. }),
+            "{line:?}: {outcome:?}"
+        );
+    }
+    assert_eq!(fake.texts(), ["hall/1/v=1", "hall/1/v=2"]);
+    // Nor does it hide a comment from what finds the end of a line.
+    let text = "\u{feff}# m=\"1\nhall v=3\n";
+    assert_eq!(
+        ingest::line::first_line_bytes(text.as_bytes()),
+        text.find('\n')
+    );
+}
+
+#[test]
 fn json_fields_are_found_by_their_path() {
     let fake = Fake::new();
     let mut options = options();
@@ -113,9 +148,16 @@ fn json_fields_are_found_by_their_path() {
         topic_rule("whole", "{topic}", json("", None)),
         topic_rule("element", "{topic}", json("list.1.v", None)),
         topic_rule("+/at", "{1}", json("v", Some("at.ms"))),
+        topic_rule("dots", "{topic}", json("\"temp.in\".\"v.1\"", None)),
+        topic_rule("quote", "{topic}", json("\"a.b", None)),
     ];
     let mut intake = ingest::intake::Intake::new(options, fake.clone());
     for (topic, payload) in [
+        (
+            "dots",
+            "{\"temp.in\":{\"v.1\":7},\"temp\":{\"in\":8}}".to_owned(),
+        ),
+        ("quote", "{\"\\\"a\":{\"b\":9}}".to_owned()),
         ("whole", "21.5".to_owned()),
         ("whole", " true ".to_owned()),
         ("whole", "\"o\\u00fcn\"".to_owned()),
@@ -135,8 +177,10 @@ fn json_fields_are_found_by_their_path() {
     }
     let texts = fake.texts();
     assert_eq!(
-        texts[..5],
+        texts[..7],
         [
+            "dots=7",
+            "quote=9",
             "whole=21.5",
             "whole=true",
             "whole=\"oün\"",
@@ -145,8 +189,8 @@ fn json_fields_are_found_by_their_path() {
         ]
     );
     let times: Vec<Option<i64>> = fake.puts().iter().map(|put| put.2).collect();
-    assert_eq!(times[..4], [None; 4]);
-    assert_eq!(times[4..], [Some(NOW_MS), Some(NOW_MS), Some(NOW_MS + 250)]);
+    assert_eq!(times[..6], [None; 6]);
+    assert_eq!(times[6..], [Some(NOW_MS), Some(NOW_MS), Some(NOW_MS + 250)]);
 }
 
 #[test]

@@ -100,6 +100,10 @@ fn lines_that_are_refused() {
         "m,t= v=1",
         "m,=a v=1",
         "m,t=a,, v=1",
+        // A tag twice, also where an escape makes it look like another.
+        "m,t=a,t=b v=1",
+        "m,t=a,s=b,t=a v=1",
+        "m,a\\ b=1,x=2,a\\ b=3 v=1",
         "m,t=a=b v=1",
         "m,t=a",
         "m v=x",
@@ -356,7 +360,7 @@ proptest! {
     #[test]
     fn what_is_written_parses_back(
         measurement in NAME,
-        tags in prop::collection::vec((NAME, NAME), 0..4),
+        tags in prop::collection::btree_map(NAME, NAME, 0..4),
         fields in prop::collection::vec((NAME, field()), 1..4),
         time in any::<Option<i64>>(),
     ) {

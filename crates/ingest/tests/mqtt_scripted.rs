@@ -542,6 +542,41 @@ fn qos_2_is_served_although_it_is_never_asked_for() {
     }
 }
 
+#[test]
+fn a_message_of_qos_2_that_is_sent_again_is_recorded_once() {
+    for version in BOTH {
+        let fake = Fake::new(version);
+        let store = Store::new();
+        let session = Running::start(options(fake.port(), version, "t"), &store);
+        let mut peer = fake.subscribed();
+        let message = peer.publish(0x34, 7, b"1");
+        peer.send(&message);
+        until("it has come", || store.count("t") == 1);
+        // No PUBREC was heard: the connection is lost, and the session is there still.
+        drop(peer);
+        let mut peer = fake.welcome(true);
+        let again = peer.publish(0x3c, 7, b"1");
+        peer.send(&again);
+        store.set_durable(1);
+        assert_eq!(peer.packet(), Some((0x50, vec![0, 7])), "PUBREC");
+        assert_eq!(store.count("t"), 1);
+        peer.send(&[0x62, 2, 0, 7]);
+        assert_eq!(peer.packet(), Some((0x70, vec![0, 7])), "PUBCOMP");
+        // Released: the same number is another message.
+        let other = peer.publish(0x34, 7, b"2");
+        peer.send(&other);
+        until("the other one has come", || store.count("t") == 2);
+        drop(peer);
+        // A broker that knows no session sends nothing again: whatever comes is new.
+        let mut peer = fake.welcome(false);
+        while peer.packet().is_some_and(|packet| packet.0 != 0x82) {}
+        let new = peer.publish(0x34, 7, b"3");
+        peer.send(&new);
+        until("the new one has come", || store.count("t") == 3);
+        session.stop(0);
+    }
+}
+
 /// A broker that asks and asks and does not read the answers is not read on, so that they do not pile up.
 #[test]
 fn answers_that_nobody_reads_do_not_pile_up() {

@@ -264,8 +264,8 @@ pub(crate) enum Via {
 pub(crate) struct PutArgs {
     /// Key
     pub(crate) key: String,
-    /// Value
-    #[arg(allow_negative_numbers = true)]
+    /// Value; a text that begins with - takes --text
+    #[arg(allow_hyphen_values = true)]
     pub(crate) value: String,
     /// When it was measured: RFC 3339, a local date and time, -15m, +5m, seconds or milliseconds since
     /// 1970

@@ -102,6 +102,22 @@ fn a_time_that_is_given_is_the_readings_time() {
 }
 
 #[test]
+fn numbers_below_zero_are_taken_however_they_are_written_and_unknown_options_are_not() {
+    let node = Node::start(SMALL);
+    for (written, read) in [("-1e-3", "-0.001\n"), ("-.5", "-0.5\n"), ("-7", "-7\n")] {
+        node.ok(&["put", "n", written]);
+        assert_eq!(node.ok(&["get", "n"]), read);
+    }
+    for wrong in ["--jsn", "-x", "--"] {
+        let line = node.fails(&["put", "n", wrong], 2);
+        assert!(line.contains("put"), "{line}");
+    }
+    node.ok(&["put", "n", "--text", "-x"]);
+    assert_eq!(node.ok(&["get", "n"]), "-x\n");
+    assert_eq!(node.json(&["put", "n", "-1", "--json"])["key"], "n");
+}
+
+#[test]
 fn a_put_that_returned_survives_a_kill() {
     let mut node = Node::start(SMALL);
     for round in 0..5 {

@@ -44,6 +44,51 @@ fn pack_file(store: &str) -> PathBuf {
 }
 
 #[test]
+fn what_a_tree_lacks_for_its_programs_and_what_is_left_out_of_it_is_said() {
+    let dir = TempDir::new();
+    let (tree, store) = place(&dir);
+    let file = |name: &str, text: &str, mode| {
+        let path = Path::new(&tree).join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        path
+    };
+    file("bin/here", "#!/bin/sh\n", 0o755);
+    file("bin/inside", "#!/readme\n", 0o755);
+    // No program, so nothing starts it.
+    file("bin/text", "#!/nowhere/text\n", 0o644);
+    file("bin/lost", "#!/nowhere/shell -e\n", 0o755);
+    let marked = file("bin/marked", "x", 0o644);
+    let path = std::ffi::CString::new(marked.as_os_str().as_encoded_bytes()).unwrap();
+    // SAFETY: two texts that end with zero, and a value of the length that is said.
+    let is_marked = unsafe {
+        libc::setxattr(
+            path.as_ptr(),
+            c"user.mark".as_ptr(),
+            c"x".as_ptr().cast(),
+            1,
+            0,
+        ) == 0
+    };
+    let said = ok_json(&["stream", "pack", &tree, &store, "--json"]);
+    assert_eq!(
+        said["loaders_missing"],
+        json!([{"file": "bin/lost", "loader": "/nowhere/shell"}])
+    );
+    if is_marked {
+        assert_eq!(said["attributes_left_out"], 1);
+    } else {
+        println!("skipped: this file system has no extended attributes");
+    }
+    let said = ok(&["stream", "pack", &tree, &store]);
+    let said = String::from_utf8(said).unwrap();
+    assert!(
+        said.contains("\"bin/lost\" needs \"/nowhere/shell\", which is neither in the tree nor on this machine"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_tree_is_published_listed_and_published_again() {
     let dir = TempDir::new();
     let (tree, store) = place(&dir);

@@ -148,6 +148,42 @@ fn in_mode_paper_neighbours_come_while_an_action_is_recorded() {
     assert_eq!((pushed.id, pushed.blocks), (0, vec![read[1]]));
 }
 
+/// What is sent before the first match is 2 blocks; behind it comes the rest of the segment, whose length is SEG_MAX.
+#[test]
+fn segments_in_mode_paper_have_the_length_that_is_set() {
+    for seg_max in [8, 16] {
+        let scratch = published(&format!("server-seg-max-{seg_max}"));
+        let mut with = settings(&scratch);
+        (with.predict, with.seg_max) = (Mode::Paper, seg_max);
+        let running = Running::start(with);
+        let mut device = Device::new(&running, &scratch, 1);
+        let read: Vec<BlockAt> = (0..30).map(|index| device.at("bin/task", index)).collect();
+        device.begin(1, "bin/task", Held::default());
+        device.begun(1);
+        device.ask(1, Some(1), read[0], 0);
+        assert_eq!(device.blocks().blocks, [read[0]]);
+        device.send(&Request::Trace {
+            token: token(1),
+            blocks: read.clone(),
+        });
+        device.send(&Request::End {
+            token: token(1),
+            is_exact: true,
+            has_exited: true,
+        });
+        device.begin(2, "bin/task", Held::default());
+        device.begun(2);
+        device.ask(2, Some(2), read[0], 0);
+        assert_eq!(device.blocks().blocks, [read[0]]);
+        assert_eq!(device.foretold(2), [read[1]]);
+        // The second match position, which was not sent: up to the last one, SEG_MAX - 2.
+        device.ask(3, Some(2), read[2], 0);
+        assert_eq!(device.blocks().blocks, [read[2]]);
+        let last = seg_max as usize - 2;
+        assert_eq!(device.foretold(2), read[3..last]);
+    }
+}
+
 #[test]
 fn pieces_compressed_well_outlive_the_server() {
     let scratch = published("server-shelf");

@@ -60,9 +60,13 @@ impl Drop for Mount {
             }
             std::thread::sleep(Duration::from_millis(20));
         };
-        if let Err(error) = ended {
-            let folder = self.folder.display();
-            eprintln!("keel-bench: {error}; unmount it by hand: umount {folder}");
+        match ended {
+            // The next one is mounted at a new folder.
+            Ok(_) => fs::remove_dir(&self.folder).unwrap_or(()),
+            Err(error) => {
+                let folder = self.folder.display();
+                eprintln!("keel-bench: {error}; unmount it by hand: umount {folder}");
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ mod broker;
 mod cases;
 pub(crate) mod consumer;
 mod disk;
+pub(crate) mod page;
 pub(crate) mod process;
 mod publisher;
 mod socket;
@@ -25,7 +26,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::figures::{Bound, Figures, Goal};
-use crate::machine::{Machine, file_system_type, is_ext4_without_journal};
+use crate::machine::{Machine, file_system_type, is_ext4_without_journal, load_1min, today};
 use crate::scratch::Scratch;
 use cases::{
     CPU_PER_READING, CPU_SHARE, Course, FIRST_ACKNOWLEDGED, FLUSHES, RATE, RATE_ACKNOWLEDGED,
@@ -142,6 +143,7 @@ pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), St
     };
     let scratch = Scratch::create(&options.dir, space)?;
     let file_system = file_system_type(scratch.path())?;
+    let load_1min = load_1min();
     let mut figures = Figures::new(if options.quick {
         Vec::new()
     } else {
@@ -223,6 +225,8 @@ pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), St
     let machine = Machine::detect();
     let method = json!({
         "quick": options.quick,
+        "date": today(),
+        "load_1min": load_1min,
         "rounds_each": extent.rounds,
         "commit_interval_ms": COMMIT_INTERVAL_MS,
         "file_system": file_system,

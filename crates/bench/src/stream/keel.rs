@@ -42,6 +42,8 @@ pub(crate) struct Keel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Serving {
     pub(crate) predict: &'static str,
+    /// Blocks of a segment in the mode `paper`, where they are not the default.
+    pub(crate) seg_max: Option<u32>,
     pub(crate) provide: &'static str,
     /// MiB of content in memory.
     pub(crate) memory_mebibytes: u32,
@@ -51,6 +53,7 @@ impl Default for Serving {
     fn default() -> Self {
         Self {
             predict: "task",
+            seg_max: None,
             provide: "async",
             memory_mebibytes: 256,
         }
@@ -159,6 +162,9 @@ impl Keel {
             .arg("--devices")
             .arg(self.path("authority").join("devices"));
         command.args(["--predict", how.predict, "--provide", how.provide]);
+        if let Some(seg_max) = how.seg_max {
+            command.args(["--seg-max", &seg_max.to_string()]);
+        }
         command.args(["--memory", &format!("{}M", how.memory_mebibytes)]);
         // All clients of a run have the one identity of this bench.
         command.args(["--clients-max-per-device", "1024"]);

@@ -81,12 +81,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         ("wired", wired(&paper)),
         (
             "modes",
-            by_program(
-                &paper,
-                MODES,
-                &WAYS_OF_OURS.map(|(system, ..)| system),
-                RUN_TIME,
-            ),
+            by_program(&paper, MODES, &WAYS_OF_OURS.map(|way| way.system), RUN_TIME),
         ),
         ("drawings", drawings(&options.results)),
         ("missing", list(missing)),

@@ -67,12 +67,43 @@ pub(crate) const ARMS: [(&str, &str); 4] = [
 /// MiB that a server has for content in figure 7c: less than a program needs.
 const ARM_MEBIBYTES: u32 = 4;
 
-/// How ours foretells, and over how many connections.
-pub(crate) const WAYS_OF_OURS: [(&str, &str, Option<&str>); 4] = [
-    (KEEL, "task", None),
-    ("keel-paper", "paper", None),
-    ("keel-none", "none", None),
-    ("keel-connections-each", "task", Some("each")),
+/// How ours predicts, over how many connections, and with how large a pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Variant {
+    pub(crate) system: &'static str,
+    predict: &'static str,
+    seg_max: Option<u32>,
+    connections: Option<&'static str>,
+    pool_pages: Option<u32>,
+}
+
+const fn variant(system: &'static str, predict: &'static str) -> Variant {
+    Variant {
+        system,
+        predict,
+        seg_max: None,
+        connections: None,
+        pool_pages: None,
+    }
+}
+
+/// Ours as it is, and one thing of it otherwise. 64 blocks are the smallest power of two with three matches.
+pub(crate) const WAYS_OF_OURS: [Variant; 6] = [
+    variant(KEEL, "task"),
+    variant("keel-paper", "paper"),
+    Variant {
+        seg_max: Some(64),
+        ..variant("keel-paper-64", "paper")
+    },
+    variant("keel-none", "none"),
+    Variant {
+        connections: Some("each"),
+        ..variant("keel-connections-each", "task")
+    },
+    Variant {
+        pool_pages: Some(256),
+        ..variant("keel-pool-256", "task")
+    },
 ];
 
 /// Counts of table II.
@@ -300,21 +331,23 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Ways to foretell, and connections.
+    /// Ways of ours.
     fn modes(&mut self, place: usize, case: &'static str) -> Result<(), String> {
         let bed = self.bed;
         let mut order = WAYS_OF_OURS;
         self.random.shuffle(&mut order);
-        for (system, predict, connections) in order {
+        for way in order {
             let mut ours = Ours::learned();
-            ours.serving.predict = predict;
-            ours.mounting.connections = connections;
-            let started = if predict == "paper" {
+            ours.serving.predict = way.predict;
+            ours.serving.seg_max = way.seg_max;
+            ours.mounting.connections = way.connections;
+            ours.mounting.pool_pages = way.pool_pages;
+            let started = if way.predict == "paper" {
                 bed.start_learning(&self.prepared[place], WIRELESS, &ours)?
             } else {
                 bed.start_ours(&self.prepared[place], WIRELESS, &ours)?
             };
-            self.record_start(case, system, place, &started);
+            self.record_start(case, way.system, place, &started);
         }
         Ok(())
     }

@@ -39,7 +39,7 @@ pub(crate) fn write(folder: &Path, figures: &Figures, machine: &Machine) -> Resu
     let systems = [KEEL, READAHEAD, SSHFS, CARD, EXT4].map(|system| (system, system));
     let path_names = PATHS.map(|(system, _)| (system, system.trim_start_matches("keel-")));
     let arm_names = ARMS.map(|(system, label)| (system, label));
-    let mode_names = WAYS_OF_OURS.map(|(system, ..)| (system, system));
+    let mode_names = WAYS_OF_OURS.map(|way| (way.system, way.system));
     drawing.by_program(
         "figure-7a",
         "Figure 7a: a page by connections and pages",

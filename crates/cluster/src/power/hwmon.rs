@@ -117,7 +117,11 @@ impl Channel {
             if microwatts == 0 && matches!(read_number(&volt_path), Ok(0) | Err(_)) {
                 return Err("0 V and 0 W: nothing is connected to it".to_owned());
             }
-            return Ok(microwatts as f64 / 1e6);
+            // These chips multiply without the sign, which only the current has: power that flows back is below 0.
+            let current = read_number(&folder.join(format!("curr{channel}_input")));
+            let is_back = microwatts > 0 && matches!(current, Ok(..0));
+            let watts = microwatts as f64 / 1e6;
+            return Ok(if is_back { -watts } else { watts });
         }
         for _ in 0..TRIES {
             let before = read_number(&volt_path)? as f64;
@@ -209,6 +213,11 @@ mod tests {
         assert_eq!(found[1].covers(), "the rail `VDD_IN`");
         assert_eq!(found[0].read(0), Power::Measured { watts: 4.987 });
         assert_eq!(found[1].read(0), Power::Measured { watts: 4.0 });
+        // Power that flows back: both kinds of chips say so.
+        tree.write(&format!("{ina219}/curr1_input"), "-997\n");
+        assert_eq!(found[0].read(0), Power::Measured { watts: -4.987 });
+        tree.write(&format!("{ina3221}/curr1_input"), "-800\n");
+        assert_eq!(found[1].read(0), Power::Measured { watts: -4.0 });
         assert!(why(&found[2].read(0)).contains("switched off"));
         assert!(why(&found[3].read(0)).contains("nothing is connected"));
     }

@@ -47,6 +47,8 @@ struct Columns {
 
 impl Columns {
     fn parse(heading: &str) -> Result<Self, Error> {
+        // Spreadsheets begin a file with a mark of its encoding.
+        let heading = heading.trim_start_matches('\u{feff}');
         let names: Vec<&str> = heading.trim_end().split(',').map(str::trim).collect();
         let find = |wanted: &str| {
             names

@@ -67,7 +67,7 @@ fn json<'a>(bytes: &[u8], field: &str, time_field: Option<&str>) -> Result<Decod
     let text = std::str::from_utf8(bytes).map_err(|_| Reason::InvalidUtf8)?;
     // The parser refuses documents nested deeper than 128 levels.
     let document: serde_json::Value =
-        serde_json::from_str(text).map_err(|_| Reason::JsonInvalid)?;
+        serde_json::from_str(text).map_err(|error| json_reason(&error))?;
     let value = match descend(&document, field) {
         Some(serde_json::Value::Number(number)) => match number.as_f64() {
             Some(value) if value.is_finite() => DecodedValue::Float(value),
@@ -90,6 +90,16 @@ fn json<'a>(bytes: &[u8], field: &str, time_field: Option<&str>) -> Result<Decod
     Ok(Decoded { value, time_ms })
 }
 
+/// A number that is too great for a double is as little one as an infinity. Only the parser's words tell it from a
+/// document that is none.
+fn json_reason(error: &serde_json::Error) -> Reason {
+    if error.to_string().starts_with("number out of range") {
+        Reason::NotFinite
+    } else {
+        Reason::JsonInvalid
+    }
+}
+
 fn whole_ms(number: &serde_json::Number) -> Result<i64, Reason> {
     if let Some(ms) = number.as_i64() {
         return Ok(ms);
@@ -105,10 +115,31 @@ fn descend<'v>(document: &'v serde_json::Value, path: &str) -> Option<&'v serde_
     if path.is_empty() {
         return Some(document);
     }
-    path.split('.')
-        .try_fold(document, |place, step| match place {
-            serde_json::Value::Object(members) => members.get(step),
-            serde_json::Value::Array(elements) => elements.get(step.parse::<usize>().ok()?),
-            _ => None,
-        })
+    steps(path).try_fold(document, |place, step| match place {
+        serde_json::Value::Object(members) => members.get(step),
+        serde_json::Value::Array(elements) => elements.get(step.parse::<usize>().ok()?),
+        _ => None,
+    })
+}
+
+/// The parts of a path, between dots. One in quotes may have dots in it: `"temp.in".value`. A quote that is not closed
+/// stands for itself.
+fn steps(path: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(path);
+    std::iter::from_fn(move || {
+        let path = rest?;
+        if let Some(quoted) = path.strip_prefix('"')
+            && let Some((step, tail)) = quoted.split_once('"')
+            && (tail.is_empty() || tail.starts_with('.'))
+        {
+            rest = tail.strip_prefix('.');
+            return Some(step);
+        }
+        let (step, tail) = match path.split_once('.') {
+            Some((step, tail)) => (step, Some(tail)),
+            None => (path, None),
+        };
+        rest = tail;
+        Some(step)
+    })
 }

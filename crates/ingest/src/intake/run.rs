@@ -334,9 +334,13 @@ impl<D: Destination> Intake<D> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let parsed = std::str::from_utf8(line)
             .map_err(|_| Reason::InvalidUtf8)
-            .and_then(|text| match text.trim_ascii_start().as_bytes().first() {
-                None | Some(b'#') => Ok(None),
-                Some(_) => line::parse(text).map(Some),
+            .and_then(|text| {
+                // Some programs begin with a mark of the encoding: with it a key would look like another one.
+                let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+                match text.trim_ascii_start().as_bytes().first() {
+                    None | Some(b'#') => Ok(None),
+                    Some(_) => line::parse(text).map(Some),
+                }
             })
             .and_then(|parsed| match parsed {
                 Some(parsed) => Ok(Some((parsed, self.line_time(&parsed)?))),

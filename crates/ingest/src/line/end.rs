@@ -113,6 +113,10 @@ impl LineEnd {
             return Found::More;
         }
         self.place = match (self.place, byte) {
+            // A mark of the encoding, which is left out.
+            (Blank, 0xef) if self.followed == 0 => Blank,
+            (Blank, 0xbb) if self.followed == 1 => Blank,
+            (Blank, 0xbf) if self.followed == 2 => Blank,
             (Blank, b'#') => Comment,
             (Blank, byte) if byte.is_ascii_whitespace() => {
                 self.is_indented = true;

@@ -145,7 +145,7 @@ impl<'a> Line<'a> {
         });
     }
 
-    fn with_sorted_tags(&self, take: impl FnOnce(&[(Escaped<'a>, Escaped<'a>)])) {
+    fn with_sorted_tags<T>(&self, take: impl FnOnce(&[(Escaped<'a>, Escaped<'a>)]) -> T) -> T {
         let mut sorted = [(Escaped(""), Escaped("")); TAGS_MAX];
         let mut count = 0;
         for (place, tag) in sorted.iter_mut().zip(self.tags()) {
@@ -153,9 +153,8 @@ impl<'a> Line<'a> {
             count += 1;
         }
         let sorted = &mut sorted[..count];
-        // Stable: of two tags with one name the first stays the first.
         sorted.sort_by(|left, right| left.0.order(right.0));
-        take(sorted);
+        take(sorted)
     }
 
     /// Names and values of the fields, in the order of the line; at least one.
@@ -206,6 +205,9 @@ pub fn parse(text: &str) -> Result<Line<'_>, Reason> {
         }
         tags = &from[..from.len() - tail.len()];
         rest = tail;
+        if count > 1 && has_twice(tags) {
+            return Err(Reason::LineInvalid);
+        }
     }
     let from = rest.trim_start_matches(' ');
     if from.len() == rest.len() {
@@ -234,6 +236,20 @@ pub fn parse(text: &str) -> Result<Line<'_>, Reason> {
         tags,
         fields,
         time,
+    })
+}
+
+/// Whether a tag is there twice: nobody could say which one counts.
+fn has_twice(tags: &str) -> bool {
+    let line = Line {
+        measurement: Escaped(""),
+        tags,
+        fields: "",
+        time: None,
+    };
+    line.with_sorted_tags(|tags| {
+        tags.windows(2)
+            .any(|pair| pair[0].0.order(pair[1].0) == std::cmp::Ordering::Equal)
     })
 }
 

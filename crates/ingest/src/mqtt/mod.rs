@@ -17,6 +17,7 @@ mod link;
 pub mod options;
 mod pace;
 pub mod packet;
+mod received;
 mod resolve;
 mod run;
 mod session;

@@ -7,6 +7,7 @@ use super::filters::Filters;
 use super::options::{MqttOptions, OptionInvalid};
 use super::pace::Backoff;
 use super::packet::Malformed;
+use super::received::Received;
 use super::resolve::Resolver;
 use super::session::{Leave, Session, now_of};
 use super::state::MqttState;
@@ -53,6 +54,7 @@ pub async fn run<C: Consumer>(
         control,
         state: &state,
         filters: Filters::default(),
+        received: Received::default(),
         backoff: Backoff::default(),
         resolver: Resolver::default(),
         clock: SystemClock::new(),
@@ -83,6 +85,7 @@ struct Life<'a, C> {
     control: Control,
     state: &'a MqttState,
     filters: Filters,
+    received: Received,
     backoff: Backoff,
     resolver: Resolver,
     clock: SystemClock,
@@ -117,6 +120,9 @@ impl<C: Consumer> Life<'_, C> {
     async fn session(&mut self, connection: Connection) -> Next {
         let began = now_of(&self.clock);
         self.filters.connected(connection.session_present);
+        if !connection.session_present {
+            self.received.forget();
+        }
         self.filters.publish(self.state);
         self.state.connects.fetch_add(1, Relaxed);
         let connected = Connected::new(self.state);
@@ -124,7 +130,7 @@ impl<C: Consumer> Life<'_, C> {
             self.options.clone(),
             self.consumer,
             &mut self.durable,
-            &mut self.filters,
+            (&mut self.filters, &mut self.received),
             self.state,
             &self.clock,
             connection,
@@ -172,6 +178,7 @@ impl<C: Consumer> Life<'_, C> {
             Wish::Reload(options) => {
                 if !self.options.same_owner(&options) {
                     self.filters.forget();
+                    self.received.forget();
                 }
                 self.options = options;
                 self.backoff.reset();

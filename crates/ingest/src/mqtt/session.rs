@@ -9,6 +9,7 @@ use super::link::{Link, Ready};
 use super::options::MqttOptions;
 use super::pace::{self, Pace};
 use super::packet::{self, Kind, Malformed, Reader, Step};
+use super::received::Received;
 use super::state::{MqttState, Pause};
 use crate::durable::DurableWatch;
 use crate::intake::{Outcome, Reason};
@@ -79,6 +80,7 @@ pub(super) struct Session<'a, C> {
     consumer: &'a RefCell<C>,
     durable: &'a mut DurableWatch,
     filters: &'a mut Filters,
+    received: &'a mut Received,
     state: &'a MqttState,
     clock: &'a dyn Clock,
     link: Link,
@@ -110,7 +112,7 @@ impl<'a, C: Consumer> Session<'a, C> {
         options: Arc<MqttOptions>,
         consumer: &'a RefCell<C>,
         durable: &'a mut DurableWatch,
-        filters: &'a mut Filters,
+        (filters, received): (&'a mut Filters, &'a mut Received),
         state: &'a MqttState,
         clock: &'a dyn Clock,
         connection: super::connect::Connection,
@@ -124,6 +126,7 @@ impl<'a, C: Consumer> Session<'a, C> {
             consumer,
             durable,
             filters,
+            received,
             state,
             clock,
             link: Link::Watched(connection.stream),
@@ -215,8 +218,16 @@ impl<'a, C: Consumer> Session<'a, C> {
                     if publish.qos > 0 && self.acks.len() >= inflight_max {
                         break Ok(Some(Pause::Busy));
                     }
+                    let before = match publish.qos {
+                        2 => self.received.before(publish.packet_id),
+                        _ => None,
+                    };
                     let rest = publish.payload.get(self.offset..).unwrap_or_default();
-                    let lsn_end = match consumer.message(publish.topic, rest) {
+                    let outcome = match before {
+                        Some(lsn_end) => Outcome::Accepted { lsn_end },
+                        None => consumer.message(publish.topic, rest),
+                    };
+                    let lsn_end = match outcome {
                         Outcome::Accepted { lsn_end } => lsn_end,
                         Outcome::Refused => 0,
                         Outcome::Wait { consumed, full } => {
@@ -248,6 +259,7 @@ impl<'a, C: Consumer> Session<'a, C> {
                     let mut parts = Parts {
                         options: &self.options,
                         filters: self.filters,
+                        received: self.received,
                         state: self.state,
                         out: &mut self.out,
                         now,
@@ -259,6 +271,9 @@ impl<'a, C: Consumer> Session<'a, C> {
                     continue;
                 }
             };
+            if qos == 2 {
+                self.received.take(packet_id, lsn_end);
+            }
             if qos > 0 {
                 self.acks.push(packet_id, qos, lsn_end);
             }
@@ -499,6 +514,7 @@ impl<'a, C: Consumer> Session<'a, C> {
 struct Parts<'a> {
     options: &'a MqttOptions,
     filters: &'a mut Filters,
+    received: &'a mut Received,
     state: &'a MqttState,
     out: &'a mut Vec<u8>,
     now: Duration,
@@ -512,7 +528,9 @@ impl Parts<'_> {
         match kind {
             Kind::PingResp => return Ok(()),
             Kind::PubRel => {
-                acks::complete(self.out, id()?);
+                let id = id()?;
+                self.received.release(id);
+                acks::complete(self.out, id);
                 return Ok(());
             }
             Kind::SubAck => {

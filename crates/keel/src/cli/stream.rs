@@ -4,6 +4,7 @@ use super::size;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use stream::predict::paper::{SEG_MAX_MAX, SEG_MAX_MIN};
 
 /// The least memory of a server.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
@@ -289,9 +290,14 @@ pub(crate) struct StreamServeArgs {
     /// No TLS and no certificates: only on a loopback address
     #[arg(long)]
     pub(crate) insecure: bool,
-    /// How to foretell
+    /// How to predict
     #[arg(long, value_enum, default_value = "task")]
     pub(crate) predict: StreamPredict,
+    /// Blocks of a segment with --predict paper, from 4 to 1024; above 32 actions are matched at three places instead
+    /// of two [default: 32]
+    #[arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(i64::from(SEG_MAX_MIN)..=i64::from(SEG_MAX_MAX)))]
+    pub(crate) seg_max: Option<u32>,
     /// What to have in memory before it is asked for
     #[arg(long, value_enum, default_value = "async")]
     pub(crate) provide: StreamProvide,

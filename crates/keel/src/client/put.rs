@@ -67,6 +67,15 @@ fn value(text: &str, is_text: bool) -> Result<Value, CliError> {
         _ => {}
     }
     let Ok(number) = text.parse::<f64>() else {
+        if text.starts_with('-') {
+            // Probably an option that is not known: it must not become a value.
+            let wrong = "is no number and no option";
+            return Err(CliError::usage(
+                text,
+                wrong,
+                "see `keel put --help`; a text that begins with - takes --text",
+            ));
+        }
         return Ok(text.into());
     };
     serde_json::Number::from_f64(number)

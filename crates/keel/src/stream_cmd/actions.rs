@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use stream::FileId;
+use stream::predict::paper::SEG_MAX;
 use stream::predict::{ActionInfo, ActionKind, Mode};
 use stream::server::Names;
 use stream::server::learned::{self, LearnedError, Lock};
@@ -40,7 +41,7 @@ pub(super) fn run(arguments: &StreamActionsArgs) -> Result<u8, CliError> {
     for (mode, mode_name) in MODES {
         for tenant in tenants(arguments, mode)? {
             let file = learned::file(&arguments.store, mode, &tenant);
-            let mut predictor = learned::predictor(mode);
+            let mut predictor = learned::predictor(mode, SEG_MAX);
             learned::load(&file, &mut *predictor, &names).map_err(|error| unreadable(&error))?;
             if let (true, Some(task)) = (arguments.forget, task) {
                 if predictor.forget(task) {

@@ -49,6 +49,11 @@ fn as_value(report: &PackReport) -> serde_json::Value {
         "vanished": tree.vanished,
         "read_again": tree.read_again,
         "other_file_systems_left_out": tree.other_file_systems,
+        "attributes_left_out": tree.with_attributes,
+        "loaders_missing": report.loaders_missing.iter().map(|(file, loader)| json!({
+            "file": file.to_string_lossy(),
+            "loader": loader.to_string_lossy(),
+        })).collect::<Vec<_>>(),
         "contents_new": written.contents,
         "segments_new": written.segments,
         "segments_shared": written.shared_segments,
@@ -92,10 +97,22 @@ fn tell(report: &PackReport, out: &mut Output) -> Result<(), CliError> {
         ),
         (tree.vanished, "files had gone before they were read"),
         (tree.read_again, "files read again, as they changed"),
+        (
+            tree.with_attributes,
+            "files have capabilities or other extended attributes, which are not published",
+        ),
     ] {
         if count > 0 {
             out.line(format_args!("{count} {text}"))?;
         }
+    }
+    for (file, loader) in &report.loaders_missing {
+        out.line(format_args!(
+            "{:?} needs {:?}, which is neither in the tree nor on this machine: a device without it says \
+             `No such file or directory`",
+            file,
+            loader
+        ))?;
     }
     for pack in &report.packs_lacking {
         out.line(format_args!(

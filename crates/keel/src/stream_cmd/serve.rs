@@ -55,6 +55,17 @@ fn settings(arguments: &StreamServeArgs) -> Result<Settings, CliError> {
     }
     settings.metrics = arguments.metrics;
     settings.predict = mode(arguments.predict);
+    if let Some(seg_max) = arguments.seg_max {
+        if settings.predict != Mode::Paper {
+            let wrong = "only --predict paper has segments";
+            return Err(CliError::usage(
+                "--seg-max",
+                wrong,
+                "leave it out, or add --predict paper",
+            ));
+        }
+        settings.seg_max = seg_max;
+    }
     settings.provide = match arguments.provide {
         StreamProvide::None => Arm::None,
         StreamProvide::Madvise => Arm::Madvise,

@@ -10,6 +10,7 @@ mod batch;
 mod check;
 mod error;
 pub mod key;
+mod needs;
 mod prune;
 mod walk;
 
@@ -83,6 +84,9 @@ pub struct PackReport {
     /// Packs of the store that are missing or too short. What the tree has of them was written again; versions of
     /// other trees may lack the rest.
     pub packs_lacking: Vec<PathBuf>,
+    /// Files of the tree, each with the loader or interpreter that it needs and that is neither in the tree nor on this
+    /// machine.
+    pub loaders_missing: Vec<(PathBuf, PathBuf)>,
     /// The store had content and no version, so it has lost them, or a publication was cut off.
     pub had_no_version: bool,
 }
@@ -108,6 +112,8 @@ pub struct TreeCounts {
     pub read_again: u64,
     /// Directories that are empty because another file system is mounted there.
     pub other_file_systems: u64,
+    /// Files with extended attributes, such as capabilities, which are left out.
+    pub with_attributes: u64,
 }
 
 /// What a publication added to a store.
@@ -151,7 +157,7 @@ pub fn pack(
     let mut batch = Batch::begin(&layout, &state, options.level)?;
     let mut walk = Walk::new(options.crosses_file_systems, &mut batch, progress);
     walk.run(&root)?;
-    let (nodes, names, tree) = walk.finish();
+    let (nodes, names, tree, loaders) = walk.finish();
     let newest = newest(&layout, &pair)?;
     let mut report = PackReport {
         version: 0,
@@ -161,6 +167,7 @@ pub fn pack(
         written: Written::default(),
         manifest_bytes: 0,
         packs_lacking: batch.packs_lacking(),
+        loaders_missing: loaders.missing(&root),
         had_no_version: newest.is_none() && !state.contents.is_empty(),
     };
     // Devices that have seen a higher version than the newest one need a new number, also for the same tree.

@@ -1,6 +1,7 @@
 //! Goes through a tree, directory by directory, and reads each file once.
 
 use super::batch::Batch;
+use super::needs::{Loaders, has_attributes};
 use super::{PackProgress, PublishError, TreeCounts, count};
 use crate::block::{BLOCK_BYTES, FileId, SEGMENT_BLOCKS};
 use crate::manifest::{DEPTH_MAX, FILE_BYTES_MAX, Kind, MODE_MAX, NODES_MAX, Name, Node};
@@ -46,6 +47,8 @@ pub(crate) struct Walk<'w, 's> {
     linked: HashMap<(u64, u64), FileId>,
     left: VecDeque<Directory>,
     buffer: Vec<u8>,
+    root: PathBuf,
+    loaders: Loaders,
 }
 
 impl<'w, 's> Walk<'w, 's> {
@@ -65,6 +68,8 @@ impl<'w, 's> Walk<'w, 's> {
             linked: HashMap::new(),
             left: VecDeque::new(),
             buffer: vec![0; SEGMENT_BYTES],
+            root: PathBuf::new(),
+            loaders: Loaders::default(),
         }
     }
 
@@ -72,6 +77,7 @@ impl<'w, 's> Walk<'w, 's> {
         let found = fs::symlink_metadata(root)
             .map_err(|error| PublishError::tree(root, "cannot be read", error))?;
         let device = found.dev();
+        root.clone_into(&mut self.root);
         let number = self.add(root, &found, Kind::Directory)?;
         self.left.push_back(Directory {
             number,
@@ -85,8 +91,8 @@ impl<'w, 's> Walk<'w, 's> {
         Ok(())
     }
 
-    pub(crate) fn finish(self) -> (Vec<Node>, Vec<Name>, TreeCounts) {
-        (self.nodes, self.names, self.counts)
+    pub(crate) fn finish(self) -> (Vec<Node>, Vec<Name>, TreeCounts, Loaders) {
+        (self.nodes, self.names, self.counts, self.loaders)
     }
 
     fn directory(&mut self, directory: &Directory, device: u64) -> Result<(), PublishError> {
@@ -244,9 +250,11 @@ impl<'w, 's> Walk<'w, 's> {
                     bytes: before.len(),
                 });
             }
-            let size_bytes = self.read(&file, path, before.len())?;
+            let is_program = before.mode() & 0o111 != 0;
+            let size_bytes = self.read(&file, path, before.len(), is_program)?;
             let after = file.metadata().map_err(failed)?;
             if size_bytes == before.len() && state_of(&before) == state_of(&after) {
+                self.counts.with_attributes += u64::from(has_attributes(&file));
                 let content = self.batch.end_file()?;
                 let kind = Kind::File {
                     size_bytes,
@@ -262,13 +270,22 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     /// Reads a file as far as it was long, and notices a byte more.
-    fn read(&mut self, file: &File, path: &Path, length: u64) -> Result<u64, PublishError> {
+    fn read(
+        &mut self,
+        file: &File,
+        path: &Path,
+        length: u64,
+        is_program: bool,
+    ) -> Result<u64, PublishError> {
         self.batch.begin_file();
         let mut source = file.take(length + 1);
         let mut size_bytes = 0;
         loop {
             let filled = fill(&mut source, &mut self.buffer)
                 .map_err(|error| PublishError::tree(path, "cannot be read", error))?;
+            if is_program && size_bytes == 0 {
+                self.loaders.add(&self.root, path, &self.buffer[..filled]);
+            }
             if filled > 0 {
                 self.batch.add_segment(&self.buffer[..filled])?;
                 size_bytes += filled as u64;

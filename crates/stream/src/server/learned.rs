@@ -119,12 +119,15 @@ impl Lock {
     }
 }
 
-/// A predictor that knows nothing yet.
+/// A predictor that knows nothing yet. `seg_max`: blocks of a segment in the mode `paper`.
 #[must_use]
-pub fn predictor(mode: Mode) -> Box<dyn Predictor> {
+pub fn predictor(mode: Mode, seg_max: u32) -> Box<dyn Predictor> {
     match mode {
         Mode::Task => Box::new(TaskPredictor::new(TaskSettings::default())),
-        Mode::Paper => Box::new(PaperPredictor::new(PaperSettings::default())),
+        Mode::Paper => Box::new(PaperPredictor::new(PaperSettings {
+            seg_max,
+            ..PaperSettings::default()
+        })),
         Mode::None => Box::new(NonePredictor),
     }
 }

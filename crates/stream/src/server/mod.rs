@@ -30,6 +30,7 @@ pub use counters::{Counters, Reason};
 pub use names::Names;
 
 use crate::predict::Mode;
+use crate::predict::paper::SEG_MAX;
 use crate::provide::{Arm, Provider, ProviderCounters};
 use crate::store::{PACKS_MAX, Store, StoreError};
 use admission::Admission;
@@ -60,8 +61,11 @@ pub struct Settings {
     pub identity: Option<Identity>,
     /// Where metrics are given; None: nowhere.
     pub metrics: Option<SocketAddr>,
-    /// How to foretell.
+    /// How to predict.
     pub predict: Mode,
+    /// Blocks of a segment in the mode `paper`, [`SEG_MAX_MIN`](crate::predict::paper::SEG_MAX_MIN) to
+    /// [`SEG_MAX_MAX`](crate::predict::paper::SEG_MAX_MAX); above 32 an action is matched at three places.
+    pub seg_max: u32,
     /// What is in memory before it is asked for.
     pub provide: Arm,
     /// Segments whose normalised variance is above this are read at the start.
@@ -115,6 +119,7 @@ impl Settings {
             identity: None,
             metrics: None,
             predict: Mode::default(),
+            seg_max: SEG_MAX,
             provide: Arm::default(),
             variance_min: 1.0,
             memory_bytes_max: 192 << 20,

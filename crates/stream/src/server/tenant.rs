@@ -64,7 +64,7 @@ impl Tenants {
             return Some(Arc::clone(tenant));
         }
         let names = self.names(published);
-        let mut predictor = learned::predictor(state.settings.predict);
+        let mut predictor = learned::predictor(state.settings.predict, state.settings.seg_max);
         let before = self.before(name, published.version);
         match before {
             // What is not saved yet counts, too.

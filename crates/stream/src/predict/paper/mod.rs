@@ -25,6 +25,9 @@ pub(super) use store::{kind_from, kind_number};
 /// SEG_MAX, at least: first part, match and rest each have a block.
 pub const SEG_MAX_MIN: u32 = 4;
 
+/// SEG_MAX of SYSFLOW.
+pub const SEG_MAX: u32 = 32;
+
 /// SEG_MAX, at most.
 pub const SEG_MAX_MAX: u32 = 1024;
 
@@ -52,7 +55,7 @@ pub struct PaperSettings {
 impl Default for PaperSettings {
     fn default() -> Self {
         Self {
-            seg_max: 32,
+            seg_max: SEG_MAX,
             construct_ms: 3_000,
             executables_max: 4_096,
             actions_max: 16,

@@ -1,0 +1,186 @@
+//! The result page of the node: what stands between its marks is made anew from a report of `keel-bench node`; the
+//! words around it stay.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use super::cases::{
+    CPU_PER_READING, CPU_SHARE, FIRST_ACKNOWLEDGED, FLUSHES, RATE, RATE_ACKNOWLEDGED, RESIDENT_MAX,
+    STEADY, WRITTEN,
+};
+use super::wear::WEAR;
+use crate::page::{Run, cell, fill, list, number, text};
+
+/// `keel-bench node-page`.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Report of `keel-bench node --json`.
+    #[arg(long, value_name = "FILE")]
+    json: PathBuf,
+    /// The page to change.
+    #[arg(long, value_name = "FILE")]
+    page: PathBuf,
+}
+
+/// Systems of the table of figures.
+const SYSTEMS: [&str; 4] = ["keel", "sqlite", "sqlite-indexed", "sqlite-stock"];
+
+/// Writes the page anew.
+///
+/// # Errors
+/// One line that names the file.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let run = Run::read(&options.json)?;
+    let notes = run.report["method"]["notes"].as_array();
+    let parts = [
+        ("run", run_text(&run)),
+        ("goals", goals(&run)),
+        ("figures", figures(&run)),
+        ("ratios", ratios(&run)),
+        ("notes", list(notes.into_iter().flatten().map(text))),
+        ("missing", list(run.list("missing").iter().map(text))),
+    ];
+    fill(&options.page, &parts)
+}
+
+fn run_text(run: &Run) -> String {
+    let (machine, method) = (&run.report["machine"], &run.report["method"]);
+    let load = method["load_1min"]
+        .as_f64()
+        .map_or_else(String::new, |load| {
+            format!(
+                " The load of the machine was {} when it began.",
+                number(load)
+            )
+        });
+    format!(
+        "{}, version {}; {}, {} cores, kernel {}; on {}. {} rounds, the systems taking turns.{load}\n",
+        text(&method["date"]),
+        text(&run.report["version"]),
+        text(&machine["cpu"]),
+        machine["cores"],
+        text(&machine["kernel"]),
+        text(&method["file_system"]),
+        method["rounds_each"],
+    )
+}
+
+fn case_words(case: &str) -> &str {
+    match case {
+        STEADY => "260 readings/s",
+        RATE => "as fast as acknowledged",
+        WEAR => "storage alone, every 65 readings",
+        other if other.starts_with("restart") => "start after SIGKILL, 10 million readings",
+        other => other,
+    }
+}
+
+fn metric_words(metric: &str) -> String {
+    let known = [
+        (CPU_SHARE.name, "CPU, % of one core"),
+        (RESIDENT_MAX.name, "most resident, MiB"),
+        (RATE_ACKNOWLEDGED.name, "acknowledged readings per second"),
+        (CPU_PER_READING.name, "CPU per reading, µs"),
+        (WRITTEN.name, "bytes at the device per reading"),
+        (FLUSHES.name, "flushes per reading"),
+        (FIRST_ACKNOWLEDGED.name, "first acknowledged, s"),
+    ];
+    let found = known.iter().find(|(name, _)| *name == metric);
+    found.map_or_else(
+        || metric.replace('_', " "),
+        |(_, words)| (*words).to_owned(),
+    )
+}
+
+/// A figure with small ones, such as flushes for each reading, in digits that say something.
+fn figure(value: f64) -> String {
+    if value.abs() < 0.1 && value != 0.0 {
+        format!("{value:.4}")
+    } else {
+        number(value)
+    }
+}
+
+fn goals(run: &Run) -> String {
+    let mut out = "| case | figure | keel | goal | |\n|---|---|---|---|---|\n".to_owned();
+    let rows = run.list("rows").iter().map(|row| (row, "value", None));
+    let ratios = run.list("ratios").iter();
+    let ratios = ratios.map(|row| (row, "ratio", Some(text(&row["peer"]))));
+    for (row, value, peer) in rows.chain(ratios) {
+        let (Some(goal), Some(value)) = (row["goal"].as_f64(), row[value].as_f64()) else {
+            continue;
+        };
+        let side = if row["better"] == "higher" {
+            "at least"
+        } else {
+            "at most"
+        };
+        let verdict = if row["met"] == true {
+            "met"
+        } else {
+            "**missed**"
+        };
+        let divided = peer.map_or_else(String::new, |peer| format!(", divided by {peer}'s"));
+        let _ = writeln!(
+            out,
+            "| {} | {}{divided} | {} | {side} {} | {verdict} |",
+            case_words(text(&row["case"])),
+            metric_words(text(&row["metric"])),
+            figure(value),
+            number(goal),
+        );
+    }
+    out
+}
+
+fn figures(run: &Run) -> String {
+    let mut out = format!(
+        "| case | figure | {} |\n|---|---|---|---|---|---|\n",
+        SYSTEMS.join(" | ")
+    );
+    let restart = run.with(FIRST_ACKNOWLEDGED.name);
+    let restart = restart.first().map_or("restart", |(case, _)| case);
+    let rows = [
+        (
+            STEADY,
+            &[
+                CPU_SHARE.name,
+                RESIDENT_MAX.name,
+                WRITTEN.name,
+                FLUSHES.name,
+            ][..],
+        ),
+        (RATE, &[RATE_ACKNOWLEDGED.name, CPU_PER_READING.name]),
+        (WEAR, &[WRITTEN.name, FLUSHES.name]),
+        (restart, &[FIRST_ACKNOWLEDGED.name]),
+    ];
+    for (case, metrics) in rows {
+        for metric in metrics {
+            let value = |system| run.value(case, system, metric).map(figure);
+            let cells = SYSTEMS.map(|system| value(system).unwrap_or_else(|| "–".to_owned()));
+            let (case, metric) = (case_words(case), metric_words(metric));
+            let _ = writeln!(out, "| {case} | {metric} | {} |", cells.join(" | "));
+        }
+    }
+    out
+}
+
+fn ratios(run: &Run) -> String {
+    let peers = &SYSTEMS[1..];
+    let mut out = format!(
+        "| keel divided by | {} |\n|---|---|---|---|\n",
+        peers.join(" | ")
+    );
+    for (case, metric) in [
+        (RATE, CPU_PER_READING.name),
+        (WEAR, WRITTEN.name),
+        (WEAR, FLUSHES.name),
+    ] {
+        let cells: Vec<String> = peers
+            .iter()
+            .map(|peer| cell(run.ratio(case, peer, metric)))
+            .collect();
+        let _ = writeln!(out, "| {} | {} |", metric_words(metric), cells.join(" | "));
+    }
+    out
+}
