@@ -20,7 +20,7 @@ check: ## Formatting, clippy, structure, tests of the crates that differ from a 
 test: ## Build and run every check and test; the last line is the total
 	@scripts/test.sh
 
-bench: ## Measure a part beside its peers, ARGS="flash", "mem", "node", "db", "stream" or "cluster" and options of it (the store without one)
+bench: ## Measure a part beside its peers, ARGS="flash", "mem", "node", "db", "qos", "stream" or "cluster" and options of it (the store without one)
 	@scripts/bench.sh $(ARGS)
 
 lint: ## Formatting, clippy, structure, licences and advisories of dependencies

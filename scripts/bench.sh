@@ -4,6 +4,7 @@
 #   scripts/bench.sh mem …           the in-memory file system; as root, with several GiB of memory
 #   scripts/bench.sh node …          the node, behind a broker on this machine
 #   scripts/bench.sh db …            the data path; as root, with several GiB of memory and disk
+#   scripts/bench.sh qos …           deadlines under load, on a machine or on a simulated plant
 #   scripts/bench.sh cluster …       messages between ranks, with each MPI that is installed; the line takes root
 #   scripts/bench.sh stream …        programs from the network; as root, on a quiet machine
 # For `flash --paper` the peer littlefs is built in, where its bindings can be made.
@@ -17,7 +18,7 @@ setup=()
 case "$1 $* " in
 mem\ *) build+=(-p mem-preload) ;;
 flash\ *' --paper '*) setup=(--bench) ;;
-cluster\ * | db\ * | stream\ *) setup=(--test) ;;
+cluster\ * | db\ * | qos\ * | stream\ *) setup=(--test) ;;
 esac
 status=0
 scripts/setup.sh "${setup[@]}" || status=$?
