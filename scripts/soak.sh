@@ -62,6 +62,16 @@ while [ "$SECONDS" -lt "$until_second" ]; do
         { printf 'soak: FAILED in run %d of keel demo --kill; its seed stands above\n' "$runs"; exit 1; }
 done
 
+# Streaming beyond what the test command has time for: a link that is cut for a minute, 200 devices at once with a slow
+# one among them, a mount in a group of 64 MiB whose program has 96 MiB.
+printf 'soak: programs from the network, cut off, many at once, with little memory\n'
+if ! KEEL_STREAM_CUT_SECONDS=60 KEEL_STREAM_DEVICES=200 KEEL_STREAM_MEMORY_MEBIBYTES=64 \
+    cargo test --release --locked --quiet -p keel --test it -- --nocapture \
+    a_link_that_is_cut many_devices_start a_mount_with_less_memory; then
+    printf 'soak: FAILED in programs from the network\n'
+    exit 1
+fi
+
 # Small programs, large ones, and suites of others; the view's random operations for longer than the test command has.
 printf 'soak: programs on a region of memory\n'
 cargo test --release --locked --quiet -p mem-preload ||

@@ -51,5 +51,6 @@ mod stream_trust_cut;
 mod stream_trust_kill;
 mod stream_trust_lies;
 mod stream_trust_loss;
+mod stream_trust_memory;
 mod stream_words;
 mod watch;

@@ -3,8 +3,8 @@
 use crate::common::TempDir;
 use crate::stream_common::proxy::{Proxy, Trouble};
 use crate::stream_common::{
-    Holder, Mount, Server, cannot_mount, is_whole, is_whole_at_last, publish, run_within,
-    runs_well, runs_well_at_last, tree, wait_learned,
+    Holder, Mount, Server, cannot_mount, is_whole, is_whole_at_last, longer, publish, run_within,
+    runs_well, runs_well_at_last, runs_well_within, tree, wait_learned,
 };
 use std::process::Command;
 use std::time::Duration;
@@ -19,20 +19,25 @@ fn published(dir: &TempDir) -> (Server, Proxy) {
     (server, proxy)
 }
 
+/// For a second, or, in `make soak`, for as long as `KEEL_STREAM_CUT_SECONDS` says.
 #[test]
-fn a_link_that_is_cut_for_a_second_costs_time_alone() {
+fn a_link_that_is_cut_for_a_while_costs_time_alone() {
     if cannot_mount() {
         return;
     }
     let dir = TempDir::new();
     let (_server, proxy) = published(&dir);
+    let cut = Duration::from_secs(longer("KEEL_STREAM_CUT_SECONDS", 1));
+    let limit = cut + Duration::from_secs(60);
+    let deadline_s = limit.as_secs().to_string();
     for (number, trouble) in [Trouble::Cut, Trouble::Stall].into_iter().enumerate() {
-        let mount = Mount::start(&dir, &format!("at{number}"), proxy.address, &[]);
+        let options = ["--deadline-s", &deadline_s];
+        let mount = Mount::start(&dir, &format!("at{number}"), proxy.address, &options);
         std::thread::scope(|scope| {
-            let runs = scope.spawn(|| runs_well(&dir, &mount, ARGUMENTS));
+            let runs = scope.spawn(|| runs_well_within(&dir, &mount, ARGUMENTS, limit));
             std::thread::sleep(Duration::from_millis(300));
             proxy.set(trouble);
-            std::thread::sleep(Duration::from_secs(1));
+            std::thread::sleep(cut);
             proxy.set(Trouble::None);
             runs.join().unwrap();
         });

@@ -87,12 +87,25 @@ pub fn cannot_mount() -> bool {
     true
 }
 
+/// A number that `make soak` sets for a longer run; where it does not, that of the test command.
+pub fn longer(variable: &str, short: u64) -> u64 {
+    match std::env::var(variable) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no whole number")),
+        Err(_) => short,
+    }
+}
+
 /// A tree with the program `bin/task` and some files; in the folder `tree` of a directory.
 pub fn tree(dir: &TempDir) -> PathBuf {
+    tree_of(dir, TABLE_BLOCKS)
+}
+
+/// The same with so many blocks in the program's table.
+pub fn tree_of(dir: &TempDir, table_blocks: usize) -> PathBuf {
     let tree = dir.file("tree");
     std::fs::create_dir_all(tree.join("bin")).unwrap();
     std::fs::create_dir_all(tree.join("share/empty")).unwrap();
-    std::fs::write(dir.file("table.bin"), bytes_of(7, TABLE_BLOCKS * 4096)).unwrap();
+    std::fs::write(dir.file("table.bin"), bytes_of(7, table_blocks * 4096)).unwrap();
     std::fs::write(dir.file("task.c"), PROGRAM).unwrap();
     let built = Command::new("cc")
         .args(["-O1", "-o"])
@@ -419,13 +432,15 @@ pub fn expected(dir: &TempDir, arguments: &[&str]) -> Vec<u8> {
 /// Runs the program of a mount, and demands that it does what it does on a disk. A shell starts it: a child that waits
 /// for its program holds what this process has open until it has it, and with that the pipes of other tests.
 pub fn runs_well(dir: &TempDir, mount: &Mount, arguments: &[&str]) {
+    runs_well_within(dir, mount, arguments, Duration::from_secs(60));
+}
+
+/// The same with another limit than a minute.
+pub fn runs_well_within(dir: &TempDir, mount: &Mount, arguments: &[&str], limit: Duration) {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", "exec \"$0\" \"$@\""]);
-    let output = run_within(
-        shell.arg(mount.program()).args(arguments),
-        Duration::from_secs(60),
-    );
-    let output = output.expect("the program has ended within a minute");
+    let output = run_within(shell.arg(mount.program()).args(arguments), limit);
+    let output = output.unwrap_or_else(|| panic!("the program has not ended within {limit:?}"));
     assert!(output.status.success(), "{output:?}");
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
