@@ -206,6 +206,7 @@ fn intake(store: &Arc<Store>) -> Intake<Store> {
             filter: filter.to_owned(),
             key: key.unwrap_or_else(|error| panic!("{error}")),
             payload,
+            retained: ingest::intake::Retained::default(),
         }
     };
     let json = |field: &str, time_field: Option<&str>| PayloadKind::Json {

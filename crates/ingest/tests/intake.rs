@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::intake_support::{Fake, NOW_MS, intake, json, offer, options, refused, topic_rule};
 use ingest::intake::{
-    IntakeOptions, JSON_BYTES_MAX, Outcome, PayloadKind, Reason, SubscriptionRule,
+    IntakeOptions, JSON_BYTES_MAX, Outcome, PayloadKind, Reason, Retained, SubscriptionRule,
     TOPIC_CACHED_BYTES_MAX, Template, TemplateKind,
 };
 use ingest::line::{FIELDS_MAX, Precision, TAGS_MAX};
@@ -606,6 +606,55 @@ fn messages_of_a_shared_subscription_find_their_rule() {
     assert_eq!(intake.mqtt(b"a/b", b"1"), Outcome::Accepted { lsn_end: 1 });
     assert_eq!(intake.mqtt(b"b/b", b"1"), Outcome::Refused);
     assert_eq!(fake.texts(), ["b=1"]);
+}
+
+#[test]
+fn an_old_retained_message_does_not_look_fresh() {
+    let rules = |retained| {
+        let kinds = [
+            ("n/+", PayloadKind::Number),
+            ("j/+", json("v", Some("t"))),
+            ("l/+", PayloadKind::Line),
+        ];
+        let rule = |(filter, payload)| SubscriptionRule {
+            retained,
+            ..topic_rule(filter, "{topic}", payload)
+        };
+        IntakeOptions {
+            subscriptions: kinds.map(rule).to_vec(),
+            ..IntakeOptions::default()
+        }
+    };
+    let messages: [(&[u8], &[u8]); 5] = [
+        (b"n/1", b"1"),
+        (b"j/1", b"{\"v\": 2}"),
+        (b"j/2", b"{\"v\": 3, \"t\": 1780272000000}"),
+        (b"l/1", b"m v=4"),
+        (b"l/2", b"m v=5 1780272000000000000"),
+    ];
+    let timed = ["j/2=3", "l/2=5"];
+    for (retained, taken, untimed, skipped) in [
+        (Retained::Timed, &timed[..], 3, 0),
+        (Retained::Take, &["n/1=1", "j/1=2", "j/2=3", "l/1=4", "l/2=5"][..], 0, 0),
+        (Retained::Skip, &[][..], 0, 5),
+    ] {
+        let fake = Fake::new();
+        let mut intake = ingest::intake::Intake::new(rules(retained), fake.clone());
+        for (topic, payload) in messages {
+            intake.mqtt_retained(topic, payload);
+        }
+        assert_eq!(fake.texts(), taken, "{retained:?}");
+        let counters = intake.counters();
+        let counted = (
+            counters.refused(Reason::RetainedUntimed),
+            counters.retained_skipped(),
+        );
+        assert_eq!(counted, (untimed, skipped), "{retained:?}");
+        assert_eq!(counters.refused_total(), untimed);
+        // Those that come when they are published are taken, whatever the rule says.
+        intake.mqtt(b"n/1", b"6");
+        assert_eq!(fake.texts().last().map(String::as_str), Some("n/1=6"));
+    }
 }
 
 /// Bytes that look enough like payloads to reach every branch.

@@ -8,7 +8,7 @@ use db::value::Value;
 use db::{CommitDriver, Database, DbOptions, MemoryStore};
 use ingest::intake::{
     Destination, Intake, IntakeOptions, KeyRule, KeyRules, NodeDestination, Outcome, PayloadKind,
-    PutError, Reason, SubscriptionRule, Template,
+    PutError, Reason, Retained, SubscriptionRule, Template,
 };
 
 const NOW_MS: i64 = 1_780_272_000_000;
@@ -214,6 +214,7 @@ fn values_of_every_kind_come_back_with_their_time() {
             filter: "#".to_owned(),
             key: Template::topic(),
             payload: PayloadKind::Number,
+            retained: Retained::default(),
         }],
         ..IntakeOptions::default()
     };

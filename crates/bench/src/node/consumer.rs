@@ -15,7 +15,7 @@ use db::{Database, DbOptions};
 use ingest::durable::DurableWatch;
 use ingest::intake::{
     Destination, Intake, IntakeOptions, KeyRules, NodeDestination, Outcome, PayloadKind, PutError,
-    Reason, SubscriptionRule, Template,
+    Reason, Retained, SubscriptionRule, Template,
 };
 use ingest::mqtt::{self, MqttOptions, MqttState, Qos, Subscription, Version};
 use rumqttc::{AsyncClient, Event, Packet, QoS};
@@ -112,8 +112,8 @@ fn consume<D: Destination>(options: &Options, destination: Arc<D>) -> Result<(),
 struct Taker<D: Destination>(Intake<D>);
 
 impl<D: Destination> mqtt::Consumer for Taker<D> {
-    fn message(&mut self, topic: &[u8], payload: &[u8]) -> Outcome {
-        self.0.mqtt(topic, payload)
+    fn message(&mut self, topic: &[u8], payload: &[u8], is_retained: bool) -> Outcome {
+        mqtt::Consumer::message(&mut self.0, topic, payload, is_retained)
     }
 
     fn refuse(&mut self, reason: Reason) {
@@ -133,6 +133,7 @@ async fn as_the_node<D: Destination>(
                 filter: filter.clone(),
                 key: Template::topic(),
                 payload: PayloadKind::Number,
+                retained: Retained::default(),
             }],
             ..IntakeOptions::default()
         },

@@ -21,6 +21,7 @@ pub struct IntakeCounters {
     shed: AtomicU64,
     messages: AtomicU64,
     lines: AtomicU64,
+    retained_skipped: AtomicU64,
     refused: [AtomicU64; REASONS],
     /// The latest refused thing of each reason, for people who look for the sender.
     excerpts: Mutex<[String; REASONS]>,
@@ -49,6 +50,12 @@ impl IntakeCounters {
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.lines.load(Ordering::Relaxed)
+    }
+
+    /// Messages that the broker had kept and that the subscription leaves out.
+    #[must_use]
+    pub fn retained_skipped(&self) -> u64 {
+        self.retained_skipped.load(Ordering::Relaxed)
     }
 
     /// What was refused for this reason: messages, lines or single readings of a line.
@@ -85,6 +92,10 @@ impl IntakeCounters {
 
     pub(crate) fn add_line(&self) {
         self.lines.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_retained_skipped(&self) {
+        self.retained_skipped.fetch_add(1, Ordering::Relaxed);
     }
 
     /// `what`: pieces of the refused thing, shown in this order.

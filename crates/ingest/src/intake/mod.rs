@@ -28,7 +28,7 @@ pub use counters::{EXCERPT_BYTES_MAX, EXCERPT_SHARED_BYTES_MAX, IntakeCounters};
 pub use decode::JSON_BYTES_MAX;
 pub(crate) use decode::finite;
 pub use node::NodeDestination;
-pub use options::{IntakeOptions, KeyRule, KeyRules, PayloadKind, SubscriptionRule};
+pub use options::{IntakeOptions, KeyRule, KeyRules, PayloadKind, Retained, SubscriptionRule};
 pub use reason::Reason;
 pub use run::{Intake, LineOutcome, LineProgress, TOPIC_CACHED_BYTES_MAX};
 pub use template::{TEMPLATE_BYTES_MAX, Template, TemplateKind};

@@ -12,6 +12,22 @@ pub struct SubscriptionRule {
     pub key: Template,
     /// What a message holds.
     pub payload: PayloadKind,
+    /// What becomes of messages that the broker has kept.
+    pub retained: Retained,
+}
+
+/// What becomes of a retained message: one that the broker has kept from before the subscription, for nobody knows how
+/// long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Retained {
+    /// Readings with a time of their own are taken. Others would look new, and are refused as
+    /// [`Reason::RetainedUntimed`](super::Reason::RetainedUntimed).
+    #[default]
+    Timed,
+    /// All readings are taken; those without a time of their own count from now.
+    Take,
+    /// None is taken; [`IntakeCounters::retained_skipped`](super::IntakeCounters::retained_skipped) counts the messages.
+    Skip,
 }
 
 /// What a message holds.

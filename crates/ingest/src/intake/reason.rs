@@ -34,11 +34,13 @@ pub enum Reason {
     TimeAbsurd,
     /// A packet that breaks the protocol.
     PacketInvalid,
+    /// The broker has kept the message for nobody knows how long, and the reading has no time of its own.
+    RetainedUntimed,
 }
 
 impl Reason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::InvalidUtf8,
         Self::PayloadInvalid,
         Self::JsonInvalid,
@@ -54,6 +56,7 @@ impl Reason {
         Self::TopicUnmatched,
         Self::TimeAbsurd,
         Self::PacketInvalid,
+        Self::RetainedUntimed,
     ];
 
     /// Its place in [`Self::ALL`].
@@ -81,6 +84,7 @@ impl Reason {
             Self::TopicUnmatched => "topic_unmatched",
             Self::TimeAbsurd => "time_absurd",
             Self::PacketInvalid => "packet_invalid",
+            Self::RetainedUntimed => "retained_untimed",
         }
     }
 }

@@ -10,8 +10,8 @@ use super::decode::{self, DecodedValue};
 use super::owners::{IDENTITY_BYTES_MAX, KeyOwners};
 use super::time::Window;
 use super::{
-    Destination, IntakeCounters, IntakeOptions, Outcome, PayloadKind, PutError, Reason, Template,
-    check_key,
+    Destination, IntakeCounters, IntakeOptions, Outcome, PayloadKind, PutError, Reason, Retained,
+    Template, check_key,
 };
 use crate::line::{self, Escaped, FieldValue, Line};
 use crate::pattern;
@@ -154,9 +154,19 @@ impl<D: Destination> Intake<D> {
     /// Takes one MQTT message. After [`Outcome::Wait`] the next call with this topic and exactly the rest of the
     /// payload goes on where it stopped; any other call makes the intake forget that place.
     pub fn mqtt(&mut self, topic: &[u8], payload: &[u8]) -> Outcome {
+        self.mqtt_message(topic, payload, false)
+    }
+
+    /// As [`mqtt`](Self::mqtt), for a message that the broker had kept from before the subscription: the rule of its
+    /// topic says what becomes of it.
+    pub fn mqtt_retained(&mut self, topic: &[u8], payload: &[u8]) -> Outcome {
+        self.mqtt_message(topic, payload, true)
+    }
+
+    fn mqtt_message(&mut self, topic: &[u8], payload: &[u8], is_retained: bool) -> Outcome {
         let waiting = self.waiting_message.take();
         let taken_end = self.progress_of(waiting, topic, payload).lsn_end;
-        let mut outcome = self.message(topic, payload, waiting);
+        let mut outcome = self.message(topic, payload, is_retained, waiting);
         if taken_end > 0 {
             // Other rules may hold for the rest than for what was taken: it has been all the same, and must be
             // durable before the message is acknowledged.
@@ -173,7 +183,13 @@ impl<D: Destination> Intake<D> {
         outcome
     }
 
-    fn message(&mut self, topic: &[u8], payload: &[u8], waiting: Option<Waiting>) -> Outcome {
+    fn message(
+        &mut self,
+        topic: &[u8],
+        payload: &[u8],
+        is_retained: bool,
+        waiting: Option<Waiting>,
+    ) -> Outcome {
         let known = self.topics.get(topic).copied();
         let rule = match known {
             Some(target) => target.rule,
@@ -185,12 +201,20 @@ impl<D: Destination> Intake<D> {
         let Some(subscription) = self.options.subscriptions.get(rule) else {
             return self.refused(Reason::TopicUnmatched, topic, payload);
         };
+        let needs_time = is_retained && subscription.retained == Retained::Timed;
+        if is_retained && subscription.retained == Retained::Skip {
+            self.counters.add_retained_skipped();
+            return Outcome::Accepted { lsn_end: 0 };
+        }
         if subscription.payload == PayloadKind::Number {
             // The way of most messages: no allocation, no clock.
             let value = match decode::number(payload) {
                 Ok(value) => value.to_le_bytes(),
                 Err(reason) => return self.refused(reason, topic, payload),
             };
+            if needs_time {
+                return self.refused(Reason::RetainedUntimed, topic, payload);
+            }
             if self.options.value_bytes_max < FLOAT_BYTES {
                 return self.refused(Reason::ValueTooLong, topic, payload);
             }
@@ -205,14 +229,15 @@ impl<D: Destination> Intake<D> {
             return self.concluded(put, topic, payload);
         }
         if subscription.payload == PayloadKind::Line {
-            return self.message_of_lines(rule, topic, payload, waiting);
+            return self.message_of_lines((rule, needs_time), topic, payload, waiting);
         }
-        self.message_of_json(rule, known.map(|target| target.object), topic, payload)
+        let object = known.map(|target| target.object);
+        self.message_of_json((rule, needs_time), object, topic, payload)
     }
 
     fn message_of_json(
         &mut self,
-        rule: usize,
+        (rule, needs_time): (usize, bool),
         object: Option<u32>,
         topic: &[u8],
         payload: &[u8],
@@ -222,8 +247,10 @@ impl<D: Destination> Intake<D> {
             None => Err(Reason::TopicUnmatched),
         };
         let checked = decoded.and_then(|decoded| {
-            if let Some(time_ms) = decoded.time_ms {
-                self.check_time(time_ms)?;
+            match decoded.time_ms {
+                Some(time_ms) => self.check_time(time_ms)?,
+                None if needs_time => return Err(Reason::RetainedUntimed),
+                None => {}
             }
             let bytes = encode(&mut self.scratch.value, &decoded.value)?;
             let object = match object {
@@ -244,7 +271,7 @@ impl<D: Destination> Intake<D> {
 
     fn message_of_lines(
         &mut self,
-        rule: usize,
+        (rule, needs_time): (usize, bool),
         topic: &[u8],
         payload: &[u8],
         waiting: Option<Waiting>,
@@ -268,7 +295,7 @@ impl<D: Destination> Intake<D> {
             let rest = &payload[consumed..];
             let length = line::first_line_bytes(rest);
             let line = &rest[..length.unwrap_or(rest.len())];
-            match self.take_line(line, Some((rule, name)), &mut progress) {
+            match self.take_line(line, Some((rule, name)), needs_time, &mut progress) {
                 LineOutcome::Done {
                     accepted,
                     refused,
@@ -322,13 +349,14 @@ impl<D: Destination> Intake<D> {
     /// As [`line`](Self::line), for a source that keeps the place in a line that waits itself: several
     /// connections can have one each. `progress` is the default again when the line is done with.
     pub fn line_from(&mut self, line: &[u8], progress: &mut LineProgress) -> LineOutcome {
-        self.take_line(line, None, progress)
+        self.take_line(line, None, false, progress)
     }
 
     fn take_line(
         &mut self,
         line: &[u8],
         from: Option<(usize, &str)>,
+        needs_time: bool,
         progress: &mut LineProgress,
     ) -> LineOutcome {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -343,7 +371,10 @@ impl<D: Destination> Intake<D> {
                 }
             })
             .and_then(|parsed| match parsed {
-                Some(parsed) => Ok(Some((parsed, self.line_time(&parsed)?))),
+                Some(parsed) => match self.line_time(&parsed)? {
+                    None if needs_time => Err(Reason::RetainedUntimed),
+                    time_ms => Ok(Some((parsed, time_ms))),
+                },
                 None => Ok(None),
             });
         let (parsed, time_ms) = match parsed {

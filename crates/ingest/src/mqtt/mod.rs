@@ -35,16 +35,20 @@ pub trait Consumer {
     /// Takes a message, or says why not. After [`Outcome::Wait`] the rest of the same payload is offered again; once
     /// any of its readings has been taken, the answer to a rest must be [`Outcome::Accepted`] with a number that
     /// covers them, also if the rest is bad: [`Outcome::Refused`] is acknowledged without waiting for anything.
-    /// Must not block.
-    fn message(&mut self, topic: &[u8], payload: &[u8]) -> Outcome;
+    /// `is_retained`: the broker has kept it from before the subscription. Must not block.
+    fn message(&mut self, topic: &[u8], payload: &[u8], is_retained: bool) -> Outcome;
 
     /// Counts something that never became a message.
     fn refuse(&mut self, reason: Reason);
 }
 
 impl<D: Destination> Consumer for Intake<D> {
-    fn message(&mut self, topic: &[u8], payload: &[u8]) -> Outcome {
-        self.mqtt(topic, payload)
+    fn message(&mut self, topic: &[u8], payload: &[u8], is_retained: bool) -> Outcome {
+        if is_retained {
+            self.mqtt_retained(topic, payload)
+        } else {
+            self.mqtt(topic, payload)
+        }
     }
 
     fn refuse(&mut self, reason: Reason) {

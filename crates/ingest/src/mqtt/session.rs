@@ -225,7 +225,7 @@ impl<'a, C: Consumer> Session<'a, C> {
                     let rest = publish.payload.get(self.offset..).unwrap_or_default();
                     let outcome = match before {
                         Some(lsn_end) => Outcome::Accepted { lsn_end },
-                        None => consumer.message(publish.topic, rest),
+                        None => consumer.message(publish.topic, rest, publish.retained),
                     };
                     let lsn_end = match outcome {
                         Outcome::Accepted { lsn_end } => lsn_end,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use db::value::Value;
 use ingest::intake::{
-    Destination, Intake, IntakeOptions, LogGone, Outcome, PayloadKind, PutError, Reason,
+    Destination, Intake, IntakeOptions, LogGone, Outcome, PayloadKind, PutError, Reason, Retained,
     SubscriptionRule, Template, TemplateKind,
 };
 
@@ -162,6 +162,7 @@ pub fn topic_rule(filter: &str, key: &str, payload: PayloadKind) -> Subscription
         filter: filter.to_owned(),
         key: Template::parse(key, TemplateKind::TopicAndLine).unwrap(),
         payload,
+        retained: Retained::default(),
     }
 }
 

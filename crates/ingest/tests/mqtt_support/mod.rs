@@ -340,7 +340,7 @@ struct Taker(Arc<Store>);
 
 impl Consumer for Taker {
     /// One reading per message; of a payload with lines, one per line, so that it can be taken in part.
-    fn message(&mut self, topic: &[u8], payload: &[u8]) -> Outcome {
+    fn message(&mut self, topic: &[u8], payload: &[u8], _is_retained: bool) -> Outcome {
         let mut inner = self.0.lock();
         if inner.failed {
             return Outcome::Failed;

@@ -21,6 +21,7 @@ use crate::error::CliError;
 use crate::kernel::Kernel;
 use base::error::Code;
 use db::qos::controller::Mode;
+use ingest::intake::Retained;
 use reader::{Document, Problem};
 use std::io::Read;
 use std::net::SocketAddr;
@@ -259,6 +260,8 @@ pub(crate) struct SubscribeConfig {
     pub(crate) payload: Payload,
     /// How the key is made from the topic; for lines, also from the line.
     pub(crate) key: String,
+    /// What becomes of messages that the broker has kept.
+    pub(crate) retained: Retained,
 }
 
 /// `[line]`

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::kernel::Kernel;
 use db::qos::controller::Mode;
-use ingest::intake::{TEMPLATE_BYTES_MAX, Template, TemplateKind};
+use ingest::intake::{Retained, TEMPLATE_BYTES_MAX, Template, TemplateKind};
 use ingest::line::Precision;
 use ingest::pattern;
 use std::path::{Component, Path, PathBuf};
@@ -417,6 +417,15 @@ impl Reader<'_> {
                 Kind::Line => Payload::Line,
             },
             key: key_template(&section, template, default),
+            retained: section.choice(
+                "retained",
+                Retained::Timed,
+                &[
+                    ("timed", Retained::Timed),
+                    ("take", Retained::Take),
+                    ("skip", Retained::Skip),
+                ],
+            ),
         };
         section.finish();
         subscribe

@@ -131,6 +131,7 @@ fn subscription(config: &SubscribeConfig) -> Result<SubscriptionRule, CliError> 
         filter: config.filter.clone(),
         key: template(&config.key, kind)?,
         payload,
+        retained: config.retained,
     })
 }
 

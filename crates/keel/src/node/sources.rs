@@ -23,8 +23,8 @@ pub(crate) type Shared = Rc<RefCell<Intake<Target>>>;
 struct Messages(Shared);
 
 impl mqtt::Consumer for Messages {
-    fn message(&mut self, topic: &[u8], payload: &[u8]) -> Outcome {
-        self.0.borrow_mut().mqtt(topic, payload)
+    fn message(&mut self, topic: &[u8], payload: &[u8], is_retained: bool) -> Outcome {
+        mqtt::Consumer::message(&mut *self.0.borrow_mut(), topic, payload, is_retained)
     }
     fn refuse(&mut self, reason: Reason) {
         self.0.borrow_mut().refuse(reason);

@@ -284,6 +284,8 @@ pub(crate) struct IntakeFigures {
     pub(crate) readings_shed: u64,
     pub(crate) messages: u64,
     pub(crate) lines: u64,
+    /// Messages that the broker had kept and that `retained = "skip"` leaves out.
+    pub(crate) retained_skipped: u64,
     /// Bad input, in all and by reason.
     pub(crate) refused_total: u64,
     pub(crate) refused: BTreeMap<String, u64>,
@@ -502,6 +504,7 @@ impl NodeFigures {
             readings_shed: counters.shed(),
             messages: counters.messages(),
             lines: counters.lines(),
+            retained_skipped: counters.retained_skipped(),
             refused_total: counters.refused_total(),
             ..IntakeFigures::default()
         };

@@ -65,6 +65,7 @@ fn well() -> NodeFigures {
             readings_shed: 7,
             messages: readings,
             lines: 20,
+            retained_skipped: 2,
             refused_total: 3,
             refused: [("json_invalid".to_owned(), 3), ("keys_max".to_owned(), 0)].into(),
             refused_last: [("json_invalid".to_owned(), "{\"t\": }".to_owned())].into(),

@@ -286,10 +286,14 @@ impl Page {
             0 => String::new(),
             shed => format!(", {} thrown away", grouped(shed)),
         };
+        let skipped = match intake.retained_skipped {
+            0 => String::new(),
+            skipped => format!(", {} retained left out", grouped(skipped)),
+        };
         self.line(
             "intake",
             format_args!(
-                "{} from {} and {}; {} refused{shed}",
+                "{} from {} and {}; {} refused{shed}{skipped}",
                 plural(intake.readings, "reading", "readings"),
                 plural(intake.messages, "message", "messages"),
                 plural(intake.lines, "line", "lines"),
