@@ -635,7 +635,12 @@ fn an_old_retained_message_does_not_look_fresh() {
     let timed = ["j/2=3", "l/2=5"];
     for (retained, taken, untimed, skipped) in [
         (Retained::Timed, &timed[..], 3, 0),
-        (Retained::Take, &["n/1=1", "j/1=2", "j/2=3", "l/1=4", "l/2=5"][..], 0, 0),
+        (
+            Retained::Take,
+            &["n/1=1", "j/1=2", "j/2=3", "l/1=4", "l/2=5"][..],
+            0,
+            0,
+        ),
         (Retained::Skip, &[][..], 0, 5),
     ] {
         let fake = Fake::new();

@@ -42,9 +42,10 @@ impl Group {
     fn limit_met(&self) -> u64 {
         let name = ["memory.failcnt", "memory.events"][usize::from(self.is_unified)];
         let text = std::fs::read_to_string(self.folder.join(name)).unwrap();
-        let count = text
-            .lines()
-            .find_map(|line| line.strip_prefix("max ").or(line.parse::<u64>().ok().map(|_| line)));
+        let count = text.lines().find_map(|line| {
+            line.strip_prefix("max ")
+                .or(line.parse::<u64>().ok().map(|_| line))
+        });
         count.unwrap().trim().parse().unwrap()
     }
 }

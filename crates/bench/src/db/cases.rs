@@ -285,8 +285,7 @@ impl Course {
         remove(&folder)
     }
 
-    /// A periodic task's time with data, beside another processor that only computes and beside one that works on the
-    /// same store. A processor that rests would change the speed of the first one, on a virtual machine above all.
+    /// A periodic task's time with data, alone and beside another processor that works on the same store.
     pub(crate) fn data_time(&mut self) -> Result<(), String> {
         let extent = self.extent;
         let size = Size {
@@ -518,19 +517,18 @@ fn task(
         let mut refused = 0;
         let (mut random, mut value) = (Random::new(5), vec![9; size.value_bytes]);
         while !stop.load(Ordering::Relaxed) {
-            if is_beside {
-                refused += one_pair(&mut *session, &mut random, size, &mut value)?;
-            } else {
-                std::hint::black_box(random.below(u64::from(size.objects)));
-            }
+            refused += one_pair(&mut *session, &mut random, size, &mut value)?;
         }
         Ok(refused)
     };
     std::thread::scope(|scope| {
         // Between two instances its processor would halt, and alone the task would pay for it.
         let awake = scope.spawn(|| stay_awake(cores()[0], || stop.load(Ordering::Relaxed)));
-        let other = scope.spawn(beside);
-        ready.wait();
+        let other = is_beside.then(|| {
+            let other = scope.spawn(beside);
+            ready.wait();
+            other
+        });
         let mean = measured(cores()[0], || {
             let mut session = engine.session()?;
             let (mut random, mut value) = (Random::new(6), vec![0; size.value_bytes]);
@@ -553,9 +551,12 @@ fn task(
         stop.store(true, Ordering::Relaxed);
         let kept_awake = awake.join();
         kept_awake.map_err(|_| "the thread of no work has panicked".to_owned())??;
-        let refused = other
-            .join()
-            .map_err(|_| "the other processor's thread has panicked".to_owned())??;
+        let refused = match other {
+            Some(other) => other
+                .join()
+                .map_err(|_| "the other processor's thread has panicked".to_owned())??,
+            None => 0,
+        };
         check_interrupted()?;
         Ok((mean?, refused))
     })

@@ -90,7 +90,9 @@ pub fn cannot_mount() -> bool {
 /// A number that `make soak` sets for a longer run; where it does not, that of the test command.
 pub fn longer(variable: &str, short: u64) -> u64 {
     match std::env::var(variable) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no whole number")),
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{variable}={text} is no whole number")),
         Err(_) => short,
     }
 }
