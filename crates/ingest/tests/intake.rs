@@ -614,6 +614,7 @@ fn an_old_retained_message_does_not_look_fresh() {
         let kinds = [
             ("n/+", PayloadKind::Number),
             ("j/+", json("v", Some("t"))),
+            ("k/+", json("v", None)),
             ("l/+", PayloadKind::Line),
         ];
         let rule = |(filter, payload)| SubscriptionRule {
@@ -627,7 +628,7 @@ fn an_old_retained_message_does_not_look_fresh() {
     };
     let messages: [(&[u8], &[u8]); 5] = [
         (b"n/1", b"1"),
-        (b"j/1", b"{\"v\": 2}"),
+        (b"k/1", b"{\"v\": 2}"),
         (b"j/2", b"{\"v\": 3, \"t\": 1780272000000}"),
         (b"l/1", b"m v=4"),
         (b"l/2", b"m v=5 1780272000000000000"),
@@ -637,7 +638,7 @@ fn an_old_retained_message_does_not_look_fresh() {
         (Retained::Timed, &timed[..], 3, 0),
         (
             Retained::Take,
-            &["n/1=1", "j/1=2", "j/2=3", "l/1=4", "l/2=5"][..],
+            &["n/1=1", "k/1=2", "j/2=3", "l/1=4", "l/2=5"][..],
             0,
             0,
         ),

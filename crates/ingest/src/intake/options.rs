@@ -26,7 +26,7 @@ pub enum Retained {
     Timed,
     /// All readings are taken; those without a time of their own count from now.
     Take,
-    /// None is taken; [`IntakeCounters::retained_skipped`](super::IntakeCounters::retained_skipped) counts the messages.
+    /// None is taken; [`retained_skipped`](super::IntakeCounters::retained_skipped) counts the messages.
     Skip,
 }
 
