@@ -128,6 +128,8 @@ pub struct Engine {
     parts: Vec<Part>,
     next_part: u32,
     units: VecDeque<Unit>,
+    /// What the unit holds that was sent last.
+    sending: Vec<u8>,
     first_token: u64,
     /// How many of `units` are not [`State::Waiting`].
     sent_units: usize,
@@ -190,6 +192,7 @@ impl Engine {
             parts: Vec::new(),
             next_part: 0,
             units: VecDeque::new(),
+            sending: Vec::new(),
             first_token: 0,
             sent_units: 0,
             draft: None,
@@ -590,7 +593,9 @@ impl Engine {
         }
         let token = self.first_token + self.sent_units as u64;
         self.sent_units += 1;
-        let (topic, payload) = unit.bytes.split_at(unit.topic_bytes);
+        // It is never sent from memory again.
+        self.sending = std::mem::take(&mut unit.bytes);
+        let (topic, payload) = self.sending.split_at(unit.topic_bytes);
         if SeededBug::CursorBeforeAck.is_on() {
             let (part, end) = (unit.part, unit.end_lsn);
             if let Some(part) = self.parts.iter_mut().find(|one| one.id == part) {
@@ -640,9 +645,6 @@ impl Engine {
         unit.state = state;
         self.unanswered_units -= 1;
         self.unanswered_readings -= u64::from(unit.readings);
-        // What an acknowledged unit holds is not needed any more, however long it waits for those before it.
-        unit.bytes = Vec::new();
-        unit.topic_bytes = 0;
         self.pass_answered();
         true
     }

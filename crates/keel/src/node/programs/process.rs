@@ -183,8 +183,22 @@ impl Process {
         }
     }
 
-    /// Asks it to end, and its group with it; kills it where it does not. Its last lines go to `line`.
-    pub(super) fn end(mut self, events: &Receiver<Event>, mut line: impl FnMut(&str)) -> End {
+    /// Asks it to end, and its group with it; kills it where it does not. Its last lines go to `line`. One that cannot be
+    /// killed stays what it is until its call returns; nobody waits for it.
+    pub(super) fn end(self, events: &Receiver<Event>, line: impl FnMut(&str)) -> End {
+        self.try_end(events, line).unwrap_or_else(|_| End {
+            status: None,
+            at_ns: SystemClock::new().monotonic_ns(),
+        })
+    }
+
+    /// The same; the error is one that cannot be killed: it runs as another user, or is in a call that nothing
+    /// interrupts.
+    pub(super) fn try_end(
+        mut self,
+        events: &Receiver<Event>,
+        mut line: impl FnMut(&str),
+    ) -> Result<End, Self> {
         // SAFETY: a plain system call. The leader was not waited for, so the number of the group is its own.
         unsafe { libc::kill(-self.group(), libc::SIGTERM) };
         let mut patience = END_TIME_MAX;
@@ -196,7 +210,7 @@ impl Process {
                 match event {
                     Event::Ended(number, at_ns) if number == self.number => {
                         self.has_ended = true;
-                        return self.reap(at_ns);
+                        return Ok(self.reap(at_ns));
                     }
                     Event::Line(_, text) => line(&text),
                     _ => {}
@@ -209,12 +223,9 @@ impl Process {
             unsafe { libc::kill(-self.group(), libc::SIGKILL) };
             patience = KILLED_TIME_MAX;
         }
-        // It stays what it is until its call returns; nobody waits for it.
+        // Dropped, it is let go.
         self.has_ended = true;
-        End {
-            status: None,
-            at_ns: SystemClock::new().monotonic_ns(),
-        }
+        Err(self)
     }
 }
 
