@@ -6,7 +6,7 @@ ARGS ?=
 # Rustup's folder, for shells that have not been restarted since it was installed.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
-.PHONY: help demo check test bench lint soak
+.PHONY: help demo page check test bench lint soak
 
 help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## /  make \1 - /p' Makefile
@@ -19,6 +19,9 @@ check: ## Formatting, clippy, structure, tests of the crates that differ from a 
 
 test: ## Build and run every check and test; the last line is the total
 	@scripts/test.sh
+
+page: ## Build the node with its live page, and show it beside 1,024 made-up sensors (needs npm)
+	@scripts/page.sh $(ARGS)
 
 bench: ## Measure a part beside its peers, ARGS="flash", "mem", "node", "db", "qos", "stream" or "cluster" and options of it (the store without one)
 	@scripts/bench.sh $(ARGS)

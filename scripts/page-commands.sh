@@ -12,7 +12,7 @@
 #   <!-- not run: reason -->             before a block: skipped, and the reason is printed.
 #   <!-- instead: COMMAND -->            besides: what is run in its place, for what later blocks need of it.
 #   <!-- file: look.c -->                before a block of another language: the file that the text asks to save.
-# The page's ports (8094 of the line protocol, 1883 of the broker) are exchanged for free ones on the way.
+# The page's ports (8094 of the line protocol, 1883 of the broker, 8095 of HTTP) are exchanged for free ones on the way.
 #
 # The folder stands for a checkout, too: `crates`, `python` and `target/release` are there. What the test command has
 # built takes the place of what the pages build, which would be the same once more, with optimisation and for minutes.
@@ -45,7 +45,8 @@ mkdir "$work/blocks" "$work/here" "$work/bin" "$work/broker"
 
 line_port=$(free_port)
 broker_port=$(free_port)
-exchange="s/8094/$line_port/g;s/1883/$broker_port/g"
+http_port=$(free_port)
+exchange="s/8094/$line_port/g;s/1883/$broker_port/g;s/8095/$http_port/g"
 
 page_keel "$real_keel" "$work/bin" "$exchange"
 page_checkout "$repository" "$target" "$work/here" "$work/bin"

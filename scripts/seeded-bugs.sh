@@ -11,6 +11,12 @@ bugs=(
     "swapped-barrier flash crash::"
     "ack-before-flush db crash_flash::"
     "ack-when-put keel node_kill::"
+    "alarm-without-hysteresis db alarms::"
+    "alarm-forgets-when-full db alarms::"
+    "actuator-first-wins egress outbox::"
+    "cursor-before-ack egress forward_crash::"
+    "ack-of-another egress forward_crash::"
+    "window-unbounded egress forward_crash::"
 )
 
 log=$(mktemp)

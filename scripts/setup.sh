@@ -4,8 +4,8 @@
 #   scripts/setup.sh --test   also what the checks need (rustfmt, clippy, cargo-nextest, the MQTT broker mosquitto, the
 #                             suite fio for the mount, fusermount3, with which users other than root mount, and the
 #                             stores that the data path is measured against, python3 with venv for the package of
-#                             clients, networks, disks and peers for the bench of streaming, and MPICH and Open
-#                             MPI with libclang, for keel-mpi)
+#                             clients, networks, disks and peers for the bench of streaming, MPICH and Open MPI
+#                             with libclang, for keel-mpi, npm and chromium for the live page, and promtool)
 #   scripts/setup.sh --bench  also what the bench's peer littlefs needs (libclang); status 3 without it
 set -euo pipefail
 
@@ -155,6 +155,12 @@ if [ "${1:-}" = --test ]; then
     # shellcheck disable=SC2086 # One word for each package.
     [ -z "$missing_mpi" ] || (install_packages $missing_mpi) ||
         say "keel-mpi is tested with no MPI, or with one of two: missing $(printf '%s' "$missing_mpi" | tr '\n' ' ')"
+    # npm fetches the live page's library for plots, and a driver for the browser that its test runs it in.
+    command -v npm >/dev/null 2>&1 || (install_packages nodejs npm) || say "the live page is not tested: npm is missing"
+    command -v chromium >/dev/null 2>&1 || (install_packages chromium fonts-dejavu-core) ||
+        say "the live page is not tested: chromium is missing"
+    command -v promtool >/dev/null 2>&1 || (install_quietly prometheus) ||
+        say "the alert rules are compared with the metrics, and not read by Prometheus itself: promtool is missing"
     for store in $(missing_stores); do
         (install_packages "$store") || say "without $store its store is missing from the bench of the data path"
     done

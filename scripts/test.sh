@@ -75,6 +75,8 @@ step doc-tests cargo test --doc --locked --quiet --workspace
 step python scripts/python-client.sh
 step readme scripts/readme-commands.sh
 step operate scripts/page-commands.sh docs/operate.md
+step http scripts/page-commands.sh docs/http.md
+step page scripts/page.sh --test
 # After the Python package, whose environment it takes.
 step clients scripts/page-commands.sh docs/clients.md docs/client-c.md docs/client-python.md docs/qos.md
 step mpi scripts/mpi-suites.sh

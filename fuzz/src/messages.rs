@@ -3,8 +3,9 @@
 
 use base::wire::{Decoded, decode};
 use libkeel::protocol::{
-    ANSWER_BYTES_MAX, End, Failure, Get, History, Kind, Put, Qos, REQUEST_BYTES_MAX, Status,
-    Stored, Task, TaskDeclared, TaskNoted, TaskPeriod, Together, Watch, frame,
+    ANSWER_BYTES_MAX, Backup, BackupBegun, BackupEnd, BackupFile, End, Failure, Get, History,
+    KeyList, Keys, Kind, Put, Qos, REQUEST_BYTES_MAX, Status, Stored, Task, TaskDeclared,
+    TaskNoted, TaskPeriod, Together, Watch, frame,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,6 +33,8 @@ pub fn node_messages(data: &[u8]) {
                 }
             }
         }
+        Kind::Keys => drop(again::<Keys>(kind, payload)),
+        Kind::KeyList => drop(again::<KeyList>(kind, payload)),
         Kind::Stored => drop(again::<Stored>(kind, payload)),
         Kind::End => drop(again::<End>(kind, payload)),
         Kind::TaskDeclared => drop(again::<TaskDeclared>(kind, payload)),
@@ -50,8 +53,17 @@ pub fn node_messages(data: &[u8]) {
                 task_period(&period);
             }
         }
-        // Of these a client knows no field.
-        Kind::Value | Kind::Updates | Kind::Readings | Kind::State | Kind::QosState => {}
+        Kind::Backup => drop(again::<Backup>(kind, payload)),
+        Kind::BackupBegun => drop(again::<BackupBegun>(kind, payload)),
+        Kind::BackupFile => drop(again::<BackupFile>(kind, payload)),
+        Kind::BackupEnd => drop(again::<BackupEnd>(kind, payload)),
+        // Of these a client knows no field; a piece of a backup has none.
+        Kind::Value
+        | Kind::Updates
+        | Kind::Readings
+        | Kind::State
+        | Kind::QosState
+        | Kind::BackupPiece => {}
     }
 }
 

@@ -14,11 +14,33 @@ pub enum SeededBug {
     AckBeforeFlush,
     /// `keel` acknowledges a reading to its sender when it is put.
     AckWhenPut,
+    /// `db` ends an alarm at the threshold that raised it.
+    AlarmWithoutHysteresis,
+    /// `db` counts an alarm that found no room as told.
+    AlarmForgetsWhenFull,
+    /// `egress` moves a cursor when readings are sent.
+    CursorBeforeAck,
+    /// `egress` takes the acknowledgement of one message for that of another.
+    AckOfAnother,
+    /// `egress` sends without a limit on what is not acknowledged.
+    WindowUnbounded,
+    /// `egress` keeps the first of several values that wait for an actuator.
+    ActuatorFirstWins,
 }
 
 impl SeededBug {
     /// Every bug.
-    pub const ALL: [Self; 3] = [Self::SwappedBarrier, Self::AckBeforeFlush, Self::AckWhenPut];
+    pub const ALL: [Self; 9] = [
+        Self::SwappedBarrier,
+        Self::AckBeforeFlush,
+        Self::AckWhenPut,
+        Self::AlarmWithoutHysteresis,
+        Self::AlarmForgetsWhenFull,
+        Self::CursorBeforeAck,
+        Self::AckOfAnother,
+        Self::WindowUnbounded,
+        Self::ActuatorFirstWins,
+    ];
 
     /// The value of `KEEL_SEEDED_BUG` that turns the bug on.
     pub const fn name(self) -> &'static str {
@@ -26,6 +48,12 @@ impl SeededBug {
             Self::SwappedBarrier => "swapped-barrier",
             Self::AckBeforeFlush => "ack-before-flush",
             Self::AckWhenPut => "ack-when-put",
+            Self::AlarmWithoutHysteresis => "alarm-without-hysteresis",
+            Self::AlarmForgetsWhenFull => "alarm-forgets-when-full",
+            Self::CursorBeforeAck => "cursor-before-ack",
+            Self::AckOfAnother => "ack-of-another",
+            Self::WindowUnbounded => "window-unbounded",
+            Self::ActuatorFirstWins => "actuator-first-wins",
         }
     }
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use base::clock::Clock;
 
+use crate::alarm::database::AlarmRules;
 use crate::error::LogFailure;
 use crate::history::index::{self, Index};
 use crate::log::checkpoint::{self, CheckpointWriter, Step};
@@ -39,6 +40,8 @@ pub(crate) struct Shared<S: SegmentStore> {
     pub(crate) boot_tag: u64,
     pub(crate) queue: PiLock<Queue>,
     pub(crate) admission: Admission,
+    /// Alarms, where they are set.
+    pub(crate) alarms: OnceLock<AlarmRules>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) core: Mutex<Core<S>>,
     pub(crate) counters: Mutex<LogCounters>,
@@ -55,7 +58,11 @@ pub(crate) struct Shared<S: SegmentStore> {
     pub(crate) clock_changed: AtomicBool,
     /// Steps of the wall clock seen.
     pub(crate) clock_steps: AtomicU64,
+    /// Rounds that the commit thread has ended, whatever came of them.
+    pub(crate) rounds: AtomicU64,
     pub(crate) retention: Mutex<Retention>,
+    /// Readings from this number on are held; `u64::MAX`: none.
+    pub(crate) held_from: AtomicU64,
     /// Bytes that the store can hold.
     pub(crate) capacity_bytes: u64,
     /// Callers that wait for the store; the commit side lets them have it between two rounds.
@@ -264,12 +271,7 @@ impl<S: SegmentStore> Shared<S> {
     fn make_room(&self, core: &mut Core<S>) -> Result<bool, LogFailure> {
         let retention = *lock(&self.retention);
         // Readings may come faster than retention is looked at: what is too much by its own limit goes first.
-        let too_much = retention.history_bytes_max > 0
-            && core.index.log_bytes(
-                core.writer.segments(),
-                core.writer.active(),
-                self.options.segment_bytes_max,
-            ) > retention.history_bytes_max;
+        let too_much = self.is_too_much(core, &retention);
         if !too_much && retention.full_policy != FullPolicy::DropOldest {
             return Ok(false);
         }
@@ -563,7 +565,9 @@ impl<S: SegmentStore> Shared<S> {
                 }
                 Plan::Round => {
                     napped = false;
-                    match self.round() {
+                    let ended = self.round();
+                    self.rounds.fetch_add(1, Ordering::Relaxed);
+                    match ended {
                         Ok(unfinished) => checkpointing = unfinished,
                         // Room may return.
                         Err(LogFailure::Full) => {

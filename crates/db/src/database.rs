@@ -11,6 +11,7 @@ use base::clock::Clock;
 
 use crate::commit::{Core, NO_OFFSET, Shared, lock};
 use crate::error::{Error, LogFailure};
+use crate::history::follow::{self, LogCursor, LogStep, Wanted};
 use crate::history::index::Index;
 use crate::history::summary::Sample;
 use crate::history::{self, HistoryCursor, HistoryEntry, HistoryQuery};
@@ -23,7 +24,7 @@ use crate::qos::admission::Admission;
 use crate::queue::{Entry, EntryKind, Queue, touched_buffer};
 use crate::realtime;
 use crate::recovery::{self, RecoveryReport};
-use crate::stats::{DROPPING_SHOWN_NS, Health, LogCounters, Stats};
+use crate::stats::{DROPPING_SHOWN_NS, Health, LogCounters, Pulse, Stats};
 use crate::store::SegmentStore;
 use crate::table::{FreshCount, Key, Now, OWN_NAPS_MAX, Table, TableMemory, is_fresh};
 use crate::ticket::Progress;
@@ -122,6 +123,7 @@ impl<S: SegmentStore> Database<S> {
             boot_id,
             queue: PiLock::new(Queue::new(options.queue_bytes_max, recovered.next_lsn)),
             admission,
+            alarms: OnceLock::new(),
             progress: Arc::new(Progress::new(recovered.next_lsn)),
             core: Mutex::new(Core {
                 store: Some(store),
@@ -150,7 +152,9 @@ impl<S: SegmentStore> Database<S> {
             clock_offset_ms: AtomicI64::new(NO_OFFSET),
             clock_changed: AtomicBool::new(false),
             clock_steps: AtomicU64::new(0),
+            rounds: AtomicU64::new(0),
             retention: Mutex::new(options.retention),
+            held_from: AtomicU64::new(u64::MAX),
             capacity_bytes,
             store_waiters: AtomicU32::new(0),
             commit_waits: AtomicBool::new(false),
@@ -195,6 +199,7 @@ impl<S: SegmentStore> Database<S> {
         if !changed {
             return Ok(id);
         }
+        self.bind_alarms(id);
         let entry = self.declaration(id);
         loop {
             {
@@ -233,6 +238,7 @@ impl<S: SegmentStore> Database<S> {
             .table
             .insert(spec.key, spec.avi_ms, spec.temporal)?;
         if changed {
+            self.bind_alarms(id);
             let entry = self.declaration(id);
             let mut queue = self.shared.queue.lock();
             if Self::check_open(&queue).is_ok() && queue.has_room(&entry) {
@@ -383,28 +389,7 @@ impl<S: SegmentStore> Database<S> {
         cursor: &mut HistoryCursor,
         visit: &mut dyn FnMut(&HistoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<bool, Error> {
-        let shared = &*self.shared;
-        let wall_trusted = shared.sample_wall_trusted();
-        let present = wall_trusted.then(|| Sample {
-            arrival_us: shared.clock.monotonic_ns() / 1000,
-            wall_ms: shared.clock.wall_ms(),
-        });
-        let more = {
-            let mut guard = shared.lock_core();
-            let core = &mut *guard;
-            while shared.adopt(core)? {}
-            let active = core.writer.active();
-            let mut source = history::Source {
-                store: core.store.as_mut().ok_or(Error::Closed)?,
-                index: &mut core.index,
-                segments: core.writer.segments(),
-                active,
-                live: core.writer.summary(),
-                limits: shared.limits(),
-                present: present.map(|sample| (shared.boot_id, sample)),
-            };
-            history::slice(&mut source, query, cursor)?
-        };
+        let more = self.with_log(|source| history::slice(source, query, cursor))?;
         let found = std::mem::take(&mut cursor.found);
         let flow = found.visit(visit);
         cursor.found = found;
@@ -413,6 +398,88 @@ impl<S: SegmentStore> Database<S> {
             return Ok(false);
         }
         Ok(more)
+    }
+
+    /// One bounded step through the log in the order of its numbers, over readings that are durable and numbered below
+    /// `end_lsn`: at most `readings_max` of the objects that `is_wanted` names are passed to `visit`, after the lock is
+    /// free. The commit thread waits for at most one step, which is a quarter of a slice of [`Self::history`].
+    ///
+    /// # Errors
+    /// As [`history`](Self::history).
+    pub fn follow(
+        &self,
+        cursor: &mut LogCursor,
+        end_lsn: u64,
+        readings_max: usize,
+        is_wanted: &mut dyn FnMut(ObjectId) -> bool,
+        visit: &mut dyn FnMut(&HistoryEntry<'_>),
+    ) -> Result<LogStep, Error> {
+        if cursor.next_lsn() >= end_lsn.min(self.durable_end()) {
+            return Ok(LogStep::default());
+        }
+        let step = self.with_log(|source| {
+            // Under the lock nobody appends: what can be read is durable, and all of it.
+            let end_lsn = end_lsn.min(self.durable_end());
+            let mut wanted = Wanted {
+                end_lsn,
+                readings_max,
+                is_wanted,
+            };
+            follow::step(source, cursor, &mut wanted)
+        })?;
+        let _ = cursor.found.visit(&mut |entry| {
+            visit(entry);
+            ControlFlow::Continue(())
+        });
+        Ok(step)
+    }
+
+    fn with_log<R>(
+        &self,
+        read: impl FnOnce(&mut history::Source<'_, S>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let shared = &*self.shared;
+        let wall_trusted = shared.sample_wall_trusted();
+        let present = wall_trusted.then(|| Sample {
+            arrival_us: shared.clock.monotonic_ns() / 1000,
+            wall_ms: shared.clock.wall_ms(),
+        });
+        let mut guard = shared.lock_core();
+        let core = &mut *guard;
+        while shared.adopt(core)? {}
+        let active = core.writer.active();
+        let mut source = history::Source {
+            store: core.store.as_mut().ok_or(Error::Closed)?,
+            index: &mut core.index,
+            segments: core.writer.segments(),
+            active,
+            live: core.writer.summary(),
+            limits: shared.limits(),
+            present: present.map(|sample| (shared.boot_id, sample)),
+        };
+        read(&mut source)
+    }
+
+    /// Number of the oldest reading of the log; that of the next one where there is none. Reads a segment's beginning
+    /// where nothing is known of it yet.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn oldest_lsn(&self) -> Result<u64, Error> {
+        let end = self.durable_end();
+        self.with_log(|source| {
+            let mut segments = source.segments.iter();
+            let first = segments
+                .find_map(|segment| source.index.first_lsn(source.store, *segment, source.live));
+            Ok(first.unwrap_or(end))
+        })
+    }
+
+    /// Readings from this number on are not deleted by the limits of the history, but only by
+    /// [`Retention::backlog_bytes_max`] or in a full store; `None`: they are as any others.
+    pub fn hold_from(&self, lsn: Option<u64>) {
+        let lsn = lsn.unwrap_or(u64::MAX);
+        self.shared.held_from.store(lsn, Ordering::Relaxed);
     }
 
     /// Temporal objects that are fresh at `now_ms`, and all of them. One pass over the table.
@@ -506,6 +573,17 @@ impl<S: SegmentStore> Database<S> {
             None if checkpoint_failing.is_some() => Health::CheckpointFailing,
             None if dropping => Health::Dropping,
             None => Health::Ok,
+        }
+    }
+
+    /// Whether the commit thread has something to do, and how far it is: for whoever watches that it goes on. Waits for
+    /// no device.
+    pub fn pulse(&self) -> Pulse {
+        let queue = self.shared.queue.lock();
+        Pulse {
+            rounds: self.shared.rounds.load(Ordering::Relaxed),
+            is_waiting: !queue.is_empty() || self.shared.in_flight.load(Ordering::Acquire),
+            is_over: queue.failure.is_some() || queue.closed,
         }
     }
 

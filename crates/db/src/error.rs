@@ -115,6 +115,12 @@ pub enum Error {
         /// Bytes that they can take, each with 24 bytes and its value rounded up to 8.
         bytes_max: usize,
     },
+    /// An alarm that cannot be.
+    #[error("{problem}")]
+    AlarmInvalid {
+        /// What is wrong with it.
+        problem: &'static str,
+    },
     /// An option lies outside its range.
     #[error("option {name} must lie between {low} and {high}, it is {value}")]
     OptionInvalid {
@@ -170,6 +176,7 @@ impl Error {
             | Self::TimestampInvalid
             | Self::StagedFull { .. }
             | Self::TableTooSmall { .. }
+            | Self::AlarmInvalid { .. }
             | Self::OptionInvalid { .. } => Code::Invalid,
             Self::RegionInvalid { .. } => Code::Corrupt,
             Self::Version { .. } => Code::Unsupported,

@@ -1,7 +1,7 @@
 //! The real-time database: latest values that are read in time, and a log that loses nothing acknowledged.
 //!
 //! **Holds:** objects and their slot table, the durable log and its checkpoints, group commit, range reads over the
-//! log, retention, periodic tasks and their monitor. `DESIGN.md` says why, `SPEC.md` says every byte.
+//! log, retention, periodic tasks and their monitor, alarms. `DESIGN.md` says why, `SPEC.md` says every byte.
 //!
 //! **Must not know:** sockets, protocols, the file format on flash, asynchronous run-times.
 //!
@@ -12,10 +12,13 @@
 //! **Files:** `database.rs` the interface, `put.rs` the way of a reading into table and log, `options.rs`, `error.rs`,
 //! `stats.rs`, `table.rs` the slot table, `shared.rs` one that other processes read, `queue.rs` and `ticket.rs` between
 //! producers and the commit thread, `commit.rs` that thread, `log/` records, writer, reader, checkpoint and scan,
-//! `history/` range reads and their index, `retention.rs`, `recovery.rs`, `room.rs` whether checkpoints fit the store,
-//! `qos/` the controller of quality of service, `task.rs` periodic tasks, `monitor.rs` what they took, `realtime.rs`
+//! `history/` range reads, their index, and the log in its own order, `snapshot.rs` a copy while it is written to,
+//! `retention.rs`, `recovery.rs`, `room.rs` whether checkpoints fit the store,
+//! `alarm/` thresholds and staleness, `qos/` the controller of quality of service, `task.rs` periodic tasks,
+//! `monitor.rs` what they took, `realtime.rs`
 //! what they ask of the machine, `value.rs` the stored form of typed values, `store/` the seam to flash.
 
+mod alarm;
 mod commit;
 mod database;
 mod error;
@@ -32,6 +35,7 @@ mod recovery;
 mod retention;
 mod room;
 pub mod shared;
+mod snapshot;
 mod stats;
 pub mod store;
 pub mod table;
@@ -39,8 +43,13 @@ mod task;
 mod ticket;
 pub mod value;
 
+pub use alarm::{
+    ALARM_MS_MAX, ALARM_QUEUE_MAX, ALARM_RULES_MAX, ALARM_WATCHES_MAX, ActiveAlarm, AlarmCondition,
+    AlarmFigures, AlarmRule, AlarmRuleFigures, AlarmTransition, AlarmValue,
+};
 pub use database::{Database, Got};
 pub use error::{Error, LogFailure};
+pub use history::follow::{LogCursor, LogStep};
 pub use history::{HistoryCursor, HistoryEntry, HistoryQuery, HistoryReport};
 pub use log::checkpoint::bytes_max as checkpoint_bytes_max;
 pub use log::reader::Damage;
@@ -54,7 +63,8 @@ pub use put::{STAGED_BYTES_MAX, STAGED_PUTS_MAX, TogetherReading};
 pub use qos::admission::AdmissionFigures;
 pub use recovery::RecoveryReport;
 pub use room::TableFit;
-pub use stats::{CheckpointFailure, Health, Stats};
+pub use snapshot::{Snapshot, SnapshotFile, SnapshotRead};
+pub use stats::{CheckpointFailure, Health, Pulse, Stats};
 pub use store::{MemoryStore, PowerCut, SegmentStore, StoreError};
 pub use table::{FreshCount, Key};
 pub use task::{

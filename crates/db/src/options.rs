@@ -61,6 +61,8 @@ pub struct Retention {
     pub history_bytes_max: u64,
     /// Age in ms above which readings are deleted; 0: none.
     pub history_age_ms_max: u64,
+    /// Bytes of log above which readings are deleted although they are held ([`crate::Database::hold_from`]); 0: none.
+    pub backlog_bytes_max: u64,
     /// What happens when the store is full all the same.
     pub full_policy: FullPolicy,
 }

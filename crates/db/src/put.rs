@@ -90,7 +90,14 @@ impl<S: SegmentStore> Database<S> {
         };
         let (lsn, wake) = {
             let mut queue = shared.queue.lock();
-            Self::check_taking(&mut queue, arrival_ns, 1)?;
+            if let Err(refused) = Self::check_taking(&mut queue, arrival_ns, 1) {
+                // It is not kept, and no less true: a full card must not silence an alarm.
+                if queue.alarms.is_some() && shared.table.is_news(id, timestamp_ms, entry.node_time)
+                {
+                    queue.judge_alarms(&entry);
+                }
+                return Err(refused);
+            }
             if !queue.has_room(&entry) {
                 queue.busy += 1;
                 queue.busy_last_ns = Some(arrival_ns);
@@ -106,8 +113,16 @@ impl<S: SegmentStore> Database<S> {
                 // Slot and log under one lock: their orders agree.
                 let newer = shared.table.write_alone(id, &self.slot(&entry))?;
                 queue.outdated += u64::from(!newer);
+                if newer {
+                    queue.judge_alarms(&entry);
+                }
             } else {
                 queue.shed += 1;
+                // An alarm does not wait for the load to go.
+                if queue.alarms.is_some() && shared.table.is_news(id, timestamp_ms, entry.node_time)
+                {
+                    queue.judge_alarms(&entry);
+                }
             }
             queue.offered += u64::from(is_temporal);
             if verdict == Verdict::Dropped {
@@ -287,6 +302,9 @@ impl<S: SegmentStore> Database<S> {
                     .unwrap_or(false);
                 queue.outdated += u64::from(!newer);
                 queue.offered += u64::from(shared.table.validity(id).1);
+                if newer {
+                    queue.judge_alarms(&entry);
+                }
                 last = queue.take(&entry);
             }
             let hurry = staged.is_urgent || queue.is_pressed();
@@ -362,7 +380,7 @@ impl<S: SegmentStore> Database<S> {
     ///
     /// A reading that is shed leaves the older value, with its age, and is logged all the same unless its object's
     /// policy is [`ShedPolicy::Drop`]. Never shed are readings of objects that are not temporal, the first one of an
-    /// object, and what firm tasks commit.
+    /// object, those of [`never_shed`](Self::never_shed), and what firm tasks commit.
     ///
     /// Takes some passes over all objects; no producer waits for that.
     pub fn set_admission(&self, fraction: f64) -> f64 {
@@ -374,6 +392,11 @@ impl<S: SegmentStore> Database<S> {
         let (wanted, _) = shared.admission.wanted_and_expected();
         shared.queue.lock().is_shedding = wanted < 1.0;
         expected
+    }
+
+    /// Never sheds readings of this object: each of them is acted upon. An object that is not known is passed over.
+    pub fn never_shed(&self, id: ObjectId) {
+        self.shared.admission.exempt(id.0 as usize);
     }
 
     /// How much an object's freshness counts when readings have to be shed (more is shed less; a weight that is no

@@ -6,6 +6,7 @@
 
 use std::time::Instant;
 
+use crate::alarm::watches::Watches;
 use crate::error::LogFailure;
 
 const HEADER_BYTES: usize = 24;
@@ -85,6 +86,8 @@ pub(crate) struct Queue {
     pub(crate) shed: u64,
     /// Of those, readings that did not go to the log either.
     pub(crate) dropped: u64,
+    /// What is watched, where alarms are set.
+    pub(crate) alarms: Option<Box<Watches>>,
 }
 
 impl Queue {
@@ -113,6 +116,7 @@ impl Queue {
             offered: 0,
             shed: 0,
             dropped: 0,
+            alarms: None,
         }
     }
 
@@ -147,6 +151,14 @@ impl Queue {
         }
         if entry.kind == EntryKind::Reading {
             self.first_reading_ns.get_or_insert(entry.arrival_ns);
+        }
+    }
+
+    /// Judges a reading that is newer than what its object had.
+    #[inline]
+    pub(crate) fn judge_alarms(&mut self, reading: &Entry<'_>) {
+        if let Some(alarms) = &mut self.alarms {
+            alarms.reading(reading);
         }
     }
 

@@ -3,7 +3,8 @@
 //! **Invariants:** only whole segments go, the oldest first, and none that a restart would read; deleting needs no
 //! free space; what goes is counted. Age is counted from the arrival, so that a sensor's wrong time neither keeps nor
 //! deletes anything; by a trusted wall clock alone, and for what arrived in this boot by the monotonic clock too, so
-//! that a clock that jumps deletes nothing early.
+//! that a clock that jumps deletes nothing early. What somebody has still to pass on is held back from both limits, up
+//! to one of its own.
 
 use crate::commit::{Core, Shared, lock};
 use crate::error::Error;
@@ -99,20 +100,17 @@ impl<S: SegmentStore> Shared<S> {
     }
 
     /// Whether the oldest segment is too much or too old.
-    fn has_expired(&self, core: &Core<S>, retention: &Retention, wall_trusted: bool) -> bool {
-        let segments = core.writer.segments();
-        let active = core.writer.active();
-        if retention.history_bytes_max > 0 {
-            let bytes = core
-                .index
-                .log_bytes(segments, active, self.options.segment_bytes_max);
-            if bytes > retention.history_bytes_max {
-                return true;
-            }
+    fn has_expired(&self, core: &mut Core<S>, retention: &Retention, wall_trusted: bool) -> bool {
+        if self.is_too_much(core, retention) {
+            return true;
         }
         if retention.history_age_ms_max == 0 || !wall_trusted {
             return false;
         }
+        if self.is_oldest_spared(core, retention) {
+            return false;
+        }
+        let segments = core.writer.segments();
         let now = Sample {
             arrival_us: self.clock.monotonic_ns() / 1000,
             wall_ms: self.clock.wall_ms(),
@@ -139,6 +137,43 @@ impl<S: SegmentStore> Shared<S> {
             }
         }
         false
+    }
+
+    /// Whether the log is larger than it may be, and its oldest segment is not spared.
+    pub(crate) fn is_too_much(&self, core: &mut Core<S>, retention: &Retention) -> bool {
+        let history = retention.history_bytes_max;
+        history > 0 && self.log_bytes(core) > history && !self.is_oldest_spared(core, retention)
+    }
+
+    fn log_bytes(&self, core: &mut Core<S>) -> u64 {
+        core.index.log_bytes(
+            core.writer.segments(),
+            core.writer.active(),
+            self.options.segment_bytes_max,
+        )
+    }
+
+    /// Whether the limits of the history do not hold for the oldest segment: somebody still wants a reading of it, and
+    /// the log is no larger than is kept for that.
+    fn is_oldest_spared(&self, core: &mut Core<S>, retention: &Retention) -> bool {
+        let backlog = retention.backlog_bytes_max;
+        self.is_oldest_held(core) && (backlog == 0 || self.log_bytes(core) <= backlog)
+    }
+
+    /// Whether somebody still wants a reading of the oldest segment.
+    fn is_oldest_held(&self, core: &mut Core<S>) -> bool {
+        let held_from = self.held_from.load(std::sync::atomic::Ordering::Relaxed);
+        if held_from == u64::MAX {
+            return false;
+        }
+        let live = core.writer.summary();
+        let Some(store) = core.store.as_mut() else {
+            return true;
+        };
+        // Where no later segment has a number, the oldest is all there is.
+        let later = core.writer.segments().iter().skip(1);
+        let mut firsts = later.filter_map(|segment| core.index.first_lsn(store, *segment, live));
+        firsts.next().is_none_or(|first| first > held_from)
     }
 
     /// Whether what arrived in this boot is as old on the monotonic clock, too.

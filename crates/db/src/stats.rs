@@ -63,6 +63,17 @@ pub enum Health {
     LogFailed(LogFailure),
 }
 
+/// Whether the commit thread has something to do, and how far it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pulse {
+    /// Rounds that it has ended, with success or with a store that is full.
+    pub rounds: u64,
+    /// Something waits for it, or is under way.
+    pub is_waiting: bool,
+    /// It commits nothing any more: the log has failed or is closed.
+    pub is_over: bool,
+}
+
 /// A copy of every figure at one moment. Counts run from the start of this database object.
 #[derive(Clone, Debug)]
 pub struct Stats {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use base::clock::SystemClock;
 use common::declare;
 use db::table::{Table, TableMemory};
-use db::{CommitDriver, Database, DbOptions, Durability, MemoryStore};
+use db::{AlarmCondition, AlarmRule, CommitDriver, Database, DbOptions, Durability, MemoryStore};
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
@@ -41,6 +41,24 @@ fn allocations<R>(work: impl FnOnce() -> R) -> (u64, R) {
     (COUNT.with(Cell::get) - before, result)
 }
 
+/// What the values of the test rise above half-way, and that they come.
+fn alarms() -> [AlarmRule; 2] {
+    let rule = |condition| AlarmRule {
+        pattern: "#".to_owned(),
+        condition,
+        objects_max: 8,
+    };
+    let threshold = f64::from_bits(1_000);
+    [
+        rule(AlarmCondition::Above {
+            threshold,
+            clear: threshold,
+            raise_after_ms: 0,
+        }),
+        rule(AlarmCondition::Stale { after_ms: 1 }),
+    ]
+}
+
 #[test]
 fn the_real_time_path_allocates_nothing() {
     for commit_driver in [CommitDriver::Thread, CommitDriver::Manual] {
@@ -58,6 +76,7 @@ fn the_real_time_path_allocates_nothing() {
             CommitDriver::Manual => Database::open(store, clock, options),
         }
         .expect("opened");
+        db.set_alarms(&alarms(), 16).expect("set");
         let ids = declare(&db, 8);
         let mut buffer = [0; 64];
         let (count, refused) = allocations(|| {
@@ -74,12 +93,19 @@ fn the_real_time_path_allocates_nothing() {
                     Err(_) => refused += 1,
                 }
                 let got = db.get(id, &mut buffer);
+                if n % 1000 == 0 {
+                    db.scan_alarms();
+                }
+                if n % 2 == 0 {
+                    std::hint::black_box(db.next_alarm());
+                }
                 refused +=
                     u64::from(got.is_err() || db.lookup("room 3/temperature") != Some(ids[3]));
             }
             (db.fresh_count(5), refused)
         });
         assert_eq!(count, 0);
+        assert!(db.alarm_figures().rules[0].raised > 0);
         let (fresh, _busy_when_manual) = refused;
         assert_eq!(fresh.temporal, 4);
         let (counted, _) = allocations(|| std::hint::black_box(vec![1u8; 10]));

@@ -26,6 +26,7 @@ fn numbers<S: SegmentStore>(store: &mut S) -> Vec<u64> {
 const DROP: Retention = Retention {
     history_bytes_max: 0,
     history_age_ms_max: 0,
+    backlog_bytes_max: 0,
     full_policy: FullPolicy::DropOldest,
 };
 

@@ -7,6 +7,7 @@ use db::*;
 const DROP: Retention = Retention {
     history_bytes_max: 0,
     history_age_ms_max: 0,
+    backlog_bytes_max: 0,
     full_policy: FullPolicy::DropOldest,
 };
 

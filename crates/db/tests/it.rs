@@ -1,9 +1,11 @@
 //! The tests of `db` from outside, as one program: each file beside this one is a module of it.
 
 mod admission;
+mod alarms;
 mod common;
 mod crash_flash;
 mod database;
+mod follow;
 mod full;
 mod full_model;
 mod given_memory;
@@ -15,5 +17,6 @@ mod outside_bytes;
 mod pace;
 mod retention;
 mod room;
+mod snapshot;
 mod tasks;
 mod together;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use base::clock::{Clock, SystemClock};
 use common::declare;
 use db::table::{Table, TableMemory};
-use db::{Database, DbOptions, Durability, MemoryStore};
+use db::{AlarmCondition, AlarmRule, Database, DbOptions, Durability, MemoryStore};
 
 /// Calls seen by the filter, and the number of the last one.
 static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -141,6 +141,18 @@ fn the_real_time_path_makes_no_call_to_the_system() {
     let memory = TableMemory::Given((*given).as_ref());
     let (store, clock) = (MemoryStore::new(), Arc::new(SystemClock::new()));
     let db = Database::open_in(store, clock, options, memory).expect("opened");
+    let threshold = f64::from_bits(20_000);
+    let rule = AlarmRule {
+        pattern: "#".to_owned(),
+        condition: AlarmCondition::Above {
+            threshold,
+            clear: threshold,
+            raise_after_ms: 0,
+        },
+        objects_max: 8,
+    };
+    // Nobody takes what is told, so the ring fills up on the way.
+    db.set_alarms(&[rule], 4).expect("set");
     let db = Arc::new(db);
     let ids = declare(&db, 8);
     for id in &ids {
@@ -185,6 +197,7 @@ fn the_real_time_path_makes_no_call_to_the_system() {
             assert_eq!(done, 3 * 49_990);
             assert_eq!((answer, control), (-1, 1), "the filter counts");
             assert_eq!(during, 0, "the last one was call {last}");
+            assert!(db.alarm_figures().queue_full > 0, "alarms were judged");
         }
     }
 }

@@ -7,7 +7,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 mod boards;
+mod care;
 mod cluster;
+mod export;
+mod figures;
 mod job;
 mod mem;
 mod qos;
@@ -17,10 +20,15 @@ mod values;
 pub(crate) use boards::{
     BoardsArgs, ClusterArgs, ClusterCommand, ClusterMeasureArgs, ClusterReportArgs, Compat,
 };
+pub(crate) use care::{
+    BackupArgs, CareCommand, ConfigArgs, ConfigCommand, DoctorArgs, RestoreArgs,
+};
 pub(crate) use cluster::{
     AdviseArgs, DataMayGo, PowerArgs, PowerCommand, PowerRecordArgs, PowerSourceArgs,
     PowerWatchArgs,
 };
+pub(crate) use export::{ExportArgs, ExportFormat, HistoryArgs};
+pub(crate) use figures::{StatusArgs, TopArgs};
 pub(crate) use job::{ClusterJobArgs, ClusterRankArgs, ClusterRunArgs, KernelArgs, ReadingsArgs};
 pub(crate) use mem::{CHECKPOINT_NAME, MemArgs, MemCommand, MemFlush, RunArgs as MemRunArgs};
 pub(crate) use qos::{QosArgs, QosCommand};
@@ -64,6 +72,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     #[command(flatten)]
     Client(ClientCommand),
+    #[command(flatten)]
+    Care(CareCommand),
     /// Check a configuration, or print an example
     Config(ConfigArgs),
     /// Work on a flash store in an image file or on a block device
@@ -105,6 +115,12 @@ pub(crate) enum Command {
         #[arg(long)]
         orphan_dir: Option<PathBuf>,
     },
+    /// The analysis of `keel demo --full`; started by its node
+    #[command(hide = true)]
+    DemoAnalysis {
+        /// Folder of the results
+        results: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -113,6 +129,7 @@ pub(crate) enum Command {
     keel demo --seconds 60 --speed 20         a short look\n  \
     keel demo --headless --json > demo.json   figures for a program\n  \
     keel demo --kill                          SIGKILL the writer at random moments\n  \
+    keel demo --full --speed 20               every part of a node, a power cut, and what was kept of each promise\n  \
     keel demo --dir /mnt/card                 on the flash that you want to trust\n\n\
     The store is 256 MiB. Without --dir it lies in a temporary directory (TMPDIR, else /var/tmp) and is\n\
     removed. Press q to stop the live view. Exit status 1 if an acknowledged reading is missing or altered.\n\n\
@@ -161,6 +178,9 @@ pub(crate) struct DemoArgs {
     /// Kill the writer with SIGKILL at random moments, at least ten times, and restart it
     #[arg(long)]
     pub(crate) kill: bool,
+    /// All of it: a node with programs from a mount, a region, a job and an upstream, and a power cut in the middle
+    #[arg(long, conflicts_with_all = ["kill", "headless"])]
+    pub(crate) full: bool,
     /// Seed of the random moments; default: a new one, printed
     #[arg(long, value_name = "N", requires = "kill")]
     pub(crate) seed: Option<u64>,
@@ -177,6 +197,9 @@ pub(crate) struct RunArgs {
     /// Configuration
     #[arg(short, long, value_name = "FILE", default_value = "keel.toml")]
     pub(crate) config: PathBuf,
+    /// What is not flushed is lost with the process, as with a power cut; for `keel demo --full`
+    #[arg(long, hide = true)]
+    pub(crate) volatile_device: bool,
 }
 
 /// Which node a command talks to.
@@ -201,8 +224,12 @@ pub(crate) enum ClientCommand {
     Watch(WatchArgs),
     /// Print the readings of a key, in the order of arrival
     History(HistoryArgs),
+    /// Print the readings of many keys, from a node or a store
+    Export(ExportArgs),
     /// Say whether the node does what it shall
     Status(StatusArgs),
+    /// Watch the node's figures in this terminal
+    Top(TopArgs),
 }
 
 #[derive(Debug, Args)]
@@ -303,78 +330,6 @@ pub(crate) struct WatchArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) node: NodeArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
-    keel history room/1/temperature --from -1h\n  \
-    keel history room/1/temperature --from 2026-03-01 --to 2026-03-02 --csv > march-1.csv\n  \
-    keel history room/1/temperature --from 2026-03-01T12:00:00+01:00 --to now --json\n\n\
-    Times: RFC 3339; a local date, perhaps with a time of day; now; -90s, -15m, -1h30m, -7d, -2w, +5m; seconds or\n\
-    milliseconds since 1970. --from is included, --to is not. Readings come in the order of their arrival,\n\
-    which need not be that of their times. A time that the node gave before its clock was right is corrected\n\
-    once it is; recorded_ms is then what it was.\n\n\
-    --json prints one array with one object per line: time, time_ms, value, type, recorded_ms (or null),\n\
-    node_time, clock_trusted, lsn. --csv prints the same columns under a header.\n\
-    Exit status 1, after everything that is readable, when damage hides part of the history.")]
-pub(crate) struct HistoryArgs {
-    /// Key
-    pub(crate) key: String,
-    /// Earliest time
-    #[arg(long, value_name = "T", allow_hyphen_values = true)]
-    pub(crate) from: Option<String>,
-    /// First time no longer wanted
-    #[arg(long, value_name = "T", allow_hyphen_values = true)]
-    pub(crate) to: Option<String>,
-    /// End after so many readings
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) limit: Option<u64>,
-    /// One JSON array
-    #[arg(long, conflicts_with = "csv")]
-    pub(crate) json: bool,
-    /// Comma-separated values with a header
-    #[arg(long)]
-    pub(crate) csv: bool,
-    #[command(flatten)]
-    pub(crate) node: NodeArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
-    keel status\n  \
-    keel status --json --node /run/keel/keel.sock\n\n\
-    Exit status: 0 the node is well, 3 it is degraded (the reasons are named), 1 it has failed or does not\n\
-    answer.")]
-pub(crate) struct StatusArgs {
-    /// One JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) node: NodeArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
-    keel config example > keel.toml\n  \
-    keel config check keel.toml")]
-pub(crate) struct ConfigArgs {
-    #[command(subcommand)]
-    pub(crate) command: ConfigCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum ConfigCommand {
-    /// Say everything that is wrong with a configuration; exit status 1 if there is anything
-    Check {
-        /// Configuration
-        #[arg(default_value = "keel.toml", value_name = "FILE")]
-        file: PathBuf,
-        /// One JSON object
-        #[arg(long)]
-        json: bool,
-    },
-    /// Print a configuration that works as it is, with every key explained
-    Example,
 }
 
 #[derive(Debug, Args)]

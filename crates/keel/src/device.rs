@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Operations on a [`CountedDevice`], readable at any time.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
+    reads: AtomicU64,
     writes: AtomicU64,
     blocks_written: AtomicU64,
     flushes: AtomicU64,
@@ -15,6 +16,7 @@ pub(crate) struct Counts {
 /// A copy of [`Counts`] at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CountsNow {
+    pub(crate) reads: u64,
     pub(crate) writes: u64,
     pub(crate) blocks_written: u64,
     pub(crate) flushes: u64,
@@ -23,6 +25,7 @@ pub(crate) struct CountsNow {
 impl Counts {
     pub(crate) fn now(&self) -> CountsNow {
         CountsNow {
+            reads: self.reads.load(Ordering::Relaxed),
             writes: self.writes.load(Ordering::Relaxed),
             blocks_written: self.blocks_written.load(Ordering::Relaxed),
             flushes: self.flushes.load(Ordering::Relaxed),
@@ -50,6 +53,7 @@ impl<D: BlockDevice> CountedDevice<D> {
 
     fn publish(&self) {
         let counters = self.inner.counters();
+        self.counts.reads.store(counters.reads, Ordering::Relaxed);
         self.counts.writes.store(counters.writes, Ordering::Relaxed);
         self.counts
             .blocks_written

@@ -16,16 +16,18 @@
 //! `random.rs`, `replacement.rs` a file that takes another's place, `lasting.rs` whether a file outlives a reboot,
 //! `mounting.rs` what mounts have in common, `descriptors.rs` how many files may be open, `time_text.rs` times as
 //! people write them, `device.rs` a device that can be counted from outside,
+//! `volatile.rs` one that loses what was not flushed,
 //! `node/` the node (`NODE.md` specifies its socket), `client/` the commands that talk to it, `config/` its
 //! configuration, `status/` what it says about itself, `flash_cmd/` the commands on stores, `mem_cmd/` those on
 //! regions, `qos/` files and words of quality of service (`QOS.md` specifies them), `qos_cmd/` its commands,
 //! `stream_cmd/` programs from the network, `cluster_cmd/` several boards, `job_cmd/` jobs on them, `kernel.rs` which
-//! there are, `temporary.rs` files and folders of a run, `power_cmd/` what the machine uses, `advise_cmd.rs` where to
-//! run a job, `bench_cmd.rs`,
+//! there are, `temporary.rs` files and folders of a run, `doctor_cmd/` what this machine permits, `power_cmd/` what it
+//! uses, `advise_cmd.rs` where to run a job, `bench_cmd.rs`,
 //! `demo/` the demo: `mod.rs` from arguments to exit status, `run.rs` the run and its comparison, `supervisor.rs`
 //! start, kill and restart of the child, `writer.rs` the child process, `protocol.rs` what both say, `recorder.rs`
 //! the parent's record, `place.rs` where the store lies, `building.rs` and `analysis.rs` the task, `state.rs` one
-//! moment of a run, `face.rs` plain lines, `view.rs` the live view, `summary.rs` the figures at the end.
+//! moment of a run, `face.rs` plain lines, `view.rs` the live view, `summary.rs` the figures at the end,
+//! `full/` every room at once.
 
 mod advise_cmd;
 mod bench_cmd;
@@ -36,6 +38,7 @@ mod config;
 mod demo;
 mod descriptors;
 mod device;
+mod doctor_cmd;
 mod error;
 mod flash_cmd;
 mod job_cmd;
@@ -59,6 +62,7 @@ mod status;
 mod stream_cmd;
 mod temporary;
 mod time_text;
+mod volatile;
 
 use std::process::ExitCode;
 
@@ -75,6 +79,15 @@ fn config_command(command: &cli::ConfigCommand) -> Result<u8, error::CliError> {
     }
 }
 
+/// `keel backup`, `restore`, `doctor`
+fn care_command(command: &cli::CareCommand) -> Result<u8, error::CliError> {
+    match command {
+        cli::CareCommand::Backup(arguments) => client::backup(arguments),
+        cli::CareCommand::Restore(arguments) => flash_cmd::restore::restore(arguments),
+        cli::CareCommand::Doctor(arguments) => doctor_cmd::run(arguments),
+    }
+}
+
 fn main() -> ExitCode {
     let command = match cli::parse() {
         Ok(cli) => cli.command,
@@ -82,8 +95,11 @@ fn main() -> ExitCode {
     };
     let result = match command {
         cli::Command::Demo(arguments) => demo::run(&arguments),
-        cli::Command::Run(arguments) => node::run_and_finish(&arguments.config),
+        cli::Command::Run(arguments) => {
+            node::run_and_finish(&arguments.config, arguments.volatile_device)
+        }
         cli::Command::Client(command) => client::run(&command),
+        cli::Command::Care(command) => care_command(&command),
         cli::Command::Config(arguments) => config_command(&arguments.command),
         cli::Command::Flash(arguments) => flash_cmd::run(&arguments.command),
         cli::Command::Mem(arguments) => mem_cmd::run(&arguments.command),
@@ -96,6 +112,7 @@ fn main() -> ExitCode {
         cli::Command::DemoWriter { image, orphan_dir } => {
             demo::writer::run(&image, orphan_dir.as_deref())
         }
+        cli::Command::DemoAnalysis { results } => demo::full::program::run(&results),
     };
     match result {
         Ok(status) => ExitCode::from(status),

@@ -2,8 +2,8 @@
 
 use crate::common;
 use crate::common::node::{
-    END, ERROR, GET, HISTORY, Node, PUT, QOS_STATE, READINGS, Raw, SMALL, STATE, STATUS, STORED,
-    TASK, TASK_DECLARED, TOGETHER, UPDATES, VALUE, WATCH, frame,
+    BACKUP_BEGUN, END, ERROR, GET, HISTORY, KEY_LIST, Node, PUT, QOS_STATE, READINGS, Raw, SMALL,
+    STATE, STATUS, STORED, TASK, TASK_DECLARED, TOGETHER, UPDATES, VALUE, WATCH, frame,
 };
 use serde_json::json;
 use std::io::Write;
@@ -52,7 +52,7 @@ fn requests_that_make_no_sense_are_told_so() {
         (8, 1, b"{\"mode\":\"mimo\"}", "unsupported"),
         (8, 1, b"{\"tardiness\":0.5}", "unsupported"),
         (9, 1, b"{\"puts\":[],\"deadline_ns\":1}", "invalid"),
-        (10, 1, b"{}", "unsupported"),
+        (99, 1, b"{}", "unsupported"),
         (VALUE, 1, b"{}", "unsupported"),
         (0xffff, 9, b"", "unsupported"),
         (GET, 0, b"{\"key\":\"a\"}", "unsupported"),
@@ -503,6 +503,8 @@ fn the_golden_requests_are_answered() {
         ("qos", ERROR),
         // Its deadline has passed.
         ("together", ERROR),
+        ("backup", BACKUP_BEGUN),
+        ("keys", KEY_LIST),
     ];
     assert_eq!(
         answered,

@@ -103,6 +103,12 @@ impl Answer<'_> {
             .map_err(|error| ConnectionError::Strange(error.to_string()))
     }
 
+    /// Its payload as it came, for the one kind that is no JSON.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.payload
+    }
+
     /// The answer, unless it is an error.
     ///
     /// # Errors
@@ -179,7 +185,7 @@ impl Connection {
     pub fn patience(&self) -> Option<Duration> {
         match (self.asked, self.has_begun) {
             (Some(Kind::Watch), true) => None,
-            (Some(Kind::Put), _) | (Some(Kind::History), true) => Some(SLOW_MAX),
+            (Some(Kind::Put), _) | (Some(Kind::History | Kind::Backup), true) => Some(SLOW_MAX),
             _ => Some(ANSWER_MAX),
         }
     }

@@ -133,8 +133,11 @@ impl Counters {
 }
 
 impl Geometry {
-    /// Blocks in a request of `bytes` at `first_block`; refuses what is off the device, empty or uneven.
-    pub(crate) fn check(self, first_block: u64, bytes: usize) -> Result<u64, DeviceError> {
+    /// Blocks in a request of `bytes` at `first_block`, for devices made of others.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`] for what is off the device, empty or uneven.
+    pub fn check(self, first_block: u64, bytes: usize) -> Result<u64, DeviceError> {
         let block_count = (bytes / BLOCK_BYTES) as u64;
         let inside = first_block
             .checked_add(block_count)

@@ -70,6 +70,7 @@ impl Keel {
             retention: Retention {
                 history_bytes_max: history_bytes,
                 history_age_ms_max: 0,
+                backlog_bytes_max: 0,
                 full_policy: FullPolicy::DropOldest,
             },
             ..DbOptions::default()

@@ -8,9 +8,13 @@ mod broker;
 mod cases;
 pub(crate) mod consumer;
 mod disk;
+mod forward;
+mod live;
+mod offline;
 pub(crate) mod page;
 pub(crate) mod process;
 mod publisher;
+mod sink;
 mod socket;
 mod sqlite;
 mod store;
@@ -32,6 +36,8 @@ use cases::{
     CPU_PER_READING, CPU_SHARE, Course, FIRST_ACKNOWLEDGED, FLUSHES, RATE, RATE_ACKNOWLEDGED,
     RESIDENT_MAX, STEADY, WRITTEN,
 };
+use forward::{FORWARD_HTTP, FORWARD_MQTT, FORWARDED, PLAIN};
+use live::{CPU_OF_PAGE, LIVE};
 use system::{COMMIT_INTERVAL_MS, Place, System};
 use wear::WEAR;
 
@@ -58,6 +64,9 @@ enum Case {
     Rate,
     Wear,
     Restart,
+    Live,
+    Forward,
+    Offline,
 }
 
 /// How much is measured.
@@ -65,17 +74,21 @@ enum Case {
 struct Extent {
     rounds: u32,
     steady_seconds: u64,
+    live_seconds: u64,
     rate_readings: u64,
     wear_readings: u64,
     restart_case: &'static str,
     restart_readings: u64,
     image_mebibytes: u64,
     restart_image_mebibytes: u64,
+    forward_readings: u64,
+    offline: offline::Extent,
 }
 
 const WHOLE: Extent = Extent {
     rounds: 5,
     steady_seconds: 30,
+    live_seconds: 20,
     rate_readings: 300_000,
     // Ten minutes of readings: two checkpoints of ours, five of the peer.
     wear_readings: 156_000,
@@ -83,17 +96,34 @@ const WHOLE: Extent = Extent {
     restart_readings: 10_000_000,
     image_mebibytes: 256,
     restart_image_mebibytes: 1024,
+    forward_readings: 1_000_000,
+    offline: offline::Extent {
+        case: "offline-24h",
+        rounds: 3,
+        readings: 24 * 3600 * 260,
+        image_mebibytes: 2048,
+        before: Duration::from_secs(60),
+    },
 };
 
 const QUICK: Extent = Extent {
     rounds: 1,
     steady_seconds: 1,
+    live_seconds: 2,
     rate_readings: 4_000,
     wear_readings: 650,
     restart_case: "restart-20k",
     restart_readings: 20_000,
     image_mebibytes: 32,
     restart_image_mebibytes: 32,
+    forward_readings: 10_000,
+    offline: offline::Extent {
+        case: "offline-20k",
+        rounds: 1,
+        readings: 20_000,
+        image_mebibytes: 32,
+        before: Duration::from_secs(2),
+    },
 };
 
 /// Bytes of the folder that a whole run needs.
@@ -114,6 +144,46 @@ fn goals(extent: &Extent) -> Vec<Goal> {
     vec![
         goal(STEADY, CPU_SHARE.name, None, Bound::Below(3.0)),
         goal(STEADY, RESIDENT_MAX.name, None, Bound::Below(32.0)),
+        goal(LIVE, CPU_SHARE.name, None, Bound::Below(8.0)),
+        goal(LIVE, CPU_OF_PAGE.name, None, Bound::Below(5.0)),
+        goal(LIVE, RESIDENT_MAX.name, None, Bound::Below(48.0)),
+        goal(
+            FORWARD_MQTT,
+            FORWARDED.name,
+            Some(PLAIN),
+            Bound::AtLeast(0.8),
+        ),
+        goal(
+            FORWARD_HTTP,
+            FORWARDED.name,
+            Some(PLAIN),
+            Bound::AtLeast(0.8),
+        ),
+        goal(
+            extent.offline.case,
+            offline::LOST.name,
+            None,
+            Bound::AtMost(0.0),
+        ),
+        // One window, by default.
+        goal(
+            extent.offline.case,
+            offline::TWICE.name,
+            None,
+            Bound::AtMost(10_000.0),
+        ),
+        goal(
+            extent.offline.case,
+            offline::MEDIAN_RATIO.name,
+            None,
+            Bound::AtMost(1.1),
+        ),
+        goal(
+            extent.offline.case,
+            offline::P99_RATIO.name,
+            None,
+            Bound::AtMost(1.1),
+        ),
         goal(RATE, RATE_ACKNOWLEDGED.name, None, Bound::AtLeast(20_000.0)),
         // Each of the three is "a SQLite logger": none is left out because of its verdict.
         goal(RATE, CPU_PER_READING.name, sqlite, Bound::AtMost(0.5)),
@@ -166,6 +236,53 @@ pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), St
             extent.rounds,
             extent.wear_readings,
             extent.image_mebibytes,
+            &mut show,
+        )?;
+    }
+    if is_asked(Case::Live) {
+        match keel_program() {
+            None => figures.missing(format!("{LIVE}: no program keel beside this one")),
+            Some(keel) => live::measure(
+                &mut figures,
+                &keel,
+                scratch.path(),
+                extent.rounds,
+                Duration::from_secs(extent.live_seconds),
+                &mut show,
+            )?,
+        }
+    }
+    if is_asked(Case::Offline) {
+        match keel_program() {
+            None => figures.missing(format!(
+                "{}: no program keel beside this one",
+                extent.offline.case
+            )),
+            Some(keel) => {
+                offline::measure(
+                    &mut figures,
+                    &keel,
+                    scratch.path(),
+                    extent.offline,
+                    &mut show,
+                )?;
+            }
+        }
+    }
+    if is_asked(Case::Forward) {
+        let broker = broker::find().map(|program| broker::Broker::start(&program, scratch.path()));
+        let broker = broker.transpose()?;
+        if broker.is_none() {
+            figures.missing(format!("{FORWARD_MQTT}: mosquitto is not installed"));
+        }
+        let address = broker.as_ref().map(broker::Broker::address);
+        let (rounds, readings) = (extent.rounds, extent.forward_readings);
+        forward::measure(
+            &mut figures,
+            address,
+            scratch.path(),
+            rounds,
+            readings,
             &mut show,
         )?;
     }
@@ -234,6 +351,10 @@ pub(crate) fn run(options: &Options) -> Result<(crate::report::Json, String), St
                    "max_queued_bytes": 0, "persistence": false, "set_tcp_nodelay": false},
         "publisher": {"topics": publisher::TOPICS, "qos": 1, "backlog_max": publisher::BACKLOG_MAX},
         "steady_seconds": extent.steady_seconds,
+        "live_page": {"sensors": 1024, "updates_per_second": 10, "seconds": extent.live_seconds},
+        "forward_readings": extent.forward_readings,
+        "offline": {"readings": extent.offline.readings, "rounds": extent.offline.rounds,
+                    "seconds_before": extent.offline.before.as_secs()},
         "rate_readings": extent.rate_readings,
         "wear_readings": extent.wear_readings,
         "restart_readings": extent.restart_readings,

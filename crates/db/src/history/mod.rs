@@ -6,7 +6,10 @@
 //!
 //! **Times.** A reading whose time came from the node's clock before that was trusted gets the time that the clock
 //! would have shown: its arrival on the monotonic clock, dated by a trusted moment of the same boot.
+//!
+//! **In the log's own order**, for whoever passes readings on: `follow.rs`.
 
+pub(crate) mod follow;
 pub mod index;
 pub(crate) mod summary;
 
@@ -121,17 +124,17 @@ pub struct HistoryEntry<'a> {
 /// What a slice found, until the lock is free.
 #[derive(Debug, Default)]
 pub(crate) struct Matches {
-    entries: Vec<(HistoryEntry<'static>, usize)>,
+    pub(crate) entries: Vec<(HistoryEntry<'static>, usize)>,
     values: Vec<u8>,
 }
 
 impl Matches {
-    fn push(&mut self, entry: HistoryEntry<'static>, value: &[u8]) {
+    pub(crate) fn push(&mut self, entry: HistoryEntry<'static>, value: &[u8]) {
         self.values.extend_from_slice(value);
         self.entries.push((entry, self.values.len()));
     }
 
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.values.clear();
     }

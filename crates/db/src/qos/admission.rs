@@ -61,6 +61,8 @@ struct Share {
     fraction: AtomicU32,
     phase: AtomicU32,
     drops: AtomicBool,
+    /// All of its readings are admitted, whatever the load.
+    is_exempt: AtomicBool,
 }
 
 /// One object, as whoever sets fractions sees it.
@@ -100,6 +102,7 @@ impl Admission {
             // Not all shed at the same moment: multiples of the golden ratio are spread evenly.
             phase: AtomicU32::new(number.wrapping_mul(0x9e37_79b9)),
             drops: AtomicBool::new(false),
+            is_exempt: AtomicBool::new(false),
         };
         let measured = Measured {
             weight: 1.0,
@@ -136,6 +139,19 @@ impl Admission {
         }
     }
 
+    /// Admits all readings of an object from now on: each of them is acted upon.
+    pub fn exempt(&self, object: usize) {
+        if let Some(share) = self.shares.get(object) {
+            share.is_exempt.store(true, Ordering::Relaxed);
+            share.fraction.store(ONE, Ordering::Relaxed);
+        }
+    }
+
+    fn is_exempt(&self, object: usize) -> bool {
+        let share = self.shares.get(object);
+        share.is_some_and(|share| share.is_exempt.load(Ordering::Relaxed))
+    }
+
     /// What becomes of the next reading of an object; counts it if it is shed. An object that is not known is
     /// admitted. Neither waits nor allocates.
     #[inline]
@@ -144,7 +160,8 @@ impl Admission {
             return Verdict::Admitted;
         };
         let fraction = share.fraction.load(Ordering::Relaxed);
-        if fraction == ONE {
+        // One that was exempted a moment ago may be given its old fraction once more.
+        if fraction == ONE || share.is_exempt.load(Ordering::Relaxed) {
             return Verdict::Admitted;
         }
         let phase = share.phase.fetch_add(fraction, Ordering::Relaxed) & (ONE - 1);
@@ -202,6 +219,10 @@ impl Admission {
     ///
     /// Takes some passes over all objects: not for real-time callers. No producer waits for it.
     pub fn set(&self, fraction: f64, now_ns: u64, admitted: impl Fn(usize) -> Option<u64>) -> f64 {
+        let admitted = |object| match self.is_exempt(object) {
+            true => None,
+            false => admitted(object),
+        };
         let fraction = if fraction.is_finite() {
             fraction.clamp(self.min, 1.0)
         } else {
@@ -380,6 +401,17 @@ mod tests {
         };
         // Those not at their least lose the same.
         assert!((loss(48) - loss(49)).abs() < 1e-3 * loss(49));
+    }
+
+    #[test]
+    fn what_is_exempt_is_never_shed() {
+        let mut plant = Plant::new(objects());
+        plant.admission.exempt(3);
+        plant.run(2_000);
+        plant.set(0.5);
+        let (each, _) = plant.run(20_000);
+        assert!(each[3] >= 1.0 && each[4] < 0.9, "{each:?}");
+        assert_eq!(plant.admission.shed(3), 0);
     }
 
     #[test]

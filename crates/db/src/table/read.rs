@@ -218,6 +218,21 @@ impl<M: AsRef<[Line]>> Table<M> {
         Some(slot[0].0[SEQUENCE].load(Ordering::Relaxed) / 2)
     }
 
+    /// Readings that were offered to the table for this object; 0 for an unknown one.
+    pub(crate) fn version(&self, id: ObjectId) -> u64 {
+        let slot = self.slot(id).ok();
+        slot.map_or(0, |slot| slot[0].0[SEQUENCE].load(Ordering::Acquire) / 2)
+    }
+
+    /// Whether [`write`](Self::write) would store a reading with this time, while nobody else writes.
+    pub(crate) fn is_news(&self, id: ObjectId, timestamp_ms: i64, node_time: bool) -> bool {
+        let Ok(slot) = self.slot(id) else {
+            return false;
+        };
+        let word = |at: usize| slot[0].0[at].load(Ordering::Relaxed);
+        node_time || word(META) & META_NODE_TIME != 0 || word(TIMESTAMP) as i64 <= timestamp_ms
+    }
+
     /// Copies the value into `value` and returns its times. No lock, no allocation, no system call unless a
     /// writer has been suspended inside its few stores.
     ///

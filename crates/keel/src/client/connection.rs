@@ -33,6 +33,10 @@ pub(super) struct Answer<'c> {
 }
 
 impl Answer<'_> {
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.inner.bytes()
+    }
+
     pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, CliError> {
         self.inner.read().map_err(|error| match error {
             ConnectionError::Strange(wrong) => strange(self.shown, wrong),

@@ -1,20 +1,27 @@
-//! The commands that talk to a running node: `get`, `put`, `watch`, `history` and `status`.
+//! The commands that talk to a running node: `get`, `put`, `watch`, `history`, `export`, `status`,
+//! `top` and `backup`.
 
+mod backup;
 mod connection;
+mod export;
 mod get;
 mod history;
 mod place;
 mod put;
 mod region;
 mod status;
+mod top;
+mod top_view;
 mod watch;
 
 use crate::cli::ClientCommand;
 use crate::error::CliError;
+pub(crate) use backup::run as backup;
 use base::error::Code;
 pub(crate) use connection::Connection;
 pub(crate) use history::numbers as history_numbers;
 use libkeel::protocol::{Failure, Kind};
+pub(crate) use place::{config_in_place, find_config};
 use std::fmt::Display;
 
 /// What to do about a full store, for a node that does not say so itself.
@@ -28,7 +35,9 @@ pub(crate) fn run(command: &ClientCommand) -> Result<u8, CliError> {
         ClientCommand::Put(arguments) => put::run(arguments),
         ClientCommand::Watch(arguments) => watch::run(arguments),
         ClientCommand::History(arguments) => history::run(arguments),
+        ClientCommand::Export(arguments) => export::run(arguments),
         ClientCommand::Status(arguments) => status::run(arguments),
+        ClientCommand::Top(arguments) => top::run(arguments),
     }
 }
 

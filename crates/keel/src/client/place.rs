@@ -30,6 +30,28 @@ pub(super) struct Place {
     config: Option<PathBuf>,
 }
 
+/// The configuration at one of the usual places. A file that is there and cannot be read is an error, not a reason to
+/// take another.
+pub(crate) fn config_in_place() -> Option<&'static Path> {
+    let mut places = CONFIG_PLACES.map(Path::new).into_iter();
+    places.find(|config| config.try_exists().unwrap_or(true))
+}
+
+fn no_config(remedy: &str) -> CliError {
+    let wrong = format!(
+        "neither {} nor {} says where it is",
+        CONFIG_PLACES[0], CONFIG_PLACES[1]
+    );
+    CliError::usage("node", wrong, remedy)
+}
+
+/// The configuration that is named, else the one at a usual place.
+pub(crate) fn find_config(named: Option<&Path>) -> Result<PathBuf, CliError> {
+    let found = named.map(Path::to_path_buf);
+    let found = found.or_else(|| config_in_place().map(Path::to_path_buf));
+    found.ok_or_else(|| no_config("name its configuration with -c FILE"))
+}
+
 impl Place {
     /// The node that the arguments name. A configuration with a mistake is told on standard error, and is good
     /// enough when it says where the socket is: a node goes on with the configuration that it has, and its clients
@@ -41,20 +63,12 @@ impl Place {
         if let Some(config) = &arguments.config {
             return Self::by_config(config);
         }
-        for config in CONFIG_PLACES.map(Path::new) {
-            // A file that is there and cannot be read is an error, not a reason to take another.
-            if config.try_exists().unwrap_or(true) {
-                return Self::by_config(config);
-            }
+        match config_in_place() {
+            Some(config) => Self::by_config(config),
+            None => Err(no_config(
+                "name its socket with --node PATH or its configuration with -c FILE",
+            )),
         }
-        Err(CliError::usage(
-            "node",
-            format!(
-                "neither {} nor {} says where it is",
-                CONFIG_PLACES[0], CONFIG_PLACES[1]
-            ),
-            "name its socket with --node PATH or its configuration with -c FILE",
-        ))
     }
 
     /// The node with this socket.

@@ -1,8 +1,9 @@
 //! `keel config check`: whether a file is right, what the node will do with it, and what its owner should know.
 
+use super::programs;
 use super::{
-    Config, JobConfig, MqttVersion, Problem, QosConfig, RegionConfig, SubscribeConfig, directory,
-    first_of, read,
+    Config, HttpConfig, JobConfig, MqttVersion, Problem, QosConfig, RegionConfig, SubscribeConfig,
+    directory, first_of, read,
 };
 use crate::error::{CliError, STATUS_FAILURE};
 use crate::lasting;
@@ -98,11 +99,18 @@ impl Config {
                 .as_ref()
                 .map(|region| ("region", region.sentence())),
         );
+        summary.extend(self.http.as_ref().map(|http| ("http", http.sentence())));
         summary.push(("qos", qos));
         if !self.job.is_empty() {
             let jobs: Vec<String> = self.job.iter().map(JobConfig::sentence).collect();
             summary.push(("jobs", jobs.join("; ")));
         }
+        summary.extend(programs::summary(&self.mount, &self.task));
+        if !self.upstream.is_empty() {
+            let sentences: Vec<String> = self.upstream.iter().map(|one| one.sentence()).collect();
+            summary.push(("upstream", sentences.join("; ")));
+        }
+        summary.extend(self.urgent.summary());
         summary
     }
 
@@ -283,29 +291,53 @@ impl Config {
         if !has_listener && self.mqtt.is_none() {
             warnings.push("no source is configured: readings come by `keel put` only".to_owned());
         }
-        warnings.extend(self.password_warning());
+        warnings.extend(self.secret_warnings());
+        warnings.extend(self.http.as_ref().and_then(HttpConfig::warning));
         let saved_to = self
             .region
             .as_ref()
             .and_then(|region| region.checkpoint_image.as_deref());
         warnings.extend(saved_to.and_then(lasting::memory_warning));
         warnings.extend(self.job.iter().flat_map(JobConfig::warnings));
+        warnings.extend(self.urgent.warnings());
+        warnings.extend(programs::warnings(&self.mount, &self.task));
         warnings
     }
 
-    fn password_warning(&self) -> Option<String> {
-        let path = self.mqtt.as_ref()?.password_file.as_deref()?;
-        let shown = path.display();
-        match std::fs::metadata(path) {
-            Err(error) => {
-                let why = crate::error::describe(&error);
-                Some(format!("mqtt.password_file {shown} cannot be read: {why}"))
-            }
-            Ok(metadata) if metadata.permissions().mode() & OTHERS != 0 => Some(format!(
-                "mqtt.password_file {shown} is open to every user of this machine; chmod 600 {shown}"
-            )),
-            Ok(_) => None,
+    /// About files that hold secrets.
+    fn secret_warnings(&self) -> Vec<String> {
+        let broker = self
+            .mqtt
+            .as_ref()
+            .and_then(|mqtt| mqtt.password_file.as_ref());
+        let mut files = vec![("mqtt.password_file", broker)];
+        for upstream in &self.upstream {
+            files.push(("upstream.password_file", upstream.password_file.as_ref()));
+            let authorization = upstream.authorization_file.as_ref();
+            files.push(("upstream.authorization_file", authorization));
         }
+        for broker in &self.urgent.brokers {
+            files.push(("broker.password_file", broker.password_file.as_ref()));
+        }
+        let named = files.into_iter();
+        let named = named.filter_map(|(name, path)| path.map(|path| (name, path)));
+        named
+            .filter_map(|(name, path)| secret_warning(name, path))
+            .collect()
+    }
+}
+
+fn secret_warning(name: &str, path: &Path) -> Option<String> {
+    let shown = path.display();
+    match std::fs::metadata(path) {
+        Err(error) => {
+            let why = crate::error::describe(&error);
+            Some(format!("{name} {shown} cannot be read: {why}"))
+        }
+        Ok(metadata) if metadata.permissions().mode() & OTHERS != 0 => Some(format!(
+            "{name} {shown} is open to every user of this machine; chmod 600 {shown}"
+        )),
+        Ok(_) => None,
     }
 }
 
@@ -346,6 +378,51 @@ impl JobConfig {
             ));
         }
         warnings
+    }
+}
+
+impl HttpConfig {
+    fn sentence(&self) -> String {
+        let who = match &self.token_file {
+            Some(path) => format!("with a token of {}", path.display()),
+            None if self.listen.ip().is_loopback() => "for everybody on this machine".to_owned(),
+            None => "for everybody who reaches it".to_owned(),
+        };
+        let page = if egress::http::has_page() {
+            "live page, "
+        } else {
+            ""
+        };
+        format!(
+            "{page}values, history and metrics on http://{}, {who}",
+            self.listen
+        )
+    }
+
+    fn warning(&self) -> Option<String> {
+        let Some(path) = &self.token_file else {
+            return (!self.listen.ip().is_loopback()).then(|| {
+                format!(
+                    "http.listen is {}: everybody who reaches it can read everything (http.anonymous)",
+                    self.listen
+                )
+            });
+        };
+        if let Err(error) = self.tokens() {
+            return Some(format!("http.token_file {error}"));
+        }
+        let shown = path.display();
+        match std::fs::metadata(path) {
+            Ok(metadata) if metadata.permissions().mode() & OTHERS != 0 => Some(format!(
+                "http.token_file {shown} is open to every user of this machine; chmod 600 {shown}"
+            )),
+            _ if !self.listen.ip().is_loopback() => Some(format!(
+                "http.listen is {}: tokens and values cross that network unencrypted; put a proxy with TLS before \
+                 it, or a tunnel",
+                self.listen
+            )),
+            _ => None,
+        }
     }
 }
 

@@ -3,24 +3,33 @@
 //! One reader serves all: a key that it does not ask for is unknown, a value outside its range is refused with
 //! its line and the remedy. Relative paths are relative to the directory of the file.
 
+pub(crate) mod alarm;
 mod check;
 mod example;
+mod programs;
+#[cfg(test)]
+mod programs_tests;
 mod reader;
 mod reload;
 mod sections;
 #[cfg(test)]
 mod tests;
+mod upstream;
 
 pub(crate) use check::check;
 pub(crate) use example::example;
 pub(crate) use reload::reload;
 
+pub(crate) use alarm::UrgentConfig;
+pub(crate) use programs::{MountConfig, Start, TaskConfig, cores_text, ms};
 pub(crate) use sections::{REGION_TABLE, VALIDITY_MS};
+pub(crate) use upstream::UpstreamConfig;
 
 use crate::error::CliError;
 use crate::kernel::Kernel;
 use base::error::Code;
 use db::qos::controller::Mode;
+use egress::http::Tokens;
 use ingest::intake::Retained;
 use reader::{Document, Problem};
 use std::io::Read;
@@ -30,6 +39,8 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of the largest configuration file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of the largest file of tokens.
+const TOKEN_FILE_BYTES_MAX: u64 = 65_536;
 /// Bytes of the longest password.
 const PASSWORD_BYTES_MAX: u64 = 65_535;
 
@@ -56,6 +67,16 @@ pub(crate) struct Config {
     pub(crate) qos: QosConfig,
     /// Jobs that the node starts by itself.
     pub(crate) job: Vec<JobConfig>,
+    /// Trees that programs come from.
+    pub(crate) mount: Vec<MountConfig>,
+    /// Programs that the node keeps running.
+    pub(crate) task: Vec<TaskConfig>,
+    /// Where readings go.
+    pub(crate) upstream: Vec<UpstreamConfig>,
+    /// Brokers, alarms and actuators.
+    pub(crate) urgent: UrgentConfig,
+    /// Values, history and the live page over HTTP, if they are wanted.
+    pub(crate) http: Option<HttpConfig>,
 }
 
 /// `[[job]]`
@@ -156,8 +177,13 @@ pub(crate) struct StoreConfig {
     /// Size of the history in MiB above which the oldest readings are deleted; 0: nine tenths of the store, or what
     /// is left beside its checkpoints.
     pub(crate) history_mebibytes_max: u64,
+    /// Size of the log in MiB up to which readings are kept that have still to go upstream; 0: nine tenths of the
+    /// store.
+    pub(crate) backlog_mebibytes_max: u64,
     /// Terabytes (10^12 bytes) that the card is rated for; 0: not known.
     pub(crate) card_rated_write_terabytes: f64,
+    /// What is not flushed is lost with the process, for demonstrations; no file can say it.
+    pub(crate) is_volatile: bool,
 }
 
 /// `[keys]`
@@ -302,6 +328,32 @@ pub(crate) struct RegionConfig {
     pub(crate) checkpoint_interval_seconds: u32,
 }
 
+/// `[http]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HttpConfig {
+    /// Address and port.
+    pub(crate) listen: SocketAddr,
+    /// File of names and tokens.
+    pub(crate) token_file: Option<PathBuf>,
+    /// Whether everybody may read at an address that others reach.
+    pub(crate) anonymous: bool,
+    /// Names by which browsers may call this node where there are no tokens.
+    pub(crate) hosts: Vec<String>,
+    /// Connections at once.
+    pub(crate) connections_max: u32,
+    /// Readers of the live stream at once, in all and of one address.
+    pub(crate) streams_max: u32,
+    pub(crate) streams_per_client_max: u32,
+    /// What waits for one reader of it, at most.
+    pub(crate) stream_kibibytes_max: u32,
+    /// Time between two of its messages.
+    pub(crate) stream_period_ms: u32,
+    /// Requests a second, over all connections.
+    pub(crate) requests_per_second_max: u32,
+    /// Log that one question for history reads, at most.
+    pub(crate) history_mebibytes_max: u32,
+}
+
 /// `[qos]`
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct QosConfig {
@@ -421,8 +473,16 @@ impl Config {
             0 => self.history_bytes_max_by_default(capacity_bytes),
             mebibytes => mebibytes << 20,
         };
+        let backlog_bytes_max = match store.backlog_mebibytes_max {
+            // What is not held may be kept for longer than that, too.
+            0 => self
+                .history_bytes_max_by_default(capacity_bytes)
+                .max(history_bytes_max),
+            mebibytes => mebibytes << 20,
+        };
         db::Retention {
             history_bytes_max,
+            backlog_bytes_max,
             history_age_ms_max: u64::from(store.history_days_max) * 86_400_000,
             full_policy: store.full_policy,
         }
@@ -473,6 +533,47 @@ impl MqttConfig {
         }
         Ok(Some(first.to_owned()))
     }
+}
+
+impl HttpConfig {
+    /// The tokens, read from their file now; none without a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is none of tokens.
+    pub(crate) fn tokens(&self) -> Result<Tokens, CliError> {
+        let Some(path) = &self.token_file else {
+            return Ok(Tokens::default());
+        };
+        let text = read_bounded(path, TOKEN_FILE_BYTES_MAX)?;
+        Tokens::parse(&text).map_err(|error| {
+            let thing = match error.line {
+                0 => path.display().to_string(),
+                line => format!("{}:{line}", path.display()),
+            };
+            let remedy = "write a name and a token of 16 letters or more in each line";
+            CliError::failure(thing, error.wrong, remedy)
+        })
+    }
+}
+
+/// The first line of a file of one secret.
+///
+/// # Errors
+/// The file cannot be read, or its first line is empty.
+fn first_line(path: Option<&Path>) -> Result<Option<String>, CliError> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    let text = read_bounded(path, PASSWORD_BYTES_MAX)?;
+    let first = text.lines().next().unwrap_or_default();
+    if first.is_empty() {
+        return Err(CliError::failure(
+            path.display(),
+            "its first line is empty",
+            "write the secret there",
+        ));
+    }
+    Ok(Some(first.to_owned()))
 }
 
 /// The directory that relative paths of this file start from.

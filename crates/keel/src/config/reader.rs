@@ -314,6 +314,85 @@ impl<'d, 't> Section<'d, 't> {
         })
     }
 
+    /// Texts in an array: at most as many, of at most as many bytes each, as `limits` say.
+    pub(super) fn words(
+        &self,
+        key: &'static str,
+        limits: (usize, usize),
+    ) -> Option<At<Vec<String>>> {
+        let (count_max, bytes_max) = limits;
+        let (line, elements) = self.array(key, count_max, "an array of texts in quotes")?;
+        let mut value = Vec::with_capacity(elements.len());
+        for element in elements {
+            let DeValue::String(text) = element.get_ref() else {
+                self.wrong_type(line, key, element.get_ref(), "texts in quotes");
+                return None;
+            };
+            if text.len() > bytes_max {
+                let wrong = format!("holds a text of {} bytes", text.len());
+                self.wrong(line, key, &wrong, format!("give at most {bytes_max}"));
+                return None;
+            }
+            if text.contains('\0') {
+                self.wrong(line, key, "holds a zero byte", "remove it");
+                return None;
+            }
+            value.push(text.clone().into_owned());
+        }
+        Some(At { line, value })
+    }
+
+    /// Whole numbers in an array; `limits`: how many at most, and the least and the greatest.
+    pub(super) fn integers(&self, key: &'static str, limits: (usize, u64, u64)) -> Vec<u64> {
+        let (count_max, low, high) = limits;
+        let expected = format!("whole numbers from {low} to {high}");
+        let Some((line, elements)) = self.array(key, count_max, &format!("an array of {expected}"))
+        else {
+            return Vec::new();
+        };
+        let mut numbers = Vec::with_capacity(elements.len());
+        for element in elements {
+            let number = match element.get_ref() {
+                DeValue::Integer(digits) => {
+                    i128::from_str_radix(digits.as_str(), digits.radix()).ok()
+                }
+                other => {
+                    self.wrong_type(line, key, other, &expected);
+                    return Vec::new();
+                }
+            };
+            match number.filter(|one| (i128::from(low)..=i128::from(high)).contains(one)) {
+                Some(number) => numbers.push(number as u64),
+                None => {
+                    let wrong = "holds another number";
+                    self.wrong(line, key, wrong, format!("give {expected}"));
+                    return Vec::new();
+                }
+            }
+        }
+        numbers
+    }
+
+    /// The elements of an array and its line; `None` also where there are too many, or it is none.
+    fn array(
+        &self,
+        key: &'static str,
+        count_max: usize,
+        expected: &str,
+    ) -> Option<(usize, Vec<&'d Spanned<DeValue<'t>>>)> {
+        let (line, value) = self.find(key)?;
+        let DeValue::Array(array) = value else {
+            self.wrong_type(line, key, value, expected);
+            return None;
+        };
+        if array.len() > count_max {
+            let wrong = format!("has {} elements", array.len());
+            self.wrong(line, key, &wrong, format!("give at most {count_max}"));
+            return None;
+        }
+        Some((line, array.iter().collect()))
+    }
+
     /// One of a few words.
     pub(super) fn choice<T: Copy>(
         &self,

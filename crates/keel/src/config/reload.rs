@@ -41,6 +41,7 @@ pub(crate) fn reload(old: &Config, new: &Config) -> Changes {
     can_change!(store.full_policy, "store.full_policy");
     can_change!(store.history_days_max, "store.history_days_max");
     can_change!(store.history_mebibytes_max, "store.history_mebibytes_max");
+    can_change!(store.backlog_mebibytes_max, "store.backlog_mebibytes_max");
     can_change!(
         store.card_rated_write_terabytes,
         "store.card_rated_write_terabytes"
@@ -67,6 +68,7 @@ pub(crate) fn reload(old: &Config, new: &Config) -> Changes {
     can_change!(line.precision, "line.precision");
     can_change!(line.key, "line.key");
     needs_restart!(region, "region");
+    needs_restart!(http, "http");
     can_change!(qos.mode, "qos.mode");
     can_change!(qos.gains, "qos.gains");
     can_change!(qos.tardiness, "qos.tardiness_target");
@@ -86,6 +88,12 @@ pub(crate) fn reload(old: &Config, new: &Config) -> Changes {
     can_change!(qos.tasks_max, "qos.tasks_max");
     needs_restart!(qos.lock_memory, "qos.lock_memory");
     needs_restart!(job, "job");
+    needs_restart!(mount, "mount");
+    can_change!(task, "task");
+    needs_restart!(upstream, "upstream");
+    needs_restart!(urgent.brokers, "broker");
+    needs_restart!(urgent.alarms, "alarm");
+    needs_restart!(urgent.actuators, "actuator");
     Changes {
         applied,
         needs_restart,

@@ -1,10 +1,13 @@
 //! From the sections of the document to the structures of the configuration. Defaults and ranges stand here and
 //! nowhere else.
 
+use super::alarm::urgent;
+use super::programs;
 use super::reader::{At, Document, Section};
+use super::upstream::upstreams;
 use super::{
-    ACTUATORS, ActuatorKind, Config, JobConfig, KeyConfig, KeysConfig, LineConfig, MODES,
-    MqttConfig, MqttVersion, NodeConfig, Payload, QosConfig, RegionConfig, StoreConfig,
+    ACTUATORS, ActuatorKind, Config, HttpConfig, JobConfig, KeyConfig, KeysConfig, LineConfig,
+    MODES, MqttConfig, MqttVersion, NodeConfig, Payload, QosConfig, RegionConfig, StoreConfig,
     SubscribeConfig, TimeConfig, beside,
 };
 use crate::kernel::Kernel;
@@ -12,6 +15,7 @@ use db::qos::controller::Mode;
 use ingest::intake::{Retained, TEMPLATE_BYTES_MAX, Template, TemplateKind};
 use ingest::line::Precision;
 use ingest::pattern;
+use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 
 /// Bytes of the longest path of a Unix socket: the system's limit without the final zero.
@@ -34,6 +38,8 @@ const JOB_NAME_BYTES_MAX: usize = 64;
 pub(crate) const VALIDITY_MS: u32 = 60_000;
 /// Listener of the line protocol without any configuration.
 const LINE_TCP: &str = "127.0.0.1:8094";
+/// Listener of the HTTP side without another one.
+const HTTP_LISTEN: &str = "127.0.0.1:8095";
 /// Bytes of the longest name of a file in a region, with what its draft has in addition.
 const FILE_NAME_BYTES_MAX: usize = 250;
 /// Name of the slot table's file in a region without any configuration.
@@ -69,16 +75,26 @@ impl Reader<'_> {
                 .map(|section| self.mqtt(section)),
             line: self.line(top.section("line")),
             region: None,
+            http: top
+                .section_if_there("http")
+                .map(|section| self.http(section)),
             qos: self.qos(top.section("qos")),
             job: Vec::new(),
+            mount: programs::mounts(&top, self.base_dir),
+            task: Vec::new(),
+            upstream: upstreams(&top, self.base_dir),
+            urgent: urgent(&top, self.base_dir),
         };
         let region = top
             .section_if_there("region")
             .map(|section| self.region(section, &config.store.image));
         let job = self.jobs(&top, &config, region.as_ref());
+        let has_region = region.is_some();
+        let task = programs::tasks(&top, self.base_dir, &config.mount, has_region);
         let config = Config {
             region,
             job,
+            task,
             ..config
         };
         let exact = config
@@ -233,11 +249,13 @@ impl Reader<'_> {
             ),
             history_days_max: section.integer("history_days_max", 0, (0, 36_500)) as u32,
             history_mebibytes_max: section.integer("history_mebibytes_max", 0, (0, 1 << 24)),
+            backlog_mebibytes_max: section.integer("backlog_mebibytes_max", 0, (0, 1 << 24)),
             card_rated_write_terabytes: section.number(
                 "card_rated_write_terabytes",
                 0.0,
                 (0.0, 1_000_000.0),
             ),
+            is_volatile: false,
         };
         section.finish();
         store
@@ -521,6 +539,46 @@ impl Reader<'_> {
         region
     }
 
+    fn http(&self, section: Section<'_, '_>) -> HttpConfig {
+        let number = |key, default, range| section.integer(key, default, range) as u32;
+        let at = section.text("listen", TEXT_BYTES_MAX);
+        let (line, given) = at.map_or((section.line(), HTTP_LISTEN.to_owned()), |at| {
+            (at.line, at.value)
+        });
+        let listen = given.parse().unwrap_or_else(|_| {
+            let remedy = "give address:port, such as \"127.0.0.1:8095\"";
+            section.wrong(line, "listen", &format!("is \"{given}\""), remedy);
+            SocketAddr::from(([127, 0, 0, 1], 0))
+        });
+        let token_file = section.text("token_file", PATH_BYTES_MAX);
+        let hosts = section.text_or_empty("hosts", TEXT_BYTES_MAX);
+        let hosts = hosts.map_or(String::new(), |at| at.value);
+        let http = HttpConfig {
+            listen,
+            token_file: token_file.map(|at| self.base_dir.join(at.value)),
+            anonymous: section.boolean("anonymous", false),
+            hosts: hosts.split_whitespace().map(str::to_owned).collect(),
+            connections_max: number("connections_max", 64, (1, 1024)),
+            streams_max: number("streams_max", 16, (1, 256)),
+            streams_per_client_max: number("streams_per_client_max", 4, (1, 256)),
+            stream_kibibytes_max: number("stream_kibibytes_max", 256, (16, 16_384)),
+            stream_period_ms: number("stream_period_ms", 250, (50, 10_000)),
+            requests_per_second_max: number("requests_per_second_max", 100, (1, 10_000)),
+            history_mebibytes_max: number("history_mebibytes_max", 64, (1, 65_536)),
+        };
+        if !http.listen.ip().is_loopback() && http.token_file.is_none() && !http.anonymous {
+            let wrong = format!(
+                "is {}, which other machines reach, and there are no tokens",
+                http.listen
+            );
+            let remedy =
+                "name a token_file, or set anonymous = true if everybody there may read everything";
+            section.wrong(line, "listen", &wrong, remedy);
+        }
+        section.finish();
+        http
+    }
+
     fn qos(&self, section: Section<'_, '_>) -> QosConfig {
         let target = |key, range| {
             let number = section.number(key, 0.5, range);
@@ -639,7 +697,7 @@ fn reason(error: &ingest::Error) -> String {
 }
 
 /// `host:port`, `[::1]:1883`.
-fn host_port(text: &str) -> Option<(String, u16)> {
+pub(super) fn host_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let port: u16 = port.parse().ok().filter(|port| *port != 0)?;
     let host = match host.strip_prefix('[') {

@@ -39,6 +39,7 @@ fn the_example_with_everything_on_says_the_defaults_too() {
     let config = parse(&all).unwrap();
     assert_eq!(config.mqtt.as_ref().unwrap().subscribe.len(), 2);
     assert_eq!(config.key.len(), 1);
+    assert_eq!(config.upstream.len(), 2);
     // Without the settings that are at their default, nothing changes.
     let mut needed = String::new();
     let mut is_needed = false;
@@ -363,6 +364,7 @@ fn history_ends_before_the_store_is_full_unless_told_otherwise() {
         db::Retention {
             history_bytes_max: 5 << 20,
             history_age_ms_max: 2 * 86_400_000,
+            backlog_bytes_max: parse("").unwrap().retention(capacity).history_bytes_max,
             full_policy: db::FullPolicy::DropOldest,
         }
     );

@@ -8,6 +8,7 @@ pub(crate) mod analysis;
 mod building;
 mod compare;
 mod face;
+pub(crate) mod full;
 mod place;
 mod protocol;
 mod recorder;
@@ -30,6 +31,9 @@ use std::io::IsTerminal;
 /// Runs the demo; the answer is the exit status.
 pub(crate) fn run(arguments: &DemoArgs) -> Result<u8, CliError> {
     signals::catch_stop();
+    if arguments.full {
+        return full::run(arguments);
+    }
     let seed = match (arguments.kill, arguments.seed) {
         (false, _) => None,
         (true, Some(seed)) => Some(seed),

@@ -60,6 +60,11 @@ impl Place {
         self.dir.join(IMAGE)
     }
 
+    /// The directory.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.dir
+    }
+
     /// The directory, if it is to be removed.
     pub(crate) fn temporary_dir(&self) -> Option<&Path> {
         self.temporary.then_some(&*self.dir)

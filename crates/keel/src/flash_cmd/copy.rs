@@ -10,7 +10,7 @@ use crate::output::Output;
 use crate::progress::{Progress, bytes_text};
 use crate::signals;
 use base::block::{BLOCK_BYTES, BlockDevice};
-use flash::{OpenOptions, PAYLOAD_BYTES, Store};
+use flash::{FormatOptions, OpenOptions, PAYLOAD_BYTES, Store};
 use serde_json::json;
 use std::path::Path;
 
@@ -32,7 +32,7 @@ pub(super) fn copy(from: &Path, to: &Path, wanted: &Wanted, as_json: bool) -> Re
     let mut source = open(from, Access::ReadAll)?;
     let files = list(&mut source).map_err(|error| store_error(from, &error))?;
     let bytes: u64 = files.iter().map(|file| file.bytes).sum();
-    let layout = source.layout();
+    let layout = source.layout().clone();
     let is_device = target.is_some_and(|found| !found.is_file());
     let made = make::Wanted {
         size: wanted
@@ -42,6 +42,7 @@ pub(super) fn copy(from: &Path, to: &Path, wanted: &Wanted, as_json: bool) -> Re
         name_bytes: wanted.name_bytes.unwrap_or(layout.name_bytes_max),
         force: wanted.force,
         sparse: wanted.sparse,
+        is_private: false,
     };
     let progress = Progress::start(format!("formatting {}", to.display()));
     let prepared = make::prepare(to, &made, bytes, &progress)?;
@@ -50,9 +51,13 @@ pub(super) fn copy(from: &Path, to: &Path, wanted: &Wanted, as_json: bool) -> Re
     drop(prepared.interruption);
     let progress = Progress::start(format!("copying and comparing {}", from.display()));
     let device = Withheld::new(prepared.device);
+    // A layer above may have bound its bytes to it, as the log of a node is.
+    let options = FormatOptions {
+        hash_key: layout.hash_key,
+        ..prepared.options
+    };
     let failed = |stop| stop_error(from, to, stop);
-    let store =
-        Store::format(device, &prepared.options).map_err(|error| store_error(to, &error))?;
+    let store = Store::format(device, &options).map_err(|error| store_error(to, &error))?;
     let mut note = |bytes| {
         progress.add(bytes);
         !signals::stop_requested()
@@ -96,12 +101,12 @@ pub(super) fn copy(from: &Path, to: &Path, wanted: &Wanted, as_json: bool) -> Re
 }
 
 /// A file to copy.
-struct Listed {
-    name: String,
-    bytes: u64,
+pub(super) struct Listed {
+    pub(super) name: String,
+    pub(super) bytes: u64,
 }
 
-fn list<D: BlockDevice>(store: &mut Store<D>) -> flash::Result<Vec<Listed>> {
+pub(super) fn list<D: BlockDevice>(store: &mut Store<D>) -> flash::Result<Vec<Listed>> {
     let mut files = Vec::new();
     store.list(&mut |name, stat| {
         files.push(Listed {
@@ -113,7 +118,7 @@ fn list<D: BlockDevice>(store: &mut Store<D>) -> flash::Result<Vec<Listed>> {
 }
 
 /// Why a copy was given up.
-enum Stop {
+pub(super) enum Stop {
     /// The store that is copied, at this file.
     Source(String, flash::Error),
     /// The new store, at this file, or as a whole.
@@ -123,7 +128,7 @@ enum Stop {
     Interrupted,
 }
 
-fn stop_error(from: &Path, to: &Path, stop: Stop) -> CliError {
+pub(super) fn stop_error(from: &Path, to: &Path, stop: Stop) -> CliError {
     match stop {
         Stop::Source(name, error @ flash::Error::Damaged { .. }) => CliError::failure(
             name,
@@ -158,7 +163,7 @@ fn stop_error(from: &Path, to: &Path, stop: Stop) -> CliError {
 }
 
 /// Copies every file. `note` is told the bytes done and answers whether to go on.
-fn fill<S: BlockDevice, D: BlockDevice>(
+pub(super) fn fill<S: BlockDevice, D: BlockDevice>(
     source: &mut Store<S>,
     mut target: Store<D>,
     files: &[Listed],
@@ -196,7 +201,7 @@ fn fill<S: BlockDevice, D: BlockDevice>(
 }
 
 /// Compares every file of the store on `device` with the original.
-fn compare<S: BlockDevice, D: BlockDevice>(
+pub(super) fn compare<S: BlockDevice, D: BlockDevice>(
     source: &mut Store<S>,
     device: D,
     files: &[Listed],
@@ -241,7 +246,6 @@ fn compare<S: BlockDevice, D: BlockDevice>(
 mod tests {
     use super::*;
     use base::sim::SimDevice;
-    use flash::FormatOptions;
 
     const BLOCKS: u64 = 512;
 

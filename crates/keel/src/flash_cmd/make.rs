@@ -18,7 +18,7 @@ use base::block::{
 use flash::{FormatOptions, OpenOptions, Store};
 use serde_json::json;
 use std::fs::File;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Size of a new image when none is given.
@@ -35,6 +35,8 @@ pub(super) struct Wanted {
     pub(super) name_bytes: u16,
     pub(super) force: bool,
     pub(super) sparse: bool,
+    /// A new file is for its owner alone: a store holds the key by which it tells its own bytes from others'.
+    pub(super) is_private: bool,
 }
 
 pub(super) fn format(image: &Path, wanted: &Wanted, as_json: bool) -> Result<u8, CliError> {
@@ -90,7 +92,7 @@ pub(super) struct Prepared {
     /// What a signal does until the store is made.
     pub(super) interruption: Interruption,
     /// Of a file, what holds it: from before it was looked at until the store is made.
-    _held: Option<FileDevice>,
+    pub(super) held: Option<FileDevice>,
 }
 
 /// Gets `image` ready to be formatted as `wanted`; `bytes_min` is what the store must at least have room for.
@@ -180,7 +182,7 @@ pub(super) fn prepare(
             (resize(image, bytes, file_bytes)?, Some(held))
         }
         None => {
-            let held = create(image)?;
+            let held = create(image, wanted.is_private)?;
             (created, interruption) = Unfinished::new(image);
             (resize(image, bytes, 0)?, Some(held))
         }
@@ -196,7 +198,7 @@ pub(super) fn prepare(
         options,
         created,
         interruption,
-        _held: held,
+        held,
     })
 }
 
@@ -257,8 +259,8 @@ fn interruption_of_old(image: &Path, file_bytes: u64) -> Result<Interruption, Cl
 }
 
 /// Creates an empty file and holds it; its name is durable.
-fn create(image: &Path) -> Result<FileDevice, CliError> {
-    create_empty(image).map_err(|error| CliError::io(image.display(), &error))?;
+fn create(image: &Path, is_private: bool) -> Result<FileDevice, CliError> {
+    create_empty(image, is_private).map_err(|error| CliError::io(image.display(), &error))?;
     let held = FileDevice::open(image, &device_options(Access::Write)).map_err(|error| {
         // Whoever was quicker to hold it may keep it.
         if !matches!(error, DeviceError::InUse { .. }) {
@@ -273,17 +275,15 @@ fn create(image: &Path) -> Result<FileDevice, CliError> {
     Ok(held)
 }
 
-fn create_empty(image: &Path) -> std::io::Result<()> {
-    File::options().write(true).create_new(true).open(image)?;
-    let folder = match image.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    match File::open(folder)?.sync_all() {
-        // Some file systems have directories that cannot be synchronised; they then need no such thing.
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
-        done => done,
-    }
+fn create_empty(image: &Path, is_private: bool) -> std::io::Result<()> {
+    let mode = if is_private { 0o600 } else { 0o666 };
+    let mut options = File::options();
+    options
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(image)?;
+    super::sync_folder(image)
 }
 
 fn file_length(image: &Path) -> Result<u64, CliError> {

@@ -1,5 +1,6 @@
 //! `keel flash`: a store in an image file or on a block device, from the command line.
 
+pub(crate) mod backup;
 mod copy;
 mod files;
 mod get;
@@ -10,6 +11,7 @@ mod make;
 mod mount;
 mod observed;
 mod repair;
+pub(crate) mod restore;
 mod unfinished;
 mod whole;
 mod withheld;
@@ -18,17 +20,98 @@ use crate::cli::FlashCommand;
 use crate::error::CliError;
 use base::block::{BLOCK_BYTES, DeviceError, FileDevice, FileDeviceOptions};
 use flash::{OpenOptions, Store};
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fs::{File, Metadata};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Makes a limit of this user on the size of files (`ulimit -f`) an error that is explained, not the end.
+pub(crate) fn explain_file_limit() {
+    // SAFETY: no handler is set, only a signal of this process is ignored.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Takes away the draft that a killed run has left, so that the next one is made anew. Of what is no regular file, a
+/// link above all, nobody knows that it is ours.
+fn remove_old_draft(draft: &Path) -> Result<(), CliError> {
+    let failed = |error: &std::io::Error| CliError::io(draft.display(), error);
+    match draft.symlink_metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed(&error)),
+        Ok(found) if found.is_file() => {
+            // Another run may be at work with it.
+            let held = open_device(draft, Access::Write)?;
+            std::fs::remove_file(draft).map_err(|error| failed(&error))?;
+            drop(held);
+            Ok(())
+        }
+        Ok(_) => Err(CliError::failure(
+            draft.display(),
+            "is no file, and a draft must be made there",
+            "move it away",
+        )),
+    }
+}
+
+/// Gives a draft its name; where nothing is to be replaced, nothing is: a node may have made a store meanwhile.
+fn put_in_place(draft: &Path, to: &Path, replaces: bool) -> std::io::Result<()> {
+    if replaces {
+        std::fs::rename(draft, to)?;
+    } else {
+        rename_to_nothing(draft, to)?;
+    }
+    sync_folder(to)
+}
+
+fn rename_to_nothing(from: &Path, to: &Path) -> std::io::Result<()> {
+    let text = |path: &Path| CString::new(path.as_os_str().as_bytes());
+    let (old, new) = (text(from)?, text(to)?);
+    // SAFETY: both paths end with a zero and outlive the call.
+    let done = unsafe {
+        libc::renameat2(
+            libc::AT_FDCWD,
+            old.as_ptr(),
+            libc::AT_FDCWD,
+            new.as_ptr(),
+            libc::RENAME_NOREPLACE,
+        )
+    };
+    if done == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    // Some file systems cannot.
+    if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)) && !to.exists() {
+        return std::fs::rename(from, to);
+    }
+    Err(error)
+}
+
+/// The file that a path stands for, through links: a draft lies beside it, and takes its place. A link to nothing is
+/// refused, since nobody knows what was meant.
+fn behind_links(path: &Path) -> Result<PathBuf, CliError> {
+    let is_link = path
+        .symlink_metadata()
+        .is_ok_and(|found| found.is_symlink());
+    if !is_link {
+        return Ok(path.to_path_buf());
+    }
+    match std::fs::canonicalize(path) {
+        Ok(real) => Ok(real),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(CliError::failure(
+            path.display(),
+            "is a symbolic link to nothing",
+            "remove it, or name the file itself",
+        )),
+        Err(error) => Err(CliError::io(path.display(), &error)),
+    }
+}
 
 /// Runs one command; the answer is the exit status.
 pub(crate) fn run(command: &FlashCommand) -> Result<u8, CliError> {
-    // A limit of this user on the size of files (`ulimit -f`) shall be an error that is explained, not the end.
-    // SAFETY: no handler is set, only a signal of this process is ignored.
-    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    explain_file_limit();
     match command {
         FlashCommand::Format {
             image,
@@ -46,6 +129,7 @@ pub(crate) fn run(command: &FlashCommand) -> Result<u8, CliError> {
                 name_bytes: *name_bytes,
                 force: *force,
                 sparse: *sparse,
+                is_private: false,
             },
             *json,
         ),
@@ -205,6 +289,19 @@ fn find_image(image: &Path) -> Result<Option<Metadata>, CliError> {
         wrong,
         "name an image file or a block device",
     ))
+}
+
+/// Makes the names in the folder of this file durable.
+fn sync_folder(file: &Path) -> std::io::Result<()> {
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    match File::open(folder)?.sync_all() {
+        // Some file systems have directories that cannot be synchronised; they then need no such thing.
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+        done => done,
+    }
 }
 
 /// What is known of standard input or output.

@@ -2,11 +2,13 @@
 //! that outlive it.
 
 use super::region::NodeRegion;
+use super::upstreams::Shown;
 use super::{Db, Node, log};
-use crate::device::Counts;
-use crate::status::{self, NodeFigures, Report, TOTALS_NAME, Totals, Window};
+use crate::device::{Counts, CountsNow};
+use crate::status::{self, FlashFigures, NodeFigures, Report, TOTALS_NAME, Totals, Window};
 use base::block::{BLOCK_BYTES, BlockDevice};
-use db::FullPolicy;
+use db::{DbOptions, FullPolicy};
+use egress::http::HttpFigures;
 use flash::Store;
 use ingest::intake::IntakeCounters;
 use ingest::line::LineState;
@@ -29,6 +31,8 @@ pub(crate) struct Lifetime {
     before: Totals,
     db: Arc<Db>,
     counts: Arc<Counts>,
+    /// What the device had done when the node began to serve.
+    counts_first: CountsNow,
     intake: Arc<IntakeCounters>,
     begun: Instant,
     /// Bytes that are free in the store, when the keeper looked last.
@@ -69,6 +73,7 @@ impl Lifetime {
         Self {
             before,
             db,
+            counts_first: counts.now(),
             counts,
             intake,
             begun,
@@ -145,12 +150,19 @@ pub(crate) struct Figures {
     pub(crate) line_connections_max: u32,
     pub(crate) window: RefCell<Window>,
     pub(crate) region: Option<Arc<NodeRegion>>,
+    pub(crate) upstreams: Shown,
+    pub(crate) alarms: super::alarms::Shown,
+    /// What calls on the store may cost.
+    pub(crate) bounds: flash::Bounds,
+    /// The HTTP side, if one is configured.
+    pub(crate) http: Option<egress::http::Running>,
+    pub(crate) http_unusable: Option<String>,
 }
 
 impl Figures {
-    /// A window that begins now.
-    pub(crate) fn window() -> RefCell<Window> {
-        RefCell::new(Window::new(status::Sample::default()))
+    /// A window that begins now, with these counters.
+    pub(crate) fn window(begun: status::Sample) -> RefCell<Window> {
+        RefCell::new(Window::new(begun))
     }
 }
 
@@ -179,6 +191,8 @@ fn gather(node: &Node) -> NodeFigures {
         let address = super::settings::broker(mqtt);
         figures.take_mqtt(&address, mqtt.subscribe.len(), state);
     }
+    from.upstreams.take(&mut figures, node.db.durable_end());
+    figures.urgent = from.alarms.take(&node.db);
     let process = &mut figures.node;
     env!("CARGO_PKG_VERSION").clone_into(&mut process.version);
     process.pid = std::process::id();
@@ -213,7 +227,16 @@ fn gather(node: &Node) -> NodeFigures {
     commands.puts = counters.puts.get();
     commands.watchers = u64::from(counters.watchers.get());
     figures.device.bytes_written = from.lifetime.bytes_written();
-    figures.device.flushes = from.lifetime.counts.now().flushes;
+    let counts = from.lifetime.counts.now();
+    figures.device.flushes = counts.flushes;
+    figures.device.reads = counts.reads;
+    figures.device.writes = counts.writes;
+    figures.flash = flash_figures(&from.bounds, &from.lifetime, &stats, &counts);
+    figures.http_unusable.clone_from(&from.http_unusable);
+    figures.http = from.http.as_ref().map(|http| HttpFigures {
+        listen: http.address.to_string(),
+        ..http.counters.figures()
+    });
     figures.lifetime = from.lifetime.now(&stats);
     figures.listeners_failed = counters.listener_failed.get() + from.line.figures().accept_failures;
     figures.qos = node.qos.look();
@@ -222,6 +245,7 @@ fn gather(node: &Node) -> NodeFigures {
     figures.qos.identification.driven = Vec::new();
     figures.shedding = figures.qos.is_shedding();
     figures.jobs = node.jobs.figures();
+    (figures.mounts, figures.tasks) = node.programs.figures();
     figures.region = from.region.as_ref().map(|region| region.figures());
     let listener_error = counters.listener_error.borrow().clone();
     figures.listener_error = listener_error.or_else(|| from.line.accept_error());
@@ -229,6 +253,43 @@ fn gather(node: &Node) -> NodeFigures {
         .history_failing
         .clone_from(&from.lifetime.lock_failing());
     figures
+}
+
+/// What was done beside what the bounds of the store allow for the same calls.
+fn flash_figures(
+    bounds: &flash::Bounds,
+    lifetime: &Lifetime,
+    stats: &db::Stats,
+    counts: &CountsNow,
+) -> FlashFigures {
+    let of = |bound: flash::Bound| bound.writes + bound.flushes;
+    let options = DbOptions::default();
+    // A call of so many bytes costs a first group and further ones: an append of a long piece shows what those cost.
+    let first = of(bounds.append(1));
+    let group_bytes = flash::APPEND_ATOMIC_BYTES_MAX as u64;
+    let further = of(bounds.append(64 * group_bytes)).div_ceil(64);
+    let appends = |calls: u64, bytes: u64| calls * first + bytes.div_ceil(group_bytes) * further;
+    let checkpoints = stats.checkpoints + stats.checkpoints_failed + 1;
+    let pieces = stats.checkpoint_bytes / options.checkpoint_piece_bytes_max as u64 + checkpoints;
+    // Each file of the log is made, indexed by another one, and deleted with it.
+    let segments =
+        stats.log_bytes / options.segment_bytes_max.min(1 << 20) + 2 + stats.segments_expired;
+    let made = of(bounds.create()) + of(bounds.delete());
+    let hours = lifetime.uptime_ms() / 3_600_000 + 2;
+    let operations_bound = appends(stats.appends, stats.log_bytes)
+        + appends(pieces, stats.checkpoint_bytes)
+        + checkpoints * made
+        + segments * (2 * made + first)
+        + hours * of(bounds.replace(TOTALS_BYTES_MAX as u64));
+    let before = &lifetime.counts_first;
+    let operations = counts.writes - before.writes + counts.flushes - before.flushes;
+    let each = |count: u64| (stats.readings > 0).then(|| count as f64 / stats.readings as f64);
+    FlashFigures {
+        operations,
+        operations_bound,
+        operations_per_reading: each(operations),
+        operations_per_reading_bound: each(operations_bound),
+    }
 }
 
 fn owned(names: &[&str]) -> Vec<String> {
@@ -270,6 +331,7 @@ pub(crate) async fn sample(node: &Node) {
     loop {
         ticks.tick().await;
         let report = report(node);
+        node.notify.status(&report);
         if report.figures.log.checkpoint_failing != is_failing {
             is_failing = !is_failing;
             log::event("checkpoint", checkpoint_text(&report));

@@ -7,6 +7,7 @@ use crate::error::CliError;
 use crate::flash_cmd::{device_error, store_error};
 use crate::lasting;
 use crate::progress::Progress;
+use crate::volatile::Volatile;
 use base::block::{BlockDevice, DeviceError, FileDevice, FileDeviceOptions};
 use flash::{FormatOptions, OpenOptions, Store};
 use std::ffi::OsString;
@@ -14,7 +15,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub(crate) type Device = CountedDevice<FileDevice>;
+pub(crate) type Device = CountedDevice<Volatile<FileDevice>>;
 
 /// Longest file name in the store.
 const NAME_BYTES_MAX: u16 = 64;
@@ -41,11 +42,11 @@ pub(crate) fn open(config: &StoreConfig) -> Result<Image, CliError> {
     let path = &config.image;
     let is_new = !exists(path)?;
     let (store, counts, is_direct) = if is_new {
-        make(path, config.create_mebibytes)?
+        make_as(path, config.create_mebibytes, config.is_volatile)?
     } else {
         let device = open_device(path, None)?;
         let is_direct = device.is_direct();
-        let (device, counts) = CountedDevice::new(device);
+        let (device, counts) = CountedDevice::new(Volatile::new(device, config.is_volatile));
         let store = Store::open(device, &OpenOptions::default());
         (
             store.map_err(|error| store_error(path, &error))?,
@@ -115,6 +116,10 @@ pub(crate) type Made = (Store<Device>, Arc<Counts>, bool);
 
 /// Makes a store of this size.
 pub(crate) fn make(path: &Path, create_mebibytes: u64) -> Result<Made, CliError> {
+    make_as(path, create_mebibytes, false)
+}
+
+fn make_as(path: &Path, create_mebibytes: u64, is_volatile: bool) -> Result<Made, CliError> {
     lasting::refuse_no_place(path)?;
     make_parent(path)?;
     let draft = with_suffix(path, ".new");
@@ -135,7 +140,7 @@ pub(crate) fn make(path: &Path, create_mebibytes: u64) -> Result<Made, CliError>
         remove(&draft)?;
         return Err(in_use(path));
     }
-    let result = fill(device, &draft, path);
+    let result = fill(device, &draft, path, is_volatile);
     if result.is_err() {
         // What is half made would only fill the disk.
         std::fs::remove_file(&draft).ok();
@@ -143,7 +148,12 @@ pub(crate) fn make(path: &Path, create_mebibytes: u64) -> Result<Made, CliError>
     result
 }
 
-fn fill(mut device: FileDevice, draft: &Path, path: &Path) -> Result<Made, CliError> {
+fn fill(
+    mut device: FileDevice,
+    draft: &Path,
+    path: &Path,
+    is_volatile: bool,
+) -> Result<Made, CliError> {
     let progress = Progress::start(format!("making {}", path.display()));
     device
         .write_zeros(&mut |bytes| progress.add(bytes))
@@ -151,9 +161,9 @@ fn fill(mut device: FileDevice, draft: &Path, path: &Path) -> Result<Made, CliEr
     drop(progress);
     let is_direct = device.is_direct();
     let bytes = device.geometry().block_count * base::block::BLOCK_BYTES as u64;
-    let (device, counts) = CountedDevice::new(device);
+    let (device, counts) = CountedDevice::new(Volatile::new(device, is_volatile));
     let options = FormatOptions {
-        files_max: (bytes / BYTES_PER_FILE).max(64),
+        files_max: files_max(bytes),
         name_bytes_max: NAME_BYTES_MAX,
         uuid: crate::random::bytes()?,
         hash_key: crate::random::bytes()?,
@@ -162,6 +172,11 @@ fn fill(mut device: FileDevice, draft: &Path, path: &Path) -> Result<Made, CliEr
     let named = std::fs::rename(draft, path).and_then(|()| sync_directory(path));
     named.map_err(|error| CliError::io(path.display(), &error))?;
     Ok((store, counts, is_direct))
+}
+
+/// Files that the store of a node has room for in its table.
+pub(crate) fn files_max(image_bytes: u64) -> u64 {
+    (image_bytes / BYTES_PER_FILE).max(64)
 }
 
 /// Makes the directories above a file, and says so.

@@ -10,20 +10,28 @@
 //! `settings.rs` from the configuration to the options of the rooms, `sources.rs` line protocol and MQTT, `server.rs`
 //! the socket, `wire.rs` one connection, `session.rs` get and status, `puts.rs` puts,
 //! `watch.rs` and `changes.rs` changes, `history.rs` range reads, `keeper.rs` the keeper,
-//! `region.rs` the region in which others read values, `qos/` quality of service, `jobs.rs` periodic
-//! jobs, `figures.rs` what the status shows, `clock.rs` the clock with the operator's word, `log.rs` events.
+//! `backup.rs` what a backup is sent, `notify.rs` what the service manager is told,
+//! `upstreams.rs` forwarding, `alarms.rs` alarms and actuators, `http.rs` what the HTTP side is handed, `region.rs` the
+//! region in which others read values, `qos/` quality of service, `figures.rs` what the status shows, `jobs.rs`
+//! periodic jobs, `programs/` programs that the node keeps running, `clock.rs` the clock
+//! with the operator's word, `log.rs` events.
 //!
 //! **Order of the end:** sources and clients stop reading, what they hold is made durable and acknowledged, the
 //! database writes a checkpoint and closes, then the image is free for another node.
 
+mod alarms;
+mod backup;
 mod changes;
 mod clock;
 mod figures;
 mod history;
-mod image;
+mod http;
+pub(crate) mod image;
 mod jobs;
 mod keeper;
 mod log;
+mod notify;
+mod programs;
 mod puts;
 mod qos;
 pub(crate) mod region;
@@ -33,6 +41,7 @@ mod settings;
 mod signals;
 mod sources;
 mod start;
+mod upstreams;
 mod watch;
 mod wire;
 
@@ -48,6 +57,7 @@ use ingest::durable::DurableWatch;
 use ingest::intake::NodeDestination;
 use keeper::Keeper;
 use libkeel::protocol::{Failure, Kind};
+use notify::Notify;
 use region::Attendants;
 use signals::{Signals, What};
 use sources::{Plan, Sources};
@@ -72,11 +82,17 @@ const BLOCKING_THREADS_MAX: usize = 2;
 /// Reads of history that hold memory at once; others wait for their turn.
 const HISTORY_READS_MAX: usize = 4;
 
+/// Backups at once.
+const BACKUPS_MAX: usize = 1;
+
 /// How long the end waits for sources and clients; what they have not acknowledged by then, they will send again.
 const GRACE: Duration = Duration::from_millis(1_000);
 
 /// How long the end waits for those who do not keep to it.
 const GRACE_MAX: Duration = Duration::from_millis(1_300);
+
+/// How long the end waits for programs: each is asked, then killed, and mounts after them.
+const PROGRAMS_GRACE_MAX: Duration = Duration::from_millis(6_500);
 
 /// What the socket counts, for the status.
 #[derive(Debug, Default)]
@@ -102,6 +118,7 @@ pub(crate) struct Node {
     /// Becomes true when the node stops.
     pub(crate) stop: latest::Receiver<bool>,
     pub(crate) history_reads: Semaphore,
+    pub(crate) backups: Semaphore,
     pub(crate) counters: Counters,
     /// Why the last reload was refused, until one is not.
     pub(crate) reload_error: RefCell<Option<String>>,
@@ -114,6 +131,9 @@ pub(crate) struct Node {
     pub(crate) qos: qos::Qos,
     /// Jobs that it starts by itself.
     pub(crate) jobs: jobs::Jobs,
+    /// Programs that it keeps running.
+    pub(crate) programs: programs::Programs,
+    pub(crate) notify: Notify,
 }
 
 impl Node {
@@ -130,15 +150,17 @@ impl Node {
 }
 
 /// As [`run`]; what it said is written before this returns.
-pub(crate) fn run_and_finish(path: &Path) -> Result<u8, CliError> {
-    let result = run(path);
+pub(crate) fn run_and_finish(path: &Path, is_volatile: bool) -> Result<u8, CliError> {
+    let result = run(path, is_volatile);
     log::finish();
     result
 }
 
 /// Runs the node that this file configures until a signal ends it.
-fn run(path: &Path) -> Result<u8, CliError> {
+fn run(path: &Path, is_volatile: bool) -> Result<u8, CliError> {
     let begun = Instant::now();
+    // Connections of all kinds together may be more than a shell's limit.
+    crate::descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
@@ -150,10 +172,13 @@ fn run(path: &Path) -> Result<u8, CliError> {
         let _inside = runtime.enter();
         Signals::new()?
     };
-    let config = Config::load(path)?;
+    let mut config = Config::load(path)?;
+    config.store.is_volatile = is_volatile;
     let plan = Plan::of(&config)?;
     config.refuse_no_room()?;
     say_warnings(&config);
+    let notify = Notify::from_environment();
+    notify.starting();
     let image_path = config.store.image.clone();
     let opened = runtime.block_on(start::open(&config, &mut signals))?;
     let Some((opened, is_reload_due)) = opened else {
@@ -172,6 +197,7 @@ fn run(path: &Path) -> Result<u8, CliError> {
             plan,
             begun,
             is_reload_due,
+            notify,
         };
         holder.run(opened, &mut signals).await
     })?;
@@ -210,6 +236,7 @@ struct Serving<'p> {
     begun: Instant,
     /// Whether a reload was asked for during the start.
     is_reload_due: bool,
+    notify: Notify,
 }
 
 impl Serving<'_> {
@@ -225,6 +252,7 @@ impl Serving<'_> {
             plan,
             begun,
             is_reload_due,
+            notify,
         } = self;
         let Opened {
             holder,
@@ -257,12 +285,23 @@ impl Serving<'_> {
             }
             None => None,
         };
+        let (http, http_unusable) = self::http::Http::bind(&config)?;
         let keeper = Keeper::start(Arc::clone(&db), Arc::clone(&lifetime))
             .map_err(|error| CliError::io("node", &error))?;
+        let forwarding = opened.upstreams.start();
+        let (urgent, alarms_shown) = opened.alarms.start();
         let qos = qos::Qos::start(&config, &db, opened.not_permitted)
             .map_err(|error| CliError::io("node", &error))?;
         let jobs = jobs::Jobs::start(&config, path).map_err(|error| CliError::io("job", &error))?;
+        let programs = programs::Programs::start(&config, path, qos.own_tasks())
+            .map_err(|error| CliError::io("task", &error))?;
         let (stop, stopped) = latest::channel(false);
+        let http = http
+            .map(|http| http.start(&db, &target, stopped.clone()))
+            .transpose()?;
+        let (http_running, http_serves, http_asks) = http.map_or((None, None, None), |http| {
+            (Some(http.running), Some(http.serves), Some(http.questions))
+        });
         let shown = config.node.socket.display().to_string();
         log::event(
             "store",
@@ -288,6 +327,7 @@ impl Serving<'_> {
             intake: Rc::clone(&sources.intake),
             stop: stopped,
             history_reads: Semaphore::new(HISTORY_READS_MAX),
+            backups: Semaphore::new(BACKUPS_MAX),
             counters: Counters::default(),
             reload_error: RefCell::new(None),
             declare_error: RefCell::new(opened.declare_error),
@@ -302,15 +342,27 @@ impl Serving<'_> {
                 mqtt: sources.mqtt.clone(),
                 listen: sources.listen.clone(),
                 line_connections_max,
-                window: Figures::window(),
+                window: Figures::window(forwarding.shown().begun()),
                 region: opened.region,
+                upstreams: forwarding.shown(),
+                alarms: alarms_shown,
+                bounds: opened.bounds,
+                http: http_running,
+                http_unusable,
             },
             qos,
             jobs,
+            programs,
+            notify,
         });
         let sampled = Rc::clone(&node);
         let sampler = tokio::task::spawn_local(async move { figures::sample(&sampled).await });
         let server = tokio::task::spawn_local(server::run(Rc::clone(&node), socket));
+        let fed = Rc::clone(&node);
+        let feeder = tokio::task::spawn_local(async move { notify::feed(&fed).await });
+        let answers = http_asks
+            .map(|asks| tokio::task::spawn_local(self::http::answer(Rc::clone(&node), asks)));
+        let http = http_serves.map(tokio::task::spawn_local);
         log::event(
             "ready",
             format!(
@@ -319,6 +371,7 @@ impl Serving<'_> {
                 begun.elapsed().as_millis()
             ),
         );
+        node.notify.ready();
         if is_reload_due {
             reload(path, &node, &mut sources, capacity_bytes);
         }
@@ -328,24 +381,50 @@ impl Serving<'_> {
                     log::event("stopping", format!("on {name}"));
                     break;
                 }
-                What::Reload => reload(path, &node, &mut sources, capacity_bytes),
+                What::Reload => {
+                    node.notify.reloading();
+                    reload(path, &node, &mut sources, capacity_bytes);
+                    node.notify.ready();
+                }
             }
         }
         node.jobs.finish();
+        feeder.abort();
+        node.notify.stopping();
+        // First of all: what they report and put while they end is still taken.
+        if let Some(ended) = node.programs.finish()
+            && tokio::time::timeout(PROGRAMS_GRACE_MAX, ended)
+                .await
+                .is_err()
+        {
+            log::event("stopping", "without programs that do not end");
+        }
         // Programs may write to the region still, and the power may not wait for the end of the log.
         if let Some(attendants) = &mut attendants {
             attendants.finish();
         }
         stop.send_replace(true);
+        forwarding.stop();
         sources.stop(u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX));
         let ended = async {
             sources.ended().await;
             server.await.ok();
+            if let Some(http) = http {
+                http.await.ok();
+            }
         };
         if tokio::time::timeout(GRACE_MAX, ended).await.is_err() {
             log::event("stopping", "without those who do not finish");
         }
+        // What the last readings have raised is still told.
+        urgent.stop();
         sampler.abort();
+        // Its thread has half a second for what is on its way, which has begun with the stop of the sources.
+        drop(forwarding);
+        urgent.finish();
+        if let Some(answers) = answers {
+            answers.abort();
+        }
         node.qos.finish();
         drop(announcement);
         drop(keeper);
@@ -390,6 +469,7 @@ fn reload(path: &Path, node: &Node, sources: &mut Sources, capacity_bytes: u64) 
     *node.declare_error.borrow_mut() = declare_error;
     sources.reload(plan);
     node.qos.reload(&changes.effective.qos);
+    node.programs.reload(&changes.effective.task);
     *node.config.borrow_mut() = changes.effective;
     *node.reload_error.borrow_mut() = None;
     node.pending_restart

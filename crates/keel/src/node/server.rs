@@ -247,13 +247,11 @@ fn is_of_operator(kind: u16) -> bool {
 }
 
 async fn serve(node: &Node, stream: UnixStream, client: &Client) {
-    let process = stream
-        .peer_cred()
-        .ok()
-        .and_then(|peer| peer.pid())
-        .and_then(|process| u32::try_from(process).ok());
+    let peer = stream.peer_cred().ok();
+    let process = peer.as_ref().and_then(|peer| peer.pid());
     let mut guest = Guest {
-        process,
+        process: process.and_then(|process| u32::try_from(process).ok()),
+        may_operate: peer.is_some_and(|peer| may_operate(peer.uid())),
         tasks: Vec::new(),
     };
     converse(node, stream, client, &mut guest).await;

@@ -2,11 +2,12 @@
 
 use super::qos::requests::{self, Guest};
 use super::wire::{Fault, Request, Wire};
-use super::{Node, history, puts, watch};
+use super::{Node, backup, history, puts, watch};
 use base::error::Code;
 use db::{ObjectId, VALUE_BYTES_LIMIT};
 use libkeel::protocol::{
-    self, ANSWER_BYTES_MAX, Failure, Get, History, Kind, Latest, Shown, Watch,
+    self, ANSWER_BYTES_MAX, Failure, Get, History, KeyList, Keys, Kind, LIST_BYTES, Latest, Shown,
+    Watch,
 };
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
@@ -52,12 +53,26 @@ pub(crate) async fn answer(
             Some(Kind::Qos) => {
                 read(&request).and_then(|asked| requests::regulate(node, guest, asked))
             }
+            Some(Kind::Keys) => read(&request).and_then(|asked: Keys| keys(node, &asked)),
             Some(Kind::Watch) => match read(&request) {
                 Ok(asked) => return watch::run(node, wire, &asked as &Watch).await,
                 Err(failure) => Err(failure),
             },
             Some(Kind::History) => match read(&request) {
                 Ok(asked) => return history::run(node, wire, &asked as &History).await,
+                Err(failure) => Err(failure),
+            },
+            Some(Kind::Backup) => match read(&request) {
+                // It holds the key by which the store tells its own bytes from others'.
+                Ok(protocol::Backup {}) if guest.may_operate => {
+                    return backup::run(node, wire).await;
+                }
+                Ok(_) => Err(failure(
+                    Code::Denied,
+                    "backup",
+                    "only root and the node's own user may make one",
+                    "run as one of them",
+                )),
                 Err(failure) => Err(failure),
             },
             _ => {
@@ -131,6 +146,35 @@ pub(crate) fn unreadable(key: &str, error: &db::Error) -> Failure {
         _ => "",
     };
     failure(error.code(), key, error, remedy)
+}
+
+/// Keys looked at for one answer.
+const KEYS_LOOKED_AT_MAX: u32 = 4096;
+
+/// A part of the keys that fit a pattern.
+fn keys(node: &Node, asked: &Keys) -> Answer {
+    if let Err(error) = ingest::pattern::check(&asked.pattern) {
+        let remedy = "write a key, + for one level, or # for the rest";
+        return Err(failure(Code::Invalid, &asked.pattern, error, remedy));
+    }
+    let objects = node.db.objects();
+    let mut list = KeyList {
+        keys: Vec::new(),
+        next: None,
+    };
+    let (mut at, mut bytes) = (asked.from, 0);
+    let until = asked.from.saturating_add(KEYS_LOOKED_AT_MAX).min(objects);
+    // A character of a key can take six bytes in JSON.
+    while at < until && bytes < LIST_BYTES / 2 {
+        let key = node.db.key(ObjectId(at));
+        if !key.as_str().is_empty() && ingest::pattern::matches(&asked.pattern, key.as_str()) {
+            bytes += key.as_str().len() + 3;
+            list.keys.push(key.as_str().to_owned());
+        }
+        at += 1;
+    }
+    list.next = (at < objects).then_some(at);
+    framed(Kind::KeyList, &list)
 }
 
 fn latest(node: &Node, key: &str) -> Answer {

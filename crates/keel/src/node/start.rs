@@ -1,12 +1,14 @@
 //! The start, up to the point where the node can serve: the store is opened or made, and the database recovered. Both
 //! may take minutes, so a thread of their own does it while signals are heeded.
 
+use super::alarms::{self, Alarms};
 use super::changes::{Changes, Counted};
 use super::clock::NodeClock;
 use super::figures::{self, free_bytes};
 use super::image::{self, Holder, Image};
 use super::region::NodeRegion;
 use super::signals::{Signals, What};
+use super::upstreams::Upstreams;
 use super::{Db, GRACE, Target, database_error, log, settings};
 use crate::config::Config;
 use crate::device::Counts;
@@ -32,12 +34,18 @@ pub(crate) struct Opened {
     pub(crate) capacity_bytes: u64,
     pub(crate) free_bytes: u64,
     pub(crate) queue_bytes_max: u64,
+    /// What calls on the store may cost.
+    pub(crate) bounds: flash::Bounds,
     /// The region, if one is configured.
     pub(crate) region: Option<Arc<NodeRegion>>,
     /// What could not be declared.
     pub(crate) declare_error: Option<String>,
     /// What a real-time node should have and was not permitted.
     pub(crate) not_permitted: Vec<String>,
+    /// Where readings go: found before any is taken, so that a new upstream misses none.
+    pub(crate) upstreams: Upstreams,
+    /// Alarms, watched before any reading is taken.
+    pub(crate) alarms: Alarms,
 }
 
 /// Opens what the configuration names. The flag says whether a signal has asked for a reload meanwhile; `None`: one has
@@ -95,6 +103,7 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
     let options = settings::database(config, capacity_bytes);
     let objects_max = options.objects_max;
     let queue_bytes_max = options.queue_bytes_max as u64;
+    let bounds = store.bounds();
     let totals = figures::read_totals(&mut store);
     let free_bytes = free_bytes(&store);
     let region = NodeRegion::open(config);
@@ -134,10 +143,13 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
     for warning in &not_permitted {
         log::event("warning", warning);
     }
+    let upstreams = Upstreams::prepare(config, &db, &clock);
+    let alarms = Alarms::prepare(config, &db, &clock);
     let rules = settings::key_rules(config);
     let destination = NodeDestination::new(Arc::clone(&db), clock, rules);
     let declared = destination.declare_exact().map(drop);
     let declare_error = settings::declare_error(declared, destination.declare_failures());
+    alarms::declare(config, &destination);
     let changes = Changes::new(objects_max);
     if let Some(region) = &region {
         region.publish();
@@ -153,8 +165,11 @@ fn open_now(config: &Config) -> Result<Opened, CliError> {
         capacity_bytes,
         free_bytes,
         queue_bytes_max,
+        bounds,
         region,
         declare_error,
         not_permitted,
+        upstreams,
+        alarms,
     })
 }

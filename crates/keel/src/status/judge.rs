@@ -8,6 +8,8 @@ use crate::progress::bytes_text;
 const LAG_INTERVALS: f64 = 4.0;
 /// And at least so long: shorter stalls are what cards do every day.
 const LAG_MS_MIN: f64 = 1_000.0;
+/// What a new upstream may keep waiting before it counts as away.
+const UPSTREAM_NEW_MS: u64 = 10_000;
 
 /// Every code and what it means; `docs/operate.md` must explain each.
 #[cfg(test)]
@@ -15,6 +17,14 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     (
         "job_failing",
         "the last run of a job of the configuration failed; readings are not touched by it",
+    ),
+    (
+        "task_failing",
+        "a program of the configuration has ended or does not run as it should",
+    ),
+    (
+        "mount_failing",
+        "a tree that programs come from is not mounted",
     ),
     (
         "log_failed",
@@ -105,6 +115,46 @@ pub(crate) const CODES: &[(&str, &str)] = &[
     (
         "region_checkpoint_failing",
         "the region's last checkpoint failed: a power cut would take what was written since the one before",
+    ),
+    (
+        "upstream_disconnected",
+        "an upstream cannot be reached, or takes nothing: readings wait in the history",
+    ),
+    (
+        "upstream_lost",
+        "readings were deleted, or hidden by damage, within the last ten minutes before they went upstream",
+    ),
+    (
+        "upstream_refused",
+        "readings could not be sent, or were not taken, within the last ten minutes",
+    ),
+    (
+        "upstream_cursor",
+        "how far an upstream is cannot be written, or was not known at the start",
+    ),
+    (
+        "http_unusable",
+        "nothing is served over HTTP, because its tokens cannot be read",
+    ),
+    (
+        "upstream_unusable",
+        "an upstream cannot be used as it is configured or stored: nothing goes there",
+    ),
+    (
+        "broker_disconnected",
+        "a broker that alarms or actuators go to cannot be reached, or takes nothing",
+    ),
+    (
+        "alarm_undelivered",
+        "within the last ten minutes an alarm was raised or over, and somebody was not told of it",
+    ),
+    (
+        "actuator_undelivered",
+        "values for actuators did not reach them within the last ten minutes",
+    ),
+    (
+        "alarm_unwatched",
+        "keys that fit an alarm or an actuator are beyond its keys_max, or make no topic",
     ),
     (
         "config_refused",
@@ -214,6 +264,20 @@ pub(crate) fn judge(figures: &NodeFigures) -> Judgement {
             ),
         );
     }
+    super::programs::judge(&figures.tasks, &figures.mounts, &mut add);
+    if let Some(why) = &figures.http_unusable {
+        add(
+            "http_unusable",
+            format!("nothing is served over HTTP: {why}"),
+        );
+    }
+    upstream(figures, &mut add);
+    let recent = &figures.last_ten_minutes;
+    figures.urgent.judge(
+        recent.alarms_undelivered,
+        recent.actuators_undelivered,
+        &mut add,
+    );
     if let Some(error) = &figures.node.config_error {
         let text =
             format!("the configuration is not in force as it stands, what was before is: {error}");
@@ -457,6 +521,66 @@ fn region(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
     if region.checkpoint_failing {
         let why = region.checkpoint_error.as_deref().unwrap_or("unknown");
         add("region_checkpoint_failing", why.to_owned());
+    }
+}
+
+fn upstream(figures: &NodeFigures, add: &mut impl FnMut(&str, String)) {
+    for one in &figures.upstream {
+        let name = &one.name;
+        if let Some(why) = &one.unusable {
+            add(
+                "upstream_unusable",
+                format!("nothing goes to {name}: {why}"),
+            );
+            continue;
+        }
+        // One that has not been asked yet has nothing to complain of.
+        let is_new = one.last_error.is_none() && one.connects == 0;
+        let is_young = one
+            .backlog_age_ms
+            .is_none_or(|age_ms| age_ms < UPSTREAM_NEW_MS);
+        if !(one.connected || is_new && is_young) {
+            let why = match &one.last_error {
+                Some(error) => format!(" ({error})"),
+                None => String::new(),
+            };
+            let waiting = one.backlog_readings;
+            add(
+                "upstream_disconnected",
+                format!(
+                    "{name} at {} takes nothing{why}: {waiting} readings wait in the history",
+                    one.address
+                ),
+            );
+        }
+        if let Some(error) = &one.cursor_error {
+            let text = format!(
+                "{error}; nothing goes to {name} beyond its window until it can be written"
+            );
+            add("upstream_cursor", text);
+        }
+        if one.cursor_was_lost {
+            let text = format!(
+                "the cursor of {name} could not be used: it was given everything that the history has, once more"
+            );
+            add("upstream_cursor", text);
+        }
+    }
+    let lost = figures.last_ten_minutes.forward_lost;
+    if lost > 0 {
+        let text = format!(
+            "{lost} readings were gone within the last ten minutes before they went upstream: take a larger store, or \
+             raise store.backlog_mebibytes_max"
+        );
+        add("upstream_lost", text);
+    }
+    let refused = figures.last_ten_minutes.forward_refused;
+    if refused > 0 {
+        let text = format!(
+            "{refused} readings could not be sent, or were not taken, within the last ten minutes; \
+             `keel status` says why"
+        );
+        add("upstream_refused", text);
     }
 }
 

@@ -4,16 +4,21 @@
 //! stable, units stand last in them, what is not known is null. `docs/operate.md` explains the codes of the reasons.
 
 mod judge;
+mod programs;
 #[cfg(test)]
 mod tests;
 mod text;
 mod totals;
+mod urgent;
 mod wear;
 
 #[cfg(test)]
 pub(crate) use judge::CODES;
 pub(crate) use judge::{judge, table_large};
+pub(crate) use programs::{MountFigures, TaskFigures};
+pub(crate) use text::{grouped, span};
 pub(crate) use totals::{TOTALS_NAME, Totals};
+pub(crate) use urgent::{ACTIVE_MAX, ActiveFigures, AlarmFigures, BrokerFigures, UrgentFigures};
 pub(crate) use wear::{Delta, Sample, Wear, Window};
 
 use crate::qos::QosState;
@@ -124,6 +129,11 @@ pub(crate) struct NodeFigures {
     pub(crate) commands: CommandFigures,
     pub(crate) clock: ClockFigures,
     pub(crate) device: DeviceFigures,
+    /// One for each `[[upstream]]`.
+    pub(crate) upstream: Vec<UpstreamFigures>,
+    /// Brokers, alarms and actuators, each in a list of its own.
+    #[serde(flatten)]
+    pub(crate) urgent: UrgentFigures,
     /// `None`: no region is configured.
     pub(crate) region: Option<RegionFigures>,
     /// What the last minute added.
@@ -132,12 +142,20 @@ pub(crate) struct NodeFigures {
     pub(crate) last_ten_minutes: Delta,
     /// Since the store was made, this run included.
     pub(crate) lifetime: Totals,
+    pub(crate) flash: FlashFigures,
+    /// `None`: no HTTP is configured.
+    pub(crate) http: Option<egress::http::HttpFigures>,
+    /// Why nothing is served over HTTP although it is configured.
+    pub(crate) http_unusable: Option<String>,
     /// Updates are left out on purpose to keep deadlines.
     pub(crate) shedding: bool,
     /// Tasks, and how their deadlines are held.
     pub(crate) qos: QosState,
     /// Jobs of the configuration.
     pub(crate) jobs: Vec<JobFigures>,
+    /// Trees that programs come from, and programs that the node keeps running.
+    pub(crate) mounts: Vec<MountFigures>,
+    pub(crate) tasks: Vec<TaskFigures>,
     /// Why index and retention do not go on; null while they do.
     pub(crate) history_failing: Option<String>,
     /// Connections that no listener could take over, of commands and of line protocol together: each failed accept.
@@ -352,6 +370,50 @@ pub(crate) struct MqttFigures {
     pub(crate) paused_full_ms: u64,
 }
 
+/// One upstream. Counts of readings run since its cursor was made, all others from the node's start.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct UpstreamFigures {
+    pub(crate) name: String,
+    /// `mqtt` or `http`.
+    pub(crate) kind: String,
+    /// `host:port`
+    pub(crate) address: String,
+    /// Whether the latest attempt to reach it worked.
+    pub(crate) connected: bool,
+    pub(crate) connects: u64,
+    pub(crate) losses: u64,
+    /// Readings of the log that it has not acknowledged, wanted or not, and the age of the oldest.
+    pub(crate) backlog_readings: u64,
+    pub(crate) backlog_age_ms: Option<u64>,
+    pub(crate) in_flight: u64,
+    /// Readings handed to it, each time; acknowledged; and handed to it again, or after a crash perhaps again.
+    pub(crate) sent: u64,
+    pub(crate) acknowledged: u64,
+    pub(crate) sent_twice: u64,
+    /// Readings deleted before they went, and hidden by damage.
+    pub(crate) forward_lost: u64,
+    pub(crate) missing: u64,
+    /// Readings older than their deadline, sent and left out.
+    pub(crate) late_sent: u64,
+    pub(crate) late_skipped: u64,
+    /// Readings left out by down-sampling.
+    pub(crate) thinned: u64,
+    /// Readings that could not be sent, or were not taken, in all and by reason.
+    pub(crate) refused_total: u64,
+    pub(crate) refused: BTreeMap<String, u64>,
+    /// What went wrong last; it stays when things go well again.
+    pub(crate) last_error: Option<String>,
+    /// Why the cursor cannot be written.
+    pub(crate) cursor_error: Option<String>,
+    /// The cursor could not be used: forwarding began with the oldest reading.
+    pub(crate) cursor_was_lost: bool,
+    pub(crate) cursor_writes: u64,
+    pub(crate) answers_unknown: u64,
+    /// Why nothing is forwarded at all.
+    pub(crate) unusable: Option<String>,
+}
+
 /// The region.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
@@ -436,6 +498,21 @@ pub(crate) struct ClockFigures {
 pub(crate) struct DeviceFigures {
     pub(crate) bytes_written: u64,
     pub(crate) flushes: u64,
+    /// Requests.
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+}
+
+/// What the store's bounds say beside what was done. Operations are writes and flushes of the device since the node
+/// began to serve; null without a reading.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct FlashFigures {
+    pub(crate) operations: u64,
+    /// What the same calls may cost at most.
+    pub(crate) operations_bound: u64,
+    pub(crate) operations_per_reading: Option<f64>,
+    pub(crate) operations_per_reading_bound: Option<f64>,
 }
 
 impl NodeFigures {
@@ -568,6 +645,52 @@ impl NodeFigures {
         });
     }
 
+    /// Takes over what one upstream counts; the log is durable up to `durable_end`.
+    pub(crate) fn take_upstream(&mut self, upstream: &egress::forward::Upstream, durable_end: u64) {
+        let found = upstream.state.figures();
+        let counters = &found.counters;
+        let refused = egress::forward::Refusal::ALL
+            .iter()
+            .zip(counters.refused)
+            .map(|(why, count)| (why.name().to_owned(), count));
+        self.upstream.push(UpstreamFigures {
+            name: upstream.options.name.clone(),
+            kind: match upstream.options.target {
+                egress::forward::Target::Mqtt { .. } => "mqtt".to_owned(),
+                egress::forward::Target::Http { .. } => "http".to_owned(),
+            },
+            address: upstream.options.address().to_owned(),
+            connected: found.connected,
+            connects: found.connects,
+            losses: found.losses,
+            backlog_readings: found.backlog_readings
+                + durable_end.saturating_sub(found.durable_end),
+            backlog_age_ms: found.backlog_age_ms,
+            in_flight: found.in_flight,
+            sent: counters.sent,
+            acknowledged: counters.acknowledged,
+            sent_twice: counters.sent_twice,
+            forward_lost: counters.lost,
+            missing: counters.missing,
+            late_sent: counters.late_sent,
+            late_skipped: counters.late_skipped,
+            thinned: counters.thinned,
+            refused_total: counters.refused_total(),
+            refused: refused.collect(),
+            last_error: found.last_error,
+            cursor_error: found.cursor_error,
+            cursor_was_lost: found.cursor_was_lost,
+            cursor_writes: found.cursor_writes,
+            answers_unknown: found.answers_unknown,
+            unusable: None,
+        });
+    }
+
+    fn upstream_sum(&self, of: fn(&UpstreamFigures) -> u64) -> u64 {
+        let all = self.upstream.iter().map(of);
+        all.fold(0, u64::saturating_add)
+    }
+
     /// The counters that [`Window`] keeps, now.
     pub(crate) fn sample(&self) -> Sample {
         Sample {
@@ -584,6 +707,10 @@ impl NodeFigures {
             connections_refused: self.line.connections_refused,
             connections_made_room: self.line.connections_made_room,
             deadline_misses_apart: self.qos.deadline_misses_apart,
+            forward_lost: self.upstream_sum(|one| one.forward_lost.saturating_add(one.missing)),
+            forward_refused: self.upstream_sum(|one| one.refused_total),
+            alarms_undelivered: self.urgent.alarms_undelivered(),
+            actuators_undelivered: self.urgent.actuators_undelivered(),
         }
     }
 }

@@ -100,7 +100,17 @@ fn well() -> NodeFigures {
         device: DeviceFigures {
             bytes_written: 180_000_000,
             flushes: 14_500,
+            reads: 900,
+            writes: 29_000,
         },
+        flash: FlashFigures {
+            operations: 43_500,
+            operations_bound: 120_000,
+            operations_per_reading: Some(0.05),
+            operations_per_reading_bound: Some(0.13),
+        },
+        http: None,
+        http_unusable: None,
         last_minute: Delta {
             span_ms: 60_000,
             readings: 15_600,
@@ -118,12 +128,49 @@ fn well() -> NodeFigures {
             ..Totals::default()
         },
         shedding: false,
+        upstream: vec![UpstreamFigures {
+            name: "cloud".to_owned(),
+            kind: "mqtt".to_owned(),
+            address: "192.168.1.10:1883".to_owned(),
+            connected: true,
+            connects: 1,
+            backlog_readings: 12,
+            backlog_age_ms: Some(80),
+            in_flight: 10,
+            sent: readings,
+            acknowledged: readings - 12,
+            ..UpstreamFigures::default()
+        }],
+        urgent: UrgentFigures {
+            brokers: vec![BrokerFigures {
+                name: "local".to_owned(),
+                address: "127.0.0.1:1883".to_owned(),
+                connected: true,
+                connects: 1,
+                ..BrokerFigures::default()
+            }],
+            alarms: vec![AlarmFigures {
+                name: "hot".to_owned(),
+                pattern: "hall/+/temperature".to_owned(),
+                condition: "above 60, over at 55".to_owned(),
+                watched: 12,
+                ..AlarmFigures::default()
+            }],
+            actuators: vec![urgent::ActuatorFigures {
+                name: "valve".to_owned(),
+                pattern: "valve/1".to_owned(),
+                ..Default::default()
+            }],
+            ..UrgentFigures::default()
+        },
         qos: QosState {
             model_true: true,
             obeyed: true,
             ..QosState::default()
         },
         jobs: Vec::new(),
+        mounts: Vec::new(),
+        tasks: Vec::new(),
         history_failing: None,
         listeners_failed: 0,
         listener_error: None,
@@ -291,6 +338,7 @@ fn each_reason_shows() {
             ..JobFigures::default()
         }]
     });
+    programs_that_do_not_run_are_a_reason();
     degraded("region_checkpoint_failing", |f| {
         region(f).checkpoint_failing = true
     });
@@ -311,6 +359,56 @@ fn each_reason_shows() {
             connected: false,
             ..mqtt(f)
         })
+    });
+    degraded("upstream_disconnected", |f| {
+        f.upstream[0].connected = false;
+        f.upstream[0].last_error = Some("connection refused".to_owned());
+    });
+    degraded("upstream_cursor", |f| {
+        f.upstream[0].cursor_error = Some("the store is full".to_owned());
+    });
+    degraded("upstream_cursor", |f| f.upstream[0].cursor_was_lost = true);
+    degraded("http_unusable", |f| {
+        f.http_unusable = Some("tokens: no such file".to_owned())
+    });
+    degraded("upstream_unusable", |f| {
+        f.upstream[0].unusable = Some("the password's file is empty".to_owned());
+    });
+    degraded("upstream_lost", |f| f.last_ten_minutes.forward_lost = 1);
+    degraded("upstream_refused", |f| {
+        f.last_ten_minutes.forward_refused = 1
+    });
+    fine(|f| {
+        // Nothing has been asked of it yet.
+        f.upstream[0].connected = false;
+        f.upstream[0].connects = 0;
+        f.upstream[0].backlog_readings = 0;
+    });
+    degraded("broker_disconnected", |f| {
+        f.urgent.brokers[0].connected = false;
+    });
+    degraded("broker_disconnected", |f| {
+        f.urgent.brokers[0].waiting_age_ms = Some(10_001);
+    });
+    degraded("broker_disconnected", |f| {
+        f.urgent.brokers[0].unusable = Some("the password's file is empty".to_owned());
+    });
+    degraded("alarm_undelivered", |f| {
+        f.last_ten_minutes.alarms_undelivered = 1
+    });
+    degraded("alarm_undelivered", |f| {
+        f.urgent.urgent_error = Some("no thread".to_owned())
+    });
+    degraded("actuator_undelivered", |f| {
+        f.last_ten_minutes.actuators_undelivered = 1
+    });
+    degraded("alarm_unwatched", |f| f.urgent.alarms[0].unwatched = 1);
+    degraded("alarm_unwatched", |f| f.urgent.actuators[0].keys_unused = 1);
+    // An alarm says something of the world, and nothing of the node.
+    fine(|f| f.urgent.alarms[0].active = 3);
+    fine(|f| {
+        f.urgent.brokers[0].connected = false;
+        f.urgent.brokers[0].connects = 0;
     });
     degraded("mqtt_refused", |f| {
         f.mqtt = Some(MqttFigures {
@@ -344,6 +442,45 @@ fn why_a_checkpoint_failed_and_what_helps_is_said() {
     for part in ["90.0 MiB", "160.0 MiB", "more than half", "fewer keys"] {
         assert!(text.contains(part), "{text}");
     }
+}
+
+fn programs_that_do_not_run_are_a_reason() {
+    let task = |change: fn(&mut TaskFigures)| {
+        move |f: &mut NodeFigures| {
+            let mut task = TaskFigures {
+                name: "valve".to_owned(),
+                ..TaskFigures::default()
+            };
+            change(&mut task);
+            f.tasks = vec![task];
+        }
+    };
+    degraded("task_failing", task(|task| task.failing = true));
+    degraded(
+        "task_failing",
+        task(|task| "given_up".clone_into(&mut task.state)),
+    );
+    degraded(
+        "task_failing",
+        task(|task| task.declare_error = Some("x".to_owned())),
+    );
+    degraded("task_failing", task(|task| task.cores_refused = true));
+    // What ended once and runs well is counted, and over.
+    fine(task(|task| {
+        (task.failed, task.restarts) = (3, 3);
+        task.last_error = Some("x".to_owned());
+    }));
+    let mount = |failing| {
+        move |f: &mut NodeFigures| {
+            f.mounts = vec![MountFigures {
+                failing,
+                last_error: Some("x".to_owned()),
+                ..MountFigures::default()
+            }];
+        }
+    };
+    degraded("mount_failing", mount(true));
+    fine(mount(false));
 }
 
 #[test]
@@ -549,7 +686,7 @@ fn the_window_knows_its_spans_and_stays_small() {
     let mut sample = at(5_001);
     sample.readings_dropped = 3;
     assert_eq!(window.last_minute(&sample).readings_dropped, 3);
-    assert!(std::mem::size_of::<Sample>() * 123 < 13 << 10);
+    assert!(std::mem::size_of::<Sample>() * 123 < 17 << 10);
     assert!(format!("{window:?}").matches("uptime_ms").count() <= 123);
 }
 

@@ -24,9 +24,19 @@ impl Report {
         page.region(figures);
         page.history(figures);
         page.qos(figures);
+        for mount in &figures.mounts {
+            page.line("mount", mount.line());
+        }
+        for task in &figures.tasks {
+            page.line("task", task.line());
+        }
         page.jobs(figures);
         page.intake(figures);
         page.sources(figures);
+        page.upstreams(figures);
+        for (subject, text) in figures.urgent.lines() {
+            page.line(subject, text);
+        }
         page.wear(self);
         page.text
     }
@@ -363,6 +373,49 @@ impl Page {
         );
     }
 
+    fn upstreams(&mut self, figures: &NodeFigures) {
+        for one in &figures.upstream {
+            if one.unusable.is_some() {
+                self.line("upstream", format_args!("{}: NOT USED", one.name));
+                continue;
+            }
+            let state = if one.connected {
+                "connected"
+            } else {
+                "NOT CONNECTED"
+            };
+            let age = match one.backlog_age_ms {
+                Some(age_ms) if one.backlog_readings > 0 => {
+                    format!(", the oldest {} old", span(age_ms))
+                }
+                _ => String::new(),
+            };
+            self.line(
+                "upstream",
+                format_args!(
+                    "{}, {} {} {state}; {} waiting{age}",
+                    one.name,
+                    one.kind,
+                    one.address,
+                    plural(one.backlog_readings, "reading", "readings")
+                ),
+            );
+            self.line(
+                "",
+                format_args!(
+                    "{} acknowledged, {} on the way, {} sent twice; {} lost, {} late, {} thinned, {} refused",
+                    grouped(one.acknowledged),
+                    grouped(one.in_flight),
+                    grouped(one.sent_twice),
+                    grouped(one.forward_lost.saturating_add(one.missing)),
+                    grouped(one.late_sent.saturating_add(one.late_skipped)),
+                    grouped(one.thinned),
+                    grouped(one.refused_total)
+                ),
+            );
+        }
+    }
+
     fn wear(&mut self, report: &Report) {
         let wear = &report.wear;
         let readings = report.figures.log.readings_durable;
@@ -406,12 +459,12 @@ impl Page {
 }
 
 /// `1,234 readings`
-fn plural(count: u64, one: &str, many: &str) -> String {
+pub(super) fn plural(count: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(count), if count == 1 { one } else { many })
 }
 
 /// A number with its thousands separated.
-fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -459,7 +512,7 @@ fn us(us: f64) -> String {
 }
 
 /// `3 d 4 h`, `5 min 12 s`
-fn span(ms: u64) -> String {
+pub(crate) fn span(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
         0..60 => format!("{seconds} s"),

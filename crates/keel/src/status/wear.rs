@@ -34,6 +34,10 @@ pub(crate) struct Sample {
     pub(crate) connections_refused: u64,
     pub(crate) connections_made_room: u64,
     pub(crate) deadline_misses_apart: u64,
+    pub(crate) forward_lost: u64,
+    pub(crate) forward_refused: u64,
+    pub(crate) alarms_undelivered: u64,
+    pub(crate) actuators_undelivered: u64,
 }
 
 /// What a span of time added to the counters.
@@ -57,9 +61,15 @@ pub(crate) struct Delta {
     pub(crate) connections_made_room: u64,
     /// Deadlines that no sampling period shows as missed.
     pub(crate) deadline_misses_apart: u64,
+    /// Readings that were gone before they went upstream, and that an upstream did not get or take.
+    pub(crate) forward_lost: u64,
+    pub(crate) forward_refused: u64,
+    /// Changes of alarms that nobody was told of, and values that reached no actuator.
+    pub(crate) alarms_undelivered: u64,
+    pub(crate) actuators_undelivered: u64,
 }
 
-/// The counters of the last ten minutes, a sample each 5 s; some 13 KiB.
+/// The counters of the last ten minutes, a sample each 5 s; some 17 KiB.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     samples: VecDeque<Sample>,
@@ -117,6 +127,14 @@ impl Window {
             deadline_misses_apart: now
                 .deadline_misses_apart
                 .saturating_sub(from.deadline_misses_apart),
+            forward_lost: now.forward_lost.saturating_sub(from.forward_lost),
+            forward_refused: now.forward_refused.saturating_sub(from.forward_refused),
+            alarms_undelivered: now
+                .alarms_undelivered
+                .saturating_sub(from.alarms_undelivered),
+            actuators_undelivered: now
+                .actuators_undelivered
+                .saturating_sub(from.actuators_undelivered),
         }
     }
 

@@ -1,10 +1,11 @@
 //! A broker of the test's own, and a publisher that knows what the broker has acknowledged.
 
 use super::{TempDir, wait_until};
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const MOSQUITTO: &str = "/usr/sbin/mosquitto";
@@ -134,5 +135,64 @@ impl Publisher {
             self.in_flight -= whole as u64;
             self.input.drain(..4 * whole);
         }
+    }
+}
+
+/// A subscriber of everything, and what it was sent.
+pub struct Subscriber {
+    got: Arc<Mutex<Vec<(String, String)>>>,
+}
+
+impl Subscriber {
+    /// MQTT 3.1.1, QoS 1: connects, subscribes to `#`, acknowledges.
+    pub fn start(port: u16) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream
+            .write_all(b"\x10\x0f\x00\x04MQTT\x04\x02\x00\x00\x00\x03sub")
+            .unwrap();
+        stream.write_all(b"\x82\x06\x00\x01\x00\x01#\x01").unwrap();
+        let mut start = [0; 9];
+        stream.read_exact(&mut start).unwrap();
+        assert_eq!(start, *b"\x20\x02\x00\x00\x90\x03\x00\x01\x01");
+        let got = Arc::new(Mutex::new(Vec::new()));
+        let theirs = Arc::clone(&got);
+        std::thread::spawn(move || {
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            loop {
+                let mut first = [0];
+                if reader.read_exact(&mut first).is_err() {
+                    return;
+                }
+                let (mut length, mut shift) = (0usize, 0);
+                loop {
+                    let mut byte = [0];
+                    reader.read_exact(&mut byte).unwrap();
+                    length |= usize::from(byte[0] & 0x7f) << shift;
+                    shift += 7;
+                    if byte[0] & 0x80 == 0 {
+                        break;
+                    }
+                }
+                let mut body = vec![0; length];
+                reader.read_exact(&mut body).unwrap();
+                if first[0] >> 4 != 3 {
+                    continue;
+                }
+                let topic_bytes = usize::from(u16::from_be_bytes([body[0], body[1]]));
+                let topic = String::from_utf8(body[2..2 + topic_bytes].to_vec()).unwrap();
+                let id = &body[2 + topic_bytes..4 + topic_bytes];
+                let ack = [0x40, 2, id[0], id[1]];
+                if stream.write_all(&ack).is_err() {
+                    return;
+                }
+                let payload = String::from_utf8(body[4 + topic_bytes..].to_vec()).unwrap();
+                theirs.lock().unwrap().push((topic, payload));
+            }
+        });
+        Self { got }
+    }
+
+    pub fn all(&self) -> Vec<(String, String)> {
+        self.got.lock().unwrap().clone()
     }
 }

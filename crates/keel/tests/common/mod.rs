@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod broker;
+pub mod http;
 pub mod mem;
 pub mod node;
 pub mod plant;

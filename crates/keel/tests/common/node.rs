@@ -25,6 +25,8 @@ pub const STATE: u16 = 261;
 pub const END: u16 = 262;
 pub const TASK_DECLARED: u16 = 263;
 pub const QOS_STATE: u16 = 265;
+pub const BACKUP_BEGUN: u16 = 266;
+pub const KEY_LIST: u16 = 270;
 pub const ERROR: u16 = 511;
 
 /// A small store, and no listener that another test could have, too.
@@ -39,6 +41,8 @@ unix_socket = \"line.sock\"
 /// A directory with a configuration, and the node that runs there.
 pub struct Node {
     pub dir: TempDir,
+    /// Set in the environment of the node.
+    pub variables: Vec<(&'static str, String)>,
     child: Option<Child>,
     starts: u32,
 }
@@ -57,6 +61,7 @@ impl Node {
         std::fs::write(dir.file("keel.toml"), config).unwrap();
         Self {
             dir,
+            variables: Vec::new(),
             child: None,
             starts: 0,
         }
@@ -79,6 +84,7 @@ impl Node {
         let log = File::create(self.log_path()).unwrap();
         let child = keel()
             .args(["run", "-c", "keel.toml"])
+            .envs(self.variables.iter().map(|(name, value)| (*name, value)))
             .current_dir(self.dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -3,9 +3,11 @@
 use db::value::Value;
 use serde::{Deserialize, Serialize, Serializer};
 
+mod backup;
 mod qos;
 mod task;
 
+pub use backup::{Backup, BackupBegun, BackupEnd, BackupFile, backup_piece_frame};
 pub use qos::{Mode, Qos};
 pub use task::{
     DECLARED_NS_MAX, PAIRS_MAX, PERIOD_NS_MIN, Spread, TASK_NAME_BYTES_MAX, Task, TaskDeclared,
@@ -46,6 +48,10 @@ pub enum Kind {
     Qos = 8,
     /// [`Together`], answered by `Stored`.
     Together = 9,
+    /// [`Backup`], answered by `BackupBegun`, files and pieces, and in the end by `BackupEnd`.
+    Backup = 10,
+    /// [`Keys`], answered by `KeyList`.
+    Keys = 11,
     /// [`Latest`].
     Value = 257,
     /// [`Stored`].
@@ -64,13 +70,23 @@ pub enum Kind {
     TaskNoted = 264,
     /// The state of quality of service, an object of the node's.
     QosState = 265,
+    /// [`BackupBegun`].
+    BackupBegun = 266,
+    /// [`BackupFile`].
+    BackupFile = 267,
+    /// Bytes of the file named last, as they are: the one payload that is no JSON.
+    BackupPiece = 268,
+    /// [`BackupEnd`].
+    BackupEnd = 269,
+    /// [`KeyList`].
+    KeyList = 270,
     /// [`Failure`], in answer to anything.
     Error = 511,
 }
 
 impl Kind {
-    /// Every kind, by number.
-    pub const ALL: [Self; 19] = [
+    /// Every kind; new ones come last, so that a place in it keeps its meaning.
+    pub const ALL: [Self; 26] = [
         Self::Get,
         Self::Put,
         Self::Watch,
@@ -90,6 +106,13 @@ impl Kind {
         Self::TaskNoted,
         Self::QosState,
         Self::Error,
+        Self::Keys,
+        Self::KeyList,
+        Self::Backup,
+        Self::BackupBegun,
+        Self::BackupFile,
+        Self::BackupPiece,
+        Self::BackupEnd,
     ];
 
     /// The kind with this number.
@@ -146,6 +169,27 @@ pub struct History {
     /// Readings at most; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
+}
+
+/// Request: the keys that fit a pattern.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Keys {
+    /// A key; `+` stands for one level, a last `#` for the rest.
+    pub pattern: String,
+    /// Number of the first key looked at: 0, or `next` of the answer before.
+    #[serde(default)]
+    pub from: u32,
+}
+
+/// Answer to [`Keys`].
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+pub struct KeyList {
+    /// Those that fit, in the order in which they were made.
+    pub keys: Vec<String>,
+    /// Where to go on; absent: there are no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u32>,
 }
 
 /// Request: the node's state.
@@ -304,7 +348,7 @@ pub fn readings_frame(list: &[u8]) -> Vec<u8> {
     frame_of(Kind::Readings, &payload, ANSWER_BYTES_MAX).unwrap_or_default()
 }
 
-/// The frame around a payload that is JSON already.
+/// The frame around a payload.
 fn frame_of(kind: Kind, payload: &[u8], payload_bytes_max: usize) -> Option<Vec<u8>> {
     if payload.len() > payload_bytes_max {
         return None;

@@ -134,6 +134,25 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
     .iter()
     .map(|bytes| serde_json::to_vec(&latest("door", bytes)).unwrap())
     .collect();
+    let begun = BackupBegun {
+        hash_key: "000102030405060708090a0b0c0d0e0f".to_owned(),
+        name_bytes_max: 64,
+        files_max: 3,
+        bytes_max: 12_582_912,
+        durable_end: 1000,
+    };
+    let file = BackupFile {
+        name: "log-00000007".to_owned(),
+        gone: true,
+    };
+    let backup_end = BackupEnd {
+        files: 2,
+        bytes: 3,
+        durable_end: 1000,
+        segments_gone: 4,
+        bytes_unreadable: 5,
+        files_left_out: 6,
+    };
     let readings = [reading(&float, None, 5), reading(b"?", Some(-7), 6)];
     vec![
         (
@@ -203,6 +222,31 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
                 },
             ),
         ),
+        ("backup", request(Kind::Backup, &Backup {})),
+        ("backup-begun", request(Kind::BackupBegun, &begun)),
+        ("backup-file", request(Kind::BackupFile, &file)),
+        ("backup-piece", backup_piece_frame(b"as it is")),
+        ("backup-end", request(Kind::BackupEnd, &backup_end)),
+        (
+            "keys",
+            request(
+                Kind::Keys,
+                &Keys {
+                    pattern: "room/#".to_owned(),
+                    from: 7,
+                },
+            ),
+        ),
+        (
+            "key-list",
+            request(
+                Kind::KeyList,
+                &KeyList {
+                    keys: vec!["room/1".to_owned(), "room/2".to_owned()],
+                    next: Some(9),
+                },
+            ),
+        ),
     ]
 }
 
@@ -254,7 +298,13 @@ fn requests_read_back_as_they_were_written() {
             Kind::TaskPeriod => serde_json::to_vec(&read::<TaskPeriod>(frame.payload)),
             Kind::Qos => serde_json::to_vec(&read::<Qos>(frame.payload)),
             Kind::Together => serde_json::to_vec(&read::<Together>(frame.payload)),
+            Kind::Keys => serde_json::to_vec(&read::<Keys>(frame.payload)),
+            Kind::KeyList => serde_json::to_vec(&read::<KeyList>(frame.payload)),
             Kind::TaskDeclared => serde_json::to_vec(&read::<TaskDeclared>(frame.payload)),
+            Kind::Backup => serde_json::to_vec(&read::<Backup>(frame.payload)),
+            Kind::BackupBegun => serde_json::to_vec(&read::<BackupBegun>(frame.payload)),
+            Kind::BackupFile => serde_json::to_vec(&read::<BackupFile>(frame.payload)),
+            Kind::BackupEnd => serde_json::to_vec(&read::<BackupEnd>(frame.payload)),
             Kind::TaskNoted => serde_json::to_vec(&read::<TaskNoted>(frame.payload)),
             _ => continue,
         };

@@ -297,8 +297,12 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_gone_is_told() {
-        let thread = std::thread::spawn(this_thread);
-        let mut actuator = Deadline::new(&[thread.join().unwrap()]);
+        let thread = std::thread::spawn(this_thread).join().unwrap();
+        // The kernel is done with a thread a little later than who waits for it.
+        while std::path::Path::new(&format!("/proc/self/task/{thread}")).exists() {
+            std::thread::yield_now();
+        }
+        let mut actuator = Deadline::new(&[thread]);
         assert!(matches!(
             set(&mut actuator, 0.5),
             Err(ActuatorError::Thread { .. })

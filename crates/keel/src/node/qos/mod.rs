@@ -4,10 +4,12 @@
 //! The thread owns the loop (`db::qos::regulator`). With the thread of the socket it shares a list of tasks and of
 //! wishes, for a lookup at a time; real-time tasks live in other processes and wait for neither.
 //!
-//! **Files:** `requests.rs` what clients ask, `tasks.rs` what tasks have reported, `thread.rs` the
+//! **Files:** `requests.rs` what clients ask, `tasks.rs` what tasks have reported, `own.rs` those of programs
+//! that the node has started, `thread.rs` the
 //! sampling thread, `speed.rs` what sets the speed, `left.rs` what was not put back.
 
 mod left;
+mod own;
 pub(crate) mod requests;
 mod speed;
 mod tasks;
@@ -28,6 +30,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tasks::{Sampling, Tasks};
 
+pub(crate) use own::OwnTasks;
 pub(crate) use tasks::{Declared, TaskId};
 
 /// What a client may change.
@@ -74,6 +77,37 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Each change is whole before the lock is given back.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn declare(&self, declared: Declared) -> Result<TaskId, Failure> {
+        let mut inner = self.lock();
+        let tasks_max = inner.config.tasks_max as usize;
+        let id = inner.tasks.declare(declared, tasks_max)?;
+        drop(inner);
+        self.changed.notify_all();
+        Ok(id)
+    }
+
+    fn report(&self, id: TaskId, period: &db::Monitor) -> Result<u32, Failure> {
+        let mut inner = self.lock();
+        inner.tasks.report(id, period)?;
+        let sampling = inner.sampling();
+        inner.tasks.note_apart(id, period.deadline_misses, sampling);
+        let sampling_period_ms = inner.config.sampling_period_ms;
+        drop(inner);
+        self.changed.notify_all();
+        Ok(sampling_period_ms)
+    }
+
+    fn leave(&self, ids: &[TaskId]) {
+        if ids.is_empty() {
+            return;
+        }
+        let mut inner = self.lock();
+        let sampling = inner.sampling();
+        inner.tasks.leave(ids, sampling);
+        drop(inner);
+        self.changed.notify_all();
     }
 }
 
@@ -143,26 +177,19 @@ impl Qos {
         self.shared.changed.notify_all();
     }
 
+    /// For whoever declares tasks of programs that it has started.
+    pub(crate) fn own_tasks(&self) -> OwnTasks {
+        OwnTasks::new(Arc::clone(&self.shared))
+    }
+
     /// Declares a task; it lives until [`leave`](Self::leave).
     pub(crate) fn declare(&self, declared: Declared) -> Result<TaskId, Failure> {
-        let mut inner = self.shared.lock();
-        let tasks_max = inner.config.tasks_max as usize;
-        let id = inner.tasks.declare(declared, tasks_max)?;
-        drop(inner);
-        self.shared.changed.notify_all();
-        Ok(id)
+        self.shared.declare(declared)
     }
 
     /// Adds what a task did since its last report; how long a sampling period is, ms.
     pub(crate) fn report(&self, id: TaskId, period: &db::Monitor) -> Result<u32, Failure> {
-        let mut inner = self.shared.lock();
-        inner.tasks.report(id, period)?;
-        let sampling = inner.sampling();
-        inner.tasks.note_apart(id, period.deadline_misses, sampling);
-        let sampling_period_ms = inner.config.sampling_period_ms;
-        drop(inner);
-        self.shared.changed.notify_all();
-        Ok(sampling_period_ms)
+        self.shared.report(id, period)
     }
 
     /// Counts a report whose numbers cannot be read as figures.
@@ -177,14 +204,7 @@ impl Qos {
 
     /// The tasks of a connection that has ended are no more.
     pub(crate) fn leave(&self, ids: &[TaskId]) {
-        if ids.is_empty() {
-            return;
-        }
-        let mut inner = self.shared.lock();
-        let sampling = inner.sampling();
-        inner.tasks.leave(ids, sampling);
-        drop(inner);
-        self.shared.changed.notify_all();
+        self.shared.leave(ids);
     }
 
     /// Changes what is wished. `process`: whose wish it is.

@@ -15,6 +15,8 @@ use serde::Deserialize;
 /// Who is at the other end of a connection, and what it has declared there.
 #[derive(Debug, Default)]
 pub(crate) struct Guest {
+    /// Whether it may stop the node, too.
+    pub(crate) may_operate: bool,
     /// Its process, as the kernel tells.
     pub(crate) process: Option<u32>,
     pub(crate) tasks: Vec<TaskId>,

@@ -284,6 +284,12 @@ impl Tasks {
         self.departed.since
     }
 
+    /// The processes of all tasks but this one.
+    pub(crate) fn processes(&self, except: Option<TaskId>) -> Vec<u32> {
+        let others = self.tasks.iter().filter(|task| Some(task.id) != except);
+        others.map(|task| task.declared.process).collect()
+    }
+
     /// The threads whose speed can be set, in order. One that has ended is none: its number may be another program's by
     /// now.
     pub(crate) fn threads(&self) -> Vec<u32> {

@@ -1,0 +1,298 @@
+//! Stored readings on their way upstream, beside a plain client that sends the same readings from memory: over MQTT
+//! with QoS 1 to a broker, and over HTTP to a server in this process that counts them.
+//!
+//! **Invariants:** both send the same readings to the same receiver over one connection, as many on their way, in
+//! bodies as large; they take turns. A round counts only if each reading was acknowledged, and none was sent twice.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::block::FileDevice;
+use base::clock::{Clock, SystemClock};
+use db::value::Value;
+use db::{Database, DbOptions, Durability, ObjectId, ObjectSpec};
+use egress::forward::mqtt::packet;
+use egress::forward::{Begin, MqttVersion, Prepared, Target, UpstreamOptions};
+use flash::{FormatOptions, Store};
+
+use super::sink::Sink;
+use crate::figures::{Figures, Metric, OURS};
+use crate::scratch::check_interrupted;
+
+pub(crate) const FORWARD_MQTT: &str = "forward-mqtt";
+pub(crate) const FORWARD_HTTP: &str = "forward-http";
+/// The client that keeps nothing.
+pub(crate) const PLAIN: &str = "plain-client";
+pub(crate) const FORWARDED: Metric = Metric::compared("forwarded_per_second", "1/s");
+
+/// Keys that readings are of, as many as are measured each second elsewhere.
+const KEYS: u64 = 260;
+/// Readings on their way at most; the default of an upstream.
+const WINDOW: u32 = 10_000;
+/// Messages without an acknowledgement; the default of an upstream.
+const INFLIGHT: u16 = 1_000;
+/// Bytes of a body; the default of an upstream.
+const BODY_BYTES_MAX: usize = 256 << 10;
+/// Longest time for a round.
+const ROUND_MAX: Duration = Duration::from_secs(600);
+
+type Db = Database<Store<FileDevice>>;
+
+/// Measures `rounds` times `readings` each way.
+pub(crate) fn measure(
+    figures: &mut Figures,
+    broker: Option<SocketAddr>,
+    scratch: &Path,
+    rounds: u32,
+    readings: u64,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), String> {
+    progress("forward: filling a store");
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let db = fill(&scratch.join("forward.img"), &clock, readings)?;
+    let sink = Sink::start()?;
+    let http = sink.address();
+    for round in 0..rounds {
+        let ways = [(FORWARD_MQTT, broker), (FORWARD_HTTP, Some(http))];
+        for (case, address) in ways {
+            let Some(address) = address else { continue };
+            let is_mqtt = case == FORWARD_MQTT;
+            for turn in 0..2 {
+                check_interrupted()?;
+                // Who is first changes from round to round.
+                let is_ours = (turn + round) % 2 == 0;
+                progress(&format!("{case}, round {}", round + 1));
+                let before = sink.lines();
+                let time = if is_ours {
+                    let target = match is_mqtt {
+                        true => mqtt_target(address),
+                        false => http_target(address),
+                    };
+                    let options = UpstreamOptions {
+                        begin: Begin::Oldest,
+                        window_readings_max: WINDOW,
+                        linger_ms: 5,
+                        ..UpstreamOptions::new(format!("{case}-{round}"), target)
+                    };
+                    forward(&db, &clock, options, readings)?
+                } else if is_mqtt {
+                    plain_mqtt(address, readings)?
+                } else {
+                    plain_http(address, readings)?
+                };
+                let arrived = sink.lines() - before;
+                if !is_mqtt && arrived != readings {
+                    return Err(format!("{case}: {arrived} of {readings} readings arrived"));
+                }
+                let system = if is_ours { OURS } else { PLAIN };
+                figures.record(
+                    case,
+                    system,
+                    FORWARDED,
+                    readings as f64 / time.as_secs_f64(),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn key(number: u64) -> String {
+    format!("hall/{}/temperature", number % KEYS)
+}
+
+fn time_ms(number: u64) -> i64 {
+    1_700_000_000_000 + number as i64 * 4
+}
+
+fn value(number: u64) -> f64 {
+    20.0 + (number % 1000) as f64 / 100.0
+}
+
+/// A store of readings in a file.
+fn fill(image: &Path, clock: &Arc<dyn Clock>, readings: u64) -> Result<Arc<Db>, String> {
+    let bytes = (64 << 20) + readings * 40;
+    crate::store::write_through(image, bytes, |_, chunk| chunk.fill(0))?;
+    let format = FormatOptions {
+        files_max: 256,
+        name_bytes_max: 255,
+        uuid: [1; 16],
+        hash_key: [2; 16],
+    };
+    let store = Store::format(crate::store::open_direct(image)?, &format);
+    let store = store.map_err(|error| error.to_string())?;
+    let options = DbOptions {
+        objects_max: 1024,
+        queue_bytes_max: 8 << 20,
+        append_bytes_max: 512 << 10,
+        ..DbOptions::default()
+    };
+    let describe = |error: db::Error| format!("forward: {error}");
+    let db = Database::open(store, Arc::clone(clock), options).map_err(describe)?;
+    let declare = |number| {
+        let key = key(number);
+        db.declare(&ObjectSpec {
+            key: &key,
+            avi_ms: 1000,
+            temporal: true,
+        })
+    };
+    let ids: Vec<ObjectId> = (0..KEYS)
+        .map(declare)
+        .collect::<Result<_, _>>()
+        .map_err(describe)?;
+    for number in 0..readings {
+        let mut bytes = [0; 9];
+        let length = Value::Float(value(number)).encode(&mut bytes);
+        let length = length.map_err(|error| format!("forward: {error:?}"))?;
+        let id = ids[(number % KEYS) as usize];
+        loop {
+            match db.put(id, &bytes[..length], time_ms(number), Durability::Batched) {
+                Ok(_) => break,
+                Err(db::Error::Busy) => db.flush(ROUND_MAX).map_err(describe)?,
+                Err(error) => return Err(describe(error)),
+            };
+        }
+    }
+    db.flush(ROUND_MAX).map_err(describe)?;
+    Ok(Arc::new(db))
+}
+
+fn mqtt_target(broker: SocketAddr) -> Target {
+    Target::Mqtt {
+        address: broker.to_string(),
+        version: MqttVersion::V5,
+        client_id: "forward".into(),
+        login: None,
+        topic: "up/{key}".into(),
+        keep_alive_seconds: 30,
+        inflight_max: INFLIGHT,
+    }
+}
+
+fn http_target(server: SocketAddr) -> Target {
+    Target::Http {
+        address: server.to_string(),
+        host: "localhost".into(),
+        path: "/write?precision=ms".into(),
+        authorization: None,
+    }
+}
+
+/// Forwards everything; the time until all of it is acknowledged.
+fn forward(
+    db: &Arc<Db>,
+    clock: &Arc<dyn Clock>,
+    options: UpstreamOptions,
+    readings: u64,
+) -> Result<Duration, String> {
+    let (prepared, failed) = Prepared::new(Arc::clone(db), clock, vec![options], false);
+    if !failed.is_empty() {
+        return Err(format!("forward: {failed:?}"));
+    }
+    let begin = Instant::now();
+    let forwarding = prepared
+        .start()
+        .map_err(|error| format!("forward: {error}"))?;
+    let upstream = forwarding
+        .upstreams()
+        .first()
+        .ok_or("forward: no upstream")?;
+    loop {
+        let figures = upstream.state.figures();
+        if figures.counters.sent_twice > 0 {
+            return Err("forward: readings were sent twice".to_owned());
+        }
+        if figures.counters.acknowledged >= readings {
+            return Ok(begin.elapsed());
+        }
+        if begin.elapsed() > ROUND_MAX {
+            let acknowledged = figures.counters.acknowledged;
+            return Err(format!(
+                "forward: {acknowledged} of {readings} acknowledged"
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// One thread that writes as many messages as may be on their way, then takes answers.
+fn plain_mqtt(broker: SocketAddr, readings: u64) -> Result<Duration, String> {
+    let failed = |error: std::io::Error| format!("{PLAIN}: {error}");
+    let mut stream = TcpStream::connect(broker).map_err(failed)?;
+    stream.set_nodelay(true).map_err(failed)?;
+    stream.set_read_timeout(Some(ROUND_MAX)).map_err(failed)?;
+    let connect = b"\x10\x12\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x05plain";
+    stream.write_all(connect).map_err(failed)?;
+    let mut head = [0; 2];
+    stream.read_exact(&mut head).map_err(failed)?;
+    let mut rest = vec![0; usize::from(head[1])];
+    stream.read_exact(&mut rest).map_err(failed)?;
+    let begin = Instant::now();
+    let (mut sent, mut answered, mut id) = (0_u64, 0_u64, 0_u16);
+    let (mut out, mut input) = (Vec::new(), Vec::new());
+    let mut buffer = vec![0; 16 << 10];
+    while answered < readings {
+        out.clear();
+        while sent < readings && sent - answered < u64::from(INFLIGHT) && out.len() < BODY_BYTES_MAX
+        {
+            id = id.checked_add(1).unwrap_or(1);
+            let key = key(sent);
+            let topic = format!("up/{key}");
+            let (time_ms, value) = (time_ms(sent), value(sent));
+            let payload = format!("{{\"key\":\"{key}\",\"time_ms\":{time_ms},\"value\":{value}}}");
+            packet::publish(
+                MqttVersion::V5,
+                id,
+                topic.as_bytes(),
+                payload.as_bytes(),
+                &mut out,
+            );
+            sent += 1;
+        }
+        stream.write_all(&out).map_err(failed)?;
+        let read = stream.read(&mut buffer).map_err(failed)?;
+        if read == 0 {
+            return Err(format!("{PLAIN}: the broker has closed the connection"));
+        }
+        input.extend_from_slice(&buffer[..read]);
+        let mut at = 0;
+        while let Ok(Some((_, bytes))) = packet::next(&input[at..], MqttVersion::V5) {
+            at += bytes;
+            answered += 1;
+        }
+        input.drain(..at);
+    }
+    Ok(begin.elapsed())
+}
+
+/// Bodies as large as ours, one after the other.
+fn plain_http(server: SocketAddr, readings: u64) -> Result<Duration, String> {
+    let failed = |error: std::io::Error| format!("{PLAIN}: {error}");
+    let mut stream = TcpStream::connect(server).map_err(failed)?;
+    stream.set_nodelay(true).map_err(failed)?;
+    let begin = Instant::now();
+    let mut number = 0;
+    let mut body = String::new();
+    while number < readings {
+        body.clear();
+        let end = (number + u64::from(WINDOW) / 2).min(readings);
+        while number < end && body.len() < BODY_BYTES_MAX - 128 {
+            let (key, time_ms, value) = (key(number), time_ms(number), value(number));
+            body.push_str(&format!("keel,key={key} value={value} {time_ms}\n"));
+            number += 1;
+        }
+        let length = body.len();
+        let head = format!(
+            "POST /write?precision=ms HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).map_err(failed)?;
+        stream.write_all(body.as_bytes()).map_err(failed)?;
+        let mut answer = [0; super::sink::ANSWER.len()];
+        stream.read_exact(&mut answer).map_err(failed)?;
+    }
+    Ok(begin.elapsed())
+}

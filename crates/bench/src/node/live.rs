@@ -1,0 +1,262 @@
+//! The live page's case: 1,024 sensors that change ten times a second come in by line protocol, and what a page asks
+//! for goes out: the live stream with the status, and the history of four plots.
+//!
+//! **Invariants:** a round counts only if the node took every reading, and if whoever reads the stream got every sensor
+//! in it and about as many messages as the period says; the sensors and the reader are charged to nobody. The same
+//! node is measured without a reader in the same round.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::broker::free_address;
+use super::cases::{CPU_SHARE, RESIDENT, RESIDENT_MAX};
+use super::process::Process;
+use crate::figures::{Figures, Metric, OURS};
+use crate::scratch::check_interrupted;
+
+pub(crate) const LIVE: &str = "live-page-1024";
+/// What the reader adds.
+pub(crate) const CPU_OF_PAGE: Metric = Metric::shown("cpu_of_page", "%");
+const MESSAGES: Metric = Metric::shown("stream_messages_per_second", "1/s");
+const STREAM_BYTES: Metric = Metric::shown("stream_bytes_per_second", "B/s");
+
+const SENSORS: u32 = 1024;
+const UPDATES_PER_SECOND: u32 = 10;
+/// Messages a second of the stream, as configured by default.
+const MESSAGES_PER_SECOND: f64 = 4.0;
+/// Longest wait for the node to serve, and for an answer.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Measures `rounds` times, without a reader and with one, `time` long each.
+pub(crate) fn measure(
+    figures: &mut Figures,
+    keel: &Path,
+    scratch: &Path,
+    rounds: u32,
+    time: Duration,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), String> {
+    let folder = scratch.join("live");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let address = || free_address().map_err(|error| error.to_string());
+    let (lines, http) = (address()?, address()?);
+    let file = folder.join("keel.toml");
+    let text = format!(
+        "[node]\nsocket = \"keel.sock\"\n[store]\nimage = \"keel.img\"\ncreate_mebibytes = 256\n\
+         [line]\ntcp_listen = \"{lines}\"\nunix_socket = \"\"\n[http]\nlisten = \"{http}\"\n"
+    );
+    fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+    let mut command = Command::new(keel);
+    command.arg("run").arg("-c").arg(&file);
+    let mut process = Process::spawn(LIVE, &mut command, &folder.join("keel.log"))?;
+    let begin = Instant::now();
+    while ask(http, "/healthz").is_err() {
+        process.check_alive()?;
+        if begin.elapsed() > WAIT_MAX {
+            return Err(format!("{LIVE}: the node does not serve"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let sensors = Sensors::start(lines)?;
+    // Until every key has been made.
+    std::thread::sleep(time.min(Duration::from_secs(3)));
+    for round in 0..rounds {
+        check_interrupted()?;
+        progress(&format!("{LIVE}, round {}", round + 1));
+        let share = |process: &Process| -> Result<f64, String> {
+            let (cpu, begin) = (process.cpu_ns()?, Instant::now());
+            std::thread::sleep(time);
+            Ok(100.0 * (process.cpu_ns()? - cpu) as f64 / begin.elapsed().as_nanos() as f64)
+        };
+        let closed = share(&process)?;
+        let page = Page::open(http)?;
+        let (messages, bytes) = page.counts();
+        let begin = Instant::now();
+        let open = share(&process)?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let (messages, bytes) = (page.counts().0 - messages, page.counts().1 - bytes);
+        let keys = page.close()?;
+        if keys < SENSORS as usize || (messages as f64) < 0.5 * MESSAGES_PER_SECOND * seconds {
+            return Err(format!(
+                "{LIVE}: the page got {keys} sensors and {messages} messages in {seconds:.0} s"
+            ));
+        }
+        figures.record(LIVE, OURS, CPU_SHARE, open);
+        figures.record(LIVE, OURS, CPU_OF_PAGE, (open - closed).max(0.0));
+        figures.record(LIVE, OURS, MESSAGES, messages as f64 / seconds);
+        figures.record(LIVE, OURS, STREAM_BYTES, bytes as f64 / seconds);
+        let (now, most) = process.resident_mebibytes()?;
+        figures.record(LIVE, OURS, RESIDENT, now);
+        figures.record(LIVE, OURS, RESIDENT_MAX, most);
+    }
+    let sent = sensors.end()?;
+    let begin = Instant::now();
+    loop {
+        let status: serde_json::Value = serde_json::from_slice(&ask(http, "/api/v1/status")?)
+            .map_err(|error| format!("{LIVE}: {error}"))?;
+        let durable = status["log"]["readings_durable"].as_u64();
+        if durable == Some(sent) {
+            break;
+        }
+        if begin.elapsed() > WAIT_MAX {
+            return Err(format!(
+                "{LIVE}: {sent} readings sent, {durable:?} on flash"
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    process.end()?;
+    Ok(())
+}
+
+/// One answer, whole.
+fn ask(http: SocketAddr, path: &str) -> Result<Vec<u8>, String> {
+    let failed = |error: std::io::Error| format!("{LIVE}, {path}: {error}");
+    let mut stream = TcpStream::connect(http).map_err(failed)?;
+    stream.set_read_timeout(Some(WAIT_MAX)).map_err(failed)?;
+    // The old version, whose answers end with the connection and come in one piece.
+    write!(stream, "GET {path} HTTP/1.0\r\nhost: {http}\r\n\r\n").map_err(failed)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).map_err(failed)?;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
+    let end = end.ok_or_else(|| format!("{LIVE}, {path}: no answer"))?;
+    if !answer.starts_with(b"HTTP/1.0 200") && !answer.starts_with(b"HTTP/1.1 200") {
+        let head = String::from_utf8_lossy(answer.get(..end).unwrap_or_default()).into_owned();
+        return Err(format!("{LIVE}, {path}: {head}"));
+    }
+    Ok(answer.split_off(end + 4))
+}
+
+/// A thread that sends readings at a steady pace.
+struct Sensors {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<u64, String>>,
+}
+
+impl Sensors {
+    fn start(lines: SocketAddr) -> Result<Self, String> {
+        let failed = |error: std::io::Error| format!("{LIVE}, sensors: {error}");
+        let mut stream = TcpStream::connect(lines).map_err(failed)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let (mut sent, mut round) = (0, 0_u64);
+            let period = Duration::from_secs(1) / UPDATES_PER_SECOND;
+            let mut next = Instant::now();
+            let mut text = String::new();
+            while !stopped.load(Ordering::Relaxed) {
+                text.clear();
+                for sensor in 0..SENSORS {
+                    let value = 20.0 + ((round + u64::from(sensor)) % 97) as f64 / 7.0;
+                    let (room, at) = (sensor / 48, sensor % 48);
+                    // Writing to a string does not fail.
+                    let _ = writeln!(text, "building,room=r{room} temperature{at}={value:.2}");
+                }
+                stream.write_all(text.as_bytes()).map_err(failed)?;
+                sent += u64::from(SENSORS);
+                round += 1;
+                next += period;
+                std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            }
+            Ok(sent)
+        });
+        Ok(Self { stop, thread })
+    }
+
+    /// How many readings were sent.
+    fn end(self) -> Result<u64, String> {
+        self.stop.store(true, Ordering::Relaxed);
+        let sent = self.thread.join();
+        sent.map_err(|_| format!("{LIVE}: the sensors' thread panicked"))?
+    }
+}
+
+/// What a page asks for, by a thread that reads as fast as it comes.
+struct Page {
+    stream: TcpStream,
+    counts: Arc<(AtomicU64, AtomicU64)>,
+    thread: JoinHandle<Result<usize, String>>,
+}
+
+impl Page {
+    fn open(http: SocketAddr) -> Result<Self, String> {
+        let failed = |error: std::io::Error| format!("{LIVE}, page: {error}");
+        let mut stream = TcpStream::connect(http).map_err(failed)?;
+        write!(
+            stream,
+            "GET /api/v1/stream?status=1 HTTP/1.0\r\nhost: {http}\r\n\r\n"
+        )
+        .map_err(failed)?;
+        let counts = Arc::<(AtomicU64, AtomicU64)>::default();
+        let (seen, from) = (Arc::clone(&counts), stream.try_clone().map_err(failed)?);
+        let thread = std::thread::spawn(move || read(from, &seen));
+        ask(http, "/api/v1/keys")?;
+        for at in 0..4 {
+            let path = format!(
+                "/api/v1/history?key=building/r{at}/temperature0&last_ms=900000&points=400"
+            );
+            ask(http, &path)?;
+        }
+        Ok(Self {
+            stream,
+            counts,
+            thread,
+        })
+    }
+
+    /// Messages with values and bytes so far.
+    fn counts(&self) -> (u64, u64) {
+        let (messages, bytes) = &*self.counts;
+        (
+            messages.load(Ordering::Relaxed),
+            bytes.load(Ordering::Relaxed),
+        )
+    }
+
+    /// How many sensors it has seen.
+    fn close(self) -> Result<usize, String> {
+        self.stream.shutdown(std::net::Shutdown::Both).ok();
+        let keys = self.thread.join();
+        keys.map_err(|_| format!("{LIVE}: the page's thread panicked"))?
+    }
+}
+
+/// Reads the stream to its end; how many keys there were.
+fn read(mut stream: TcpStream, counts: &(AtomicU64, AtomicU64)) -> Result<usize, String> {
+    let mut keys: HashSet<String> = HashSet::new();
+    let mut text: Vec<u8> = Vec::new();
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let count = match stream.read(&mut buffer) {
+            Ok(0) | Err(_) => return Ok(keys.len()),
+            Ok(count) => count,
+        };
+        counts.1.fetch_add(count as u64, Ordering::Relaxed);
+        text.extend_from_slice(buffer.get(..count).unwrap_or_default());
+        while let Some(end) = text.windows(2).position(|two| two == b"\n\n") {
+            let event: Vec<u8> = text.drain(..end + 2).collect();
+            if !event.starts_with(b"event: values") {
+                continue;
+            }
+            counts.0.fetch_add(1, Ordering::Relaxed);
+            if keys.len() >= SENSORS as usize {
+                continue;
+            }
+            let data = event.windows(6).position(|six| six == b"data: ");
+            let data = data.and_then(|at| event.get(at + 6..)).unwrap_or_default();
+            let found: serde_json::Value =
+                serde_json::from_slice(data).map_err(|error| format!("{LIVE}: {error}"))?;
+            let values = found["values"].as_object().into_iter().flatten();
+            keys.extend(values.map(|(key, _)| key.clone()));
+        }
+    }
+}

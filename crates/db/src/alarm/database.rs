@@ -1,0 +1,200 @@
+//! Alarms as the callers of the database see them.
+
+use std::sync::Arc;
+
+use super::ring::{AlarmTransition, Ring};
+use super::rule::{ALARM_QUEUE_MAX, ALARM_RULES_MAX, ALARM_WATCHES_MAX, AlarmRule, AlarmValue};
+use super::watches::{AlarmFigures, AlarmRuleFigures, Watches};
+use crate::database::Database;
+use crate::error::Error;
+use crate::options::ObjectId;
+use crate::store::SegmentStore;
+
+/// States that are looked at under one hold of the queue's lock, which takes about as long as a put.
+const PIECE_STATES: usize = 64;
+
+/// What does not change once alarms are set: read without a lock.
+#[derive(Debug)]
+pub(crate) struct AlarmRules {
+    patterns: Box<[String]>,
+    ring: Arc<Ring>,
+}
+
+/// An alarm that is raised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ActiveAlarm {
+    /// The rule, by its place.
+    pub rule: u32,
+    /// The object.
+    pub object: ObjectId,
+    /// Since when, on the monotonic clock.
+    pub since_ns: u64,
+    /// The time of the reading that raised it, or the node's; ms since 1970.
+    pub time_ms: i64,
+    /// The last number of the object, if it has had one.
+    pub value: Option<AlarmValue>,
+}
+
+impl<S: SegmentStore> Database<S> {
+    /// Watches objects from now on, also those that will be declared later. `transitions_max`: how many transitions can
+    /// wait for [`next_alarm`](Self::next_alarm). All memory is taken here; to be called once, before readings come.
+    ///
+    /// Judged are readings that are newer than what their object has, whether they are admitted to the table or shed,
+    /// in the call that puts them; durations and staleness by [`scan_alarms`](Self::scan_alarms). Values that the start
+    /// has found are judged as if they came now, so an alarm that holds is raised again.
+    ///
+    /// # Errors
+    /// [`Error::AlarmInvalid`].
+    pub fn set_alarms(&self, rules: &[AlarmRule], transitions_max: u32) -> Result<(), Error> {
+        let invalid = |problem| Error::AlarmInvalid { problem };
+        rules.iter().try_for_each(AlarmRule::check)?;
+        if rules.len() > ALARM_RULES_MAX {
+            return Err(invalid("there are more than 256 alarms"));
+        }
+        if transitions_max == 0 || transitions_max > ALARM_QUEUE_MAX {
+            return Err(invalid("1 to 65536 transitions can wait"));
+        }
+        let objects_max = self.shared.options.objects_max;
+        let watched = rules
+            .iter()
+            .map(|rule| u64::from(rule.objects_max.min(objects_max)));
+        let states_max: u64 = watched.sum();
+        if states_max > ALARM_WATCHES_MAX {
+            return Err(invalid("all alarms together watch more than 1048576 keys"));
+        }
+        let ring = Arc::new(Ring::new(transitions_max));
+        let watches = Watches::new(rules, objects_max, states_max as usize, Arc::clone(&ring));
+        let known = AlarmRules {
+            patterns: rules.iter().map(|rule| rule.pattern.clone()).collect(),
+            ring,
+        };
+        if self.shared.alarms.set(known).is_err() {
+            return Err(invalid("alarms can be set once"));
+        }
+        self.shared.queue.lock().alarms = Some(Box::new(watches));
+        for id in 0..self.objects() {
+            self.bind_alarms(ObjectId(id));
+        }
+        Ok(())
+    }
+
+    /// Looks which rules fit an object; once for each.
+    pub(crate) fn bind_alarms(&self, id: ObjectId) {
+        let shared = &*self.shared;
+        let Some(rules) = shared.alarms.get() else {
+            return;
+        };
+        let claimed = shared
+            .queue
+            .lock()
+            .alarms
+            .as_mut()
+            .is_some_and(|all| all.claim(id.0));
+        if !claimed {
+            return;
+        }
+        let key = shared.table.key(id);
+        // No number is longer; what is cannot be compared.
+        let mut stored = [0; 9];
+        for (rule, pattern) in rules.patterns.iter().enumerate() {
+            if !base::pattern::matches(pattern, key.as_str()) {
+                continue;
+            }
+            let now_ns = shared.clock.monotonic_ns();
+            let mut queue = shared.queue.lock();
+            let added = queue
+                .alarms
+                .as_mut()
+                .and_then(|all| all.add(rule, id.0, now_ns));
+            drop(queue);
+            // Not under the lock: a reader may have to wait where others write over the memory.
+            if let Some(at) = added
+                && let Ok(read) = shared.table.read(id, &mut stored)
+                && let Some(alarms) = &mut shared.queue.lock().alarms
+            {
+                alarms.begin_with(at, &stored[..read.value_bytes], read.timestamp_ms, now_ns);
+            }
+        }
+    }
+
+    /// Judges by the time: alarms that have held for their minimum duration, objects of which nothing has come, and
+    /// what found no room when it happened. One pass over all that is watched; producers wait for a piece of it at
+    /// most, as for a put. Call it as often as staleness must be exact.
+    pub fn scan_alarms(&self) {
+        let shared = &*self.shared;
+        if shared.alarms.get().is_none() {
+            return;
+        }
+        loop {
+            let (wall_ms, now_ns) = (shared.clock.wall_ms(), shared.clock.monotonic_ns());
+            let mut queue = shared.queue.lock();
+            let is_more = queue
+                .alarms
+                .as_mut()
+                .is_some_and(|all| all.scan(PIECE_STATES, wall_ms, now_ns));
+            if !is_more {
+                return;
+            }
+        }
+    }
+
+    /// Takes the oldest transition that waits. Takes no lock: no producer ever waits for whoever calls this.
+    pub fn next_alarm(&self) -> Option<AlarmTransition> {
+        self.shared.alarms.get()?.ring.pop()
+    }
+
+    /// What alarms have come to; nothing where none are set.
+    pub fn alarm_figures(&self) -> AlarmFigures {
+        let Some(rules) = self.shared.alarms.get() else {
+            return AlarmFigures::default();
+        };
+        let mut found = vec![AlarmRuleFigures::default(); rules.patterns.len()];
+        let queue = self.shared.queue.lock();
+        let (queue_full, lost) = queue
+            .alarms
+            .as_ref()
+            .map_or((0, 0), |all| all.counts(&mut found));
+        drop(queue);
+        AlarmFigures {
+            rules: found,
+            waiting: rules.ring.waiting(),
+            queue_full,
+            lost,
+        }
+    }
+
+    /// Alarms that are raised, so many at most. Producers wait for a piece of the way through them at most.
+    pub fn active_alarms(&self, alarms_max: usize) -> Vec<ActiveAlarm> {
+        let mut active = Vec::with_capacity(alarms_max.min(1 << 16));
+        let mut from = 0;
+        loop {
+            let queue = self.shared.queue.lock();
+            let Some(alarms) = &queue.alarms else {
+                return active;
+            };
+            let is_more = alarms.each(from, PIECE_STATES, |state| {
+                // Never more than there is room for: nothing is allocated under the lock.
+                if state.is_raised() && active.len() < active.capacity().min(alarms_max) {
+                    active.push(ActiveAlarm {
+                        rule: state.rule,
+                        object: ObjectId(state.object),
+                        since_ns: state.since_ns,
+                        time_ms: state.time_ms,
+                        value: state.value,
+                    });
+                }
+            });
+            if !is_more {
+                return active;
+            }
+            drop(queue);
+            from += PIECE_STATES;
+        }
+    }
+
+    /// How many readings were offered to the table for this object; a change says that its value may be another one.
+    /// No lock, no system call. 0 for an unknown object.
+    pub fn version(&self, id: ObjectId) -> u64 {
+        self.shared.table.version(id)
+    }
+}

@@ -1,0 +1,185 @@
+//! Transitions on their way from producers to whoever delivers them: a ring of atomic words, written under the queue's
+//! lock, read under none.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::rule::AlarmValue;
+use crate::options::ObjectId;
+
+const WORDS: usize = 5;
+
+/// An alarm that was raised, or is over.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AlarmTransition {
+    /// The rule, by its place.
+    pub rule: u32,
+    /// The object.
+    pub object: ObjectId,
+    /// Raised; if not, it is over.
+    pub raised: bool,
+    /// The last number of the object, if it has had one.
+    pub value: Option<AlarmValue>,
+    /// The time of the reading that did it, or the node's where time alone did; ms since 1970.
+    pub time_ms: i64,
+    /// When it happened on the monotonic clock: deadlines run from here.
+    pub at_ns: u64,
+}
+
+/// A bounded ring. One producer at a time (the queue's lock sees to that), any number of readers.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    slots: Box<[[AtomicU64; WORDS]]>,
+    /// Transitions taken, and put.
+    head: AtomicU64,
+    tail: AtomicU64,
+}
+
+impl Ring {
+    pub(crate) fn new(transitions_max: u32) -> Self {
+        // Written to now, so that no producer meets a page fault.
+        let word = |_| AtomicU64::new(1);
+        let slot = |_| std::array::from_fn(word);
+        Self {
+            slots: (0..transitions_max.max(1)).map(slot).collect(),
+            head: AtomicU64::new(0),
+            tail: AtomicU64::new(0),
+        }
+    }
+
+    fn slot(&self, number: u64) -> &[AtomicU64; WORDS] {
+        let count = self.slots.len() as u64;
+        &self.slots[(number % count) as usize]
+    }
+
+    /// Transitions that wait.
+    pub(crate) fn waiting(&self) -> u64 {
+        let head = self.head.load(Ordering::Acquire);
+        self.tail.load(Ordering::Acquire).saturating_sub(head)
+    }
+
+    /// Puts one; `false`: there is no room.
+    pub(crate) fn push(&self, transition: &AlarmTransition) -> bool {
+        let tail = self.tail.load(Ordering::Relaxed);
+        // What a reader has taken it has read: its words may be written again.
+        if tail - self.head.load(Ordering::Acquire) >= self.slots.len() as u64 {
+            return false;
+        }
+        let (value, kind) = AlarmValue::pack(transition.value);
+        let words = [
+            u64::from(transition.rule) | u64::from(transition.object.0) << 32,
+            u64::from(transition.raised) | kind << 1,
+            value,
+            transition.time_ms as u64,
+            transition.at_ns,
+        ];
+        for (word, new) in self.slot(tail).iter().zip(words) {
+            word.store(new, Ordering::Relaxed);
+        }
+        self.tail.store(tail + 1, Ordering::Release);
+        true
+    }
+
+    /// Takes the oldest.
+    pub(crate) fn pop(&self) -> Option<AlarmTransition> {
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            if head >= self.tail.load(Ordering::Acquire) {
+                return None;
+            }
+            let mut words = [0; WORDS];
+            for (word, found) in words.iter_mut().zip(self.slot(head)) {
+                *word = found.load(Ordering::Relaxed);
+            }
+            // Nobody writes to a slot before the head has passed it, so whoever moves the head has read what was put.
+            match self
+                .head
+                .compare_exchange(head, head + 1, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return Some(unpack(words)),
+                Err(other) => head = other,
+            }
+        }
+    }
+}
+
+fn unpack([names, flags, value, time, at_ns]: [u64; WORDS]) -> AlarmTransition {
+    AlarmTransition {
+        rule: names as u32,
+        object: ObjectId((names >> 32) as u32),
+        raised: flags & 1 != 0,
+        value: AlarmValue::unpack(value, flags >> 1),
+        time_ms: time as i64,
+        at_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    fn numbered(number: u64) -> AlarmTransition {
+        AlarmTransition {
+            rule: number as u32,
+            object: ObjectId(u32::MAX - number as u32),
+            raised: number.is_multiple_of(2),
+            value: Some(AlarmValue::Unsigned(number)),
+            time_ms: -(number as i64),
+            at_ns: number,
+        }
+    }
+
+    #[test]
+    fn it_gives_what_it_was_given_and_takes_no_more_than_it_holds() {
+        let ring = Ring::new(3);
+        assert_eq!(ring.pop(), None);
+        for round in 0..5_u64 {
+            for n in 0..3 {
+                assert!(ring.push(&numbered(round * 3 + n)));
+            }
+            assert!(!ring.push(&numbered(99)));
+            assert_eq!(ring.waiting(), 3);
+            for n in 0..3 {
+                assert_eq!(ring.pop(), Some(numbered(round * 3 + n)));
+            }
+            assert_eq!((ring.pop(), ring.waiting()), (None, 0));
+        }
+    }
+
+    #[test]
+    fn two_readers_share_what_one_producer_puts() {
+        const COUNT: u64 = 50_000;
+        let ring = Ring::new(16);
+        let is_over = AtomicBool::new(false);
+        let read = || {
+            let mut found = Vec::new();
+            loop {
+                // Looked at first: what was put before is there then.
+                let last = is_over.load(Ordering::Acquire);
+                match ring.pop() {
+                    Some(one) => {
+                        assert_eq!(one, numbered(one.at_ns));
+                        found.push(one.at_ns);
+                    }
+                    None if last => return found,
+                    None => std::thread::yield_now(),
+                }
+            }
+        };
+        let mut found: Vec<u64> = std::thread::scope(|scope| {
+            let readers = [scope.spawn(read), scope.spawn(read)];
+            for number in 0..COUNT {
+                while !ring.push(&numbered(number)) {
+                    std::thread::yield_now();
+                }
+            }
+            is_over.store(true, Ordering::Release);
+            readers
+                .into_iter()
+                .flat_map(|reader| reader.join().unwrap())
+                .collect()
+        });
+        found.sort_unstable();
+        assert_eq!(found, (0..COUNT).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,241 @@
+//! Every state, behind the lock of the queue: what a put judges, what a scan judges, and what is counted.
+
+use std::sync::Arc;
+
+use base::seeded_bug::SeededBug;
+
+use super::ring::{AlarmTransition, Ring};
+use super::rule::{AlarmCondition, AlarmRule, AlarmValue};
+use super::state::State;
+use crate::options::ObjectId;
+use crate::queue::Entry;
+
+/// An object that was not looked at yet, and one that no rule fits, or the end of its states.
+const UNBOUND: u32 = u32::MAX;
+const NONE: u32 = u32::MAX - 1;
+
+/// What one rule has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AlarmRuleFigures {
+    /// Objects watched, and objects that fit and are not, because there were `objects_max` of them already.
+    pub watched: u64,
+    /// See `watched`.
+    pub unwatched: u64,
+    /// Alarms that are raised now.
+    pub active: u64,
+    /// Times that one was raised, and was over.
+    pub raised: u64,
+    /// See `raised`.
+    pub cleared: u64,
+    /// Readings that no threshold can be compared with: texts, NaN, bytes that are no value.
+    pub values_unusable: u64,
+}
+
+/// What all rules have come to since they were set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AlarmFigures {
+    /// By the places of the rules.
+    pub rules: Vec<AlarmRuleFigures>,
+    /// Transitions that wait to be taken.
+    pub waiting: u64,
+    /// Transitions that found no room. What an alarm is by then is told later.
+    pub queue_full: u64,
+    /// Of those, transitions that nobody will be told of, because the alarm was back where it had been before there
+    /// was room.
+    pub lost: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Watches {
+    conditions: Box<[AlarmCondition]>,
+    objects_max: Box<[u32]>,
+    counts: Box<[AlarmRuleFigures]>,
+    /// The first state of each object.
+    first: Box<[u32]>,
+    /// Never longer than what was reserved.
+    states: Vec<State>,
+    ring: Arc<Ring>,
+    /// Where the scan goes on.
+    scanned: usize,
+    queue_full: u64,
+    lost: u64,
+}
+
+impl Watches {
+    /// Takes all memory, and touches it.
+    pub(crate) fn new(
+        rules: &[AlarmRule],
+        objects_max: u32,
+        states_max: usize,
+        ring: Arc<Ring>,
+    ) -> Self {
+        let mut states = vec![State::new(NONE, NONE, NONE, 1); states_max];
+        states.clear();
+        Self {
+            conditions: rules.iter().map(|rule| rule.condition).collect(),
+            objects_max: rules.iter().map(|rule| rule.objects_max).collect(),
+            counts: vec![AlarmRuleFigures::default(); rules.len()].into(),
+            first: vec![UNBOUND; objects_max as usize].into(),
+            states,
+            ring,
+            scanned: 0,
+            queue_full: 0,
+            lost: 0,
+        }
+    }
+
+    /// Whether the rules that fit this object are to be added; once.
+    pub(crate) fn claim(&mut self, object: u32) -> bool {
+        match self.first.get_mut(object as usize) {
+            Some(first) if *first == UNBOUND => {
+                *first = NONE;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A rule fits an object: the place of its state, if there is room for it.
+    pub(crate) fn add(&mut self, rule: usize, object: u32, now_ns: u64) -> Option<usize> {
+        let first = self.first.get_mut(object as usize)?;
+        let counts = self.counts.get_mut(rule)?;
+        let limit = *self.objects_max.get(rule)?;
+        let has_room = self.states.len() < self.states.capacity();
+        if counts.watched >= u64::from(limit) || !has_room {
+            counts.unwatched += 1;
+            return None;
+        }
+        counts.watched += 1;
+        let at = self.states.len();
+        self.states
+            .push(State::new(rule as u32, object, *first, now_ns));
+        *first = at as u32;
+        Some(at)
+    }
+
+    /// Judges the value that an object has had before it was watched, unless a reading was quicker. That no reading has
+    /// come since is judged by time alone.
+    pub(crate) fn begin_with(&mut self, at: usize, stored: &[u8], time_ms: i64, now_ns: u64) {
+        let Some(state) = self.states.get(at) else {
+            return;
+        };
+        if state.value.is_none() && !self.conditions[state.rule as usize].is_stale() {
+            self.judge(at, AlarmValue::of(stored), time_ms, now_ns);
+        }
+    }
+
+    /// A reading of an object has come, newer than what it had.
+    #[inline]
+    pub(crate) fn reading(&mut self, reading: &Entry<'_>) {
+        let mut at = self.first.get(reading.id as usize).copied().unwrap_or(NONE);
+        if at >= NONE {
+            return;
+        }
+        let value = AlarmValue::of(reading.value);
+        while let Some(state) = self.states.get_mut(at as usize) {
+            let next = state.next;
+            if state.is_news(reading.timestamp_ms, reading.node_time) {
+                self.judge(at as usize, value, reading.timestamp_ms, reading.arrival_ns);
+            }
+            at = next;
+        }
+    }
+
+    fn judge(&mut self, at: usize, value: Option<AlarmValue>, time_ms: i64, now_ns: u64) {
+        let state = &mut self.states[at];
+        let rule = state.rule as usize;
+        let mut condition = self.conditions[rule];
+        if SeededBug::AlarmWithoutHysteresis.is_on()
+            && let AlarmCondition::Above {
+                threshold, clear, ..
+            }
+            | AlarmCondition::Below {
+                threshold, clear, ..
+            } = &mut condition
+        {
+            *clear = *threshold;
+        }
+        if value.is_none() && !condition.is_stale() {
+            self.counts[rule].values_unusable += 1;
+        }
+        let was_raised = state.is_raised();
+        state.reading(&condition, value, time_ms, now_ns);
+        self.settle(at, was_raised);
+    }
+
+    /// Judges the next states by the time; `true`: there are more in this round.
+    pub(crate) fn scan(&mut self, states_max: usize, wall_ms: i64, now_ns: u64) -> bool {
+        let end = (self.scanned + states_max).min(self.states.len());
+        for at in self.scanned..end {
+            let state = &mut self.states[at];
+            let was_raised = state.is_raised();
+            state.look(&self.conditions[state.rule as usize], wall_ms, now_ns);
+            self.settle(at, was_raised);
+        }
+        let is_more = end < self.states.len();
+        self.scanned = if is_more { end } else { 0 };
+        is_more
+    }
+
+    /// Counts what has changed, and tells what is not known yet.
+    fn settle(&mut self, at: usize, was_raised: bool) {
+        let state = &mut self.states[at];
+        let is_raised = state.is_raised();
+        let has_changed = is_raised != was_raised;
+        if has_changed {
+            let counts = &mut self.counts[state.rule as usize];
+            match is_raised {
+                true => {
+                    counts.raised += 1;
+                    counts.active += 1;
+                }
+                false => {
+                    counts.cleared += 1;
+                    counts.active -= 1;
+                }
+            }
+            if state.told == is_raised {
+                // The change before this one was not told, and there is nothing to tell now.
+                self.lost += 2;
+            }
+        }
+        if state.told == is_raised {
+            return;
+        }
+        let transition = AlarmTransition {
+            rule: state.rule,
+            object: ObjectId(state.object),
+            raised: is_raised,
+            value: state.value,
+            time_ms: state.time_ms,
+            at_ns: state.since_ns,
+        };
+        if self.ring.push(&transition) {
+            state.told = is_raised;
+        } else {
+            self.queue_full += u64::from(has_changed);
+            if SeededBug::AlarmForgetsWhenFull.is_on() {
+                state.told = is_raised;
+            }
+        }
+    }
+
+    pub(crate) fn counts(&self, into: &mut [AlarmRuleFigures]) -> (u64, u64) {
+        for (to, from) in into.iter_mut().zip(&self.counts) {
+            *to = *from;
+        }
+        (self.queue_full, self.lost)
+    }
+
+    /// States from `from` on, so many at most; whether there are more.
+    pub(crate) fn each(
+        &self,
+        from: usize,
+        states_max: usize,
+        mut visit: impl FnMut(&State),
+    ) -> bool {
+        let rest = self.states.get(from..).unwrap_or_default();
+        rest.iter().take(states_max).for_each(&mut visit);
+        rest.len() > states_max
+    }
+}

@@ -1,0 +1,258 @@
+//! The log in its own order, from any reading on: for whoever passes readings on and must skip none.
+//!
+//! **Invariants:** everything that is durable is passed once, in the order of its numbers, whatever its time; a step
+//! reads a bounded part of the log under the store's lock; numbers that are not there any more are counted, by
+//! reason, and never passed over silently.
+//!
+//! **Why not by time.** A range read finds what a time interval holds. A sensor may send a reading that is older than
+//! what was read already, so a place in time is no place in the log; a number is.
+
+use std::ops::ControlFlow;
+
+use crate::error::Error;
+use crate::log::codec::{Reading, Record};
+use crate::log::reader::{Found, Reader, Tail};
+use crate::log::scan;
+use crate::options::ObjectId;
+use crate::store::SegmentStore;
+
+use super::summary::Boots;
+use super::{HistoryEntry, Matches, Source};
+
+/// Bytes of log that one step reads, at most (and what a damaged place needs to be passed). Less than a range read
+/// takes: a follower goes on for hours, beside commits that wait for it.
+const STEP_BYTES: u64 = 64 << 10;
+
+/// Where a follower of the log stands.
+pub struct LogCursor {
+    next_lsn: u64,
+    /// Segment and offset of what follows; `None`: to be found by the number.
+    place: Option<(u32, u64)>,
+    reader: Reader,
+    pub(crate) found: Matches,
+}
+
+impl std::fmt::Debug for LogCursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogCursor")
+            .field("next_lsn", &self.next_lsn)
+            .field("place", &self.place)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LogCursor {
+    /// A cursor before the reading with this number.
+    #[must_use]
+    pub fn new(next_lsn: u64) -> Self {
+        Self {
+            next_lsn,
+            place: None,
+            reader: Reader::new(),
+            found: Matches::default(),
+        }
+    }
+
+    /// Number of the next reading.
+    #[must_use]
+    pub fn next_lsn(&self) -> u64 {
+        self.next_lsn
+    }
+
+    /// Goes to another reading, earlier or later.
+    pub fn seek(&mut self, next_lsn: u64) {
+        if next_lsn != self.next_lsn {
+            self.next_lsn = next_lsn;
+            self.place = None;
+        }
+    }
+}
+
+/// What one step came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogStep {
+    /// Whether another step may find more at once.
+    pub more: bool,
+    /// Readings looked at, wanted or not.
+    pub readings: u64,
+    /// Readings that were deleted before they were read.
+    pub readings_gone: u64,
+    /// Readings that damage hides.
+    pub readings_missing: u64,
+}
+
+/// What a step is to find.
+pub(crate) struct Wanted<'a> {
+    /// Only readings below this number, which are durable.
+    pub(crate) end_lsn: u64,
+    /// At most so many.
+    pub(crate) readings_max: usize,
+    pub(crate) is_wanted: &'a mut dyn FnMut(ObjectId) -> bool,
+}
+
+/// One step: fills `cursor.found`.
+pub(crate) fn step<S: SegmentStore>(
+    source: &mut Source<'_, S>,
+    cursor: &mut LogCursor,
+    wanted: &mut Wanted<'_>,
+) -> Result<LogStep, Error> {
+    let mut step = LogStep::default();
+    cursor.found.clear();
+    if cursor.next_lsn >= wanted.end_lsn || wanted.readings_max == 0 {
+        return Ok(step);
+    }
+    let is_there = |segment: u32| source.segments.binary_search(&segment).is_ok();
+    if !cursor.place.is_some_and(|(segment, _)| is_there(segment)) {
+        let Some((segment, first)) = locate(source, cursor.next_lsn) else {
+            return Ok(step);
+        };
+        if first > cursor.next_lsn {
+            let first = first.min(wanted.end_lsn);
+            step.readings_gone = first - cursor.next_lsn;
+            cursor.next_lsn = first;
+        }
+        cursor.place = Some((segment, 0));
+        cursor.reader = Reader::new();
+        if cursor.next_lsn >= wanted.end_lsn {
+            return Ok(step);
+        }
+    }
+    read(source, cursor, wanted, &mut step)?;
+    Ok(step)
+}
+
+/// The last segment that begins at or before this number, or else the first one whose number is known; and the number
+/// of its first reading.
+fn locate<S: SegmentStore>(source: &mut Source<'_, S>, lsn: u64) -> Option<(u32, u64)> {
+    let (mut low, mut high) = (0, source.segments.len());
+    let mut best = None;
+    let mut later = None;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        // One without any number, because its first append was cut, is taken together with what follows it.
+        let mut at = middle;
+        let mut first = None;
+        while at < high && first.is_none() {
+            first = source.segments.get(at).and_then(|segment| {
+                source
+                    .index
+                    .first_lsn(source.store, *segment, source.live)
+                    .map(|first| (*segment, first))
+            });
+            at += 1;
+        }
+        match first {
+            Some((segment, first)) if first <= lsn => {
+                best = Some((segment, first));
+                low = at;
+            }
+            Some(found) => {
+                later = Some(found);
+                high = middle;
+            }
+            None => high = middle,
+        }
+    }
+    best.or(later)
+}
+
+fn read<S: SegmentStore>(
+    source: &mut Source<'_, S>,
+    cursor: &mut LogCursor,
+    wanted: &mut Wanted<'_>,
+    step: &mut LogStep,
+) -> Result<(), Error> {
+    let Some((segment, begin)) = cursor.place else {
+        return Ok(());
+    };
+    let LogCursor {
+        next_lsn,
+        reader,
+        found: matches,
+        ..
+    } = cursor;
+    let until = begin.saturating_add(STEP_BYTES);
+    let (index, live, present) = (&*source.index, source.live, source.present);
+    let mut boots: Option<Boots> = None;
+    let mut is_over = false;
+    let tail = scan::read_segment(source.store, reader, segment, begin, &mut |found| {
+        if let Record::Reading(reading) = &found.record
+            && found.lsn >= *next_lsn
+        {
+            if found.lsn >= wanted.end_lsn {
+                is_over = true;
+                return Ok(ControlFlow::Break(()));
+            }
+            step.readings += 1;
+            step.readings_missing += found.lsn - *next_lsn;
+            *next_lsn = found.lsn + 1;
+            if (wanted.is_wanted)(ObjectId(reading.id)) {
+                let dated = || {
+                    let boots = boots.get_or_insert_with(|| index.boots(live, present));
+                    boots.wall_at(&found.boot_id, reading.arrival_us)
+                };
+                matches.push(entry(found, reading, dated), reading.value);
+            }
+        }
+        let is_enough = found.offset >= until || matches.entries.len() >= wanted.readings_max;
+        Ok(if is_enough {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        })
+    })?;
+    let position = reader.position().max(begin);
+    if is_over {
+        // The reading that was met is not passed, and behind it nothing of this range follows.
+        step.readings_missing += wanted.end_lsn - *next_lsn;
+        *next_lsn = wanted.end_lsn;
+        cursor.place = None;
+        return Ok(());
+    }
+    step.more = *next_lsn < wanted.end_lsn;
+    if tail == Tail::Stopped {
+        cursor.place = Some((segment, position));
+        return Ok(());
+    }
+    let place = source.segments.binary_search(&segment).unwrap_or(0);
+    match source.segments.get(place + 1) {
+        Some(next) => {
+            cursor.place = Some((*next, 0));
+            // A segment can be read alone; what another one said shall not stand in for a damaged beginning.
+            cursor.reader = Reader::new();
+        }
+        None => {
+            cursor.place = Some((segment, position));
+            step.more = false;
+            // The end of the log has been read, so what has not been met is not there.
+            if tail == Tail::Clean {
+                step.readings_missing += wanted.end_lsn - *next_lsn;
+                *next_lsn = wanted.end_lsn;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn entry(
+    found: &Found<'_>,
+    reading: &Reading<'_>,
+    dated: impl FnOnce() -> Option<i64>,
+) -> HistoryEntry<'static> {
+    let recorded_ms = reading.timestamp_ms;
+    let corrected = (reading.node_time && !reading.wall_trusted)
+        .then(dated)
+        .flatten();
+    HistoryEntry {
+        id: ObjectId(reading.id),
+        time_ms: corrected.unwrap_or(recorded_ms),
+        recorded_ms,
+        node_time: reading.node_time,
+        wall_trusted: reading.wall_trusted,
+        time_corrected: corrected.is_some(),
+        arrival_us: reading.arrival_us,
+        boot_id: found.boot_id,
+        lsn: found.lsn,
+        value: &[],
+    }
+}

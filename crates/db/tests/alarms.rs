@@ -1,0 +1,522 @@
+//! Alarms of a whole database beside a plain model: every way in, time that passes, a ring that is too small.
+
+use std::collections::BTreeMap;
+
+use crate::common::{open, sim_clock, small_options};
+use db::value::Value;
+use db::{
+    AlarmCondition, AlarmRule, AlarmTransition, AlarmValue, Database, DbOptions, Durability,
+    MemoryStore, ObjectId, ObjectSpec, SegmentStore, TogetherReading,
+};
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+const KEYS: [&str; 5] = ["a/0", "a/1", "b/0", "b/1/x", "c"];
+
+fn options() -> DbOptions {
+    DbOptions {
+        queue_bytes_max: 1 << 20,
+        segment_bytes_max: 1 << 20,
+        checkpoint_bytes: 1 << 20,
+        ..small_options()
+    }
+}
+
+fn rule(pattern: &str, condition: AlarmCondition) -> AlarmRule {
+    AlarmRule {
+        pattern: pattern.to_owned(),
+        condition,
+        objects_max: 100,
+    }
+}
+
+fn above(threshold: f64, clear: f64, raise_after_ms: u64) -> AlarmCondition {
+    AlarmCondition::Above {
+        threshold,
+        clear,
+        raise_after_ms,
+    }
+}
+
+fn declare<S: SegmentStore>(db: &Database<S>, key: &str) -> ObjectId {
+    let spec = ObjectSpec {
+        key,
+        avi_ms: 1000,
+        temporal: true,
+    };
+    db.declare(&spec).expect("declared")
+}
+
+fn put<S: SegmentStore>(db: &Database<S>, id: ObjectId, value: Value<'_>, time_ms: i64) {
+    let mut stored = [0; 64];
+    let length = value.encode(&mut stored).expect("it fits");
+    db.put(id, &stored[..length], time_ms, Durability::Batched)
+        .expect("taken");
+}
+
+fn all<S: SegmentStore>(db: &Database<S>) -> Vec<AlarmTransition> {
+    std::iter::from_fn(|| db.next_alarm()).collect()
+}
+
+fn changes<S: SegmentStore>(db: &Database<S>) -> Vec<(u32, u32, bool)> {
+    let told = all(db).into_iter();
+    told.map(|one| (one.rule, one.object.0, one.raised))
+        .collect()
+}
+
+#[test]
+fn a_full_store_silences_no_alarm() {
+    let clock = sim_clock();
+    let mut store = MemoryStore::new();
+    store.set_capacity_bytes(40_000);
+    let small = DbOptions {
+        checkpoint_bytes: 1 << 20,
+        ..small_options()
+    };
+    let db = open(store, &clock, small);
+    let id = declare(&db, "hall/1/temperature");
+    let stale = AlarmCondition::Stale { after_ms: 1000 };
+    let rules = [rule("#", above(60.0, 55.0, 0)), rule("#", stale)];
+    db.set_alarms(&rules, 16).expect("set");
+    let mut time_ms = 1000;
+    let mut offer = |value| {
+        time_ms += 1;
+        let mut bytes = [0; 16];
+        let length = Value::Float(value).encode(&mut bytes).expect("room");
+        let put = db.put(id, &bytes[..length], time_ms, Durability::Now);
+        let _ = db.pump();
+        put.is_ok()
+    };
+    while offer(20.0) {}
+    assert!(db.stats().full);
+    assert!(changes(&db).is_empty());
+    assert!(!offer(61.0));
+    assert_eq!(changes(&db), [(0, id.0, true)]);
+    // A sensor that sends is not silent, whether its readings are kept or not.
+    for _ in 0..5 {
+        clock.advance_ns(500 * MS);
+        db.scan_alarms();
+        assert!(!offer(62.0));
+    }
+    assert!(changes(&db).is_empty());
+    assert!(!offer(50.0));
+    assert_eq!(changes(&db), [(0, id.0, false)]);
+}
+
+#[test]
+fn thresholds_are_judged_by_the_put_itself() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, options());
+    let early = declare(&db, "hall/1/temperature");
+    db.set_alarms(
+        &[
+            rule("hall/+/temperature", above(60.0, 55.0, 0)),
+            rule(
+                "hall/#",
+                AlarmCondition::Below {
+                    threshold: 5.0,
+                    clear: 5.0,
+                    raise_after_ms: 0,
+                },
+            ),
+        ],
+        16,
+    )
+    .expect("set");
+    // Declared later, and one that no rule fits.
+    let late = declare(&db, "hall/2/temperature");
+    let other = declare(&db, "cellar/temperature");
+    for id in [early, late, other] {
+        put(&db, id, Value::Float(61.5), 1000);
+    }
+    let told = all(&db);
+    assert_eq!(told.len(), 2);
+    assert_eq!(
+        (
+            told[0].rule,
+            told[0].object,
+            told[0].raised,
+            told[0].value,
+            told[0].time_ms
+        ),
+        (0, early, true, Some(AlarmValue::Float(61.5)), 1000)
+    );
+    // Between the thresholds; then back; then below the other one, all at once.
+    put(&db, early, Value::Integer(57), 1001);
+    assert!(changes(&db).is_empty());
+    let active = db.active_alarms(10);
+    assert_eq!(
+        active
+            .iter()
+            .map(|one| (one.rule, one.object))
+            .collect::<Vec<_>>(),
+        [(0, early), (0, late)]
+    );
+    assert_eq!(db.active_alarms(1).len(), 1);
+    put(&db, early, Value::Boolean(true), 1002);
+    // The states of an object are judged in the order of the latest rule first.
+    assert_eq!(changes(&db), [(1, early.0, true), (0, early.0, false)]);
+    // What is older, what is no number, and what is refused change nothing.
+    put(&db, late, Value::Integer(0), 999);
+    put(&db, late, Value::Text("off"), 1003);
+    put(&db, late, Value::Float(f64::NAN), 1004);
+    assert!(changes(&db).is_empty());
+    let figures = db.alarm_figures();
+    assert_eq!(figures.rules.len(), 2);
+    let first = figures.rules[0];
+    assert_eq!(
+        (
+            first.watched,
+            first.active,
+            first.raised,
+            first.cleared,
+            first.values_unusable
+        ),
+        (2, 1, 2, 1, 2)
+    );
+    assert_eq!(
+        (figures.waiting, figures.queue_full, figures.lost),
+        (0, 0, 0)
+    );
+}
+
+#[test]
+fn readings_that_are_shed_or_stored_together_are_judged_too() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, options());
+    db.set_alarms(&[rule("#", above(0.5, 0.5, 0))], 64)
+        .expect("set");
+    let id = declare(&db, "a");
+    db.set_admission(0.5);
+    for n in 0..20 {
+        put(&db, id, Value::Integer(n % 2), n);
+    }
+    assert!(db.shed(id) > 0);
+    assert_eq!(all(&db).len(), 19);
+    // One that is older than what the table has is shed or outdated, and no news either way.
+    for _ in 0..4 {
+        put(&db, id, Value::Integer(0), 1);
+    }
+    assert_eq!(all(&db).len(), 0);
+    let readings = [0u8, 1].map(|value| [b'b', value]);
+    let readings = readings.each_ref().map(|value| TogetherReading {
+        id,
+        value,
+        timestamp_ms: None,
+    });
+    db.put_together(&readings, u64::MAX).expect("taken");
+    let told: Vec<bool> = all(&db).iter().map(|one| one.raised).collect();
+    assert_eq!(told, [false, true]);
+}
+
+#[test]
+fn silence_is_found_by_the_scan_and_ended_by_a_reading() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, options());
+    db.set_alarms(
+        &[rule("+/door", AlarmCondition::Stale { after_ms: 1000 })],
+        8,
+    )
+    .expect("set");
+    let ids = ["a/door", "b/door"].map(|key| declare(&db, key));
+    clock.advance_ns(1000 * MS);
+    db.scan_alarms();
+    assert!(changes(&db).is_empty());
+    put(&db, ids[0], Value::Text("open"), 5);
+    clock.advance_ns(1);
+    db.scan_alarms();
+    // One that never came is silent, too.
+    assert_eq!(changes(&db), [(0, ids[1].0, true)]);
+    clock.advance_ns(1000 * MS);
+    db.scan_alarms();
+    db.scan_alarms();
+    assert_eq!(changes(&db), [(0, ids[0].0, true)]);
+    put(&db, ids[1], Value::Text("shut"), 6);
+    assert_eq!(changes(&db), [(0, ids[1].0, false)]);
+}
+
+#[test]
+fn values_of_before_a_start_are_judged_as_if_they_came_now() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, options());
+    let hot = declare(&db, "hot");
+    put(&db, hot, Value::Float(80.0), 77);
+    let store = db.close().expect("closed");
+    let db = open(store, &clock, options());
+    let rules = [
+        rule("#", above(60.0, 60.0, 0)),
+        rule("#", AlarmCondition::Stale { after_ms: 50 }),
+    ];
+    db.set_alarms(&rules, 8).expect("set");
+    let told = all(&db);
+    assert_eq!(told.len(), 1);
+    assert_eq!(
+        (told[0].rule, told[0].raised, told[0].time_ms),
+        (0, true, 77)
+    );
+    // Its silence begins with the start.
+    clock.advance_ns(50 * MS);
+    db.scan_alarms();
+    assert!(changes(&db).is_empty());
+    clock.advance_ns(1);
+    db.scan_alarms();
+    assert_eq!(changes(&db), [(1, hot.0, true)]);
+}
+
+#[test]
+fn limits_are_kept_and_what_is_beyond_them_is_counted() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, options());
+    let bad = |rules: &[AlarmRule], count| {
+        db.set_alarms(rules, count)
+            .expect_err("refused")
+            .to_string()
+    };
+    assert!(bad(&[rule("", above(1.0, 1.0, 0))], 4).contains("empty"));
+    assert!(bad(&[rule("a", above(1.0, 2.0, 0))], 4).contains("clear threshold"));
+    assert!(bad(&[rule("a", above(1.0, 1.0, 0))], 0).contains("65536"));
+    let many = vec![rule("a", above(1.0, 1.0, 0)); 257];
+    assert!(bad(&many, 4).contains("256"));
+    let few = AlarmRule {
+        objects_max: 2,
+        ..rule("#", above(1.0, 1.0, 0))
+    };
+    db.set_alarms(&[few], 4).expect("set");
+    assert!(bad(&[rule("a", above(1.0, 1.0, 0))], 4).contains("once"));
+    let ids = KEYS.map(|key| declare(&db, key));
+    for id in ids {
+        put(&db, id, Value::Integer(2), 0);
+    }
+    let figures = db.alarm_figures().rules[0];
+    assert_eq!(
+        (figures.watched, figures.unwatched, figures.raised),
+        (2, 3, 2)
+    );
+    // Another validity is no other object.
+    let spec = ObjectSpec {
+        key: KEYS[0],
+        avi_ms: 5,
+        temporal: false,
+    };
+    db.declare(&spec).expect("declared");
+    assert_eq!(db.alarm_figures().rules[0].watched, 2);
+}
+
+#[test]
+fn a_version_changes_with_each_reading_that_is_offered_to_the_table() {
+    let clock = sim_clock();
+    let db = open(MemoryStore::new(), &clock, options());
+    let id = declare(&db, "a");
+    let before = db.version(id);
+    put(&db, id, Value::Integer(2), 0);
+    assert_eq!(db.version(id), before + 1);
+    assert_eq!(db.version(ObjectId(9)), 0);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put { key: usize, value: i64, age_ms: i64 },
+    Text { key: usize },
+    Pass { ms: u64 },
+    Scan,
+    Take { count: usize },
+    Admit { percent: u32 },
+}
+
+/// One rule at one key, said plainly: all numbers since the key was declared, with when they came.
+#[derive(Default)]
+struct Plain {
+    raised: bool,
+    heard_ms: u64,
+    /// When values began to be beyond, without a gap since.
+    beyond_since_ms: Option<u64>,
+    raises: u64,
+    clears: u64,
+    told: Vec<bool>,
+}
+
+impl Plain {
+    fn set(&mut self, raised: bool) {
+        if raised != self.raised {
+            self.raised = raised;
+            self.raises += u64::from(raised);
+            self.clears += u64::from(!raised);
+        }
+    }
+
+    fn step(&mut self, condition: &AlarmCondition, reading: Option<Option<f64>>, now_ms: u64) {
+        let (sign, threshold, clear, raise_after_ms) = match *condition {
+            AlarmCondition::Stale { after_ms } => {
+                if reading.is_some() {
+                    self.heard_ms = now_ms;
+                    self.set(false);
+                } else if now_ms - self.heard_ms > after_ms {
+                    self.set(true);
+                }
+                return;
+            }
+            AlarmCondition::Above {
+                threshold,
+                clear,
+                raise_after_ms,
+            } => (1.0, threshold, clear, raise_after_ms),
+            AlarmCondition::Below {
+                threshold,
+                clear,
+                raise_after_ms,
+            } => (-1.0, threshold, clear, raise_after_ms),
+        };
+        if let Some(value) = reading {
+            let Some(value) = value else { return };
+            match value * sign > threshold * sign {
+                true => {
+                    self.beyond_since_ms.get_or_insert(now_ms);
+                }
+                false => self.beyond_since_ms = None,
+            }
+            if value * sign <= clear * sign {
+                self.set(false);
+            }
+        }
+        if self
+            .beyond_since_ms
+            .is_some_and(|since| now_ms - since >= raise_after_ms)
+        {
+            self.set(true);
+        }
+    }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        10 => (0..KEYS.len(), -6..6_i64, 0..3_i64).prop_map(|(key, value, late)| Step::Put {
+            key,
+            value,
+            age_ms: if late == 2 { 5 } else { 0 }
+        }),
+        1 => (0..KEYS.len()).prop_map(|key| Step::Text { key }),
+        4 => (1..30_u64).prop_map(|ms| Step::Pass { ms }),
+        3 => Just(Step::Scan),
+        3 => (1..4_usize).prop_map(|count| Step::Take { count }),
+        1 => prop_oneof![Just(50_u32), Just(100)].prop_map(|percent| Step::Admit { percent }),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+fn conditions() -> impl Strategy<Value = Vec<(usize, AlarmCondition)>> {
+    let condition = prop_oneof![
+        3 => (-4..4_i64, 0..3_i64, prop_oneof![Just(0_u64), 1..60_u64]).prop_map(|(t, gap, after)| above(
+            t as f64,
+            (t - gap) as f64,
+            after
+        )),
+        2 => (-4..4_i64, 0..3_i64, prop_oneof![Just(0_u64), 1..60_u64]).prop_map(|(t, gap, raise_after_ms)| {
+            AlarmCondition::Below { threshold: t as f64, clear: (t + gap) as f64, raise_after_ms }
+        }),
+        1 => (1..80_u64).prop_map(|after_ms| AlarmCondition::Stale { after_ms }),
+    ];
+    prop::collection::vec((0..4_usize, condition), 1..5)
+}
+
+const PATTERNS: [&str; 4] = ["#", "a/+", "+/0", "b/#"];
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_database_tells_what_the_plain_model_does(
+        rules in conditions(),
+        steps in steps(),
+        ring in 1..6_u32,
+        early in 0..KEYS.len(),
+    ) {
+        let clock = sim_clock();
+        let db = open(MemoryStore::new(), &clock, options());
+        let mut ids: Vec<ObjectId> = KEYS[..early].iter().map(|key| declare(&db, key)).collect();
+        let given: Vec<AlarmRule> = rules.iter().map(|(at, condition)| rule(PATTERNS[*at], *condition)).collect();
+        db.set_alarms(&given, ring).expect("set");
+        ids.extend(KEYS[early..].iter().map(|key| declare(&db, key)));
+        let mut model: BTreeMap<(u32, u32), Plain> = BTreeMap::new();
+        for (at, one) in given.iter().enumerate() {
+            for (key, id) in KEYS.iter().zip(&ids) {
+                if base::pattern::matches(&one.pattern, key) {
+                    model.insert((at as u32, id.0), Plain::default());
+                }
+            }
+        }
+        let (mut now_ms, mut last_ms) = (0_u64, [i64::MIN; KEYS.len()]);
+        let mut taken = 0_u64;
+        let mut take = |model: &mut BTreeMap<(u32, u32), Plain>, count: usize| {
+            for _ in 0..count {
+                let Some(one) = db.next_alarm() else { return };
+                taken += 1;
+                model.get_mut(&(one.rule, one.object.0)).expect("it is watched").told.push(one.raised);
+            }
+        };
+        let each = |model: &mut BTreeMap<(u32, u32), Plain>, key: Option<usize>, value, now_ms| {
+            for ((rule, object), plain) in model.iter_mut() {
+                if key.is_none_or(|key| ids[key].0 == *object) {
+                    plain.step(&given[*rule as usize].condition, value, now_ms);
+                }
+            }
+        };
+        for step in steps {
+            match step {
+                Step::Put { key, value, age_ms } => {
+                    let time_ms = now_ms as i64 - age_ms;
+                    put(&db, ids[key], Value::Integer(value), time_ms);
+                    if time_ms >= last_ms[key] {
+                        last_ms[key] = time_ms;
+                        each(&mut model, Some(key), Some(Some(value as f64)), now_ms);
+                    }
+                }
+                Step::Text { key } => {
+                    put(&db, ids[key], Value::Text("x"), now_ms as i64);
+                    last_ms[key] = now_ms as i64;
+                    each(&mut model, Some(key), Some(None), now_ms);
+                }
+                Step::Pass { ms } => {
+                    now_ms += ms;
+                    clock.advance_ns(ms * MS);
+                }
+                Step::Scan => {
+                    db.scan_alarms();
+                    each(&mut model, None, None, now_ms);
+                }
+                Step::Take { count } => take(&mut model, count),
+                Step::Admit { percent } => {
+                    db.set_admission(f64::from(percent) / 100.0);
+                }
+            }
+            let figures = db.alarm_figures();
+            for (at, found) in figures.rules.iter().enumerate() {
+                let of_rule = || model.iter().filter(|((rule, _), _)| *rule == at as u32).map(|(_, plain)| plain);
+                prop_assert_eq!(found.raised, of_rule().map(|plain| plain.raises).sum::<u64>());
+                prop_assert_eq!(found.cleared, of_rule().map(|plain| plain.clears).sum::<u64>());
+                prop_assert_eq!(found.active, of_rule().filter(|plain| plain.raised).count() as u64);
+            }
+        }
+        // Whatever found no room is told once there is some.
+        for _ in 0..KEYS.len() * given.len() + 1 {
+            take(&mut model, usize::MAX);
+            db.scan_alarms();
+            each(&mut model, None, None, now_ms);
+        }
+        take(&mut model, usize::MAX);
+        let mut happened = 0;
+        for plain in model.values() {
+            // Raised and over by turns, and the last word is how it is.
+            let by_turns = plain.told.iter().enumerate().all(|(at, raised)| *raised == (at % 2 == 0));
+            prop_assert!(by_turns, "{:?}", plain.told);
+            prop_assert_eq!(plain.told.last().copied().unwrap_or(false), plain.raised);
+            happened += plain.raises + plain.clears;
+        }
+        let figures = db.alarm_figures();
+        prop_assert_eq!(happened, taken + figures.lost);
+        prop_assert!(figures.lost <= 2 * figures.queue_full);
+        let active: Vec<(u32, u32)> = model.iter().filter(|(_, plain)| plain.raised).map(|(at, _)| *at).collect();
+        let mut found: Vec<(u32, u32)> = db.active_alarms(100).iter().map(|one| (one.rule, one.object.0)).collect();
+        found.sort_unstable();
+        prop_assert_eq!(found, active);
+    }
+}

@@ -1,0 +1,56 @@
+//! Waits after failures: doubled each time, half of each random, so that nodes that lost one upstream together do not
+//! come back together.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    failures: u32,
+    random: u64,
+}
+
+impl Backoff {
+    pub(crate) fn new() -> Self {
+        Self {
+            failures: 0,
+            random: RandomState::new().build_hasher().finish() | 1,
+        }
+    }
+
+    /// Something has been achieved: start over.
+    pub(crate) fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// The wait after another failure.
+    pub(crate) fn next(&mut self, ms_min: u64, ms_max: u64) -> Duration {
+        let step = ms_min
+            .saturating_mul(1 << self.failures.min(30))
+            .clamp(1, ms_max.max(1));
+        self.failures = self.failures.saturating_add(1);
+        // xorshift64: good enough to be unlike the neighbour.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let half = step / 2;
+        Duration::from_millis(half + self.random % (step - half + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_doubles_up_to_its_maximum_and_starts_over() {
+        let mut backoff = Backoff::new();
+        for step in [100, 200, 400, 800, 1_000, 1_000] {
+            let wait = backoff.next(100, 1_000).as_millis();
+            assert!((step / 2..=step).contains(&wait), "{wait} of {step}");
+        }
+        backoff.reset();
+        assert!(backoff.next(100, 1_000).as_millis() <= 100);
+        assert!(backoff.next(u64::MAX, u64::MAX).as_millis() > 0);
+    }
+}

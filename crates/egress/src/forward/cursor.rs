@@ -1,0 +1,201 @@
+//! The durable cursor of one upstream: its record, and the file of records in the store. `SPEC.md` says every byte.
+//!
+//! **Invariants:** decoding trusts no number of the file; of several records the whole one with the highest sequence
+//! number counts, so that an append that power has cut leaves the one before; a record has one encoding.
+
+use super::figures::{COUNTERS, Counters};
+
+/// Parts of the log that a cursor can tell apart.
+pub const PARTS_MAX: usize = 8;
+/// Bytes of a cursor's file above which it is written anew with its last record alone.
+pub const FILE_BYTES_MAX: usize = 32 << 10;
+/// Bytes of a file that are read, at most: one record more than it can have.
+pub(crate) const READ_BYTES_MAX: usize = FILE_BYTES_MAX + RECORD_BYTES_MAX;
+/// Counters that a record of a later version may have.
+const COUNTERS_MAX: usize = 64;
+/// Bytes of the longest record.
+pub const RECORD_BYTES_MAX: usize = HEAD_BYTES + PARTS_MAX * PART_BYTES + COUNTERS_MAX * 8 + 4;
+
+const MAGIC: [u8; 8] = *b"keelfwd\0";
+const VERSION: u32 = 1;
+const HEAD_BYTES: usize = 40;
+const PART_BYTES: usize = 16;
+const CLEAN: u32 = 1;
+
+/// What of a part of the log is still to be acknowledged: the readings numbered from `next` up to and without `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The first that has not been acknowledged.
+    pub next: u64,
+    /// `u64::MAX` for the part that grows.
+    pub end: u64,
+}
+
+/// One record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CursorRecord {
+    /// Each record has a higher one than that before.
+    pub sequence: u64,
+    /// Whether nothing had been sent beyond the spans: forwarding had stopped in order.
+    pub clean: bool,
+    /// Readings that may have been sent beyond the spans, at most.
+    pub window_readings_max: u32,
+    /// Ascending, without overlap, the last one open: 1 to [`PARTS_MAX`].
+    pub spans: Vec<Span>,
+    /// What has been counted since the cursor was made.
+    pub counters: Counters,
+}
+
+/// What a file of records holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The latest record, and whether anything behind it was damaged or cut.
+    Record(CursorRecord, bool),
+    /// A later version wrote it.
+    Version(u32),
+    /// Nothing that can be used.
+    Nothing,
+}
+
+impl CursorRecord {
+    /// Appends the record's bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let begin = out.len();
+        let counters = self.counters.values();
+        let bytes = HEAD_BYTES + self.spans.len() * PART_BYTES + counters.len() * 8 + 4;
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&(bytes as u32).to_le_bytes());
+        out.extend_from_slice(&self.sequence.to_le_bytes());
+        out.extend_from_slice(&(if self.clean { CLEAN } else { 0 }).to_le_bytes());
+        out.extend_from_slice(&self.window_readings_max.to_le_bytes());
+        out.extend_from_slice(&(self.spans.len() as u32).to_le_bytes());
+        out.extend_from_slice(&(counters.len() as u32).to_le_bytes());
+        for span in &self.spans {
+            out.extend_from_slice(&span.next.to_le_bytes());
+            out.extend_from_slice(&span.end.to_le_bytes());
+        }
+        for counter in counters {
+            out.extend_from_slice(&counter.to_le_bytes());
+        }
+        let check = crc32c::crc32c(&out[begin..]);
+        out.extend_from_slice(&check.to_le_bytes());
+    }
+
+    /// The record that begins at the first byte, and its length. `None`: none does, or a later version wrote it.
+    fn decode(bytes: &[u8]) -> Option<(Self, usize)> {
+        let (version, length) = head(bytes)?;
+        if version != VERSION {
+            return None;
+        }
+        let mut fields = Fields(bytes.get(16..length - 4)?);
+        let sequence = fields.u64()?;
+        let flags = fields.u32()?;
+        let window_readings_max = fields.u32()?;
+        let (parts, counts) = (fields.u32()? as usize, fields.u32()? as usize);
+        if !(1..=PARTS_MAX).contains(&parts) || counts > COUNTERS_MAX || flags & !CLEAN != 0 {
+            return None;
+        }
+        let mut spans = Vec::with_capacity(parts);
+        let mut before = 0;
+        for part in 0..parts {
+            let span = Span {
+                next: fields.u64()?,
+                end: fields.u64()?,
+            };
+            let is_last = part + 1 == parts;
+            if span.next < before || span.next > span.end || is_last != (span.end == u64::MAX) {
+                return None;
+            }
+            before = span.end;
+            spans.push(span);
+        }
+        let mut counters = [0; COUNTERS];
+        for count in 0..counts {
+            let value = fields.u64()?;
+            if let Some(place) = counters.get_mut(count) {
+                *place = value;
+            }
+        }
+        fields.0.is_empty().then_some((
+            Self {
+                sequence,
+                clean: flags & CLEAN != 0,
+                window_readings_max,
+                spans,
+                counters: Counters::of_values(counters),
+            },
+            length,
+        ))
+    }
+
+    /// The latest record of a file's content.
+    #[must_use]
+    pub fn find(content: &[u8]) -> Found {
+        let mut latest: Option<Self> = None;
+        let mut version = None;
+        let mut is_damaged = false;
+        let mut at = 0;
+        while at < content.len() {
+            let rest = &content[at..];
+            match (Self::decode(rest), head(rest)) {
+                (Some((record, length)), _) => {
+                    if latest
+                        .as_ref()
+                        .is_none_or(|latest| latest.sequence < record.sequence)
+                    {
+                        latest = Some(record);
+                    }
+                    at += length;
+                }
+                (None, Some((found, length))) if found > VERSION => {
+                    version = Some(found);
+                    at += length;
+                }
+                _ => {
+                    is_damaged = true;
+                    at += 1;
+                }
+            }
+        }
+        match (latest, version) {
+            (_, Some(found)) => Found::Version(found),
+            (Some(record), None) => Found::Record(record, is_damaged),
+            (None, None) => Found::Nothing,
+        }
+    }
+}
+
+/// Version and length of the record that begins here and is whole.
+fn head(bytes: &[u8]) -> Option<(u32, usize)> {
+    if bytes.get(..8)? != MAGIC {
+        return None;
+    }
+    let mut fields = Fields(bytes.get(8..16)?);
+    let version = fields.u32()?;
+    let length = fields.u32()? as usize;
+    if !(HEAD_BYTES + 4..=READ_BYTES_MAX).contains(&length) {
+        return None;
+    }
+    let (body, check) = bytes.get(..length)?.split_at(length - 4);
+    let check = u32::from_le_bytes(check.try_into().ok()?);
+    (crc32c::crc32c(body) == check).then_some((version, length))
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_at_checked(N)?;
+        self.0 = rest;
+        taken.try_into().ok()
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+}

@@ -1,0 +1,375 @@
+//! What readings look like upstream: topics, numbers, JSON and line protocol, written into buffers.
+
+use super::figures::Refusal;
+use super::options::{Format, TOPIC_BYTES_MAX, Target, UpstreamOptions};
+use db::value::Value;
+use std::io::Write as _;
+
+/// Writes readings of one upstream.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    format: Format,
+    is_batched: bool,
+    topic: Option<String>,
+    /// `measurement,tag=value,…,key=`, escaped.
+    line_head: Vec<u8>,
+}
+
+impl Encoder {
+    pub(crate) fn new(options: &UpstreamOptions) -> Self {
+        let mut line_head = Vec::new();
+        push_escaped(&mut line_head, &options.measurement);
+        for (name, value) in &options.tags {
+            line_head.push(b',');
+            push_escaped(&mut line_head, name);
+            line_head.push(b'=');
+            push_escaped(&mut line_head, value);
+        }
+        line_head.extend_from_slice(b",key=");
+        Self {
+            format: options.format,
+            is_batched: options.is_batched(),
+            topic: match &options.target {
+                Target::Mqtt { topic, .. } => Some(topic.clone()),
+                Target::Http { .. } => None,
+            },
+            line_head,
+        }
+    }
+
+    /// What stands before each reading of a key, and is made once: topic and beginning of the payload, separated by a
+    /// zero byte where there is a topic.
+    pub(crate) fn prefix(&self, key: &str) -> Result<Vec<u8>, Refusal> {
+        let mut prefix = Vec::new();
+        if let Some(template) = &self.topic {
+            push_topic(&mut prefix, template, key)?;
+            prefix.push(0);
+        }
+        match self.format {
+            Format::Number => {}
+            Format::Json => {
+                prefix.extend_from_slice(b"{\"key\":");
+                push_json_text(&mut prefix, key);
+                prefix.extend_from_slice(b",\"time_ms\":");
+            }
+            Format::Line => {
+                prefix.extend_from_slice(&self.line_head);
+                push_escaped(&mut prefix, key);
+                prefix.push(b' ');
+            }
+        }
+        Ok(prefix)
+    }
+
+    /// Appends one reading to a message or request. A refusal leaves it as it was.
+    pub(crate) fn push(
+        &self,
+        payload_prefix: &[u8],
+        time_ms: i64,
+        value: &[u8],
+        is_first: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        let begin = out.len();
+        let written = self.write(payload_prefix, time_ms, value, is_first, out);
+        if written.is_err() {
+            out.truncate(begin);
+        }
+        written
+    }
+
+    fn write(
+        &self,
+        payload_prefix: &[u8],
+        time_ms: i64,
+        value: &[u8],
+        is_first: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        let value = Value::decode(value).ok_or(Refusal::NoValue)?;
+        let is_finite = !matches!(value, Value::Float(value) if !value.is_finite());
+        if !is_finite {
+            return Err(Refusal::NotFinite);
+        }
+        match self.format {
+            Format::Number => push_plain(out, &value),
+            Format::Json => {
+                if self.is_batched {
+                    out.push(if is_first { b'[' } else { b',' });
+                }
+                out.extend_from_slice(payload_prefix);
+                push_integer(out, time_ms);
+                out.extend_from_slice(b",\"value\":");
+                match &value {
+                    Value::Text(text) => push_json_text(out, text),
+                    value => push_plain(out, value),
+                }
+                out.push(b'}');
+            }
+            Format::Line => {
+                out.extend_from_slice(payload_prefix);
+                out.extend_from_slice(line_field(&value));
+                match &value {
+                    Value::Text(text) => {
+                        out.push(b'"');
+                        for byte in text.bytes() {
+                            match byte {
+                                // A line has no way to write these.
+                                b'\n' | b'\r' => return Err(Refusal::NoValue),
+                                b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+                                byte => out.push(byte),
+                            }
+                        }
+                        out.push(b'"');
+                    }
+                    value => {
+                        push_plain(out, value);
+                        match value {
+                            Value::Integer(_) => out.push(b'i'),
+                            Value::Unsigned(value) if i64::try_from(*value).is_ok() => {
+                                out.push(b'i')
+                            }
+                            Value::Unsigned(_) => out.push(b'u'),
+                            _ => {}
+                        }
+                    }
+                }
+                out.push(b' ');
+                push_integer(out, time_ms);
+                out.push(b'\n');
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a message or request.
+    pub(crate) fn finish(&self, out: &mut Vec<u8>) {
+        if self.format == Format::Json && self.is_batched {
+            out.push(b']');
+        }
+    }
+}
+
+/// The field of a line, with its `=`. Databases fix the type of a field with the first value of a measurement, and
+/// refuse others from then on: each type has a field of its own. An unsigned number that fits goes as a signed one,
+/// since not every database has the other.
+fn line_field(value: &Value<'_>) -> &'static [u8] {
+    match value {
+        Value::Integer(_) => b"integer=",
+        Value::Unsigned(value) if i64::try_from(*value).is_ok() => b"integer=",
+        Value::Unsigned(_) => b"unsigned=",
+        Value::Boolean(_) => b"boolean=",
+        Value::Text(_) => b"text=",
+        _ => b"value=",
+    }
+}
+
+/// Topic and rest of a prefix.
+pub(crate) fn split_prefix(prefix: &[u8], has_topic: bool) -> (&[u8], &[u8]) {
+    if !has_topic {
+        return (&[], prefix);
+    }
+    match prefix.iter().position(|byte| *byte == 0) {
+        Some(end) => (&prefix[..end], &prefix[end + 1..]),
+        None => (&[], prefix),
+    }
+}
+
+pub(crate) fn push_topic(out: &mut Vec<u8>, template: &str, key: &str) -> Result<(), Refusal> {
+    // A key may hold what a topic may not.
+    if template.contains('{') && key.contains(['+', '#', '\0']) {
+        return Err(Refusal::Topic);
+    }
+    let mut rest = template;
+    while let Some((before, from)) = rest.split_once('{') {
+        out.extend_from_slice(before.as_bytes());
+        let Some((name, after)) = from.split_once('}') else {
+            return Err(Refusal::Topic);
+        };
+        let found = match name.parse::<usize>() {
+            Ok(level) => key.split('/').nth(level.wrapping_sub(1)),
+            Err(_) => Some(key),
+        };
+        out.extend_from_slice(found.ok_or(Refusal::Topic)?.as_bytes());
+        rest = after;
+    }
+    out.extend_from_slice(rest.as_bytes());
+    match (1..=TOPIC_BYTES_MAX).contains(&out.len()) {
+        true => Ok(()),
+        false => Err(Refusal::Topic),
+    }
+}
+
+pub(crate) fn push_plain(out: &mut Vec<u8>, value: &Value<'_>) {
+    match value {
+        Value::Integer(value) => push_integer(out, *value),
+        // Writing to memory does not fail.
+        value => drop(write!(out, "{value}")),
+    }
+}
+
+pub(crate) fn push_integer(out: &mut Vec<u8>, value: i64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    let mut rest = value.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        out.push(b'-');
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+fn push_escaped(out: &mut Vec<u8>, text: &str) {
+    for byte in text.bytes() {
+        if matches!(byte, b',' | b'=' | b' ' | b'\\') {
+            out.push(b'\\');
+        }
+        out.push(byte);
+    }
+}
+
+pub(crate) fn push_json_text(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => {
+                out.push(b'\\');
+                out.push(character as u8);
+            }
+            control if u32::from(control) < 0x20 => {
+                drop(write!(out, "\\u{:04x}", u32::from(control)));
+            }
+            other => {
+                let mut buffer = [0; 4];
+                out.extend_from_slice(other.encode_utf8(&mut buffer).as_bytes());
+            }
+        }
+    }
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::options::MqttVersion;
+
+    fn encoder(topic: Option<&str>, format: Format) -> Encoder {
+        let target = match topic {
+            Some(topic) => Target::Mqtt {
+                address: "h:1".into(),
+                version: MqttVersion::V5,
+                client_id: "c".into(),
+                login: None,
+                topic: topic.into(),
+                keep_alive_seconds: 30,
+                inflight_max: 10,
+            },
+            None => Target::Http {
+                address: "h:1".into(),
+                host: "h".into(),
+                path: "/w".into(),
+                authorization: None,
+            },
+        };
+        Encoder::new(&UpstreamOptions {
+            format,
+            measurement: "my node".into(),
+            tags: vec![("site".into(), "a,b".into())],
+            ..UpstreamOptions::new("u", target)
+        })
+    }
+
+    /// Topic and message of these values of one key.
+    fn message(
+        encoder: &Encoder,
+        key: &str,
+        values: &[Value<'_>],
+    ) -> Result<(String, String), Refusal> {
+        let prefix = encoder.prefix(key)?;
+        let (topic, rest) = split_prefix(&prefix, encoder.topic.is_some());
+        let mut out = Vec::new();
+        for value in values {
+            let mut stored = [0; 64];
+            let length = value.encode(&mut stored).expect("it fits");
+            let is_first = out.is_empty();
+            encoder.push(rest, -1_500, &stored[..length], is_first, &mut out)?;
+        }
+        encoder.finish(&mut out);
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+        Ok((text(topic), text(&out)))
+    }
+
+    #[test]
+    fn a_reading_has_the_form_that_is_wanted() {
+        let one =
+            |topic, format, value| message(&encoder(Some(topic), format), "a/b \"c\"", &[value]);
+        let is = |topic: &str, text: &str| Ok((topic.to_owned(), text.to_owned()));
+        assert_eq!(
+            one("t/{key}", Format::Number, Value::Float(21.5)),
+            is("t/a/b \"c\"", "21.5")
+        );
+        assert_eq!(
+            one("{1}/x/{2}", Format::Json, Value::Text("q\"\\\u{1}ä")),
+            is(
+                "a/x/b \"c\"",
+                "{\"key\":\"a/b \\\"c\\\"\",\"time_ms\":-1500,\"value\":\"q\\\"\\\\\\u0001ä\"}"
+            )
+        );
+        let line =
+            |value| message(&encoder(None, Format::Line), "a/b c", &[value]).map(|one| one.1);
+        let head = "my\\ node,site=a\\,b,key=a/b\\ c ";
+        for (value, text) in [
+            (Value::Float(-2.5e-9), "value=-2.5e-9"),
+            (Value::Integer(i64::MIN), "integer=-9223372036854775808i"),
+            (Value::Unsigned(7), "integer=7i"),
+            (Value::Unsigned(u64::MAX), "unsigned=18446744073709551615u"),
+            (Value::Boolean(true), "boolean=true"),
+            (Value::Text("a \"b\" \\"), "text=\"a \\\"b\\\" \\\\\""),
+        ] {
+            assert_eq!(line(value), Ok(format!("{head}{text} -1500\n")));
+        }
+    }
+
+    #[test]
+    fn several_readings_share_a_message() {
+        let values = [Value::Integer(1), Value::Boolean(false)];
+        let json = message(&encoder(Some("all"), Format::Json), "k", &values);
+        assert_eq!(
+            json.map(|(_, text)| text).as_deref(),
+            Ok(
+                "[{\"key\":\"k\",\"time_ms\":-1500,\"value\":1},{\"key\":\"k\",\"time_ms\":-1500,\"value\":false}]"
+            )
+        );
+        let lines = message(&encoder(None, Format::Line), "k", &values);
+        assert_eq!(lines.map(|(_, text)| text.lines().count()), Ok(2));
+    }
+
+    #[test]
+    fn what_has_no_form_is_refused_by_its_reason() {
+        let line = encoder(None, Format::Line);
+        for (value, why) in [
+            (Value::Float(f64::NAN), Refusal::NotFinite),
+            (Value::Float(f64::NEG_INFINITY), Refusal::NotFinite),
+            (Value::Text("two\nlines"), Refusal::NoValue),
+        ] {
+            assert_eq!(message(&line, "k", &[value]), Err(why));
+        }
+        let mut out = b"before".to_vec();
+        assert_eq!(
+            line.push(b"p", 0, b"?", false, &mut out),
+            Err(Refusal::NoValue)
+        );
+        assert_eq!(out, b"before");
+        let topic = |topic, key: &str| encoder(Some(topic), Format::Number).prefix(key).is_ok();
+        assert!(topic("{key}", "a/b") && topic("x/{2}", "a/b") && topic("all", "a+b"));
+        assert!(!topic("{key}", "a/+/b") && !topic("{key}", "a#"));
+        assert!(!topic("{3}", "a/b") && !topic("{key}", &"k".repeat(2000)));
+    }
+}

@@ -1,0 +1,797 @@
+//! What is sent, sent again and passed over: the state machine of one upstream. No socket, no clock, no store: it is
+//! told what was read, sent, acknowledged and written, and says what comes next.
+//!
+//! **Words.** A *part* of the log is a run of numbers that is forwarded in their order; there is one, or with
+//! [`Order::RecentFirst`] a few. A *unit* is what one message or request holds, and has a *token*. The *window* is
+//! what may have been sent beyond the durable cursor.
+//!
+//! **Invariants:** a part's cursor moves over a unit only when that one and all before it have been acknowledged or
+//! refused; readings sent beyond what the durable cursor says never exceed the window; each reading that is not
+//! sent is in a counter; what waits here has limits in readings and bytes.
+//!
+//! **After a lost connection** everything that was not acknowledged in order is read from the log again: nothing is
+//! kept in memory for that, however long it lasts.
+
+mod explain;
+
+use super::cursor::{CursorRecord, PARTS_MAX, Span};
+use super::encode::{Encoder, split_prefix};
+use super::figures::{Counters, Refusal};
+use super::options::{Late, Order, UpstreamOptions};
+use super::rules::{Plan, Slots, rule_of};
+use base::seeded_bug::SeededBug;
+use std::collections::VecDeque;
+
+/// Bytes of units that wait to be sent, beside the one that is being filled.
+const QUEUE_BYTES_MAX: usize = 1 << 20;
+/// Readings asked of the log at a time, at most.
+const READ_READINGS_MAX: usize = 4096;
+
+/// A reading as the engine is told of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// The object's number.
+    pub object: u32,
+    /// Its number in the log.
+    pub lsn: u64,
+    /// Its time.
+    pub time_ms: i64,
+    /// How long ago it came or was taken; `None`: nobody can say.
+    pub age_ms: Option<u64>,
+    /// Its stored value.
+    pub value: &'a [u8],
+}
+
+/// What to read next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// Names the part in [`Engine::take`] and [`Engine::read_until`].
+    pub part: u32,
+    /// The first number wanted.
+    pub from: u64,
+    /// The first that is not wanted any more.
+    pub end: u64,
+    /// Readings at most.
+    pub readings_max: usize,
+}
+
+/// A unit to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outgoing<'a> {
+    /// Names it in [`Engine::acknowledge`].
+    pub token: u64,
+    /// Empty where there are no topics.
+    pub topic: &'a [u8],
+    /// Message or body.
+    pub payload: &'a [u8],
+    /// Readings in it.
+    pub readings: u32,
+}
+
+struct Part {
+    id: u32,
+    /// Everything before has been acknowledged or counted as passed over.
+    next: u64,
+    end: u64,
+    /// Everything before has been read.
+    read: u64,
+    /// Everything that was sent in this run lies before.
+    sent: u64,
+    /// Readings between `next` and `sent` that were sent over a connection that is lost.
+    in_doubt: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Sent,
+    Acknowledged,
+    Refused,
+}
+
+struct Unit {
+    part: u32,
+    end_lsn: u64,
+    /// When its first reading came, ms on the monotonic clock.
+    born_ms: Option<i64>,
+    readings: u32,
+    /// Of them, sent before in this run, and perhaps sent in the run that a crash ended.
+    again: u32,
+    perhaps_again: u32,
+    state: State,
+    topic_bytes: usize,
+    bytes: Vec<u8>,
+    slots: Vec<(u32, i64)>,
+    /// What was passed over before it and behind it: counted once it has been answered.
+    passed: Counters,
+}
+
+impl Unit {
+    /// Readings that were not sent before in this run.
+    fn fresh(&self) -> u64 {
+        u64::from(self.readings.saturating_sub(self.again))
+    }
+}
+
+/// The engine.
+pub struct Engine {
+    window: u64,
+    order: Order,
+    batch_readings_max: u32,
+    batch_bytes_max: usize,
+    linger_ms: u64,
+    has_topic: bool,
+    options: UpstreamOptions,
+    encoder: Encoder,
+    plans: Vec<Option<Result<Plan, Option<Refusal>>>>,
+    slots: Slots,
+    parts: Vec<Part>,
+    next_part: u32,
+    units: VecDeque<Unit>,
+    first_token: u64,
+    /// How many of `units` are not [`State::Waiting`].
+    sent_units: usize,
+    /// The unit that is being filled, and since when.
+    draft: Option<(Unit, u64)>,
+    /// Of the units that wait to be sent.
+    waiting_bytes: usize,
+    waiting_readings: u64,
+    /// Of the units that were sent: readings that had not been sent before, and units and readings without an answer.
+    fresh_readings: u64,
+    unanswered_units: usize,
+    unanswered_readings: u64,
+    /// What was passed over and belongs to no unit yet.
+    passed: Counters,
+    counters: Counters,
+    /// What the record said that the engine has begun with.
+    begun: Counters,
+    sequence: u64,
+    /// Readings that the cursor has passed since it was written.
+    unwritten: u64,
+    /// The spans must be on flash before anything more is sent.
+    must_write: bool,
+    cursor_written_ms: u64,
+    /// Number of the oldest reading that was not acknowledged when the cursor was written last.
+    written_oldest: u64,
+    /// A crash may have left readings below this number sent and not noted; so many of them at most.
+    crash_end: u64,
+    crash_left: u64,
+    /// Until this number of this part, units hold at most so many readings: the upstream refused a larger one.
+    cautious: Option<(u32, u64, u32)>,
+    answers_unknown: u64,
+}
+
+/// Where a reading that is passed over is counted: with the unit that is being filled, or with what comes next.
+fn passed<'a>(draft: &'a mut Option<(Unit, u64)>, loose: &'a mut Counters) -> &'a mut Counters {
+    match draft {
+        Some((unit, _)) => &mut unit.passed,
+        None => loose,
+    }
+}
+
+/// Longest time for which a cursor that has moved is not written, ms.
+const CURSOR_MS_MAX: u64 = 60_000;
+
+impl Engine {
+    /// An engine that goes on from a record. `durable_end` is that of the log.
+    #[must_use]
+    pub fn new(options: UpstreamOptions, record: &CursorRecord, durable_end: u64) -> Self {
+        let mut engine = Self {
+            window: u64::from(options.window_readings_max),
+            order: options.order,
+            batch_readings_max: options.batch_readings_max(),
+            batch_bytes_max: options.batch_bytes_max,
+            linger_ms: options.linger_ms,
+            has_topic: matches!(options.target, super::options::Target::Mqtt { .. }),
+            encoder: Encoder::new(&options),
+            options,
+            plans: Vec::new(),
+            slots: Slots::default(),
+            parts: Vec::new(),
+            next_part: 0,
+            units: VecDeque::new(),
+            first_token: 0,
+            sent_units: 0,
+            draft: None,
+            waiting_bytes: 0,
+            waiting_readings: 0,
+            fresh_readings: 0,
+            unanswered_units: 0,
+            unanswered_readings: 0,
+            passed: Counters::default(),
+            counters: record.counters,
+            begun: record.counters,
+            sequence: record.sequence,
+            unwritten: 0,
+            // A clean cursor says that nothing is on its way, which will not be so any more.
+            must_write: record.clean,
+            cursor_written_ms: 0,
+            written_oldest: 0,
+            crash_end: if record.clean { 0 } else { durable_end },
+            crash_left: if record.clean {
+                0
+            } else {
+                u64::from(record.window_readings_max)
+            },
+            cautious: None,
+            answers_unknown: 0,
+        };
+        for span in &record.spans {
+            engine.push_part(span.next, span.end);
+        }
+        engine.written_oldest = engine.oldest_wanted();
+        engine
+    }
+
+    fn push_part(&mut self, next: u64, end: u64) {
+        self.parts.push(Part {
+            id: self.next_part,
+            next,
+            end,
+            read: next,
+            sent: next,
+            in_doubt: 0,
+        });
+        self.next_part = self.next_part.wrapping_add(1);
+    }
+
+    /// What had been counted before this run.
+    #[must_use]
+    pub fn begun(&self) -> &Counters {
+        &self.begun
+    }
+
+    /// What has been counted.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Answers that fitted nothing that was sent.
+    #[must_use]
+    pub fn answers_unknown(&self) -> u64 {
+        self.answers_unknown
+    }
+
+    /// Whether something of this part is still to be acknowledged.
+    #[must_use]
+    pub fn has_part(&self, part: u32) -> bool {
+        self.parts.iter().any(|one| one.id == part)
+    }
+
+    /// Number of the oldest reading that is not acknowledged.
+    #[must_use]
+    pub fn oldest_wanted(&self) -> u64 {
+        self.parts.first().map_or(0, |part| part.next)
+    }
+
+    /// Number of the oldest reading that the next start may want: the cursor on flash may be behind the one here.
+    #[must_use]
+    pub fn oldest_held(&self) -> u64 {
+        self.written_oldest.min(self.oldest_wanted())
+    }
+
+    /// The first unit that was sent and has no answer: its token, its last number, and its readings.
+    #[must_use]
+    pub fn front(&self) -> Option<(u64, u64, u32)> {
+        let unit = self.units.front().filter(|_| self.sent_units > 0)?;
+        Some((self.first_token, unit.end_lsn, unit.readings))
+    }
+
+    /// Readings that are not acknowledged, wanted or not.
+    #[must_use]
+    pub fn backlog(&self, durable_end: u64) -> u64 {
+        self.parts
+            .iter()
+            .map(|part| part.end.min(durable_end).saturating_sub(part.next))
+            .sum()
+    }
+
+    /// Readings that were sent and have no answer.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.unanswered_readings
+    }
+
+    /// Readings that were sent and that the cursor has not passed: what a lost connection repeats.
+    #[must_use]
+    pub fn sent_unpassed(&self) -> u64 {
+        let sent = self.units.iter().take(self.sent_units);
+        sent.map(|unit| u64::from(unit.readings)).sum()
+    }
+
+    /// Units that were sent and have no answer.
+    #[must_use]
+    pub fn units_in_flight(&self) -> usize {
+        self.unanswered_units
+    }
+
+    /// The log begins with this reading now. What nothing waits for any more is counted as lost at once; the rest when
+    /// it is come to.
+    pub fn log_begins(&mut self, lsn: u64) {
+        if !self.units.is_empty() || self.draft.is_some() {
+            return;
+        }
+        let mut ended = Vec::new();
+        for part in &mut self.parts {
+            let gone = lsn.min(part.end).saturating_sub(part.next);
+            if gone > 0 {
+                self.counters.lost = self.counters.lost.saturating_add(gone);
+                part.next += gone;
+                part.read = part.read.max(part.next);
+                ended.push((part.id, part.next));
+            }
+        }
+        for (part, next) in ended {
+            self.move_to(part, next);
+            // Nobody would know of the loss after a crash.
+            self.must_write = true;
+        }
+    }
+
+    /// A connection has been made: a backlog steps back behind what comes from now on, if that is wanted.
+    pub fn connected(&mut self, durable_end: u64) {
+        if self.order != Order::RecentFirst || self.parts.len() >= PARTS_MAX {
+            return;
+        }
+        let Some(last) = self.parts.last_mut() else {
+            return;
+        };
+        // What fits one window is not worth a part of its own.
+        if durable_end.saturating_sub(last.next) > self.window {
+            last.end = durable_end;
+            last.sent = last.sent.min(durable_end);
+            self.push_part(durable_end, u64::MAX);
+            self.must_write = true;
+        }
+    }
+
+    /// Whether readings of this object go upstream. Asked while the log is read.
+    pub fn is_wanted(&mut self, object: u32, key: impl FnOnce() -> db::Key) -> bool {
+        let index = object as usize;
+        if self.plans.len() <= index {
+            self.plans.resize(index + 1, None);
+        }
+        if self.plans[index].is_none() {
+            let key = key();
+            let plan = match rule_of(&self.options.rules, key.as_str()) {
+                None => Err(None),
+                Some(rule) => match self.encoder.prefix(key.as_str()) {
+                    Ok(prefix) => Ok(Plan {
+                        downsample_ms: rule.downsample_ms,
+                        deadline_ms: rule.deadline_ms,
+                        late: rule.late,
+                        prefix: prefix.into_boxed_slice(),
+                    }),
+                    Err(why) => Err(Some(why)),
+                },
+            };
+            self.plans[index] = Some(plan);
+        }
+        !matches!(self.plans[index], Some(Err(None)))
+    }
+
+    /// What to read of a log that is durable up to `durable_end`. `None`: nothing, or there is no room for it.
+    #[must_use]
+    pub fn want(&self, durable_end: u64) -> Option<Want> {
+        let room = self.window.saturating_sub(self.waiting_readings);
+        if room == 0 || self.waiting_bytes >= QUEUE_BYTES_MAX.max(2 * self.batch_bytes_max) {
+            return None;
+        }
+        // What a lost connection had on its way takes up the window until it has been answered: it goes first.
+        let in_doubt = |part: &&Part| part.in_doubt > 0 && part.read < part.sent;
+        if let Some(part) = self.parts.iter().rev().find(in_doubt) {
+            return Some(Want {
+                part: part.id,
+                from: part.read,
+                end: part.sent.min(part.end).min(durable_end),
+                readings_max: READ_READINGS_MAX.min(room as usize),
+            });
+        }
+        let is_unread = |part: &&Part| part.read < part.end.min(durable_end);
+        let part = match self.order {
+            Order::OldestFirst => self.parts.iter().find(is_unread),
+            Order::RecentFirst => self.parts.iter().rev().find(is_unread),
+        }?;
+        Some(Want {
+            part: part.id,
+            from: part.read,
+            end: part.end.min(durable_end),
+            readings_max: READ_READINGS_MAX.min(room as usize),
+        })
+    }
+
+    /// Takes a reading of the part that [`want`](Self::want) named, in the order of the log.
+    pub fn take(&mut self, part: u32, entry: &Entry<'_>, now_ms: u64) {
+        let Some(index) = self.parts.iter().position(|one| one.id == part) else {
+            return;
+        };
+        // A unit belongs to one part, and is sent for the first time or not: one that is both could wait for a window
+        // that it takes up itself.
+        let is_new = entry.lsn >= self.parts[index].sent;
+        let ends = |draft: &Unit| draft.part != part || (draft.again > 0 && is_new);
+        if self.draft.as_ref().is_some_and(|(draft, _)| ends(draft)) {
+            self.close_draft();
+        }
+        let plan = match self.plans.get(entry.object as usize) {
+            Some(Some(Ok(plan))) => plan,
+            Some(Some(Err(Some(why)))) => {
+                return passed(&mut self.draft, &mut self.passed).refuse(*why);
+            }
+            _ => return,
+        };
+        let is_late =
+            plan.deadline_ms > 0 && entry.age_ms.is_some_and(|age| age > plan.deadline_ms);
+        if is_late && plan.late == Late::Skip {
+            passed(&mut self.draft, &mut self.passed).late_skipped += 1;
+            return;
+        }
+        let mut slot = None;
+        if plan.downsample_ms > 0 {
+            slot = self
+                .slots
+                .take(entry.object, entry.time_ms, plan.downsample_ms);
+            if slot.is_none() {
+                passed(&mut self.draft, &mut self.passed).thinned += 1;
+                return;
+            }
+        }
+        let (topic, payload_prefix) = split_prefix(&plan.prefix, self.has_topic);
+        let is_first = self.draft.is_none();
+        let (unit, _) = self.draft.get_or_insert_with(|| {
+            let unit = Unit {
+                part,
+                end_lsn: entry.lsn,
+                born_ms: entry
+                    .age_ms
+                    .map(|age| (now_ms as i64).saturating_sub_unsigned(age)),
+                readings: 0,
+                again: 0,
+                perhaps_again: 0,
+                state: State::Waiting,
+                topic_bytes: topic.len(),
+                bytes: topic.to_vec(),
+                slots: Vec::new(),
+                passed: std::mem::take(&mut self.passed),
+            };
+            (unit, now_ms)
+        });
+        let before = unit.bytes.len();
+        let (time_ms, value) = (entry.time_ms, entry.value);
+        let written = self
+            .encoder
+            .push(payload_prefix, time_ms, value, is_first, &mut unit.bytes);
+        let is_over = unit.bytes.len() - unit.topic_bytes > self.batch_bytes_max;
+        let refusal = match written {
+            Err(why) => Some(why),
+            Ok(()) => (is_over && is_first).then_some(Refusal::TooLong),
+        };
+        if let Some(why) = refusal {
+            unit.bytes.truncate(before);
+            unit.passed.refuse(why);
+            if is_first && let Some((unit, _)) = self.draft.take() {
+                self.passed = unit.passed;
+            }
+            // The next one of its slot goes instead.
+            if let Some(slot) = slot {
+                self.slots.forget(entry.object, slot);
+            }
+            return;
+        }
+        if is_over {
+            // It begins the next one.
+            unit.bytes.truncate(before);
+            self.close_draft();
+            if let Some(slot) = slot {
+                self.slots.forget(entry.object, slot);
+            }
+            return self.take(part, entry, now_ms);
+        }
+        let place = &self.parts[index];
+        unit.readings += 1;
+        unit.again += u32::from(entry.lsn < place.sent);
+        unit.perhaps_again += u32::from(entry.lsn < self.crash_end && entry.lsn >= place.sent);
+        unit.end_lsn = entry.lsn + 1;
+        unit.slots.extend(slot.map(|slot| (entry.object, slot)));
+        unit.passed.late_sent += u64::from(is_late);
+        let readings_max = match self.cautious {
+            Some((cautious, until, max)) if cautious == part && entry.lsn < until => max,
+            _ => self.batch_readings_max,
+        };
+        if unit.readings >= readings_max {
+            self.close_draft();
+        }
+    }
+
+    /// Everything of this part below `lsn` has been read; so much of it was not there any more.
+    pub fn read_until(&mut self, part: u32, lsn: u64, gone: u64, missing: u64) {
+        let mut passed = std::mem::take(&mut self.passed);
+        passed.lost += gone;
+        passed.missing += missing;
+        let Some(place) = self.parts.iter_mut().find(|one| one.id == part) else {
+            return;
+        };
+        place.read = place.read.max(lsn);
+        // What was passed over belongs to the unit before it, whose answer decides for both.
+        let read = place.read;
+        let draft = self.draft.as_mut().map(|(draft, _)| draft);
+        let unit = draft.filter(|draft| draft.part == part).or(self
+            .units
+            .iter_mut()
+            .rev()
+            .find(|unit| unit.part == part));
+        match unit {
+            Some(unit) => {
+                unit.end_lsn = read;
+                unit.passed.add(&passed);
+            }
+            None => {
+                self.counters.add(&passed);
+                self.move_to(part, read);
+            }
+        }
+    }
+
+    fn close_draft(&mut self) {
+        if let Some((mut unit, _)) = self.draft.take() {
+            self.encoder.finish(&mut unit.bytes);
+            self.waiting_bytes += unit.bytes.len();
+            self.waiting_readings += u64::from(unit.readings);
+            self.units.push_back(unit);
+        }
+    }
+
+    /// Ends the unit that is being filled when it has waited long enough. How long it may still wait, if there is one.
+    pub fn close_due(&mut self, now_ms: u64) -> Option<u64> {
+        let (_, since) = self.draft.as_ref()?;
+        let waited = now_ms.saturating_sub(*since);
+        if waited >= self.linger_ms {
+            self.close_draft();
+            return None;
+        }
+        Some(self.linger_ms - waited)
+    }
+
+    /// Ends the unit that is being filled.
+    pub fn close_now(&mut self) {
+        self.close_draft();
+    }
+
+    /// Readings that may have been sent and are beyond the durable cursor.
+    fn used(&self) -> u64 {
+        let doubt: u64 = self.parts.iter().map(|part| part.in_doubt).sum();
+        self.unwritten + doubt + self.fresh_readings
+    }
+
+    /// The next unit, if it may be sent; it then counts as sent.
+    pub fn send(&mut self) -> Option<Outgoing<'_>> {
+        if self.must_write {
+            return None;
+        }
+        let used = self.used();
+        let unit = self.units.get_mut(self.sent_units)?;
+        if used + unit.fresh() > self.window && !SeededBug::WindowUnbounded.is_on() {
+            return None;
+        }
+        unit.state = State::Sent;
+        let readings = u64::from(unit.readings);
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(unit.bytes.len());
+        self.waiting_readings = self.waiting_readings.saturating_sub(readings);
+        self.fresh_readings += unit.fresh();
+        self.unanswered_units += 1;
+        self.unanswered_readings += readings;
+        self.counters.sent = self.counters.sent.saturating_add(readings);
+        let perhaps = u64::from(unit.perhaps_again).min(self.crash_left);
+        self.crash_left -= perhaps;
+        let again = u64::from(unit.again) + perhaps;
+        self.counters.sent_twice = self.counters.sent_twice.saturating_add(again);
+        if let Some(part) = self.parts.iter_mut().find(|part| part.id == unit.part) {
+            part.sent = part.sent.max(unit.end_lsn);
+        }
+        let token = self.first_token + self.sent_units as u64;
+        self.sent_units += 1;
+        let (topic, payload) = unit.bytes.split_at(unit.topic_bytes);
+        if SeededBug::CursorBeforeAck.is_on() {
+            let (part, end) = (unit.part, unit.end_lsn);
+            if let Some(part) = self.parts.iter_mut().find(|one| one.id == part) {
+                part.next = end;
+            }
+        }
+        Some(Outgoing {
+            token,
+            topic,
+            payload,
+            readings: unit.readings,
+        })
+    }
+
+    /// Whether a unit waits that could be sent if the cursor were written.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.units.len() > self.sent_units
+    }
+
+    /// The upstream has acknowledged a unit. `false`: it had nothing to acknowledge there.
+    pub fn acknowledge(&mut self, token: u64) -> bool {
+        self.answer(token, State::Acknowledged)
+    }
+
+    /// The upstream will not have a unit of one reading, for what that is: it is counted and passed over.
+    pub fn refuse(&mut self, token: u64) -> bool {
+        self.answer(token, State::Refused)
+    }
+
+    fn answer(&mut self, token: u64, state: State) -> bool {
+        let token = if SeededBug::AckOfAnother.is_on() {
+            self.first_token
+        } else {
+            token
+        };
+        let index = token
+            .checked_sub(self.first_token)
+            .and_then(|index| usize::try_from(index).ok());
+        let unit = index
+            .filter(|index| *index < self.sent_units)
+            .and_then(|index| self.units.get_mut(index));
+        let Some(unit) = unit.filter(|unit| unit.state == State::Sent) else {
+            self.answers_unknown += 1;
+            return false;
+        };
+        unit.state = state;
+        self.unanswered_units -= 1;
+        self.unanswered_readings -= u64::from(unit.readings);
+        // What an acknowledged unit holds is not needed any more, however long it waits for those before it.
+        unit.bytes = Vec::new();
+        unit.topic_bytes = 0;
+        self.pass_answered();
+        true
+    }
+
+    fn pass_answered(&mut self) {
+        while let Some(unit) = self.units.front()
+            && matches!(unit.state, State::Acknowledged | State::Refused)
+        {
+            let Some(unit) = self.units.pop_front() else {
+                return;
+            };
+            self.first_token += 1;
+            self.sent_units -= 1;
+            self.unwritten += u64::from(unit.readings);
+            self.fresh_readings -= unit.fresh();
+            self.counters.add(&unit.passed);
+            match unit.state {
+                State::Acknowledged => {
+                    let count = &mut self.counters.acknowledged;
+                    *count = count.saturating_add(u64::from(unit.readings));
+                }
+                _ => (0..unit.readings).for_each(|_| self.counters.refuse(Refusal::Upstream)),
+            }
+            for (object, slot) in &unit.slots {
+                self.slots.acknowledge(*object, *slot);
+            }
+            if let Some(part) = self.parts.iter_mut().find(|part| part.id == unit.part) {
+                part.in_doubt = part.in_doubt.saturating_sub(u64::from(unit.again));
+            }
+            self.move_to(unit.part, unit.end_lsn);
+        }
+    }
+
+    /// The cursor of a part moves; a part that has come to its end goes.
+    fn move_to(&mut self, part: u32, lsn: u64) {
+        let Some(index) = self.parts.iter().position(|one| one.id == part) else {
+            return;
+        };
+        let place = &mut self.parts[index];
+        place.next = place.next.max(lsn);
+        if place.next >= place.sent {
+            place.in_doubt = 0;
+        }
+        if self
+            .cautious
+            .is_some_and(|(cautious, until, _)| cautious == part && place.next >= until)
+        {
+            self.cautious = None;
+        }
+        if place.next >= place.end {
+            self.parts.remove(index);
+        }
+    }
+
+    /// The upstream will not have a unit of several readings: they are sent again in smaller ones, so that the one that
+    /// is not wanted costs itself alone. As after a lost connection, everything unanswered is read again.
+    pub fn split(&mut self, token: u64) {
+        if let Some(unit) = self.unit(token) {
+            let smaller = (unit.readings / 2).max(1);
+            self.cautious = Some((unit.part, unit.end_lsn, smaller));
+        }
+        self.go_back();
+    }
+
+    fn unit(&self, token: u64) -> Option<&Unit> {
+        let index = usize::try_from(token.checked_sub(self.first_token)?).ok()?;
+        self.units.get(index)
+    }
+
+    /// Readings of a unit that was sent.
+    #[must_use]
+    pub fn readings_of(&self, token: u64) -> u32 {
+        self.unit(token).map_or(0, |unit| unit.readings)
+    }
+
+    /// The connection is lost: whatever has no answer will be read and sent again.
+    pub fn go_back(&mut self) {
+        for (index, unit) in self.units.iter().enumerate() {
+            if index >= self.sent_units {
+                break;
+            }
+            if let Some(part) = self.parts.iter_mut().find(|part| part.id == unit.part) {
+                part.in_doubt += unit.fresh();
+            }
+        }
+        self.first_token += self.units.len() as u64;
+        self.units.clear();
+        self.sent_units = 0;
+        (self.waiting_bytes, self.waiting_readings) = (0, 0);
+        (self.fresh_readings, self.unanswered_readings) = (0, 0);
+        self.unanswered_units = 0;
+        self.draft = None;
+        self.passed = Counters::default();
+        self.slots.go_back();
+        for part in &mut self.parts {
+            part.read = part.next;
+        }
+    }
+
+    /// Whether the cursor should be written now. `force`: whether it has moved at all.
+    #[must_use]
+    pub fn is_cursor_due(&self, now_ms: u64, force: bool) -> bool {
+        if self.must_write {
+            return true;
+        }
+        let waited = now_ms.saturating_sub(self.cursor_written_ms);
+        if self.unwritten == 0 {
+            // Readings that nobody wants move it, too: a start would have to read them again, and would take those that
+            // retention has deleted meanwhile for lost.
+            return self.oldest_wanted() != self.written_oldest
+                && (force || waited >= CURSOR_MS_MAX);
+        }
+        let waiting = self.units.get(self.sent_units);
+        let is_blocked = waiting.is_some_and(|unit| self.used() + unit.fresh() > self.window);
+        force || is_blocked || 2 * self.unwritten >= self.window || waited >= CURSOR_MS_MAX
+    }
+
+    /// The record to be written now. `stopping`: whether nothing more will be sent in this run.
+    #[must_use]
+    pub fn record(&self, stopping: bool) -> CursorRecord {
+        let doubt: u64 = self.parts.iter().map(|part| part.in_doubt).sum();
+        CursorRecord {
+            sequence: self.sequence.saturating_add(1),
+            clean: stopping && self.sent_units == 0 && doubt == 0,
+            window_readings_max: u32::try_from(self.window).unwrap_or(u32::MAX),
+            spans: self
+                .parts
+                .iter()
+                .map(|part| Span {
+                    next: part.next,
+                    end: part.end,
+                })
+                .collect(),
+            counters: self.counters,
+        }
+    }
+
+    /// The record is durable.
+    pub fn record_written(&mut self, now_ms: u64) {
+        self.sequence = self.sequence.saturating_add(1);
+        self.unwritten = 0;
+        self.must_write = false;
+        self.cursor_written_ms = now_ms;
+        self.written_oldest = self.oldest_wanted();
+    }
+
+    /// When the oldest reading came that is sent or waits to be, ms on the monotonic clock.
+    #[must_use]
+    pub fn front_born_ms(&self) -> Option<i64> {
+        self.units.front().and_then(|unit| unit.born_ms)
+    }
+}

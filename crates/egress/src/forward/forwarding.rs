@@ -1,0 +1,218 @@
+//! The thread of all upstreams: one runtime, apart from everything that takes readings.
+
+use super::figures::{Counters, UpstreamState};
+use super::forwarder::Forwarder;
+use super::options::{UPSTREAMS_MAX, UpstreamOptions};
+use super::run::{Context, run};
+use crate::Error;
+use base::block::BlockDevice;
+use base::clock::Clock;
+use db::Database;
+use flash::Store;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use tokio::sync::watch;
+use tokio::task::{LocalSet, spawn_local};
+
+/// Stack of the thread.
+const STACK_BYTES: usize = 512 << 10;
+
+/// One upstream as others see it.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    /// What it was told.
+    pub options: UpstreamOptions,
+    /// What it does.
+    pub state: Arc<UpstreamState>,
+    /// What had been counted before this run.
+    pub begun: Counters,
+}
+
+/// Upstreams whose cursors have been found, before their thread runs: to be made before readings are taken.
+pub struct Prepared<D: BlockDevice + 'static> {
+    db: Arc<Database<Store<D>>>,
+    forwarders: Vec<(UpstreamOptions, Forwarder<D>)>,
+    /// Whether one cannot be used for which readings must be kept, wherever it is.
+    holds_all: bool,
+}
+
+impl<D: BlockDevice + 'static> Prepared<D> {
+    /// Finds or makes the cursor of each upstream. Those that cannot be used are named with the reason, and the others
+    /// go on: an error as [`Forwarder::open`] has it, or [`Error::OptionInvalid`] for two of one name, or too many.
+    /// As long as one of them, or one that the caller knows of (`holds_all`), wants the log kept, all of it is held.
+    #[must_use]
+    pub fn new(
+        db: Arc<Database<Store<D>>>,
+        clock: &Arc<dyn Clock>,
+        upstreams: Vec<UpstreamOptions>,
+        mut holds_all: bool,
+    ) -> (Self, Vec<(String, Error)>) {
+        let invalid = |problem: String| Error::OptionInvalid {
+            option: "upstream",
+            problem,
+        };
+        let mut forwarders: Vec<(UpstreamOptions, Forwarder<D>)> = Vec::new();
+        let mut failed = Vec::new();
+        for options in upstreams {
+            let is_twice = forwarders
+                .iter()
+                .any(|(other, _)| other.name == options.name);
+            let opened = if is_twice {
+                Err(invalid(format!("two are named {}", options.name)))
+            } else if forwarders.len() == UPSTREAMS_MAX {
+                Err(invalid(format!("more than {UPSTREAMS_MAX}")))
+            } else {
+                Forwarder::open(Arc::clone(&db), Arc::clone(clock), options.clone())
+            };
+            match opened {
+                Ok(forwarder) => forwarders.push((options, forwarder)),
+                Err(error) => {
+                    holds_all |= options.hold;
+                    failed.push((options.name, error));
+                }
+            }
+        }
+        let held = forwarders
+            .iter()
+            .filter(|(options, _)| options.hold)
+            .map(|(_, forwarder)| forwarder.engine.oldest_held());
+        db.hold_from(held.chain(holds_all.then_some(0)).min());
+        let prepared = Self {
+            db,
+            forwarders,
+            holds_all,
+        };
+        (prepared, failed)
+    }
+
+    /// Names of those that can be used.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let names = self.forwarders.iter().map(|(options, _)| &options.name);
+        names.cloned().collect()
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`Error::Thread`].
+    pub fn start(self) -> Result<Forwarding, Error> {
+        let (stop, stopped) = watch::channel(false);
+        let upstreams: Vec<Upstream> = self
+            .forwarders
+            .iter()
+            .map(|(options, forwarder)| Upstream {
+                options: options.clone(),
+                state: Arc::new(UpstreamState::default()),
+                begun: *forwarder.engine.begun(),
+            })
+            .collect();
+        let states: Vec<_> = upstreams
+            .iter()
+            .map(|upstream| Arc::clone(&upstream.state))
+            .collect();
+        let failed = |error: std::io::Error| Error::Thread(error.to_string());
+        let thread = std::thread::Builder::new()
+            .name("egress".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || forward(self, states, &stopped))
+            .map_err(failed)?;
+        Ok(Forwarding {
+            upstreams,
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+fn forward<D: BlockDevice + 'static>(
+    prepared: Prepared<D>,
+    states: Vec<Arc<UpstreamState>>,
+    stopped: &watch::Receiver<bool>,
+) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            for state in states {
+                state.lock().last_error = Some(format!("no runtime for forwarding: {error}"));
+            }
+            return;
+        }
+    };
+    let local = LocalSet::new();
+    local.block_on(&runtime, async {
+        let mut held: Vec<_> = prepared
+            .forwarders
+            .iter()
+            .map(|(options, forwarder)| {
+                let from = match options.hold {
+                    true => forwarder.engine.oldest_held(),
+                    false => u64::MAX,
+                };
+                Arc::new(AtomicU64::new(from))
+            })
+            .collect();
+        if prepared.holds_all {
+            held.push(Arc::default());
+        }
+        let mut tasks = Vec::new();
+        for (index, (options, forwarder)) in prepared.forwarders.into_iter().enumerate() {
+            let (db, all) = (Arc::clone(&prepared.db), held.clone());
+            let hold = move || {
+                let from = all.iter().map(|one| one.load(Ordering::Relaxed)).min();
+                db.hold_from(from.filter(|from| *from != u64::MAX));
+            };
+            let context = Context::new(
+                options,
+                Arc::clone(&states[index]),
+                stopped.clone(),
+                Arc::clone(&held[index]),
+                Box::new(hold),
+            );
+            tasks.push(spawn_local(run(forwarder, context)));
+        }
+        for task in tasks {
+            // A panic there has been reported by the runtime.
+            let _ = task.await;
+        }
+    });
+}
+
+/// Forwarding at work. Dropping it stops it, in order.
+pub struct Forwarding {
+    upstreams: Vec<Upstream>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Forwarding {
+    /// Every upstream.
+    #[must_use]
+    pub fn upstreams(&self) -> &[Upstream] {
+        &self.upstreams
+    }
+
+    /// Nothing more is sent from now on; what is on its way has half a second to be acknowledged.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Waits until all have ended and their cursors are written.
+    pub fn join(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Forwarding {
+    fn drop(&mut self) {
+        self.join();
+    }
+}

@@ -1,0 +1,385 @@
+//! Out over MQTT with QoS 1: one connection, messages in the order of the log, as many on their way as the broker
+//! allows.
+//!
+//! A session of the broker's is not wanted: what has no acknowledgement is in the log, and is published again over the
+//! next connection. So nothing depends on what the broker kept.
+
+pub mod packet;
+
+use super::forwarder::Forwarder;
+use super::options::{MqttVersion, Target, UpstreamOptions};
+use super::run::{Context, Leave, POLL_MS_MAX, Serving};
+use super::wire::{self, Event, Wire};
+use base::block::BlockDevice;
+use packet::{Packet, Welcome};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Bytes that wait for the socket, about.
+const OUT_BYTES_MAX: usize = 256 << 10;
+/// Bytes that one read asks for.
+const READ_BYTES: usize = 16 << 10;
+/// How long a stop waits for acknowledgements that are due.
+const FAREWELL_MS: u64 = 500;
+
+/// A broker that has consented.
+pub(crate) struct Connection {
+    pub(crate) wire: Box<dyn Wire>,
+    pub(crate) version: MqttVersion,
+    pub(crate) keep_alive_ms: u64,
+    pub(crate) inflight_max: usize,
+    pub(crate) packet_bytes_max: usize,
+    pub(crate) input: Vec<u8>,
+    pub(crate) out: Vec<u8>,
+    pub(crate) written: usize,
+    /// Where the last message in `out` ends.
+    messages_end: usize,
+    /// Messages without an answer, in the order in which they were sent.
+    pub(crate) on_the_way: VecDeque<(u16, u64)>,
+    packet_id: u16,
+}
+
+/// A broker, and as whom one comes to it.
+#[derive(Clone, Copy)]
+pub(crate) struct Session<'a> {
+    pub(crate) address: &'a str,
+    pub(crate) version: MqttVersion,
+    pub(crate) client_id: &'a str,
+    pub(crate) login: Option<&'a (String, String)>,
+    pub(crate) keep_alive_seconds: u16,
+    pub(crate) inflight_max: u16,
+}
+
+/// Connects to an upstream. The caller limits the time.
+pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, String> {
+    let Target::Mqtt {
+        address,
+        version,
+        client_id,
+        login,
+        keep_alive_seconds,
+        inflight_max,
+        ..
+    } = &options.target
+    else {
+        return Err("not a broker".into());
+    };
+    connect_to(Session {
+        address,
+        version: *version,
+        client_id,
+        login: login.as_ref(),
+        keep_alive_seconds: *keep_alive_seconds,
+        inflight_max: *inflight_max,
+    })
+    .await
+}
+
+/// Connects and waits for the broker's consent. The caller limits the time.
+pub(crate) async fn connect_to(session: Session<'_>) -> Result<Connection, String> {
+    let Session {
+        address,
+        version,
+        client_id,
+        login,
+        keep_alive_seconds,
+        inflight_max,
+    } = session;
+    let mut wire = wire::connect(address).await?;
+    let greeting = packet::connect(version, client_id, login, keep_alive_seconds)
+        .ok_or("CONNECT could not be written: client_id, username or password is too long")?;
+    let failed = |error: std::io::Error| format!("{address}: no answer to CONNECT: {error}");
+    let mut written = 0;
+    let mut input = Vec::new();
+    let welcome = loop {
+        match packet::next(&input, version) {
+            Err(malformed) => return Err(format!("{address}: {}", malformed.0)),
+            Ok(Some((Packet::ConnAck(Ok(welcome)), bytes))) => {
+                input.drain(..bytes);
+                break welcome;
+            }
+            Ok(Some((Packet::ConnAck(Err(why)), _))) => {
+                return Err(format!("{address}: the broker refuses: {why}"));
+            }
+            Ok(Some(_)) => return Err(format!("{address}: something else than CONNACK")),
+            Ok(None) => {}
+        }
+        let mut space = [0; 1024];
+        let event = wire::either(&mut *wire, &mut space, &greeting[written..]).await;
+        match event.map_err(failed)? {
+            Event::Written(count) => written += count,
+            Event::Read(0) => {
+                return Err(format!(
+                    "{address}: the broker has closed the connection instead of an answer to CONNECT"
+                ));
+            }
+            Event::Read(count) => input.extend_from_slice(&space[..count]),
+        }
+    };
+    let Welcome {
+        keep_alive_seconds: theirs,
+        inflight_max: allowed,
+        packet_bytes_max,
+    } = welcome;
+    Ok(Connection {
+        wire,
+        version,
+        keep_alive_ms: u64::from(theirs.unwrap_or(keep_alive_seconds)) * 1000,
+        inflight_max: usize::from(allowed.unwrap_or(u16::MAX).min(inflight_max)),
+        packet_bytes_max: packet_bytes_max.map_or(usize::MAX, |bytes| bytes as usize),
+        input,
+        out: Vec::with_capacity(OUT_BYTES_MAX + 4096),
+        written: 0,
+        messages_end: 0,
+        on_the_way: VecDeque::new(),
+        packet_id: 0,
+    })
+}
+
+impl Connection {
+    /// Forwards until the connection or the node ends.
+    pub(crate) async fn serve<D: BlockDevice + 'static>(
+        &mut self,
+        forwarder: &mut Forwarder<D>,
+        context: &mut Context,
+    ) -> Leave {
+        let (mut heard_ms, mut spoke_ms) = (forwarder.now_ms(), forwarder.now_ms());
+        let mut ping_ms = None;
+        // When an answer to a message was due last, or messages moved: what is said besides does not count.
+        let mut asked_ms = heard_ms;
+        let mut stopping_until = None;
+        let mut space = vec![0; READ_BYTES];
+        loop {
+            let now_ms = forwarder.now_ms();
+            if context.is_stopping() && stopping_until.is_none() {
+                stopping_until = Some(now_ms + FAREWELL_MS);
+            }
+            match self.take_answers(forwarder, context) {
+                Ok(has_answered) => {
+                    if has_answered {
+                        asked_ms = now_ms;
+                    }
+                }
+                Err(leave) => return leave,
+            }
+            let mut busy = false;
+            let mut wait_ms = POLL_MS_MAX;
+            match stopping_until {
+                Some(until) => {
+                    if self.on_the_way.is_empty() || now_ms >= until {
+                        self.say_goodbye().await;
+                        return Leave::Stopped;
+                    }
+                }
+                None => {
+                    let Serving { more, linger_ms } = context.pull(forwarder);
+                    busy = more;
+                    wait_ms = wait_ms.min(linger_ms);
+                    if let Err(leave) = self.fill(forwarder, context) {
+                        return leave;
+                    }
+                }
+            }
+            context.publish(forwarder);
+            let due = self.keep_alive_ms * 3 / 4;
+            if self.keep_alive_ms > 0 {
+                if ping_ms.is_some_and(|since| now_ms - since > self.keep_alive_ms) {
+                    return Leave::Lost("the broker does not answer pings".into());
+                }
+                let quiet = now_ms - heard_ms >= due || now_ms - spoke_ms >= due;
+                if quiet && ping_ms.is_none() {
+                    self.out.extend_from_slice(&packet::PINGREQ);
+                    ping_ms = Some(now_ms);
+                }
+            }
+            if self.on_the_way.is_empty() {
+                asked_ms = now_ms;
+            }
+            if now_ms.saturating_sub(asked_ms) > context.options.answer_ms_max {
+                return Leave::Lost("the broker does not answer messages".into());
+            }
+            let event = tokio::select! {
+                biased;
+                event = wire::either(&mut *self.wire, &mut space, &self.out[self.written..]) => Some(event),
+                () = context.pause(busy, wait_ms) => None,
+            };
+            match event {
+                None => {}
+                Some(Err(error)) => return Leave::Lost(error.to_string()),
+                Some(Ok(Event::Read(0))) => {
+                    return Leave::Lost("the broker has closed the connection".into());
+                }
+                Some(Ok(Event::Read(count))) => {
+                    self.input.extend_from_slice(&space[..count]);
+                    heard_ms = forwarder.now_ms();
+                    ping_ms = None;
+                }
+                Some(Ok(Event::Written(count))) => {
+                    spoke_ms = forwarder.now_ms();
+                    if self.wrote(count) {
+                        asked_ms = spoke_ms;
+                    }
+                    // An answer to a ping that waits behind messages is due when they are out.
+                    ping_ms = ping_ms.map(|_| spoke_ms);
+                }
+            }
+        }
+    }
+
+    /// Puts messages into the buffer of the socket.
+    fn fill<D: BlockDevice + 'static>(
+        &mut self,
+        forwarder: &mut Forwarder<D>,
+        context: &mut Context,
+    ) -> Result<(), Leave> {
+        while self.out.len() < OUT_BYTES_MAX && self.on_the_way.len() < self.inflight_max {
+            context.write_cursor(forwarder);
+            let Some(unit) = forwarder.engine.send() else {
+                return Ok(());
+            };
+            let (token, readings) = (unit.token, unit.readings);
+            let bytes = packet::publish_bytes(self.version, unit.topic.len(), unit.payload.len());
+            if bytes > self.packet_bytes_max {
+                let why = format!("takes no packets of {bytes} bytes");
+                context.unwanted(forwarder, token, readings, &why)?;
+                if readings > 1 {
+                    // Packet ids of what is on its way still belong to it.
+                    return Err(Leave::Again);
+                }
+                continue;
+            }
+            let packet_id = next_id(&mut self.packet_id, &self.on_the_way);
+            packet::publish(
+                self.version,
+                packet_id,
+                unit.topic,
+                unit.payload,
+                &mut self.out,
+            );
+            self.messages_end = self.out.len();
+            self.on_the_way.push_back((packet_id, token));
+        }
+        Ok(())
+    }
+
+    /// Whether a message was answered.
+    fn take_answers<D: BlockDevice + 'static>(
+        &mut self,
+        forwarder: &mut Forwarder<D>,
+        context: &mut Context,
+    ) -> Result<bool, Leave> {
+        let (mut at, mut has_answered) = (0, false);
+        let result = loop {
+            match packet::next(&self.input[at..], self.version) {
+                Err(malformed) => break Err(Leave::Lost(malformed.0.into())),
+                Ok(None) => break Ok(has_answered),
+                Ok(Some((found, bytes))) => {
+                    at += bytes;
+                    match found {
+                        Packet::PingResp => {}
+                        Packet::ConnAck(_) => break Err(Leave::Lost("a second CONNACK".into())),
+                        Packet::Disconnect(why) => {
+                            break Err(Leave::Lost(format!(
+                                "the broker ends the connection: {why}"
+                            )));
+                        }
+                        Packet::PubAck(id, reason) => {
+                            let place = self.on_the_way.iter().position(|(sent, _)| *sent == id);
+                            let Some((_, token)) = place.and_then(|at| self.on_the_way.remove(at))
+                            else {
+                                context.answers_unknown += 1;
+                                continue;
+                            };
+                            has_answered = true;
+                            if let Err(leave) = answered(forwarder, context, token, reason) {
+                                break Err(leave);
+                            }
+                        }
+                    }
+                }
+            }
+        };
+        self.input.drain(..at);
+        result
+    }
+
+    /// The socket has taken so many bytes; whether a message was among them.
+    pub(crate) fn wrote(&mut self, count: usize) -> bool {
+        let has_moved = self.written < self.messages_end;
+        self.written += count;
+        if self.written == self.out.len() {
+            self.out.clear();
+            (self.written, self.messages_end) = (0, 0);
+        }
+        has_moved
+    }
+
+    /// Puts one message into the buffer of the socket.
+    pub(crate) fn publish(&mut self, token: u64, topic: &[u8], payload: &[u8], retain: bool) {
+        let packet_id = next_id(&mut self.packet_id, &self.on_the_way);
+        let begin = self.out.len();
+        packet::publish(self.version, packet_id, topic, payload, &mut self.out);
+        if retain && let Some(first) = self.out.get_mut(begin) {
+            *first |= packet::RETAIN;
+        }
+        self.messages_end = self.out.len();
+        self.on_the_way.push_back((packet_id, token));
+    }
+
+    pub(crate) async fn say_goodbye(&mut self) {
+        self.out.extend_from_slice(&packet::DISCONNECT);
+        let mut space = [0; 1024];
+        let said = async {
+            while self.written < self.out.len() {
+                let rest = &self.out[self.written..];
+                match wire::either(&mut *self.wire, &mut space, rest).await {
+                    Ok(Event::Written(count)) => self.written += count,
+                    Ok(Event::Read(0)) | Err(_) => return,
+                    Ok(Event::Read(_)) => {}
+                }
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_millis(FAREWELL_MS), said).await;
+    }
+}
+
+/// The next packet identifier that none of the messages on their way has; there are fewer of these than identifiers.
+fn next_id(last: &mut u16, on_the_way: &VecDeque<(u16, u64)>) -> u16 {
+    loop {
+        *last = last.checked_add(1).unwrap_or(1);
+        if on_the_way.iter().all(|(used, _)| used != last) {
+            return *last;
+        }
+    }
+}
+
+fn answered<D: BlockDevice + 'static>(
+    forwarder: &mut Forwarder<D>,
+    context: &mut Context,
+    token: u64,
+    reason: u8,
+) -> Result<(), Leave> {
+    match reason {
+        0..=0x7f => {
+            context.acknowledged(forwarder, token);
+            Ok(())
+        }
+        // Topic name invalid, payload format invalid: it is this message.
+        0x90 | 0x99 => {
+            let readings = forwarder.engine.readings_of(token);
+            let why = format!("refuses a message with reason {reason:#04x}");
+            context.unwanted(forwarder, token, readings, &why)?;
+            match readings > 1 {
+                true => Err(Leave::Again),
+                false => Ok(()),
+            }
+        }
+        0x87 => Err(Leave::Lost(
+            "the broker does not let this client publish there".into(),
+        )),
+        0x97 => Err(Leave::Lost("the broker's quota is exceeded".into())),
+        other => Err(Leave::Lost(format!(
+            "the broker refuses messages with reason {other:#04x}"
+        ))),
+    }
+}

@@ -1,0 +1,375 @@
+//! What an upstream is told: where it is, what it gets, and every limit.
+
+use crate::Error;
+use std::fmt;
+
+/// Upstreams of one node.
+pub const UPSTREAMS_MAX: usize = 8;
+/// Rules of one upstream.
+pub const RULES_MAX: usize = 1024;
+/// Bytes of the longest name of an upstream.
+pub const NAME_BYTES_MAX: usize = 32;
+/// Bytes of the longest topic.
+pub const TOPIC_BYTES_MAX: usize = 1024;
+/// Range of `window_readings_max`.
+pub const WINDOW_RANGE: (u32, u32) = (2, 1_000_000);
+/// Range of `batch_bytes_max`.
+pub const BATCH_BYTES_RANGE: (usize, usize) = (1024, 8 << 20);
+/// Longest wait of any kind, ms.
+pub const WAIT_MS_MAX: u64 = 3_600_000;
+
+/// In which order a backlog goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// As it was recorded.
+    #[default]
+    OldestFirst,
+    /// What is recorded from the moment of the connection on, then what is older: within each, as it was recorded.
+    RecentFirst,
+}
+
+/// Where a new upstream begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Begin {
+    /// With what is recorded from now on.
+    #[default]
+    Now,
+    /// With the oldest reading of the history.
+    Oldest,
+}
+
+/// What becomes of a reading that is older than its deadline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Late {
+    /// It is sent, and counted.
+    #[default]
+    Send,
+    /// It is left out, and counted.
+    Skip,
+}
+
+/// What a reading looks like upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A number or text alone: MQTT, the key in the topic.
+    Number,
+    /// A JSON object with `key`, `time_ms` and `value`; several in an array where a message takes several.
+    Json,
+    /// Line protocol with times in milliseconds.
+    Line,
+}
+
+/// What becomes of readings whose key fits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRule {
+    /// Key, or a pattern with `+` and `#`.
+    pub pattern: String,
+    /// Whether they go upstream at all.
+    pub forward: bool,
+    /// At most one reading of each key in so many ms of its time; 0: all.
+    pub downsample_ms: u64,
+    /// Older than this when it is to be sent, a reading is late; 0: never.
+    pub deadline_ms: u64,
+    /// What becomes of a late one.
+    pub late: Late,
+}
+
+impl Default for KeyRule {
+    fn default() -> Self {
+        Self {
+            pattern: "#".to_owned(),
+            forward: true,
+            downsample_ms: 0,
+            deadline_ms: 0,
+            late: Late::Send,
+        }
+    }
+}
+
+/// The protocol's version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MqttVersion {
+    /// MQTT 3.1.1.
+    V311,
+    /// MQTT 5.
+    #[default]
+    V5,
+}
+
+/// Where readings go, and how one gets there.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A broker, with QoS 1.
+    Mqtt {
+        /// `host:port`.
+        address: String,
+        /// Which protocol to speak.
+        version: MqttVersion,
+        /// No other client of the broker may have it.
+        client_id: String,
+        /// User and password.
+        login: Option<(String, String)>,
+        /// `{key}` stands for the key, `{1}` to `{9}` for its levels. Without any of them a message takes several
+        /// readings.
+        topic: String,
+        /// The broker hears of the node at least this often.
+        keep_alive_seconds: u16,
+        /// Messages without acknowledgement, at most; MQTT 5 brokers may allow fewer.
+        inflight_max: u16,
+    },
+    /// A server that takes line protocol by POST.
+    Http {
+        /// `host:port`.
+        address: String,
+        /// The value of the header `Host`.
+        host: String,
+        /// Path and query, `precision=ms` in it.
+        path: String,
+        /// The value of the header `Authorization`.
+        authorization: Option<String>,
+    },
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No password and no token.
+        match self {
+            Self::Mqtt { address, topic, .. } => write!(f, "Mqtt({address}, {topic})"),
+            Self::Http { address, path, .. } => write!(f, "Http({address}, {path})"),
+        }
+    }
+}
+
+/// The options of one upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamOptions {
+    /// Names the cursor: 1 to [`NAME_BYTES_MAX`] letters, digits, `-` and `_`.
+    pub name: String,
+    /// Where to.
+    pub target: Target,
+    /// What a reading looks like.
+    pub format: Format,
+    /// Measurement of lines.
+    pub measurement: String,
+    /// Tags of each line, names and values.
+    pub tags: Vec<(String, String)>,
+    /// The first that fits a key decides; a key that none fits does not go upstream.
+    pub rules: Vec<KeyRule>,
+    /// In which order a backlog goes.
+    pub order: Order,
+    /// Where it begins when there is no cursor.
+    pub begin: Begin,
+    /// Whether readings are kept for it beyond the limits of the history.
+    pub hold: bool,
+    /// Readings that may have been sent beyond the durable cursor: what a crash repeats.
+    pub window_readings_max: u32,
+    /// Bytes of one message or request.
+    pub batch_bytes_max: usize,
+    /// How long a reading may wait for others to share its message or request, ms.
+    pub linger_ms: u64,
+    /// Longest time until an answer, ms.
+    pub answer_ms_max: u64,
+    /// Wait after the first failure, doubled after each further one.
+    pub backoff_ms_min: u64,
+    /// Longest wait after a failure.
+    pub backoff_ms_max: u64,
+}
+
+impl UpstreamOptions {
+    /// The defaults: everything from now on, oldest first, 10,000 readings of window, batches of 256 KiB.
+    #[must_use]
+    pub fn new(name: impl Into<String>, target: Target) -> Self {
+        let (format, linger_ms) = match target {
+            Target::Mqtt { .. } => (Format::Json, 50),
+            Target::Http { .. } => (Format::Line, 1_000),
+        };
+        Self {
+            name: name.into(),
+            target,
+            format,
+            measurement: "keel".to_owned(),
+            tags: Vec::new(),
+            rules: vec![KeyRule::default()],
+            order: Order::default(),
+            begin: Begin::default(),
+            hold: true,
+            window_readings_max: 10_000,
+            batch_bytes_max: 256 << 10,
+            linger_ms,
+            answer_ms_max: 10_000,
+            backoff_ms_min: 500,
+            backoff_ms_max: 60_000,
+        }
+    }
+
+    /// `host:port` of the upstream.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        match &self.target {
+            Target::Mqtt { address, .. } | Target::Http { address, .. } => address,
+        }
+    }
+
+    /// Whether several readings share a message or request.
+    #[must_use]
+    pub fn is_batched(&self) -> bool {
+        match &self.target {
+            Target::Mqtt { topic, .. } => !topic.contains('{'),
+            Target::Http { .. } => true,
+        }
+    }
+
+    /// Readings of one message or request, at most: two of them fit the window, so that one can be made while the other
+    /// is on its way.
+    #[must_use]
+    pub fn batch_readings_max(&self) -> u32 {
+        match self.is_batched() {
+            true => (self.window_readings_max / 2).max(1),
+            false => 1,
+        }
+    }
+
+    /// Whether every option is in its range.
+    ///
+    /// # Errors
+    /// [`Error::OptionInvalid`] names the first that is not.
+    pub fn check(&self) -> Result<(), Error> {
+        check_name(&self.name)?;
+        if self.rules.len() > RULES_MAX {
+            return bad("key", "more than 1024");
+        }
+        for rule in &self.rules {
+            if let Err(problem) = base::pattern::check(&rule.pattern) {
+                return bad("key", problem);
+            }
+        }
+        let (low, high) = WINDOW_RANGE;
+        if !(low..=high).contains(&self.window_readings_max) {
+            return bad("window_readings_max", "must be from 2 to 1000000");
+        }
+        let (low, high) = BATCH_BYTES_RANGE;
+        if !(low..=high).contains(&self.batch_bytes_max) {
+            return bad("batch_bytes_max", "must be from 1024 to 8388608");
+        }
+        for (option, wait) in [
+            ("backoff_ms_min", self.backoff_ms_min),
+            ("backoff_ms_max", self.backoff_ms_max),
+            ("answer_ms_max", self.answer_ms_max),
+        ] {
+            if !(1..=WAIT_MS_MAX).contains(&wait) {
+                return bad(option, "must be from 1 to 3600000");
+            }
+        }
+        if self.backoff_ms_min > self.backoff_ms_max {
+            return bad("backoff_ms_min", "must be at most backoff_ms_max");
+        }
+        if self.linger_ms > WAIT_MS_MAX {
+            return bad("linger_ms", "must be from 0 to 3600000");
+        }
+        check_target(self)
+    }
+}
+
+/// Whether an upstream can have this name: it names a file of the store.
+///
+/// # Errors
+/// [`Error::OptionInvalid`].
+pub fn check_name(name: &str) -> Result<(), Error> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
+        return bad("name", "must be 1 to 32 letters, digits, `-` and `_`");
+    }
+    Ok(())
+}
+
+fn check_target(options: &UpstreamOptions) -> Result<(), Error> {
+    if !is_address(options.address()) {
+        return bad("address", "must be host:port");
+    }
+    match &options.target {
+        Target::Mqtt {
+            client_id,
+            topic,
+            keep_alive_seconds,
+            inflight_max,
+            ..
+        } => {
+            if client_id.is_empty() || client_id.contains('\0') {
+                return bad(
+                    "client_id",
+                    "must be a name that no other client of the broker has",
+                );
+            }
+            check_topic(topic)?;
+            if options.format == Format::Number && options.is_batched() {
+                return bad(
+                    "topic",
+                    "must hold {key} where the payload is a number: nobody could tell whose it is",
+                );
+            }
+            if *keep_alive_seconds == 0 || *inflight_max == 0 {
+                return bad("keep_alive_seconds", "must be at least 1");
+            }
+        }
+        Target::Http {
+            path,
+            host,
+            authorization,
+            ..
+        } => {
+            let text = |text: &str| text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+            if !path.starts_with('/') || !text(path) || path.contains(' ') {
+                return bad("url", "must be http://host:port/path");
+            }
+            if !text(host) || !authorization.as_deref().is_none_or(text) {
+                return bad("authorization_file", "must hold printable ASCII");
+            }
+            if options.format != Format::Line {
+                return bad("payload", "must be \"line\" over HTTP");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a topic is one to publish to.
+///
+/// # Errors
+/// [`Error::OptionInvalid`].
+pub fn check_topic(topic: &str) -> Result<(), Error> {
+    if topic.is_empty() || topic.len() > TOPIC_BYTES_MAX / 2 {
+        return bad("topic", "must have 1 to 512 bytes");
+    }
+    if topic.chars().any(|c| c.is_control()) || topic.contains(['+', '#']) {
+        return bad(
+            "topic",
+            "must hold no control character and neither `+` nor `#`",
+        );
+    }
+    let mut rest = topic;
+    while let Some(from) = rest.find('{') {
+        let Some(end) = rest[from..].find('}') else {
+            return bad("topic", "has a `{` without its `}`");
+        };
+        let name = &rest[from + 1..from + end];
+        if name != "key" && !matches!(name.as_bytes(), [b'1'..=b'9']) {
+            return bad("topic", "knows {key} and {1} to {9} only");
+        }
+        rest = &rest[from + end + 1..];
+    }
+    Ok(())
+}
+
+pub(crate) fn is_address(address: &str) -> bool {
+    address
+        .rsplit_once(':')
+        .filter(|(host, _)| !host.is_empty())
+        .is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
+pub(crate) fn bad(option: &'static str, problem: &str) -> Result<(), Error> {
+    Err(Error::OptionInvalid {
+        option,
+        problem: problem.to_owned(),
+    })
+}

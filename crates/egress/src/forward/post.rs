@@ -1,0 +1,323 @@
+//! Out over HTTP/1.1: bodies of line protocol by POST, one after the other over one connection. While one is on its
+//! way, the next one is read and written.
+
+use super::forwarder::Forwarder;
+use super::options::{Target, UpstreamOptions};
+use super::run::{Context, Leave, POLL_MS_MAX};
+use super::wire::{self, Wire};
+use base::block::BlockDevice;
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::task::{AbortHandle, spawn_local};
+use tokio::time::timeout;
+
+/// Bytes of an answer that are read; a connection whose answer is longer is given up.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// Characters of an answer that an error repeats.
+const EXCERPT_LETTERS_MAX: usize = 160;
+/// Headers and buffer of an answer.
+const HEADERS_MAX: usize = 64;
+const BUFFER_BYTES_MAX: usize = 64 << 10;
+/// How long a stop waits for the answer that is due.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// Longest wait that an upstream can ask for, seconds.
+const RETRY_AFTER_SECONDS_MAX: u64 = 3600;
+
+/// The body of one request.
+pub(crate) struct Whole(Option<Bytes>);
+
+impl Body for Whole {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}
+
+/// What an upstream says of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has it.
+    Taken,
+    /// It will not have it, for what it holds.
+    Unwanted(String),
+    /// It cannot take anything now; how long to wait at least, ms.
+    Later(String, u64),
+}
+
+/// What an answer means.
+#[must_use]
+pub fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Verdict {
+    let said = excerpt(body);
+    // A page in between (a portal, a proxy) answers 200 as well, and has something to say; a server that has taken
+    // lines has not.
+    if status == StatusCode::NO_CONTENT || (status.is_success() && said.is_empty()) {
+        return Verdict::Taken;
+    }
+    let said = match said.is_empty() {
+        true => format!("answers {status}"),
+        false => format!("answers {status}: {said}"),
+    };
+    match status.as_u16() {
+        400 | 413 | 422 => Verdict::Unwanted(said),
+        _ => {
+            let seconds = headers
+                .get(header::RETRY_AFTER)
+                .and_then(|value| value.to_str().ok())
+                .and_then(|text| text.trim().parse::<u64>().ok());
+            let seconds = seconds.unwrap_or(0).min(RETRY_AFTER_SECONDS_MAX);
+            Verdict::Later(said, seconds * 1000)
+        }
+    }
+}
+
+/// The beginning of an answer, printable and in one line.
+fn excerpt(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body.get(..4 * EXCERPT_LETTERS_MAX).unwrap_or(body));
+    let words: Vec<&str> = text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty())
+        .collect();
+    words.join(" ").chars().take(EXCERPT_LETTERS_MAX).collect()
+}
+
+/// A server that has taken the connection.
+pub(crate) struct Connection {
+    sender: SendRequest<Whole>,
+    head: Head,
+    /// What drives the connection, and the exchange that is on its way; they end with it.
+    _driver: Ended,
+}
+
+/// A task that ends when this goes: one that is only let go of would keep socket and body for as long as the server
+/// says nothing.
+struct Ended(AbortHandle);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What all requests share.
+struct Head {
+    path: String,
+    host: HeaderValue,
+    authorization: Option<HeaderValue>,
+}
+
+/// Connects. The caller limits the time.
+pub(crate) async fn connect(options: &UpstreamOptions) -> Result<Connection, String> {
+    let Target::Http {
+        address,
+        host,
+        path,
+        authorization,
+    } = &options.target
+    else {
+        return Err("not an HTTP server".into());
+    };
+    let invalid = |_| format!("{address}: host or authorization cannot be a header");
+    let head = Head {
+        path: path.clone(),
+        host: HeaderValue::from_str(host).map_err(invalid)?,
+        authorization: authorization
+            .as_deref()
+            .map(HeaderValue::from_str)
+            .transpose()
+            .map_err(invalid)?
+            .map(|mut value| {
+                value.set_sensitive(true);
+                value
+            }),
+    };
+    let wire = wire::connect(address).await?;
+    let (sender, driver) = shake_hands(wire)
+        .await
+        .map_err(|error| format!("{address}: {error}"))?;
+    Ok(Connection {
+        sender,
+        head,
+        _driver: driver,
+    })
+}
+
+async fn shake_hands<W: Wire + 'static>(
+    wire: W,
+) -> Result<(SendRequest<Whole>, Ended), hyper::Error> {
+    let (sender, connection) = http1::Builder::new()
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(BUFFER_BYTES_MAX)
+        .handshake(TokioIo::new(wire))
+        .await?;
+    let driver = spawn_local(async move {
+        // Whoever waits for an answer is told.
+        let _ = connection.await;
+    });
+    Ok((sender, Ended(driver.abort_handle())))
+}
+
+impl Head {
+    fn request(&self, body: Bytes) -> Result<Request<Whole>, String> {
+        let mut request = Request::post(self.path.as_str())
+            .header(header::HOST, &self.host)
+            .header(header::CONTENT_TYPE, "text/plain; charset=utf-8")
+            .header(
+                header::USER_AGENT,
+                concat!("keel/", env!("CARGO_PKG_VERSION")),
+            );
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        request
+            .body(Whole(Some(body)))
+            .map_err(|error| error.to_string())
+    }
+}
+
+impl Connection {
+    /// Forwards until the connection or the node ends.
+    pub(crate) async fn serve<D: BlockDevice + 'static>(
+        &mut self,
+        forwarder: &mut Forwarder<D>,
+        context: &mut Context,
+    ) -> Leave {
+        let limit = Duration::from_millis(context.options.answer_ms_max);
+        loop {
+            if context.is_stopping() {
+                return Leave::Stopped;
+            }
+            let serving = context.pull(forwarder);
+            context.publish(forwarder);
+            context.write_cursor(forwarder);
+            if self.sender.is_closed() {
+                // A server may end a connection that nothing travels over.
+                return Leave::Again;
+            }
+            let Some(unit) = forwarder.engine.send() else {
+                let wait_ms = serving.linger_ms.min(5 * POLL_MS_MAX);
+                context.pause(serving.more, wait_ms).await;
+                continue;
+            };
+            let (token, readings) = (unit.token, unit.readings);
+            let request = match self.head.request(Bytes::copy_from_slice(unit.payload)) {
+                Ok(request) => request,
+                Err(why) => return Leave::Lost(why),
+            };
+            let answer = spawn_local(exchange(self.sender.send_request(request)));
+            let _ended = Ended(answer.abort_handle());
+            tokio::task::yield_now().await;
+            context.pull(forwarder);
+            let answer = tokio::select! {
+                answer = timeout(limit, answer) => answer,
+                () = context.stopped_for(FAREWELL) => return Leave::Stopped,
+            };
+            let verdict = match answer {
+                Err(_) => return Leave::Lost(format!("no answer within {limit:?}")),
+                Ok(Ok(Ok(verdict))) => verdict,
+                Ok(Ok(Err(why))) => return Leave::Lost(why),
+                Ok(Err(failed)) => return Leave::Lost(failed.to_string()),
+            };
+            match verdict {
+                Verdict::Taken => {
+                    context.reached();
+                    context.acknowledged(forwarder, token);
+                }
+                Verdict::Unwanted(why) => {
+                    if let Err(leave) = context.unwanted(forwarder, token, readings, &why) {
+                        return leave;
+                    }
+                }
+                Verdict::Later(why, wait_ms) => return Leave::Later(why, wait_ms),
+            }
+            // Ready for the next one, or closed. One that has answered and does not read the rest is neither.
+            let ready = tokio::select! {
+                ready = timeout(limit, self.sender.ready()) => ready,
+                () = context.stopped_for(FAREWELL) => return Leave::Stopped,
+            };
+            match ready {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Leave::Again,
+                Err(_) => return Leave::Lost(format!("does not read requests within {limit:?}")),
+            }
+        }
+    }
+}
+
+/// Waits for an answer and reads it.
+async fn exchange(
+    answer: impl Future<Output = Result<Response<Incoming>, hyper::Error>>,
+) -> Result<Verdict, String> {
+    let response = answer.await.map_err(|error| error.to_string())?;
+    let (head, mut body) = response.into_parts();
+    let mut content = Vec::new();
+    loop {
+        let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+        match frame {
+            None => break,
+            Some(Err(error)) => return Err(error.to_string()),
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    content.extend_from_slice(&data);
+                }
+                if content.len() > ANSWER_BYTES_MAX {
+                    return Err("an answer above 64 KiB".into());
+                }
+            }
+        }
+    }
+    Ok(judge(head.status, &head.headers, &content))
+}
+
+/// What a stream of bytes means as the answer to a request: for fuzzing, over a connection in memory.
+#[doc(hidden)]
+pub fn read_answer(bytes: &[u8]) -> Result<Verdict, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .map_err(|error| error.to_string())?;
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async {
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let (mut reads, mut writes) = tokio::io::split(theirs);
+        let bytes = bytes.to_vec();
+        spawn_local(async move {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            let mut request = [0; 1024];
+            // The answer comes once something has been asked.
+            let _ = reads.read(&mut request).await;
+            let _ = writes.write_all(&bytes).await;
+            let _ = writes.shutdown().await;
+            while reads.read(&mut request).await.is_ok_and(|count| count > 0) {}
+        });
+        let (mut sender, _driver) = shake_hands(ours).await.map_err(|error| error.to_string())?;
+        let head = Head {
+            path: "/write".into(),
+            host: HeaderValue::from_static("upstream"),
+            authorization: None,
+        };
+        let request = head.request(Bytes::from_static(b"keel,key=a value=1 0\n"))?;
+        exchange(sender.send_request(request)).await
+    })
+}

@@ -1,0 +1,84 @@
+//! A connection to an upstream, and how one gets there. What travels over it is for others; encryption is to come in
+//! here, as another kind of [`Wire`].
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::pin::Pin;
+use std::task::Poll;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+/// Stack of the thread that looks up a name: enough for the system's resolver and its plug-ins.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Bytes in both directions.
+pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin {}
+
+impl<W: AsyncRead + AsyncWrite + Unpin> Wire for W {}
+
+/// What a connection did.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// So many bytes were read; 0 is the end.
+    Read(usize),
+    /// So many bytes were written.
+    Written(usize),
+}
+
+/// Reads into `space` and writes of `out` whatever goes first. Dropping the future loses nothing.
+pub(crate) async fn either(wire: &mut dyn Wire, space: &mut [u8], out: &[u8]) -> io::Result<Event> {
+    poll_fn(|context| {
+        let mut buffer = ReadBuf::new(space);
+        match Pin::new(&mut *wire).poll_read(context, &mut buffer) {
+            Poll::Ready(read) => {
+                return Poll::Ready(read.map(|()| Event::Read(buffer.filled().len())));
+            }
+            Poll::Pending => {}
+        }
+        if out.is_empty() {
+            return Poll::Pending;
+        }
+        match Pin::new(&mut *wire).poll_write(context, out) {
+            Poll::Ready(written) => Poll::Ready(written.map(Event::Written)),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Connects to `host:port`. The caller limits the time.
+pub(crate) async fn connect(address: &str) -> Result<Box<dyn Wire>, String> {
+    let addresses = resolve(address)
+        .await
+        .map_err(|error| format!("{address}: cannot look up the address: {error}"))?;
+    let stream = TcpStream::connect(addresses.as_slice())
+        .await
+        .map_err(|error| format!("{address}: cannot connect: {error}"))?;
+    // What is written has been gathered already.
+    stream
+        .set_nodelay(true)
+        .map_err(|error| format!("{address}: cannot set up the socket: {error}"))?;
+    Ok(Box::new(stream))
+}
+
+/// A look-up of the system blocks its thread for as long as name servers are silent: it has one of its own.
+async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(literal) = address.parse() {
+        return Ok(vec![literal]);
+    }
+    let (sender, answer) = oneshot::channel();
+    let name = address.to_owned();
+    std::thread::Builder::new()
+        .name("resolver".to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(move || {
+            let found: io::Result<Vec<_>> = name.to_socket_addrs().map(Iterator::collect);
+            // Nobody waits any more when the attempt was given up.
+            let _ = sender.send(found);
+        })?;
+    answer
+        .await
+        .unwrap_or_else(|_| Err(io::Error::other("the look-up has failed")))
+}

@@ -1,0 +1,175 @@
+//! What the HTTP side counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+/// Why a request or a connection was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// As many connections as allowed, and all of them at work.
+    Connections,
+    /// No token, or one that is none.
+    Token,
+    /// A name that a browser may have been tricked to.
+    Host,
+    /// More requests than allowed in a second.
+    Rate,
+    /// More streams than allowed.
+    Streams,
+    /// A request with a body.
+    Body,
+    /// More reads of history than may wait.
+    History,
+}
+
+impl Refusal {
+    const ALL: [Self; 7] = [
+        Self::Connections,
+        Self::Token,
+        Self::Host,
+        Self::Rate,
+        Self::Streams,
+        Self::Body,
+        Self::History,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::Token => "token",
+            Self::Host => "host",
+            Self::Rate => "rate",
+            Self::Streams => "streams",
+            Self::Body => "body",
+            Self::History => "history",
+        }
+    }
+}
+
+/// The counters.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub(crate) connections: AtomicU64,
+    pub(crate) connections_total: AtomicU64,
+    /// Closed while silent to make room, for silence, for a head that did not come, and for a write that got nowhere.
+    pub(crate) connections_evicted: AtomicU64,
+    pub(crate) connections_idle: AtomicU64,
+    pub(crate) heads_broken: AtomicU64,
+    pub(crate) connections_stalled: AtomicU64,
+    pub(crate) accepts_failed: AtomicU64,
+    pub(crate) requests: AtomicU64,
+    pub(crate) requests_failed: AtomicU64,
+    pub(crate) streams: AtomicU64,
+    pub(crate) stream_messages: AtomicU64,
+    pub(crate) stream_bytes: AtomicU64,
+    pub(crate) updates_encoded: AtomicU64,
+    pub(crate) updates_dropped: AtomicU64,
+    refused: [AtomicU64; Refusal::ALL.len()],
+}
+
+impl Counters {
+    pub(crate) fn refuse(&self, why: Refusal) {
+        if let Some(count) = self.refused.get(why as usize) {
+            add(count, 1);
+        }
+    }
+
+    /// Their values now.
+    #[must_use]
+    pub fn figures(&self) -> HttpFigures {
+        let refused = Refusal::ALL.iter().zip(&self.refused);
+        HttpFigures {
+            listen: String::new(),
+            page: super::page::has_page(),
+            connections: read(&self.connections),
+            connections_total: read(&self.connections_total),
+            connections_evicted: read(&self.connections_evicted),
+            connections_idle: read(&self.connections_idle),
+            connections_stalled: read(&self.connections_stalled),
+            heads_broken: read(&self.heads_broken),
+            accepts_failed: read(&self.accepts_failed),
+            requests: read(&self.requests),
+            requests_failed: read(&self.requests_failed),
+            streams: read(&self.streams),
+            stream_messages: read(&self.stream_messages),
+            stream_bytes: read(&self.stream_bytes),
+            updates_encoded: read(&self.updates_encoded),
+            updates_dropped: read(&self.updates_dropped),
+            refused: refused
+                .map(|(why, count)| (why.name().to_owned(), read(count)))
+                .collect(),
+        }
+    }
+}
+
+pub(crate) fn add(count: &AtomicU64, more: u64) {
+    count.fetch_add(more, Ordering::Relaxed);
+}
+
+pub(crate) fn less(count: &AtomicU64) {
+    count.fetch_sub(1, Ordering::Relaxed);
+}
+
+pub(crate) fn read(count: &AtomicU64) -> u64 {
+    count.load(Ordering::Relaxed)
+}
+
+/// What the HTTP side did; counts run from the node's start.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(default)]
+pub struct HttpFigures {
+    /// Address and port.
+    pub listen: String,
+    /// Whether this build has the live page.
+    pub page: bool,
+    /// Connections now, and all there have been.
+    pub connections: u64,
+    /// See [`connections`](Self::connections).
+    pub connections_total: u64,
+    /// Closed between two requests to make room for others.
+    pub connections_evicted: u64,
+    /// Closed because they were silent.
+    pub connections_idle: u64,
+    /// Closed because they took nothing of what they had asked for.
+    pub connections_stalled: u64,
+    /// Closed because the head of a request was too long, too slow or no HTTP.
+    pub heads_broken: u64,
+    /// Connections that the system did not hand over.
+    pub accepts_failed: u64,
+    /// Requests answered, and those of them whose answer was an error.
+    pub requests: u64,
+    /// See [`requests`](Self::requests).
+    pub requests_failed: u64,
+    /// Readers of the live stream now.
+    pub streams: u64,
+    /// Messages and bytes put into their queues.
+    pub stream_messages: u64,
+    /// See [`stream_messages`](Self::stream_messages).
+    pub stream_bytes: u64,
+    /// Updates encoded, each once for all readers.
+    pub updates_encoded: u64,
+    /// Updates that slow readers did not get.
+    pub updates_dropped: u64,
+    /// Refused requests and connections by reason.
+    pub refused: std::collections::BTreeMap<String, u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_is_counted_under_its_name() {
+        let counters = Counters::default();
+        for (at, why) in Refusal::ALL.into_iter().enumerate() {
+            for _ in 0..=at {
+                counters.refuse(why);
+            }
+        }
+        let figures = counters.figures();
+        for (at, why) in Refusal::ALL.into_iter().enumerate() {
+            assert_eq!(figures.refused[why.name()], at as u64 + 1);
+        }
+    }
+}

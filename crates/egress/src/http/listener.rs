@@ -1,0 +1,360 @@
+//! Connections and their limits. Everything here runs on the caller's thread, beside what else that does.
+//!
+//! **Limits.** When there are as many connections as allowed, the one that has been silent longest between two requests
+//! gives its place to the newcomer, so that whoever opens many and says nothing shuts nobody out; where all are at
+//! work, the newcomer is told so and closed. A head must be whole in time, a silent connection ends, and so does one
+//! that takes nothing of what it asked for.
+
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response};
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{Notify, watch as latest};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::counters::{Counters, Refusal, add, less};
+use super::history::Turns;
+use super::hub::Hub;
+use super::options::{
+    HEAD_BYTES_MAX, HEAD_SECONDS_MAX, HEADERS_MAX, HttpOptions, IDLE_SECONDS_MAX,
+    SEND_BUFFER_BYTES, STALLED_SECONDS_MAX,
+};
+use super::patient::Patient;
+use super::routes::{self, App, Client, Pace};
+use super::source::Source;
+use super::status::Asker;
+use super::stream::Places;
+
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 128;
+/// Pause after the system has refused a connection, for lack of descriptors for example.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+/// Time between two looks for connections that are silent for too long.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+/// Newcomers that are being told that there is no place.
+const TOLD_MAX: usize = 16;
+/// How long one of them may take.
+const TOLD_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a newcomer is told that has no place.
+const NO_PLACE: &str = "{\"code\":\"busy\",\"thing\":\"connections\",\"wrong\":\"all places are taken\",\
+    \"remedy\":\"try again, or raise http.connections_max\"}";
+
+/// A listener that is bound.
+#[derive(Debug)]
+pub struct Bound {
+    listener: TcpListener,
+    options: HttpOptions,
+}
+
+/// What runs, for whoever shows it.
+#[derive(Clone, Debug)]
+pub struct Running {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What it counts.
+    pub counters: Arc<Counters>,
+}
+
+/// Binds the address. To be called on a runtime.
+///
+/// # Errors
+/// What the system says.
+pub fn bind(options: HttpOptions) -> io::Result<Bound> {
+    let socket = if options.listen.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    }?;
+    socket.set_reuseaddr(true)?;
+    // Every connection has it from the listener.
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    socket.bind(options.listen)?;
+    Ok(Bound {
+        listener: socket.listen(BACKLOG)?,
+        options,
+    })
+}
+
+impl Bound {
+    /// Serves until the node stops: what to await on a `LocalSet`, and what to show meanwhile. `run` tells the runs of
+    /// the node apart.
+    ///
+    /// # Errors
+    /// What the system says of the address.
+    pub fn serve(
+        self,
+        source: Arc<dyn Source>,
+        asker: Asker,
+        run: u32,
+        stop: latest::Receiver<bool>,
+    ) -> io::Result<(Running, impl Future<Output = ()>)> {
+        let Self { listener, options } = self;
+        let counters = Arc::new(Counters::default());
+        let running = Running {
+            address: listener.local_addr()?,
+            counters: Arc::clone(&counters),
+        };
+        let hub = Arc::new(Hub::new(
+            run,
+            options.stream_period_ms,
+            Arc::clone(&counters),
+        ));
+        let app = Arc::new(App {
+            pace: Pace::new(options.requests_per_second_max, Instant::now()),
+            source: Arc::clone(&source),
+            counters,
+            asker: asker.clone(),
+            hub: Arc::clone(&hub),
+            places: Arc::new(Places::default()),
+            turns: Turns::default(),
+            options,
+        });
+        let serves = async move {
+            let stopped = stop.clone();
+            let works = hub.work(&*source, &asker, stopped);
+            tokio::join!(accept(&app, listener, stop), works);
+        };
+        Ok((running, serves))
+    }
+}
+
+/// One connection, as others see it.
+struct Connection {
+    /// Since when it is between two requests; `None` while it is answered.
+    idle_since: Cell<Option<Instant>>,
+    leave: Notify,
+}
+
+type Connections = Rc<RefCell<Vec<Rc<Connection>>>>;
+
+async fn accept(app: &Arc<App>, listener: TcpListener, mut stop: latest::Receiver<bool>) {
+    let router = routes::router(Arc::clone(app));
+    let connections: Connections = Rc::default();
+    let mut tasks = JoinSet::new();
+    let told = Rc::new(Cell::new(0));
+    let mut looks = tokio::time::interval(LOOK_PERIOD);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = tasks.join_next() => continue,
+            _ = looks.tick() => {
+                end_silent(app, &connections);
+                continue;
+            }
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(_) => {
+                add(&app.counters.accepts_failed, 1);
+                tokio::select! {
+                    () = tokio::time::sleep(REFUSED_PAUSE) => continue,
+                    _ = stop.wait_for(|stop| *stop) => break,
+                }
+            }
+        };
+        add(&app.counters.connections_total, 1);
+        if !make_room(app, &connections) {
+            app.counters.refuse(Refusal::Connections);
+            if told.get() < TOLD_MAX {
+                let told = Rc::clone(&told);
+                tasks.spawn_local(async move {
+                    told.set(told.get() + 1);
+                    tokio::time::timeout(TOLD_PATIENCE, tell(stream)).await.ok();
+                    told.set(told.get() - 1);
+                });
+            }
+            continue;
+        }
+        let connection = Rc::new(Connection {
+            idle_since: Cell::new(Some(Instant::now())),
+            leave: Notify::new(),
+        });
+        connections.borrow_mut().push(Rc::clone(&connection));
+        add(&app.counters.connections, 1);
+        let (app, router) = (Arc::clone(app), router.clone());
+        let connections = Rc::clone(&connections);
+        tasks.spawn_local(async move {
+            serve(&app, &router, stream, peer, &connection).await;
+            let is_it = |other: &Rc<Connection>| Rc::ptr_eq(other, &connection);
+            connections.borrow_mut().retain(|other| !is_it(other));
+            less(&app.counters.connections);
+        });
+    }
+    drop(listener);
+    // Streams end by themselves; whoever is silent has nothing to wait for.
+    for connection in connections.borrow().iter() {
+        if connection.idle_since.get().is_some() {
+            connection.leave.notify_one();
+        }
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+/// Makes sure that one more fits.
+fn make_room(app: &App, connections: &Connections) -> bool {
+    let mut connections = connections.borrow_mut();
+    if connections.len() < app.options.connections_max as usize {
+        return true;
+    }
+    let silent = connections
+        .iter()
+        .enumerate()
+        .filter_map(|(at, connection)| Some((connection.idle_since.get()?, at)))
+        .min();
+    let Some((_, at)) = silent else { return false };
+    connections.swap_remove(at).leave.notify_one();
+    add(&app.counters.connections_evicted, 1);
+    true
+}
+
+fn end_silent(app: &App, connections: &Connections) {
+    let now = Instant::now();
+    connections.borrow_mut().retain(|connection| {
+        let since = connection.idle_since.get();
+        let silent = since.map_or(0, |since| now.duration_since(since).as_secs());
+        if silent < IDLE_SECONDS_MAX {
+            return true;
+        }
+        connection.leave.notify_one();
+        add(&app.counters.connections_idle, 1);
+        false
+    });
+}
+
+async fn tell(mut stream: TcpStream) {
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{NO_PLACE}",
+        NO_PLACE.len()
+    );
+    if stream.write_all(answer.as_bytes()).await.is_ok() {
+        stream.shutdown().await.ok();
+    }
+}
+
+async fn serve(
+    app: &Arc<App>,
+    router: &Router,
+    stream: TcpStream,
+    peer: SocketAddr,
+    connection: &Rc<Connection>,
+) {
+    stream.set_nodelay(true).ok();
+    let patience = Duration::from_secs(STALLED_SECONDS_MAX);
+    let io = TokioIo::new(Patient::new(stream, patience, Arc::clone(&app.counters)));
+    // Answers in work. Kept apart from the connection, which other threads' bodies may not touch.
+    let busy = Arc::new(AtomicU32::new(0));
+    let service = service_fn(|mut request: Request<Incoming>| {
+        connection.idle_since.set(None);
+        request.extensions_mut().insert(Client(peer.ip()));
+        let watched = Watched::new(&busy);
+        async move {
+            let response = routes::answer(app, router, request).await;
+            let response = response.map(|body| Answered {
+                body,
+                _watched: watched,
+            });
+            Ok::<Response<Answered>, Infallible>(response)
+        }
+    });
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Duration::from_secs(HEAD_SECONDS_MAX))
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(io, service);
+    let mut serving = std::pin::pin!(serving);
+    let ended = std::future::poll_fn(|context| {
+        let poll = serving.as_mut().poll(context);
+        // An answer that has been handed over is written by the same call, so that here the connection is at rest.
+        if busy.load(Ordering::Relaxed) == 0 && connection.idle_since.get().is_none() {
+            connection.idle_since.set(Some(Instant::now()));
+        }
+        poll
+    });
+    tokio::select! {
+        ended = ended => {
+            if let Err(error) = ended
+                && (error.is_parse() || error.is_timeout() || error.is_incomplete_message())
+            {
+                add(&app.counters.heads_broken, 1);
+            }
+        }
+        () = connection.leave.notified() => {}
+    }
+}
+
+/// Counts an answer for as long as it lives.
+struct Watched(Arc<AtomicU32>);
+
+impl Watched {
+    fn new(busy: &Arc<AtomicU32>) -> Self {
+        busy.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(busy))
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A body that is counted until it has been handed over.
+struct Answered {
+    body: Body,
+    _watched: Watched,
+}
+
+impl http_body::Body for Answered {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_newcomer_is_told_is_json_of_one_line() {
+        assert!(!NO_PLACE.contains('\n'));
+        serde_json::from_str::<serde_json::Value>(NO_PLACE).unwrap();
+    }
+}

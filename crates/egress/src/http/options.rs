@@ -1,0 +1,141 @@
+//! What whoever starts the HTTP side chooses, with the limits that hold whatever is chosen.
+
+use std::net::SocketAddr;
+
+use super::access::Tokens;
+
+/// Bytes of a request's head, at most: request line and headers.
+pub(crate) const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Headers of a request, at most.
+pub(crate) const HEADERS_MAX: usize = 64;
+/// Time in which a request's head must be whole.
+pub(crate) const HEAD_SECONDS_MAX: u64 = 5;
+/// A connection that has been silent between two requests for so long is closed.
+pub(crate) const IDLE_SECONDS_MAX: u64 = 60;
+/// A connection that takes nothing of what it asked for, for so long, is closed.
+pub(crate) const STALLED_SECONDS_MAX: u64 = 30;
+/// Bytes that the kernel keeps for a connection that does not read, before it doubles them.
+pub(crate) const SEND_BUFFER_BYTES: u32 = 128 << 10;
+/// Reads of history at once; others wait for their turn.
+pub(crate) const HISTORY_READS_MAX: usize = 2;
+/// Requests that wait for a read of history.
+pub(crate) const HISTORY_WAITING_MAX: usize = 16;
+/// Objects looked at before others get their turn.
+pub(crate) const SLICE_OBJECTS: u32 = 2048;
+
+/// Options of the HTTP side.
+#[derive(Clone, Debug)]
+pub struct HttpOptions {
+    /// Address and port.
+    pub listen: SocketAddr,
+    /// Who may ask; none: everybody who reaches the address.
+    pub tokens: Tokens,
+    /// Whether everybody may ask at an address that is not of this machine alone.
+    pub anonymous: bool,
+    /// Names by which browsers may call this node where there are no tokens, besides addresses and `localhost`.
+    pub hosts: Vec<String>,
+    /// Connections at once.
+    pub connections_max: u32,
+    /// Streams at once, in all and of one address.
+    pub streams_max: u32,
+    /// See [`streams_max`](Self::streams_max).
+    pub streams_per_client_max: u32,
+    /// Bytes that wait for one reader of the stream, at most.
+    pub stream_bytes_max: u32,
+    /// Time between two looks for changes.
+    pub stream_period_ms: u32,
+    /// Requests a second, over all connections.
+    pub requests_per_second_max: u32,
+    /// Bytes of log that one question for history may read.
+    pub history_bytes_max: u64,
+}
+
+/// Why options cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// Everybody who reaches the address could read everything.
+    #[error("{0} can be reached from other machines, and there are no tokens")]
+    Open(SocketAddr),
+    /// A limit of 0.
+    #[error("{0} is 0")]
+    Zero(&'static str),
+}
+
+impl HttpOptions {
+    /// With the defaults, at an address.
+    #[must_use]
+    pub fn new(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            tokens: Tokens::default(),
+            anonymous: false,
+            hosts: Vec::new(),
+            connections_max: 64,
+            streams_max: 16,
+            streams_per_client_max: 4,
+            stream_bytes_max: 256 << 10,
+            stream_period_ms: 250,
+            requests_per_second_max: 100,
+            history_bytes_max: 64 << 20,
+        }
+    }
+
+    /// Refuses what cannot be meant.
+    ///
+    /// # Errors
+    /// [`OptionError`]
+    pub fn check(&self) -> Result<(), OptionError> {
+        let limits = [
+            ("connections_max", u64::from(self.connections_max)),
+            ("streams_max", u64::from(self.streams_max)),
+            (
+                "streams_per_client_max",
+                u64::from(self.streams_per_client_max),
+            ),
+            ("stream_bytes_max", u64::from(self.stream_bytes_max)),
+            ("stream_period_ms", u64::from(self.stream_period_ms)),
+            (
+                "requests_per_second_max",
+                u64::from(self.requests_per_second_max),
+            ),
+            ("history_bytes_max", self.history_bytes_max),
+        ];
+        if let Some((name, _)) = limits.iter().find(|(_, limit)| *limit == 0) {
+            return Err(OptionError::Zero(name));
+        }
+        let is_local = self.listen.ip().is_loopback();
+        if !is_local && self.tokens.is_empty() && !self.anonymous {
+            return Err(OptionError::Open(self.listen));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_others_needs_tokens() {
+        let at = |address: &str| HttpOptions::new(address.parse().unwrap());
+        for local in ["127.0.0.1:80", "[::1]:80", "127.9.9.9:80"] {
+            at(local).check().unwrap();
+        }
+        for open in ["0.0.0.0:80", "[::]:80", "192.168.1.10:80"] {
+            let mut options = at(open);
+            assert_eq!(options.check(), Err(OptionError::Open(options.listen)));
+            options.anonymous = true;
+            options.check().unwrap();
+            options.anonymous = false;
+            options.tokens = Tokens::parse("phone 0123456789abcdef").unwrap();
+            options.check().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_limit_of_nothing_is_refused() {
+        let mut options = HttpOptions::new("127.0.0.1:80".parse().unwrap());
+        options.streams_max = 0;
+        assert_eq!(options.check(), Err(OptionError::Zero("streams_max")));
+    }
+}

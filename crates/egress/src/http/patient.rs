@@ -1,0 +1,94 @@
+//! A connection whose peer must take what it asked for: a write that gets nowhere for too long ends it.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use super::counters::{Counters, add};
+
+/// The connection.
+pub(crate) struct Patient<C> {
+    inner: C,
+    patience: Duration,
+    counters: Arc<Counters>,
+    /// Runs while a write waits.
+    waits: Option<Pin<Box<Sleep>>>,
+}
+
+impl<C> Patient<C> {
+    pub(crate) fn new(inner: C, patience: Duration, counters: Arc<Counters>) -> Self {
+        Self {
+            inner,
+            patience,
+            counters,
+            waits: None,
+        }
+    }
+
+    /// Passes on what a write came to, and begins or ends the wait.
+    fn heed<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        result: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if result.is_ready() {
+            self.waits = None;
+            return result;
+        }
+        let patience = self.patience;
+        let waits = self
+            .waits
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        ready!(waits.as_mut().poll(context));
+        self.waits = None;
+        add(&self.counters.connections_stalled, 1);
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<C: AsyncRead + Unpin> AsyncRead for Patient<C> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(context, buffer)
+    }
+}
+
+impl<C: AsyncWrite + Unpin> AsyncWrite for Patient<C> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.inner).poll_write(context, bytes);
+        self.heed(context, result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.inner).poll_write_vectored(context, pieces);
+        self.heed(context, result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,271 @@
+//! What clients write: the query of an address, and the number of the last message that a reader has seen.
+//!
+//! **Invariants:** any bytes give an answer, in one pass over them; nothing that a client writes is taken for something
+//! else than it says: an unknown name, a name given twice and a broken escape are refused.
+
+use base::error::Code;
+
+use super::answer::Refused;
+
+/// Pairs of a query, at most.
+const PAIRS_MAX: usize = 64;
+
+/// The pairs of a query, decoded, until each has been asked for.
+#[derive(Debug)]
+pub struct Query {
+    pairs: Vec<(String, String)>,
+}
+
+/// What is wrong with a query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueryError {
+    /// Name of the parameter, or `query`.
+    pub name: String,
+    /// What is wrong.
+    pub wrong: String,
+}
+
+impl QueryError {
+    fn new(name: &str, wrong: impl Into<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            wrong: wrong.into(),
+        }
+    }
+}
+
+impl From<QueryError> for Refused {
+    fn from(error: QueryError) -> Self {
+        let remedy = "see /openapi.json for what this address takes";
+        Self::new(Code::Invalid, &error.name, error.wrong, remedy)
+    }
+}
+
+impl Query {
+    /// Reads `name=value&name=value`, with `%XX` for a byte and `+` as it is: keys and patterns hold it.
+    ///
+    /// # Errors
+    /// A broken escape, bytes that are no UTF-8, more than 64 pairs.
+    pub fn parse(text: &str) -> Result<Self, QueryError> {
+        let mut pairs = Vec::new();
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            if pairs.len() >= PAIRS_MAX {
+                let wrong = format!("has more than {PAIRS_MAX} parameters");
+                return Err(QueryError::new("query", wrong));
+            }
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let name = decode(name).ok_or_else(|| broken("query"))?;
+            let value = decode(value).ok_or_else(|| broken(&name))?;
+            pairs.push((name, value));
+        }
+        Ok(Self { pairs })
+    }
+
+    /// The value of a name that may be there once.
+    ///
+    /// # Errors
+    /// It is there twice.
+    pub fn text(&mut self, name: &str) -> Result<Option<String>, QueryError> {
+        let mut all = self.all(name);
+        let value = all.pop();
+        if all.is_empty() {
+            return Ok(value);
+        }
+        Err(QueryError::new(name, "is given twice"))
+    }
+
+    /// Every value of a name, in their order.
+    pub fn all(&mut self, name: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        self.pairs.retain_mut(|(other, value)| {
+            let is_it = other == name;
+            if is_it {
+                found.push(std::mem::take(value));
+            }
+            !is_it
+        });
+        found
+    }
+
+    /// A whole number in a range.
+    ///
+    /// # Errors
+    /// It is none, or outside.
+    pub fn integer(&mut self, name: &str, range: (i64, i64)) -> Result<Option<i64>, QueryError> {
+        let Some(text) = self.text(name)? else {
+            return Ok(None);
+        };
+        let (low, high) = range;
+        let number = text.parse().ok().filter(|n| (low..=high).contains(n));
+        let wrong = || QueryError::new(name, format!("is no whole number from {low} to {high}"));
+        number.map(Some).ok_or_else(wrong)
+    }
+
+    /// `0` or `1`; also `false` and `true`.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn flag(&mut self, name: &str) -> Result<Option<bool>, QueryError> {
+        match self.text(name)?.as_deref() {
+            None => Ok(None),
+            Some("1" | "true") => Ok(Some(true)),
+            Some("0" | "false") => Ok(Some(false)),
+            Some(_) => Err(QueryError::new(name, "is neither 0 nor 1")),
+        }
+    }
+
+    /// Nothing else may be there.
+    ///
+    /// # Errors
+    /// The first name that nobody asked for.
+    pub fn finish(self) -> Result<(), QueryError> {
+        match self.pairs.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(QueryError::new(name, "is no parameter of this address")),
+        }
+    }
+}
+
+fn broken(name: &str) -> QueryError {
+    QueryError::new(
+        name,
+        "holds a % without two hexadecimal digits, or is no UTF-8",
+    )
+}
+
+/// Bytes behind `%` put in their place; `None`: a `%` without two digits, or what comes out is no UTF-8.
+pub fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let high = char::from(rest.next()?).to_digit(16)?;
+            let low = char::from(rest.next()?).to_digit(16)?;
+            bytes.push((high * 16 + low) as u8);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// A text as a part of a query, which [`decode`] gives back.
+#[must_use]
+pub fn encode(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// The number of a message: the run of the node and how many updates came before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventId {
+    /// Tells the runs of a node apart.
+    pub run: u32,
+    /// Updates of all keys since its start.
+    pub updates: u64,
+}
+
+impl EventId {
+    /// As a reader sends it back in `Last-Event-ID`; `None`: it is of somebody else.
+    #[must_use]
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let (run, updates) = text.split_once('-')?;
+        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if run.len() != 8 || !is_number(run) || !is_number(updates) {
+            return None;
+        }
+        Some(Self {
+            run: u32::from_str_radix(run, 16).ok()?,
+            updates: updates.parse().ok()?,
+        })
+    }
+}
+
+impl std::fmt::Display for EventId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:08x}-{}", self.run, self.updates)
+    }
+}
+
+#[cfg(test)]
+#[path = "../../../../fuzz/src/http.rs"]
+mod fuzz_entry;
+
+#[cfg(test)]
+#[path = "../../../../fuzz/src/replay.rs"]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_corpus_of_the_fuzz_target_holds() {
+        replay::replay("http_query", fuzz_entry::http_query);
+    }
+
+    #[test]
+    fn a_query_is_read_name_by_name() {
+        let mut query = Query::parse("key=a%2Fb+c&key=d&points=20&live=1&").unwrap();
+        assert_eq!(query.all("key"), ["a/b+c", "d"]);
+        assert_eq!(query.integer("points", (1, 100)), Ok(Some(20)));
+        assert_eq!(query.integer("points", (1, 100)), Ok(None));
+        assert_eq!(query.flag("live"), Ok(Some(true)));
+        query.finish().unwrap();
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_by_its_name() {
+        type Ask = fn(&mut Query) -> Result<(), QueryError>;
+        let name = |text: &str, ask: Ask| {
+            let mut query = Query::parse(text)?;
+            ask(&mut query)?;
+            query.finish()
+        };
+        let cases: [(&str, &str, Ask); 8] = [
+            ("limt=3", "limt", |_| Ok(())),
+            ("a=1&a=2", "a", |query| query.text("a").map(drop)),
+            ("a=%zz", "a", |_| Ok(())),
+            ("a=%f", "a", |_| Ok(())),
+            ("a=%ff", "a", |_| Ok(())),
+            ("%=1", "query", |_| Ok(())),
+            ("n=11", "n", |query| query.integer("n", (0, 10)).map(drop)),
+            ("f=2", "f", |query| query.flag("f").map(drop)),
+        ];
+        for (text, expected, ask) in cases {
+            assert_eq!(name(text, ask).unwrap_err().name, expected, "{text}");
+        }
+        let many = "a=1&".repeat(PAIRS_MAX + 1);
+        assert_eq!(Query::parse(&many).unwrap_err().name, "query");
+    }
+
+    #[test]
+    fn a_message_number_comes_back_and_nothing_else_is_one() {
+        let id = EventId {
+            run: 0x0a,
+            updates: u64::MAX,
+        };
+        assert_eq!(EventId::parse(id.to_string().as_bytes()), Some(id));
+        for other in [
+            "",
+            "-",
+            "0000000a",
+            "a-1",
+            "0000000a-",
+            "0000000a-+1",
+            "+000000a-1",
+            "0000000a-1 ",
+        ] {
+            assert_eq!(EventId::parse(other.as_bytes()), None, "{other}");
+        }
+        assert_eq!(EventId::parse(b"\xff"), None);
+    }
+}

@@ -1,0 +1,309 @@
+//! From a request to an answer: what is checked before anything is done, and where each address leads.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Extension, Path, RawQuery, State as Shared};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use base::error::Code;
+use tokio::time::Instant;
+use tower_service::Service;
+
+use super::access::is_own_host;
+use super::answer::{JSON, Refused, typed};
+use super::counters::{Counters, Refusal, add};
+use super::history::{self, Turns};
+use super::hub::Hub;
+use super::metrics;
+use super::options::HttpOptions;
+use super::page;
+use super::query::Query;
+use super::source::Source;
+use super::status::{Asker, State};
+use super::stream::{self, Places};
+use super::values::{self, Shape};
+
+/// Everything that requests are answered from.
+pub(crate) struct App {
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) options: HttpOptions,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) asker: Asker,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) places: Arc<Places>,
+    pub(crate) turns: Turns,
+    pub(crate) pace: Pace,
+}
+
+/// Requests a second: a bucket that fills steadily and holds those of one second.
+pub(crate) struct Pace {
+    per_second: f64,
+    state: Mutex<(f64, Instant)>,
+}
+
+impl Pace {
+    pub(crate) fn new(per_second: u32, now: Instant) -> Self {
+        let per_second = f64::from(per_second);
+        Self {
+            per_second,
+            state: Mutex::new((per_second, now)),
+        }
+    }
+
+    fn admit(&self, now: Instant) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left, since) = *state;
+        let passed: Duration = now.duration_since(since);
+        let left = (left + passed.as_secs_f64() * self.per_second).min(self.per_second);
+        let is_admitted = left >= 1.0;
+        *state = (if is_admitted { left - 1.0 } else { left }, now);
+        is_admitted
+    }
+}
+
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Client(pub(crate) IpAddr);
+
+/// What needs no token: what is the same on every node, and one word of health.
+fn is_public(path: &str) -> bool {
+    matches!(path, "/" | "/healthz" | "/openapi.json") || path.starts_with("/page/")
+}
+
+/// The routes.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/", get(|| async { page::index() }))
+        .route(
+            "/page/{name}",
+            get(|Path(name): Path<String>| async move { page::file(&name) }),
+        )
+        .route("/openapi.json", get(|| async { typed(JSON, OPENAPI) }))
+        .route("/healthz", get(health))
+        .route("/metrics", get(metric_text))
+        .route("/api/v1/status", get(status))
+        .route("/api/v1/keys", get(keys))
+        .route("/api/v1/values", get(all_values))
+        .route("/api/v1/values/{*key}", get(one_value))
+        .route("/api/v1/history", get(points))
+        .route("/api/v1/readings", get(readings))
+        .route("/api/v1/stream", get(begin_stream))
+        .fallback(|| async {
+            let remedy = "see /openapi.json for what there is";
+            Refused::new(Code::NotFound, "address", "there is nothing here", remedy)
+        })
+        .with_state(app)
+}
+
+/// The description of the API.
+pub(crate) const OPENAPI: &str = include_str!("openapi.json");
+
+/// Answers one request.
+pub(crate) async fn answer<B>(app: &App, router: &Router, request: Request<B>) -> Response
+where
+    B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut response = match check(app, &request) {
+        Ok(()) => {
+            // It is always ready.
+            let answered = router.clone().call(request.map(Body::new)).await;
+            answered.unwrap_or_else(|never| match never {})
+        }
+        Err(refused) => refused.into_response(),
+    };
+    add(&app.counters.requests, 1);
+    if response.status().is_client_error() || response.status().is_server_error() {
+        add(&app.counters.requests_failed, 1);
+    }
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (
+            header::CONTENT_SECURITY_POLICY,
+            page::CONTENT_SECURITY_POLICY,
+        ),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// What must hold of every request.
+fn check<B: http_body::Body>(app: &App, request: &Request<B>) -> Result<(), Refused> {
+    let refuse = |why: Refusal, refused: Refused| {
+        app.counters.refuse(why);
+        Err(refused)
+    };
+    if !app.pace.admit(Instant::now()) {
+        let wrong = format!(
+            "more than {} in a second",
+            app.options.requests_per_second_max
+        );
+        let refused = Refused::new(Code::Busy, "requests", wrong, "ask less often");
+        return refuse(
+            Refusal::Rate,
+            refused.with_status(StatusCode::TOO_MANY_REQUESTS),
+        );
+    }
+    if !request.body().is_end_stream() {
+        let remedy = "send none: nothing can be written here";
+        let refused = Refused::new(Code::Invalid, "request", "has a body", remedy);
+        return refuse(
+            Refusal::Body,
+            refused.with_status(StatusCode::PAYLOAD_TOO_LARGE),
+        );
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let remedy = "nothing can be written here: use GET";
+        let refused = Refused::new(
+            Code::Unsupported,
+            request.method().as_str(),
+            "is not answered",
+            remedy,
+        );
+        return Err(refused.with_status(StatusCode::METHOD_NOT_ALLOWED));
+    }
+    if app.options.tokens.is_empty() {
+        // Also where everybody may read: a strange page must not lead a browser here by a name of its own.
+        if !is_own_host(request.headers(), &app.options.hosts) {
+            let remedy = "call it by its address, or name it in http.hosts";
+            let wrong = "is no name of this node";
+            let refused = Refused::new(Code::Denied, "Host", wrong, remedy);
+            return refuse(Refusal::Host, refused);
+        }
+    } else if !is_public(request.uri().path()) && !app.options.tokens.admit(request.headers()) {
+        let remedy = "send `Authorization: Bearer TOKEN` with a token of http.token_file";
+        let refused = Refused::new(Code::Denied, "token", "is missing or wrong", remedy);
+        return refuse(
+            Refusal::Token,
+            refused.with_status(StatusCode::UNAUTHORIZED),
+        );
+    }
+    Ok(())
+}
+
+fn query(text: Option<String>) -> Result<Query, Refused> {
+    Ok(Query::parse(&text.unwrap_or_default())?)
+}
+
+type Answer = Result<Response, Refused>;
+
+async fn health(Shared(app): Shared<Arc<App>>) -> Response {
+    let state = app.asker.status().await.map(|status| status.state);
+    let (status, word) = match state {
+        Some(State::Ok) => (StatusCode::OK, "ok\n"),
+        Some(State::Degraded) => (StatusCode::OK, "degraded\n"),
+        Some(State::Failed) => (StatusCode::SERVICE_UNAVAILABLE, "failed\n"),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "unknown\n"),
+    };
+    let mut response = typed("text/plain; charset=utf-8", word);
+    *response.status_mut() = status;
+    response
+}
+
+/// The node says nothing: it stops, or is overwhelmed.
+fn silent() -> Refused {
+    Refused::new(
+        Code::Busy,
+        "node",
+        "says nothing of itself now",
+        "ask again",
+    )
+}
+
+async fn status(Shared(app): Shared<Arc<App>>, RawQuery(text): RawQuery) -> Answer {
+    query(text)?.finish()?;
+    let status = app.asker.status().await.ok_or_else(silent)?;
+    Ok(typed(JSON, status.bytes.clone()))
+}
+
+async fn metric_text(Shared(app): Shared<Arc<App>>, RawQuery(text): RawQuery) -> Answer {
+    query(text)?.finish()?;
+    let status = app.asker.status().await.ok_or_else(silent)?;
+    Ok(typed(metrics::CONTENT_TYPE, metrics::text(&status.json)))
+}
+
+async fn keys(Shared(app): Shared<Arc<App>>, RawQuery(text): RawQuery) -> Answer {
+    values::list(Arc::clone(&app.source), query(text)?, Shape::Keys)
+}
+
+async fn all_values(Shared(app): Shared<Arc<App>>, RawQuery(text): RawQuery) -> Answer {
+    values::list(Arc::clone(&app.source), query(text)?, Shape::Values)
+}
+
+async fn one_value(
+    Shared(app): Shared<Arc<App>>,
+    Path(key): Path<String>,
+    RawQuery(text): RawQuery,
+) -> Answer {
+    query(text)?.finish()?;
+    values::one(&*app.source, &key)
+}
+
+async fn points(Shared(app): Shared<Arc<App>>, RawQuery(text): RawQuery) -> Answer {
+    history::points(&app, query(text)?).await
+}
+
+async fn readings(Shared(app): Shared<Arc<App>>, RawQuery(text): RawQuery) -> Answer {
+    history::readings(&app, query(text)?)
+}
+
+async fn begin_stream(
+    Shared(app): Shared<Arc<App>>,
+    Extension(Client(client)): Extension<Client>,
+    headers: HeaderMap,
+    RawQuery(text): RawQuery,
+) -> Answer {
+    stream::begin(&app, client, &headers, query(text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Every address of the API, as the description names it.
+    const ADDRESSES: [&str; 10] = [
+        "/api/v1/keys",
+        "/api/v1/values",
+        "/api/v1/values/{key}",
+        "/api/v1/history",
+        "/api/v1/readings",
+        "/api/v1/stream",
+        "/api/v1/status",
+        "/healthz",
+        "/metrics",
+        "/openapi.json",
+    ];
+
+    #[test]
+    fn the_description_names_every_address_and_no_other() {
+        let description: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();
+        let described: BTreeSet<&str> = description["paths"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        assert_eq!(described, BTreeSet::from(ADDRESSES));
+        assert_eq!(description["openapi"], "3.1.0");
+    }
+
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn requests_of_one_second_pass_at_once_and_then_as_many_as_a_second_has() {
+        let pace = Pace::new(10, Instant::now());
+        let admitted = |count: u32| (0..count).filter(|_| pace.admit(Instant::now())).count();
+        assert_eq!(admitted(20), 10);
+        tokio::time::advance(Duration::from_millis(500)).await;
+        assert_eq!(admitted(20), 5);
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(admitted(20), 10);
+    }
+}

@@ -1,0 +1,314 @@
+//! From the database to the outboxes: alarms that were raised or are over, and values that drive actuators.
+
+use super::command::CommandQueue;
+use super::figures::UrgentState;
+use super::message;
+use super::options::UrgentOptions;
+use super::outbox::{Deadline, Outbox};
+use crate::forward::encode::push_topic;
+use base::clock::Clock;
+use db::{Database, ObjectId, SegmentStore, VALUE_BYTES_LIMIT};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// Alarms that are taken at once: others have their turn after so many.
+const TAKEN_MAX: usize = 256;
+/// Keys that are looked at in one turn for whether they drive something.
+const KEYS_LOOKED_MAX: u32 = 1024;
+
+/// A key that drives an actuator.
+struct Driver {
+    object: ObjectId,
+    actuator: usize,
+    key: String,
+    slot: usize,
+    /// Of the table; `None`: nothing was taken yet.
+    version: Option<u64>,
+    /// Arrival, time and bytes of what was taken last: a reading that was too old for the table changes the version
+    /// alone, and readings that were stored together have one time.
+    last: Option<(u64, i64, Vec<u8>)>,
+}
+
+/// One broker as the collector sees it.
+pub(crate) struct Way {
+    pub(crate) outbox: Rc<RefCell<Outbox>>,
+    pub(crate) wake: Rc<Notify>,
+}
+
+pub(crate) struct Collector<S: SegmentStore> {
+    db: Arc<Database<S>>,
+    clock: Arc<dyn Clock>,
+    options: Arc<UrgentOptions>,
+    state: Arc<UrgentState>,
+    commands: Arc<CommandQueue>,
+    ways: Vec<Way>,
+    drivers: Vec<Driver>,
+    /// Objects below this were looked at.
+    looked: u32,
+    /// Versions of the objects that were there at the start.
+    versions: Vec<u64>,
+    /// Of each actuator: keys, and keys that are not used.
+    keys: Vec<(u64, u64)>,
+    value: Vec<u8>,
+}
+
+impl<S: SegmentStore> Collector<S> {
+    pub(crate) fn new(
+        db: Arc<Database<S>>,
+        clock: Arc<dyn Clock>,
+        options: Arc<UrgentOptions>,
+        state: Arc<UrgentState>,
+        commands: Arc<CommandQueue>,
+        ways: Vec<Way>,
+        versions: Vec<u64>,
+    ) -> Self {
+        Self {
+            keys: vec![(0, 0); options.actuators.len()],
+            db,
+            clock,
+            options,
+            state,
+            commands,
+            ways,
+            drivers: Vec::new(),
+            looked: 0,
+            versions,
+            value: vec![0; VALUE_BYTES_LIMIT],
+        }
+    }
+
+    /// An outbox for each broker.
+    pub(crate) fn outboxes(options: &UrgentOptions) -> Vec<Way> {
+        let rule = |ms, late, retain| (Deadline { ms, late }, retain);
+        let one = |queue_max: u32| {
+            let alarms = options.alarms.iter();
+            let actuators = options.actuators.iter();
+            Outbox::new(
+                queue_max as usize,
+                alarms
+                    .map(|it| rule(it.deadline_ms, it.late, it.retain))
+                    .collect(),
+                actuators
+                    .map(|it| rule(it.deadline_ms, it.late, it.retain))
+                    .collect(),
+            )
+        };
+        let brokers = options.brokers.iter();
+        brokers
+            .map(|broker| Way {
+                outbox: Rc::new(RefCell::new(one(broker.queue_messages_max))),
+                wake: Rc::new(Notify::new()),
+            })
+            .collect()
+    }
+
+    /// One look; whether there may be more at once.
+    pub(crate) fn look(&mut self) -> bool {
+        let mut taken = 0;
+        while taken < TAKEN_MAX
+            && let Some(transition) = self.db.next_alarm()
+        {
+            taken += 1;
+            self.alarm(&transition);
+        }
+        let more_keys = self.bind();
+        for at in 0..self.drivers.len() {
+            self.drive(at);
+        }
+        taken == TAKEN_MAX || more_keys
+    }
+
+    fn alarm(&self, transition: &db::AlarmTransition) {
+        let at = transition.rule as usize;
+        let Some(alarm) = self.options.alarms.get(at) else {
+            return;
+        };
+        let key = self.db.key(transition.object);
+        let key = key.as_str();
+        let payload = message::alarm(&alarm.name, &alarm.condition, key, transition);
+        let born_ms = transition.at_ns / 1_000_000;
+        if let Some(way) = alarm.broker.and_then(|broker| self.ways.get(broker)) {
+            let mut topic = Vec::new();
+            match push_topic(&mut topic, &alarm.topic, key) {
+                Ok(()) => {
+                    way.outbox
+                        .borrow_mut()
+                        .push_alarm(at, topic, payload.clone(), born_ms);
+                    way.wake.notify_one();
+                }
+                Err(_) => {
+                    way.outbox.borrow_mut().note_alarm_failed(at);
+                    if let Some(figures) = self.state.lock().alarms.get_mut(at) {
+                        figures.last_error = Some(no_topic(key));
+                    }
+                }
+            }
+        }
+        if !alarm.command.is_empty() {
+            let mut figures = self.state.lock();
+            if let Some(figures) = figures.alarms.get_mut(at) {
+                figures.command.waiting += 1;
+            }
+            let dropped = self.commands.push(at, payload, born_ms);
+            if let Some(figures) = dropped.and_then(|at| figures.alarms.get_mut(at)) {
+                figures.command.waiting = figures.command.waiting.saturating_sub(1);
+                figures.command.dropped += 1;
+            }
+        }
+    }
+
+    /// Looks which of the keys that are new drive something; whether there are more.
+    fn bind(&mut self) -> bool {
+        let objects = self.db.objects();
+        if self.options.actuators.is_empty() || self.looked >= objects {
+            return false;
+        }
+        let end = objects.min(self.looked.saturating_add(KEYS_LOOKED_MAX));
+        for number in self.looked..end {
+            let object = ObjectId(number);
+            let key = self.db.key(object);
+            for (at, actuator) in self.options.actuators.iter().enumerate() {
+                if !base::pattern::matches(&actuator.pattern, key.as_str()) {
+                    continue;
+                }
+                let Some(way) = self.ways.get(actuator.broker) else {
+                    continue;
+                };
+                let (keys, unused) = &mut self.keys[at];
+                let mut topic = Vec::new();
+                let has_topic = push_topic(&mut topic, &actuator.topic, key.as_str()).is_ok();
+                if *keys >= u64::from(actuator.keys_max) || !has_topic {
+                    *unused += 1;
+                    if !has_topic && let Some(figures) = self.state.lock().actuators.get_mut(at) {
+                        figures.last_error = Some(no_topic(key.as_str()));
+                    }
+                    continue;
+                }
+                *keys += 1;
+                // What the start has found is known already, unless it is wanted.
+                // A fan that is told to stop must stop, also under load.
+                self.db.never_shed(object);
+                let known = match self.versions.get(number as usize) {
+                    Some(version) => Some(*version).filter(|_| !actuator.at_start),
+                    // The key is new: whatever it has came since the start.
+                    None => Some(0),
+                };
+                self.drivers.push(Driver {
+                    object,
+                    actuator: at,
+                    key: key.as_str().to_owned(),
+                    slot: way.outbox.borrow_mut().add_slot(at, topic),
+                    version: known,
+                    last: None,
+                });
+            }
+        }
+        self.looked = end;
+        end < objects
+    }
+
+    /// Takes the value of a key if it is another one.
+    fn drive(&mut self, at: usize) {
+        let driver = &mut self.drivers[at];
+        let version = self.db.version(driver.object);
+        if driver.version == Some(version) {
+            return;
+        }
+        let Ok(got) = self.db.get(driver.object, &mut self.value) else {
+            return;
+        };
+        let actuator = &self.options.actuators[driver.actuator];
+        let stored = &self.value[..got.value_bytes];
+        let passed_over = match driver.version {
+            Some(before) => version.saturating_sub(before).saturating_sub(1),
+            // Those of before the first look.
+            None => 0,
+        };
+        driver.version = Some(version);
+        let is_same = driver
+            .last
+            .as_ref()
+            .is_some_and(|(arrival_ns, time_ms, value)| {
+                (*arrival_ns, *time_ms, value.as_slice())
+                    == (got.arrival_ns, got.timestamp_ms, stored)
+            });
+        if is_same {
+            return;
+        }
+        driver.last = Some((got.arrival_ns, got.timestamp_ms, stored.to_vec()));
+        let Some(way) = self.ways.get(actuator.broker) else {
+            return;
+        };
+        let mut outbox = way.outbox.borrow_mut();
+        outbox.note_superseded(driver.actuator, passed_over);
+        match message::value(actuator.payload, &driver.key, got.timestamp_ms, stored) {
+            Ok(payload) => {
+                let born_ns = match got.this_boot {
+                    true => got.arrival_ns,
+                    // How old it is says the wall clock.
+                    false => {
+                        let age_ms = u64::try_from(got.age_ms).unwrap_or(0);
+                        self.clock
+                            .monotonic_ns()
+                            .saturating_sub(age_ms.saturating_mul(1_000_000))
+                    }
+                };
+                outbox.set(driver.slot, payload, born_ns / 1_000_000);
+                way.wake.notify_one();
+            }
+            Err(why) => {
+                outbox.note_failed(driver.actuator);
+                if let Some(figures) = self.state.lock().actuators.get_mut(driver.actuator) {
+                    figures.last_error = Some(format!("{}: {}", driver.key, why.name()));
+                }
+            }
+        }
+    }
+
+    /// Brings the figures up to date.
+    pub(crate) fn publish(&self) {
+        let now_ms = self.clock.monotonic_ns() / 1_000_000;
+        let mut figures = self.state.lock();
+        let figures = &mut *figures;
+        for (at, way) in self.ways.iter().enumerate() {
+            let mut outbox = way.outbox.borrow_mut();
+            outbox.skip_late(now_ms);
+            let (alarms, actuators) = outbox.deliveries();
+            let options = &self.options;
+            for ((told, shown), found) in options.alarms.iter().zip(&mut figures.alarms).zip(alarms)
+            {
+                if told.broker == Some(at) {
+                    shown.mqtt = found;
+                }
+            }
+            for ((told, shown), found) in options
+                .actuators
+                .iter()
+                .zip(&mut figures.actuators)
+                .zip(actuators)
+            {
+                if told.broker == at {
+                    shown.delivery = found;
+                }
+            }
+            let (waiting, oldest_ms) = outbox.waiting();
+            let (sent_twice, answers_unknown) = outbox.oddities();
+            if let Some(broker) = figures.brokers.get_mut(at) {
+                broker.waiting = waiting;
+                broker.waiting_age_ms = oldest_ms.map(|born_ms| now_ms.saturating_sub(born_ms));
+                broker.sent_twice = sent_twice;
+                broker.answers_unknown = answers_unknown;
+            }
+        }
+        for (figures, (keys, unused)) in figures.actuators.iter_mut().zip(&self.keys) {
+            figures.keys = *keys;
+            figures.keys_unused = *unused;
+        }
+    }
+}
+
+fn no_topic(key: &str) -> String {
+    format!("{key}: the key makes no topic")
+}

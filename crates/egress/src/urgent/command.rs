@@ -1,0 +1,310 @@
+//! The program that is run for an alarm: one at a time, with the message on its standard input, for a limited time.
+
+use super::figures::UrgentState;
+use super::options::AlarmOptions;
+use super::outbox::Deadline;
+use base::clock::Clock;
+use std::collections::VecDeque;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How often is looked whether a run has ended: soon, then less often.
+const LOOK_MIN: Duration = Duration::from_millis(2);
+const LOOK_MAX: Duration = Duration::from_millis(50);
+/// A run that lasts when the node stops has so long.
+const FAREWELL_MS: u64 = 500;
+/// A run that was killed has so long.
+const KILLED_MS_MAX: u64 = 1_000;
+/// Runs that cannot be ended, at most; with as many no other is started.
+const HUNG_MAX: usize = 8;
+
+/// Ends a run that takes too long, with whatever it has started: it is the first of a process group. How one does that
+/// is for whoever may call the system.
+pub type EndCommand = fn(&mut Child);
+
+/// One run to come.
+#[derive(Debug)]
+struct Run {
+    alarm: usize,
+    message: Vec<u8>,
+    born_ms: u64,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    runs: VecDeque<Run>,
+    is_stopping: bool,
+}
+
+/// Runs that wait for their turn.
+#[derive(Debug)]
+pub(crate) struct CommandQueue {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+    runs_max: usize,
+}
+
+impl CommandQueue {
+    pub(crate) fn new(runs_max: usize) -> Self {
+        Self {
+            waiting: Mutex::default(),
+            changed: Condvar::new(),
+            runs_max: runs_max.max(1),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more. The alarm whose oldest run was dropped for it.
+    pub(crate) fn push(&self, alarm: usize, message: Vec<u8>, born_ms: u64) -> Option<usize> {
+        let mut waiting = self.lock();
+        let dropped = match waiting.runs.len() >= self.runs_max {
+            true => waiting.runs.pop_front(),
+            false => None,
+        };
+        waiting.runs.push_back(Run {
+            alarm,
+            message,
+            born_ms,
+        });
+        drop(waiting);
+        self.changed.notify_all();
+        dropped.map(|run| run.alarm)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.lock().is_stopping = true;
+        self.changed.notify_all();
+    }
+
+    /// The next run; `None` when there will be none.
+    fn next(&self) -> Option<Run> {
+        let waiting = self.lock();
+        let idle = |waiting: &mut Waiting| waiting.runs.is_empty() && !waiting.is_stopping;
+        let waited = self.changed.wait_while(waiting, idle);
+        let mut waiting = waited.unwrap_or_else(PoisonError::into_inner);
+        match waiting.is_stopping {
+            true => None,
+            false => waiting.runs.pop_front(),
+        }
+    }
+
+    /// Waits; whether the node stops.
+    fn pause(&self, pause: Duration) -> bool {
+        let waited = self.changed.wait_timeout(self.lock(), pause);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_stopping
+    }
+}
+
+/// Runs what comes until the node stops.
+pub(crate) fn work(
+    queue: &CommandQueue,
+    alarms: &[AlarmOptions],
+    clock: &Arc<dyn Clock>,
+    state: &UrgentState,
+    end: EndCommand,
+) {
+    let now_ms = || clock.monotonic_ns() / 1_000_000;
+    let mut hung = Vec::new();
+    while let Some(run) = queue.next() {
+        let Some(alarm) = alarms.get(run.alarm) else {
+            continue;
+        };
+        let deadline = Deadline {
+            ms: alarm.deadline_ms,
+            late: alarm.late,
+        };
+        let is_skipped = deadline.is_skipped(run.born_ms, now_ms());
+        let ended = match is_skipped {
+            true => Ok(()),
+            false => one(queue, alarm, &run.message, &now_ms, end, &mut hung),
+        };
+        let is_late = deadline.is_late(run.born_ms, now_ms());
+        let mut figures = state.lock();
+        let Some(of_alarm) = figures.alarms.get_mut(run.alarm) else {
+            continue;
+        };
+        let delivery = &mut of_alarm.command;
+        delivery.waiting = delivery.waiting.saturating_sub(1);
+        match ended {
+            _ if is_skipped => delivery.skipped += 1,
+            Ok(()) => {
+                delivery.delivered += 1;
+                delivery.late += u64::from(is_late);
+            }
+            Err(why) => {
+                delivery.failed += 1;
+                of_alarm.last_error = Some(format!(
+                    "{}: {why}",
+                    alarm.command.first().map_or("", String::as_str)
+                ));
+            }
+        }
+    }
+}
+
+/// One run, from its start to its end.
+fn one(
+    queue: &CommandQueue,
+    alarm: &AlarmOptions,
+    message: &[u8],
+    now_ms: &dyn Fn() -> u64,
+    end: EndCommand,
+    hung: &mut Vec<Child>,
+) -> Result<(), String> {
+    let (program, arguments) = alarm.command.split_first().ok_or("no command")?;
+    hung.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+    if hung.len() >= HUNG_MAX {
+        return Err(format!("{HUNG_MAX} earlier runs cannot be ended"));
+    }
+    let begun_ms = now_ms();
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        // What it complains of stands beside what the node says.
+        .stderr(Stdio::inherit())
+        .process_group(0)
+        .spawn()
+        .map_err(|error| format!("cannot be started: {error}"))?;
+    if let Some(mut input) = child.stdin.take() {
+        // A message is shorter than a pipe is long, so this waits for nobody. Whoever does not read it may do so.
+        drop(
+            input
+                .write_all(message)
+                .and_then(|()| input.write_all(b"\n")),
+        );
+    }
+    let mut until_ms = begun_ms.saturating_add(alarm.command_ms_max);
+    let mut is_stopping = false;
+    let mut pause = LOOK_MIN;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => return Err(format!("ended with {status}")),
+            Err(error) => return Err(error.to_string()),
+            Ok(None) => {}
+        }
+        if now_ms() >= until_ms {
+            end(&mut child);
+            // It was killed, so it ends; but for one of another user, or in a call that nothing interrupts.
+            let killed_ms = now_ms();
+            while matches!(child.try_wait(), Ok(None)) {
+                if now_ms().saturating_sub(killed_ms) > KILLED_MS_MAX {
+                    hung.push(child);
+                    return Err("cannot be ended".to_owned());
+                }
+                queue.pause(LOOK_MIN);
+            }
+            return Err(match is_stopping {
+                true => "was ended because the node stops".to_owned(),
+                false => format!("did not end within {} ms", alarm.command_ms_max),
+            });
+        }
+        if queue.pause(pause) && !is_stopping {
+            is_stopping = true;
+            until_ms = until_ms.min(now_ms() + FAREWELL_MS);
+        }
+        pause = (pause * 2).min(LOOK_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::options::Late;
+    use base::clock::SystemClock;
+    use db::AlarmCondition;
+
+    fn alarm(command: &[&str], command_ms_max: u64, deadline_ms: u64, late: Late) -> AlarmOptions {
+        AlarmOptions {
+            name: "a".into(),
+            condition: AlarmCondition::Stale { after_ms: 1 },
+            broker: None,
+            topic: String::new(),
+            retain: false,
+            command: command.iter().map(|word| (*word).to_owned()).collect(),
+            command_ms_max,
+            deadline_ms,
+            late,
+        }
+    }
+
+    /// Runs what is pushed until as many have ended, then stops.
+    fn run(alarms: &[AlarmOptions], pushed: &[usize]) -> Vec<super::super::figures::AlarmFigures> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let queue = CommandQueue::new(64);
+        let state = UrgentState::new(0, alarms.len(), 0);
+        for at in pushed {
+            assert_eq!(queue.push(*at, b"{\"x\":1}".to_vec(), 0), None);
+            state.lock().alarms[*at].command.waiting += 1;
+        }
+        let kill: EndCommand = |child| drop(child.kill());
+        std::thread::scope(|scope| {
+            scope.spawn(|| work(&queue, alarms, &clock, &state, kill));
+            while state
+                .figures()
+                .alarms
+                .iter()
+                .any(|one| one.command.waiting > 0)
+            {
+                std::thread::yield_now();
+            }
+            queue.stop();
+        });
+        state.figures().alarms
+    }
+
+    #[test]
+    fn a_run_gets_its_words_and_its_message_and_failures_are_counted_by_what_they_are() {
+        let dir = std::env::temp_dir().join(format!("keel-command-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let out = dir.join("out");
+        // A word with a blank, a star and a dollar stays one word.
+        let script = "printf '%s|' \"$@\" > \"$0\"; cat >> \"$0\"";
+        let words = ["sh", "-c", script, out.to_str().unwrap(), "a b * $HOME", ""];
+        let alarms = [
+            alarm(&words, 60_000, 0, Late::Send),
+            alarm(&["sh", "-c", "exit 3"], 60_000, 0, Late::Send),
+            alarm(&["sleep", "600"], 30, 0, Late::Send),
+            alarm(&["/nonexistent/program"], 60_000, 0, Late::Send),
+            // Born long ago, both of them.
+            alarm(&["true"], 60_000, 1, Late::Send),
+            alarm(&["false"], 60_000, 1, Late::Skip),
+        ];
+        let found = run(&alarms, &[0, 1, 2, 3, 4, 5]);
+        assert_eq!(
+            std::fs::read_to_string(&out).unwrap(),
+            "a b * $HOME||{\"x\":1}\n"
+        );
+        std::fs::remove_dir_all(&dir).unwrap();
+        let of = |at: usize| {
+            let it = found[at].command;
+            (it.delivered, it.failed, it.late, it.skipped)
+        };
+        assert_eq!(
+            [of(0), of(1), of(2), of(3)],
+            [(1, 0, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0)]
+        );
+        assert_eq!([of(4), of(5)], [(1, 0, 1, 0), (0, 0, 0, 1)]);
+        let error = |at: usize| found[at].last_error.clone().unwrap_or_default();
+        assert!(error(1).contains("exit status: 3"), "{}", error(1));
+        assert!(error(2).contains("within 30 ms"), "{}", error(2));
+        assert!(error(3).contains("cannot be started"), "{}", error(3));
+    }
+
+    #[test]
+    fn too_many_runs_cost_the_oldest() {
+        let queue = CommandQueue::new(2);
+        let pushed = [0, 1, 2, 3].map(|alarm| queue.push(alarm, Vec::new(), 0));
+        assert_eq!(pushed, [None, None, Some(0), Some(1)]);
+        assert_eq!(queue.next().map(|run| run.alarm), Some(2));
+        queue.stop();
+        assert!(queue.next().is_none());
+    }
+}

@@ -1,0 +1,152 @@
+//! What is said of alarms, and the values of actuators, as bytes.
+
+use crate::forward::encode::{push_integer, push_json_text, push_plain};
+use crate::forward::figures::Refusal;
+use crate::forward::options::Format;
+use db::value::Value;
+use db::{AlarmCondition, AlarmTransition};
+
+/// `{"alarm":"hot","key":"hall/1/temperature","state":"raised","value":61.5,"above":60,"time_ms":1767225600000}`
+pub(crate) fn alarm(
+    name: &str,
+    condition: &AlarmCondition,
+    key: &str,
+    transition: &AlarmTransition,
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(160);
+    out.extend_from_slice(b"{\"alarm\":");
+    push_json_text(&mut out, name);
+    out.extend_from_slice(b",\"key\":");
+    push_json_text(&mut out, key);
+    out.extend_from_slice(b",\"state\":");
+    let state = if transition.raised {
+        "raised"
+    } else {
+        "cleared"
+    };
+    push_json_text(&mut out, state);
+    out.extend_from_slice(b",\"value\":");
+    match transition.value.map(|value| value.value()) {
+        Some(Value::Float(value)) if !value.is_finite() => out.extend_from_slice(b"null"),
+        Some(value) => push_plain(&mut out, &value),
+        None => out.extend_from_slice(b"null"),
+    }
+    match condition {
+        AlarmCondition::Above { threshold, .. } => {
+            out.extend_from_slice(b",\"above\":");
+            push_plain(&mut out, &Value::Float(*threshold));
+        }
+        AlarmCondition::Below { threshold, .. } => {
+            out.extend_from_slice(b",\"below\":");
+            push_plain(&mut out, &Value::Float(*threshold));
+        }
+        AlarmCondition::Stale { after_ms } => {
+            out.extend_from_slice(b",\"stale_ms\":");
+            push_plain(&mut out, &Value::Unsigned(*after_ms));
+        }
+    }
+    out.extend_from_slice(b",\"time_ms\":");
+    push_integer(&mut out, transition.time_ms);
+    out.push(b'}');
+    out
+}
+
+/// The value alone, or `{"key":"valve/1","time_ms":1767225600000,"value":0.5}`.
+pub(crate) fn value(
+    format: Format,
+    key: &str,
+    time_ms: i64,
+    stored: &[u8],
+) -> Result<Vec<u8>, Refusal> {
+    let value = Value::decode(stored).ok_or(Refusal::NoValue)?;
+    if matches!(value, Value::Float(value) if !value.is_finite()) {
+        return Err(Refusal::NotFinite);
+    }
+    let mut out = Vec::new();
+    if format == Format::Number {
+        push_plain(&mut out, &value);
+        return Ok(out);
+    }
+    out.extend_from_slice(b"{\"key\":");
+    push_json_text(&mut out, key);
+    out.extend_from_slice(b",\"time_ms\":");
+    push_integer(&mut out, time_ms);
+    out.extend_from_slice(b",\"value\":");
+    match &value {
+        Value::Text(text) => push_json_text(&mut out, text),
+        value => push_plain(&mut out, value),
+    }
+    out.push(b'}');
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use db::{AlarmValue, ObjectId};
+
+    #[test]
+    fn messages_are_json_whatever_they_hold() {
+        let mut transition = AlarmTransition {
+            rule: 0,
+            object: ObjectId(0),
+            raised: true,
+            value: Some(AlarmValue::Float(61.5)),
+            time_ms: 1_767_225_600_000,
+            at_ns: 0,
+        };
+        let above = AlarmCondition::Above {
+            threshold: 60.0,
+            clear: 55.0,
+            raise_after_ms: 0,
+        };
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        assert_eq!(
+            text(alarm("hot", &above, "hall/\"1\"", &transition)),
+            "{\"alarm\":\"hot\",\"key\":\"hall/\\\"1\\\"\",\"state\":\"raised\",\"value\":61.5,\"above\":60,\
+             \"time_ms\":1767225600000}"
+        );
+        transition.raised = false;
+        let extremes = [
+            None,
+            Some(AlarmValue::Float(f64::INFINITY)),
+            Some(AlarmValue::Float(-1e300)),
+            Some(AlarmValue::Unsigned(u64::MAX)),
+            Some(AlarmValue::Boolean(true)),
+        ];
+        for value in extremes {
+            transition.value = value;
+            let below = AlarmCondition::Below {
+                threshold: -1e-300,
+                clear: 1e300,
+                raise_after_ms: 0,
+            };
+            for condition in [below, AlarmCondition::Stale { after_ms: 5 }] {
+                let said = text(alarm("a", &condition, "k", &transition));
+                let parsed: serde_json::Value = serde_json::from_str(&said).expect(&said);
+                assert_eq!(parsed["state"], "cleared");
+            }
+        }
+    }
+
+    #[test]
+    fn values_are_what_an_upstream_would_get() {
+        let of = |format, stored: &[u8]| {
+            value(format, "valve/1", 5, stored).map(|it| String::from_utf8(it).unwrap())
+        };
+        assert_eq!(
+            of(Format::Number, &0.5_f64.to_le_bytes()).as_deref(),
+            Ok("0.5")
+        );
+        assert_eq!(of(Format::Number, b"b\x01").as_deref(), Ok("true"));
+        assert_eq!(
+            of(Format::Json, b"topen").as_deref(),
+            Ok("{\"key\":\"valve/1\",\"time_ms\":5,\"value\":\"open\"}")
+        );
+        assert_eq!(
+            of(Format::Json, &f64::NAN.to_le_bytes()),
+            Err(Refusal::NotFinite)
+        );
+        assert_eq!(of(Format::Json, b"x"), Err(Refusal::NoValue));
+    }
+}

@@ -1,0 +1,305 @@
+// The live page in a real browser: node page.test.mjs KEEL PAGE_RIG [SHOTS]. The last line is the total.
+import { spawn, execFileSync } from "node:child_process";
+import { mkdtempSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import net from "node:net";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { feed } from "./sensors.mjs";
+
+const [keel, rig, shots] = process.argv.slice(2);
+const { chromium } = createRequire(join(process.env.PAGE_TEST_MODULES ?? ".", "x.js"))("playwright-core");
+const work = mkdtempSync(join(tmpdir(), "keel-page-"));
+const ends = [];
+const tests = [];
+const WAIT = { timeout: 60000 };
+const DESKTOP = { width: 1280, height: 900 };
+const PHONE = { width: 390, height: 844 };
+const TOKEN = "0123456789abcdef0123";
+if (shots) mkdirSync(shots, { recursive: true });
+
+const test = (name, run) => tests.push([name, run]);
+
+function check(is_so, what) {
+  if (!is_so) throw new Error(what);
+}
+
+async function until(what, ask) {
+  const begun = Date.now();
+  for (;;) {
+    const found = await ask();
+    if (found) return found;
+    check(Date.now() - begun < 60000, `waited for ${what}`);
+    await new Promise((done) => setTimeout(done, 100));
+  }
+}
+
+function free_port() {
+  return new Promise((done) => {
+    const server = net.createServer().listen(0, "127.0.0.1", () => {
+      const { port } = server.address();
+      server.close(() => done(port));
+    });
+  });
+}
+
+function start(program, args, folder) {
+  const child = spawn(program, args, { cwd: folder, stdio: ["ignore", "pipe", "pipe"] });
+  child.said = "";
+  for (const from of [child.stdout, child.stderr]) from.on("data", (text) => { child.said += text; });
+  child.over = new Promise((done) => { child.on("exit", done); });
+  ends.push(async () => {
+    child.kill("SIGTERM");
+    await child.over;
+  });
+  return child;
+}
+
+async function start_node(name, port, line_port, more = "") {
+  const folder = join(work, name);
+  mkdirSync(folder, { recursive: true });
+  writeFileSync(join(folder, "keel.toml"), `
+[store]
+create_mebibytes = 32
+[line]
+tcp_listen = "127.0.0.1:${line_port}"
+unix_socket = ""
+[http]
+listen = "127.0.0.1:${port}"
+requests_per_second_max = 1000
+${more}`);
+  const node = start(keel, ["run", "-c", "keel.toml"], folder);
+  node.folder = folder;
+  await until("the node", () => {
+    check(node.exitCode === null, `the node ended: ${node.said}`);
+    return node.said.includes(" ready: ");
+  });
+  return node;
+}
+
+async function open(browser, url, size) {
+  const context = await browser.newContext({ viewport: size, colorScheme: size.dark ? "dark" : "light" });
+  const page = await context.newPage();
+  page.wrong = [];
+  page.asked = [];
+  page.on("pageerror", (error) => page.wrong.push(String(error)));
+  page.on("console", (message) => {
+    if (message.type() === "error") page.wrong.push(`${message.text()} ${message.location().url}`);
+  });
+  page.on("request", (request) => page.asked.push(request.url()));
+  await page.goto(url);
+  return page;
+}
+
+const shown = (page, selector) => page.locator(selector).first().textContent();
+
+async function shoot(page, name) {
+  if (shots) await page.screenshot({ path: join(shots, `${name}.png`), fullPage: true });
+}
+
+// Whether something is drawn on a plot: pixels of its line's colour.
+const drawn = (page) => page.evaluate(() => [...document.querySelectorAll(".plot canvas")].map((canvas) => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  let count = 0;
+  for (let at = 0; at < data.length; at += 4) {
+    if (data[at + 3] > 200 && data[at + 2] > data[at] + 60) count += 1;
+  }
+  return count;
+}));
+
+const no_overflow = (page) => page.evaluate(() => document.documentElement.scrollWidth <= window.innerWidth);
+
+test("values change, plots draw, and nothing is asked of anybody else", async ({ browser, port, line_port }) => {
+  const sensors = feed(line_port, { sensors: 192, rate: 4 });
+  ends.push(async () => sensors.end());
+  const page = await open(browser, `http://127.0.0.1:${port}/`, DESKTOP);
+  await page.locator("#groups .group").first().waitFor(WAIT);
+  await until("four plots", async () => (await page.locator(".plot").count()) === 4);
+  const values = new Set();
+  await until("changing values", async () => {
+    values.add(await shown(page, ".plot .now"));
+    return values.size >= 4;
+  });
+  await until("lines in every plot", async () => (await drawn(page)).every((count) => count > 40));
+  const before = Number(await page.locator(".plot").first().getAttribute("data-points"));
+  await until("points that are added", async () =>
+    Number(await page.locator(".plot").first().getAttribute("data-points")) > before);
+  await page.locator("#groups .group summary").first().click();
+  await until("the 48 keys of a group", async () => (await page.locator("#groups .group").first().locator("tr").count()) === 48);
+  const row = page.locator("#groups .group tr").nth(1);
+  const key = await row.getAttribute("data-key");
+  await row.locator("button").click();
+  await page.locator(`.plot[data-key="${key}"] .canvas canvas`).waitFor(WAIT);
+  check((await shown(page, "#tile-readings .main")).includes("a second"), "readings a second");
+  await until("a rate", async () => /^[67]\d\d|^8\d\d/.test(await shown(page, "#tile-readings .main")));
+  await until("the flash bound", async () => (await shown(page, "#tile-flash .main")).includes("of at most"));
+  check((await shown(page, "#tile-control .main")).startsWith("open"), "the controller's mode");
+  check((await shown(page, "#tile-freshness .main")).includes("100 %"), "freshness");
+  check((await shown(page, "#tile-lag")).includes("a flush every 250 ms"), "durable lag");
+  check(await no_overflow(page), "nothing is wider than the window");
+  const strangers = page.asked.filter((url) => !url.startsWith(`http://127.0.0.1:${port}/`));
+  check(strangers.length === 0, `asked elsewhere: ${strangers}`);
+  check(page.wrong.length === 0, page.wrong.join("; "));
+  await shoot(page, "desktop");
+  await page.locator("#filter").fill("humidity");
+  await until("the filter", async () => (await shown(page, "#groups .group summary span")).startsWith("12 keys"));
+  await page.context().close();
+});
+
+test("a phone shows all of it, light and dark", async ({ browser, port }) => {
+  for (const [name, size] of [["phone", PHONE], ["phone-dark", { ...PHONE, dark: true }]]) {
+    const page = await open(browser, `http://127.0.0.1:${port}/`, size);
+    await until("lines in every plot", async () => {
+      const counts = await drawn(page);
+      return counts.length > 0 && counts.every((count) => count > 40);
+    });
+    check(await no_overflow(page), "nothing is wider than the window");
+    check(page.wrong.length === 0, page.wrong.join("; "));
+    await shoot(page, name);
+    await page.context().close();
+  }
+});
+
+test("a node that goes is shown as gone, and its return as well", async ({ browser }) => {
+  const [port, line_port] = [await free_port(), await free_port()];
+  let node = await start_node("gone", port, line_port);
+  execFileSync(keel, ["put", "hall/temperature", "21.5"], { cwd: node.folder });
+  const page = await open(browser, `http://127.0.0.1:${port}/`, DESKTOP);
+  await until("the value", async () => (await page.locator(".plot .now").count()) === 1);
+  node.kill("SIGKILL");
+  await node.over;
+  await until("the loss", async () => (await shown(page, "#state")).includes("unreachable"));
+  check((await shown(page, "#link")).includes("no connection for"), "since when");
+  check(await page.locator("main.cut").count() === 1, "old figures are grey");
+  await shoot(page, "gone");
+  node = await start_node("gone", port, line_port);
+  execFileSync(keel, ["put", "hall/temperature", "99.25"], { cwd: node.folder });
+  await until("the return", async () => (await shown(page, ".plot .now")) === "99.25");
+  check((await shown(page, "#link")).includes("live"), "live again");
+  await page.context().close();
+});
+
+test("a token is asked for, a wrong one refused, a right one kept", async ({ browser }) => {
+  const [port, line_port] = [await free_port(), await free_port()];
+  mkdirSync(join(work, "token"));
+  writeFileSync(join(work, "token", "tokens"), `phone ${TOKEN}\n`);
+  const node = await start_node("token", port, line_port, "token_file = \"tokens\"\n");
+  execFileSync(keel, ["put", "hall/temperature", "21.5"], { cwd: node.folder });
+  const page = await open(browser, `http://127.0.0.1:${port}/`, PHONE);
+  await page.locator("#token").waitFor(WAIT);
+  await shoot(page, "token");
+  await page.locator("#token").fill("x".repeat(20));
+  await page.locator("#token-form button").click();
+  await until("the refusal", async () => (await shown(page, "#token-wrong")).includes("does not know"));
+  await page.locator("#token").fill(TOKEN);
+  await page.locator("#token-keep").check();
+  await page.locator("#token-form button").click();
+  await until("the value", async () => (await page.locator(".plot .now").count()) === 1);
+  await page.reload();
+  await until("the value again", async () => (await page.locator(".plot .now").count()) === 1);
+  check(!(await page.locator("#token-form").isVisible()), "it is not asked for again");
+  check(!page.url().includes(TOKEN) && page.asked.every((url) => !url.includes(TOKEN)), "the token is in no address");
+  await page.context().close();
+});
+
+test("a cut upstream, programs from the network, power and reasons are shown", async ({ browser, port }) => {
+  const status = await (await fetch(`http://127.0.0.1:${port}/api/v1/status`)).json();
+  const file = join(work, "status.json");
+  const set = (change) => {
+    Object.assign(status, change);
+    writeFileSync(file, JSON.stringify(status));
+  };
+  const upstream = (one) => [{ name: "cloud", kind: "mqtt", connected: true, backlog_readings: 0, ...one }];
+  Object.assign(status.qos, {
+    mode: "mimo", actuator: "cpufreq", speed: 0.6, admitted: 0.85, speed_held: "free", admitted_held: "low", tardiness_target: 0.8,
+    tasks: [{ name: "valve", instances: 900, deadline_misses: 3, tardiness_mean: 0.7 }],
+    last: { tardiness_mean: 0.74, miss_ratio: 0.01, data_ratio: 0.3 }, keys_fresh: 180, keys_temporal: 192,
+  });
+  set({
+    state: "degraded", reasons: [{ code: "shedding", text: "updates are left out to keep deadlines" }],
+    upstream: upstream({}), power: { watts: 4.25, source: "ina219" },
+    streaming: [{ name: "/opt/tools", connected: true, reads: 1200, hit_rate: 0.97 }],
+    advice: [{ job: "history", place: "on this board", because: "0.4 J against 2.1 J" }],
+  });
+  const address = `127.0.0.1:${await free_port()}`;
+  const running = start(rig, [address, "1024", "10", file]);
+  await until("the rig", () => running.said.includes("serving"));
+  const page = await open(browser, `http://${address}/`, DESKTOP);
+  await until("the upstream", async () => (await page.locator("#tile-upstream").count()) === 1);
+  check((await shown(page, "#tile-upstream")).includes("✓ connected"), "connected");
+  check((await shown(page, "#state")).includes("degraded"), "the state");
+  check((await shown(page, "#reasons")).includes("shedding"), "the reason");
+  check((await shown(page, "#tile-streaming .main")).startsWith("97 %"), "the hit rate");
+  check((await shown(page, "#tile-power")).includes("4.25W") && (await shown(page, "#tile-power")).includes("on this board"), "power");
+  check((await shown(page, "#tile-tardiness .main")).startsWith("0.74"), "tardiness");
+  check((await shown(page, "#tile-control")).includes("85 %"), "the knob of updates");
+  set({ upstream: upstream({ connected: false, backlog_readings: 123456, last_error: "connection refused" }) });
+  await until("the cut", async () => (await shown(page, "#tile-upstream")).includes("✗ cut: connection refused"));
+  check((await shown(page, "#tile-upstream .main")).startsWith("123,456"), "the backlog");
+  await until("lines in every plot", async () => (await drawn(page)).every((count) => count > 40));
+  await shoot(page, "full");
+  set({ upstream: upstream({ backlog_readings: 12 }) });
+  await until("the end of the cut", async () => (await shown(page, "#tile-upstream")).includes("✓ connected"));
+  check(page.wrong.length === 0, page.wrong.join("; "));
+  await page.context().close();
+});
+
+test("every text has enough contrast", async ({ browser, port }) => {
+  for (const dark of [false, true]) {
+    const page = await open(browser, `http://127.0.0.1:${port}/`, { ...DESKTOP, dark });
+    await page.locator("#groups .group").first().waitFor(WAIT);
+    const bad = await page.evaluate(() => {
+      const parse = (text) => (text.match(/[\d.]+/g) ?? []).map(Number);
+      const light = ([r, g, b]) => [r, g, b].map((part) => {
+        const share = part / 255;
+        return share <= 0.03928 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+      }).reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+      const ground = (element) => {
+        for (let at = element; at; at = at.parentElement) {
+          const found = parse(getComputedStyle(at).backgroundColor);
+          if (found.length === 3 || found[3] === 1) return found;
+        }
+        return [255, 255, 255];
+      };
+      const found = [];
+      for (const element of document.querySelectorAll("body *")) {
+        const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+        if (!own || !element.checkVisibility()) continue;
+        const [one, other] = [light(parse(getComputedStyle(element).color)), light(ground(element))];
+        const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+        if (ratio < 4.5) found.push(`${element.tagName} ${element.className} ${ratio.toFixed(2)}`);
+      }
+      return found;
+    });
+    check(bad.length === 0, `${dark ? "dark" : "light"}: ${bad.join("; ")}`);
+    await page.context().close();
+  }
+});
+
+let passed = 0;
+let failed = 0;
+const browser = await chromium.launch({
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+});
+try {
+  const [port, line_port] = [await free_port(), await free_port()];
+  await start_node("node", port, line_port);
+  for (const [name, run] of tests) {
+    try {
+      await run({ browser, port, line_port });
+      passed += 1;
+      console.log(`ok: ${name}`);
+    } catch (error) {
+      failed += 1;
+      console.log(`FAILED: ${name}: ${error.message}`);
+      for (const context of browser.contexts()) await context.close();
+    }
+  }
+} finally {
+  await browser.close();
+  for (const end of ends.reverse()) await end();
+  rmSync(work, { recursive: true, force: true });
+}
+console.log(`${passed} passed, ${failed} failed, 0 skipped`);
+process.exit(failed > 0 ? 1 : 0);

@@ -1,0 +1,31 @@
+//! `keel status` and `keel top`: the figures of a node.
+
+use super::NodeArgs;
+use clap::Args;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel status\n  \
+    keel status --json --node /run/keel/keel.sock\n\n\
+    Exit status: 0 the node is well, 3 it is degraded (the reasons are named), 1 it has failed or does not\n\
+    answer.")]
+pub(crate) struct StatusArgs {
+    /// One JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keel top\n  \
+    keel top --once --node /run/keel/keel.sock\n\n\
+    Press q to end it. The node is asked once a second; when it does not answer, the view says so and waits.")]
+pub(crate) struct TopArgs {
+    /// One picture as text, and the end; for logs, and where there is no terminal
+    #[arg(long)]
+    pub(crate) once: bool,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+}

@@ -1,0 +1,301 @@
+//! `keel export`: readings of many keys as CSV or lines, from a node or from a store that none has open.
+
+use super::history::csv;
+use super::{Connection, strange, value_text};
+use crate::cli::{ExportArgs, ExportFormat, NodeArgs};
+use crate::error::CliError;
+use crate::flash_cmd::open_alone;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::time_text::format_ms;
+use db::value::Value as Stored;
+use libkeel::protocol::{self, End, KeyList, Kind};
+use serde::Deserialize;
+use serde_json::value::Value;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// One reading of a node's answer.
+#[derive(Deserialize)]
+struct Reading {
+    time_ms: i64,
+    value: Value,
+    #[serde(rename = "type")]
+    kind: String,
+    node_time: bool,
+    clock_trusted: bool,
+    lsn: u64,
+}
+
+#[derive(Deserialize)]
+struct Readings {
+    readings: Vec<Reading>,
+}
+
+/// What is asked for, and what came of it.
+struct Export<'a> {
+    arguments: &'a ExportArgs,
+    from_ms: Option<i64>,
+    to_ms: Option<i64>,
+    output: Output,
+    progress: Progress,
+    line: String,
+    /// Readings that have no form in lines, and that damage hides.
+    left_out: u64,
+    damaged: u64,
+    /// Segments that retention took while keys were read.
+    segments_gone: u64,
+}
+
+pub(super) fn run(arguments: &ExportArgs) -> Result<u8, CliError> {
+    for pattern in &arguments.patterns {
+        base::pattern::check(pattern).map_err(|why| {
+            let remedy = "write a key, + for one level, or # for the rest";
+            CliError::usage(pattern, why, remedy)
+        })?;
+    }
+    let now_ms = super::now_ms();
+    let time = |text| super::time(text, now_ms);
+    let mut export = Export {
+        arguments,
+        from_ms: arguments.from.as_deref().map(time).transpose()?,
+        to_ms: arguments.to.as_deref().map(time).transpose()?,
+        output: Output::new(),
+        progress: Progress::start("exporting".to_owned()),
+        line: String::new(),
+        left_out: 0,
+        damaged: 0,
+        segments_gone: 0,
+    };
+    if let (Some(from_ms), Some(to_ms)) = (export.from_ms, export.to_ms)
+        && from_ms >= to_ms
+    {
+        let remedy = "--to must be later: it is the first time no longer wanted";
+        return Err(CliError::usage(
+            "command line",
+            "no time lies between --from and --to",
+            remedy,
+        ));
+    }
+    if arguments.format == ExportFormat::Csv {
+        export
+            .output
+            .line("key,time,time_ms,value,type,node_time,clock_trusted,lsn")?;
+    }
+    let done = match &arguments.image {
+        Some(image) => export.image(image),
+        None => export.node(&arguments.node),
+    };
+    drop(export.progress);
+    // Of an export that breaks off, what there is shall be whole lines.
+    export.output.flush()?;
+    done?;
+    let (damaged, left_out) = (export.damaged, export.left_out);
+    if export.segments_gone > 0 {
+        eprintln!(
+            "keel: export: retention deleted the oldest readings of {} reads of the log meanwhile; they are missing",
+            export.segments_gone
+        );
+    }
+    if damaged > 0 {
+        return Err(CliError::failure(
+            "export",
+            format!("damage hides {damaged} readings or places of the log"),
+            "what is written is sound; see `keel status`, and check the card",
+        ));
+    }
+    if left_out > 0 {
+        return Err(CliError::failure(
+            "export",
+            format!("{left_out} readings have no form in lines and are left out"),
+            "take --format csv for them",
+        ));
+    }
+    Ok(0)
+}
+
+impl Export<'_> {
+    fn is_wanted(&self, key: &str) -> bool {
+        let mut patterns = self.arguments.patterns.iter();
+        patterns.any(|pattern| base::pattern::matches(pattern, key))
+    }
+
+    /// Key by key.
+    fn node(&mut self, node: &NodeArgs) -> Result<(), CliError> {
+        let mut connection = Connection::open(node)?;
+        let mut keys = Vec::new();
+        let mut from = Some(0);
+        while let Some(first) = from {
+            let asked = protocol::Keys {
+                pattern: "#".to_owned(),
+                from: first,
+            };
+            let list: KeyList = connection.ask(Kind::Keys, &asked, Kind::KeyList)?;
+            keys.extend(list.keys.into_iter().filter(|key| self.is_wanted(key)));
+            from = list.next.filter(|next| *next > first);
+        }
+        let count = keys.len();
+        for (number, key) in keys.into_iter().enumerate() {
+            self.progress
+                .part(&format!("key {} of {count}", number + 1));
+            let asked = protocol::History {
+                key: key.clone(),
+                from_ms: self.from_ms,
+                to_ms: self.to_ms,
+                limit: None,
+            };
+            connection.send(Kind::History, &asked)?;
+            loop {
+                let answer = connection.answer()?;
+                match answer.kind {
+                    Kind::End => {
+                        let end: End = answer.read()?;
+                        // Each read of a damaged segment finds the same places.
+                        self.damaged = self
+                            .damaged
+                            .max(end.records_damaged.saturating_add(end.readings_missing));
+                        self.segments_gone = self.segments_gone.saturating_add(end.segments_gone);
+                        break;
+                    }
+                    Kind::Readings => {
+                        let Readings { readings } = answer.read()?;
+                        for reading in &readings {
+                            self.reading(&key, reading)?;
+                        }
+                    }
+                    other => return Err(strange(answer.shown, format!("{other:?}"))),
+                }
+                if !self.output.is_open() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn reading(&mut self, key: &str, reading: &Reading) -> Result<(), CliError> {
+        if self.arguments.format == ExportFormat::Csv {
+            let value = match reading.value.is_null() {
+                true => String::new(),
+                false => value_text(&reading.value, &reading.kind),
+            };
+            let (node_time, trusted) = (reading.node_time, reading.clock_trusted);
+            let flags = format!("{node_time},{trusted}");
+            return self.csv(
+                key,
+                reading.time_ms,
+                &value,
+                &reading.kind,
+                &flags,
+                reading.lsn,
+            );
+        }
+        let value = match (reading.kind.as_str(), &reading.value) {
+            ("float", value) => value.as_f64().map(Stored::Float),
+            ("integer", value) => value.as_i64().map(Stored::Integer),
+            ("unsigned", value) => value.as_u64().map(Stored::Unsigned),
+            ("boolean", value) => value.as_bool().map(Stored::Boolean),
+            ("text", value) => value.as_str().map(Stored::Text),
+            _ => None,
+        };
+        self.line(key, reading.time_ms, value)
+    }
+
+    /// In the order of arrival.
+    fn image(&mut self, image: &Path) -> Result<(), CliError> {
+        let mut store = open_alone(image, false)?;
+        let mut failed = None;
+        let report = db::scan_log(&mut store, &mut |entry| {
+            let time_ms = entry.timestamp_ms;
+            let Some(key) = entry.key else {
+                return ControlFlow::Continue(());
+            };
+            let is_in_time = self.from_ms.is_none_or(|from| time_ms >= from)
+                && self.to_ms.is_none_or(|to| time_ms < to);
+            if !is_in_time || !self.is_wanted(key) {
+                return ControlFlow::Continue(());
+            }
+            let value = Stored::decode(entry.value);
+            let written = match self.arguments.format {
+                ExportFormat::Csv => {
+                    let (text, kind) = match &value {
+                        Some(value) => (value.to_string(), kind_of(value)),
+                        None => (String::new(), "bytes"),
+                    };
+                    self.csv(key, time_ms, &text, kind, ",", entry.lsn)
+                }
+                ExportFormat::Line => self.line(key, time_ms, value),
+            };
+            match written {
+                Ok(()) if self.output.is_open() => ControlFlow::Continue(()),
+                Ok(()) => ControlFlow::Break(()),
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let report = report.map_err(|error| {
+            let remedy = "check it with `keel flash check`";
+            CliError::coded(error.code(), image.display(), &error, remedy)
+        })?;
+        let damage = report.damage;
+        self.damaged = report.readings_unnamed
+            + damage.records_damaged
+            + damage.pieces_unreadable
+            + damage.files_unreadable
+            + damage.readings_missing;
+        Ok(())
+    }
+
+    fn csv(
+        &mut self,
+        key: &str,
+        time_ms: i64,
+        value: &str,
+        kind: &str,
+        flags: &str,
+        lsn: u64,
+    ) -> Result<(), CliError> {
+        let (key, value, time) = (csv(key), csv(value), format_ms(time_ms));
+        let line = format!("{key},{time},{time_ms},{value},{kind},{flags},{lsn}");
+        self.progress.add(line.len() + 1);
+        self.output.line(line)
+    }
+
+    fn line(&mut self, key: &str, time_ms: i64, value: Option<Stored<'_>>) -> Result<(), CliError> {
+        let has_form = match value {
+            Some(Stored::Float(value)) => value.is_finite(),
+            Some(Stored::Text(text)) => !text.contains(['\n', '\r']),
+            Some(_) => true,
+            None => false,
+        };
+        let Some(value) = value.filter(|_| has_form) else {
+            self.left_out += 1;
+            return Ok(());
+        };
+        self.line.clear();
+        ingest::line::write_line(
+            &mut self.line,
+            "keel",
+            &[("key", key)],
+            &[("value", value)],
+            Some(time_ms),
+        );
+        self.progress.add(self.line.len() + 1);
+        self.output.line(&self.line)
+    }
+}
+
+fn kind_of(value: &Stored<'_>) -> &'static str {
+    match value {
+        Stored::Float(_) => "float",
+        Stored::Integer(_) => "integer",
+        Stored::Unsigned(_) => "unsigned",
+        Stored::Boolean(_) => "boolean",
+        Stored::Text(_) => "text",
+    }
+}

@@ -1,0 +1,430 @@
+//! `[[upstream]]`: where readings go. One set of keys for both kinds; a key of the other kind is told.
+
+use super::first_line;
+use super::reader::{At, Section};
+use super::sections::host_port;
+use crate::error::CliError;
+use egress::forward::{Begin, KeyRule, Late, MqttVersion, Order, Target, UpstreamOptions};
+use egress::forward::{Format, options};
+use std::path::{Path, PathBuf};
+
+/// Bytes of the longest URL.
+const URL_BYTES_MAX: usize = 2048;
+/// Bytes of the longest path of a file.
+const PATH_BYTES_MAX: usize = 4095;
+/// Bytes of the longest client id and user name.
+const CREDENTIAL_BYTES_MAX: usize = 4096;
+/// Bytes of names and tags.
+const TEXT_BYTES_MAX: usize = 256;
+/// Longest wait, ms.
+const WAIT_MS_MAX: u64 = options::WAIT_MS_MAX;
+/// Topic without any configuration.
+const TOPIC: &str = "keel/{key}";
+
+/// Which protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UpstreamKind {
+    /// A broker.
+    Mqtt,
+    /// A server that takes line protocol.
+    Http,
+}
+
+/// `[[upstream]]`
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct UpstreamConfig {
+    pub(crate) kind: UpstreamKind,
+    /// Everything but what stands in files.
+    pub(crate) options: UpstreamOptions,
+    /// User at the broker.
+    pub(crate) username: Option<String>,
+    /// File whose first line is the password.
+    pub(crate) password_file: Option<PathBuf>,
+    /// File whose first line is the header `Authorization`.
+    pub(crate) authorization_file: Option<PathBuf>,
+}
+
+impl UpstreamConfig {
+    /// The options with what stands in files, read now.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is empty.
+    pub(crate) fn to_options(&self) -> Result<UpstreamOptions, CliError> {
+        let mut given = self.options.clone();
+        match &mut given.target {
+            Target::Mqtt { login, .. } => {
+                if let Some(username) = &self.username {
+                    let password = first_line(self.password_file.as_deref())?;
+                    *login = Some((username.clone(), password.unwrap_or_default()));
+                }
+            }
+            Target::Http { authorization, .. } => {
+                *authorization = first_line(self.authorization_file.as_deref())?;
+            }
+        }
+        given
+            .check()
+            .map_err(|error| CliError::coded(error.code(), "upstream", error, ""))?;
+        Ok(given)
+    }
+
+    /// What it does, in one sentence.
+    pub(crate) fn sentence(&self) -> String {
+        let given = &self.options;
+        let what = match &given.target {
+            Target::Mqtt { topic, .. } => format!("MQTT to {} as {topic}", given.address()),
+            Target::Http { path, .. } => format!("HTTP to {}{path}", given.address()),
+        };
+        let order = match given.order {
+            Order::OldestFirst => "oldest first",
+            Order::RecentFirst => "recent ones first",
+        };
+        let keys = match given.rules.len() {
+            1 if given.rules[0] == KeyRule::default() => "all keys".to_owned(),
+            1 => "keys by 1 rule".to_owned(),
+            rules => format!("keys by {rules} rules"),
+        };
+        format!(
+            "{what}: {keys}, {order}; a crash repeats at most {} readings",
+            given.window_readings_max
+        )
+    }
+}
+
+/// Every upstream of a document.
+pub(super) fn upstreams(top: &Section<'_, '_>, base_dir: &Path) -> Vec<UpstreamConfig> {
+    let mut all: Vec<UpstreamConfig> = Vec::new();
+    for section in top.sections("upstream", options::UPSTREAMS_MAX) {
+        let line = section.line();
+        let upstream = upstream(&section, base_dir);
+        let name = &upstream.options.name;
+        if all.iter().any(|other| other.options.name == *name) && !name.is_empty() {
+            let wrong = format!("is \"{name}\" twice");
+            section.wrong(line, "name", &wrong, "give each its own: it names a cursor");
+        }
+        all.push(upstream);
+        section.finish();
+    }
+    all
+}
+
+fn upstream(section: &Section<'_, '_>, base_dir: &Path) -> UpstreamConfig {
+    let kinds = [("mqtt", UpstreamKind::Mqtt), ("http", UpstreamKind::Http)];
+    if !section.has("kind") {
+        let remedy = "give \"mqtt\" or \"http\"";
+        section.wrong(section.line(), "kind", "is missing", remedy);
+    }
+    let kind = section.choice("kind", UpstreamKind::Mqtt, &kinds);
+    let name = section.required(
+        "name",
+        options::NAME_BYTES_MAX,
+        "give a name, which its cursor in the store has",
+    );
+    if !name.value.is_empty() && options::check_name(&name.value).is_err() {
+        let wrong = format!("is \"{}\"", name.value);
+        section.wrong(
+            name.line,
+            "name",
+            &wrong,
+            "give letters, digits, `-` and `_`",
+        );
+    }
+    let only = |of: UpstreamKind, keys: &[&str]| {
+        for key in keys {
+            if kind != of && section.has(key) {
+                let word = if of == UpstreamKind::Mqtt {
+                    "mqtt"
+                } else {
+                    "http"
+                };
+                let wrong = format!("is for kind = \"{word}\" only");
+                section.wrong(section.line(), key, &wrong, "set kind, or remove the line");
+            }
+        }
+    };
+    only(
+        UpstreamKind::Mqtt,
+        &[
+            "address",
+            "version",
+            "client_id",
+            "username",
+            "password_file",
+            "topic",
+            "keep_alive_seconds",
+            "inflight_max",
+        ],
+    );
+    only(UpstreamKind::Http, &["url", "authorization_file"]);
+    let mqtt = mqtt(section, kind == UpstreamKind::Mqtt);
+    let http = http(section, kind == UpstreamKind::Http);
+    let username = section.text("username", CREDENTIAL_BYTES_MAX);
+    let password_file = section.text("password_file", PATH_BYTES_MAX);
+    if let (None, Some(file)) = (&username, &password_file) {
+        let remedy = "give username as well";
+        section.wrong(file.line, "password_file", "lacks a user", remedy);
+    }
+    let authorization_file = section.text("authorization_file", PATH_BYTES_MAX);
+    let (target, format, linger_ms) = match kind {
+        UpstreamKind::Mqtt => (mqtt, Format::Json, 50),
+        UpstreamKind::Http => (http, Format::Line, 1000),
+    };
+    let formats = [
+        ("number", Format::Number),
+        ("json", Format::Json),
+        ("line", Format::Line),
+    ];
+    let format = section.choice("payload", format, &formats);
+    let measurement = section.text("measurement", TEXT_BYTES_MAX);
+    let tags = tags(section);
+    let wait = |key, default| section.integer(key, default, (1, WAIT_MS_MAX));
+    let (window_min, window_max) = options::WINDOW_RANGE;
+    let (batch_min, batch_max) = options::BATCH_BYTES_RANGE;
+    let given = UpstreamOptions {
+        format,
+        measurement: measurement.map_or("keel".to_owned(), |at| at.value),
+        tags,
+        rules: rules(section),
+        order: section.choice(
+            "order",
+            Order::OldestFirst,
+            &[
+                ("oldest-first", Order::OldestFirst),
+                ("recent-first", Order::RecentFirst),
+            ],
+        ),
+        begin: section.choice(
+            "begin",
+            Begin::Now,
+            &[("now", Begin::Now), ("oldest", Begin::Oldest)],
+        ),
+        hold: section.boolean("hold", true),
+        window_readings_max: section.integer(
+            "window_readings_max",
+            10_000,
+            (u64::from(window_min), u64::from(window_max)),
+        ) as u32,
+        batch_bytes_max: section.integer(
+            "batch_bytes_max",
+            256 << 10,
+            (batch_min as u64, batch_max as u64),
+        ) as usize,
+        linger_ms: section.integer("linger_ms", linger_ms, (0, WAIT_MS_MAX)),
+        answer_ms_max: wait("answer_ms_max", 10_000),
+        backoff_ms_min: wait("backoff_ms_min", 500),
+        backoff_ms_max: wait("backoff_ms_max", 60_000),
+        ..UpstreamOptions::new(name.value.clone(), target)
+    };
+    let is_sound = !name.value.is_empty() && given.address() != ":0";
+    if is_sound && let Err(egress::Error::OptionInvalid { option, problem }) = given.check() {
+        section.wrong(section.line(), option, "does not fit", problem);
+    }
+    UpstreamConfig {
+        kind,
+        options: given,
+        username: username.map(|at| at.value),
+        password_file: password_file.map(|at| base_dir.join(at.value)),
+        authorization_file: authorization_file.map(|at| base_dir.join(at.value)),
+    }
+}
+
+fn mqtt(section: &Section<'_, '_>, is_it: bool) -> Target {
+    const ADDRESS: &str = "give host:port, such as \"192.168.1.10:1883\"";
+    let required = |key, bytes_max, remedy| match is_it {
+        true => section.required(key, bytes_max, remedy),
+        false => section.text(key, bytes_max).unwrap_or(At {
+            line: section.line(),
+            value: String::new(),
+        }),
+    };
+    let address = required("address", TEXT_BYTES_MAX, ADDRESS);
+    let parsed = host_port(&address.value);
+    if parsed.is_none() && !address.value.is_empty() {
+        let wrong = format!("is \"{}\"", address.value);
+        section.wrong(address.line, "address", &wrong, ADDRESS);
+    }
+    let client_id = required(
+        "client_id",
+        CREDENTIAL_BYTES_MAX,
+        "give a name that no other client of this broker has",
+    );
+    let topic = section.text("topic", options::TOPIC_BYTES_MAX);
+    if let Some(at) = &topic
+        && let Err(egress::Error::OptionInvalid { problem, .. }) = options::check_topic(&at.value)
+    {
+        let wrong = format!("is \"{}\"", at.value);
+        section.wrong(at.line, "topic", &wrong, problem);
+    }
+    Target::Mqtt {
+        address: joined(parsed),
+        version: section.choice(
+            "version",
+            MqttVersion::V5,
+            &[("3.1.1", MqttVersion::V311), ("5", MqttVersion::V5)],
+        ),
+        client_id: client_id.value,
+        login: None,
+        topic: topic.map_or(TOPIC.to_owned(), |at| at.value),
+        keep_alive_seconds: section.integer("keep_alive_seconds", 30, (5, 3600)) as u16,
+        inflight_max: section.integer("inflight_max", 1000, (1, 65_535)) as u16,
+    }
+}
+
+fn joined(parsed: Option<(String, u16)>) -> String {
+    match parsed {
+        None => ":0".to_owned(),
+        Some((host, port)) if host.contains(':') => format!("[{host}]:{port}"),
+        Some((host, port)) => format!("{host}:{port}"),
+    }
+}
+
+fn http(section: &Section<'_, '_>, is_it: bool) -> Target {
+    const URL: &str = "give http://host:port/path, such as \"http://192.168.1.10:8086/api/v2/write?org=o&bucket=b\"";
+    let url = match is_it {
+        true => section.required("url", URL_BYTES_MAX, URL),
+        false => section.text("url", URL_BYTES_MAX).unwrap_or(At {
+            line: section.line(),
+            value: String::new(),
+        }),
+    };
+    let mut target = (":0".to_owned(), String::new(), "/".to_owned());
+    if !url.value.is_empty() {
+        match split_url(&url.value) {
+            Ok(found) => target = found,
+            Err(remedy) => {
+                let wrong = format!("is \"{}\"", url.value);
+                section.wrong(url.line, "url", &wrong, remedy.unwrap_or(URL));
+            }
+        }
+    }
+    let (address, host, path) = target;
+    Target::Http {
+        address,
+        host,
+        path,
+        authorization: None,
+    }
+}
+
+/// Address, header `Host`, and path with the unit of times.
+fn split_url(url: &str) -> Result<(String, String, String), Option<&'static str>> {
+    if url.starts_with("https://") {
+        return Err(Some(
+            "give an http:// address, of a tunnel or proxy on this machine: the node does not encrypt",
+        ));
+    }
+    let rest = url.strip_prefix("http://").ok_or(None)?;
+    let (host, path) = match rest.find(['/', '?']) {
+        Some(at) if rest[at..].starts_with('/') => rest.split_at(at),
+        Some(_) => return Err(None),
+        None => (rest, "/"),
+    };
+    if host.contains('@') || !path.bytes().all(|byte| (0x21..0x7f).contains(&byte)) {
+        return Err(None);
+    }
+    let address = match host_port(host) {
+        Some(parsed) => joined(Some(parsed)),
+        None => joined(Some(host_port(&format!("{host}:80")).ok_or(None)?)),
+    };
+    let query = path.split_once('?').map(|(_, query)| query);
+    let precision = query
+        .into_iter()
+        .flat_map(|query| query.split('&'))
+        .find_map(|part| part.strip_prefix("precision="));
+    let path = match precision {
+        Some("ms") => path.to_owned(),
+        Some(_) => return Err(Some("remove precision: the node gives its times in ms")),
+        None => {
+            let join = if query.is_some() { '&' } else { '?' };
+            format!("{path}{join}precision=ms")
+        }
+    };
+    Ok((address, host.to_owned(), path))
+}
+
+/// `site=north,line=2`.
+fn tags(section: &Section<'_, '_>) -> Vec<(String, String)> {
+    let Some(at) = section.text_or_empty("tags", TEXT_BYTES_MAX) else {
+        return Vec::new();
+    };
+    let parts = at.value.split(',').filter(|part| !part.is_empty());
+    let tags: Option<Vec<(String, String)>> = parts
+        .map(|part| {
+            let (name, value) = part.split_once('=')?;
+            let is_whole = !name.is_empty() && !value.is_empty() && name != "key";
+            is_whole.then(|| (name.to_owned(), value.to_owned()))
+        })
+        .collect();
+    tags.unwrap_or_else(|| {
+        let wrong = format!("is \"{}\"", at.value);
+        let remedy = "give name=value, several with commas between; the name `key` is taken";
+        section.wrong(at.line, "tags", &wrong, remedy);
+        Vec::new()
+    })
+}
+
+fn rules(section: &Section<'_, '_>) -> Vec<KeyRule> {
+    let mut rules = Vec::new();
+    for one in section.sections("key", options::RULES_MAX) {
+        const REMEDY: &str = "name the keys that are meant, such as \"hall/+/temperature\"";
+        let pattern = one.required("pattern", base::pattern::PATTERN_BYTES_MAX, REMEDY);
+        if let Err(why) = base::pattern::check(&pattern.value)
+            && !pattern.value.is_empty()
+        {
+            let wrong = format!("is \"{}\"", pattern.value);
+            one.wrong(pattern.line, "pattern", &wrong, why);
+        }
+        rules.push(KeyRule {
+            pattern: pattern.value,
+            forward: one.boolean("forward", true),
+            downsample_ms: one.integer("downsample_ms", 0, (0, 86_400_000)),
+            deadline_ms: one.integer("deadline_ms", 0, (0, 31_536_000_000)),
+            late: one.choice(
+                "late",
+                Late::Send,
+                &[("send", Late::Send), ("skip", Late::Skip)],
+            ),
+        });
+        one.finish();
+    }
+    if rules.is_empty() {
+        rules.push(KeyRule::default());
+    }
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_comes_out_of_a_url_with_its_path_and_the_unit_of_times() {
+        let found = |url| split_url(url).unwrap();
+        let one = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
+        assert_eq!(
+            found("http://h:8086/api/v2/write?org=o&bucket=b"),
+            one(
+                "h:8086",
+                "h:8086",
+                "/api/v2/write?org=o&bucket=b&precision=ms"
+            )
+        );
+        assert_eq!(found("http://h"), one("h:80", "h", "/?precision=ms"));
+        assert_eq!(
+            found("http://[::1]:1/w?precision=ms"),
+            one("[::1]:1", "[::1]:1", "/w?precision=ms")
+        );
+        for url in [
+            "h:8086/write",
+            "https://h/write",
+            "http://h/w?precision=ns",
+            "http://u@h/w",
+            "http:///w",
+            "http://h:0/w",
+            "http://h?x",
+            "http://h/a b",
+        ] {
+            assert!(split_url(url).is_err(), "{url}");
+        }
+    }
+}

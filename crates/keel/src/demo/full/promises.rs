@@ -1,0 +1,132 @@
+//! The promises of the house, each with the figure that shows whether it was kept.
+
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// A promise, and what came of it.
+#[derive(Clone, Debug)]
+pub(super) struct Promise {
+    pub(super) text: &'static str,
+    /// `None`: it could not be shown here, for want of a right or a part.
+    pub(super) is_kept: Option<bool>,
+    /// What was measured.
+    pub(super) figure: String,
+    pub(super) values: Value,
+}
+
+pub(super) const DURABLE: &str =
+    "A reading that was acknowledged is on flash, whatever the power does next.";
+pub(super) const BOUNDED: &str = "Every call costs a fixed, published number of device operations.";
+pub(super) const DEADLINES: &str = "Deadlines hold under load.";
+pub(super) const SHARED: &str = "Hot files are read and written at memory speed by unmodified programs, and survive \
+                                 the death of any of them.";
+pub(super) const STREAMED: &str = "A program runs from the network at once, with only the blocks it needs, verified, \
+                                   and again later with no network.";
+pub(super) const PLACED: &str = "The node says, with its own figures, whether to compute here, on its neighbours or in \
+                                 the data centre, and then does it.";
+pub(super) const FORWARDED: &str =
+    "What was stored goes upstream, and nothing acknowledged there is skipped.";
+pub(super) const BACK: &str = "After a power cut everything is back within seconds.";
+
+/// All of them at the end of a run.
+pub(super) struct Summary {
+    pub(super) promises: Vec<Promise>,
+    pub(super) seconds: f64,
+    pub(super) trace_seconds: f64,
+    pub(super) speed: f64,
+    /// Where everything was left, if it was.
+    pub(super) kept_in: Option<String>,
+}
+
+impl Summary {
+    /// Why the exit status is 1; empty if it is 0.
+    pub(super) fn failures(&self) -> Vec<String> {
+        let broken = self
+            .promises
+            .iter()
+            .filter(|promise| promise.is_kept == Some(false));
+        broken
+            .map(|promise| format!("not kept: {} {}", promise.text, promise.figure))
+            .collect()
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let promises = self.promises.iter().map(|promise| {
+            json!({
+                "promise": promise.text,
+                "kept": promise.is_kept,
+                "figure": promise.figure,
+                "values": promise.values,
+            })
+        });
+        json!({
+            "promises": promises.collect::<Vec<_>>(),
+            "seconds": self.seconds,
+            "trace_seconds": self.trace_seconds,
+            "speed": self.speed,
+            "directory": self.kept_in,
+            "failures": self.failures(),
+        })
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a text cannot fail.
+        writeln!(
+            text,
+            "\nkeel demo --full: {:.0} s of trace at {}x, in {:.1} s\n",
+            self.trace_seconds, self.speed, self.seconds
+        )
+        .ok();
+        for promise in &self.promises {
+            let word = match promise.is_kept {
+                Some(true) => "kept",
+                Some(false) => "NOT KEPT",
+                None => "not shown",
+            };
+            writeln!(text, "  {word:<9} {}", promise.text).ok();
+            for line in promise.figure.split("; ") {
+                writeln!(text, "            {line}").ok();
+            }
+        }
+        if let Some(folder) = &self.kept_in {
+            writeln!(text, "\n  everything is left in {folder}").ok();
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_kept_is_a_failure_and_what_was_not_shown_is_none() {
+        let promise = |is_kept| Promise {
+            text: DURABLE,
+            is_kept,
+            figure: "3 missing; of 4".to_owned(),
+            values: json!({"missing": 3}),
+        };
+        let mut summary = Summary {
+            promises: vec![promise(Some(true)), promise(None)],
+            seconds: 1.0,
+            trace_seconds: 2.0,
+            speed: 3.0,
+            kept_in: None,
+        };
+        assert!(summary.failures().is_empty());
+        assert_eq!(summary.json()["promises"][1]["kept"], Value::Null);
+        summary.promises.push(promise(Some(false)));
+        assert_eq!(
+            summary.failures(),
+            [format!("not kept: {DURABLE} 3 missing; of 4")]
+        );
+        let text = summary.text();
+        assert!(
+            text.contains("  NOT KEPT  A reading") && text.contains("  not shown A reading"),
+            "{text}"
+        );
+        assert!(text.contains("\n            of 4\n"), "{text}");
+    }
+}

@@ -1,0 +1,200 @@
+//! `keel restore`: the store of a node from a backup.
+
+use super::copy::{self, Stop};
+use super::withheld::Withheld;
+use super::{
+    Access, counted, device_error, find_image, make, open, open_device, refuse_the_image,
+    shown_path, store_error,
+};
+use crate::cli::RestoreArgs;
+use crate::config::Config;
+use crate::error::CliError;
+use crate::node::image::{files_max, with_suffix};
+use crate::output::Output;
+use crate::progress::{Progress, bytes_text};
+use crate::signals;
+use base::block::{BLOCK_BYTES, BlockDevice};
+use flash::{PAYLOAD_BYTES, Store};
+use serde_json::json;
+use std::fs::Metadata;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes of a store where nothing says how many.
+const IMAGE_BYTES: u64 = 256 << 20;
+
+/// What begins the name of a file that a node has in its store, one of which there must be.
+const LOG_PREFIXES: [&str; 2] = [db::log::SEGMENT_PREFIX, db::log::CHECKPOINT_PREFIX];
+
+pub(crate) fn restore(arguments: &RestoreArgs) -> Result<u8, CliError> {
+    super::explain_file_limit();
+    let (image, size) = target(arguments)?;
+    let image = super::behind_links(&image)?;
+    let backup = &arguments.backup;
+    let shown = image.display();
+    let found = find_image(&image)?;
+    refuse_the_image(backup, found.as_ref(), &shown.to_string())?;
+    let is_device = found.as_ref().is_some_and(|found| !found.is_file());
+    // Held to the end, so that no node can begin with what is replaced.
+    let held = found.as_ref().map(|_| open_device(&image, Access::Write));
+    let held = held.transpose()?;
+    if held.is_some() && !arguments.force {
+        return Err(CliError::failure(
+            shown,
+            "is there already",
+            "add --force to replace it with the backup",
+        ));
+    }
+    let mut source = open(backup, Access::ReadAll)?;
+    let files = copy::list(&mut source).map_err(|error| store_error(backup, &error))?;
+    let is_nodes = |name: &str| {
+        let number = |prefix| db::log::number_in(name, prefix);
+        LOG_PREFIXES
+            .into_iter()
+            .any(|prefix| number(prefix).is_some())
+    };
+    if !files.iter().any(|file| is_nodes(&file.name)) {
+        return Err(CliError::failure(
+            backup.display(),
+            "is a store, and holds no log of a node",
+            "name a file that `keel backup` made; `keel flash copy` copies any store",
+        ));
+    }
+    let bytes: u64 = files.iter().map(|file| file.bytes).sum();
+    let layout = source.layout().clone();
+    let place_bytes = match &held {
+        Some(device) if is_device => device.geometry().block_count * BLOCK_BYTES as u64,
+        _ => size,
+    };
+    let files_max = files_max(place_bytes)
+        .max(layout.files_max)
+        .max(files.len() as u64 + 16);
+    let wanted = make::Wanted {
+        size: (!is_device).then_some(size),
+        files: files_max,
+        name_bytes: layout.name_bytes_max,
+        force: is_device,
+        sparse: false,
+        is_private: !is_device,
+    };
+    // A file takes the place of the old one when it is whole. A device is its own place.
+    let draft = if is_device {
+        image.clone()
+    } else {
+        with_suffix(&image, ".restore")
+    };
+    if !is_device {
+        super::remove_old_draft(&draft)?;
+    }
+    // The preparation of a device holds it by itself.
+    let held = held.filter(|_| !is_device);
+    let needed = bytes / PAYLOAD_BYTES as u64 * BLOCK_BYTES as u64;
+    let progress = Progress::start(format!("making {shown}"));
+    let make::Prepared {
+        device,
+        mut options,
+        created,
+        interruption,
+        held: draft_held,
+    } = make::prepare(&draft, &wanted, needed, &progress)?;
+    drop(progress);
+    // Names and seals of the log are bound to it.
+    options.hash_key = layout.hash_key;
+    // From here on the loops below look whether a signal has come.
+    drop(interruption);
+    let progress = Progress::start(format!("restoring and comparing {}", backup.display()));
+    let failed = |stop: Stop| copy::stop_error(backup, &image, stop);
+    let store = Store::format(Withheld::new(device), &options)
+        .map_err(|error| store_error(&draft, &error))?;
+    let mut note = |bytes| {
+        progress.add(bytes);
+        !signals::stop_requested()
+    };
+    let device = copy::fill(&mut source, store, &files, &mut note).map_err(failed)?;
+    let store = copy::compare(&mut source, device, &files, &mut note).map_err(failed)?;
+    drop(progress);
+    let statistics = store.statistics();
+    let size_bytes = store.device().geometry().block_count * BLOCK_BYTES as u64;
+    let device = store.close().map_err(|error| store_error(&draft, &error))?;
+    let released = device.release();
+    released.map_err(|error| device_error(&draft, &error))?;
+    if !is_device {
+        give_away(&draft, &image, found.as_ref())?;
+        super::put_in_place(&draft, &image, found.is_some())
+            .map_err(|error| CliError::io(image.display(), &error))?;
+    }
+    created.keep();
+    drop((held, draft_held));
+    let free_bytes = statistics.blocks_free * BLOCK_BYTES as u64;
+    let mut out = Output::new();
+    if arguments.json {
+        out.json(&json!({
+            "image": image.display().to_string(),
+            "size_bytes": size_bytes,
+            "free_bytes": free_bytes,
+            "files": files.len(),
+            "bytes": bytes,
+        }))?;
+    } else {
+        out.line(format_args!(
+            "{}: restored, {}, {} copied and compared; a store of {}, {} free",
+            shown_path(&image),
+            counted(files.len() as u64, "file"),
+            bytes_text(bytes),
+            bytes_text(size_bytes),
+            bytes_text(free_bytes)
+        ))?;
+    }
+    out.flush()?;
+    make::warn_of_memory(&image);
+    Ok(0)
+}
+
+/// The image and its size, as the arguments or the configuration say.
+fn target(arguments: &RestoreArgs) -> Result<(PathBuf, u64), CliError> {
+    if let Some(image) = &arguments.image {
+        return Ok((image.clone(), arguments.size.unwrap_or(IMAGE_BYTES)));
+    }
+    let path = crate::client::find_config(arguments.config.as_deref())?;
+    let config = Config::load(&path)?;
+    // As a node does that makes its store.
+    if let Some(folder) = config.store.image.parent()
+        && folder != Path::new("")
+    {
+        std::fs::create_dir_all(folder).map_err(|error| CliError::io(folder.display(), &error))?;
+    }
+    let size = arguments
+        .size
+        .unwrap_or(config.store.create_mebibytes << 20);
+    Ok((config.store.image, size))
+}
+
+/// A store that root restores belongs to whom the old one belonged to, else to the owner of its folder: a node that is
+/// a user of its own must be able to open it. It has the permissions of the old one, else those of a new file.
+fn give_away(draft: &Path, image: &Path, old: Option<&Metadata>) -> Result<(), CliError> {
+    let failed = |error: std::io::Error| CliError::io(draft.display(), &error);
+    if base::mount::effective_ids().0 == 0 {
+        let folder = match image.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        let folder = std::fs::metadata(folder).ok();
+        if let Some(like) = old.or(folder.as_ref()) {
+            let owner = (Some(like.uid()), Some(like.gid()));
+            std::os::unix::fs::chown(draft, owner.0, owner.1).map_err(failed)?;
+        }
+    }
+    let mode = old.map_or_else(|| 0o666 & !umask(), |old| old.permissions().mode() & 0o7777);
+    std::fs::set_permissions(draft, std::fs::Permissions::from_mode(mode)).map_err(failed)
+}
+
+/// What a new file of this process may not be permitted.
+fn umask() -> u32 {
+    // SAFETY: no memory is involved; the second call puts back what the first has changed, and this program has no
+    // other thread that makes files meanwhile.
+    unsafe {
+        let mask = libc::umask(0o077);
+        libc::umask(mask);
+        mask
+    }
+}

@@ -1,0 +1,205 @@
+//! Alarms and actuators: from the configuration to the threads that tell of them, and what the status shows. What
+//! cannot be used never keeps the node from starting.
+
+use super::image::Device;
+use super::{Db, log};
+use crate::config::Config;
+use crate::status::{ACTIVE_MAX, ActiveFigures, AlarmFigures, BrokerFigures, UrgentFigures};
+use base::clock::Clock;
+use db::AlarmCondition;
+use egress::urgent::{Prepared, Urgent, UrgentOptions, UrgentState};
+use flash::Store;
+use ingest::intake::{Destination, NodeDestination};
+use std::process::Child;
+use std::sync::Arc;
+
+/// Changes of alarms on their way from the table to those who deliver them.
+const TRANSITIONS_MAX: u32 = 4096;
+
+/// Alarms that are watched already, before anything is delivered.
+pub(crate) struct Alarms {
+    prepared: Option<Prepared<Store<Device>>>,
+    shown: Shown,
+}
+
+/// What the status shows of them.
+#[derive(Default)]
+pub(crate) struct Shown {
+    /// Names, patterns and conditions.
+    alarms: Vec<AlarmFigures>,
+    unusable: Vec<(String, String)>,
+    error: Option<String>,
+    delivery: Option<(Arc<UrgentOptions>, Arc<UrgentState>)>,
+}
+
+/// Delivery at work.
+pub(crate) struct Running {
+    urgent: Option<Urgent>,
+}
+
+impl Alarms {
+    /// Begins to watch: to be called before readings are taken.
+    pub(crate) fn prepare(config: &Config, db: &Arc<Db>, clock: &Arc<dyn Clock>) -> Self {
+        let told = config.urgent.told();
+        let alarms = config.urgent.alarms.iter().map(|alarm| AlarmFigures {
+            name: alarm.options.name.clone(),
+            pattern: alarm.pattern.clone(),
+            condition: alarm.condition_text(),
+            ..AlarmFigures::default()
+        });
+        let mut shown = Shown {
+            alarms: alarms.collect(),
+            unusable: told.unusable,
+            ..Shown::default()
+        };
+        for (name, why) in &shown.unusable {
+            log::event("warning", format!("nothing goes to broker {name}: {why}"));
+        }
+        if told.rules.is_empty() && told.options.is_empty() {
+            return Self {
+                prepared: None,
+                shown,
+            };
+        }
+        let watched = match told.rules.is_empty() {
+            true => Ok(()),
+            false => db
+                .set_alarms(&told.rules, TRANSITIONS_MAX)
+                .map_err(|error| error.to_string()),
+        };
+        let prepared = watched.and_then(|()| {
+            let prepared = Urgent::prepare(Arc::clone(db), Arc::clone(clock), told.options);
+            prepared.map_err(|error| error.to_string())
+        });
+        let prepared = prepared.map_err(|why| shown.fail(why)).ok();
+        Self { prepared, shown }
+    }
+
+    /// Starts what delivers.
+    pub(crate) fn start(self) -> (Running, Shown) {
+        let Self {
+            prepared,
+            mut shown,
+        } = self;
+        let urgent = prepared.and_then(|prepared| {
+            let started = prepared.start(end_group);
+            started.map_err(|error| shown.fail(error.to_string())).ok()
+        });
+        if let Some(urgent) = &urgent {
+            shown.delivery = Some((Arc::clone(urgent.options()), Arc::clone(urgent.state())));
+        }
+        (Running { urgent }, shown)
+    }
+}
+
+impl Running {
+    /// Begins the end.
+    pub(crate) fn stop(&self) {
+        if let Some(urgent) = &self.urgent {
+            urgent.stop();
+        }
+    }
+
+    /// Waits for the end, and says what was not delivered: it is in memory alone.
+    pub(crate) fn finish(self) {
+        let Some(urgent) = self.urgent else {
+            return;
+        };
+        let state = Arc::clone(urgent.state());
+        drop(urgent);
+        let figures = state.figures();
+        let messages: u64 = figures.brokers.iter().map(|broker| broker.waiting).sum();
+        let runs: u64 = figures
+            .alarms
+            .iter()
+            .map(|alarm| alarm.command.waiting)
+            .sum();
+        if messages + runs > 0 {
+            let text = format!(
+                "{messages} messages to brokers and {runs} runs of commands were not delivered"
+            );
+            log::event("stopping", text);
+        }
+    }
+}
+
+impl Shown {
+    fn fail(&mut self, why: String) {
+        log::event(
+            "warning",
+            format!("alarms and actuators do not work: {why}"),
+        );
+        self.error = Some(why);
+    }
+
+    pub(crate) fn take(&self, db: &Db) -> UrgentFigures {
+        let mut figures = UrgentFigures {
+            alarms: self.alarms.clone(),
+            urgent_error: self.error.clone(),
+            ..UrgentFigures::default()
+        };
+        if let Some((options, state)) = &self.delivery {
+            figures.take(options, &state.figures());
+        }
+        let unusable = self.unusable.iter().map(|(name, why)| BrokerFigures {
+            name: name.clone(),
+            unusable: Some(why.clone()),
+            ..BrokerFigures::default()
+        });
+        figures.brokers.extend(unusable);
+        if self.alarms.is_empty() {
+            return figures;
+        }
+        let counted = db.alarm_figures();
+        figures.alarms_queue_full = counted.queue_full;
+        figures.alarms_lost = counted.lost;
+        for (shown, found) in figures.alarms.iter_mut().zip(&counted.rules) {
+            shown.watched = found.watched;
+            shown.unwatched = found.unwatched;
+            shown.active = found.active;
+            shown.raised = found.raised;
+            shown.cleared = found.cleared;
+            shown.values_unusable = found.values_unusable;
+        }
+        let now_ns = db.now_ns();
+        for active in db.active_alarms(ACTIVE_MAX) {
+            let name = self
+                .alarms
+                .get(active.rule as usize)
+                .map_or("", |alarm| &alarm.name);
+            figures.alarms_active.push(ActiveFigures {
+                alarm: name.to_owned(),
+                key: db.key(active.object).as_str().to_owned(),
+                value: active.value.map(|value| value.value().to_string()),
+                time_ms: active.time_ms,
+                since_ms: now_ns.saturating_sub(active.since_ns) / 1_000_000,
+            });
+        }
+        figures
+    }
+}
+
+/// Makes the keys whose silence is watched by name: one that never comes is silent, too.
+pub(crate) fn declare(config: &Config, destination: &NodeDestination<Store<Device>>) {
+    for alarm in &config.urgent.alarms {
+        let is_stale = matches!(alarm.options.condition, AlarmCondition::Stale { .. });
+        if is_stale
+            && base::pattern::is_exact(&alarm.pattern)
+            && let Err(reason) = destination.resolve(&alarm.pattern)
+        {
+            let (name, key) = (&alarm.options.name, &alarm.pattern);
+            let why = reason.name();
+            log::event(
+                "warning",
+                format!("alarm {name} watches {key} only once it has come: {why}"),
+            );
+        }
+    }
+}
+
+/// Ends a command, and with its group what it has started.
+fn end_group(child: &mut Child) {
+    let group = child.id() as libc::pid_t;
+    // SAFETY: a plain system call. The child has not been waited for, so its number and its group's are its own.
+    unsafe { libc::kill(-group, libc::SIGKILL) };
+}

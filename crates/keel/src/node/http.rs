@@ -1,0 +1,160 @@
+//! The HTTP side of the node: what it is handed of database and status. What it does with them is `egress`'s.
+
+use super::{Db, Node, Target, figures, log};
+use crate::config::{Config, HttpConfig};
+use crate::error::CliError;
+use crate::random;
+use crate::status;
+use db::{Error, Got, HistoryCursor, HistoryEntry, HistoryQuery, Key, ObjectId};
+use egress::http::{
+    self, HttpOptions, Question, Questions, Running, Source, State, Status, Tokens,
+};
+use ingest::intake::Destination;
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::watch as latest;
+
+/// A bound listener.
+pub(crate) struct Http(http::Bound);
+
+/// What is to be awaited.
+type Serves = Pin<Box<dyn Future<Output = ()>>>;
+
+/// What serves.
+pub(crate) struct Serving {
+    pub(crate) running: Running,
+    pub(crate) serves: Serves,
+    pub(crate) questions: Questions,
+}
+
+/// The database as the HTTP side reads it.
+struct NodeSource {
+    db: Arc<Db>,
+    target: Arc<Target>,
+}
+
+impl Source for NodeSource {
+    fn objects(&self) -> u32 {
+        self.db.objects()
+    }
+    fn key(&self, id: ObjectId) -> Key {
+        self.db.key(id)
+    }
+    fn lookup(&self, key: &str) -> Option<ObjectId> {
+        self.db.lookup(key)
+    }
+    fn validity(&self, id: ObjectId) -> (u32, bool) {
+        self.db.validity(id)
+    }
+    fn get(&self, id: ObjectId, value: &mut [u8]) -> Result<Got, Error> {
+        self.db.get(id, value)
+    }
+    fn puts(&self, id: ObjectId) -> u32 {
+        self.target.changes().get(id.0)
+    }
+    fn history(
+        &self,
+        query: &HistoryQuery,
+        cursor: &mut HistoryCursor,
+        visit: &mut dyn FnMut(&HistoryEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<bool, Error> {
+        self.db.history(query, cursor, visit)
+    }
+    fn wall_ms(&self) -> i64 {
+        self.target.wall_ms()
+    }
+    fn check_pattern(&self, pattern: &str) -> Result<(), String> {
+        ingest::pattern::check(pattern).map_err(|error| error.to_string())
+    }
+    fn matches(&self, pattern: &str, key: &str) -> bool {
+        ingest::pattern::matches(pattern, key)
+    }
+}
+
+fn options(config: &HttpConfig, tokens: Tokens) -> HttpOptions {
+    HttpOptions {
+        tokens,
+        anonymous: config.anonymous,
+        hosts: config.hosts.clone(),
+        connections_max: config.connections_max,
+        streams_max: config.streams_max,
+        streams_per_client_max: config.streams_per_client_max,
+        stream_bytes_max: config.stream_kibibytes_max << 10,
+        stream_period_ms: config.stream_period_ms,
+        requests_per_second_max: config.requests_per_second_max,
+        history_bytes_max: u64::from(config.history_mebibytes_max) << 20,
+        ..HttpOptions::new(config.listen)
+    }
+}
+
+impl Http {
+    /// Binds what the configuration names, if it does. Without its tokens nothing is served, and the reason is the
+    /// second answer: a damaged file of tokens must not cost readings.
+    pub(crate) fn bind(config: &Config) -> Result<(Option<Self>, Option<String>), CliError> {
+        let Some(config) = &config.http else {
+            return Ok((None, None));
+        };
+        let tokens = match config.tokens() {
+            Ok(tokens) => tokens,
+            Err(error) => {
+                let why = format!("http.token_file {error}");
+                log::event("warning", format!("nothing is served over HTTP: {why}"));
+                return Ok((None, Some(why)));
+            }
+        };
+        let options = options(config, tokens);
+        let remedy = "correct [http] of the configuration";
+        options
+            .check()
+            .map_err(|error| CliError::failure("http", error, remedy))?;
+        let name = format!("http.listen {}", config.listen);
+        let bound = http::bind(options).map_err(|error| CliError::io(name, &error))?;
+        Ok((Some(Self(bound)), None))
+    }
+
+    /// Begins; nothing is served before what it returns is awaited.
+    pub(crate) fn start(
+        self,
+        db: &Arc<Db>,
+        target: &Arc<Target>,
+        stop: latest::Receiver<bool>,
+    ) -> Result<Serving, CliError> {
+        let source = Arc::new(NodeSource {
+            db: Arc::clone(db),
+            target: Arc::clone(target),
+        });
+        let (asker, questions) = http::status_channel();
+        let run = u32::from_le_bytes(random::bytes()?);
+        let (running, serves) = self
+            .0
+            .serve(source, asker, run, stop)
+            .map_err(|error| CliError::io("http", &error))?;
+        log::event("http", format!("serving http://{}", running.address));
+        Ok(Serving {
+            running,
+            serves: Box::pin(serves),
+            questions,
+        })
+    }
+}
+
+/// Answers the HTTP side's questions after the node's status. Never returns while it asks.
+pub(crate) async fn answer(node: Rc<Node>, mut questions: Questions) {
+    while let Some(question) = questions.next().await {
+        tell(&node, question);
+    }
+}
+
+fn tell(node: &Node, question: Question) {
+    let report = figures::report(node);
+    let state = match report.state {
+        status::State::Ok => State::Ok,
+        status::State::Degraded => State::Degraded,
+        status::State::Failed => State::Failed,
+    };
+    // Plain structures become JSON in any case.
+    let json = serde_json::to_value(&report).unwrap_or_default();
+    question.answer(Status::new(state, json));
+}

@@ -1,0 +1,272 @@
+//! Programs that the node keeps running (`[[task]]`), and the trees that they come from (`[[mount]]`).
+//!
+//! Each has a thread that starts its process, waits for its end, and starts it again. None of them holds anything that
+//! a put needs. A process is the leader of a group of its own and is ended with it; when the node is killed, the kernel
+//! tells the process.
+//!
+//! **Files:** `process.rs` one process: its start, its output, its end; `output.rs` what of it is in the log;
+//! `watch.rs` what a thread and the rest of the node tell each other; `mount.rs` mounts, `stay.rs` programs that stay,
+//! `periodic.rs` those that are started at each period.
+
+mod mount;
+mod output;
+mod periodic;
+mod process;
+mod stay;
+mod watch;
+
+use super::log;
+use super::qos::OwnTasks;
+use crate::config::{Config, MountConfig, Start, TaskConfig};
+use crate::status::{MountFigures, TaskFigures};
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
+use watch::Watch;
+
+/// Stack of the threads; what they do needs little.
+const STACK_BYTES: usize = 256 << 10;
+
+/// What all of them are told.
+pub(super) struct Surroundings {
+    /// This program.
+    program: PathBuf,
+    /// Where processes run: the folder of the configuration.
+    folder: PathBuf,
+    socket: PathBuf,
+    region: Option<PathBuf>,
+    own_tasks: OwnTasks,
+}
+
+struct Running<F> {
+    watch: Arc<Watch<F>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Mount {
+    config: MountConfig,
+    running: Running<MountFigures>,
+}
+
+struct Task {
+    config: TaskConfig,
+    running: Running<stay::Known>,
+}
+
+#[derive(Default)]
+struct All {
+    mounts: Vec<Mount>,
+    tasks: Vec<Task>,
+    /// Of tasks that are no more in the configuration.
+    leaving: Vec<JoinHandle<()>>,
+}
+
+/// They run until this is dropped.
+pub(crate) struct Programs {
+    surroundings: Arc<Surroundings>,
+    all: RefCell<All>,
+}
+
+impl Programs {
+    /// Starts all that the configuration names.
+    pub(crate) fn start(
+        config: &Config,
+        config_file: &Path,
+        own_tasks: OwnTasks,
+    ) -> std::io::Result<Self> {
+        let folder = absolute(config_file.parent().unwrap_or(Path::new("")));
+        let surroundings = Surroundings {
+            program: std::env::current_exe()?,
+            folder: if folder.as_os_str().is_empty() {
+                std::env::current_dir()?
+            } else {
+                folder
+            },
+            socket: absolute(&config.node.socket),
+            region: config.region.as_ref().map(|region| absolute(&region.file)),
+            own_tasks,
+        };
+        let programs = Self {
+            surroundings: Arc::new(surroundings),
+            all: RefCell::default(),
+        };
+        for one in &config.mount {
+            let running = programs.start_mount(one)?;
+            programs.all.borrow_mut().mounts.push(Mount {
+                config: one.clone(),
+                running,
+            });
+        }
+        for one in &config.task {
+            let running = programs.start_task(one, None)?;
+            programs.all.borrow_mut().tasks.push(Task {
+                config: one.clone(),
+                running,
+            });
+        }
+        Ok(programs)
+    }
+
+    fn start_mount(&self, config: &MountConfig) -> std::io::Result<Running<MountFigures>> {
+        let (watch, events) = Watch::new(mount::figures(config));
+        let watch = Arc::new(watch);
+        let (theirs, around) = (Arc::clone(&watch), Arc::clone(&self.surroundings));
+        let mount = config.clone();
+        let thread =
+            thread("mount").spawn(move || mount::run(&mount, &around, &theirs, &events))?;
+        Ok(Running {
+            watch,
+            thread: Some(thread),
+        })
+    }
+
+    /// `before`: of a task of the same name, which has to end first.
+    fn start_task(
+        &self,
+        config: &TaskConfig,
+        before: Option<JoinHandle<()>>,
+    ) -> std::io::Result<Running<stay::Known>> {
+        let (watch, events) = Watch::new(stay::known(config));
+        let watch = Arc::new(watch);
+        let (theirs, around) = (Arc::clone(&watch), Arc::clone(&self.surroundings));
+        let all = self.all.borrow();
+        let mut mounts = all.mounts.iter();
+        let from = config.mount.as_ref().map(|name| {
+            let found = mounts.find(|mount| mount.config.name == *name);
+            found.map(|mount| Arc::clone(&mount.running.watch))
+        });
+        let config = config.clone();
+        let work = move || {
+            if let Some(before) = before {
+                before.join().ok();
+            }
+            let task = stay::Task {
+                config: &config,
+                around: &around,
+                watch: &theirs,
+                events: &events,
+                from,
+            };
+            match config.start {
+                Start::Stay => task.run(),
+                Start::EachPeriod => periodic::run(&task),
+            }
+        };
+        Ok(Running {
+            watch,
+            thread: Some(thread("task").spawn(work)?),
+        })
+    }
+
+    /// Takes other tasks: those that have changed or are no more are ended, and those given up are tried again.
+    pub(crate) fn reload(&self, wanted: &[TaskConfig]) {
+        let old = std::mem::take(&mut self.all.borrow_mut().tasks);
+        let mut gone = Vec::new();
+        let mut kept: Vec<Task> = Vec::new();
+        for mut task in old {
+            if wanted.contains(&task.config) {
+                task.running.watch.try_again();
+                kept.push(task);
+            } else {
+                task.running.watch.stop();
+                gone.extend(
+                    task.running
+                        .thread
+                        .take()
+                        .map(|thread| (task.config.name, thread)),
+                );
+            }
+        }
+        let mut tasks = Vec::new();
+        for config in wanted {
+            if let Some(at) = kept.iter().position(|task| task.config == *config) {
+                tasks.push(kept.swap_remove(at));
+                continue;
+            }
+            let before = gone.iter().position(|(name, _)| *name == config.name);
+            let before = before.map(|at| gone.swap_remove(at).1);
+            match self.start_task(config, before) {
+                Ok(running) => tasks.push(Task {
+                    config: config.clone(),
+                    running,
+                }),
+                Err(error) => {
+                    log::event("task", format!("{} has no thread: {error}", config.name));
+                }
+            }
+        }
+        let mut all = self.all.borrow_mut();
+        all.tasks = tasks;
+        all.leaving.retain(|thread| !thread.is_finished());
+        all.leaving
+            .extend(gone.into_iter().map(|(_, thread)| thread));
+    }
+
+    /// For the status.
+    pub(crate) fn figures(&self) -> (Vec<MountFigures>, Vec<TaskFigures>) {
+        let all = self.all.borrow();
+        let mounts = all.mounts.iter();
+        let tasks = all.tasks.iter();
+        (
+            mounts.map(|one| mount::shown(&one.running.watch)).collect(),
+            tasks.map(|one| stay::shown(&one.running.watch)).collect(),
+        )
+    }
+
+    /// Ends them, tasks before mounts; the answer comes when they have ended, which takes seconds where programs do not
+    /// do what they are asked for.
+    pub(crate) fn finish(&self) -> Option<oneshot::Receiver<()>> {
+        let all = std::mem::take(&mut *self.all.borrow_mut());
+        if all.tasks.is_empty() && all.mounts.is_empty() && all.leaving.is_empty() {
+            return None;
+        }
+        let (tell, told) = oneshot::channel();
+        let end = move || {
+            drop(all);
+            tell.send(()).ok();
+        };
+        // Without a thread they are ended here: nobody is left to be served soon.
+        match thread("ending").spawn(end) {
+            Ok(_) => Some(told),
+            Err(_) => None,
+        }
+    }
+}
+
+fn end(all: &mut All) {
+    for task in &all.tasks {
+        task.running.watch.stop();
+    }
+    let tasks = all.tasks.drain(..);
+    let threads = tasks.filter_map(|mut task| task.running.thread.take());
+    for thread in threads.chain(all.leaving.drain(..)) {
+        thread.join().ok();
+    }
+    for mount in &all.mounts {
+        mount.running.watch.stop();
+    }
+    for mut mount in all.mounts.drain(..) {
+        if let Some(thread) = mount.running.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+impl Drop for All {
+    /// Whatever keeps the node from its ordinary end, nobody's processes stay.
+    fn drop(&mut self) {
+        end(self);
+    }
+}
+
+fn thread(name: &str) -> std::thread::Builder {
+    std::thread::Builder::new()
+        .name(name.into())
+        .stack_size(STACK_BYTES)
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
+}

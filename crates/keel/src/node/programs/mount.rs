@@ -1,0 +1,181 @@
+//! A mount: `keel stream mount` as a process of its own, so that nothing that a file system through FUSE may do to its
+//! callers is done to the node. Started again for as long as the node runs.
+
+use super::output::Output;
+use super::process::{self, Process};
+use super::watch::{self, Event, Watch};
+use super::{Surroundings, absolute, log};
+use crate::config::MountConfig;
+use crate::status::MountFigures;
+use std::process::Command;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+/// How often is looked whether it is time for anything.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Pauses before the next start.
+const RESTART_MS_MIN: u64 = 500;
+const RESTART_MS_MAX: u64 = 30_000;
+
+/// A mount that is not there after so long is a failing one: a server that cannot be reached keeps it waiting.
+const COMING_MAX: Duration = Duration::from_secs(10);
+
+/// In the line by which it says that the tree is there.
+const READY: &str = " is mounted on ";
+
+/// What is known before the first start.
+pub(super) fn figures(config: &MountConfig) -> MountFigures {
+    MountFigures {
+        name: config.name.clone(),
+        server: config.server.clone(),
+        directory: config.directory.display().to_string(),
+        ..MountFigures::default()
+    }
+}
+
+/// For the status.
+pub(super) fn shown(watch: &Watch<MountFigures>) -> MountFigures {
+    watch.figures().clone()
+}
+
+/// Until the end is asked for.
+pub(super) fn run(
+    config: &MountConfig,
+    around: &Surroundings,
+    watch: &Watch<MountFigures>,
+    events: &Receiver<Event>,
+) {
+    let mut output = Output::new("mount", &config.name);
+    let (mut number, mut pause_ms) = (0, RESTART_MS_MIN);
+    while !watch.is_stopped() {
+        number += 1;
+        let begun = Instant::now();
+        let why = match start(config, around, watch, number) {
+            Ok(process) => match attend(process, watch, events, &mut output) {
+                Some(why) => why,
+                None => return,
+            },
+            Err(why) => why,
+        };
+        log::event("mount", format!("{} failed: {why}", config.name));
+        {
+            let mut figures = watch.figures();
+            (figures.mounted, figures.process) = (false, None);
+            figures.failed += 1;
+            figures.failing = true;
+            figures.last_error = Some(why);
+        }
+        if begun.elapsed() >= Duration::from_millis(RESTART_MS_MAX) {
+            pause_ms = RESTART_MS_MIN;
+        }
+        let until = Instant::now() + Duration::from_millis(pause_ms);
+        pause_ms = (pause_ms * 2).min(RESTART_MS_MAX);
+        while !watch.is_stopped() && Instant::now() < until {
+            watch::next(events, until.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+fn start(
+    config: &MountConfig,
+    around: &Surroundings,
+    watch: &Watch<MountFigures>,
+    number: u64,
+) -> Result<Process, String> {
+    watch.figures().starts += 1;
+    let directory = absolute(&config.directory);
+    // What is left of a mount whose process was killed has no kind, and is taken away by the next one.
+    if directory
+        .symlink_metadata()
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    {
+        std::fs::create_dir_all(&directory).map_err(|error| {
+            let why = crate::error::describe(&error);
+            format!("{} cannot be made: {why}", directory.display())
+        })?;
+    }
+    let process = Process::start(command(config, around), number, &[], watch)
+        .map_err(|error| format!("cannot be started: {}", crate::error::describe(&error)))?;
+    watch.figures().process = Some(process.id());
+    Ok(process)
+}
+
+fn command(config: &MountConfig, around: &Surroundings) -> Command {
+    let mut command = process::command(&around.program, around);
+    command
+        .args(["stream", "mount", &config.server])
+        .arg(absolute(&config.directory));
+    match &config.identity {
+        Some(folder) => command.arg("--identity").arg(absolute(folder)),
+        None => command.arg("--insecure"),
+    };
+    if let Some(key) = &config.publisher {
+        command.args(["--publisher", key]);
+    }
+    if let Some(cache) = &config.cache {
+        let bytes = u64::from(config.cache_mebibytes_max) << 20;
+        command.arg("--cache").arg(absolute(cache));
+        command.args(["--cache-size", &bytes.to_string()]);
+    }
+    if let Some(state) = &config.state {
+        command.arg("--state").arg(absolute(state));
+    }
+    command
+}
+
+/// Until it ends; why it did, or `None`: because that was asked for.
+fn attend(
+    process: Process,
+    watch: &Watch<MountFigures>,
+    events: &Receiver<Event>,
+    output: &mut Output<'_>,
+) -> Option<String> {
+    let number = process.number();
+    loop {
+        match watch::next(events, LOOK) {
+            Some(Event::Line(_, text)) => {
+                output.line(&text);
+                let mut figures = watch.figures();
+                if !figures.mounted && text.contains(READY) {
+                    (figures.mounted, figures.failing) = (true, false);
+                } else if !figures.mounted {
+                    figures.last_error = Some(plain(&text));
+                }
+            }
+            Some(Event::Ended(of, at_ns)) if of == number => {
+                process::last_lines(events, number, |text| {
+                    output.line(text);
+                });
+                let end = process.ended(at_ns);
+                return Some(
+                    match output.take_last().filter(|last| !last.contains(READY)) {
+                        Some(last) => plain(&last),
+                        None => end.text(),
+                    },
+                );
+            }
+            _ => {}
+        }
+        if watch.is_stopped() {
+            process.end(events, |text| {
+                output.line(text);
+            });
+            let mut figures = watch.figures();
+            (figures.mounted, figures.process) = (false, None);
+            return None;
+        }
+        let mut figures = watch.figures();
+        if !figures.mounted && !figures.failing && process.begun.elapsed() >= COMING_MAX {
+            figures.failing = true;
+            figures
+                .last_error
+                .get_or_insert_with(|| "its server has not answered yet".to_owned());
+        }
+    }
+}
+
+/// A line of `keel` without its name.
+fn plain(line: &str) -> String {
+    line.strip_prefix("keel: ").unwrap_or(line).to_owned()
+}

@@ -1,0 +1,287 @@
+//! One process: started as the leader of a group, its output read line by line, its end waited for, ended with its
+//! group.
+
+use super::watch::{self, Event, Watch};
+use super::{Surroundings, thread};
+use base::clock::{Clock, SystemClock};
+use std::io::{BufRead, BufReader, PipeReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Duration, Instant};
+
+/// A line of output is read up to here; what is longer becomes several.
+const LINE_BYTES_MAX: u64 = 512;
+
+/// A process that was asked to end is waited for so long, then it is killed.
+pub(super) const END_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// One that was killed is waited for so long: a call to a device or a mount that hangs holds it.
+const KILLED_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Once a process has ended its last lines are on the way for so long at most.
+const LAST_LINES: Duration = Duration::from_millis(50);
+
+/// What a service manager has told the node is not for its programs.
+const NOT_PASSED_ON: [&str; 4] = [
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_FDS",
+];
+
+/// A process that was started and not waited for.
+pub(super) struct Process {
+    child: Child,
+    number: u64,
+    pub(super) begun: Instant,
+    has_ended: bool,
+}
+
+/// How a process ended.
+pub(super) struct End {
+    /// `None`: it could not be killed, and hangs.
+    pub(super) status: Option<ExitStatus>,
+    /// When, by the machine's clock, ns.
+    pub(super) at_ns: u64,
+}
+
+impl End {
+    pub(super) fn is_success(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+
+    /// What to say of it.
+    pub(super) fn text(&self) -> String {
+        match self.status {
+            None => "hangs in a call and cannot be killed".to_owned(),
+            Some(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => format!("ended with exit status {code}"),
+                (None, signal) => format!("was ended by signal {}", signal.unwrap_or(0)),
+            },
+        }
+    }
+}
+
+/// What to run, with what every program of the node is told.
+pub(super) fn command(program: &std::path::Path, around: &Surroundings) -> Command {
+    let mut command = Command::new(program);
+    command
+        .current_dir(&around.folder)
+        .env("KEEL_NODE", &around.socket);
+    if let Some(region) = &around.region {
+        command.env("KEEL_REGION", region);
+    }
+    for name in NOT_PASSED_ON {
+        command.env_remove(name);
+    }
+    command
+}
+
+impl Process {
+    /// Starts it. What it writes and its end come as events with `number`. Some `cores`: it runs on these alone.
+    pub(super) fn start<F: Clone>(
+        mut command: Command,
+        number: u64,
+        cores: &[u16],
+        watch: &Watch<F>,
+    ) -> std::io::Result<Self> {
+        let (reader, writer) = std::io::pipe()?;
+        command
+            .stdin(Stdio::null())
+            .stdout(writer.try_clone()?)
+            .stderr(writer)
+            // A group of its own: Ctrl-C comes to the node, which ends it, and with the group go those it has started.
+            .process_group(0);
+        let node = std::process::id() as libc::pid_t;
+        let wanted = (!cores.is_empty()).then(|| core_set(cores));
+        // SAFETY: between fork and exec nothing but system calls, which are async-signal-safe; nothing is allocated.
+        unsafe {
+            command.pre_exec(move || {
+                // When the node's thread for it ends, which it does after its process or with a node that is killed.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+                if libc::getppid() != node {
+                    libc::_exit(0);
+                }
+                if let Some(set) = &wanted {
+                    // What came of it is looked at afterwards.
+                    libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set);
+                }
+                for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGPIPE] {
+                    libc::signal(signal, libc::SIG_DFL);
+                }
+                let mut none = std::mem::zeroed();
+                libc::sigemptyset(&raw mut none);
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+                Ok(())
+            });
+        }
+        let begun = Instant::now();
+        let mut child = command.spawn()?;
+        // With it go the writing ends of the pipe.
+        drop(command);
+        let (lines, unseen) = (watch.sender(), Arc::clone(&watch.lines_unseen));
+        let reading = thread("output").spawn(move || read(reader, number, &lines, &unseen));
+        let (ends, process) = (watch.sender(), child.id());
+        let waiting =
+            reading.and_then(|_| thread("end").spawn(move || wait(process, number, &ends)));
+        if let Err(error) = waiting {
+            child.kill().ok();
+            child.wait().ok();
+            return Err(error);
+        }
+        Ok(Self {
+            child,
+            number,
+            begun,
+            has_ended: false,
+        })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn group(&self) -> libc::pid_t {
+        self.child.id() as libc::pid_t
+    }
+
+    /// Whether it runs on these cores and no others.
+    pub(super) fn is_on(&self, cores: &[u16]) -> bool {
+        if cores.is_empty() {
+            return true;
+        }
+        let wanted = core_set(cores);
+        // SAFETY: all zeros are a set without a core.
+        let mut found: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: room for as many bytes as are said, borrowed for the call.
+        let got = unsafe {
+            libc::sched_getaffinity(self.group(), size_of::<libc::cpu_set_t>(), &raw mut found)
+        };
+        // SAFETY: both are whole sets.
+        got == 0 && unsafe { libc::CPU_EQUAL(&wanted, &found) }
+    }
+
+    /// It has ended, as the event said: takes what it left, and ends those of its group that it has left.
+    pub(super) fn ended(mut self, at_ns: u64) -> End {
+        self.has_ended = true;
+        self.reap(at_ns)
+    }
+
+    fn reap(&mut self, at_ns: u64) -> End {
+        // SAFETY: a plain system call. The leader was not waited for, so the number of the group is still its own.
+        unsafe { libc::kill(-self.group(), libc::SIGKILL) };
+        End {
+            status: self.child.wait().ok(),
+            at_ns,
+        }
+    }
+
+    /// Asks it to end, and its group with it; kills it where it does not. Its last lines go to `line`.
+    pub(super) fn end(mut self, events: &Receiver<Event>, mut line: impl FnMut(&str)) -> End {
+        // SAFETY: a plain system call. The leader was not waited for, so the number of the group is its own.
+        unsafe { libc::kill(-self.group(), libc::SIGTERM) };
+        let mut patience = END_TIME_MAX;
+        loop {
+            let until = Instant::now() + patience;
+            while let Some(event) =
+                watch::next(events, until.saturating_duration_since(Instant::now()))
+            {
+                match event {
+                    Event::Ended(number, at_ns) if number == self.number => {
+                        self.has_ended = true;
+                        return self.reap(at_ns);
+                    }
+                    Event::Line(_, text) => line(&text),
+                    _ => {}
+                }
+            }
+            if patience == KILLED_TIME_MAX {
+                break;
+            }
+            // SAFETY: as above.
+            unsafe { libc::kill(-self.group(), libc::SIGKILL) };
+            patience = KILLED_TIME_MAX;
+        }
+        // It stays what it is until its call returns; nobody waits for it.
+        self.has_ended = true;
+        End {
+            status: None,
+            at_ns: SystemClock::new().monotonic_ns(),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        // SAFETY: a plain system call. The leader was not waited for, so the number of the group is its own.
+        unsafe { libc::kill(-self.group(), libc::SIGKILL) };
+        self.child.wait().ok();
+    }
+}
+
+/// The lines that are still on their way when a process has ended.
+pub(super) fn last_lines(events: &Receiver<Event>, number: u64, mut line: impl FnMut(&str)) {
+    let until = Instant::now() + LAST_LINES;
+    while let Some(event) = watch::next(events, until.saturating_duration_since(Instant::now())) {
+        match event {
+            Event::Line(of, text) if of == number => line(&text),
+            // What was asked for meanwhile is looked at before the next wait.
+            _ => {}
+        }
+    }
+}
+
+fn core_set(cores: &[u16]) -> libc::cpu_set_t {
+    // SAFETY: all zeros are a set without a core.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for core in cores {
+        // SAFETY: the set is whole; a number beyond it is left out by the check of the configuration.
+        unsafe { libc::CPU_SET(usize::from(*core), &mut set) };
+    }
+    set
+}
+
+/// Reads until every writer has gone, and never lets one of them wait.
+fn read(reader: PipeReader, number: u64, lines: &SyncSender<Event>, unseen: &AtomicU64) {
+    let mut reader = BufReader::new(reader);
+    let mut line = Vec::new();
+    while let Ok(1..) = reader
+        .by_ref()
+        .take(LINE_BYTES_MAX)
+        .read_until(b'\n', &mut line)
+    {
+        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        line.clear();
+        if !text.is_empty() && lines.try_send(Event::Line(number, text)).is_err() {
+            unseen.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Waits for the end of a process without taking it away: its number stays its own until the one that started it does.
+fn wait(process: u32, number: u64, ends: &SyncSender<Event>) {
+    loop {
+        // SAFETY: all zeros are a value of it.
+        let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = libc::WEXITED | libc::WNOWAIT;
+        // SAFETY: room for the answer, borrowed for the call.
+        let waited = unsafe { libc::waitid(libc::P_PID, process, &raw mut found, flags) };
+        let is_interrupted =
+            std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted;
+        if waited == 0 || !is_interrupted {
+            break;
+        }
+    }
+    let at_ns = SystemClock::new().monotonic_ns();
+    ends.send(Event::Ended(number, at_ns)).ok();
+}

@@ -1,0 +1,40 @@
+//! Tasks that the node declares for programs that it has started and that do not do so themselves.
+
+use super::{Declared, Shared, TaskId};
+use libkeel::protocol::Failure;
+use std::sync::Arc;
+
+/// What a thread of the node may declare.
+#[derive(Clone)]
+pub(crate) struct OwnTasks {
+    shared: Arc<Shared>,
+}
+
+impl OwnTasks {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Declares a task; it lives until [`leave`](Self::leave).
+    pub(crate) fn declare(&self, declared: Declared) -> Result<TaskId, Failure> {
+        self.shared.declare(declared)
+    }
+
+    /// Adds what a task did since its last report; how long a sampling period is, ms.
+    pub(crate) fn report(&self, id: TaskId, period: &db::Monitor) -> Result<u32, Failure> {
+        self.shared.report(id, period)
+    }
+
+    /// The task is no more.
+    pub(crate) fn leave(&self, id: TaskId) {
+        self.shared.leave(&[id]);
+    }
+
+    /// Whether a program of this process group has declared a task, `own` apart.
+    pub(crate) fn is_declared_by(&self, group: libc::pid_t, own: Option<TaskId>) -> bool {
+        let processes = self.shared.lock().tasks.processes(own);
+        let mut processes = processes.into_iter().map(|one| one as libc::pid_t);
+        // SAFETY: a plain question to the system; one that is no more is of no group.
+        processes.any(|process| unsafe { libc::getpgid(process) } == group)
+    }
+}

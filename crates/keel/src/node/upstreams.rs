@@ -1,0 +1,125 @@
+//! Forwarding: from the configuration to the thread that does it, and what the status shows of it. An upstream that
+//! cannot be used never keeps the node from starting.
+
+use super::image::Device;
+use super::{Db, log};
+use crate::config::Config;
+use crate::status::{NodeFigures, Sample, UpstreamFigures};
+use base::clock::Clock;
+use egress::forward::{Counters, Forwarding, Prepared, Upstream, UpstreamOptions};
+use std::sync::Arc;
+
+/// Upstreams whose cursors have been found.
+pub(crate) struct Upstreams {
+    prepared: Prepared<Device>,
+    unusable: Vec<(String, String)>,
+}
+
+impl Upstreams {
+    /// Finds or makes the cursors.
+    pub(crate) fn prepare(config: &Config, db: &Arc<Db>, clock: &Arc<dyn Clock>) -> Self {
+        let mut unusable = Vec::new();
+        let mut usable: Vec<UpstreamOptions> = Vec::new();
+        // What one that cannot be used now has not got yet is kept for it, whatever that is: its cursor is not known.
+        let mut holds_all = false;
+        for upstream in &config.upstream {
+            match upstream.to_options() {
+                Ok(options) => usable.push(options),
+                Err(error) => {
+                    holds_all |= upstream.options.hold;
+                    unusable.push((upstream.options.name.clone(), error.to_string()));
+                }
+            }
+        }
+        let (prepared, failed) = Prepared::new(Arc::clone(db), clock, usable, holds_all);
+        let failed = failed.into_iter();
+        unusable.extend(failed.map(|(name, error)| (name, error.to_string())));
+        for (name, why) in &unusable {
+            log::event("warning", format!("nothing goes to upstream {name}: {why}"));
+        }
+        Self { prepared, unusable }
+    }
+
+    /// Starts the thread.
+    pub(crate) fn start(self) -> Running {
+        let mut unusable = self.unusable;
+        let names = self.prepared.names();
+        if names.is_empty() {
+            return Running {
+                forwarding: None,
+                unusable,
+            };
+        }
+        let forwarding = match self.prepared.start() {
+            Ok(forwarding) => Some(forwarding),
+            Err(error) => {
+                log::event("warning", format!("nothing goes upstream: {error}"));
+                let all = names.into_iter().map(|name| (name, error.to_string()));
+                unusable.extend(all);
+                None
+            }
+        };
+        Running {
+            forwarding,
+            unusable,
+        }
+    }
+}
+
+/// Forwarding at work.
+pub(crate) struct Running {
+    forwarding: Option<Forwarding>,
+    unusable: Vec<(String, String)>,
+}
+
+impl Running {
+    /// What the status shows.
+    pub(crate) fn shown(&self) -> Shown {
+        let upstreams = self.forwarding.as_ref().map(Forwarding::upstreams);
+        Shown {
+            upstreams: upstreams.unwrap_or_default().to_vec(),
+            unusable: self.unusable.clone(),
+        }
+    }
+
+    /// Begins the end.
+    pub(crate) fn stop(&self) {
+        if let Some(forwarding) = &self.forwarding {
+            forwarding.stop();
+        }
+    }
+}
+
+/// What the status shows of upstreams.
+pub(crate) struct Shown {
+    upstreams: Vec<Upstream>,
+    unusable: Vec<(String, String)>,
+}
+
+impl Shown {
+    /// The counters of a node that has just started: what earlier runs have lost is no news of this one.
+    pub(crate) fn begun(&self) -> Sample {
+        let sum = |of: fn(&Counters) -> u64| {
+            let all = self.upstreams.iter().map(|one| of(&one.begun));
+            all.fold(0, u64::saturating_add)
+        };
+        Sample {
+            forward_lost: sum(|one| one.lost.saturating_add(one.missing)),
+            forward_refused: sum(Counters::refused_total),
+            ..Sample::default()
+        }
+    }
+
+    pub(crate) fn take(&self, figures: &mut NodeFigures, durable_end: u64) {
+        for upstream in &self.upstreams {
+            figures.take_upstream(upstream, durable_end);
+        }
+        for (name, why) in &self.unusable {
+            figures.upstream.push(UpstreamFigures {
+                name: name.clone(),
+                unusable: Some(why.clone()),
+                ..UpstreamFigures::default()
+            });
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Programs that the node keeps running, and mounts that they come from: figures, judgement, lines.
+
+use super::text::{grouped, span};
+use serde::{Deserialize, Serialize};
+
+/// A task of the configuration.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct TaskFigures {
+    pub(crate) name: String,
+    pub(crate) command: String,
+    /// `stay` or `each-period`.
+    pub(crate) start: String,
+    /// Null: none is configured.
+    pub(crate) period_ms: Option<f64>,
+    pub(crate) deadline_ms: Option<f64>,
+    pub(crate) cores: Vec<u16>,
+    pub(crate) mount: Option<String>,
+    /// `waiting_for_mount`, `running`, `between_runs`, `pausing` before the next start, `given_up` or `ending`.
+    pub(crate) state: String,
+    pub(crate) process: Option<u32>,
+    pub(crate) running_since_ms: Option<u64>,
+    /// Starts; ends that nobody had asked for, and runs at a period that failed; starts after such an end.
+    pub(crate) starts: u64,
+    pub(crate) failed: u64,
+    pub(crate) restarts: u64,
+    /// Restarts one after another; whoever has run for the longest pause begins anew.
+    pub(crate) restarts_in_row: u32,
+    /// Of runs at a period: those that ended after the deadline, and releases that passed while one ran.
+    pub(crate) late: u64,
+    pub(crate) releases_missed: u64,
+    /// `program`, `node`, or null: no task is declared for it.
+    pub(crate) declared_by: Option<String>,
+    /// Why the node could not declare it.
+    pub(crate) declare_error: Option<String>,
+    /// The cores that it runs on are not those of the configuration.
+    pub(crate) cores_refused: bool,
+    /// Lines that it has written, and those that are not in the log because there were too many.
+    pub(crate) output_lines: u64,
+    pub(crate) output_lines_left_out: u64,
+    /// Whether it has ended and not run for long enough since, or its last run has failed; and why that was the last
+    /// time; this stays.
+    pub(crate) failing: bool,
+    pub(crate) last_error: Option<String>,
+}
+
+/// A mount of the configuration.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct MountFigures {
+    pub(crate) name: String,
+    pub(crate) server: String,
+    pub(crate) directory: String,
+    /// Whether the tree is there.
+    pub(crate) mounted: bool,
+    pub(crate) process: Option<u32>,
+    /// Starts of `keel stream mount`, and ends of it that nobody had asked for.
+    pub(crate) starts: u64,
+    pub(crate) failed: u64,
+    /// Whether it is not there and should be, and why it was not the last time; this stays.
+    pub(crate) failing: bool,
+    pub(crate) last_error: Option<String>,
+}
+
+const UNKNOWN: &str = "it is not known why";
+
+/// Reasons of tasks and mounts.
+pub(super) fn judge(
+    tasks: &[TaskFigures],
+    mounts: &[MountFigures],
+    add: &mut impl FnMut(&str, String),
+) {
+    for mount in mounts.iter().filter(|mount| mount.failing) {
+        let why = mount.last_error.as_deref().unwrap_or(UNKNOWN);
+        let (name, directory) = (&mount.name, &mount.directory);
+        add(
+            "mount_failing",
+            format!("mount {name} is not on {directory}: {why}; programs that come from it wait"),
+        );
+    }
+    for task in tasks {
+        let name = &task.name;
+        let why = task.last_error.as_deref().unwrap_or(UNKNOWN);
+        if task.state == "given_up" {
+            let text = format!(
+                "task {name} is given up after {} restarts: {why}; mend that and send the node SIGHUP",
+                task.restarts_in_row
+            );
+            add("task_failing", text);
+        } else if task.failing {
+            let text = format!(
+                "task {name} failed {} times in {} starts: {why}",
+                task.failed, task.starts
+            );
+            add("task_failing", text);
+        }
+        if let Some(error) = &task.declare_error {
+            let text =
+                format!("task {name} is not declared, so nobody sees its deadlines: {error}");
+            add("task_failing", text);
+        }
+        if task.cores_refused {
+            let text = format!(
+                "task {name} does not run on its cores: they must exist and belong to the control group (cpuset) of \
+                 the node"
+            );
+            add("task_failing", text);
+        }
+    }
+}
+
+impl MountFigures {
+    /// One line for people.
+    pub(super) fn line(&self) -> String {
+        let state = match (self.mounted, self.failing) {
+            (true, _) => "mounted",
+            (false, true) => "NOT THERE",
+            (false, false) => "on its way",
+        };
+        format!(
+            "{}: {} on {}, {state}; {} starts, {} failed",
+            self.name,
+            self.server,
+            self.directory,
+            grouped(self.starts),
+            grouped(self.failed)
+        )
+    }
+}
+
+impl TaskFigures {
+    /// One line for people.
+    pub(super) fn line(&self) -> String {
+        let mut when = String::new();
+        if let Some(period) = self.period_ms {
+            when = format!(", every {period} ms");
+        }
+        if let Some(deadline) = self.deadline_ms {
+            when.push_str(&format!(", deadline {deadline} ms"));
+        }
+        if let Some(cores) = crate::config::cores_text(&self.cores) {
+            when.push_str(&format!(", {cores}"));
+        }
+        let state = match (self.state.as_str(), self.process, self.running_since_ms) {
+            ("running", Some(process), Some(since)) => {
+                format!("process {process} for {}", span(since))
+            }
+            ("waiting_for_mount", ..) => {
+                format!("waits for mount {}", self.mount.as_deref().unwrap_or("?"))
+            }
+            ("between_runs", ..) => "between two runs".to_owned(),
+            ("pausing", ..) => "HAS ENDED, starts again soon".to_owned(),
+            ("given_up", ..) => "GIVEN UP".to_owned(),
+            (other, ..) => other.to_owned(),
+        };
+        let late = match self.start.as_str() {
+            "each-period" => format!(
+                ", {} late, {} releases missed",
+                grouped(self.late),
+                grouped(self.releases_missed)
+            ),
+            _ => String::new(),
+        };
+        let declared = match self.declared_by.as_deref() {
+            None => "not declared".to_owned(),
+            Some(by) => format!("declared by the {by}"),
+        };
+        format!(
+            "{}: {state}{when}; {} starts, {} failed{late}; {declared}",
+            self.name,
+            grouped(self.starts),
+            grouped(self.failed)
+        )
+    }
+}

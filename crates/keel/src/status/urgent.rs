@@ -1,0 +1,368 @@
+//! Brokers, alarms and actuators in the status: figures, judgement, text.
+
+use super::text::{grouped, plural, span};
+use serde::{Deserialize, Serialize};
+
+/// An alarm, or a value, that has waited so long is no longer on its way: something is wrong.
+const WAITING_MS_MAX: u64 = 10_000;
+/// Active alarms that the status names; the rest is counted.
+pub(crate) const ACTIVE_MAX: usize = 100;
+/// Of those, how many the text names.
+const ACTIVE_SHOWN_MAX: usize = 10;
+
+/// A broker that alarms and actuators go to. Counts run from the node's start.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct BrokerFigures {
+    pub(crate) name: String,
+    /// `host:port`
+    pub(crate) address: String,
+    /// Whether the latest attempt to reach it worked.
+    pub(crate) connected: bool,
+    pub(crate) connects: u64,
+    pub(crate) losses: u64,
+    /// Messages that wait or are on their way, and the age of the oldest.
+    pub(crate) waiting: u64,
+    pub(crate) waiting_age_ms: Option<u64>,
+    /// Messages sent once more because the connection broke before their acknowledgement.
+    pub(crate) sent_twice: u64,
+    pub(crate) answers_unknown: u64,
+    /// What went wrong last; it stays when things go well again.
+    pub(crate) last_error: Option<String>,
+    /// Why it is not used at all.
+    pub(crate) unusable: Option<String>,
+}
+
+/// What has become of messages, or of runs of a command.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct DeliveryFigures {
+    pub(crate) delivered: u64,
+    /// Of the delivered ones, those that were so after their deadline.
+    pub(crate) late: u64,
+    /// Left out because they were late.
+    pub(crate) skipped: u64,
+    pub(crate) failed: u64,
+    /// Too many waited.
+    pub(crate) dropped: u64,
+    /// Values of actuators that a later one replaced.
+    pub(crate) superseded: u64,
+    pub(crate) waiting: u64,
+}
+
+impl DeliveryFigures {
+    fn of(found: &egress::urgent::Delivery) -> Self {
+        Self {
+            delivered: found.delivered,
+            late: found.late,
+            skipped: found.skipped,
+            failed: found.failed,
+            dropped: found.dropped,
+            superseded: found.superseded,
+            waiting: found.waiting,
+        }
+    }
+
+    fn undelivered(&self) -> u64 {
+        let sum = self.skipped.saturating_add(self.failed);
+        sum.saturating_add(self.dropped)
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "{} delivered, {} late, {} skipped, {} failed, {} dropped, {} waiting",
+            grouped(self.delivered),
+            grouped(self.late),
+            grouped(self.skipped),
+            grouped(self.failed),
+            grouped(self.dropped),
+            grouped(self.waiting)
+        )
+    }
+}
+
+/// One `[[alarm]]`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct AlarmFigures {
+    pub(crate) name: String,
+    pub(crate) pattern: String,
+    /// `above 60, over at 55`
+    pub(crate) condition: String,
+    /// Keys that are watched, and that fit and are not.
+    pub(crate) watched: u64,
+    pub(crate) unwatched: u64,
+    /// Raised now; raised and over since the start.
+    pub(crate) active: u64,
+    pub(crate) raised: u64,
+    pub(crate) cleared: u64,
+    /// Readings that no threshold can be compared with.
+    pub(crate) values_unusable: u64,
+    /// Null: not configured.
+    pub(crate) mqtt: Option<DeliveryFigures>,
+    pub(crate) command: Option<DeliveryFigures>,
+    pub(crate) last_error: Option<String>,
+}
+
+/// An alarm that is raised.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct ActiveFigures {
+    pub(crate) alarm: String,
+    pub(crate) key: String,
+    /// The last number of the key, as text: exact, whatever its kind.
+    pub(crate) value: Option<String>,
+    pub(crate) time_ms: i64,
+    pub(crate) since_ms: u64,
+}
+
+/// One `[[actuator]]`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct ActuatorFigures {
+    pub(crate) name: String,
+    pub(crate) pattern: String,
+    pub(crate) keys: u64,
+    /// Keys that fit and are not used, because there are too many, or because they make no topic.
+    pub(crate) keys_unused: u64,
+    #[serde(flatten)]
+    pub(crate) delivery: DeliveryFigures,
+    pub(crate) last_error: Option<String>,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct UrgentFigures {
+    pub(crate) brokers: Vec<BrokerFigures>,
+    pub(crate) alarms: Vec<AlarmFigures>,
+    /// Alarms that are raised, a hundred at most; each alarm's `active` counts all.
+    pub(crate) alarms_active: Vec<ActiveFigures>,
+    /// Changes that found no room on their way to delivery, and of these those that nobody will be told of.
+    pub(crate) alarms_queue_full: u64,
+    pub(crate) alarms_lost: u64,
+    pub(crate) actuators: Vec<ActuatorFigures>,
+    /// Why alarms and actuators do not work at all.
+    pub(crate) urgent_error: Option<String>,
+}
+
+impl UrgentFigures {
+    /// Takes over what delivery counts; names and conditions stand there already.
+    pub(crate) fn take(
+        &mut self,
+        options: &egress::urgent::UrgentOptions,
+        found: &egress::urgent::UrgentFigures,
+    ) {
+        for (told, found) in options.brokers.iter().zip(&found.brokers) {
+            self.brokers.push(BrokerFigures {
+                name: told.name.clone(),
+                address: told.address.clone(),
+                connected: found.connected,
+                connects: found.connects,
+                losses: found.losses,
+                waiting: found.waiting,
+                waiting_age_ms: found.waiting_age_ms,
+                sent_twice: found.sent_twice,
+                answers_unknown: found.answers_unknown,
+                last_error: found.last_error.clone(),
+                unusable: None,
+            });
+        }
+        for ((told, found), shown) in options
+            .alarms
+            .iter()
+            .zip(&found.alarms)
+            .zip(&mut self.alarms)
+        {
+            shown.mqtt = told.broker.map(|_| DeliveryFigures::of(&found.mqtt));
+            shown.command = (!told.command.is_empty()).then(|| DeliveryFigures::of(&found.command));
+            shown.last_error.clone_from(&found.last_error);
+        }
+        for (told, found) in options.actuators.iter().zip(&found.actuators) {
+            self.actuators.push(ActuatorFigures {
+                name: told.name.clone(),
+                pattern: told.pattern.clone(),
+                keys: found.keys,
+                keys_unused: found.keys_unused,
+                delivery: DeliveryFigures::of(&found.delivery),
+                last_error: found.last_error.clone(),
+            });
+        }
+    }
+
+    /// Changes of alarms that somebody should have been told of and was not, since the start.
+    pub(super) fn alarms_undelivered(&self) -> u64 {
+        let ways = self
+            .alarms
+            .iter()
+            .flat_map(|alarm| [alarm.mqtt, alarm.command]);
+        let missed = ways.flatten().map(|way| way.undelivered());
+        missed.fold(self.alarms_lost, u64::saturating_add)
+    }
+
+    /// Values that should have driven something and did not, since the start.
+    pub(super) fn actuators_undelivered(&self) -> u64 {
+        let missed = self.actuators.iter().map(|one| one.delivery.undelivered());
+        missed.fold(0, u64::saturating_add)
+    }
+
+    /// `alarms` and `actuators` are what was not delivered within the last ten minutes.
+    pub(super) fn judge(&self, alarms: u64, actuators: u64, add: &mut impl FnMut(&str, String)) {
+        if let Some(error) = &self.urgent_error {
+            add(
+                "alarm_undelivered",
+                format!("alarms and actuators do not work: {error}"),
+            );
+        }
+        for broker in &self.brokers {
+            let name = &broker.name;
+            if let Some(why) = &broker.unusable {
+                add(
+                    "broker_disconnected",
+                    format!("nothing goes to broker {name}: {why}"),
+                );
+                continue;
+            }
+            // One that has not been asked yet has nothing to complain of.
+            let is_new = broker.last_error.is_none() && broker.connects == 0;
+            let is_stuck = broker
+                .waiting_age_ms
+                .is_some_and(|age_ms| age_ms > WAITING_MS_MAX);
+            if (!broker.connected && !is_new) || is_stuck {
+                let why = match &broker.last_error {
+                    Some(error) => format!(" ({error})"),
+                    None => String::new(),
+                };
+                add(
+                    "broker_disconnected",
+                    format!(
+                        "broker {name} at {} takes nothing{why}: {} wait for it",
+                        broker.address,
+                        plural(broker.waiting, "message", "messages")
+                    ),
+                );
+            }
+        }
+        if alarms > 0 {
+            let names = self.failing(self.alarms.iter().map(|one| (&one.name, &one.last_error)));
+            add(
+                "alarm_undelivered",
+                format!(
+                    "{alarms} times within the last ten minutes nobody was told that an alarm was raised or over{names}"
+                ),
+            );
+        }
+        if actuators > 0 {
+            let names = self.failing(
+                self.actuators
+                    .iter()
+                    .map(|one| (&one.name, &one.last_error)),
+            );
+            add(
+                "actuator_undelivered",
+                format!(
+                    "{actuators} values for actuators did not reach them within the last ten minutes{names}"
+                ),
+            );
+        }
+        let unwatched = self.alarms.iter().filter(|one| one.unwatched > 0);
+        let unwatched = unwatched.map(|one| format!("alarm {} ({})", one.name, one.unwatched));
+        let unused = self.actuators.iter().filter(|one| one.keys_unused > 0);
+        let unused = unused.map(|one| format!("actuator {} ({})", one.name, one.keys_unused));
+        let beyond: Vec<String> = unwatched.chain(unused).collect();
+        if !beyond.is_empty() {
+            add(
+                "alarm_unwatched",
+                format!(
+                    "keys that fit are not watched, or drive nothing: {}; raise keys_max there, or choose a \
+                     narrower pattern",
+                    beyond.join(", ")
+                ),
+            );
+        }
+    }
+
+    fn failing<'a>(&self, all: impl Iterator<Item = (&'a String, &'a Option<String>)>) -> String {
+        let said: Vec<String> = all
+            .filter_map(|(name, error)| Some(format!("{name}: {}", error.as_ref()?)))
+            .collect();
+        match said.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", said.join("; ")),
+        }
+    }
+
+    /// Lines for people: subject and text.
+    pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = Vec::new();
+        for broker in &self.brokers {
+            let state = match (&broker.unusable, broker.connected) {
+                (Some(_), _) => "NOT USED",
+                (None, true) => "connected",
+                (None, false) => "NOT CONNECTED",
+            };
+            let age = match broker.waiting_age_ms {
+                Some(age_ms) => format!(", the oldest {} old", span(age_ms)),
+                None => String::new(),
+            };
+            let waiting = grouped(broker.waiting);
+            lines.push((
+                "broker",
+                format!(
+                    "{}, {} {state}; {waiting} waiting{age}",
+                    broker.name, broker.address
+                ),
+            ));
+        }
+        for alarm in &self.alarms {
+            lines.push((
+                "alarm",
+                format!(
+                    "{}, {} {}: {} active of {}; {} raised, {} cleared",
+                    alarm.name,
+                    alarm.pattern,
+                    alarm.condition,
+                    grouped(alarm.active),
+                    plural(alarm.watched, "key", "keys"),
+                    grouped(alarm.raised),
+                    grouped(alarm.cleared)
+                ),
+            ));
+            for (way, found) in [("mqtt", &alarm.mqtt), ("command", &alarm.command)] {
+                if let Some(found) = found {
+                    lines.push(("", format!("{way}: {}", found.text())));
+                }
+            }
+        }
+        for active in self.alarms_active.iter().take(ACTIVE_SHOWN_MAX) {
+            let value = active.value.as_deref().unwrap_or("no number");
+            let since = span(active.since_ms);
+            lines.push((
+                "ACTIVE",
+                format!("{} {} since {since}: {value}", active.alarm, active.key),
+            ));
+        }
+        let active: u64 = self.alarms.iter().map(|alarm| alarm.active).sum();
+        let more = active.saturating_sub(ACTIVE_SHOWN_MAX as u64);
+        if more > 0 {
+            lines.push(("", format!("and {} more active", grouped(more))));
+        }
+        for one in &self.actuators {
+            lines.push((
+                "actuator",
+                format!(
+                    "{}, {} of {}",
+                    one.name,
+                    plural(one.keys, "key", "keys"),
+                    one.pattern
+                ),
+            ));
+            let superseded = grouped(one.delivery.superseded);
+            lines.push((
+                "",
+                format!("{}, {superseded} superseded", one.delivery.text()),
+            ));
+        }
+        lines
+    }
+}

@@ -1,0 +1,78 @@
+//! `keel export`: the same readings from a node and from its store, as CSV and as lines, of the keys and times wanted.
+
+use crate::common::node::{Node, SMALL};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
+fn send(node: &Node, lines: &str) -> String {
+    let mut stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
+    stream.write_all(lines.as_bytes()).unwrap();
+    stream.write_all(b"\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_node_and_its_store_export_the_same() {
+    let config = SMALL.replace("[line]", "[line]\nprecision = \"ms\"");
+    let mut node = Node::start(&config);
+    let mut lines = String::new();
+    for n in 0..500 {
+        let time = 1_700_000_000_000_i64 + n * 1000;
+        lines.push_str(&format!("hall,sensor={} t={n}.5 {time}\n", n % 3));
+        lines.push_str(&format!("door open={} {time}\n", n % 2 == 0));
+    }
+    lines.push_str("note text=\"a,\\\"b\\\" c\" 1700000000000\n");
+    lines.push_str("sum n=-3i,m=18446744073709551615u 1700000000000\n");
+    assert_eq!(send(&node, &lines), "ok 1003 0\n");
+    let csv = node.ok(&["export", "--format", "csv"]);
+    assert!(csv.starts_with("key,time,time_ms,value,type,node_time,clock_trusted,lsn\n"));
+    assert_eq!(csv.lines().count(), 1004);
+    assert!(csv.contains("\nnote/text,2023-11-14"), "{csv}");
+    assert!(
+        csv.contains(",1700000000000,\"a,\"\"b\"\" c\",text,false,"),
+        "{csv}"
+    );
+    assert!(csv.contains(",18446744073709551615,unsigned,"));
+    let range = ["--from", "1700000010000", "--to", "1700000020000"];
+    let some = node.ok(&[&["export", "--format", "line", "hall/#"], &range[..]].concat());
+    assert_eq!(some.lines().count(), 10, "{some}");
+    assert_eq!(
+        some.lines().find(|line| line.contains("hall/1/")).unwrap(),
+        "keel,key=hall/1/t value=10.5 1700000010000"
+    );
+    let all = node.ok(&["export", "--format", "line"]);
+    let two = node.ok(&["export", "--format", "line", "door/open", "sum/+"]);
+    assert_eq!(two.lines().count(), 502);
+    // What is exported can be sent back.
+    let before = node.ok(&["history", "door/open"]).lines().count();
+    assert!(send(&node, &two).starts_with("ok 502 0"));
+    assert_eq!(node.ok(&["history", "door/open"]).lines().count(), before);
+    assert_eq!(
+        node.ok(&["history", "keel/door/open/value"])
+            .lines()
+            .count(),
+        before
+    );
+    node.fails(&["export", "--format", "csv", "a+"], 2);
+    node.fails(&["export"], 2);
+    // While the node has it, nobody else reads the store.
+    let image = ["--image", "keel-data/store.img"];
+    node.fails(&[&["export", "--format", "line"], &image[..]].concat(), 1);
+    assert!(node.stop().success());
+    let stored = node.ok(&[&["export", "--format", "line"], &image[..]].concat());
+    let sorted = |text: &str| {
+        let mut lines: Vec<String> = text
+            .lines()
+            .filter(|line| !line.starts_with("keel,key=keel/"))
+            .map(str::to_owned)
+            .collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted(&stored), sorted(&all));
+    let csv = node.ok(&[&["export", "--format", "csv", "note/#"], &image[..]].concat());
+    assert_eq!(csv.lines().count(), 2);
+    assert!(csv.contains(",text,,,"), "{csv}");
+}

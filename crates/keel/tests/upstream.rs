@@ -1,0 +1,460 @@
+//! `[[upstream]]`: readings of a node go to a broker and to an HTTP server, also when those are away for a while,
+//! answer wrongly, or the node is killed.
+
+use crate::common::broker::{Broker, Subscriber, free_port};
+use crate::common::node::{Node, SMALL};
+use crate::common::wait_until;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// The configuration of a node whose clock is right, with this text behind it.
+fn config(text: &str) -> String {
+    format!("{SMALL}[time]\nwall_clock = \"trusted\"\n{text}")
+}
+
+/// Sends numbered readings by line protocol and waits until they are on flash.
+fn send(node: &Node, numbers: std::ops::Range<u64>) {
+    let mut stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
+    let mut lines = String::new();
+    let count = numbers.end - numbers.start;
+    for n in numbers {
+        lines.push_str(&format!("hall,sensor={} n={n}u\n", n % 3));
+    }
+    lines.push('\n');
+    stream.write_all(lines.as_bytes()).unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    assert_eq!(answer, format!("ok {count} 0\n"));
+}
+
+fn upstream(status: &Value) -> Value {
+    status["upstream"][0].clone()
+}
+
+fn status(node: &Node) -> Value {
+    node.json_degraded(&["status", "--json"])
+}
+
+fn wait_for_backlog(node: &Node, readings: u64) {
+    wait_until("the backlog", || {
+        upstream(&status(node))["backlog_readings"] == readings
+    });
+}
+
+trait Numbers {
+    /// Numbers and how often each came.
+    fn numbers(&self) -> BTreeMap<u64, u32>;
+}
+
+impl Numbers for Subscriber {
+    fn numbers(&self) -> BTreeMap<u64, u32> {
+        let mut numbers = BTreeMap::new();
+        for (_, payload) in self.all() {
+            for number in numbers_of(&payload) {
+                *numbers.entry(number).or_default() += 1;
+            }
+        }
+        numbers
+    }
+}
+
+fn numbers_of(json: &str) -> Vec<u64> {
+    match serde_json::from_str(json).unwrap() {
+        Value::Array(all) => all
+            .iter()
+            .map(|one| one["value"].as_u64().unwrap())
+            .collect(),
+        one => vec![one["value"].as_u64().unwrap()],
+    }
+}
+
+fn mqtt(port: u16, more: &str) -> String {
+    config(&format!(
+        "[[upstream]]\nname = \"cloud\"\nkind = \"mqtt\"\naddress = \"127.0.0.1:{port}\"\n\
+         client_id = \"keel-up\"\nbackoff_ms_min = 20\nbackoff_ms_max = 100\n{more}"
+    ))
+}
+
+#[test]
+fn readings_reach_a_broker_in_both_versions_and_forms() {
+    let Some(broker) = Broker::start() else {
+        return;
+    };
+    let subscriber = Subscriber::start(broker.port);
+    let mut expected = 0;
+    for version in ["5", "3.1.1"] {
+        for (topic, batched) in [("up/{key}", false), ("{2}/all", false), ("all", true)] {
+            let more = format!("version = \"{version}\"\ntopic = \"{topic}\"\n");
+            let mut node = Node::start(&mqtt(broker.port, &more));
+            let before = subscriber.all().len();
+            send(&node, expected..expected + 300);
+            expected += 300;
+            wait_for_backlog(&node, 0);
+            wait_until("all of them", || {
+                subscriber.numbers().len() as u64 == expected
+            });
+            let all = subscriber.all();
+            let new = &all[before..];
+            assert_eq!(new.len() < 300, batched, "{}", new.len());
+            let topics: BTreeSet<&str> = new.iter().map(|(topic, _)| topic.as_str()).collect();
+            let wanted: &[&str] = match topic {
+                "up/{key}" => &["up/hall/0/n", "up/hall/1/n", "up/hall/2/n"],
+                "all" => &["all"],
+                _ => &["0/all", "1/all", "2/all"],
+            };
+            assert_eq!(topics, wanted.iter().copied().collect());
+            let found = upstream(&status(&node));
+            assert_eq!(found["acknowledged"], 300, "{found}");
+            assert_eq!(found["sent_twice"], 0);
+            assert_eq!(found["connected"], true);
+            assert!(node.ok(&["status"]).starts_with("ok\n"));
+            assert!(node.stop().success());
+        }
+    }
+    assert!(subscriber.numbers().values().all(|times| *times == 1));
+    // Each key's readings come in their order.
+    let mut last: BTreeMap<u64, u64> = BTreeMap::new();
+    for (_, payload) in subscriber.all() {
+        for number in numbers_of(&payload) {
+            let before = last.insert(number % 3, number);
+            assert!(before.is_none_or(|before| before < number));
+        }
+    }
+}
+
+/// Passes connections to one port on to another.
+fn open_way(from: u16, to: u16) {
+    let listener = TcpListener::bind(("127.0.0.1", from)).unwrap();
+    std::thread::spawn(move || {
+        for near in listener.incoming() {
+            let near = near.unwrap();
+            let far = TcpStream::connect(("127.0.0.1", to)).unwrap();
+            for (mut reads, mut writes) in [
+                (near.try_clone().unwrap(), far.try_clone().unwrap()),
+                (far, near),
+            ] {
+                std::thread::spawn(move || std::io::copy(&mut reads, &mut writes));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_node_that_starts_without_its_upstream_keeps_everything_for_it() {
+    let port = free_port();
+    let mut node = Node::start(&mqtt(port, "window_readings_max = 100\n"));
+    send(&node, 0..500);
+    wait_until("the complaint", || {
+        status(&node)["reasons"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|reason| reason["code"] == "upstream_disconnected")
+    });
+    let found = upstream(&status(&node));
+    assert_eq!(found["backlog_readings"], 500);
+    assert!(
+        found["last_error"]
+            .as_str()
+            .unwrap()
+            .contains("cannot connect")
+    );
+    assert_eq!(node.run(&["status"]).status.code(), Some(3));
+    // Killed and started again, still without it.
+    node.kill();
+    node.restart();
+    send(&node, 500..800);
+    // A broker keeps nothing for whoever has not subscribed yet: the way to it opens after that.
+    let Some(broker) = Broker::start() else {
+        return;
+    };
+    let subscriber = Subscriber::start(broker.port);
+    open_way(port, broker.port);
+    wait_for_backlog(&node, 0);
+    wait_until("all of them", || subscriber.numbers().len() == 800);
+    assert!(subscriber.numbers().values().all(|times| *times == 1));
+    assert!(node.ok(&["status"]).starts_with("ok\n"));
+    node.stop();
+}
+
+#[test]
+fn a_killed_node_repeats_one_window_at_most() {
+    let Some(broker) = Broker::start() else {
+        return;
+    };
+    let subscriber = Subscriber::start(broker.port);
+    let window = 200;
+    let more = format!("window_readings_max = {window}\n");
+    let mut node = Node::start(&mqtt(broker.port, &more));
+    let mut sent = 0;
+    for _ in 0..4 {
+        send(&node, sent..sent + 2_000);
+        sent += 2_000;
+        // Somewhere on the way.
+        let before = subscriber.all().len();
+        wait_until("some more", || subscriber.all().len() > before + 50);
+        node.kill();
+        node.restart();
+    }
+    wait_for_backlog(&node, 0);
+    wait_until("all of them", || subscriber.numbers().len() as u64 == sent);
+    let twice: u32 = subscriber.numbers().values().map(|times| times - 1).sum();
+    assert!(u64::from(twice) <= 4 * window, "{twice}");
+    let counted = upstream(&status(&node))["sent_twice"].as_u64().unwrap();
+    println!("readings: {sent}, came twice: {twice}, counted: {counted}");
+    node.stop();
+    // In order there is nothing to repeat.
+    node.restart();
+    send(&node, sent..sent + 10);
+    wait_until("the last ones", || {
+        subscriber.numbers().len() as u64 == sent + 10
+    });
+    let again: u32 = subscriber.numbers().values().map(|times| times - 1).sum();
+    assert_eq!(again, twice);
+    node.stop();
+}
+
+/// A server that answers as it is told; what it took, as lines.
+struct Server {
+    port: u16,
+    taken: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    /// `answer` is given each body and says status and further headers.
+    fn start(answer: impl Fn(u32, &str) -> String + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (taken, requests) = (Arc::default(), Arc::default());
+        let server = Self {
+            port,
+            taken: Arc::clone(&taken),
+            requests: Arc::clone(&requests),
+        };
+        let answer = Arc::new(answer);
+        let count = Arc::new(Mutex::new(0));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (taken, requests) = (Arc::clone(&taken), Arc::clone(&requests));
+                let (answer, count) = (Arc::clone(&answer), Arc::clone(&count));
+                std::thread::spawn(move || {
+                    let mut stream = stream.unwrap();
+                    let mut reader = BufReader::new(stream.try_clone().unwrap());
+                    while let Some((head, body)) = read_request(&mut reader) {
+                        requests.lock().unwrap().push(head);
+                        let number = {
+                            let mut count = count.lock().unwrap();
+                            *count += 1;
+                            *count
+                        };
+                        let said = answer(number, &body);
+                        if said.starts_with("HTTP/1.1 2") {
+                            let lines = body.lines().map(str::to_owned);
+                            taken.lock().unwrap().extend(lines);
+                        }
+                        if said.is_empty() || stream.write_all(said.as_bytes()).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        server
+    }
+
+    fn numbers(&self) -> BTreeMap<u64, u32> {
+        let mut numbers = BTreeMap::new();
+        for line in self.taken.lock().unwrap().iter() {
+            let (_, rest) = line.split_once("integer=").unwrap();
+            let number = rest.split_once('i').unwrap().0.parse().unwrap();
+            *numbers.entry(number).or_default() += 1;
+        }
+        numbers
+    }
+}
+
+fn read_request(reader: &mut impl BufRead) -> Option<(String, String)> {
+    let mut head = String::new();
+    loop {
+        let before = head.len();
+        if reader.read_line(&mut head).ok()? == 0 {
+            return None;
+        }
+        if &head[before..] == "\r\n" {
+            break;
+        }
+    }
+    let length = head.lines().find_map(|line| {
+        line.to_ascii_lowercase()
+            .strip_prefix("content-length: ")?
+            .parse()
+            .ok()
+    })?;
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some((head, String::from_utf8(body).unwrap()))
+}
+
+const TAKEN: &str = "HTTP/1.1 204 No Content\r\n\r\n";
+
+fn refusal(status: &str, more: &str, body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n{more}\r\n{body}")
+}
+
+fn http(port: u16, more: &str) -> String {
+    config(&format!(
+        "[[upstream]]\nname = \"influx\"\nkind = \"http\"\n\
+         url = \"http://127.0.0.1:{port}/api/v2/write?org=o&bucket=b\"\nlinger_ms = 20\n\
+         authorization_file = \"token\"\ntags = \"site=north\"\n\
+         backoff_ms_min = 20\nbackoff_ms_max = 100\n{more}"
+    ))
+}
+
+fn start_with_token(config: &str) -> Node {
+    let mut node = Node::prepare(config);
+    std::fs::write(node.dir.file("token"), "Token abc\n").unwrap();
+    node.restart();
+    node
+}
+
+#[test]
+fn readings_reach_an_http_server_as_lines() {
+    let server = Server::start(|_, _| TAKEN.to_owned());
+    let mut node = start_with_token(&http(server.port, ""));
+    send(&node, 0..1000);
+    wait_for_backlog(&node, 0);
+    assert_eq!(server.numbers().len(), 1000);
+    assert!(server.numbers().values().all(|times| *times == 1));
+    let head = server.requests.lock().unwrap()[0].clone();
+    assert!(
+        head.starts_with("POST /api/v2/write?org=o&bucket=b&precision=ms HTTP/1.1\r\n"),
+        "{head}"
+    );
+    let lower = head.to_ascii_lowercase();
+    assert!(lower.contains("authorization: token abc"), "{head}");
+    assert!(lower.contains(&format!("host: 127.0.0.1:{}", server.port)));
+    let line = server.taken.lock().unwrap()[4].clone();
+    assert!(
+        line.starts_with("keel,site=north,key=hall/1/n integer=4i 1"),
+        "{line}"
+    );
+    // What it wrote, the node itself would take.
+    let mut stream = UnixStream::connect(node.dir.file("line.sock")).unwrap();
+    stream.write_all(format!("{line}\n\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    assert!(
+        answer.starts_with("ok 1") || answer.starts_with("ok 0 1"),
+        "{answer}"
+    );
+    assert!(server.requests.lock().unwrap().len() < 200);
+    node.stop();
+}
+
+#[test]
+fn an_upstream_that_fails_gets_it_later_and_what_it_refuses_costs_itself() {
+    let server = Server::start(|number, body| match number {
+        1 => refusal("503 Service Unavailable", "retry-after: 0\r\n", "not yet"),
+        2 => refusal("401 Unauthorized", "", "who are you"),
+        3 => "HTTP/1.1 what\r\n\r\n".to_owned(),
+        4 => String::new(),
+        5 => refusal("500 Internal Server Error", "connection: close\r\n", ""),
+        _ if body.contains("integer=77i") => {
+            refusal("400 Bad Request", "", "{\"message\": \"no 77\"}")
+        }
+        _ => TAKEN.to_owned(),
+    });
+    let mut node = start_with_token(&http(server.port, ""));
+    send(&node, 0..200);
+    wait_for_backlog(&node, 0);
+    let numbers = server.numbers();
+    assert_eq!(numbers.len(), 199);
+    assert!(!numbers.contains_key(&77));
+    let found = upstream(&status(&node));
+    assert_eq!(found["acknowledged"], 199, "{found}");
+    assert_eq!(found["refused"]["upstream"], 1);
+    assert!(
+        found["last_error"].as_str().unwrap().contains("no 77"),
+        "{found}"
+    );
+    let codes = status(&node)["reasons"].to_string();
+    assert!(codes.contains("upstream_refused"), "{codes}");
+    node.stop();
+}
+
+/// An upstream that has something against everything is at fault itself: nothing is passed over for it.
+#[test]
+fn a_reading_at_which_every_connection_ends_costs_itself() {
+    let server = Server::start(|_, body| match body.contains("integer=77i") {
+        true => String::new(),
+        false => TAKEN.to_owned(),
+    });
+    let mut node = start_with_token(&http(server.port, ""));
+    send(&node, 0..200);
+    wait_for_backlog(&node, 0);
+    let numbers = server.numbers();
+    assert!(
+        numbers
+            .keys()
+            .copied()
+            .eq((0..200).filter(|number| *number != 77))
+    );
+    assert_eq!(upstream(&status(&node))["refused"]["upstream"], 1);
+    node.stop();
+}
+
+#[test]
+fn a_page_that_answers_in_between_acknowledges_nothing() {
+    let is_there = Arc::new(Mutex::new(false));
+    let reached = Arc::clone(&is_there);
+    let server = Server::start(move |_, _| match *reached.lock().unwrap() {
+        false => refusal("200 OK", "", "<html>your credit is used up</html>"),
+        true => TAKEN.to_owned(),
+    });
+    let mut node = start_with_token(&http(server.port, ""));
+    send(&node, 0..50);
+    wait_until("the page", || {
+        upstream(&status(&node))["last_error"]
+            .as_str()
+            .is_some_and(|error| error.contains("credit"))
+    });
+    assert_eq!(upstream(&status(&node))["acknowledged"], 0);
+    *is_there.lock().unwrap() = true;
+    // What the page answered is known to the server as taken; what is acknowledged came after it.
+    server.taken.lock().unwrap().clear();
+    wait_for_backlog(&node, 0);
+    assert!(server.numbers().keys().copied().eq(0..50));
+    node.stop();
+}
+
+#[test]
+fn a_wrong_address_does_not_eat_the_backlog() {
+    let is_mended = Arc::new(Mutex::new(false));
+    let mended = Arc::clone(&is_mended);
+    let server = Server::start(move |_, _| match *mended.lock().unwrap() {
+        false => refusal("400 Bad Request", "", "no such bucket"),
+        true => TAKEN.to_owned(),
+    });
+    let mut node = start_with_token(&http(server.port, ""));
+    send(&node, 0..300);
+    wait_until("the complaint", || {
+        upstream(&status(&node))["last_error"]
+            .as_str()
+            .is_some_and(|error| error.contains("everything else"))
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let refused = || upstream(&status(&node))["refused_total"].as_u64().unwrap();
+    // One more for ten connections, which take a second at the longest pauses of this configuration.
+    assert!(refused() <= 20, "{}", refused());
+    *is_mended.lock().unwrap() = true;
+    wait_for_backlog(&node, 0);
+    assert_eq!(server.numbers().len() as u64, 300 - refused());
+    node.stop();
+}

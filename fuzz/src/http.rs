@@ -1,0 +1,49 @@
+//! What the fuzz target `http_query` does with its bytes. A test of `egress` includes this file too and runs the
+//! committed corpus through it; both have `crate::http::query`.
+
+use crate::http::query::{EventId, Query, decode, encode};
+
+/// The query of an address, and a message number. What is read is what was written: whatever a text is, its encoded
+/// form gives it back, alone and as a value; a number that is one is written as it was read, but for zeros in front.
+pub(crate) fn http_query(data: &[u8]) {
+    if let Some(id) = EventId::parse(data) {
+        assert_eq!(EventId::parse(id.to_string().as_bytes()), Some(id));
+    }
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    assert_eq!(decode(&encode(text)).as_deref(), Some(text));
+    if let Ok(mut query) = Query::parse(&format!("a={}&b=1", encode(text))) {
+        assert_eq!(query.text("a"), Ok(Some(text.to_owned())));
+        assert_eq!(query.flag("b"), Ok(Some(true)));
+        assert_eq!(query.finish(), Ok(()));
+    } else {
+        panic!("an encoded text is no value");
+    }
+    let Ok(mut query) = Query::parse(text) else {
+        return;
+    };
+    let names = ["key", "from_ms", "points", "pattern"];
+    for name in names {
+        let again = Query::parse(text).map(|mut query| query.all(name));
+        let found = query.all(name);
+        assert_eq!(again, Ok(found.clone()));
+        assert!(query.all(name).is_empty());
+        let Ok(mut query) = Query::parse(text) else {
+            panic!("it was one before");
+        };
+        if let Ok(Some(number)) = query.integer(name, (-5, i64::MAX)) {
+            assert!(number >= -5 && found.len() == 1);
+        }
+    }
+    if query.finish().is_ok() {
+        let is_known = |pair: &str| {
+            let name = pair.split('=').next().unwrap_or_default();
+            decode(name).is_some_and(|name| names.contains(&name.as_str()))
+        };
+        assert!(
+            text.split('&')
+                .all(|pair| pair.is_empty() || is_known(pair))
+        );
+    }
+}
